@@ -1,0 +1,69 @@
+# Every command makes what it needs on a machine that has only Python 3.11 or newer, and make.
+
+PYTHON ?= python3
+# More options for pip. For a torch without CUDA, several gigabytes smaller, on Linux:
+#   make test PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+PIP_FLAGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --prefer-binary $(PIP_FLAGS)
+QUICKSTART_READY := $(VENV)/.ready-quickstart
+TEST_READY := $(VENV)/.ready-test
+BACKENDS := tensorflow jax torch
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+export GRPC_VERBOSITY ?= ERROR
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help quickstart test lint bench clean $(BACKENDS:%=test-%)
+
+help: ## List these commands
+	@echo "Usage: make COMMAND"
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "Also: make test-tensorflow, make test-jax, make test-torch for one backend."
+
+quickstart: $(QUICKSTART_READY) ## Train, export and run a small model: dates in many languages
+	KERAS_BACKEND=tensorflow $(BIN)/keras-bahdanau quickstart
+
+test: lint $(BACKENDS:%=test-%) ## Check everything: lint, then the tests on every backend
+
+# What does not depend on the backend is tested under the first one only.
+test-tensorflow: $(TEST_READY)
+	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest
+
+test-jax test-torch: test-%: $(TEST_READY)
+	KERAS_BACKEND=$* $(BIN)/python -m pytest -m "not once"
+
+lint: $(TEST_READY) ## Check style and types: ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(TEST_READY) ## Measure training speed on this machine
+	$(BIN)/python benchmarks/bench_training.py
+
+clean: ## Remove the environment, caches and build products
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# pip is the last thing that venv puts in place: without it the environment is not whole.
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; name one with make PYTHON=python3.12" >&2; exit 1; }
+	@echo "Creating the environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(QUICKSTART_READY): pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "Installing Keras, TensorFlow and the ONNX tools into $(VENV) (once, a minute or two)"
+	@$(PIP_INSTALL) -e ".[tensorflow,export,runtime,cli,plot]" -c constraints.txt
+	@touch $@
+
+$(TEST_READY): pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "Installing every backend and the test tools into $(VENV) (once, some minutes)"
+	@$(PIP_INSTALL) -e ".[test]" -c constraints.txt
+	@touch $@

@@ -1,0 +1,73 @@
+"""Everything that can go wrong with an artifact, on one page.
+
+A mistake in an argument is a `ValueError`, as everywhere in Python; these classes are for what the
+caller could not have known from the arguments alone.
+
+    ArtifactError
+    ├── CorruptArtifactError       damaged, incomplete or tampered with
+    ├── UnsupportedArtifactError   whole, but not for this version or this use
+    └── ParityError                the written graph does not say what the Keras model says
+    MissingDependencyError         (an ImportError) an optional package is not installed
+"""
+
+import importlib
+from typing import Any
+
+
+class ArtifactError(Exception):
+    """Base class of what can be wrong with an artifact."""
+
+
+class CorruptArtifactError(ArtifactError):
+    """A file of the artifact is missing, damaged, or not what the manifest says."""
+
+
+class UnsupportedArtifactError(ArtifactError):
+    """The artifact is whole, but this version cannot use it (for example, a newer format)."""
+
+
+class ParityError(ArtifactError):
+    """The exported graph and the Keras model disagree by more than is allowed."""
+
+
+class MissingDependencyError(ImportError):
+    """An optional package is not installed; the message holds the pip command that installs it.
+
+    Args:
+        package: str. Name of the package that could not be imported.
+        extra: str. The extra of `keras-bahdanau` that brings it.
+    """
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(
+            f"The package {package!r} is not installed. Install it with: "
+            f'pip install "keras-bahdanau[{extra}]"',
+            name=package,
+        )
+        self.package = package
+        self.extra = extra
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.package, self.extra)
+
+
+def require(package: str, extra: str) -> Any:
+    """Imports an optional package, or says how to install it.
+
+    Args:
+        package: str. Name of the module to import.
+        extra: str. The extra of `keras-bahdanau` that brings it.
+
+    Returns:
+        The imported module.
+
+    Raises:
+        MissingDependencyError: The package is not installed. A package that is there but broken
+            raises its own error.
+    """
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise MissingDependencyError(package, extra) from error

@@ -1,0 +1,405 @@
+"""Translates with an artifact: onnxruntime, numpy and tokenizers, and no Keras.
+
+encode the texts -> sort by length -> run model.onnx in batches -> decode -> restore the order
+"""
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from keras_bahdanau_export.artifact import read_manifest
+from keras_bahdanau_export.errors import CorruptArtifactError, UnsupportedArtifactError, require
+from keras_bahdanau_export.signature import (
+    BOS_ID,
+    EOS_ID,
+    EOS_TOKEN,
+    MODEL_FILE,
+    PAD_ID,
+    TOKENIZER_FILE,
+    TOKENIZER_FORMAT,
+    TOKENIZER_VERSION,
+    TRANSLATE,
+    Signature,
+)
+
+logger = logging.getLogger("keras_bahdanau_export")
+
+Providers = str | Sequence[str | tuple[str, dict[str, Any]]]
+
+
+@dataclass(frozen=True, eq=False)
+class Translation:
+    """One translation of one text.
+
+    Args:
+        text: str. The translation.
+        score: float. Its score under the search; higher is better.
+        tokens: list of str. Readable pieces of `text`, with `"</s>"` last when the sentence was
+            finished. A character spread over several tokens stands at the last of them.
+        source_tokens: list of str. The same for the source.
+        alignment: float32 array of shape `(len(tokens), len(source_tokens))`, the attention
+            weights.
+    """
+
+    text: str
+    score: float
+    tokens: list[str]
+    source_tokens: list[str]
+    alignment: NDArray[np.float32] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """One encoded text: its place among the texts, its ids, and a readable piece for each id."""
+
+    index: int
+    ids: list[int]
+    pieces: list[str]
+
+
+class Translator:
+    """Runs an artifact with onnxruntime. One translator may be used by many threads at once.
+
+    Args:
+        path: Folder of the artifact. Every file in it is checked against its hash first.
+        providers: `"auto"` takes CUDA where onnxruntime has it and the CPU otherwise, and logs
+            which. A name, or a list of names or `(name, options)` pairs, is taken exactly.
+        threads: int, the threads of one operator. `None` leaves it to onnxruntime: one for each
+            physical core.
+
+    Raises:
+        ValueError: `path` is not a folder, a provider is not available, or `threads` is not
+            positive.
+        CorruptArtifactError: The artifact is incomplete, damaged or tampered with.
+        UnsupportedArtifactError: It is in a newer format, or holds no `model.onnx`.
+        MissingDependencyError: onnxruntime is not installed, or tokenizers is not and the artifact
+            needs it.
+
+    Example:
+
+    >>> translator = Translator("artifact")
+    >>> translator.translate(["a man on a bike"])[0].text
+    'ein Mann auf einem Fahrrad'
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        providers: Providers = "auto",
+        threads: int | None = None,
+    ) -> None:
+        if threads is not None:
+            _check_positive("threads", threads)
+        self.manifest = read_manifest(path)
+        folder = self.manifest.folder
+        if MODEL_FILE not in self.manifest.files:
+            raise UnsupportedArtifactError(
+                f"{folder}: holds no {MODEL_FILE}. Export it with format='onnx'."
+            )
+        if "source" not in self.manifest.vocabulary:
+            raise CorruptArtifactError(
+                f"{folder}: the manifest gives no vocabulary size for 'source'."
+            )
+        self._session = _open_session(folder / MODEL_FILE, providers, threads)
+        _check_graph(self._session, TRANSLATE, folder / MODEL_FILE)
+        self._tokenizers: tuple[Any, Any] | None = None
+        if TOKENIZER_FILE in self.manifest.files:
+            self._tokenizers = _read_tokenizers(folder / TOKENIZER_FILE)
+            self._check_vocabulary(folder / TOKENIZER_FILE)
+
+    @property
+    def providers(self) -> list[str]:
+        """Names of the execution providers in use, the preferred one first."""
+        return list(self._session.get_providers())
+
+    def translate(
+        self,
+        texts: Iterable[str],
+        batch_size: int = 32,
+        n_best: int = 1,
+        truncate: bool = False,
+        progress: Callable[[int], object] | None = None,
+    ) -> list[Translation] | list[list[Translation]]:
+        """Translates texts, in batches of similar length, and returns them in the order given.
+
+        A blank text (empty or only white space) gives an empty `Translation` with score 0, and the
+        model is not run.
+
+        Args:
+            texts: list of str, one sentence each.
+            batch_size: int. Sentences in one run of the model.
+            n_best: int. Hypotheses for each text, best first; at most the beam width of the
+                artifact. A text gets fewer where the search found fewer.
+            truncate: bool. Whether to cut a text longer than the artifact's limit, with the number
+                of such texts in the log, instead of raising.
+            progress: Called after each batch with the number of texts done so far.
+
+        Returns:
+            A list of `Translation`; with `n_best` above 1, a list of such lists. A blank text has
+            one hypothesis.
+
+        Raises:
+            ValueError: `texts` is one str, an item is not a str or too long, a number is out of
+                range, or the artifact holds no tokenizer.
+        """
+        _check_positive("batch_size", batch_size)
+        _check_positive("n_best", n_best)
+        sources, total = self._encode(texts, truncate)
+        empty = Translation("", 0.0, [], [], np.zeros((0, 0), np.float32))
+        results: list[list[Translation]] = [[empty] for _ in range(total)]
+        done = total - len(sources)
+        if progress is not None and done:
+            progress(done)
+        # Longest first: if memory does not suffice, it shows at once.
+        sources.sort(key=lambda source: len(source.ids), reverse=True)
+        for start in range(0, len(sources), batch_size):
+            batch = sources[start : start + batch_size]
+            rows = np.full((len(batch), len(batch[0].ids)), PAD_ID, np.int32)
+            for row, source in zip(rows, batch, strict=True):
+                row[: len(source.ids)] = source.ids
+            outputs = self._run(rows)
+            beam = outputs["tokens"].shape[1]
+            if n_best > beam:
+                raise ValueError(
+                    f"n_best: expected at most the beam width, {beam}. Received: {n_best}"
+                )
+            for place, source in enumerate(batch):
+                results[source.index] = [
+                    self._read_hypothesis(outputs, place, k, source)
+                    for k in range(n_best)
+                    if k == 0 or not np.isneginf(outputs["scores"][place, k])
+                ]
+            done += len(batch)
+            if progress is not None:
+                progress(done)
+        return [hypotheses[0] for hypotheses in results] if n_best == 1 else results
+
+    def translate_ids(self, source: ArrayLike) -> dict[str, NDArray[Any]]:
+        """Runs the graph on token ids.
+
+        Args:
+            source: Integer array of shape `(B, Tx)`, each row ended by 3 (end of sentence) as in
+                training and padded with 0 at the right.
+
+        Returns:
+            Dict of `"tokens"` int32 `(B, K, T)`, `"scores"` float32 `(B, K)`, `"lengths"` int32
+            `(B, K)` and `"alignments"` float32 `(B, K, T, Tx)`, hypotheses best first.
+
+        Raises:
+            ValueError: Wrong rank or dtype, no rows, a row of only padding or with padding inside,
+                an id outside the vocabulary, or a row longer than the artifact's limit.
+        """
+        array = np.asarray(source)
+        if array.ndim != 2 or array.size == 0 or array.dtype.kind not in "iu":
+            raise ValueError(
+                "source: expected a non-empty integer array of shape (batch, source_length). "
+                f"Received: dtype {array.dtype}, shape {array.shape}"
+            )
+        size = self.manifest.vocabulary["source"]
+        limit = self.manifest.max_source_length or array.shape[1]
+        for wrong, expected in (
+            ((array < 0) | (array >= size), f"ids from 0 to {size - 1}"),
+            ((array == PAD_ID).all(axis=1, keepdims=True), "a token in every row"),
+            ((array[:, :-1] == PAD_ID) & (array[:, 1:] != PAD_ID), "padding (0) at the right only"),
+            (array[:, limit:] != PAD_ID, f"at most {limit} tokens a row"),
+        ):
+            if wrong.any():
+                row = int(np.argwhere(wrong)[0, 0])
+                raise ValueError(f"source: expected {expected}. Received: row {row}, {array[row]}")
+        return self._run(array.astype(np.int32))
+
+    def _run(self, source: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
+        names = [tensor.name for tensor in TRANSLATE.outputs]
+        outputs = self._session.run(names, {TRANSLATE.inputs[0].name: source})
+        return dict(zip(names, outputs, strict=True))
+
+    def _encode(self, texts: Iterable[str], truncate: bool) -> tuple[list[_Source], int]:
+        """Returns the sources that are not blank, and the number of all texts."""
+        if isinstance(texts, str):
+            raise ValueError(
+                f"texts: expected a list of str. Received: one str, {texts!r:.80}; write [text]."
+            )
+        if self._tokenizers is None:
+            raise ValueError(
+                f"texts: the artifact {self.manifest.folder} was exported without a tokenizer and "
+                "takes no text. Export it with tokenizer=..., or call translate_ids."
+            )
+        texts = list(texts)
+        for index, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise ValueError(
+                    f"texts: expected str items. Received: {type(text).__name__} at index {index}"
+                )
+            try:
+                text.encode("utf-8")
+            except UnicodeEncodeError as error:
+                raise ValueError(
+                    f"texts: expected Unicode at index {index}. Received: {error}"
+                ) from error
+        indices = [index for index, text in enumerate(texts) if text.strip()]
+        limit = self.manifest.max_source_length
+        sources, cut = [], 0
+        encodings = self._tokenizers[0].encode_batch([texts[index] for index in indices])
+        for index, encoding in zip(indices, encodings, strict=True):
+            ids, pieces = encoding.ids, _source_pieces(texts[index], encoding)
+            if limit is not None and len(ids) > limit:
+                if not truncate:
+                    raise ValueError(
+                        f"texts: expected at most {limit} tokens, end of sentence included. "
+                        f"Received: {len(ids)} at index {index}. Split the text, or pass "
+                        "truncate=True."
+                    )
+                cut += 1
+                ids, pieces = [*ids[: limit - 1], EOS_ID], [*pieces[: limit - 1], EOS_TOKEN]
+            sources.append(_Source(index, ids, pieces))
+        if cut:
+            logger.warning(
+                "Truncated %d of %d texts to %d tokens (truncate=True).", cut, len(texts), limit
+            )
+        return sources, len(texts)
+
+    def _read_hypothesis(
+        self, outputs: dict[str, NDArray[Any]], place: int, k: int, source: _Source
+    ) -> Translation:
+        assert self._tokenizers is not None  # _encode has raised otherwise
+        ids = outputs["tokens"][place, k, : int(outputs["lengths"][place, k])].tolist()
+        words = ids[: ids.index(EOS_ID)] if EOS_ID in ids else ids
+        pieces = _target_pieces(self._tokenizers[1], words)
+        if len(words) < len(ids):
+            pieces.append(EOS_TOKEN)
+        alignment = outputs["alignments"][place, k, : len(pieces), : len(source.ids)]
+        return Translation(
+            text="".join(pieces[: len(words)]),
+            score=float(outputs["scores"][place, k]),
+            tokens=pieces,
+            source_tokens=list(source.pieces),
+            alignment=alignment.copy(),  # a view would keep the whole batch in memory
+        )
+
+    def _check_vocabulary(self, path: Path) -> None:
+        assert self._tokenizers is not None
+        for side, tokenizer in zip(("source", "target"), self._tokenizers, strict=True):
+            size, known = tokenizer.get_vocab_size(), self.manifest.vocabulary.get(side)
+            if known is not None and size > known:
+                raise CorruptArtifactError(
+                    f"{path}: expected at most {known} {side} tokens, as many as the model knows. "
+                    f"Received: {size}"
+                )
+
+
+def _open_session(path: Path, providers: Providers, threads: int | None) -> Any:
+    onnxruntime = require("onnxruntime", extra="runtime")
+    available = onnxruntime.get_available_providers()
+    chosen: list[str | tuple[str, dict[str, Any]]]
+    if providers == "auto":
+        chosen = [name for name in ("CUDAExecutionProvider",) if name in available]
+        chosen.append("CPUExecutionProvider")
+    else:
+        chosen = [providers] if isinstance(providers, str) else list(providers)
+    names = [provider if isinstance(provider, str) else provider[0] for provider in chosen]
+    if not names or not set(names) <= set(available):
+        raise ValueError(
+            f"providers: expected 'auto' or some of {available}. Received: {providers!r}"
+        )
+    options = onnxruntime.SessionOptions()
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(str(path), options, providers=chosen)
+    # onnxruntime goes on without a provider whose libraries do not load, and only prints so.
+    used = session.get_providers()
+    lost = [name for name in names if name not in used]
+    if lost and providers != "auto":
+        raise ValueError(
+            f"providers: {lost} could not be started; onnxruntime printed why. It would use {used}."
+        )
+    if lost:
+        logger.warning("%s could not be started; onnxruntime printed why.", lost)
+    logger.info(
+        "Running %s on %s (providers=%r; available: %s).",
+        path,
+        ", ".join(used),
+        providers,
+        ", ".join(available),
+    )
+    return session
+
+
+def _check_graph(session: Any, signature: Signature, path: Path) -> None:
+    onnx_types = {"int32": "tensor(int32)", "float32": "tensor(float)"}
+    for side, found in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
+        expected = {tensor.name: onnx_types[tensor.dtype] for tensor in getattr(signature, side)}
+        received = {value.name: value.type for value in found}
+        if expected != received:
+            raise CorruptArtifactError(
+                f"{path}: expected the {side} {expected}. Received: {received}"
+            )
+
+
+def _read_tokenizers(path: Path) -> tuple[Any, Any]:
+    """Returns the source and the target tokenizer; a joint one is both."""
+    tokenizers = require("tokenizers", extra="runtime")
+    try:
+        document = json.loads(path.read_bytes().decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CorruptArtifactError(f"{path}: expected JSON in UTF-8. Received: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != TOKENIZER_FORMAT:
+        raise CorruptArtifactError(
+            f"{path}: expected an object with 'format': {TOKENIZER_FORMAT!r}."
+        )
+    if document.get("version") != TOKENIZER_VERSION:
+        raise UnsupportedArtifactError(
+            f"{path}: expected version {TOKENIZER_VERSION}. Received: {document.get('version')!r}"
+        )
+    sides = [document.get("source")]
+    if document.get("target") is not None:
+        sides.append(document["target"])
+    loaded = []
+    for side in sides:
+        try:
+            tokenizer = tokenizers.Tokenizer.from_str(json.dumps(side))
+        except Exception as error:  # the library raises nothing narrower
+            raise CorruptArtifactError(
+                f"{path}: expected the JSON of a tokenizer. Received: {error}"
+            ) from error
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        loaded.append(tokenizer)
+    return loaded[0], loaded[-1]
+
+
+def _source_pieces(text: str, encoding: Any) -> list[str]:
+    spans = encoding.offsets[:-1]  # the last token is the end of the sentence
+    starts = [start for start, _ in spans[1:]] + [len(text)]
+    # The bytes of one character share its span: cutting at the next start leaves it to the last of
+    # them.
+    return [
+        text[start : min(end, after)] for (start, end), after in zip(spans, starts, strict=True)
+    ] + [EOS_TOKEN]
+
+
+def _target_pieces(tokenizer: Any, ids: list[int]) -> list[str]:
+    """Returns what each token adds to the text; `"".join` of them is the whole text."""
+    pieces: list[str] = []
+    kept: list[int] = []
+    shown = ""
+    for place, index in enumerate(ids, start=1):
+        if index not in (PAD_ID, BOS_ID):
+            kept.append(index)
+        text = tokenizer.decode(kept, skip_special_tokens=False)
+        if place < len(ids):
+            text = text.rstrip("\ufffd")  # an unfinished character: wait for its last byte
+        pieces.append(text[len(shown) :])
+        shown = text
+    return pieces
+
+
+def _check_positive(name: str, value: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}: expected an int of at least 1. Received: {value!r}")

@@ -1,0 +1,72 @@
+"""Names, ids and shapes that the writers and the runtime must agree on, written once.
+
+Letters: `batch` B, `source_length` Tx, `beam` K, `length` T (target steps).
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+FORMAT = "keras_bahdanau artifact"
+FORMAT_VERSION = 1
+
+MANIFEST_FILE = "manifest.json"
+MODEL_FILE = "model.onnx"
+TOKENIZER_FILE = "tokenizer.json"
+SAVED_MODEL_FOLDER = "saved_model"
+
+TOKENIZER_FORMAT = "keras_bahdanau tokenizer"
+TOKENIZER_VERSION = 1
+
+PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
+EOS_TOKEN = "</s>"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One input or output of a graph.
+
+    Args:
+        name: str. Its name in the graph.
+        dtype: str. NumPy name of the element type.
+        axes: tuple of str or int. A str names a dynamic axis, an int is a fixed size.
+    """
+
+    name: str
+    dtype: str
+    axes: tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What goes into a graph and what comes out.
+
+    Args:
+        inputs: tuple of `Tensor`.
+        outputs: tuple of `Tensor`.
+    """
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the signature as plain dicts and lists, for the manifest."""
+        return {
+            side: [{**asdict(tensor), "axes": list(tensor.axes)} for tensor in getattr(self, side)]
+            for side in ("inputs", "outputs")
+        }
+
+
+# Hypotheses stand best first. A token row is right-padded with `PAD_ID`, holds no `BOS_ID`, and
+# ends in `EOS_ID` unless the length limit cut it; `lengths` counts its tokens, `EOS_ID` included.
+TRANSLATE = Signature(
+    inputs=(Tensor("source", "int32", ("batch", "source_length")),),
+    outputs=(
+        Tensor("tokens", "int32", ("batch", "beam", "length")),
+        Tensor("scores", "float32", ("batch", "beam")),
+        Tensor("lengths", "int32", ("batch", "beam")),
+        Tensor("alignments", "float32", ("batch", "beam", "length", "source_length")),
+    ),
+)
+
+SIGNATURES: Mapping[str, Signature] = {MODEL_FILE: TRANSLATE}

@@ -1,0 +1,38 @@
+"""Attentive recurrent sequence-to-sequence models for Keras 3."""
+
+from keras_bahdanau.alignment import plot_alignment
+from keras_bahdanau.attention import Attention, BahdanauAttention, FixedContext, Memory
+from keras_bahdanau.bridge import Bridge
+from keras_bahdanau.callbacks import RunCheckpoint, TranslationScore
+from keras_bahdanau.data import TranslationDataset
+from keras_bahdanau.decoder import AttentiveDecoder, DecoderState
+from keras_bahdanau.encoder import BidirectionalEncoder
+from keras_bahdanau.losses import TokenCrossentropy
+from keras_bahdanau.readout import DeepOutput
+from keras_bahdanau.search import BeamSearch, Generation, GreedySearch
+from keras_bahdanau.seq2seq import RNNEncoderDecoder, RNNSearch, Seq2Seq
+from keras_bahdanau.text import Tokenizer
+
+__all__ = [
+    "Attention",
+    "AttentiveDecoder",
+    "BahdanauAttention",
+    "BeamSearch",
+    "BidirectionalEncoder",
+    "Bridge",
+    "DecoderState",
+    "DeepOutput",
+    "FixedContext",
+    "Generation",
+    "GreedySearch",
+    "Memory",
+    "RNNEncoderDecoder",
+    "RNNSearch",
+    "RunCheckpoint",
+    "Seq2Seq",
+    "TokenCrossentropy",
+    "Tokenizer",
+    "TranslationDataset",
+    "TranslationScore",
+    "plot_alignment",
+]

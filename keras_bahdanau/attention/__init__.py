@@ -1,0 +1,7 @@
+"""Attention mechanisms, one a file, all answering the calls of `Attention`."""
+
+from keras_bahdanau.attention.bahdanau import BahdanauAttention
+from keras_bahdanau.attention.base import Attention, Memory
+from keras_bahdanau.attention.fixed import FixedContext
+
+__all__ = ["Attention", "BahdanauAttention", "FixedContext", "Memory"]

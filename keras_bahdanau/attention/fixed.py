@@ -1,0 +1,87 @@
+"""The fixed context of the RNN encoder-decoder, as an attention mechanism."""
+
+import keras
+from keras import ops
+
+from keras_bahdanau.attention.base import Attention, Memory
+from keras_bahdanau.masking import last_step, sequence_lengths
+
+
+@keras.saving.register_keras_serializable(package="keras_bahdanau")
+class FixedContext(Attention):
+    """The same context at every step: the last annotation (arXiv 1409.0473, section 2.1).
+
+        c_i = [h_Tx] restricted to its first `width` features
+
+    With the forward half of a bidirectional encoder's annotations (`width` = its units),
+    `c_i` is the last forward state, and RNNsearch becomes RNNencdec. Queries are not looked at.
+
+    Args:
+        width: How many leading features of the annotation make the context; `None` for all.
+        **kwargs: Passed to `keras.layers.Layer`.
+
+    Raises:
+        ValueError: If `width` is neither `None` nor a positive integer, or is wider than the
+            annotations.
+
+    Example:
+
+    >>> import numpy as np
+    >>> values = np.array([[[1.0], [2.0], [9.0]]])
+    >>> context = FixedContext()(np.ones((1, 4)), values, value_mask=[[True, True, False]])
+    >>> float(context[0, 0])
+    2.0
+    """
+
+    def __init__(self, width: int | None = None, **kwargs):
+        super().__init__(**kwargs)
+        if width is not None and (not isinstance(width, int) or width < 1):
+            raise ValueError(
+                f"Argument `width` must be None or a positive integer. Received: {width!r}"
+            )
+        self.width = width
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        if self.width is not None and value_shape[-1] < self.width:
+            raise ValueError(
+                f"Argument `width` must be at most the width of the annotations, "
+                f"{value_shape[-1]}. Received: {self.width}"
+            )
+
+    def memory(self, values, key=None, mask=None):
+        """Keeps one annotation for each source: values `(B, 1, width)`, weights as the keys.
+
+        Args:
+            values: `(B, Tx, D)` float annotations.
+            key: Ignored.
+            mask: `(B, Tx)` bool, True = keep, or `None`.
+        """
+        values, mask = ops.convert_to_tensor(values), _as_mask(mask)
+        context = ops.cast(last_step(values, mask)[:, : self.width], self.compute_dtype)
+        steps = ops.shape(values)[1]
+        if mask is None:
+            last = ops.full((ops.shape(values)[0],), steps - 1, dtype="int32")
+        else:
+            last = sequence_lengths(mask) - 1  # -1, no place at all, for a fully masked row
+            context = ops.where(ops.expand_dims(last >= 0, -1), context, ops.zeros_like(context))
+        places = ops.expand_dims(ops.arange(steps, dtype="int32"), 0)
+        weights = ops.cast(ops.equal(places, ops.expand_dims(last, -1)), "float32")
+        return Memory(keys=weights, values=ops.expand_dims(context, 1), mask=mask)
+
+    def step(self, query, memory, state=(), training=None):
+        """The context and the one-hot weights again; see `Attention.step`."""
+        groups = ops.shape(query)[0] // ops.shape(memory.keys)[0]
+        context = ops.repeat(ops.squeeze(memory.values, 1), groups, axis=0)
+        return context, ops.repeat(memory.keys, groups, axis=0), state
+
+    def _attend(self, queries, memory):
+        count = ops.shape(queries)[1]
+        weights = ops.repeat(ops.expand_dims(memory.keys, 1), count, axis=1)
+        return ops.repeat(memory.values, count, axis=1), weights
+
+    def get_config(self):
+        return {**super().get_config(), "width": self.width}
+
+
+def _as_mask(mask):
+    return None if mask is None else ops.cast(mask, "bool")

@@ -1,0 +1,274 @@
+"""Batches for training and for generation: few shapes, each pair exactly once an epoch."""
+
+import logging
+from collections.abc import Iterable, Sequence
+
+import keras
+import numpy as np
+
+from keras_bahdanau.ids import BOS, PAD
+
+logger = logging.getLogger("keras_bahdanau")
+
+
+class TranslationDataset(keras.utils.PyDataset):
+    """Batches of sentence pairs with similar lengths, for `model.fit` and `model.evaluate`.
+
+    Each epoch shuffles the pairs, sorts them by length in steps of `bucket`, cuts batches of
+    exactly `batch_size` rows and shuffles these. The set of batch shapes is the same in every epoch
+    and small, so that a compiled training step is compiled only for a few. Rows missing from the
+    last batch are filled with `PAD` alone: the loss must leave out labels that are `PAD`.
+
+    The order of an epoch is a function of `seed + epoch`. Keras reports the end of an epoch once
+    more before `fit` begins, so the first epoch trained is `epoch + 1`. To continue an interrupted
+    run in the order it would have had, set `epoch` to the number of epochs that are done and call
+    `fit` with `shuffle=False` (as in the first run: Keras by default shuffles the batches once
+    more, by Python's `random`). Leave `steps_per_epoch` unset.
+
+    Args:
+        sources: Source ids, one list of ints for each sentence, `EOS` last, as
+            `Tokenizer.encode_source` gives.
+        targets: Target ids, likewise, as many sentences.
+        batch_size: Number of rows of every batch.
+        bucket: Lengths are padded up to a multiple of this.
+        max_length: Longer sentences are cut to this many ids, the last of which stays the last; a
+            warning in the log says how many. `None` for no limit.
+        shuffle: Whether pairs and batches are shuffled. Otherwise they come from the longest to the
+            shortest target, save what moves to the front (see `shapes`).
+        seed: Non-negative int, the randomness of the order.
+        **kwargs: `workers`, `use_multiprocessing`, `max_queue_size` of `keras.utils.PyDataset`.
+
+    Attributes:
+        epoch: Which epoch's order holds, 0 at first. May be set.
+        tokens: Number of target tokens in an epoch, padding left out.
+
+    Returns:
+        From `dataset[i]` the pair `(inputs, labels)`: `inputs` is `{"source": (B, Tx), "target":
+        (B, Ty)}`, `labels` is `(B, Ty)`, all int32. `target` is `labels` moved by one place, `BOS`
+        first.
+
+    Raises:
+        ValueError: If there are no pairs, `sources` and `targets` differ in length, a sentence is
+            empty or holds anything but positive ints, or `batch_size`, `bucket` or `max_length` is
+            too small.
+
+    Example:
+
+    >>> dataset = TranslationDataset([[5, 6, 3]], [[7, 3]], batch_size=1, bucket=4)
+    >>> inputs, labels = dataset[0]
+    >>> inputs["source"].tolist(), inputs["target"].tolist(), labels.tolist()
+    ([[5, 6, 3, 0]], [[2, 7, 0, 0]], [[7, 3, 0, 0]])
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Sequence[int]],
+        targets: Sequence[Sequence[int]],
+        batch_size: int = 64,
+        bucket: int = 8,
+        max_length: int | None = 128,
+        shuffle: bool = True,
+        seed: int = 0,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if len(sources) != len(targets):
+            raise ValueError(
+                "`sources` and `targets` must have the same length. "
+                f"Received: {len(sources)} sources, {len(targets)} targets"
+            )
+        if not len(sources):
+            raise ValueError("`sources` and `targets` must hold at least one pair. Received none.")
+        _at_least("batch_size", batch_size, 1)
+        _at_least("bucket", bucket, 1)
+        _at_least("seed", seed, 0)
+        if max_length is not None:
+            _at_least("max_length", max_length, 2)
+        self.batch_size = batch_size
+        self.bucket = bucket
+        self.max_length = max_length
+        self.shuffle = shuffle
+        self.seed = seed
+        self._sources, self._targets = _checked("sources", sources), _checked("targets", targets)
+        if max_length is not None:
+            self._sources, self._targets = _cut(
+                max_length, sources=self._sources, targets=self._targets
+            )
+        self._source_buckets = _ceil([len(ids) for ids in self._sources], bucket)
+        self._target_buckets = _ceil([len(ids) for ids in self._targets], bucket)
+        self.tokens = sum(len(ids) for ids in self._targets)
+        self.epoch = 0
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int):
+        _at_least("epoch", epoch, 0)
+        self._epoch = epoch
+        self._batches, self._shapes = self._arrange()
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """The distinct `(Tx, Ty)` of the batches, sorted; the same in every epoch.
+
+        Keras on TensorFlow takes for variable only what differs between the first two batches. They
+        are chosen so that they differ in `Tx` if any two batches do, and so for `Ty`.
+        """
+        return sorted(set(self._shapes))
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, index: int):
+        rows = self._batches[index]
+        empty = [()] * (self.batch_size - len(rows))
+        source = pad([self._sources[row] for row in rows] + empty, self.bucket)
+        labels = pad([self._targets[row] for row in rows] + empty, self.bucket)
+        target = np.full_like(labels, PAD)
+        target[: len(rows), 0] = BOS
+        # What follows the last id of a row is padding in the labels, and in the target.
+        target[:, 1:] = np.where(labels[:, 1:] != PAD, labels[:, :-1], PAD)
+        return {"source": source, "target": target}, labels
+
+    def on_epoch_end(self):
+        """Moves on to the order of the next epoch."""
+        self.epoch += 1
+
+    def _arrange(self):
+        """Rows of each batch, and the shape of each, for the present epoch."""
+        order = np.arange(len(self._sources))
+        rng = np.random.default_rng(self.seed + self.epoch)
+        if self.shuffle:
+            order = rng.permutation(order)
+        tx, ty = self._source_buckets[order], self._target_buckets[order]
+        # Longest target first, so that the batch with missing rows is a short one. Sources fall and
+        # rise in turn: a batch that reaches into the next target length keeps similar sources.
+        order = order[np.lexsort((np.where(ty // self.bucket % 2, tx, -tx), -ty))]
+        starts = np.arange(0, len(order), self.batch_size)
+        batches = np.split(order, starts[1:])
+        shapes = [
+            (int(self._source_buckets[rows].max()), int(self._target_buckets[rows].max()))
+            for rows in batches
+        ]
+        places = list(rng.permutation(len(batches)) if self.shuffle else range(len(batches)))
+        places = _distinct_first(places, [shapes[place] for place in places])
+        return [batches[place] for place in places], [shapes[place] for place in places]
+
+
+def pad(
+    sequences: Sequence[Sequence[int]], bucket: int = 1, max_length: int | None = None
+) -> np.ndarray:
+    """Puts id lists into one array, with `PAD` at the right.
+
+    Args:
+        sequences: At least one list of ids. An empty list becomes a row of padding.
+        bucket: The width is rounded up to a multiple of this.
+        max_length: Longer lists are cut to this many ids, the last of which stays the last; a
+            warning in the log says how many. `None` for no limit.
+
+    Returns:
+        int32 array `(B, T)`.
+
+    Raises:
+        ValueError: If there are no `sequences`, or `bucket` or `max_length` is below 1.
+
+    Example:
+
+    >>> pad([[5, 6, 3], [3]], bucket=4).tolist()
+    [[5, 6, 3, 0], [3, 0, 0, 0]]
+    """
+    if not len(sequences):
+        raise ValueError("`sequences` must hold at least one list of ids. Received none.")
+    _at_least("bucket", bucket, 1)
+    if max_length is not None:
+        _at_least("max_length", max_length, 1)
+        (sequences,) = _cut(max_length, sequences=sequences)
+    width = _ceil(max(1, max(map(len, sequences))), bucket)
+    padded = np.full((len(sequences), width), PAD, "int32")
+    for row, sequence in zip(padded, sequences, strict=True):
+        row[: len(sequence)] = sequence
+    return padded
+
+
+def length_sorted_batches(lengths: Iterable[int], batch_size: int) -> list[np.ndarray]:
+    """Cuts sentences into batches of similar length, from the longest to the shortest.
+
+    The caller puts results back in order: `results[indices] = generated`.
+
+    Args:
+        lengths: Length of each sentence.
+        batch_size: Number of sentences in a batch; the last one may have fewer.
+
+    Returns:
+        One int array of indices into `lengths` for each batch.
+
+    Raises:
+        ValueError: If `batch_size` is below 1.
+
+    Example:
+
+    >>> [batch.tolist() for batch in length_sorted_batches([4, 9, 7], batch_size=2)]
+    [[1, 2], [0]]
+    """
+    _at_least("batch_size", batch_size, 1)
+    order = np.argsort(-np.asarray(list(lengths), "int64"), kind="stable")
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+def _at_least(name, value, least):
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ValueError(f"`{name}` must be an int of at least {least}. Received: {name}={value!r}")
+
+
+def _ceil(lengths, bucket):
+    return -(np.negative(lengths) // bucket) * bucket
+
+
+def _checked(name, sequences):
+    checked = []
+    for index, ids in enumerate(sequences):
+        try:
+            array = np.asarray(ids)
+        except ValueError:  # ragged
+            array = np.asarray(None)
+        if array.ndim == 1 and not array.size:
+            raise ValueError(f"`{name}[{index}]` must hold at least one id. Received: {ids!r}")
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise ValueError(f"`{name}[{index}]` must be a list of ints. Received: {ids!s:.80}")
+        if array.min() <= PAD or array.max() > np.iinfo("int32").max:
+            raise ValueError(
+                f"`{name}[{index}]` must hold ids from 1 to 2147483647 ({PAD} is padding, "
+                f"which is added here). Received: {ids!s:.80}"
+            )
+        checked.append(array.astype("int32"))
+    return checked
+
+
+def _cut(max_length, **lists):
+    """Each of `lists` with its sequences cut to `max_length`; one warning counts them."""
+    too_long = {name: sum(len(ids) > max_length for ids in lists[name]) for name in lists}
+    if any(too_long.values()):
+        counts = (f"{too_long[name]} of {len(lists[name])} {name}" for name in lists)
+        logger.warning("Cut %s to `max_length=%d` ids.", " and ".join(counts), max_length)
+    return [
+        [
+            ids if len(ids) <= max_length else [*ids[: max_length - 1], ids[-1]]
+            for ids in lists[name]
+        ]
+        for name in lists
+    ]
+
+
+def _distinct_first(places, shapes):
+    """Brings two batches to the front that differ in every length in which any two differ."""
+    varying = [axis for axis in (0, 1) if len({shape[axis] for shape in shapes}) > 1]
+    seen = {}
+    for position, shape in enumerate(shapes):
+        for other, first in seen.items():
+            if varying and all(shape[axis] != other[axis] for axis in varying):
+                front = [places[first], places[position]]
+                return front + [place for place in places if place not in front]
+        seen.setdefault(shape, position)
+    return places

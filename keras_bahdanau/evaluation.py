@@ -1,0 +1,66 @@
+"""Translating and scoring whole texts with a Keras model."""
+
+import numpy as np
+
+from keras_bahdanau.data import length_sorted_batches, pad
+from keras_bahdanau.ids import PAD
+from keras_bahdanau.search import GreedySearch
+
+
+def translate(model, tokenizer, texts, search=None, max_length=100, batch_size=64):
+    """Translates sentences with a Keras model, in batches of like length.
+
+    Args:
+        model: A `Seq2Seq`.
+        tokenizer: The `Tokenizer` it was trained with.
+        texts: Sequence of `str`; a blank one gives an empty translation.
+        search: A `BeamSearch` or `GreedySearch`; `GreedySearch()` if `None`.
+        max_length: Number of tokens after which a hypothesis is cut.
+        batch_size: Sentences searched at once.
+
+    Returns:
+        A list with the best translation of each text, in the order of `texts`.
+    """
+    search = GreedySearch() if search is None else search
+    translations = [""] * len(texts)
+    filled = [i for i, text in enumerate(texts) if text.strip()]
+    encoded = [tokenizer.encode_source(texts[i]) for i in filled]
+    for batch in length_sorted_batches([len(ids) for ids in encoded], batch_size):
+        source = pad([encoded[i] for i in batch])
+        # A short last batch repeats its first row, so that no new shape is compiled for it.
+        missing = batch_size - len(batch) if len(encoded) > batch_size else 0
+        source = np.concatenate([source, np.repeat(source[:1], missing, axis=0)])
+        found = model.generate(source, search=search, max_length=max_length)
+        for i, tokens in zip(batch, found.tokens[:, 0], strict=False):
+            translations[filled[i]] = tokenizer.decode([int(t) for t in tokens if t != PAD])
+    return translations
+
+
+def corpus_scores(translations, references):
+    """Corpus BLEU (13a tokenisation, cased) and chrF of sacreBLEU, both in 0..100.
+
+    Args:
+        translations: List of `str`.
+        references: List of `str`, one for each translation.
+
+    Returns:
+        `{"bleu": float, "chrf": float}`.
+
+    Raises:
+        ValueError: If the lists differ in length or are empty.
+    """
+    if len(translations) != len(references) or not references:
+        raise ValueError(
+            "Arguments `translations` and `references` must be equally long and not empty. "
+            f"Received: {len(translations)} and {len(references)}"
+        )
+    try:
+        import sacrebleu
+    except ImportError as error:
+        raise ImportError(
+            'Scoring needs sacrebleu: pip install "keras-bahdanau[text]"'
+        ) from error
+    return {
+        "bleu": sacrebleu.corpus_bleu(translations, [references]).score,
+        "chrf": sacrebleu.corpus_chrf(translations, [references]).score,
+    }

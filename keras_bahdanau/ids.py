@@ -1,0 +1,3 @@
+"""Ids every vocabulary reserves: padding, unknown, begin and end of sentence."""
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3

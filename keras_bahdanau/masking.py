@@ -1,0 +1,110 @@
+"""Masks over time: the masked softmax, lengths, and reversal by length.
+
+Masks are boolean with True = keep. Padding stands at the right of a sequence.
+"""
+
+from keras import ops
+
+# Stands for minus infinity: finite, so that `masked - masked` is 0 and never NaN.
+_MASKED_SCORE = -1e30
+
+
+def masked_softmax(scores, mask=None):
+    """Softmax over the last axis in float32, with zero weight wherever `mask` is False.
+
+    A row whose places are all masked gets all-zero weights and zero gradients.
+
+    Args:
+        scores: `(..., Tx)` float tensor; what stands at masked places, NaN included, is ignored.
+        mask: `(..., Tx)` bool tensor that broadcasts against `scores`, or `None`.
+
+    Returns:
+        `(..., Tx)` float32 weights; each row sums to one, or to zero if it is fully masked.
+
+    Example:
+
+    >>> import numpy as np
+    >>> weights = masked_softmax(np.zeros((1, 3)), np.array([[True, True, False]]))
+    >>> [float(w) for w in weights[0]]
+    [0.5, 0.5, 0.0]
+    """
+    scores = ops.cast(scores, "float32")
+    if mask is None:
+        return ops.softmax(scores, axis=-1)
+    scores = ops.where(mask, scores, _MASKED_SCORE)
+    peak = ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
+    weights = ops.exp(scores - peak) * ops.cast(mask, "float32")
+    # The largest kept score adds exp(0) = 1, so only a fully masked row sums to less.
+    return weights / ops.maximum(ops.sum(weights, axis=-1, keepdims=True), 1e-9)
+
+
+def zero_masked(values, mask=None):
+    """Sets the rows of `values` that `mask` drops to zero, whatever they held.
+
+    Args:
+        values: `(B, Tx, D)` tensor; NaN and inf at masked places do not survive.
+        mask: `(B, Tx)` bool tensor, or `None` to keep everything.
+
+    Returns:
+        A tensor shaped like `values`.
+    """
+    if mask is None:
+        return values
+    return ops.where(ops.expand_dims(mask, -1), values, ops.zeros_like(values))
+
+
+def sequence_lengths(mask):
+    """Number of kept steps in each row.
+
+    Args:
+        mask: `(B, Tx)` bool tensor.
+
+    Returns:
+        `(B,)` int32 tensor.
+    """
+    return ops.sum(ops.cast(mask, "int32"), axis=1)
+
+
+def reverse_by_length(sequences, lengths=None):
+    """Reverses the first `lengths[b]` steps of each row and leaves the padding where it is.
+
+    Applying it twice gives the input back. It lets an unmasked recurrent layer, which every
+    backend runs fast, read right-padded sequences backwards.
+
+    Args:
+        sequences: `(B, Tx, D)` tensor.
+        lengths: `(B,)` int32 tensor, or `None` when every row is full.
+
+    Returns:
+        A tensor shaped like `sequences`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> reversed_ = reverse_by_length(np.array([[[1.0], [2.0], [0.0]]]), np.array([2]))
+    >>> [float(x) for x in reversed_[0, :, 0]]
+    [2.0, 1.0, 0.0]
+    """
+    if lengths is None:
+        return ops.flip(sequences, axis=1)
+    steps = ops.expand_dims(ops.arange(ops.shape(sequences)[1], dtype="int32"), 0)
+    lengths = ops.expand_dims(lengths, 1)
+    order = ops.where(steps < lengths, lengths - 1 - steps, steps)
+    return ops.take_along_axis(sequences, ops.expand_dims(order, -1), axis=1)
+
+
+def last_step(sequences, mask=None):
+    """The last kept step of each row.
+
+    Args:
+        sequences: `(B, Tx, D)` tensor.
+        mask: `(B, Tx)` bool tensor, or `None`. A fully masked row yields its first step.
+
+    Returns:
+        `(B, D)` tensor.
+    """
+    if mask is None:
+        return sequences[:, -1]
+    last = ops.maximum(sequence_lengths(mask) - 1, 0)
+    index = ops.expand_dims(ops.expand_dims(last, -1), -1)
+    return ops.squeeze(ops.take_along_axis(sequences, index, axis=1), axis=1)

@@ -1,0 +1,432 @@
+"""Sequence-to-sequence models: the general one, RNNsearch and RNNencdec."""
+
+import keras
+import numpy as np
+from keras import ops, tree
+
+from keras_bahdanau.attention import BahdanauAttention, FixedContext
+from keras_bahdanau.bridge import Bridge
+from keras_bahdanau.compiled import compile_inference
+from keras_bahdanau.data import pad
+from keras_bahdanau.decoder import AttentiveDecoder
+from keras_bahdanau.encoder import BidirectionalEncoder
+from keras_bahdanau.ids import BOS, PAD
+from keras_bahdanau.readout import DeepOutput
+from keras_bahdanau.search import BeamSearch, Generation
+
+# Lengths are padded to multiples of this before generation, so that few shapes are compiled.
+_LENGTH_BUCKET = 8
+
+
+@keras.saving.register_keras_serializable(package="keras_bahdanau")
+class Seq2Seq(keras.Model):
+    """Embeds, encodes and decodes with attention; trains with `fit`, searches with `generate`.
+
+    Args:
+        source_vocabulary_size: Number of source ids.
+        target_vocabulary_size: Number of target ids `V`.
+        embedding_dim: Width `M` of both embeddings.
+        encoder: A layer called as `encoder(inputs, mask=mask)` that returns `(B, Tx, D)`, such as
+            `BidirectionalEncoder` or a Keras recurrent layer with `return_sequences=True`.
+        decoder: An `AttentiveDecoder`.
+        bridge: Where the decoder's first state comes from: the name of a summary (see `Bridge`)
+            or a layer called as `bridge(annotations, mask=mask)`.
+        dropout: Share dropped from embeddings, annotations and readout in training, in [0, 1).
+        tie_embeddings: Whether the output layer is the target embedding, transposed. The
+            decoder's output must then be `embedding_dim` wide.
+        kernel_initializer: Initialiser of embeddings and output layer; `None` for Keras's own.
+        **kwargs: Passed to `keras.Model`.
+
+    Call arguments:
+        inputs: `{"source": (B, Tx) int32, "target": (B, Ty) int32}`, padded at the right with 0;
+            `target` is what came before each output and so starts with `BOS`.
+
+    Returns:
+        Logits `(B, Ty, V)`.
+
+    Raises:
+        ValueError: If a size is not a positive integer.
+
+    Example:
+
+    >>> import keras, numpy as np
+    >>> model = Seq2Seq(
+    ...     20, 30, embedding_dim=8, encoder=BidirectionalEncoder(6),
+    ...     decoder=AttentiveDecoder(keras.layers.LSTMCell(6), BahdanauAttention(5)),
+    ... )
+    >>> batch = {"source": np.array([[5, 6, 3]]), "target": np.array([[2, 7]])}
+    >>> tuple(model(batch).shape)
+    (1, 2, 30)
+    """
+
+    def __init__(
+        self,
+        source_vocabulary_size: int,
+        target_vocabulary_size: int,
+        embedding_dim: int,
+        encoder,
+        decoder,
+        bridge="backward_first",
+        dropout: float = 0.0,
+        tie_embeddings: bool = False,
+        kernel_initializer=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        sizes = {
+            "source_vocabulary_size": source_vocabulary_size,
+            "target_vocabulary_size": target_vocabulary_size,
+            "embedding_dim": embedding_dim,
+        }
+        for name, value in sizes.items():
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(
+                    f"Argument `{name}` must be a positive integer. Received: {value!r}"
+                )
+        self.source_vocabulary_size = source_vocabulary_size
+        self.target_vocabulary_size = target_vocabulary_size
+        self.embedding_dim = embedding_dim
+        self.dropout = dropout
+        self.tie_embeddings = tie_embeddings
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.encoder = encoder
+        self.decoder = decoder
+        if isinstance(bridge, str):
+            bridge = Bridge(decoder.state_sizes, bridge, dtype=self.dtype_policy, name="bridge")
+        self.bridge = bridge
+        self.source_embedding = keras.layers.Embedding(
+            source_vocabulary_size,
+            embedding_dim,
+            embeddings_initializer=self._initializer("uniform"),
+            dtype=self.dtype_policy,
+            name="source_embedding",
+        )
+        self.target_embedding = keras.layers.ReversibleEmbedding(
+            target_vocabulary_size,
+            embedding_dim,
+            embeddings_initializer=self._initializer("uniform"),
+            dtype=self.dtype_policy,
+            name="target_embedding",
+        )
+        self.output_layer = None
+        if not tie_embeddings:
+            self.output_layer = keras.layers.Dense(
+                target_vocabulary_size,
+                kernel_initializer=self._initializer("glorot_uniform"),
+                dtype=self.dtype_policy,
+                name="output_layer",
+            )
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self._compiled_searches = {}
+
+    def _initializer(self, default):
+        return default if self.kernel_initializer is None else _clone(self.kernel_initializer)
+
+    def build(self, input_shape=None):
+        """Makes all weights; every width is known from the arguments, so no shape is needed."""
+        embedded = (None, None, self.embedding_dim)
+        self.source_embedding.build((None, None))
+        self.target_embedding.build((None, None))
+        self.encoder.build(embedded)
+        annotations = tuple(self.encoder.compute_output_shape(embedded))
+        self.bridge.build(annotations)
+        self.decoder.build(embedded, annotations)
+        outputs = tuple(self.decoder.compute_output_shape(embedded, annotations))
+        if self.output_layer is not None:
+            self.output_layer.build(outputs)
+        elif outputs[-1] != self.embedding_dim:
+            raise ValueError(
+                "Argument `tie_embeddings` needs a decoder output as wide as `embedding_dim`, "
+                f"{self.embedding_dim}. Received: a decoder output of width {outputs[-1]}"
+            )
+        self.built = True
+
+    def call(self, inputs, training=None):
+        annotations, mask, cell_state = self.encode(inputs["source"], training=training)
+        embedded = self.dropout_layer(self.target_embedding(inputs["target"]), training=training)
+        outputs = self.decoder(
+            embedded,
+            annotations,
+            annotations_mask=mask,
+            initial_state=cell_state,
+            training=training,
+        )
+        return self._logits(self.dropout_layer(outputs, training=training))
+
+    def encode(self, source, training=None):
+        """Annotations `(B, Tx, D)` of `source` `(B, Tx)`, their mask, and the cell's first state."""
+        mask = ops.not_equal(source, PAD)
+        embedded = self.dropout_layer(self.source_embedding(source), training=training)
+        annotations = self.encoder(embedded, mask=mask, training=training)
+        cell_state = self.bridge(annotations, mask=mask)
+        return self.dropout_layer(annotations, training=training), mask, cell_state
+
+    def search(self, source, search, max_length):
+        """The whole of generation as one function of tensors: encoder, search and decoder steps.
+
+        `generate` compiles it and the exporters trace it.
+
+        Args:
+            source: `(B, Tx)` int32 tensor.
+            search: A `BeamSearch` or `GreedySearch`.
+            max_length: Number of tokens after which hypotheses are cut, an int.
+
+        Returns:
+            A `Generation` of tensors.
+        """
+        annotations, mask, cell_state = self.encode(source)
+        memory = self.decoder.memory(annotations, mask)
+
+        def step(tokens, state):
+            outputs, state, weights = self.decoder.step(
+                self.target_embedding(tokens), state, memory
+            )
+            return self._logits(outputs), state, weights
+
+        batch, length = ops.shape(source)[0], ops.shape(source)[1]
+        start = ops.full((batch,), BOS, dtype="int32")
+        state = self.decoder.initial_state(memory, cell_state)
+        return search(step, state, start, memory_length=length, max_length=max_length)
+
+    def generate(self, source, search=None, max_length=100):
+        """Finds the best outputs for a batch of sources.
+
+        Args:
+            source: `(B, Tx)` int array padded at the right with 0, or a list of lists of ids.
+            search: A `BeamSearch` or `GreedySearch`; `BeamSearch()` if `None`.
+            max_length: Number of tokens after which a hypothesis is cut.
+
+        Returns:
+            A `Generation` of NumPy arrays: tokens `(B, K, T)`, scores `(B, K)`, lengths `(B, K)`,
+            alignments `(B, K, T, Tx)`, where `T` is the longest length found.
+
+        Raises:
+            ValueError: If there is no sentence, an id is outside the vocabulary, a source is
+                only padding, or `max_length < 1`.
+        """
+        search = BeamSearch() if search is None else search
+        if not isinstance(max_length, int) or max_length < 1:
+            raise ValueError(
+                f"Argument `max_length` must be a positive integer. Received: {max_length!r}"
+            )
+        source = self._checked_source(source)
+        if not self.built:
+            self.build()
+        key = (search, max_length)
+        if key not in self._compiled_searches:
+            self._compiled_searches[key] = compile_inference(
+                self, lambda ids: self.search(ids, search, max_length)
+            )
+        steps = source.shape[1]
+        padded = pad(source.tolist(), bucket=_LENGTH_BUCKET)
+        found = tree.map_structure(
+            ops.convert_to_numpy, self._compiled_searches[key](padded)
+        )
+        longest = int(found.lengths.max())
+        return Generation(
+            tokens=found.tokens[:, :, :longest],
+            scores=found.scores,
+            lengths=found.lengths,
+            alignments=found.alignments[:, :, :longest, :steps],
+        )
+
+    def _checked_source(self, source):
+        if isinstance(source, (list, tuple)) and source and not np.isscalar(source[0]):
+            source = pad([list(ids) for ids in source])
+        source = ops.convert_to_numpy(source)
+        if source.ndim != 2 or 0 in source.shape:
+            raise ValueError(
+                "Argument `source` must be (batch, time) with at least one sentence of at least "
+                f"one id. Received: shape {source.shape}"
+            )
+        if not np.issubdtype(source.dtype, np.integer):
+            raise ValueError(f"Argument `source` must hold integers. Received: {source.dtype}")
+        outside = source[(source < 0) | (source >= self.source_vocabulary_size)]
+        if outside.size:
+            raise ValueError(
+                f"Argument `source` must hold ids in [0, {self.source_vocabulary_size}). "
+                f"Received: {int(outside[0])}"
+            )
+        empty = np.flatnonzero((source == PAD).all(axis=1))
+        if empty.size:
+            raise ValueError(
+                f"Argument `source` must hold no sentence of only padding. Received: row {empty[0]}"
+            )
+        return source.astype("int32")
+
+    def _logits(self, outputs):
+        if self.output_layer is None:
+            return self.target_embedding(outputs, reverse=True)
+        return self.output_layer(outputs)
+
+    def export(self, filepath, format="onnx", **kwargs):
+        """Writes an artifact folder that runs without Keras; see `keras_bahdanau_export.export`.
+
+        Args:
+            filepath: The folder to make.
+            format: "onnx" or "tf_saved_model", or a list of both.
+            **kwargs: `search`, `max_length`, `tokenizer` and the rest of
+                `keras_bahdanau_export.export`.
+        """
+        from keras_bahdanau_export import export
+
+        return export(self, filepath, format=format, **kwargs)
+
+    def get_config(self):
+        serialize = keras.saving.serialize_keras_object
+        return {
+            **super().get_config(),
+            "source_vocabulary_size": self.source_vocabulary_size,
+            "target_vocabulary_size": self.target_vocabulary_size,
+            "embedding_dim": self.embedding_dim,
+            "encoder": serialize(self.encoder),
+            "decoder": serialize(self.decoder),
+            "bridge": serialize(self.bridge),
+            "dropout": self.dropout,
+            "tie_embeddings": self.tie_embeddings,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        parts = {
+            name: keras.saving.deserialize_keras_object(config[name])
+            for name in ("encoder", "decoder", "bridge")
+        }
+        return cls(**{**config, **parts})
+
+
+@keras.saving.register_keras_serializable(package="keras_bahdanau")
+class RNNSearch(Seq2Seq):
+    """RNNsearch, the paper's model (arXiv 1409.0473, appendix A), with its sizes as defaults.
+
+    Args:
+        source_vocabulary_size: Number of source ids.
+        target_vocabulary_size: Number of target ids.
+        units: Width `n` of each recurrence.
+        embedding_dim: Width `m` of both embeddings.
+        attention_units: Width `n'` of the alignment model.
+        maxout_units: Width `l` of the maxout layer.
+        reset_after: Whether GRUs reset after the recurrent product, the form fast kernels want.
+            The paper resets before.
+        readout_state: "previous" reads s_{i-1} (appendix A.2.2), "current" s_i (section 3.1).
+        initializer: "paper" for appendix B's (normal, sd 0.01; alignment kernels sd 0.001, v_a
+            zero), or `None` for Keras's own. Recurrences are orthogonal either way.
+        dropout: As in `Seq2Seq`.
+        tie_embeddings: As in `Seq2Seq`.
+        **kwargs: Passed to `keras.Model`.
+
+    Raises:
+        ValueError: If a size is not a positive integer or `initializer` is unknown.
+
+    Example:
+
+    >>> model = RNNSearch(100, 120, units=8, embedding_dim=6, attention_units=7, maxout_units=5)
+    >>> found = model.generate([[5, 6, 3]], search=BeamSearch(size=2), max_length=4)
+    >>> found.tokens.shape[:2]
+    (1, 2)
+    """
+
+    def __init__(
+        self,
+        source_vocabulary_size: int,
+        target_vocabulary_size: int,
+        units: int = 1000,
+        embedding_dim: int = 620,
+        attention_units: int = 1000,
+        maxout_units: int = 500,
+        reset_after: bool = False,
+        readout_state: str = "previous",
+        initializer: str | None = "paper",
+        dropout: float = 0.0,
+        tie_embeddings: bool = False,
+        **kwargs,
+    ):
+        if initializer not in ("paper", None):
+            raise ValueError(
+                f'Argument `initializer` must be "paper" or None. Received: {initializer!r}'
+            )
+        paper = initializer == "paper"
+        dtype = kwargs.get("dtype")
+
+        def kernel():
+            return keras.initializers.RandomNormal(stddev=0.01) if paper else "glorot_uniform"
+
+        super().__init__(
+            source_vocabulary_size,
+            target_vocabulary_size,
+            embedding_dim,
+            encoder=BidirectionalEncoder(
+                units,
+                reset_after=reset_after,
+                kernel_initializer=kernel(),
+                dtype=dtype,
+                name="encoder",
+            ),
+            decoder=AttentiveDecoder(
+                keras.layers.GRUCell(
+                    units, reset_after=reset_after, kernel_initializer=kernel(), dtype=dtype
+                ),
+                self._attention(units, attention_units, paper, dtype),
+                DeepOutput(maxout_units, kernel_initializer=kernel(), dtype=dtype, name="readout"),
+                query="previous",
+                readout_state=readout_state,
+                dtype=dtype,
+                name="decoder",
+            ),
+            bridge=Bridge([units], kernel_initializer=kernel(), dtype=dtype, name="bridge"),
+            dropout=dropout,
+            tie_embeddings=tie_embeddings,
+            kernel_initializer=keras.initializers.RandomNormal(stddev=0.01) if paper else None,
+            **kwargs,
+        )
+        self.units = units
+        self.attention_units = attention_units
+        self.maxout_units = maxout_units
+        self.reset_after = reset_after
+        self.readout_state = readout_state
+        self.initializer = initializer
+
+    @staticmethod
+    def _attention(units, attention_units, paper, dtype):
+        arguments = {}
+        if paper:
+            arguments = {
+                "kernel_initializer": keras.initializers.RandomNormal(stddev=0.001),
+                "score_initializer": "zeros",
+            }
+        return BahdanauAttention(attention_units, dtype=dtype, name="attention", **arguments)
+
+    def get_config(self):
+        config = keras.Model.get_config(self)
+        names = (
+            "source_vocabulary_size target_vocabulary_size units embedding_dim attention_units "
+            "maxout_units reset_after readout_state initializer dropout tie_embeddings"
+        )
+        return {**config, **{name: getattr(self, name) for name in names.split()}}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+
+@keras.saving.register_keras_serializable(package="keras_bahdanau")
+class RNNEncoderDecoder(RNNSearch):
+    """RNNencdec, the paper's baseline: RNNsearch with the context fixed to the last forward state.
+
+    Takes the arguments of `RNNSearch`; `attention_units` has no effect.
+
+    Example:
+
+    >>> model = RNNEncoderDecoder(100, 120, units=8, embedding_dim=6, maxout_units=5)
+    >>> model.decoder.attention.width
+    8
+    """
+
+    @staticmethod
+    def _attention(units, attention_units, paper, dtype):
+        return FixedContext(width=units, dtype=dtype, name="attention")
+
+
+def _clone(initializer):
+    return initializer.clone() if hasattr(initializer, "clone") else initializer
