@@ -3,12 +3,11 @@
 import errno
 import hashlib
 import json
-import os
 
 import pytest
 
 import keras_bahdanau_export
-from keras_bahdanau_export.artifact import publish, read_manifest, write_manifest
+from keras_bahdanau_export.artifact import _move_into_place, publish, read_manifest, write_manifest
 from keras_bahdanau_export.errors import (
     ArtifactError,
     CorruptArtifactError,
@@ -176,6 +175,7 @@ def test_overwrite_deletes_nothing_but_an_artifact(tmp_path, artifact):
     home = tmp_path / "home"
     home.mkdir()
     (home / "thesis.txt").write_text("years of work", "utf-8")
+    (home / "manifest.json").write_text('{"name": "of a web page"}', "utf-8")
     (tmp_path / "file").write_text("text", "utf-8")
     (tmp_path / "link").symlink_to(artifact)
     for path in (home, tmp_path / "file", tmp_path / "link"):
@@ -185,15 +185,19 @@ def test_overwrite_deletes_nothing_but_an_artifact(tmp_path, artifact):
     assert (home / "thesis.txt").read_text("utf-8") == "years of work"
 
 
-@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="needs enforced permissions")
-def test_a_folder_without_permission_is_left_alone(tmp_path):
-    tmp_path.chmod(0o500)
-    try:
-        with pytest.raises(PermissionError), publish(tmp_path / "artifact"):
-            pytest.fail("the block must not run")
-    finally:
-        tmp_path.chmod(0o700)
-    assert names(tmp_path) == []
+def test_a_failed_swap_puts_the_old_artifact_back(artifact):
+    missing = artifact.with_name(".artifact.0123.partial")
+    with pytest.raises(FileNotFoundError):
+        _move_into_place(missing, artifact)
+    assert names(artifact.parent) == ["artifact"]
+    assert read_manifest(artifact).files["model.onnx"].bytes == 7
+
+
+def test_a_parent_that_is_a_file_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("text", "utf-8")
+    with pytest.raises(OSError, match="file"), publish(tmp_path / "file" / "artifact"):
+        pytest.fail("the block must not run")
+    assert (tmp_path / "file").read_text("utf-8") == "text"
 
 
 @pytest.mark.parametrize(
@@ -236,8 +240,10 @@ def test_damage_is_found_and_named(artifact, damage, message):
 
 @pytest.mark.parametrize(
     "name",
-    ["../secret", "a/../../secret", "/etc/passwd", "..\\secret", "C:secret", "./model.onnx", "a//b"]
-    + ["", ".", "..", "a/", "manifest.json", "a\0b"],
+    [
+        *("../secret", "a/../../secret", "/etc/passwd", "..\\secret", "C:secret"),
+        *("./model.onnx", "a//b", "", ".", "..", "a/", "manifest.json", "a\0b"),
+    ],
 )
 @pytest.mark.parametrize("verify", [True, False])
 def test_path_tricks_are_refused(artifact, name, verify):

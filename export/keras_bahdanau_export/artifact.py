@@ -326,10 +326,12 @@ def _check_destination(destination: Path, overwrite: bool) -> None:
         )
     # overwrite=True on a mistyped path must never delete a home directory.
     plain = destination.is_dir() and not destination.is_symlink()
-    if not plain or (any(destination.iterdir()) and not (destination / MANIFEST_FILE).is_file()):
+    manifest = destination / MANIFEST_FILE
+    ours = plain and manifest.is_file() and FORMAT.encode() in manifest.read_bytes()
+    if not ours and not (plain and not any(destination.iterdir())):
         raise ValueError(
-            f"path: expected an artifact or an empty folder to overwrite. Received: {destination}, "
-            f"which holds no {MANIFEST_FILE} or is not a plain folder."
+            "path: expected an artifact or an empty folder to overwrite. "
+            f"Received: {destination}, which is neither."
         )
 
 

@@ -111,6 +111,8 @@ def train(options, output, resume=False, console=None):
         [tokenizer.encode_source(text) for text in sources],
         [tokenizer.encode_target(text) for text in targets],
         batch_size=options.batch_size,
+        # JAX compiles a step for every shape; the others run any shape, so padding only costs.
+        bucket=8 if keras.config.backend() == "jax" else 1,
         max_length=options.max_length,
         seed=options.seed,
     )
