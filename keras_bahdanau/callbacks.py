@@ -98,7 +98,7 @@ class RunCheckpoint(keras.callbacks.Callback):
         # The suffix must stay .keras, by which Keras knows the format.
         fresh = self.folder / "writing.keras"
         self.model.save(fresh)
-        if best is None or row[self.monitor] > float(best[self.monitor]):
+        if best is None or row[self.monitor] >= float(best[self.monitor]):
             shutil.copyfile(fresh, self.folder / "writing.best")
             os.replace(self.folder / "writing.best", self.folder / "best.keras")
         # In this order a kill between the two leaves a row too many, which a resumed run drops.

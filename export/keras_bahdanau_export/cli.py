@@ -1,10 +1,10 @@
-"""The command `keras-bahdanau`: train, evaluate, export, translate, align, quickstart.
+"""The command `keras-bahdanau`: train, evaluate, export, translate, align, inspect, quickstart.
 
-Keras is imported only inside the commands that need it; `translate` runs without it.
+Keras is imported only inside the commands that need it; `translate` and `inspect` run without it.
 """
 
-import json
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,8 +12,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.progress import Progress
+from rich.table import Table
 
+from keras_bahdanau_export.artifact import read_manifest
 from keras_bahdanau_export.errors import ArtifactError
+from keras_bahdanau_export.runtime import Translation, Translator
+from keras_bahdanau_export.signature import MANIFEST_FILE
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,6 +34,7 @@ Artifact = Annotated[Path, typer.Argument(help="An artifact (from export).")]
 Beam = Annotated[int, typer.Option(help="Hypotheses kept by the search; 1 is greedy.")]
 LengthPenalty = Annotated[float, typer.Option(help="Exponent of the GNMT length penalty.")]
 MaxLength = Annotated[int, typer.Option(help="Tokens after which an output is cut.")]
+BatchSize = Annotated[int, typer.Option(help="Sentences searched at once.")]
 
 
 @app.callback()
@@ -63,7 +69,7 @@ def train(
     dropout: Annotated[float, typer.Option(help="Share of features dropped.")] = 0.3,
     label_smoothing: Annotated[float, typer.Option(help="Share of the target spread out.")] = 0.1,
     batch_size: Annotated[int, typer.Option(help="Sentences in a batch.")] = 64,
-    epochs: Annotated[int, typer.Option(help="Passes over the text.")] = 25,
+    epochs: Annotated[int, typer.Option(help="Passes over the text.")] = 20,
     learning_rate: Annotated[float, typer.Option(help="Adam's peak rate; falls to zero.")] = 1e-3,
     warmup: Annotated[float, typer.Option(help="Epochs until the peak rate.")] = 0.5,
     clip_norm: Annotated[float, typer.Option(help="Largest norm of all gradients.")] = 1.0,
@@ -106,6 +112,187 @@ def train(
         )
         raise typer.Exit(130) from None
     console.print(f"The best model is {best}.")
+
+
+@app.command()
+def evaluate(
+    path: RunOrArtifact,
+    source: Annotated[Path, typer.Argument(help="Source sentences, one a line; plain or .gz.")],
+    reference: Annotated[Path, typer.Argument(help="Their translations, line by line.")],
+    beam: Annotated[int | None, typer.Option(help="For a run: hypotheses kept, 1 is greedy.")] = None,
+    length_penalty: LengthPenalty = 1.0,
+    max_length: MaxLength = 100,
+    batch_size: BatchSize = 32,
+) -> None:
+    """Translates a test set and prints BLEU (13a, cased) and chrF."""
+    from keras_bahdanau.evaluation import corpus_scores
+    from keras_bahdanau.text import read_parallel
+
+    sources, references = read_parallel(source, reference)
+    if (path / MANIFEST_FILE).exists():
+        if beam is not None:
+            raise ValueError("beam: an artifact holds its search; export it again to change it.")
+        found = _translate_with_bar(Translator(path), sources, batch_size, truncate=False)
+        translations = [translation.text for translation in found]
+    else:
+        from keras_bahdanau import BeamSearch
+        from keras_bahdanau.evaluation import translate as translate_with_keras
+
+        model, tokenizer = _load_run(path)
+        translations = translate_with_keras(
+            model,
+            tokenizer,
+            sources,
+            search=BeamSearch(5 if beam is None else beam, length_penalty),
+            max_length=max_length,
+            batch_size=batch_size,
+        )
+    scores = corpus_scores(translations, references)
+    exact = sum(a == b for a, b in zip(translations, references, strict=True)) / len(references)
+    print(f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}  exact {exact:.1%}")
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A run's folder (from train).")],
+    artifact: Annotated[Path, typer.Argument(help="The artifact folder to make.")],
+    format: Annotated[
+        list[str] | None, typer.Option(help="onnx or tf_saved_model; may be given twice.")
+    ] = None,
+    beam: Beam = 5,
+    length_penalty: LengthPenalty = 1.0,
+    max_length: MaxLength = 100,
+    max_source_length: Annotated[
+        int | None, typer.Option(help="Longest source in tokens that the artifact takes.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an artifact.")] = False,
+) -> None:
+    """Writes the best model of a run as an artifact that runs without Keras."""
+    from keras_bahdanau import BeamSearch
+
+    model, tokenizer = _load_run(run)
+    model.export(
+        artifact,
+        format=format or "onnx",
+        search=BeamSearch(beam, length_penalty),
+        max_length=max_length,
+        max_source_length=max_source_length,
+        tokenizer=tokenizer,
+        overwrite=overwrite,
+    )
+
+
+@app.command()
+def translate(
+    artifact: Artifact,
+    source: Annotated[
+        Path | None, typer.Argument(help="UTF-8 text, one sentence a line; standard input if absent.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A new file; standard output if absent.")
+    ] = None,
+    batch_size: BatchSize = 32,
+    truncate: Annotated[
+        bool, typer.Option("--truncate", help="Cut sources over the limit instead of refusing them.")
+    ] = False,
+) -> None:
+    """Translates line by line with onnxruntime: one line in, one line out."""
+    if output is not None and output.exists():
+        raise ValueError(f"output: {str(output)!r} exists.")
+    name = "standard input" if source is None else str(source)
+    data = sys.stdin.buffer.read() if source is None else source.read_bytes()
+    lines = data.split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    texts = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            texts.append(line.removesuffix(b"\r").decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{name}, line {number}: not UTF-8 ({error.reason}).") from error
+    found = _translate_with_bar(Translator(artifact), texts, batch_size, truncate)
+    # A translation may hold a line break; one line in must stay one line out.
+    text = "".join(" ".join(t.text.splitlines()) + "\n" for t in found)
+    if output is None:
+        sys.stdout.buffer.write(text.encode("utf-8"))
+        return
+    writing = output.with_name(f".{output.name}.writing")
+    writing.write_text(text, encoding="utf-8")
+    os.replace(writing, output)
+
+
+@app.command()
+def align(
+    artifact: Artifact,
+    text: Annotated[str, typer.Argument(help="One sentence.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.")
+    ] = Path("alignment.png"),
+) -> None:
+    """Translates one sentence and draws its alignment as a heatmap."""
+    from keras_bahdanau.alignment import plot_alignment
+
+    if not text.strip():
+        raise ValueError("text: expected a sentence. Received: blank text")
+    found = Translator(artifact).translate([text])[0]
+    plot_alignment(found.alignment, found.source_tokens, found.tokens, output)
+    print(found.text)
+    console.print(f"The alignment is drawn in {output}.")
+
+
+@app.command()
+def inspect(artifact: Artifact) -> None:
+    """Checks an artifact and prints what its manifest says."""
+    manifest = read_manifest(artifact)
+    table = Table("property", "value", title=str(artifact))
+    table.add_row("format version", str(manifest.format_version))
+    for name, record in manifest.files.items():
+        table.add_row(name, f"{record.bytes:,} bytes, sha256 {record.sha256[:12]}...")
+    for name in ("search", "vocabulary", "packages", "parity"):
+        values = getattr(manifest, name)
+        table.add_row(name, "\n".join(f"{key}: {value}" for key, value in values.items()))
+    table.add_row("max source length", str(manifest.max_source_length))
+    Console().print(table)
+
+
+@app.command()
+def quickstart(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to make.")] = Path(
+        "quickstart"
+    ),
+    pairs: Annotated[int, typer.Option(help="Dates to train on.")] = 20000,
+    epochs: Annotated[int, typer.Option(help="Passes over them.")] = 6,
+) -> None:
+    """Dates as people write them to ISO dates: trains, exports and translates, in minutes."""
+    from keras_bahdanau_export.quickstart import quickstart as run
+
+    run(output, pairs=pairs, epochs=epochs, console=console)
+
+
+def _load_run(run: Path) -> tuple[Any, Any]:
+    import keras
+
+    from keras_bahdanau import Tokenizer
+
+    for name in ("best.keras", "tokenizer.json"):
+        if not (run / name).exists():
+            raise ValueError(f"{run}: expected the folder of a training run, with {name} in it.")
+    # The optimiser is of no use here.
+    model = keras.saving.load_model(run / "best.keras", compile=False)
+    return model, Tokenizer.load(run / "tokenizer.json")
+
+
+def _translate_with_bar(
+    translator: Translator, texts: list[str], batch_size: int, truncate: bool
+) -> list[Translation]:
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("translating", total=len(texts))
+        return translator.translate(
+            texts,
+            batch_size=batch_size,
+            truncate=truncate,
+            progress=lambda done: progress.update(task, completed=done),
+        )
 
 
 def main() -> None:

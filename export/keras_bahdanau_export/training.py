@@ -60,7 +60,7 @@ class TrainingOptions:
     dropout: float = 0.3
     label_smoothing: float = 0.1
     batch_size: int = 64
-    epochs: int = 25
+    epochs: int = 20
     learning_rate: float = 1e-3
     warmup: float = 0.5
     clip_norm: float = 1.0

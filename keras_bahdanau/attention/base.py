@@ -56,18 +56,7 @@ class Attention(keras.layers.Layer):
         Returns:
             A `Memory`. Nothing that stood at a masked place is left in it.
         """
-        if len(values.shape) != 3:
-            raise ValueError(
-                f"Argument `values` of {type(self).__name__}.memory is expected to be "
-                f"(batch, time, width). Received: shape {tuple(values.shape)}"
-            )
-        if mask is not None:
-            if len(mask.shape) != 2:
-                raise ValueError(
-                    "Argument `mask` is expected to be (batch, time). "
-                    f"Received: shape {tuple(mask.shape)}"
-                )
-            mask = ops.cast(mask, "bool")
+        values, mask = self._checked(values, mask)
         values = zero_masked(ops.cast(values, self.compute_dtype), mask)
         key = values if key is None else zero_masked(ops.cast(key, self.compute_dtype), mask)
         return Memory(keys=self.make_keys(key, mask), values=values, mask=mask)
@@ -137,9 +126,27 @@ class Attention(keras.layers.Layer):
             context, weights = ops.squeeze(context, 1), ops.squeeze(weights, 1)
         return (context, weights) if return_attention_scores else context
 
-    def compute_mask(self, query, value, key=None, query_mask=None, value_mask=None, **kwargs):
+    def compute_mask(self, query, previous_mask=None):
         """The context keeps the time axis of the query, and so its mask."""
-        return query_mask
+        return previous_mask
+
+    def _checked(self, values, mask):
+        """Annotations and mask as tensors, after a look at their shapes."""
+        values = ops.convert_to_tensor(values)
+        if len(values.shape) != 3:
+            raise ValueError(
+                f"Argument `values` of {type(self).__name__}.memory is expected to be "
+                f"(batch, time, width). Received: shape {tuple(values.shape)}"
+            )
+        if mask is None:
+            return values, None
+        mask = ops.cast(mask, "bool")
+        if len(mask.shape) != 2:
+            raise ValueError(
+                "Argument `mask` is expected to be (batch, time). "
+                f"Received: shape {tuple(mask.shape)}"
+            )
+        return values, mask
 
     def _attend(self, queries, memory):
         """Contexts `(B, G, D)` and float32 weights `(B, G, Tx)` of queries `(B, G, N)`."""

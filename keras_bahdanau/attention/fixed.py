@@ -56,7 +56,7 @@ class FixedContext(Attention):
             key: Ignored.
             mask: `(B, Tx)` bool, True = keep, or `None`.
         """
-        values, mask = ops.convert_to_tensor(values), _as_mask(mask)
+        values, mask = self._checked(values, mask)
         context = ops.cast(last_step(values, mask)[:, : self.width], self.compute_dtype)
         steps = ops.shape(values)[1]
         if mask is None:
@@ -81,7 +81,3 @@ class FixedContext(Attention):
 
     def get_config(self):
         return {**super().get_config(), "width": self.width}
-
-
-def _as_mask(mask):
-    return None if mask is None else ops.cast(mask, "bool")
