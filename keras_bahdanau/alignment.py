@@ -56,5 +56,6 @@ def plot_alignment(alignment, source_tokens, target_tokens, path=None, title=Non
 
 
 def _label(token):
-    # A space would not be seen, and a dollar sign would start mathematics.
-    return token.replace(" ", "\N{OPEN BOX}").replace("$", r"\$")
+    # A space would not be seen, a control character cannot be drawn, a dollar starts mathematics.
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in token)
+    return shown.replace(" ", "\N{OPEN BOX}").replace("$", r"\$")

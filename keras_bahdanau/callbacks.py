@@ -1,6 +1,7 @@
 """Callbacks for `model.fit`: translation quality at the end of each epoch, and checkpoints."""
 
 import csv
+import math
 import os
 import shutil
 from pathlib import Path
@@ -11,7 +12,7 @@ from keras_bahdanau.evaluation import corpus_scores, translate
 
 
 class TranslationScore(keras.callbacks.Callback):
-    """Translates held-out sentences after each epoch and adds `val_bleu` and `val_chrf` to the logs.
+    """Translates held-out sentences after each epoch: `val_bleu` and `val_chrf` in the logs.
 
     Put it before callbacks that read the logs, such as `EarlyStopping(monitor="val_bleu",
     mode="max")`.
@@ -25,9 +26,7 @@ class TranslationScore(keras.callbacks.Callback):
         batch_size: Sentences searched at once.
     """
 
-    def __init__(
-        self, sources, references, tokenizer, search=None, max_length=100, batch_size=64
-    ):
+    def __init__(self, sources, references, tokenizer, search=None, max_length=100, batch_size=64):
         super().__init__()
         self.sources = sources
         self.references = references
@@ -53,7 +52,7 @@ class TranslationScore(keras.callbacks.Callback):
 class RunCheckpoint(keras.callbacks.Callback):
     """Keeps a training run on disk so that it can be stopped at any moment and go on.
 
-    After each epoch it writes `last.keras` (weights, optimiser, random state), `best.keras` if the
+    After each epoch it writes `last.keras` (weights and optimiser), `best.keras` if the
     monitored value is the best so far, and `history.csv`, each to a temporary file first and then
     renamed: a run killed while writing keeps what it had.
 
@@ -84,7 +83,13 @@ class RunCheckpoint(keras.callbacks.Callback):
     @property
     def best(self):
         """The row of `history.csv` with the best monitored value, or `None`."""
-        return max(self.rows, key=lambda row: float(row[self.monitor]), default=None)
+        rows = [row for row in self.rows if not math.isnan(self._value(row))]
+        return max(rows, key=self._value, default=None)
+
+    def _value(self, row):
+        # An older run may have monitored something else.
+        value = row.get(self.monitor, "")
+        return math.nan if value == "" else float(value)
 
     def on_epoch_end(self, epoch, logs=None):
         row = {"epoch": epoch + 1, **{name: float(value) for name, value in (logs or {}).items()}}
@@ -115,7 +120,8 @@ class RunCheckpoint(keras.callbacks.Callback):
     def _write_history(self):
         writing = self.folder / "writing.csv"
         with writing.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, fieldnames=list(self.rows[0]))
+            names = dict.fromkeys(name for row in self.rows for name in row)
+            writer = csv.DictWriter(file, fieldnames=names, restval="")
             writer.writeheader()
             writer.writerows(self.rows)
         os.replace(writing, self.folder / "history.csv")

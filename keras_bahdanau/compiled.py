@@ -20,7 +20,12 @@ def compile_inference(model, function):
     if backend == "tensorflow":
         import tensorflow as tf
 
-        return tf.function(function, input_signature=[tf.TensorSpec((None, None), tf.int32)])
+        # Without autograph, which reads source files again while it traces: `keras.ops` needs none.
+        return tf.function(
+            function,
+            input_signature=[tf.TensorSpec((None, None), tf.int32)],
+            autograph=False,
+        )
     if backend == "jax":
         import jax
 

@@ -1,5 +1,6 @@
 """The attentive decoder: one step of the paper's equations, and a loop over it."""
 
+import copy
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -34,8 +35,8 @@ class AttentiveDecoder(keras.layers.Layer):
         cell: Any Keras RNN cell whose first state is its output (GRU, LSTM, SimpleRNN), or a list
             of them, stacked.
         attention: An `Attention`, such as `BahdanauAttention`.
-        readout: A layer called as `readout(state, inputs, context)`, such as `DeepOutput`; without
-            one the output is the state.
+        readout: A layer built with three shapes and called as `readout(state, inputs, context)`,
+            such as `DeepOutput`; without one the output is the state.
         query: "previous" or "current".
         readout_state: Which state the readout reads: "current", s_i (section 3.1), or "previous",
             s_{i-1} (appendix A.2.2).
@@ -50,7 +51,7 @@ class AttentiveDecoder(keras.layers.Layer):
 
     Returns:
         `(B, Ty, R)` outputs, R the readout's width; with `return_attention_scores` also the
-        weights `(B, Ty, Tx)`.
+        weights `(B, Ty, Tx)`, float32.
 
     Raises:
         ValueError: If `query` or `readout_state` is unknown, or the cell has no `state_size`.
@@ -104,13 +105,22 @@ class AttentiveDecoder(keras.layers.Layer):
         return len(self.state_sizes) - len(tree.flatten(top.state_size))
 
     def build(self, inputs_shape, annotations_shape):
-        batch, units = inputs_shape[0], self.state_sizes[self._output_index]
-        self.attention.build((batch, units), tuple(annotations_shape))
-        context = (batch, getattr(self.attention, "width", None) or annotations_shape[-1])
-        width = inputs_shape[-1] + (context[-1] if self.query == "previous" else 0)
-        self.cell.build((batch, width))
+        state, inputs, context = self._step_shapes(inputs_shape, annotations_shape)
+        _build(self.attention, state, tuple(annotations_shape))
+        width = inputs[-1] + (context[-1] if self.query == "previous" else 0)
+        _build(self.cell, (inputs[0], width))
         if self.readout is not None:
-            self.readout.build((batch, units), (batch, inputs_shape[-1]), context)
+            _build(self.readout, state, inputs, context)
+
+    def _step_shapes(self, inputs_shape, annotations_shape):
+        """Shapes of one step's state, inputs and context."""
+        batch = inputs_shape[0]
+        context = self.attention.context_width(annotations_shape[-1])
+        return (
+            (batch, self.state_sizes[self._output_index]),
+            (batch, inputs_shape[-1]),
+            (batch, context),
+        )
 
     def memory(self, annotations, mask=None):
         """What `step` attends to; see `Attention.memory`."""
@@ -164,8 +174,8 @@ class AttentiveDecoder(keras.layers.Layer):
         state = self.initial_state(memory, initial_state)
         # The readout has no recurrence: it runs once over all steps, after the loop.
         transition = _Transition(self, state, memory, return_attention_scores, training)
-        loop = keras.layers.RNN(transition, return_sequences=True, dtype=self.dtype_policy)
-        with _dropout_masks(self.cell, inputs, state.cell):
+        loop = keras.layers.RNN(transition, return_sequences=True, dtype=transition.emitted_dtype)
+        with _dropout_masks(self.cell, inputs):
             emitted = loop.call(inputs, initial_state=tree.flatten(state))
         states, contexts, weights = transition.split(emitted)
         outputs = self._read(states, inputs, contexts)
@@ -203,8 +213,9 @@ class AttentiveDecoder(keras.layers.Layer):
         return None
 
     def compute_output_shape(self, inputs_shape, annotations_shape):
-        units = self.state_sizes[self._output_index]
-        return (*inputs_shape[:-1], units if self.readout is None else self.readout.units)
+        shapes = self._step_shapes(inputs_shape, annotations_shape)
+        output = shapes[0] if self.readout is None else self.readout.compute_output_shape(*shapes)
+        return (*inputs_shape[:-1], output[-1])
 
     def get_config(self):
         serialize = keras.saving.serialize_keras_object
@@ -219,11 +230,19 @@ class AttentiveDecoder(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
+        # Stacked cells take their parts out of the config they are made from.
+        config = copy.deepcopy(config)
         parts = {
             name: keras.saving.deserialize_keras_object(config[name])
             for name in ("cell", "attention", "readout")
         }
         return cls(**{**config, **parts})
+
+
+def _build(layer, *shapes):
+    # A part that comes from a saved config may be built already.
+    if not layer.built:
+        layer.build(*shapes)
 
 
 class _Transition:
@@ -237,6 +256,7 @@ class _Transition:
         self.decoder, self.template, self.memory = decoder, state, memory
         self.emit_weights, self.training = emit_weights, training
         self.compute_dtype = decoder.compute_dtype
+        self.emitted_dtype = "float32" if emit_weights else decoder.compute_dtype
         self.state_size = [tensor.shape[-1] for tensor in tree.flatten(state)]
         self.widths = []
 
@@ -246,9 +266,8 @@ class _Transition:
             inputs, state, self.memory, self.training
         )
         self.widths = [read.shape[-1], context.shape[-1]]
-        emitted = [read, context]
-        if self.emit_weights:
-            emitted.append(ops.cast(weights, self.compute_dtype))
+        emitted = [read, context, weights] if self.emit_weights else [read, context]
+        emitted = [ops.cast(part, self.emitted_dtype) for part in emitted]
         return ops.concatenate(emitted, axis=-1), tree.flatten(state)
 
     __call__ = call
@@ -256,30 +275,40 @@ class _Transition:
     def split(self, emitted):
         """Takes apart what the loop emitted: states, contexts and weights (or None)."""
         a, b = self.widths[0], sum(self.widths)
+        states, contexts = emitted[..., :a], emitted[..., a:b]
         weights = emitted[..., b:] if self.emit_weights else None
-        return emitted[..., :a], emitted[..., a:b], weights
+        return (
+            ops.cast(states, self.compute_dtype),
+            ops.cast(contexts, self.compute_dtype),
+            weights,
+        )
 
 
 @contextmanager
-def _dropout_masks(cell, inputs, states):
+def _dropout_masks(cell, inputs):
     """Draws the dropout masks of Keras cells before the loop, as `keras.layers.RNN` does.
 
     A cell draws its masks at its first step and keeps them; inside a traced loop they would
     belong to the trace.
     """
     cells = [
-        c for c in getattr(cell, "cells", [cell]) if getattr(c, "dropout", 0) or
-        getattr(c, "recurrent_dropout", 0)
+        part
+        for part in getattr(cell, "cells", [cell])
+        if getattr(part, "dropout", 0) or getattr(part, "recurrent_dropout", 0)
     ]
+    batch = ops.shape(inputs)[0]
+    _forget_dropout_masks(cells)
     for part in cells:
-        part.reset_dropout_mask()
-        part.reset_recurrent_dropout_mask()
-        batch = ops.shape(inputs)[0]
-        width = getattr(part, "kernel").shape[0]
-        part.get_dropout_mask(ops.ones((batch, width), dtype=part.compute_dtype))
         units = tree.flatten(part.state_size)[0]
+        part.get_dropout_mask(ops.ones((batch, part.kernel.shape[0]), dtype=part.compute_dtype))
         part.get_recurrent_dropout_mask(ops.ones((batch, units), dtype=part.compute_dtype))
-    yield
+    try:
+        yield
+    finally:
+        _forget_dropout_masks(cells)
+
+
+def _forget_dropout_masks(cells):
     for part in cells:
         part.reset_dropout_mask()
         part.reset_recurrent_dropout_mask()

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_bahdanau.initializers import fresh
 from keras_bahdanau.masking import reverse_by_length, sequence_lengths, zero_masked
 
 _CELLS = {"gru": keras.layers.GRU, "lstm": keras.layers.LSTM}
@@ -85,8 +86,8 @@ class BidirectionalEncoder(keras.layers.Layer):
         return _CELLS[self.cell](
             self.units,
             return_sequences=True,
-            kernel_initializer=_clone(self.kernel_initializer),
-            recurrent_initializer=_clone(self.recurrent_initializer),
+            kernel_initializer=fresh(self.kernel_initializer),
+            recurrent_initializer=fresh(self.recurrent_initializer),
             dtype=self.dtype_policy,
             name=name,
             **arguments,
@@ -127,7 +128,3 @@ class BidirectionalEncoder(keras.layers.Layer):
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "recurrent_initializer": keras.initializers.serialize(self.recurrent_initializer),
         }
-
-
-def _clone(initializer):
-    return initializer.clone() if hasattr(initializer, "clone") else initializer

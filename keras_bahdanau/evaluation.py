@@ -57,9 +57,7 @@ def corpus_scores(translations, references):
     try:
         import sacrebleu
     except ImportError as error:
-        raise ImportError(
-            'Scoring needs sacrebleu: pip install "keras-bahdanau[text]"'
-        ) from error
+        raise ImportError('Scoring needs sacrebleu: pip install "keras-bahdanau[text]"') from error
     return {
         "bleu": sacrebleu.corpus_bleu(translations, [references]).score,
         "chrf": sacrebleu.corpus_chrf(translations, [references]).score,

@@ -49,6 +49,8 @@ class TokenCrossentropy(keras.losses.Loss):
             picked = (1.0 - s) * picked + s * ops.mean(logits, axis=-1)
         real = ops.cast(ops.not_equal(labels, PAD), "float32")
         losses = (ops.logsumexp(logits, axis=-1) - picked) * real
+        if self.reduction in ("sum", "none", None):
+            return losses
         # Keras takes the mean over all places; scaled so, it is the mean over the real ones.
         places = ops.cast(ops.size(real), "float32")
         return losses * (places / ops.maximum(ops.sum(real), 1.0))

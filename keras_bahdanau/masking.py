@@ -88,7 +88,7 @@ def reverse_by_length(sequences, lengths=None):
     if lengths is None:
         return ops.flip(sequences, axis=1)
     steps = ops.expand_dims(ops.arange(ops.shape(sequences)[1], dtype="int32"), 0)
-    lengths = ops.expand_dims(lengths, 1)
+    lengths = ops.expand_dims(ops.cast(lengths, "int32"), 1)
     order = ops.where(steps < lengths, lengths - 1 - steps, steps)
     return ops.take_along_axis(sequences, ops.expand_dims(order, -1), axis=1)
 

@@ -41,7 +41,7 @@ class Generation(NamedTuple):
 class BeamSearch:
     """Beam search that keeps the `size` best hypotheses by penalised log-probability.
 
-        score(Y) = log p(Y) / ((5 + |Y|) / 6) ** length_penalty        (GNMT, Wu et al. 2016, Eq. 14)
+        score(Y) = log p(Y) / ((5 + |Y|) / 6) ** length_penalty    (Wu et al. 2016, Eq. 14)
 
     A hypothesis that ended keeps its place and its score; it leaves only for better ones. The
     search stops when every kept hypothesis has ended, or at `max_length` tokens.
@@ -110,9 +110,7 @@ class BeamSearch:
             scores = ops.reshape(ops.take(ops.reshape(totals, (-1,)), places), (batch, size))
             lengths = ops.reshape(ops.take(ops.reshape(counts, (-1,)), origin), (batch, size))
             finished = ops.take(ops.reshape(finished, (-1,)), origin)
-            finished = ops.reshape(
-                ops.logical_or(finished, ops.equal(tokens, EOS)), (batch, size)
-            )
+            finished = ops.reshape(ops.logical_or(finished, ops.equal(tokens, EOS)), (batch, size))
             state = tree.map_structure(lambda tensor: ops.take(tensor, origin, axis=0), state)
             history = _write(history, t, ops.reshape(tokens, (batch, size)))
             parents = _write(parents, t, parent)

@@ -11,6 +11,7 @@ from keras_bahdanau.data import pad
 from keras_bahdanau.decoder import AttentiveDecoder
 from keras_bahdanau.encoder import BidirectionalEncoder
 from keras_bahdanau.ids import BOS, PAD
+from keras_bahdanau.initializers import fresh
 from keras_bahdanau.readout import DeepOutput
 from keras_bahdanau.search import BeamSearch, Generation
 
@@ -120,17 +121,21 @@ class Seq2Seq(keras.Model):
         self._compiled_searches = {}
 
     def _initializer(self, default):
-        return default if self.kernel_initializer is None else _clone(self.kernel_initializer)
+        return default if self.kernel_initializer is None else fresh(self.kernel_initializer)
 
     def build(self, input_shape=None):
         """Makes all weights; every width is known from the arguments, so no shape is needed."""
         embedded = (None, None, self.embedding_dim)
         self.source_embedding.build((None, None))
         self.target_embedding.build((None, None))
-        self.encoder.build(embedded)
+        # A part that comes from a saved model, or from the user, may be built already.
+        if not self.encoder.built:
+            self.encoder.build(embedded)
         annotations = tuple(self.encoder.compute_output_shape(embedded))
-        self.bridge.build(annotations)
-        self.decoder.build(embedded, annotations)
+        if not self.bridge.built:
+            self.bridge.build(annotations)
+        if not self.decoder.built:
+            self.decoder.build(embedded, annotations)
         outputs = tuple(self.decoder.compute_output_shape(embedded, annotations))
         if self.output_layer is not None:
             self.output_layer.build(outputs)
@@ -154,7 +159,7 @@ class Seq2Seq(keras.Model):
         return self._logits(self.dropout_layer(outputs, training=training))
 
     def encode(self, source, training=None):
-        """Annotations `(B, Tx, D)` of `source` `(B, Tx)`, their mask, and the cell's first state."""
+        """Annotations `(B, Tx, D)` of `source` `(B, Tx)`, their mask, the cell's first state."""
         mask = ops.not_equal(source, PAD)
         embedded = self.dropout_layer(self.source_embedding(source), training=training)
         annotations = self.encoder(embedded, mask=mask, training=training)
@@ -219,9 +224,7 @@ class Seq2Seq(keras.Model):
             )
         steps = source.shape[1]
         padded = pad(source.tolist(), bucket=_LENGTH_BUCKET)
-        found = tree.map_structure(
-            ops.convert_to_numpy, self._compiled_searches[key](padded)
-        )
+        found = tree.map_structure(ops.convert_to_numpy, self._compiled_searches[key](padded))
         longest = int(found.lengths.max())
         return Generation(
             tokens=found.tokens[:, :, :longest],
@@ -231,8 +234,11 @@ class Seq2Seq(keras.Model):
         )
 
     def _checked_source(self, source):
-        if isinstance(source, (list, tuple)) and source and not np.isscalar(source[0]):
-            source = pad([list(ids) for ids in source])
+        if isinstance(source, (list, tuple)):
+            if all(np.ndim(ids) == 1 for ids in source):
+                width = max(map(len, source), default=0)
+                source = [[*ids, *[PAD] * (width - len(ids))] for ids in source]
+            source = np.asarray(source)  # which keeps what is no int32 for the checks below
         source = ops.convert_to_numpy(source)
         if source.ndim != 2 or 0 in source.shape:
             raise ValueError(
@@ -426,7 +432,3 @@ class RNNEncoderDecoder(RNNSearch):
     @staticmethod
     def _attention(units, attention_units, paper, dtype):
         return FixedContext(width=units, dtype=dtype, name="attention")
-
-
-def _clone(initializer):
-    return initializer.clone() if hasattr(initializer, "clone") else initializer

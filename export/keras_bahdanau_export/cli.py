@@ -54,7 +54,9 @@ def train(
     validation_source: Annotated[Path, typer.Option(help="Held-out source sentences.")],
     validation_target: Annotated[Path, typer.Option(help="Their translations.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The run's folder.")],
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted run.")
+    ] = False,
     model: Annotated[str, typer.Option(help="rnnsearch or rnnencdec.")] = "rnnsearch",
     vocabulary_size: Annotated[int, typer.Option(help="Byte-pair pieces to learn.")] = 5000,
     joint: Annotated[
@@ -119,7 +121,9 @@ def evaluate(
     path: RunOrArtifact,
     source: Annotated[Path, typer.Argument(help="Source sentences, one a line; plain or .gz.")],
     reference: Annotated[Path, typer.Argument(help="Their translations, line by line.")],
-    beam: Annotated[int | None, typer.Option(help="For a run: hypotheses kept, 1 is greedy.")] = None,
+    beam: Annotated[
+        int | None, typer.Option(help="For a run: hypotheses kept, 1 is greedy.")
+    ] = None,
     length_penalty: LengthPenalty = 1.0,
     max_length: MaxLength = 100,
     batch_size: BatchSize = 32,
@@ -186,14 +190,16 @@ def export(
 def translate(
     artifact: Artifact,
     source: Annotated[
-        Path | None, typer.Argument(help="UTF-8 text, one sentence a line; standard input if absent.")
+        Path | None,
+        typer.Argument(help="UTF-8 text, one sentence a line; standard input if absent."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A new file; standard output if absent.")
     ] = None,
     batch_size: BatchSize = 32,
     truncate: Annotated[
-        bool, typer.Option("--truncate", help="Cut sources over the limit instead of refusing them.")
+        bool,
+        typer.Option("--truncate", help="Cut sources over the limit instead of refusing them."),
     ] = False,
 ) -> None:
     """Translates line by line with onnxruntime: one line in, one line out."""
@@ -285,7 +291,7 @@ def _load_run(run: Path) -> tuple[Any, Any]:
 def _translate_with_bar(
     translator: Translator, texts: list[str], batch_size: int, truncate: bool
 ) -> list[Translation]:
-    with Progress(console=console, transient=True) as progress:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("translating", total=len(texts))
         return translator.translate(
             texts,

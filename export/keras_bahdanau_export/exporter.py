@@ -139,9 +139,7 @@ def _write_graphs(model, folder, formats, search, max_length):
     if keras.config.backend() == "tensorflow":
         write_graphs(model, folder, formats, search, max_length)
         return
-    logger.info(
-        "The model runs on %s: a TensorFlow process traces it.", keras.config.backend()
-    )
+    logger.info("The model runs on %s: a TensorFlow process traces it.", keras.config.backend())
     with tempfile.TemporaryDirectory() as scratch:
         saved = Path(scratch) / "model.keras"
         model.save(saved)

@@ -1,10 +1,10 @@
 """The quickstart: dates as people write them, in many languages, to ISO dates.
 
-    quickstart/
-      data/         the generated text files
-      run/          the training run, with best.keras
-      artifact/     what a service would load
-      alignment.png
+quickstart/
+  data/         the generated text files
+  run/          the training run, with best.keras
+  artifact/     what a service would load
+  alignment.png
 """
 
 import time

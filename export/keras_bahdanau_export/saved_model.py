@@ -24,7 +24,7 @@ def search_function(model, search, max_length):
     source = TRANSLATE.inputs[0]
     spec = tf.TensorSpec([None] * len(source.axes), source.dtype, name=source.name)
 
-    @tf.function(input_signature=[spec])
+    @tf.function(input_signature=[spec], autograph=False)
     def translate(source):
         found = model.search(source, search, max_length)._asdict()
         # An identity gives each output the name that the graph's users will see.

@@ -1,11 +1,11 @@
 """A training run: two text files in, a folder with a model out, resumable at any moment.
 
-    run/
-      options.json     what the run was started with
-      tokenizer.json
-      last.keras       model, optimiser and random state after the last whole epoch
-      best.keras       the model with the best validation BLEU
-      history.csv      one row an epoch
+run/
+  options.json     what the run was started with
+  tokenizer.json
+  last.keras       model, optimiser and random state after the last whole epoch
+  best.keras       the model with the best validation BLEU
+  history.csv      one row an epoch
 """
 
 import json
@@ -25,7 +25,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from keras_bahdanau import RNNEncoderDecoder, RNNSearch, Tokenizer, TokenCrossentropy
+from keras_bahdanau import RNNEncoderDecoder, RNNSearch, TokenCrossentropy, Tokenizer
 from keras_bahdanau.callbacks import RunCheckpoint, TranslationScore
 from keras_bahdanau.data import TranslationDataset
 from keras_bahdanau.search import BeamSearch
@@ -76,7 +76,9 @@ class TrainingOptions:
                 raise ValueError(f"{name}: expected at least 1. Received: {getattr(self, name)}")
         for name in ("dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected 0 <= {name} < 1. Received: {getattr(self, name)}")
+                raise ValueError(
+                    f"{name}: expected 0 <= {name} < 1. Received: {getattr(self, name)}"
+                )
         for name in ("learning_rate", "clip_norm"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: expected more than 0. Received: {getattr(self, name)}")
@@ -98,10 +100,11 @@ def train(options, output, resume=False, console=None):
         ValueError: If the folder exists without `resume`, or the options differ from the run's.
     """
     output = Path(output)
-    resuming = _prepare_folder(options, output, resume)
+    _check_folder(options, output, resume)
     keras.utils.set_random_seed(options.seed)
     sources, targets = read_parallel(options.source, options.target)
     references = read_parallel(options.validation_source, options.validation_target)
+    resuming = _start_folder(options, output, resume)
     if (output / TOKENIZER_FILE).exists():
         tokenizer = Tokenizer.load(output / TOKENIZER_FILE)
     else:
@@ -182,30 +185,32 @@ def build(options, tokenizer, steps_per_epoch):
     return model
 
 
-def _prepare_folder(options, output, resume):
-    """Makes the run's folder or checks it; returns whether there is a checkpoint to go on from."""
-    described = json.dumps(asdict(options), indent=2) + "\n"
-    path = output / OPTIONS_FILE
+def _check_folder(options, output, resume):
+    """Refuses a folder that is taken, or whose run had other options."""
     if output.exists() and not resume:
         raise ValueError(
             f"output: {str(output)!r} exists. Choose another folder, or pass --resume to go on "
             "with the run in it."
         )
-    if path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        changed = {
-            name: (before.get(name), value)
-            for name, value in asdict(options).items()
-            if before.get(name) != value
-        }
-        if changed:
-            changes = ", ".join(f"{name} was {a!r}, is {b!r}" for name, (a, b) in changed.items())
-            raise ValueError(f"resume: expected the options of the run in {output}. {changes}")
-    else:
-        output.mkdir(parents=True, exist_ok=True)
-        writing = output / "writing.json"
-        writing.write_text(described, encoding="utf-8")
-        os.replace(writing, path)
+    path = output / OPTIONS_FILE
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else asdict(options)
+    changed = [
+        f"{name} was {before.get(name)!r}, is {value!r}"
+        for name, value in asdict(options).items()
+        if before.get(name) != value
+    ]
+    if changed:
+        raise ValueError(
+            f"resume: expected the options of the run in {output}. {', '.join(changed)}"
+        )
+
+
+def _start_folder(options, output, resume):
+    """Makes the run's folder; returns whether it holds a checkpoint to go on from."""
+    output.mkdir(parents=True, exist_ok=True)
+    writing = output / "writing.json"
+    writing.write_text(json.dumps(asdict(options), indent=2) + "\n", encoding="utf-8")
+    os.replace(writing, output / OPTIONS_FILE)
     found = (output / LAST_FILE).exists()
     if resume and not found:
         logger.info("%s holds no checkpoint yet: starting from the beginning.", output)
@@ -229,6 +234,8 @@ class ProgressDisplay(keras.callbacks.Callback):
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
+            # Where nobody watches, the line printed after each epoch is enough.
+            disable=console is not None and not console.is_terminal,
         )
 
     def on_train_begin(self, logs=None):

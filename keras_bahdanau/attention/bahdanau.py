@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_bahdanau.attention.base import Attention
+from keras_bahdanau.initializers import fresh
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -58,12 +59,12 @@ class BahdanauAttention(Attention):
         key_shape = value_shape if key_shape is None else key_shape
         self.query_kernel = self.add_weight(
             shape=(query_shape[-1], self.units),
-            initializer=self._own(self.kernel_initializer),
+            initializer=fresh(self.kernel_initializer),
             name="query_kernel",
         )
         self.key_kernel = self.add_weight(
             shape=(key_shape[-1], self.units),
-            initializer=self._own(self.kernel_initializer),
+            initializer=fresh(self.kernel_initializer),
             name="key_kernel",
         )
         self.score_kernel = self.add_weight(
@@ -94,8 +95,3 @@ class BahdanauAttention(Attention):
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "score_initializer": keras.initializers.serialize(self.score_initializer),
         }
-
-    @staticmethod
-    def _own(initializer):
-        # An initialiser with a seed returns the same numbers twice; each kernel gets a copy.
-        return initializer.clone() if hasattr(initializer, "clone") else initializer

@@ -61,6 +61,10 @@ class Attention(keras.layers.Layer):
         key = values if key is None else zero_masked(ops.cast(key, self.compute_dtype), mask)
         return Memory(keys=self.make_keys(key, mask), values=values, mask=mask)
 
+    def context_width(self, value_width):
+        """Width of the context made from annotations of width `value_width`, an int."""
+        return value_width
+
     def initial_state(self, memory):
         """The state before the first step; `()` for a mechanism that keeps none."""
         return ()

@@ -48,6 +48,10 @@ class FixedContext(Attention):
                 f"{value_shape[-1]}. Received: {self.width}"
             )
 
+    def context_width(self, value_width):
+        """`width`, or all of the annotation."""
+        return value_width if self.width is None else self.width
+
     def memory(self, values, key=None, mask=None):
         """Keeps one annotation for each source: values `(B, 1, width)`, weights as the keys.
 

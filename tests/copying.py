@@ -1,0 +1,29 @@
+"""The task that small models learn in the tests: to write the source down again."""
+
+import keras
+import numpy as np
+
+from keras_bahdanau import TokenCrossentropy
+from keras_bahdanau.data import pad
+from keras_bahdanau.ids import BOS, EOS
+
+LETTERS = range(4, 12)  # the ids that occur
+
+
+def copy_task(rows=48, longest=5, seed=0):
+    """Inputs and labels of `rows` sentences of up to `longest` letters."""
+    rng = np.random.default_rng(seed)
+    sentences = [rng.choice(LETTERS, size=rng.integers(2, longest + 1)) for _ in range(rows)]
+    source = pad([[*ids, EOS] for ids in sentences])
+    target = pad([[BOS, *ids] for ids in sentences])
+    return {"source": source, "target": target}, source.copy()
+
+
+def compile_to_copy(model):
+    """Compiles for quick learning; without XLA on TensorFlow, which takes long to start."""
+    model.compile(
+        keras.optimizers.Adam(0.02),
+        loss=TokenCrossentropy(),
+        jit_compile=keras.config.backend() == "jax",
+    )
+    return model

@@ -1,0 +1,85 @@
+"""Gradients of a layer by the automatic differentiation of whichever backend Keras runs on."""
+
+import keras
+import numpy as np
+from keras import ops, tree
+
+
+def differentiate(layer, **arguments):
+    """A function of float arrays that calls a built layer forwards and backwards.
+
+    Args:
+        layer: A built layer, called as `layer(*arrays, **arguments)`.
+        **arguments: Passed on as they are.
+
+    Returns:
+        A function `arrays -> (outputs, gradients)`, all in NumPy. The gradients are those of the
+        sum of squared outputs: one for each array, then one for each trainable weight, zeros
+        where the outputs do not depend on it.
+    """
+    backend = _BACKENDS[keras.backend.backend()](layer, arguments)
+
+    def run(*arrays):
+        tensors = [ops.convert_to_tensor(array) for array in arrays]
+        outputs, found = backend(tensors)
+        gradients = [
+            np.zeros(tuple(of.shape), "float32") if part is None else ops.convert_to_numpy(part)
+            for part, of in zip(found, tensors + layer.trainable_variables, strict=True)
+        ]
+        return tree.map_structure(ops.convert_to_numpy, outputs), gradients
+
+    return run
+
+
+def _loss(outputs):
+    return sum(ops.sum(ops.square(ops.cast(part, "float32"))) for part in tree.flatten(outputs))
+
+
+def _tensorflow(layer, arguments):
+    import tensorflow as tf
+
+    def run(tensors):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            outputs = layer(*tensors, **arguments)
+            loss = _loss(outputs)
+        weights = [variable.value for variable in layer.trainable_variables]
+        return outputs, tape.gradient(loss, tensors + weights)
+
+    return run
+
+
+def _jax(layer, arguments):
+    import jax
+
+    fixed = [variable.value for variable in layer.non_trainable_variables]
+
+    def loss(tensors, weights):
+        outputs, _ = layer.stateless_call(weights, fixed, *tensors, **arguments)
+        return _loss(outputs), outputs
+
+    # Compiled, so that several calls with the same shapes are traced only once.
+    compiled = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
+
+    def run(tensors):
+        weights = [variable.value for variable in layer.trainable_variables]
+        (of_tensors, of_weights), outputs = compiled(tensors, weights)
+        return outputs, of_tensors + of_weights
+
+    return run
+
+
+def _torch(layer, arguments):
+    def run(tensors):
+        for tensor in tensors:
+            tensor.requires_grad_()
+        layer.zero_grad()
+        outputs = layer(*tensors, **arguments)
+        _loss(outputs).backward()
+        weights = [variable.value for variable in layer.trainable_variables]
+        return outputs, [tensor.grad for tensor in tensors + weights]
+
+    return run
+
+
+_BACKENDS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}

@@ -1,0 +1,126 @@
+import keras
+import numpy as np
+import pytest
+import reference
+from layer_checks import (
+    POLICIES,
+    array,
+    assert_close,
+    assert_config_round_trip,
+    assert_garbage_is_ignored,
+    assert_survives_saving,
+    dtype_policy,
+    numpy,
+    randomize,
+    right_mask,
+)
+
+from keras_bahdanau import Bridge
+
+B, TX, D = 4, 5, 6
+SIZES = [3, 2]
+LENGTHS = [5, 3, 1, 0]
+MASK = right_mask(LENGTHS, TX)
+SUMMARIES = ["backward_first", "last", "mean"]
+sources = pytest.mark.parametrize("source", [*SUMMARIES, "zero"])
+summaries = pytest.mark.parametrize("source", SUMMARIES)
+
+
+def made(source, rng):
+    bridge = Bridge(SIZES, source)
+    bridge.build((B, TX, D))
+    return randomize(bridge, rng)
+
+
+def reference_bridge(bridge, annotations, lengths):
+    """The states, side by side."""
+    kernel, bias = reference.float64(bridge.get_weights())
+    rows = zip(annotations, lengths, strict=True)
+    return np.array([reference.bridge(row, n, bridge.source, kernel, bias) for row, n in rows])
+
+
+def side_by_side(states):
+    return np.concatenate([np.asarray(numpy(state), "float32") for state in states], axis=-1)
+
+
+@summaries
+@pytest.mark.parametrize("masked", [True, False])
+def test_states_are_the_papers(source, masked, rng):
+    bridge, annotations = made(source, rng), array(rng, B, TX, D)
+    states = bridge(annotations, mask=MASK if masked else None)
+    assert [tuple(state.shape) for state in states] == [(B, size) for size in SIZES]
+    lengths = LENGTHS if masked else [TX] * B
+    assert_close(side_by_side(states), reference_bridge(bridge, annotations, lengths))
+
+
+def test_zero_needs_no_weights(rng):
+    bridge = Bridge(SIZES, "zero")
+    states = bridge(array(rng, B, TX, D))
+    assert bridge.weights == []
+    assert_close(states, [np.zeros((B, size)) for size in SIZES], 0)
+
+
+@summaries
+def test_padding_changes_nothing(source, rng):
+    bridge, annotations = made(source, rng), array(rng, B, TX, D)
+    longer = np.concatenate([annotations, array(rng, B, 2, D)], axis=1)
+    actual = bridge(longer, mask=right_mask(LENGTHS, TX + 2))
+    assert_close(actual, bridge(annotations, mask=MASK), 1e-6)
+
+
+@summaries
+def test_garbage_at_masked_places_is_ignored(source, rng):
+    assert_garbage_is_ignored(made(source, rng), [array(rng, B, TX, D)], 0, MASK, mask=MASK)
+
+
+def masked_model(bridge):
+    ids = keras.Input((None,), dtype="int32")
+    return keras.Model(ids, bridge(keras.layers.Embedding(9, D, mask_zero=True)(ids)))
+
+
+IDS = np.array([[3, 4, 5, 6], [7, 8, 0, 0], [1, 0, 0, 0]])
+
+
+@summaries
+def test_implicit_mask(source):
+    bridge = Bridge(SIZES, source)
+    model = masked_model(bridge)
+    annotations = numpy(model.layers[1](IDS))
+    expected = reference_bridge(bridge, annotations, [4, 2, 1])
+    assert_close(side_by_side(model(IDS)), expected)
+    assert_close(np.concatenate(model.predict(IDS, verbose=0), -1), expected)
+
+
+@sources
+def test_dynamic_shapes(source):
+    states = Bridge(SIZES, source)(keras.Input((None, D)))
+    assert [tuple(state.shape) for state in states] == [(None, size) for size in SIZES]
+
+
+@sources
+def test_config_round_trip(source):
+    assert_config_round_trip(Bridge(SIZES, source, kernel_initializer="he_normal"))
+
+
+@sources
+def test_saving(source, tmp_path):
+    assert_survives_saving(masked_model(Bridge(SIZES, source)), IDS, tmp_path)
+
+
+@sources
+@pytest.mark.parametrize("policy", POLICIES)
+def test_mixed_precision(source, policy, rng):
+    annotations = array(rng, B, TX, D)
+    with dtype_policy(policy):
+        bridge = Bridge(SIZES, source)
+        states = bridge(annotations, mask=MASK)
+    for state in states:
+        assert keras.backend.standardize_dtype(state.dtype) == bridge.compute_dtype
+    if source != "zero":
+        expected = reference_bridge(bridge, annotations, LENGTHS)
+        assert_close(keras.ops.cast(keras.ops.concatenate(states, -1), "float32"), expected, 0.03)
+
+
+def test_source_must_be_known():
+    with pytest.raises(ValueError, match=r"`source` must be one of \(.*\). Received: 'first'"):
+        Bridge(SIZES, "first")

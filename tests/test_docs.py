@@ -1,0 +1,45 @@
+"""The examples in docstrings run, and every public name has a docstring."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import keras_bahdanau
+
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(keras_bahdanau.__path__, prefix="keras_bahdanau.")
+)
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def examples(module):
+    public = {name: getattr(keras_bahdanau, name) for name in keras_bahdanau.__all__}
+    found = doctest.DocTestFinder(exclude_empty=True).find(
+        module, extraglobs={**public, **vars(module)}
+    )
+    return [test for test in found if test.examples]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_of_docstrings(name):
+    runner = doctest.DocTestRunner(optionflags=OPTIONS)
+    report = []
+    for test in examples(importlib.import_module(name)):
+        runner.run(test, out=report.append)
+    assert not runner.failures, "".join(report)
+
+
+def test_there_are_examples_to_run():
+    tests = [test for name in MODULES for test in examples(importlib.import_module(name))]
+    assert len(tests) > 10
+
+
+@pytest.mark.parametrize("name", keras_bahdanau.__all__)
+def test_public_names_have_docstrings(name):
+    member = getattr(keras_bahdanau, name)
+    # A dataclass without one gets its signature; a class without one must not show its parent's.
+    documented = vars(member).get("__doc__") if isinstance(member, type) else member.__doc__
+    assert documented and not documented.startswith(f"{name}(")

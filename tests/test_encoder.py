@@ -1,0 +1,207 @@
+from functools import partial
+
+import keras
+import numpy as np
+import pytest
+import reference
+from layer_checks import (
+    POLICIES,
+    array,
+    assert_close,
+    assert_config_round_trip,
+    assert_garbage_is_ignored,
+    assert_survives_saving,
+    dtype_policy,
+    numpy,
+    randomize,
+    right_mask,
+)
+
+from keras_bahdanau import BidirectionalEncoder
+
+B, TX, M, UNITS = 4, 5, 3, 4
+LENGTHS = [5, 3, 1, 0]
+MASK = right_mask(LENGTHS, TX)
+FORMS = {
+    "gru": {},
+    "gru_reset_before": {"reset_after": False},
+    "lstm": {"cell": "lstm"},
+    "stacked": {"num_layers": 3},
+    "residual": {"num_layers": 3, "residual": True},
+    "residual_lstm": {"cell": "lstm", "num_layers": 2, "residual": True},
+}
+forms = pytest.mark.parametrize("form", FORMS)
+
+
+def made(form, rng, **arguments):
+    encoder = BidirectionalEncoder(UNITS, **FORMS[form], **arguments)
+    encoder.build((B, TX, M))
+    return randomize(encoder, rng)
+
+
+def reference_encoder(encoder, inputs, lengths):
+    def step(layer):
+        weights = reference.float64(layer.get_weights())
+        if encoder.cell == "lstm":
+            return partial(reference.lstm_step, weights=weights)
+        return partial(reference.gru_step, weights=weights, reset_after=encoder.reset_after)
+
+    layers = [
+        (step(ahead), step(back))
+        for ahead, back in zip(encoder.forward_layers, encoder.backward_layers, strict=True)
+    ]
+    zero_state = [np.zeros(UNITS)] * (2 if encoder.cell == "lstm" else 1)
+    return reference.encoder(inputs, lengths, layers, zero_state, encoder.residual)
+
+
+# --- Numbers and masks ----------------------------------------------------------------------------
+
+
+@forms
+@pytest.mark.parametrize("masked", [True, False])
+def test_annotations_are_the_papers(form, masked, rng):
+    encoder, inputs = made(form, rng), array(rng, B, TX, M)
+    lengths = LENGTHS if masked else [TX] * B
+    actual = encoder(inputs, mask=MASK if masked else None)
+    assert_close(actual, reference_encoder(encoder, inputs, lengths))
+
+
+@pytest.mark.parametrize("form", ["gru", "residual_lstm"])
+def test_it_equals_kerass_masked_layer(form, rng):
+    # What the fast path replaces: Bidirectional with a mask, through Keras's generic loop.
+    encoder, inputs = made(form, rng), array(rng, B, TX, M)
+    lengths = right_mask([5, 3, 1, 2], TX)
+    outputs = keras.ops.convert_to_tensor(inputs)
+    for i, (ahead, back) in enumerate(
+        zip(encoder.forward_layers, encoder.backward_layers, strict=True)
+    ):
+        forward = ahead(outputs, mask=lengths)
+        backward = type(back)(UNITS, return_sequences=True, go_backwards=True)
+        backward.build(outputs.shape)
+        backward.set_weights(back.get_weights())
+        reversed_ = keras.ops.flip(backward(outputs, mask=lengths), axis=1)
+        layer = keras.ops.concatenate([forward, reversed_], axis=-1)
+        outputs = outputs + layer if encoder.residual and i else layer
+    expected = np.where(lengths[..., None], numpy(outputs), 0.0)
+    assert_close(encoder(inputs, mask=lengths), expected)
+
+
+@forms
+def test_padding_changes_nothing(form, rng):
+    encoder, inputs = made(form, rng), array(rng, B, TX, M)
+    annotations = numpy(encoder(inputs, mask=MASK))
+    assert not annotations[~MASK].any()
+    longer = np.concatenate([inputs, array(rng, B, 2, M)], axis=1)
+    actual = encoder(longer, mask=right_mask(LENGTHS, TX + 2))
+    assert_close(actual, np.pad(annotations, ((0, 0), (0, 2), (0, 0))), 1e-6)
+
+
+@forms
+def test_garbage_at_masked_places_is_ignored(form, rng):
+    assert_garbage_is_ignored(made(form, rng), [array(rng, B, TX, M)], 0, MASK, mask=MASK)
+
+
+def masked_model(encoder):
+    ids = keras.Input((None,), dtype="int32")
+    return keras.Model(ids, encoder(keras.layers.Embedding(9, M, mask_zero=True)(ids)))
+
+
+IDS = np.array([[3, 4, 5, 6], [7, 8, 0, 0], [1, 0, 0, 0]])
+
+
+@pytest.mark.parametrize("form", ["gru", "residual_lstm"])
+def test_implicit_mask(form, rng):
+    encoder = BidirectionalEncoder(UNITS, **FORMS[form])
+    model = masked_model(encoder)
+    embedding = model.layers[1]
+    expected = reference_encoder(encoder, numpy(embedding(IDS)), [4, 2, 1])
+    assert_close(model(IDS), expected)
+    annotations = encoder(embedding(IDS))
+    assert_close(annotations._keras_mask, IDS != 0, 0)
+
+
+# --- Dropout --------------------------------------------------------------------------------------
+
+
+def test_dropout_acts_between_layers_in_training_only(rng):
+    inputs = array(rng, B, TX, M)
+    encoder = made("stacked", rng, dropout=0.5)
+    still = encoder(inputs, mask=MASK)
+    assert_close(still, reference_encoder(encoder, inputs, LENGTHS))
+    assert np.abs(numpy(encoder(inputs, mask=MASK, training=True)) - numpy(still)).max() > 1e-3
+    single = made("gru", rng, dropout=0.5)
+    assert_close(single(inputs, training=True), single(inputs), 1e-6)
+
+
+# --- As a Keras layer -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["gru", "residual_lstm"])
+def test_dynamic_shapes(form, rng):
+    encoder = BidirectionalEncoder(UNITS, **FORMS[form])
+    inputs, mask = keras.Input((None, M)), keras.Input((None,), dtype="bool")
+    outputs = encoder(inputs, mask=mask)
+    assert tuple(outputs.shape) == (None, None, 2 * UNITS)
+    assert tuple(encoder.compute_output_shape((None, None, M))) == (None, None, 2 * UNITS)
+    model = keras.Model([inputs, mask], outputs)
+    for lengths in ([4, 2], [6]):
+        values, keep = array(rng, len(lengths), lengths[0], M), right_mask(lengths, lengths[0])
+        assert_close(model([values, keep]), reference_encoder(encoder, values, lengths))
+    assert_close(model.predict([values, keep], verbose=0), numpy(model([values, keep])))
+
+
+@forms
+def test_config_round_trip(form):
+    assert_config_round_trip(BidirectionalEncoder(UNITS, dropout=0.1, **FORMS[form]))
+
+
+def test_config_keeps_initializers():
+    encoder = BidirectionalEncoder(
+        UNITS, kernel_initializer=keras.initializers.RandomNormal(stddev=0.01)
+    )
+    assert_config_round_trip(encoder)
+    encoder.build((None, None, M))
+    ahead, back = (
+        layers[0].get_weights()[0] for layers in (encoder.forward_layers, encoder.backward_layers)
+    )
+    assert 0 < ahead.std() < 0.05 and not np.allclose(ahead, back)
+
+
+@forms
+def test_saving(form, tmp_path):
+    assert_survives_saving(masked_model(BidirectionalEncoder(UNITS, **FORMS[form])), IDS, tmp_path)
+
+
+def test_in_a_sequential_model(rng):
+    model = keras.Sequential([keras.Input((None, M)), BidirectionalEncoder(UNITS)])
+    assert model(array(rng, 2, 6, M)).shape == (2, 6, 2 * UNITS)
+
+
+@pytest.mark.parametrize("form", ["gru", "lstm"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_mixed_precision(form, policy, rng):
+    inputs = array(rng, B, TX, M)
+    with dtype_policy(policy):
+        encoder = BidirectionalEncoder(UNITS, **FORMS[form])
+        annotations = encoder(inputs, mask=MASK)
+    assert keras.backend.standardize_dtype(annotations.dtype) == encoder.compute_dtype
+    assert {w.dtype for w in encoder.weights} == {"float32"}
+    annotations = numpy(keras.ops.cast(annotations, "float32"))
+    assert_close(annotations, reference_encoder(encoder, inputs, LENGTHS), 0.03)
+
+
+# --- Errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["units", "num_layers"])
+@pytest.mark.parametrize("value", [0, -2, 1.5, "2"])
+def test_sizes_must_be_positive_integers(name, value):
+    with pytest.raises(
+        ValueError, match=f"`{name}` must be a positive integer. Received: {value!r}"
+    ):
+        BidirectionalEncoder(**{"units": UNITS, name: value})
+
+
+def test_cell_must_be_known():
+    with pytest.raises(ValueError, match=r"`cell` must be one of \['gru', 'lstm'\].*'rnn'"):
+        BidirectionalEncoder(UNITS, cell="rnn")

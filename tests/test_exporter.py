@@ -1,0 +1,187 @@
+"""Export on the backend under test; the artifact must say what the model says."""
+
+import json
+import resource
+import signal
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bahdanau import BeamSearch, GreedySearch, RNNEncoderDecoder, RNNSearch, Tokenizer
+from keras_bahdanau_export import ParityError, Translator, export
+from keras_bahdanau_export.artifact import read_manifest
+from keras_bahdanau_export.parity import Parity, compare, random_sources
+
+TEXTS = ["a man on a bike", "two dogs run", "a dog on a bike"]
+SMALL = dict(units=6, embedding_dim=5, attention_units=4, maxout_units=5, initializer=None)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(TEXTS, ["ein Mann", "zwei Hunde", "ein Hund"], vocabulary_size=280)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    keras.utils.set_random_seed(3)
+    model = RNNSearch(tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size, **SMALL)
+    model.build()
+    return model
+
+
+@pytest.fixture(scope="module")
+def artifact(model, tokenizer, tmp_path_factory):
+    """One export that the tests of this module share: both formats, a beam of three."""
+    path = tmp_path_factory.mktemp("export") / "artifact"
+    parity = export(
+        model,
+        path,
+        format=["onnx", "tf_saved_model"],
+        search=BeamSearch(3, length_penalty=0.6),
+        max_length=9,
+        max_source_length=30,
+        tokenizer=tokenizer,
+        texts=TEXTS,
+    )
+    return path, parity
+
+
+def test_every_source_gets_the_same_tokens(artifact):
+    _, parity = artifact
+    assert parity.sentences == 16 + len(TEXTS)
+    assert parity.equal + parity.ties == parity.sentences
+    assert parity.score_difference < 1e-4
+    assert parity.alignment_difference < 1e-5
+    assert parity.backend == keras.config.backend()
+
+
+def test_all_hypotheses_agree_with_keras(artifact, model, tokenizer):
+    sources = np.zeros((3, 20), "int32")
+    for row, text in zip(sources, TEXTS, strict=True):
+        ids = tokenizer.encode_source(text)
+        row[: len(ids)] = ids
+    theirs = Translator(artifact[0]).translate_ids(sources)
+    ours = model.generate(sources, search=BeamSearch(3, length_penalty=0.6), max_length=9)
+    longest = ours.tokens.shape[2]
+    np.testing.assert_array_equal(theirs["tokens"][:, :, :longest], ours.tokens)
+    np.testing.assert_array_equal(theirs["lengths"], ours.lengths)
+    np.testing.assert_allclose(theirs["scores"], ours.scores, atol=1e-4)
+    np.testing.assert_allclose(theirs["alignments"][:, :, :longest], ours.alignments, atol=1e-5)
+
+
+def test_the_manifest_says_what_was_written(artifact):
+    path, parity = artifact
+    manifest = read_manifest(path)
+    assert manifest.search == {
+        "class": "BeamSearch",
+        "size": 3,
+        "length_penalty": 0.6,
+        "max_length": 9,
+    }
+    assert manifest.max_source_length == 30
+    assert manifest.parity == json.loads(json.dumps(parity.to_json()))
+    assert {"model.onnx", "tokenizer.json"} < set(manifest.files)
+
+
+def test_the_saved_model_runs_without_this_package(artifact, model):
+    tf = pytest.importorskip("tensorflow")
+    loaded = tf.saved_model.load(str(artifact[0] / "saved_model"))
+    source = np.array([[5, 6, 7, 3], [8, 3, 0, 0]], "int32")
+    found = loaded.signatures["translate"](source=tf.constant(source))
+    ours = model.generate(source, search=BeamSearch(3, length_penalty=0.6), max_length=9)
+    np.testing.assert_array_equal(found["tokens"][:, :, : ours.tokens.shape[2]], ours.tokens)
+
+
+def test_translations_come_in_order_and_with_alignments(artifact):
+    found = Translator(artifact[0]).translate([TEXTS[1], "", TEXTS[0]])
+    assert [len(t.source_tokens) for t in found][1] == 0
+    assert "".join(found[0].source_tokens) == TEXTS[1] + "</s>"
+    for translation in (found[0], found[2]):
+        shape = (len(translation.tokens), len(translation.source_tokens))
+        assert translation.alignment.shape == shape
+        np.testing.assert_allclose(translation.alignment.sum(-1), 1.0, atol=1e-5)
+
+
+@pytest.mark.once
+def test_greedy_and_the_fixed_context_export_too(tmp_path):
+    model = RNNEncoderDecoder(50, 40, **SMALL)
+    model.build()
+    parity = model.export(tmp_path / "artifact", search=GreedySearch(), max_length=6)
+    assert parity.equal == parity.sentences
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"format": "tflite"}, "format.*tflite"),
+        ({"max_length": 0}, "max_length.*0"),
+        ({"texts": ["a"], "tokenizer": None}, "tokenizer"),
+    ],
+)
+def test_wrong_arguments_are_named(model, tokenizer, tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        export(model, tmp_path / "a", **{"tokenizer": tokenizer, **arguments})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.once
+def test_a_model_without_weights_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no weights yet"):
+        RNNSearch(50, 40, **SMALL).export(tmp_path / "a")
+
+
+@pytest.mark.once
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tokenizer, tmp_path):
+    model = RNNSearch(50, 40, **SMALL)
+    model.build()
+    with pytest.raises(ValueError, match="at most the model's 50 source ids"):
+        export(model, tmp_path / "a", tokenizer=tokenizer)
+
+
+@pytest.mark.once
+def test_an_existing_folder_is_refused(model, artifact):
+    with pytest.raises(ValueError, match="artifact"):
+        export(model, artifact[0])
+    read_manifest(artifact[0])
+
+
+@pytest.mark.once
+def test_a_full_disk_leaves_no_half_artifact(model, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # a real write error of the system
+    try:
+        with pytest.raises(OSError):
+            export(model, tmp_path / "artifact")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.once
+def test_an_artifact_of_other_weights_fails_parity(artifact, tokenizer):
+    keras.utils.set_random_seed(4)
+    other = RNNSearch(tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size, **SMALL)
+    other.build()
+    sources = random_sources(tokenizer.source_vocabulary_size, 30)
+    parity = compare(other, Translator(artifact[0]), sources, BeamSearch(3, 0.6), 9)
+    assert parity.equal < parity.sentences
+    with pytest.raises(ParityError, match="other tokens"):
+        parity.enforce()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("equal", "ties", "difference", "passes"),
+    [(4, 0, 1e-6, True), (3, 1, 1e-6, True), (3, 0, 1e-6, False), (4, 0, 0.1, False)],
+)
+def test_parity_is_enforced(equal, ties, difference, passes):
+    parity = Parity(4, equal, ties, difference, 0.0, "jax")
+    if passes:
+        parity.enforce()
+    else:
+        with pytest.raises(ParityError):
+            parity.enforce()
