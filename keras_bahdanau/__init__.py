@@ -9,8 +9,9 @@ from keras_bahdanau.decoder import AttentiveDecoder, DecoderState
 from keras_bahdanau.encoder import BidirectionalEncoder
 from keras_bahdanau.losses import TokenCrossentropy
 from keras_bahdanau.readout import DeepOutput
+from keras_bahdanau.rnn_search import RNNEncoderDecoder, RNNSearch
 from keras_bahdanau.search import BeamSearch, Generation, GreedySearch
-from keras_bahdanau.seq2seq import RNNEncoderDecoder, RNNSearch, Seq2Seq
+from keras_bahdanau.seq2seq import Seq2Seq
 from keras_bahdanau.text import Tokenizer
 
 __all__ = [

@@ -82,9 +82,9 @@ class RunCheckpoint(keras.callbacks.Callback):
 
     @property
     def best(self):
-        """The row of `history.csv` with the best monitored value, or `None`."""
+        """The row of `history.csv` that `best.keras` is of, or `None`."""
         rows = [row for row in self.rows if not math.isnan(self._value(row))]
-        return max(rows, key=self._value, default=None)
+        return max(reversed(rows), key=self._value, default=None)  # the latest of equals
 
     def _value(self, row):
         # An older run may have monitored something else.
@@ -103,7 +103,7 @@ class RunCheckpoint(keras.callbacks.Callback):
         # The suffix must stay .keras, by which Keras knows the format.
         fresh = self.folder / "writing.keras"
         self.model.save(fresh)
-        if best is None or row[self.monitor] >= float(best[self.monitor]):
+        if best is None or row[self.monitor] >= self._value(best):
             shutil.copyfile(fresh, self.folder / "writing.best")
             os.replace(self.folder / "writing.best", self.folder / "best.keras")
         # In this order a kill between the two leaves a row too many, which a resumed run drops.

@@ -217,6 +217,16 @@ class AttentiveDecoder(keras.layers.Layer):
         output = shapes[0] if self.readout is None else self.readout.compute_output_shape(*shapes)
         return (*inputs_shape[:-1], output[-1])
 
+    def compute_output_spec(
+        self, inputs, annotations, *args, return_attention_scores=False, **kwargs
+    ):
+        shape = self.compute_output_shape(inputs.shape, annotations.shape)
+        outputs = keras.KerasTensor(shape, dtype=self.compute_dtype)
+        if not return_attention_scores:
+            return outputs
+        shape = (*inputs.shape[:-1], annotations.shape[1])
+        return outputs, keras.KerasTensor(shape, dtype="float32")
+
     def get_config(self):
         serialize = keras.saving.serialize_keras_object
         return {

@@ -63,7 +63,8 @@ def assert_garbage_is_ignored(layer, arrays, at, kept, **arguments):
     outputs, gradients = run(*arrays)
     assert all(np.isfinite(part).all() for part in gradients)
     assert not gradients[at][~kept].any()
-    for arrays[at] in spoiled(arrays[at], kept):
+    for copy in spoiled(arrays[at], kept):
+        arrays[at] = copy
         again, derivatives = run(*arrays)
         assert_close(again, outputs, 1e-6)
         for actual, expected in zip(derivatives, gradients, strict=True):

@@ -343,6 +343,10 @@ def test_any_layer_may_read_out(rng):
         def build(self, state_shape, inputs_shape, context_shape):
             self.offset = self.add_weight(shape=(inputs_shape[-1],), initializer="ones")
 
+        def compute_output_shape(self, state_shape, inputs_shape, context_shape):
+            widths = state_shape[-1] + inputs_shape[-1] + context_shape[-1]
+            return (*state_shape[:-1], widths)
+
         def call(self, state, inputs, context):
             return keras.ops.concatenate([state, inputs + self.offset, context], axis=-1)
 

@@ -27,15 +27,16 @@ FLOORS = [
     {"encoder", "readout", "bridge"},
     {"decoder"},
     {"search"},
-    {"losses", "metrics", "callbacks", "evaluation", "text", "data", "alignment"},
+    {"losses", "metrics", "callbacks", "corpus", "evaluation", "text", "data", "alignment"},
     {"seq2seq"},
+    {"rnn_search"},
     {""},  # keras_bahdanau/__init__.py
 ]
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 
 # These run where there is no Keras, so what they import of their own package must be one of them.
 # "" is keras_bahdanau_export/__init__.py.
-KERAS_FREE = ["", "artifact", "cli", "dates", "errors", "runtime", "signature"]
+KERAS_FREE = ["", "artifact", "cli", "dates", "errors", "pieces", "runtime", "session", "signature"]
 BACKENDS = ["keras", "tensorflow", "jax", "torch"]
 
 LIBRARY_FILES = sorted(LIBRARY.rglob("*.py"))

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keras_bahdanau.corpus import read_lines, read_parallel
 from keras_bahdanau.ids import BOS, EOS, PAD, UNK
-from keras_bahdanau.text import Tokenizer, read_lines, read_parallel
+from keras_bahdanau.text import Tokenizer
 
 pytestmark = pytest.mark.once
 

@@ -129,8 +129,8 @@ def evaluate(
     batch_size: BatchSize = 32,
 ) -> None:
     """Translates a test set and prints BLEU (13a, cased) and chrF."""
+    from keras_bahdanau.corpus import read_parallel
     from keras_bahdanau.evaluation import corpus_scores
-    from keras_bahdanau.text import read_parallel
 
     sources, references = read_parallel(source, reference)
     if (path / MANIFEST_FILE).exists():

@@ -3,10 +3,9 @@
 encode the texts -> sort by length -> run model.onnx in batches -> decode -> restore the order
 """
 
-import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,23 +14,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from keras_bahdanau_export.artifact import read_manifest
-from keras_bahdanau_export.errors import CorruptArtifactError, UnsupportedArtifactError, require
+from keras_bahdanau_export.errors import CorruptArtifactError, UnsupportedArtifactError
+from keras_bahdanau_export.pieces import read_tokenizers, source_pieces, target_pieces
+from keras_bahdanau_export.session import Providers, check_graph, open_session
 from keras_bahdanau_export.signature import (
-    BOS_ID,
     EOS_ID,
     EOS_TOKEN,
     MODEL_FILE,
     PAD_ID,
     TOKENIZER_FILE,
-    TOKENIZER_FORMAT,
-    TOKENIZER_VERSION,
     TRANSLATE,
-    Signature,
 )
 
 logger = logging.getLogger("keras_bahdanau_export")
-
-Providers = str | Sequence[str | tuple[str, dict[str, Any]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,11 +102,11 @@ class Translator:
             raise CorruptArtifactError(
                 f"{folder}: the manifest gives no vocabulary size for 'source'."
             )
-        self._session = _open_session(folder / MODEL_FILE, providers, threads)
-        _check_graph(self._session, TRANSLATE, folder / MODEL_FILE)
+        self._session = open_session(folder / MODEL_FILE, providers, threads)
+        check_graph(self._session, TRANSLATE, folder / MODEL_FILE)
         self._tokenizers: tuple[Any, Any] | None = None
         if TOKENIZER_FILE in self.manifest.files:
-            self._tokenizers = _read_tokenizers(folder / TOKENIZER_FILE)
+            self._tokenizers = read_tokenizers(folder / TOKENIZER_FILE)
             self._check_vocabulary(folder / TOKENIZER_FILE)
 
     @property
@@ -226,11 +221,7 @@ class Translator:
             raise ValueError(
                 f"texts: expected a list of str. Received: one str, {texts!r:.80}; write [text]."
             )
-        if self._tokenizers is None:
-            raise ValueError(
-                f"texts: the artifact {self.manifest.folder} was exported without a tokenizer and "
-                "takes no text. Export it with tokenizer=..., or call translate_ids."
-            )
+        tokenizer, _ = self._text_tokenizers()
         texts = list(texts)
         for index, text in enumerate(texts):
             if not isinstance(text, str):
@@ -246,9 +237,9 @@ class Translator:
         indices = [index for index, text in enumerate(texts) if text.strip()]
         limit = self.manifest.max_source_length
         sources, cut = [], 0
-        encodings = self._tokenizers[0].encode_batch([texts[index] for index in indices])
+        encodings = tokenizer.encode_batch([texts[index] for index in indices])
         for index, encoding in zip(indices, encodings, strict=True):
-            ids, pieces = encoding.ids, _source_pieces(texts[index], encoding)
+            ids, pieces = encoding.ids, source_pieces(texts[index], encoding)
             if limit is not None and len(ids) > limit:
                 if not truncate:
                     raise ValueError(
@@ -268,10 +259,9 @@ class Translator:
     def _read_hypothesis(
         self, outputs: dict[str, NDArray[Any]], place: int, k: int, source: _Source
     ) -> Translation:
-        assert self._tokenizers is not None  # _encode has raised otherwise
         ids = outputs["tokens"][place, k, : int(outputs["lengths"][place, k])].tolist()
         words = ids[: ids.index(EOS_ID)] if EOS_ID in ids else ids
-        pieces = _target_pieces(self._tokenizers[1], words)
+        pieces = target_pieces(self._text_tokenizers()[1], words)
         if len(words) < len(ids):
             pieces.append(EOS_TOKEN)
         alignment = outputs["alignments"][place, k, : len(pieces), : len(source.ids)]
@@ -283,121 +273,22 @@ class Translator:
             alignment=alignment.copy(),  # a view would keep the whole batch in memory
         )
 
+    def _text_tokenizers(self) -> tuple[Any, Any]:
+        if self._tokenizers is None:
+            raise ValueError(
+                f"texts: the artifact {self.manifest.folder} was exported without a tokenizer and "
+                "takes no text. Export it with tokenizer=..., or call translate_ids."
+            )
+        return self._tokenizers
+
     def _check_vocabulary(self, path: Path) -> None:
-        assert self._tokenizers is not None
-        for side, tokenizer in zip(("source", "target"), self._tokenizers, strict=True):
+        for side, tokenizer in zip(("source", "target"), self._text_tokenizers(), strict=True):
             size, known = tokenizer.get_vocab_size(), self.manifest.vocabulary.get(side)
             if known is not None and size > known:
                 raise CorruptArtifactError(
                     f"{path}: expected at most {known} {side} tokens, as many as the model knows. "
                     f"Received: {size}"
                 )
-
-
-def _open_session(path: Path, providers: Providers, threads: int | None) -> Any:
-    onnxruntime = require("onnxruntime", extra="runtime")
-    available = onnxruntime.get_available_providers()
-    chosen: list[str | tuple[str, dict[str, Any]]]
-    if providers == "auto":
-        chosen = [name for name in ("CUDAExecutionProvider",) if name in available]
-        chosen.append("CPUExecutionProvider")
-    else:
-        chosen = [providers] if isinstance(providers, str) else list(providers)
-    names = [provider if isinstance(provider, str) else provider[0] for provider in chosen]
-    if not names or not set(names) <= set(available):
-        raise ValueError(
-            f"providers: expected 'auto' or some of {available}. Received: {providers!r}"
-        )
-    options = onnxruntime.SessionOptions()
-    if threads is not None:
-        options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(str(path), options, providers=chosen)
-    # onnxruntime goes on without a provider whose libraries do not load, and only prints so.
-    used = session.get_providers()
-    lost = [name for name in names if name not in used]
-    if lost and providers != "auto":
-        raise ValueError(
-            f"providers: {lost} could not be started; onnxruntime printed why. It would use {used}."
-        )
-    if lost:
-        logger.warning("%s could not be started; onnxruntime printed why.", lost)
-    logger.info(
-        "Running %s on %s (providers=%r; available: %s).",
-        path,
-        ", ".join(used),
-        providers,
-        ", ".join(available),
-    )
-    return session
-
-
-def _check_graph(session: Any, signature: Signature, path: Path) -> None:
-    onnx_types = {"int32": "tensor(int32)", "float32": "tensor(float)"}
-    for side, found in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
-        expected = {tensor.name: onnx_types[tensor.dtype] for tensor in getattr(signature, side)}
-        received = {value.name: value.type for value in found}
-        if expected != received:
-            raise CorruptArtifactError(
-                f"{path}: expected the {side} {expected}. Received: {received}"
-            )
-
-
-def _read_tokenizers(path: Path) -> tuple[Any, Any]:
-    """Returns the source and the target tokenizer; a joint one is both."""
-    tokenizers = require("tokenizers", extra="runtime")
-    try:
-        document = json.loads(path.read_bytes().decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise CorruptArtifactError(f"{path}: expected JSON in UTF-8. Received: {error}") from error
-    if not isinstance(document, dict) or document.get("format") != TOKENIZER_FORMAT:
-        raise CorruptArtifactError(
-            f"{path}: expected an object with 'format': {TOKENIZER_FORMAT!r}."
-        )
-    if document.get("version") != TOKENIZER_VERSION:
-        raise UnsupportedArtifactError(
-            f"{path}: expected version {TOKENIZER_VERSION}. Received: {document.get('version')!r}"
-        )
-    sides = [document.get("source")]
-    if document.get("target") is not None:
-        sides.append(document["target"])
-    loaded = []
-    for side in sides:
-        try:
-            tokenizer = tokenizers.Tokenizer.from_str(json.dumps(side))
-        except Exception as error:  # the library raises nothing narrower
-            raise CorruptArtifactError(
-                f"{path}: expected the JSON of a tokenizer. Received: {error}"
-            ) from error
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        loaded.append(tokenizer)
-    return loaded[0], loaded[-1]
-
-
-def _source_pieces(text: str, encoding: Any) -> list[str]:
-    spans = encoding.offsets[:-1]  # the last token is the end of the sentence
-    starts = [start for start, _ in spans[1:]] + [len(text)]
-    # The bytes of one character share its span: cutting at the next start leaves it to the last of
-    # them.
-    return [
-        text[start : min(end, after)] for (start, end), after in zip(spans, starts, strict=True)
-    ] + [EOS_TOKEN]
-
-
-def _target_pieces(tokenizer: Any, ids: list[int]) -> list[str]:
-    """Returns what each token adds to the text; `"".join` of them is the whole text."""
-    pieces: list[str] = []
-    kept: list[int] = []
-    shown = ""
-    for place, index in enumerate(ids, start=1):
-        if index not in (PAD_ID, BOS_ID):
-            kept.append(index)
-        text = tokenizer.decode(kept, skip_special_tokens=False)
-        if place < len(ids):
-            text = text.rstrip("\ufffd")  # an unfinished character: wait for its last byte
-        pieces.append(text[len(shown) :])
-        shown = text
-    return pieces
 
 
 def _check_positive(name: str, value: int) -> None:

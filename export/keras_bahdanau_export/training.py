@@ -27,9 +27,9 @@ from rich.progress import (
 
 from keras_bahdanau import RNNEncoderDecoder, RNNSearch, TokenCrossentropy, Tokenizer
 from keras_bahdanau.callbacks import RunCheckpoint, TranslationScore
+from keras_bahdanau.corpus import read_parallel
 from keras_bahdanau.data import TranslationDataset
 from keras_bahdanau.search import BeamSearch
-from keras_bahdanau.text import read_parallel
 
 logger = logging.getLogger("keras_bahdanau_export")
 
