@@ -1,5 +1,6 @@
 """Attentive recurrent sequence-to-sequence models for Keras 3."""
 
+from keras_bahdanau import backend as backend
 from keras_bahdanau.alignment import plot_alignment
 from keras_bahdanau.attention import Attention, BahdanauAttention, FixedContext, Memory
 from keras_bahdanau.bridge import Bridge

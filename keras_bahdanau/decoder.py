@@ -35,8 +35,9 @@ class AttentiveDecoder(keras.layers.Layer):
         cell: Any Keras RNN cell whose first state is its output (GRU, LSTM, SimpleRNN), or a list
             of them, stacked.
         attention: An `Attention`, such as `BahdanauAttention`.
-        readout: A layer built with three shapes and called as `readout(state, inputs, context)`,
-            such as `DeepOutput`; without one the output is the state.
+        readout: A layer called as `readout(state, inputs, context)`, whose `build` and
+            `compute_output_shape` take the three shapes, such as `DeepOutput`; without one the
+            output is the state.
         query: "previous" or "current".
         readout_state: Which state the readout reads: "current", s_i (section 3.1), or "previous",
             s_{i-1} (appendix A.2.2).
@@ -157,7 +158,8 @@ class AttentiveDecoder(keras.layers.Layer):
         Returns:
             `(output, state, weights)`: `(B * G, R)`, the next `DecoderState`, and `(B * G, Tx)`.
         """
-        read, context, weights, state = self._transition(inputs, state, memory, training)
+        with _dropout_masks(self.cell, inputs, training):
+            read, context, weights, state = self._transition(inputs, state, memory, training)
         return self._read(read, inputs, context), state, weights
 
     def call(
@@ -175,7 +177,7 @@ class AttentiveDecoder(keras.layers.Layer):
         # The readout has no recurrence: it runs once over all steps, after the loop.
         transition = _Transition(self, state, memory, return_attention_scores, training)
         loop = keras.layers.RNN(transition, return_sequences=True, dtype=transition.emitted_dtype)
-        with _dropout_masks(self.cell, inputs):
+        with _dropout_masks(self.cell, inputs, training):
             emitted = loop.call(inputs, initial_state=tree.flatten(state))
         states, contexts, weights = transition.split(emitted)
         outputs = self._read(states, inputs, contexts)
@@ -295,8 +297,8 @@ class _Transition:
 
 
 @contextmanager
-def _dropout_masks(cell, inputs):
-    """Draws the dropout masks of Keras cells before the loop, as `keras.layers.RNN` does.
+def _dropout_masks(cell, inputs, training):
+    """Draws the dropout masks of Keras cells before a training loop, as `keras.layers.RNN` does.
 
     A cell draws its masks at its first step and keeps them; inside a traced loop they would
     belong to the trace.
@@ -304,7 +306,7 @@ def _dropout_masks(cell, inputs):
     cells = [
         part
         for part in getattr(cell, "cells", [cell])
-        if getattr(part, "dropout", 0) or getattr(part, "recurrent_dropout", 0)
+        if training and (getattr(part, "dropout", 0) or getattr(part, "recurrent_dropout", 0))
     ]
     batch = ops.shape(inputs)[0]
     _forget_dropout_masks(cells)

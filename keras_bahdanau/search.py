@@ -118,7 +118,9 @@ class BeamSearch:
             return t + 1, tokens, state, scores, lengths, finished, history, parents, weights
 
         def unfinished(t, tokens, state, scores, lengths, finished, *histories):
-            return ops.logical_and(t < max_length, ops.logical_not(ops.all(finished)))
+            # A hypothesis at -inf does not exist: nothing is to come of it.
+            over = ops.logical_or(finished, ops.equal(scores, _NEVER))
+            return ops.logical_and(t < max_length, ops.logical_not(ops.all(over)))
 
         t, *_, scores, lengths, _, history, parents, weights = ops.while_loop(
             unfinished,

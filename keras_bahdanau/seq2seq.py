@@ -203,7 +203,7 @@ class Seq2Seq(keras.Model):
 
         Raises:
             ValueError: If there is no sentence, an id is outside the vocabulary, a source is
-                only padding, or `max_length < 1`.
+                only padding or padded elsewhere than at the right, or `max_length < 1`.
         """
         search = BeamSearch() if search is None else search
         if not isinstance(max_length, int) or max_length < 1:
@@ -253,6 +253,12 @@ class Seq2Seq(keras.Model):
         if empty.size:
             raise ValueError(
                 f"Argument `source` must hold no sentence of only padding. Received: row {empty[0]}"
+            )
+        gaps = np.argwhere((source[:, :-1] == PAD) & (source[:, 1:] != PAD))
+        if gaps.size:
+            raise ValueError(
+                f"Argument `source` must be padded ({PAD}) at the right only. "
+                f"Received: row {gaps[0, 0]}, {source[gaps[0, 0]]}"
             )
         return source.astype("int32")
 

@@ -335,6 +335,8 @@ BAD_SOURCES = {
     "one sentence, not a batch": [5, 6, 3],
     "three axes": np.ones((1, 2, 3), "int32"),
     "only padding": [[5, 3], [0, 0]],
+    "padding at the left": [[0, 5, 3]],
+    "padding inside": [[5, 0, 3]],
     "an empty sentence": [[5, 3], []],
     "id too large": [[5, SOURCE_VOCABULARY]],
     "id far too large": [[5, 2**40]],

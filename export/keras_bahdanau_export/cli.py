@@ -9,16 +9,19 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-from rich.console import Console
-from rich.logging import RichHandler
-from rich.progress import Progress
-from rich.table import Table
-
 from keras_bahdanau_export.artifact import read_manifest
-from keras_bahdanau_export.errors import ArtifactError
+from keras_bahdanau_export.errors import ArtifactError, MissingDependencyError
 from keras_bahdanau_export.runtime import Translation, Translator
 from keras_bahdanau_export.signature import MANIFEST_FILE
+
+try:
+    import typer
+    from rich.console import Console
+    from rich.logging import RichHandler
+    from rich.progress import Progress
+    from rich.table import Table
+except ModuleNotFoundError as error:
+    raise MissingDependencyError(error.name or "typer", extra="cli") from error
 
 app = typer.Typer(
     no_args_is_help=True,

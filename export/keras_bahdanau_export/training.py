@@ -101,7 +101,8 @@ def train(options, output, resume=False, console=None):
     """
     output = Path(output)
     _check_folder(options, output, resume)
-    keras.utils.set_random_seed(options.seed)
+    # Keras saves no dropout state: a resumed run draws other masks than it has had.
+    keras.utils.set_random_seed(options.seed + resume)
     sources, targets = read_parallel(options.source, options.target)
     references = read_parallel(options.validation_source, options.validation_target)
     resuming = _start_folder(options, output, resume)
