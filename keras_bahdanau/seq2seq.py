@@ -127,7 +127,9 @@ class Seq2Seq(keras.Model):
         # A part that comes from a saved model, or from the user, may be built already.
         if not self.encoder.built:
             self.encoder.build(embedded)
-        annotations = tuple(self.encoder.compute_output_shape(embedded))
+        # A spec, not a shape: Keras finds it even for a layer that only has a `call`.
+        spec = self.encoder.compute_output_spec(keras.KerasTensor(embedded, self.compute_dtype))
+        annotations = tuple(spec.shape)
         if not self.bridge.built:
             self.bridge.build(annotations)
         if not self.decoder.built:
