@@ -306,6 +306,8 @@ def _translate_with_bar(
 
 def main() -> None:
     """Runs the command; a mistake of the user's is one line, not a traceback."""
+    # TensorFlow reads this when it is imported; without it, notes on GPUs drown the results.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         app()
     except (ValueError, OSError, ImportError, ArtifactError) as error:
