@@ -2,8 +2,10 @@
 
 from dataclasses import asdict, dataclass
 
+import keras
 import numpy as np
 
+from keras_bahdanau.data import pad
 from keras_bahdanau_export.errors import ParityError
 
 # Two hypotheses whose scores differ by less are tied: rounding decides which one leads.
@@ -76,15 +78,11 @@ def compare(model, translator, sources, search, max_length, batch_size=32):
     Returns:
         A `Parity`.
     """
-    import keras
-
     equal = ties = 0
     score_difference = alignment_difference = 0.0
     for start in range(0, len(sources), batch_size):
         rows = sources[start : start + batch_size]
-        source = np.zeros((len(rows), max(map(len, rows))), "int32")
-        for row, ids in zip(source, rows, strict=True):
-            row[: len(ids)] = ids
+        source = pad(rows)
         ours = model.generate(source, search=search, max_length=max_length)
         theirs = translator.translate_ids(source)
         for i in range(len(rows)):

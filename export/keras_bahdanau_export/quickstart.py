@@ -10,15 +10,17 @@ quickstart/
 import time
 from pathlib import Path
 
+import keras
 from rich.console import Console
 from rich.table import Table
 
 from keras_bahdanau import BeamSearch, Tokenizer, plot_alignment
+from keras_bahdanau.corpus import read_parallel
 from keras_bahdanau.evaluation import corpus_scores, translate
 from keras_bahdanau_export.dates import split_dates
 from keras_bahdanau_export.errors import ParityError
 from keras_bahdanau_export.runtime import Translator
-from keras_bahdanau_export.training import TrainingOptions, train
+from keras_bahdanau_export.training import TOKENIZER_FILE, TrainingOptions, train
 
 SEARCH = BeamSearch(size=3)
 MAX_LENGTH = 16
@@ -41,8 +43,6 @@ def quickstart(output, pairs=20000, epochs=6, console=None):
         ValueError: If `output` exists.
         ParityError: If the artifact and Keras disagree on any of the unseen dates.
     """
-    import keras
-
     console = Console() if console is None else console
     output = Path(output)
     if output.exists():
@@ -50,14 +50,14 @@ def quickstart(output, pairs=20000, epochs=6, console=None):
     began = time.perf_counter()
     console.rule("1. Dates in many languages")
     options = _write_data(output / "data", pairs, epochs)
-    unseen, expected = _read(output / "data", "test")
+    unseen, expected = read_parallel(output / "data/test.source", output / "data/test.target")
     for text, iso in list(zip(unseen, expected, strict=True))[:4]:
         console.print(f"{text}  ->  {iso}", highlight=False)
 
     console.rule("2. Training with model.fit")
     best = train(options, output / "run", console=console)
     model = keras.saving.load_model(best, compile=False)
-    tokenizer = Tokenizer.load(output / "run" / "tokenizer.json")
+    tokenizer = Tokenizer.load(output / "run" / TOKENIZER_FILE)
 
     console.rule("3. Export, and the same with onnxruntime")
     model.export(
@@ -116,11 +116,4 @@ def _write_data(folder, pairs, epochs):
         epochs=epochs,
         learning_rate=3e-3,
         max_length=64,
-    )
-
-
-def _read(folder, name):
-    return tuple(
-        (folder / f"{name}.{side}").read_text(encoding="utf-8").splitlines()
-        for side in ("source", "target")
     )

@@ -3,7 +3,7 @@
 run/
   options.json     what the run was started with
   tokenizer.json
-  last.keras       model, optimiser and random state after the last whole epoch
+  last.keras       model and optimiser after the last whole epoch
   best.keras       the model with the best validation BLEU
   history.csv      one row an epoch
 """
@@ -35,7 +35,7 @@ logger = logging.getLogger("keras_bahdanau_export")
 
 MODELS = {"rnnsearch": RNNSearch, "rnnencdec": RNNEncoderDecoder}
 OPTIONS_FILE, TOKENIZER_FILE = "options.json", "tokenizer.json"
-LAST_FILE, BEST_FILE, HISTORY_FILE = "last.keras", "best.keras", "history.csv"
+LAST_FILE, BEST_FILE = "last.keras", "best.keras"
 
 
 @dataclass(frozen=True)
