@@ -2,7 +2,14 @@
 
 from keras_bahdanau import backend as backend
 from keras_bahdanau.alignment import plot_alignment
-from keras_bahdanau.attention import Attention, BahdanauAttention, FixedContext, Memory
+from keras_bahdanau.attention import (
+    Attention,
+    BahdanauAttention,
+    FixedContext,
+    LuongAttention,
+    Memory,
+    ScoredAttention,
+)
 from keras_bahdanau.bridge import Bridge
 from keras_bahdanau.callbacks import RunCheckpoint, TranslationScore
 from keras_bahdanau.data import TranslationDataset
@@ -27,10 +34,12 @@ __all__ = [
     "FixedContext",
     "Generation",
     "GreedySearch",
+    "LuongAttention",
     "Memory",
     "RNNEncoderDecoder",
     "RNNSearch",
     "RunCheckpoint",
+    "ScoredAttention",
     "Seq2Seq",
     "TokenCrossentropy",
     "Tokenizer",

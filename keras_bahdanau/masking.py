@@ -1,8 +1,9 @@
-"""Masks over time: the masked softmax, lengths, and reversal by length.
+"""Masks over time: the masked softmax and sparsemax, lengths, and reversal by length.
 
 Masks are boolean with True = keep. Padding stands at the right of a sequence.
 """
 
+import keras
 from keras import ops
 
 # Stands for minus infinity: finite, so that `masked - masked` is 0 and never NaN.
@@ -36,6 +37,74 @@ def masked_softmax(scores, mask=None):
     weights = ops.exp(scores - peak) * ops.cast(mask, "float32")
     # The largest kept score adds exp(0) = 1, so only a fully masked row sums to less.
     return weights / ops.maximum(ops.sum(weights, axis=-1, keepdims=True), 1e-9)
+
+
+def masked_sparsemax(scores, mask=None):
+    """Sparsemax over the last axis in float32, with zero weight wherever `mask` is False.
+
+        a = argmin over distributions p of |p - e|^2 = max(e - tau, 0)
+
+    Most weights come out exactly zero (Martins and Astudillo 2016, arXiv 1602.02068, Eq. 2-4). A
+    row whose places are all masked gets all-zero weights and zero gradients.
+
+    Args:
+        scores: `(..., Tx)` float tensor; what stands at masked places, NaN included, is ignored.
+        mask: `(..., Tx)` bool tensor that broadcasts against `scores`, or `None`.
+
+    Returns:
+        `(..., Tx)` float32 weights; each row sums to one, or to zero if it is fully masked.
+
+    Example:
+
+    >>> import numpy as np
+    >>> [float(w) for w in masked_sparsemax(np.array([[1.0, 0.5, -1.0]]))[0]]
+    [0.75, 0.25, 0.0]
+    """
+    scores = ops.cast(scores, "float32")
+    if mask is not None:
+        scores = ops.where(mask, scores, _MASKED_SCORE)
+    scores = scores - ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
+    # The weight of a place that is 1 or more below the best is zero: clipped there, masked places
+    # cannot spoil the sums.
+    ranked = ops.flip(ops.sort(ops.maximum(ops.stop_gradient(scores), -2.0), axis=-1), axis=-1)
+    rank = ops.cumsum(ops.ones_like(ranked), axis=-1)
+    supported = 1.0 + rank * ranked > ops.cumsum(ranked, axis=-1)
+    smallest = ops.min(ops.where(supported, ranked, 0.0), axis=-1, keepdims=True)
+    support = scores >= smallest
+    if mask is not None:
+        support = ops.logical_and(support, mask)
+    size = ops.sum(ops.cast(support, "float32"), axis=-1, keepdims=True)
+    total = ops.sum(ops.where(support, scores, 0.0), axis=-1, keepdims=True)
+    return ops.where(support, scores - (total - 1.0) / ops.maximum(size, 1.0), 0.0)
+
+
+def checked_mask(name, mask, sequences):
+    """A mask over the time axis of `sequences` as a tensor, after a look at its shape and dtype.
+
+    Args:
+        name: What the caller calls the mask, for the message.
+        mask: `(B, T)` bool, True = keep, or `None`.
+        sequences: `(B, T, D)` tensor.
+
+    Returns:
+        The mask as a tensor, or `None`.
+
+    Raises:
+        ValueError: If the mask is not bool or not shaped like the sequences.
+    """
+    if mask is None:
+        return None
+    mask = ops.convert_to_tensor(mask)
+    expected = tuple(sequences.shape[:2])
+    fits = len(mask.shape) == 2 and all(
+        None in (size, of) or size == of for size, of in zip(mask.shape, expected, strict=True)
+    )
+    if not fits or keras.backend.standardize_dtype(mask.dtype) != "bool":
+        raise ValueError(
+            f"Argument `{name}` is expected to be bool of shape {expected}, True = keep. "
+            f"Received: {keras.backend.standardize_dtype(mask.dtype)} of shape {tuple(mask.shape)}"
+        )
+    return mask
 
 
 def zero_masked(values, mask=None):

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_bahdanau.masking import masked_softmax, zero_masked
+from keras_bahdanau.loop import run_over_time
+from keras_bahdanau.masking import checked_mask, zero_masked
 
 
 class Memory(NamedTuple):
@@ -14,17 +15,23 @@ class Memory(NamedTuple):
     Attributes:
         keys: What queries are scored against, in the mechanism's own form; for
             `BahdanauAttention` the projected annotations `U_a h`, `(B, Tx, U)`.
-        values: `(B, Tx, D)` annotations, zero at masked places.
+        values: `(B, Tx, D)` annotations, zero at masked places; split into heads,
+            `(B, H, Tx, D / H)`, where there is more than one.
         mask: `(B, Tx)` bool, True = keep, or `None`.
+        dropout: `(B, Tx)` float32 factors on the weights, drawn once for a source in training,
+            or `None`.
+        noise: `(B, steps, Tx)` float32 noise on the scores, one row for each step, or `None`.
     """
 
     keys: Any
     values: Any
     mask: Any = None
+    dropout: Any = None
+    noise: Any = None
 
 
 class Attention(keras.layers.Layer):
-    """Base of the mechanisms: subclasses give `make_keys` and `score`.
+    """Base of the mechanisms: subclasses give `memory` and `step`.
 
     A decoder uses three calls and so need not know which mechanism it holds:
 
@@ -37,29 +44,25 @@ class Attention(keras.layers.Layer):
     to row `b`, and the memory is never copied.
     """
 
-    def make_keys(self, key, mask=None):
-        """Turns `key` `(B, Tx, D)` into what `score` compares queries with."""
-        raise NotImplementedError
+    def build(self, query_shape, value_shape, key_shape=None):
+        """Makes the weights for a query `(B, N)` or `(B, Tq, N)` and a value `(B, Tx, D)`."""
+        self._query_width, self._value_width = query_shape[-1], value_shape[-1]
+        self._key_width = value_shape[-1] if key_shape is None else key_shape[-1]
 
-    def score(self, query, keys):
-        """Scores queries `(B, G, N)` against `keys`; returns `(B, G, Tx)`."""
-        raise NotImplementedError
-
-    def memory(self, values, key=None, mask=None):
+    def memory(self, values, key=None, mask=None, training=None, steps=1):
         """Prepares annotations to be attended to; do it once for a source.
 
         Args:
             values: `(B, Tx, D)` float annotations.
             key: `(B, Tx, D')` float tensor to score instead of `values`, or `None`.
             mask: `(B, Tx)` bool, True = keep, or `None`.
+            training: Whether the memory is made for training, where dropout and noise are drawn.
+            steps: How many steps will be taken, for mechanisms that draw noise for each.
 
         Returns:
             A `Memory`. Nothing that stood at a masked place is left in it.
         """
-        values, mask = self._checked(values, mask)
-        values = zero_masked(ops.cast(values, self.compute_dtype), mask)
-        key = values if key is None else zero_masked(ops.cast(key, self.compute_dtype), mask)
-        return Memory(keys=self.make_keys(key, mask), values=values, mask=mask)
+        raise NotImplementedError
 
     def context_width(self, value_width):
         """Width of the context made from annotations of width `value_width`, an int."""
@@ -82,11 +85,11 @@ class Attention(keras.layers.Layer):
             `(context, weights, state)`: `(B * G, D)` in the compute dtype, `(B * G, Tx)`
             float32, and the next state.
         """
-        width = memory.values.shape[-1]
-        grouped = ops.reshape(query, (ops.shape(memory.values)[0], -1, query.shape[-1]))
-        context, weights = self._attend(grouped, memory)
-        weights = ops.reshape(weights, (ops.shape(query)[0], ops.shape(memory.values)[1]))
-        return ops.reshape(context, (-1, width)), weights, state
+        raise NotImplementedError
+
+    def penalty(self, weights, query_mask=None):
+        """A scalar that training adds to the loss for weights `(B, Tq, Tx)`; `None` for none."""
+        return None
 
     def call(
         self,
@@ -96,9 +99,10 @@ class Attention(keras.layers.Layer):
         query_mask=None,
         value_mask=None,
         return_attention_scores=False,
+        use_causal_mask=False,
         training=None,
     ):
-        """Attends with all queries at once.
+        """Attends with all queries: at once, or in order where the mechanism keeps a state.
 
         Args:
             query: `(B, Tq, N)` float queries, or one query a row, `(B, N)`.
@@ -107,11 +111,16 @@ class Attention(keras.layers.Layer):
             query_mask: `(B, Tq)` bool; contexts and weights of dropped queries are zero.
             value_mask: `(B, Tx)` bool, True = keep.
             return_attention_scores: Whether to return the weights too.
+            use_causal_mask: Whether query `i` sees only places up to `i` (self-attention).
             training: Whether the call is part of training.
 
         Returns:
             The context `(B, Tq, D)` or `(B, D)`; with `return_attention_scores` also the
             weights `(B, Tq, Tx)` or `(B, Tx)`, float32.
+
+        Raises:
+            ValueError: If a rank, a width, or the shape or dtype of a mask is not as above, or
+                `use_causal_mask` is asked of a mechanism that keeps a state.
         """
         if len(query.shape) not in (2, 3):
             raise ValueError(
@@ -120,40 +129,75 @@ class Attention(keras.layers.Layer):
             )
         single = len(query.shape) == 2
         queries = ops.expand_dims(query, 1) if single else query
-        if query_mask is not None and not single:
-            queries = zero_masked(queries, ops.cast(query_mask, "bool"))
-        context, weights = self._attend(queries, self.memory(value, key, value_mask))
-        if query_mask is not None and not single:
-            context = zero_masked(context, ops.cast(query_mask, "bool"))
-            weights = zero_masked(weights, ops.cast(query_mask, "bool"))
+        queries = ops.cast(queries, self.compute_dtype)
+        query_mask = checked_mask("query_mask", query_mask, queries) if not single else None
+        queries = zero_masked(queries, query_mask)
+        memory = self.memory(value, key, value_mask, training, steps=ops.shape(queries)[1])
+        context, weights = self._attend(queries, memory, use_causal_mask, training)
+        context, weights = zero_masked(context, query_mask), _zero_queries(weights, query_mask)
+        penalty = self.penalty(weights, query_mask)
+        if penalty is not None:
+            self.add_loss(penalty)
         if single:
-            context, weights = ops.squeeze(context, 1), ops.squeeze(weights, 1)
+            context, weights = ops.squeeze(context, 1), ops.squeeze(weights, -2)
         return (context, weights) if return_attention_scores else context
 
     def compute_mask(self, query, previous_mask=None):
         """The context keeps the time axis of the query, and so its mask."""
         return previous_mask
 
-    def _checked(self, values, mask):
-        """Annotations and mask as tensors, after a look at their shapes."""
-        values = ops.convert_to_tensor(values)
-        if len(values.shape) != 3:
+    def _attend(self, queries, memory, use_causal_mask, training):
+        """Contexts `(B, G, D)` and weights `(B, G, Tx)` of queries `(B, G, N)`, one by one."""
+        if use_causal_mask:
             raise ValueError(
-                f"Argument `values` of {type(self).__name__}.memory is expected to be "
-                f"(batch, time, width). Received: shape {tuple(values.shape)}"
+                f"Argument `use_causal_mask` is not expected by {type(self).__name__}, which takes "
+                "queries in order. Received: True"
             )
-        if mask is None:
-            return values, None
-        mask = ops.cast(mask, "bool")
-        if len(mask.shape) != 2:
-            raise ValueError(
-                "Argument `mask` is expected to be (batch, time). "
-                f"Received: shape {tuple(mask.shape)}"
-            )
-        return values, mask
 
-    def _attend(self, queries, memory):
-        """Contexts `(B, G, D)` and float32 weights `(B, G, Tx)` of queries `(B, G, N)`."""
-        mask = None if memory.mask is None else ops.expand_dims(memory.mask, 1)
-        weights = masked_softmax(self.score(queries, memory.keys), mask)
-        return ops.matmul(ops.cast(weights, memory.values.dtype), memory.values), weights
+        def step(query, state):
+            context, weights, state = self.step(query, memory, state, training)
+            return [context, weights], state
+
+        context, weights = run_over_time(step, queries, self.initial_state(memory), "float32")
+        return ops.cast(context, self.compute_dtype), weights
+
+    def _checked_memory(self, values, key, mask):
+        """Annotations, key and mask as tensors in the compute dtype, zero at masked places."""
+        values = self._checked_values("values", values, self._value_width)
+        mask = checked_mask("mask", mask, values)
+        values = zero_masked(values, mask)
+        if key is None:
+            return values, values, mask
+        key = self._checked_values("key", key, self._key_width)
+        if None not in (key.shape[1], values.shape[1]) and key.shape[1] != values.shape[1]:
+            raise ValueError(
+                f"Argument `key` is expected to have as many steps as `values`, {values.shape[1]}. "
+                f"Received: shape {tuple(key.shape)}"
+            )
+        return values, zero_masked(key, mask), mask
+
+    def _checked_values(self, name, values, width):
+        values = ops.convert_to_tensor(values)
+        if len(values.shape) != 3 or values.shape[-1] != width:
+            raise ValueError(
+                f"Argument `{name}` of {type(self).__name__}.memory is expected to be "
+                f"(batch, time, {width}). Received: shape {tuple(values.shape)}"
+            )
+        return ops.cast(values, self.compute_dtype)
+
+    def _grouped(self, query, memory):
+        """Queries `(B * G, N)` as `(B, G, N)`, the groups that share a row of the memory."""
+        if len(query.shape) != 2 or query.shape[-1] != self._query_width:
+            raise ValueError(
+                f"Argument `query` of {type(self).__name__}.step is expected to be "
+                f"(batch, {self._query_width}). Received: shape {tuple(query.shape)}"
+            )
+        query = ops.cast(query, self.compute_dtype)
+        return ops.reshape(query, (ops.shape(memory.values)[0], -1, query.shape[-1]))
+
+
+def _zero_queries(weights, mask):
+    """Sets the weights `(B, [H,] Tq, Tx)` of queries that `mask` drops to zero."""
+    if mask is None or len(weights.shape) == 3:
+        return zero_masked(weights, mask)
+    return ops.where(ops.expand_dims(ops.expand_dims(mask, 1), -1), weights, 0.0)

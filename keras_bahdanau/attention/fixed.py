@@ -42,6 +42,7 @@ class FixedContext(Attention):
         self.width = width
 
     def build(self, query_shape, value_shape, key_shape=None):
+        super().build(query_shape, value_shape, key_shape)
         if self.width is not None and value_shape[-1] < self.width:
             raise ValueError(
                 f"Argument `width` must be at most the width of the annotations, "
@@ -52,16 +53,18 @@ class FixedContext(Attention):
         """`width`, or all of the annotation."""
         return value_width if self.width is None else self.width
 
-    def memory(self, values, key=None, mask=None):
+    def memory(self, values, key=None, mask=None, training=None, steps=1):
         """Keeps one annotation for each source: values `(B, 1, width)`, weights as the keys.
 
         Args:
             values: `(B, Tx, D)` float annotations.
             key: Ignored.
             mask: `(B, Tx)` bool, True = keep, or `None`.
+            training: Ignored.
+            steps: Ignored.
         """
-        values, mask = self._checked(values, mask)
-        context = ops.cast(last_step(values, mask)[:, : self.width], self.compute_dtype)
+        values, _, mask = self._checked_memory(values, None, mask)
+        context = last_step(values, mask)[:, : self.width]
         steps = ops.shape(values)[1]
         if mask is None:
             last = ops.full((ops.shape(values)[0],), steps - 1, dtype="int32")
@@ -78,7 +81,12 @@ class FixedContext(Attention):
         context = ops.repeat(ops.squeeze(memory.values, 1), groups, axis=0)
         return context, ops.repeat(memory.keys, groups, axis=0), state
 
-    def _attend(self, queries, memory):
+    def _attend(self, queries, memory, use_causal_mask, training):
+        if use_causal_mask:
+            raise ValueError(
+                "Argument `use_causal_mask` is not expected by FixedContext, whose context is the "
+                "last annotation. Received: True"
+            )
         count = ops.shape(queries)[1]
         weights = ops.repeat(ops.expand_dims(memory.keys, 1), count, axis=1)
         return ops.repeat(memory.values, count, axis=1), weights

@@ -1,0 +1,67 @@
+"""The additive score, in chunks of queries: the one place where (B, Tq, Tx, U) would arise."""
+
+import keras
+from keras import ops
+
+# Floats of one chunk's hidden layer, (B, chunk, Tx, U), when no chunk size is given. On torch a
+# chunk is made larger than 32 MiB, because glibc keeps smaller blocks and fragments.
+_CHUNK_FLOATS = 2**23 + 2**16 if keras.config.backend() == "torch" else 2**22
+
+
+def additive_scores(query, keys, vectors, chunk_size=None, features=None):
+    """Scores every query against every key with a hidden layer between (A.1.2).
+
+        e_ijh = v_h . tanh(q_i + k_j [+ f_ij])
+
+    The hidden layer exists for `chunk_size` queries at a time and is computed again in the backward
+    pass, so that memory grows with `Tq * Tx`, not with `Tq * Tx * U`.
+
+    Args:
+        query: `(B, G, U)` float tensor, projected queries.
+        keys: `(B, Tx, U)` float tensor, projected keys.
+        vectors: `(U, H)` float tensor, one column `v_h` for each head.
+        chunk_size: Number of queries scored at once; `None` chooses one, about 16 MiB of hidden
+            layer (32 MiB on torch).
+        features: `(B, G, Tx, U)` float tensor added inside the tanh, or `None`. What comes with
+            features is scored in one piece.
+
+    Returns:
+        `(B, G, Tx, H)` float32 tensor.
+
+    Example:
+
+    >>> import numpy as np
+    >>> scores = additive_scores(np.zeros((1, 2, 3)), np.zeros((1, 4, 3)), np.ones((3, 1)))
+    >>> tuple(scores.shape)
+    (1, 2, 4, 1)
+    """
+    query, keys = ops.convert_to_tensor(query), ops.convert_to_tensor(keys)
+    vectors = ops.convert_to_tensor(vectors)
+    (batch, count, width), steps = ops.shape(query), ops.shape(keys)[1]
+    if features is not None or (isinstance(count, int) and count == 1):
+        return _scores(query, keys, vectors, features)
+    chunk = _chunk_size(batch, steps, width) if chunk_size is None else chunk_size
+    chunks = -(-count // chunk)
+    if isinstance(chunks, int):
+        if chunks <= 1:
+            return _scores(query, keys, vectors)
+        chunk = -(-count // chunks)  # even chunks need the least padding
+    padding = ops.zeros((batch, chunks * chunk - count, width), dtype=query.dtype)
+    parts = ops.reshape(ops.concatenate([query, padding], 1), (batch, chunks, chunk, width))
+    scored = keras.remat(_scores)
+    scores = ops.map(lambda part: scored(part, keys, vectors), ops.transpose(parts, (1, 0, 2, 3)))
+    scores = ops.transpose(scores, (1, 0, 2, 3, 4))  # (B, chunks, chunk, Tx, H)
+    return ops.reshape(scores, (batch, chunks * chunk, steps, vectors.shape[-1]))[:, :count]
+
+
+def _scores(query, keys, vectors, features=None):
+    hidden = ops.expand_dims(query, 2) + ops.expand_dims(keys, 1)  # (B, G, Tx, U)
+    hidden = ops.tanh(hidden if features is None else hidden + features)
+    return ops.matmul(ops.cast(hidden, "float32"), ops.cast(vectors, "float32"))
+
+
+def _chunk_size(batch, steps, width):
+    floats = batch * steps * width
+    if isinstance(floats, int):
+        return max(1, -(-_CHUNK_FLOATS // max(1, floats)))
+    return ops.maximum(1, -(-_CHUNK_FLOATS // ops.maximum(1, floats)))
