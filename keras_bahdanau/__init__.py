@@ -12,6 +12,7 @@ from keras_bahdanau.attention import (
 )
 from keras_bahdanau.bridge import Bridge
 from keras_bahdanau.callbacks import RunCheckpoint, TranslationScore
+from keras_bahdanau.corpus import read_alignments
 from keras_bahdanau.data import TranslationDataset
 from keras_bahdanau.decoder import AttentiveDecoder, DecoderState
 from keras_bahdanau.encoder import BidirectionalEncoder
@@ -46,4 +47,5 @@ __all__ = [
     "TranslationDataset",
     "TranslationScore",
     "plot_alignment",
+    "read_alignments",
 ]

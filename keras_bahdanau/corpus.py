@@ -1,9 +1,10 @@
-"""Readers of text files with one sentence a line."""
+"""Readers of text files with one sentence, or one sentence's word alignment, a line."""
 
 import codecs
 import gzip
 import logging
 import os
+import re
 import zlib
 from pathlib import Path
 
@@ -85,3 +86,40 @@ def read_parallel(
             target_path,
         )
     return [source for source, _ in pairs], [target for _, target in pairs]
+
+
+def read_alignments(path: str | os.PathLike) -> list[list[tuple[int, int]]]:
+    r"""Reads word alignments in Pharaoh format, as fast_align and eflomal write them.
+
+    A line such as `0-0 1-2 2-1` holds, for one pair of sentences, places from 0 of a source token
+    and of the target token aligned to it. They count the tokens that the model reads, so align
+    the sentences cut into these.
+
+    Args:
+        path: UTF-8 text; compressed by gzip if the name ends with `.gz`.
+
+    Returns:
+        For each line a list of (source place, target place); an empty one for a blank line.
+
+    Raises:
+        ValueError: If a line holds anything else (the line is named), or as `read_lines`.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "corpus.align")
+    ...     _ = path.write_text("0-0 1-2\n")
+    ...     read_alignments(path)
+    [[(0, 0), (1, 2)]]
+    """
+    alignments = []
+    for number, line in enumerate(read_lines(path), start=1):
+        links = [(link, re.fullmatch(r"([0-9]+)-([0-9]+)", link)) for link in line.split()]
+        for link, match in links:
+            if match is None:
+                raise ValueError(
+                    f"{path}, line {number}: expected links such as 0-0 1-2. Received: {link!r:.80}"
+                )
+        alignments.append([(int(match[1]), int(match[2])) for _, match in links])
+    return alignments

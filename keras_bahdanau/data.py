@@ -36,6 +36,9 @@ class TranslationDataset(keras.utils.PyDataset):
         shuffle: Whether pairs and batches are shuffled. Otherwise they come from the longest to the
             shortest target, save what moves to the front (see `shapes`).
         seed: Non-negative int, the randomness of the order.
+        alignments: One list for each pair of (source place, target place), places in `sources` and
+            `targets` from 0, as `read_alignments` gives; for a loss of guided alignment
+            (`AlignmentCrossentropy`). What `max_length` cuts away is dropped. `None` for none.
         **kwargs: `workers`, `use_multiprocessing`, `max_queue_size` of `keras.utils.PyDataset`.
 
     Attributes:
@@ -45,12 +48,13 @@ class TranslationDataset(keras.utils.PyDataset):
     Returns:
         From `dataset[i]` the pair `(inputs, labels)`: `inputs` is `{"source": (B, Tx), "target":
         (B, Ty)}`, `labels` is `(B, Ty)`, all int32. `target` is `labels` moved by one place, `BOS`
-        first.
+        first. With `alignments`, `inputs["alignment"]` is `(B, Ty, Tx)` float32: each label's row
+        sums to one over the source places aligned to it, or is zero if there are none.
 
     Raises:
         ValueError: If there are no pairs, `sources` and `targets` differ in length, a sentence is
-            empty or holds anything but positive ints, or `batch_size`, `bucket` or `max_length` is
-            too small.
+            empty or holds anything but positive ints, `batch_size`, `bucket` or `max_length` is
+            too small, or `alignments` name a place that is not there.
 
     Example:
 
@@ -69,6 +73,7 @@ class TranslationDataset(keras.utils.PyDataset):
         max_length: int | None = 128,
         shuffle: bool = True,
         seed: int = 0,
+        alignments: Sequence[Sequence[tuple[int, int]]] | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -90,6 +95,9 @@ class TranslationDataset(keras.utils.PyDataset):
         self.shuffle = shuffle
         self.seed = seed
         self._sources, self._targets = _checked("sources", sources), _checked("targets", targets)
+        self._alignments = None
+        if alignments is not None:
+            self._alignments = _aligned(alignments, self._sources, self._targets, max_length)
         if max_length is not None:
             self._sources, self._targets = _cut(
                 max_length, sources=self._sources, targets=self._targets
@@ -130,7 +138,14 @@ class TranslationDataset(keras.utils.PyDataset):
         target[: len(rows), 0] = BOS
         # What follows the last id of a row is padding in the labels, and in the target.
         target[:, 1:] = np.where(labels[:, 1:] != PAD, labels[:, :-1], PAD)
-        return {"source": source, "target": target}, labels
+        inputs = {"source": source, "target": target}
+        if self._alignments is not None:
+            links = np.zeros((*labels.shape, source.shape[1]), "float32")
+            for place, row in enumerate(rows):
+                source_places, target_places = self._alignments[row].T
+                links[place, target_places, source_places] = 1.0
+            inputs["alignment"] = links / np.maximum(links.sum(axis=-1, keepdims=True), 1.0)
+        return inputs, labels
 
     def on_epoch_end(self):
         """Moves on to the order of the next epoch."""
@@ -244,6 +259,41 @@ def _checked(name, sequences):
             )
         checked.append(array.astype("int32"))
     return checked
+
+
+def _aligned(alignments, sources, targets, max_length):
+    """An int array `(links, 2)` of (source place, target place) for each pair, after the cut."""
+    if len(alignments) != len(sources):
+        raise ValueError(
+            "`alignments` must hold one list for each pair of sentences. "
+            f"Received: {len(alignments)} for {len(sources)} pairs"
+        )
+    aligned = []
+    for index, links in enumerate(alignments):
+        lengths = np.array([len(sources[index]), len(targets[index])])
+        try:
+            places = np.asarray(links)
+        except ValueError:  # ragged
+            places = np.asarray(None)
+        if not places.size:
+            places = np.zeros((0, 2), int)
+        if places.ndim != 2 or places.shape[1] != 2 or places.dtype.kind not in "iu":
+            raise ValueError(
+                f"`alignments[{index}]` must be a list of pairs of ints. Received: {links!s:.80}"
+            )
+        if (places < 0).any() or (places >= lengths).any():
+            raise ValueError(
+                f"`alignments[{index}]` must hold pairs (source place, target place) below "
+                f"{tuple(lengths.tolist())}, the lengths of the sentences. "
+                f"Received: {links!s:.80}"
+            )
+        if max_length is not None:
+            # As `_cut` does: the last id comes to stand at the end, some before it are lost.
+            moved = (lengths > max_length) & (places == lengths - 1)
+            lost = (lengths > max_length) & ~moved & (places >= max_length - 1)
+            places = np.where(moved, max_length - 1, places)[~lost.any(axis=1)]
+        aligned.append(places)
+    return aligned
 
 
 def _cut(max_length, **lists):

@@ -1,3 +1,4 @@
+import gzip
 import logging
 import pickle
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keras_bahdanau.corpus import read_alignments
 from keras_bahdanau.data import TranslationDataset, length_sorted_batches, pad
 from keras_bahdanau.ids import BOS, EOS, PAD
 
@@ -246,3 +248,90 @@ def test_length_sorted_batches(lengths, batch_size):
 def test_length_sorted_batches_error():
     with pytest.raises(ValueError, match="`batch_size`"):
         length_sorted_batches([1], 0)
+
+
+ALIGNED = [[(0, 0), (2, 0), (1, 1), (1, 1)], [(0, 1), (1, 2)], []]
+ALIGNED_LENGTHS = [(3, 3), (2, 3), (1, 1)]
+
+
+def test_alignments_by_hand():
+    *_, dataset = make(ALIGNED_LENGTHS, batch_size=4, bucket=4, shuffle=False, alignments=ALIGNED)
+    inputs, _ = dataset[0]
+    expected = np.zeros((4, 4, 4))
+    expected[0, 0] = [0.5, 0, 0.5, 0]  # the first word has two sources
+    expected[0, 1] = [0, 1, 0, 0]  # named twice, it is still one link; the third has none
+    expected[1, 1, 0] = expected[1, 2, 1] = 1
+    np.testing.assert_array_equal(inputs["alignment"], expected)
+    assert inputs["alignment"].dtype == "float32"
+    assert [row[0] for row in inputs["source"].tolist()] == [10, 11, EOS, PAD]
+    assert "alignment" not in make(ALIGNED_LENGTHS)[-1][0][0]
+
+
+@given(lengths=LENGTHS, data=st.data(), max_length=st.none() | st.integers(2, 12))
+def test_alignments_follow_their_tokens(lengths, data, max_length):
+    """Every id of a pair differs, so that a link can be found again by what it links."""
+    sources = [[100 + j for j in range(tx)] for tx, _ in lengths]
+    targets = [[200 + i for i in range(ty)] for _, ty in lengths]
+    alignments = [
+        data.draw(st.lists(st.tuples(st.integers(0, tx - 1), st.integers(0, ty - 1)), max_size=6))
+        for tx, ty in lengths
+    ]
+    dataset = TranslationDataset(
+        sources, targets, batch_size=3, bucket=2, max_length=max_length, alignments=alignments
+    )
+    found = []
+    for inputs, labels in dataset:
+        assert inputs["alignment"].shape == (*labels.shape, inputs["source"].shape[1])
+        sums = inputs["alignment"].sum(axis=-1)
+        np.testing.assert_allclose(sums, inputs["alignment"].any(axis=-1), rtol=1e-6)
+        for source, label, rows in zip(inputs["source"], labels, inputs["alignment"], strict=True):
+            if label.any():
+                links = {(int(source[j]), int(label[i])) for i, j in np.argwhere(rows)}
+                ids = (tuple(source[source != PAD]), tuple(label[label != PAD]))
+                found.append((*map(list, ids), sorted(links)))
+
+    def kept(ids):
+        whole = max_length is None or len(ids) <= max_length
+        return ids if whole else [*ids[: max_length - 1], ids[-1]]
+
+    expected = []
+    for source, target, links in zip(sources, targets, alignments, strict=True):
+        ids = {(source[s], target[t]) for s, t in links}
+        ids = sorted((s, t) for s, t in ids if s in kept(source) and t in kept(target))
+        expected.append((kept(source), kept(target), ids))
+    assert sorted(found) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("alignments", "message"),
+    [
+        ([[]], "one list for each pair.*Received: 1 for 2 pairs"),
+        ([[], [(0, 3)]], r"`alignments\[1\]` must hold .* below \(2, 3\).*\(0, 3\)"),
+        ([[(2, 0)], [(2, 0)]], r"`alignments\[1\]` must hold"),
+        ([[(-1, 0)], []], r"`alignments\[0\]` must hold"),
+        ([[(0, 1, 2)], []], r"`alignments\[0\]` must be a list of pairs of ints"),
+        ([[(0, 1), (2,)], []], r"`alignments\[0\]` must be a list of pairs of ints"),
+        ([["0-1"], []], r"`alignments\[0\]` must be a list of pairs of ints.*0-1"),
+        ([[(0.0, 1.0)], []], r"`alignments\[0\]` must be a list of pairs of ints"),
+        ([3, []], r"`alignments\[0\]` must be a list of pairs of ints"),
+    ],
+)
+def test_alignment_errors(alignments, message):
+    with pytest.raises(ValueError, match=message):
+        make([(3, 3), (2, 3)], alignments=alignments)
+
+
+@pytest.mark.parametrize("name", ["corpus.align", "corpus.align.gz"])
+def test_read_alignments(tmp_path, name):
+    write = gzip.open if name.endswith(".gz") else open
+    with write(tmp_path / name, "wt", encoding="utf-8") as file:
+        file.write("0-0 1-2  10-3\n\n 2-1\r\n")
+    assert read_alignments(tmp_path / name) == [[(0, 0), (1, 2), (10, 3)], [], [(2, 1)]]
+
+
+@pytest.mark.parametrize("link", ["1", "1-", "-1-2", "1-2-3", "1:2", "0-0,1-1", "a-b", "٣-1"])
+def test_read_alignments_names_file_and_line(tmp_path, link):
+    path = tmp_path / "corpus.align"
+    path.write_text(f"0-0\n1-1 {link} 2-2\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"corpus\.align, line 2: expected .* '{link}'"):
+        read_alignments(path)
