@@ -13,6 +13,7 @@ from keras_bahdanau.attention import (
 from keras_bahdanau.bridge import Bridge
 from keras_bahdanau.callbacks import RunCheckpoint, TranslationScore
 from keras_bahdanau.corpus import read_alignments
+from keras_bahdanau.coverage import coverage_penalty
 from keras_bahdanau.data import TranslationDataset
 from keras_bahdanau.decoder import AttentiveDecoder, DecoderState
 from keras_bahdanau.encoder import BidirectionalEncoder
@@ -46,6 +47,7 @@ __all__ = [
     "Tokenizer",
     "TranslationDataset",
     "TranslationScore",
+    "coverage_penalty",
     "plot_alignment",
     "read_alignments",
 ]

@@ -22,12 +22,13 @@ EXPORT = ROOT / "export" / "keras_bahdanau_export"
 # From the ground up. A module imports from its own floor and the floors below it, never in circles.
 FLOORS = [
     {"backend", "checks", "ids", "compiled", "errors", "initializers", "loop"},
-    {"masking"},
+    {"coverage", "masking"},
     {"attention"},
     {"encoder", "readout", "bridge"},
     {"decoder"},
     {"search"},
-    {"losses", "metrics", "callbacks", "corpus", "evaluation", "text", "data", "alignment"},
+    {"losses", "metrics", "averaging", "callbacks"}
+    | {"corpus", "evaluation", "text", "data", "alignment"},
     {"seq2seq"},
     {"rnn_search"},
     {""},  # keras_bahdanau/__init__.py
