@@ -17,14 +17,17 @@ from keras_bahdanau.coverage import coverage_penalty
 from keras_bahdanau.data import TranslationDataset
 from keras_bahdanau.decoder import AttentiveDecoder, DecoderState
 from keras_bahdanau.encoder import BidirectionalEncoder
-from keras_bahdanau.losses import TokenCrossentropy
+from keras_bahdanau.losses import AlignmentCrossentropy, TokenCrossentropy
+from keras_bahdanau.metrics import Perplexity, TokenAccuracy
 from keras_bahdanau.readout import DeepOutput
 from keras_bahdanau.rnn_search import RNNEncoderDecoder, RNNSearch
+from keras_bahdanau.scheduled_sampling import ScheduledSampling
 from keras_bahdanau.search import BeamSearch, Generation, GreedySearch
 from keras_bahdanau.seq2seq import Seq2Seq
 from keras_bahdanau.text import Tokenizer
 
 __all__ = [
+    "AlignmentCrossentropy",
     "Attention",
     "AttentiveDecoder",
     "BahdanauAttention",
@@ -38,11 +41,14 @@ __all__ = [
     "GreedySearch",
     "LuongAttention",
     "Memory",
+    "Perplexity",
     "RNNEncoderDecoder",
     "RNNSearch",
     "RunCheckpoint",
+    "ScheduledSampling",
     "ScoredAttention",
     "Seq2Seq",
+    "TokenAccuracy",
     "TokenCrossentropy",
     "Tokenizer",
     "TranslationDataset",

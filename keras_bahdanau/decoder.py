@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops, tree
 
+from keras_bahdanau.loop import run_over_time
+
 
 class DecoderState(NamedTuple):
     """What a decoder carries from one step to the next.
@@ -14,10 +16,12 @@ class DecoderState(NamedTuple):
     Attributes:
         cell: Tuple of the cell's state tensors, `(B, size)` each, in the cell's own order.
         attention: The attention mechanism's state; `()` if it keeps none.
+        output: The last output `(B, R)`, where the next step reads it; else `()`.
     """
 
     cell: tuple
     attention: Any = ()
+    output: Any = ()
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -25,15 +29,21 @@ class AttentiveDecoder(keras.layers.Layer):
     """A recurrent decoder that attends to a memory at every step (arXiv 1409.0473, A.2.2).
 
     With `query="previous"` (Bahdanau) the state before the step asks, and the cell reads the
-    answer; with `query="current"` (Luong) the cell moves first and its new state asks:
+    answer; with `query="current"` (Luong) the cell moves first and its new state asks, and a
+    `context_cell`, if there is one, reads the answer (the conditional GRU of Nematus):
 
         previous: c_i = attention(s_{i-1});  s_i = cell([x_i ; c_i], s_{i-1})
         current:  s_i = cell(x_i, s_{i-1});  c_i = attention(s_i)
-        output:   readout(s, x_i, c_i), with s either s_i or s_{i-1}
+                  [s_i = context_cell(c_i, s_i)]
+        output:   o_i = readout(s, x_i, c_i), with s either s_i or s_{i-1}
+
+    With `input_feeding` (arXiv 1508.04025, section 3.3) the cell reads `[x_i ; o_{i-1}]` in the
+    place of `x_i`, `o_0 = 0`. Inputs are any float vectors: embedded tokens, speech frames, a
+    time series.
 
     Args:
         cell: Any Keras RNN cell whose first state is its output (GRU, LSTM, SimpleRNN), or a list
-            of them, stacked.
+            of them, stacked; wrapped in `ResidualCell`, a cell adds its input to its output.
         attention: An `Attention`, such as `BahdanauAttention`.
         readout: A layer called as `readout(state, inputs, context)`, whose `build` and
             `compute_output_shape` take the three shapes, such as `DeepOutput`; without one the
@@ -41,13 +51,19 @@ class AttentiveDecoder(keras.layers.Layer):
         query: "previous" or "current".
         readout_state: Which state the readout reads: "current", s_i (section 3.1), or "previous",
             s_{i-1} (appendix A.2.2).
+        context_cell: A cell, or a list, with the states of `cell`; needs `query="current"`.
+        input_feeding: Whether each step reads the last output beside its input.
         **kwargs: Passed to `keras.layers.Layer`.
 
     Call arguments:
         inputs: `(B, Ty, M)` float tensor, the embedded previous outputs.
-        annotations: `(B, Tx, D)` float tensor.
-        annotations_mask: `(B, Tx)` bool, True = keep, or `None`.
+        annotations: `(B, Tx, D)` float tensor; a list of them for `MultiSourceAttention`.
+        annotations_mask: `(B, Tx)` bool, True = keep, or `None`; likewise a list.
         initial_state: List of the cell's first state tensors, `(B, size)` each; zeros if `None`.
+        inputs_mask: `(B, Ty)` bool: which steps count for the attention's penalty; or `None`.
+        feedback: `(inputs (B, M'), output (B, R)) -> (B, M)`, what each step reads in the place of
+            its row of `inputs`, `(B, Ty, M')` then, given the last output (zeros at first); or
+            `None`.
         return_attention_scores: Whether to return the weights too.
 
     Returns:
@@ -55,7 +71,8 @@ class AttentiveDecoder(keras.layers.Layer):
         weights `(B, Ty, Tx)`, float32.
 
     Raises:
-        ValueError: If `query` or `readout_state` is unknown, or the cell has no `state_size`.
+        ValueError: If `query` or `readout_state` is unknown, a cell has no `state_size`, or the
+            states of `cell`, `context_cell` and `initial_state` do not fit together.
 
     Example:
 
@@ -72,6 +89,8 @@ class AttentiveDecoder(keras.layers.Layer):
         readout=None,
         query: str = "previous",
         readout_state: str = "current",
+        context_cell=None,
+        input_feeding: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -80,18 +99,21 @@ class AttentiveDecoder(keras.layers.Layer):
                 raise ValueError(
                     f'Argument `{name}` must be "previous" or "current". Received: {value!r}'
                 )
-        if isinstance(cell, (list, tuple)):
-            cell = keras.layers.StackedRNNCells(list(cell))
-        if not hasattr(cell, "state_size"):
-            raise ValueError(
-                "Argument `cell` must be a Keras RNN cell (with `state_size`) or a list of them. "
-                f"Received: {cell!r}"
-            )
-        self.cell = cell
+        self.cell = _checked_cell("cell", cell)
         self.attention = attention
         self.readout = readout
         self.query = query
         self.readout_state = readout_state
+        self.context_cell = None
+        if context_cell is not None:
+            self.context_cell = _checked_cell("context_cell", context_cell)
+            sizes = tree.flatten(self.context_cell.state_size)
+            if query != "current" or sizes != self.state_sizes:
+                raise ValueError(
+                    'Argument `context_cell` needs query="current" and the state sizes of `cell`, '
+                    f"{self.state_sizes}. Received: query={query!r} and state sizes {sizes}"
+                )
+        self.input_feeding = input_feeding
         self.supports_masking = True
 
     @property
@@ -107,44 +129,58 @@ class AttentiveDecoder(keras.layers.Layer):
 
     def build(self, inputs_shape, annotations_shape):
         state, inputs, context = self._step_shapes(inputs_shape, annotations_shape)
-        _build(self.attention, state, tuple(annotations_shape))
-        width = inputs[-1] + (context[-1] if self.query == "previous" else 0)
-        _build(self.cell, (inputs[0], width))
+        _build(self.attention, state, annotations_shape)
         if self.readout is not None:
             _build(self.readout, state, inputs, context)
+        self._output_width = self._output_shape(state, inputs, context)[-1]
+        width = inputs[-1]
+        if self.query == "previous":
+            width += context[-1]
+        if self.input_feeding:
+            width += self._output_width
+        _build(self.cell, (inputs[0], width))
+        if self.context_cell is not None:
+            _build(self.context_cell, context)
 
     def _step_shapes(self, inputs_shape, annotations_shape):
         """Shapes of one step's state, inputs and context."""
         batch = inputs_shape[0]
-        context = self.attention.context_width(annotations_shape[-1])
+        several = isinstance(annotations_shape[0], (list, tuple))
+        widths = [shape[-1] for shape in annotations_shape] if several else annotations_shape[-1]
         return (
             (batch, self.state_sizes[self._output_index]),
             (batch, inputs_shape[-1]),
-            (batch, context),
+            (batch, self.attention.context_width(widths)),
         )
 
-    def memory(self, annotations, mask=None):
+    def _output_shape(self, *shapes):
+        return shapes[0] if self.readout is None else self.readout.compute_output_shape(*shapes)
+
+    def memory(self, annotations, mask=None, training=None, steps=1):
         """What `step` attends to; see `Attention.memory`."""
-        return self.attention.memory(annotations, mask=mask)
+        return self.attention.memory(annotations, mask=mask, training=training, steps=steps)
 
     def initial_state(self, memory, cell_state=None):
         """The state before the first step.
 
         Args:
-            memory: The `Memory` of `B` rows.
+            memory: The memory of `B` rows.
             cell_state: List of `(B, size)` tensors, or `None` for zeros.
         """
+        batch = ops.shape(tree.flatten(memory)[0])[0]
         if cell_state is None:
-            batch = ops.shape(memory.values)[0]
             cell_state = [
                 ops.zeros((batch, size), dtype=self.compute_dtype) for size in self.state_sizes
             ]
-        if len(cell_state) != len(self.state_sizes):
+        widths = [state.shape[-1] for state in cell_state]
+        if widths != self.state_sizes:
             raise ValueError(
-                f"Argument `initial_state` must hold {len(self.state_sizes)} tensors, one for each "
-                f"state of the cell. Received: {len(cell_state)}"
+                "Argument `initial_state` must hold a tensor for each state of the cell, of widths "
+                f"{self.state_sizes}. Received: widths {widths}"
             )
-        return DecoderState(tuple(cell_state), self.attention.initial_state(memory))
+        cell_state = tuple(ops.cast(state, self.compute_dtype) for state in cell_state)
+        output = self._zero_output(batch) if self.input_feeding else ()
+        return DecoderState(cell_state, self.attention.initial_state(memory), output)
 
     def step(self, inputs, state, memory, training=None):
         """One step of the decoder.
@@ -152,15 +188,19 @@ class AttentiveDecoder(keras.layers.Layer):
         Args:
             inputs: `(B * G, M)` float tensor; `G` hypotheses may share a row of the memory.
             state: `DecoderState` of `B * G` rows.
-            memory: The `Memory` of `B` rows.
+            memory: The memory of `B` rows.
             training: Whether the call is part of training.
 
         Returns:
             `(output, state, weights)`: `(B * G, R)`, the next `DecoderState`, and `(B * G, Tx)`.
         """
-        with _dropout_masks(self.cell, inputs, training):
+        inputs = ops.cast(inputs, self.compute_dtype)
+        with _dropout_masks(self._cells, inputs, training):
             read, context, weights, state = self._transition(inputs, state, memory, training)
-        return self._read(read, inputs, context), state, weights
+        output = self._read(read, inputs, context)
+        if self.input_feeding:
+            state = state._replace(output=output)
+        return output, state, weights
 
     def call(
         self,
@@ -168,66 +208,108 @@ class AttentiveDecoder(keras.layers.Layer):
         annotations,
         annotations_mask=None,
         initial_state=None,
+        inputs_mask=None,
+        feedback=None,
         return_attention_scores=False,
         training=None,
     ):
-        memory = self.memory(annotations, annotations_mask)
         inputs = ops.cast(inputs, self.compute_dtype)
+        memory = self.memory(annotations, annotations_mask, training, steps=ops.shape(inputs)[1])
         state = self.initial_state(memory, initial_state)
-        # The readout has no recurrence: it runs once over all steps, after the loop.
-        transition = _Transition(self, state, memory, return_attention_scores, training)
-        loop = keras.layers.RNN(transition, return_sequences=True, dtype=transition.emitted_dtype)
-        with _dropout_masks(self.cell, inputs, training):
-            emitted = loop.call(inputs, initial_state=tree.flatten(state))
-        states, contexts, weights = transition.split(emitted)
-        outputs = self._read(states, inputs, contexts)
+        want_weights = return_attention_scores or self.attention.penalized
+        with _dropout_masks(self._cells, inputs, training):
+            if self.input_feeding or feedback is not None:
+                outputs, weights = self._read_inside(
+                    inputs, state, memory, feedback, want_weights, training
+                )
+            else:
+                outputs, weights = self._read_after(inputs, state, memory, want_weights, training)
+        if self.attention.penalized:
+            self.add_loss(self.attention.penalty(weights, inputs_mask))
         return (outputs, weights) if return_attention_scores else outputs
+
+    def _read_after(self, inputs, state, memory, want_weights, training):
+        """The loop without the readout, which has no recurrence and so runs once over all steps."""
+
+        def step(x, state):
+            read, context, weights, state = self._transition(x, state, memory, training)
+            return [read, context, weights] if want_weights else [read, context], state
+
+        states, contexts, *weights = self._loop(step, inputs, state, want_weights)
+        states = ops.cast(states, self.compute_dtype)
+        outputs = self._read(states, inputs, ops.cast(contexts, self.compute_dtype))
+        return outputs, weights[0] if want_weights else None
+
+    def _read_inside(self, inputs, state, memory, feedback, want_weights, training):
+        """The loop with the readout inside, where a step depends on the output before it."""
+        if not self.input_feeding:
+            state = state._replace(output=self._zero_output(ops.shape(inputs)[0]))
+
+        def step(x, state):
+            x = x if feedback is None else feedback(x, state.output)
+            read, context, weights, state = self._transition(x, state, memory, training)
+            output = self._read(read, x, context)
+            state = state._replace(output=output)
+            return [output, weights] if want_weights else [output], state
+
+        outputs, *weights = self._loop(step, inputs, state, want_weights)
+        return ops.cast(outputs, self.compute_dtype), weights[0] if want_weights else None
+
+    def _loop(self, step, inputs, state, want_weights):
+        # What leaves the loop leaves it together; the weights stay float32 under mixed precision.
+        return run_over_time(step, inputs, state, "float32" if want_weights else self.compute_dtype)
 
     def _transition(self, inputs, state, memory, training):
         """Attention and cell; returns the state to read, the context, the weights, the state."""
-        before = state.cell[self._output_index]
+        before, cell = state.cell[self._output_index], state.cell
+        if self.input_feeding:
+            inputs = ops.concatenate([inputs, state.output], -1)
         if self.query == "previous":
             context, weights, attention = self.attention.step(
                 before, memory, state.attention, training=training
             )
-            after, cell = self._move(ops.concatenate([inputs, context], -1), state, training)
+            after, cell = _move(self.cell, ops.concatenate([inputs, context], -1), cell, training)
         else:
-            after, cell = self._move(inputs, state, training)
+            after, cell = _move(self.cell, inputs, cell, training)
             context, weights, attention = self.attention.step(
                 after, memory, state.attention, training=training
             )
+            if self.context_cell is not None:
+                after, cell = _move(self.context_cell, context, cell, training)
         read = before if self.readout_state == "previous" else after
-        return read, context, weights, DecoderState(cell, attention)
-
-    def _move(self, inputs, state, training):
-        sizes = self.cell.state_size
-        packed = tree.pack_sequence_as(
-            sizes if tree.is_nested(sizes) else [sizes], list(state.cell)
-        )
-        output, packed = self.cell(inputs, packed, training=training)
-        return output, tuple(tree.flatten(packed))
+        return read, context, weights, state._replace(cell=cell, attention=attention)
 
     def _read(self, state, inputs, context):
         return state if self.readout is None else self.readout(state, inputs, context)
+
+    def _zero_output(self, batch):
+        return ops.zeros((batch, self._output_width), dtype=self.compute_dtype)
+
+    @property
+    def _cells(self):
+        return [cell for cell in (self.cell, self.context_cell) if cell is not None]
 
     def compute_mask(self, inputs, annotations, *args, **kwargs):
         """Outputs keep the time axis of the inputs; what is padding there is the loss's matter."""
         return None
 
     def compute_output_shape(self, inputs_shape, annotations_shape):
-        shapes = self._step_shapes(inputs_shape, annotations_shape)
-        output = shapes[0] if self.readout is None else self.readout.compute_output_shape(*shapes)
+        output = self._output_shape(*self._step_shapes(inputs_shape, annotations_shape))
         return (*inputs_shape[:-1], output[-1])
 
     def compute_output_spec(
         self, inputs, annotations, *args, return_attention_scores=False, **kwargs
     ):
-        shape = self.compute_output_shape(inputs.shape, annotations.shape)
+        several = isinstance(annotations, (list, tuple))
+        parts = list(annotations) if several else [annotations]
+        shapes = [tuple(part.shape) for part in parts]
+        shape = self.compute_output_shape(inputs.shape, shapes if several else shapes[0])
         outputs = keras.KerasTensor(shape, dtype=self.compute_dtype)
         if not return_attention_scores:
             return outputs
-        shape = (*inputs.shape[:-1], annotations.shape[1])
-        return outputs, keras.KerasTensor(shape, dtype="float32")
+        lengths = [shape[1] for shape in shapes]
+        steps = None if None in lengths else sum(lengths)
+        return outputs, keras.KerasTensor((*inputs.shape[:-1], steps), dtype="float32")
 
     def get_config(self):
         serialize = keras.saving.serialize_keras_object
@@ -238,6 +320,8 @@ class AttentiveDecoder(keras.layers.Layer):
             "readout": serialize(self.readout),
             "query": self.query,
             "readout_state": self.readout_state,
+            "context_cell": serialize(self.context_cell),
+            "input_feeding": self.input_feeding,
         }
 
     @classmethod
@@ -246,9 +330,21 @@ class AttentiveDecoder(keras.layers.Layer):
         config = copy.deepcopy(config)
         parts = {
             name: keras.saving.deserialize_keras_object(config[name])
-            for name in ("cell", "attention", "readout")
+            for name in ("cell", "attention", "readout", "context_cell")
         }
         return cls(**{**config, **parts})
+
+
+def _checked_cell(name, cell):
+    """One cell out of a cell or a list of them."""
+    if isinstance(cell, (list, tuple)):
+        cell = keras.layers.StackedRNNCells(list(cell))
+    if not hasattr(cell, "state_size"):
+        raise ValueError(
+            f"Argument `{name}` must be a Keras RNN cell (with `state_size`) or a list of them. "
+            f"Received: {cell!r}"
+        )
+    return cell
 
 
 def _build(layer, *shapes):
@@ -257,70 +353,46 @@ def _build(layer, *shapes):
         layer.build(*shapes)
 
 
-class _Transition:
-    """The decoder's transition in the form of an RNN cell, for the length of one call.
-
-    `keras.layers.RNN` has the fast, differentiable loop of every backend, but no place for a
-    memory. This object closes over it, so nothing is kept on a layer between calls.
-    """
-
-    def __init__(self, decoder, state, memory, emit_weights, training):
-        self.decoder, self.template, self.memory = decoder, state, memory
-        self.emit_weights, self.training = emit_weights, training
-        self.compute_dtype = decoder.compute_dtype
-        self.emitted_dtype = "float32" if emit_weights else decoder.compute_dtype
-        self.state_size = [tensor.shape[-1] for tensor in tree.flatten(state)]
-        self.widths = []
-
-    def call(self, inputs, states):
-        state = tree.pack_sequence_as(self.template, list(states))
-        read, context, weights, state = self.decoder._transition(
-            inputs, state, self.memory, self.training
-        )
-        self.widths = [read.shape[-1], context.shape[-1]]
-        emitted = [read, context, weights] if self.emit_weights else [read, context]
-        emitted = [ops.cast(part, self.emitted_dtype) for part in emitted]
-        return ops.concatenate(emitted, axis=-1), tree.flatten(state)
-
-    __call__ = call
-
-    def split(self, emitted):
-        """Takes apart what the loop emitted: states, contexts and weights (or None)."""
-        a, b = self.widths[0], sum(self.widths)
-        states, contexts = emitted[..., :a], emitted[..., a:b]
-        weights = emitted[..., b:] if self.emit_weights else None
-        return (
-            ops.cast(states, self.compute_dtype),
-            ops.cast(contexts, self.compute_dtype),
-            weights,
-        )
+def _move(cell, inputs, state, training):
+    """One step of a cell from a flat tuple of states to a flat tuple of states."""
+    sizes = cell.state_size
+    packed = tree.pack_sequence_as(sizes if tree.is_nested(sizes) else [sizes], list(state))
+    output, packed = cell(inputs, packed, training=training)
+    return output, tuple(tree.flatten(packed))
 
 
 @contextmanager
-def _dropout_masks(cell, inputs, training):
+def _dropout_masks(cells, inputs, training):
     """Draws the dropout masks of Keras cells before a training loop, as `keras.layers.RNN` does.
 
     A cell draws its masks at its first step and keeps them; inside a traced loop they would
     belong to the trace.
     """
-    cells = [
+    parts = [
         part
-        for part in getattr(cell, "cells", [cell])
+        for cell in cells
+        for part in _parts(cell)
         if training and (getattr(part, "dropout", 0) or getattr(part, "recurrent_dropout", 0))
     ]
     batch = ops.shape(inputs)[0]
-    _forget_dropout_masks(cells)
-    for part in cells:
+    _forget_dropout_masks(parts)
+    for part in parts:
         units = tree.flatten(part.state_size)[0]
         part.get_dropout_mask(ops.ones((batch, part.kernel.shape[0]), dtype=part.compute_dtype))
         part.get_recurrent_dropout_mask(ops.ones((batch, units), dtype=part.compute_dtype))
     try:
         yield
     finally:
-        _forget_dropout_masks(cells)
+        _forget_dropout_masks(parts)
 
 
-def _forget_dropout_masks(cells):
-    for part in cells:
+def _parts(cell):
+    """The cells inside a stack or a wrapper, down to those that hold weights."""
+    inside = getattr(cell, "cells", None) or ([cell.cell] if hasattr(cell, "cell") else [])
+    return [part for inner in inside for part in _parts(inner)] or [cell]
+
+
+def _forget_dropout_masks(parts):
+    for part in parts:
         part.reset_dropout_mask()
         part.reset_recurrent_dropout_mask()

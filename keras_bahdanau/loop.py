@@ -44,14 +44,15 @@ class _StepCell:
     """A step function in the form that `keras.layers.RNN` asks of a cell."""
 
     def __init__(self, step, state, dtype):
-        self.step, self.template, self.dtype = step, state, dtype
+        self.step, self.template = step, state
+        self.compute_dtype = dtype
         self.state_size = [tensor.shape[-1] for tensor in tree.flatten(state)]
         self.widths = []
 
     def call(self, inputs, states):
         outputs, state = self.step(inputs, tree.pack_sequence_as(self.template, list(states)))
         self.widths = [part.shape[-1] for part in outputs]
-        outputs = [ops.cast(part, self.dtype) for part in outputs]
+        outputs = [ops.cast(part, self.compute_dtype) for part in outputs]
         return ops.concatenate(outputs, axis=-1), tree.flatten(state)
 
     __call__ = call

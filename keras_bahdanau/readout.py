@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_bahdanau.checks import check_positive
+
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class DeepOutput(keras.layers.Layer):
@@ -16,6 +18,8 @@ class DeepOutput(keras.layers.Layer):
     Args:
         units: Width `l` of the output.
         activation: "maxout", or any Keras activation such as "tanh".
+        reads_inputs: Whether `V_o E y_{i-1}` is part of the sum. Without it, and with "tanh", this
+            is the attentional vector `tanh(W_c [s ; c])` of Luong (arXiv 1508.04025, Eq. 5).
         kernel_initializer: Initialiser of the three kernels.
         **kwargs: Passed to `keras.layers.Layer`.
 
@@ -37,25 +41,35 @@ class DeepOutput(keras.layers.Layer):
     (2, 3)
     """
 
-    def __init__(self, units, activation="maxout", kernel_initializer="glorot_uniform", **kwargs):
+    def __init__(
+        self,
+        units: int,
+        activation="maxout",
+        reads_inputs: bool = True,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
         super().__init__(**kwargs)
-        if not isinstance(units, int) or units < 1:
-            raise ValueError(f"Argument `units` must be a positive integer. Received: {units!r}")
+        check_positive(units=units)
         self.units = units
+        self.reads_inputs = reads_inputs
         self.maxout = activation == "maxout"
         self.activation = activation if self.maxout else keras.activations.get(activation)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, state_shape, inputs_shape, context_shape):
         width = self.units * (2 if self.maxout else 1)
-        inputs = state_shape[-1] + inputs_shape[-1] + context_shape[-1]
+        inputs = state_shape[-1] + context_shape[-1]
+        if self.reads_inputs:
+            inputs += inputs_shape[-1]
         self.kernel = self.add_weight(
             shape=(inputs, width), initializer=self.kernel_initializer, name="kernel"
         )
         self.bias = self.add_weight(shape=(width,), initializer="zeros", name="bias")
 
     def call(self, state, inputs, context):
-        hidden = ops.matmul(ops.concatenate([state, inputs, context], -1), self.kernel) + self.bias
+        parts = [state, inputs, context] if self.reads_inputs else [state, context]
+        hidden = ops.matmul(ops.concatenate(parts, -1), self.kernel) + self.bias
         if not self.maxout:
             return self.activation(hidden)
         # Neighbouring pairs, as the paper pairs 2j - 1 with 2j.
@@ -71,5 +85,6 @@ class DeepOutput(keras.layers.Layer):
             "activation": (
                 "maxout" if self.maxout else keras.activations.serialize(self.activation)
             ),
+            "reads_inputs": self.reads_inputs,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }

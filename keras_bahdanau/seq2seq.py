@@ -5,10 +5,12 @@ import numpy as np
 from keras import ops, tree
 
 from keras_bahdanau.bridge import Bridge
+from keras_bahdanau.checks import check_positive
 from keras_bahdanau.compiled import compile_inference
 from keras_bahdanau.data import pad
 from keras_bahdanau.ids import BOS, PAD
 from keras_bahdanau.initializers import fresh
+from keras_bahdanau.losses import AlignmentCrossentropy
 from keras_bahdanau.search import BeamSearch, Generation
 
 # Lengths are padded to multiples of this before generation, so that few shapes are compiled.
@@ -31,12 +33,17 @@ class Seq2Seq(keras.Model):
         dropout: Share dropped from embeddings, annotations and readout in training, in [0, 1).
         tie_embeddings: Whether the output layer is the target embedding, transposed. The
             decoder's output must then be `embedding_dim` wide.
+        scheduled_sampling: A `ScheduledSampling`, for training on the model's own tokens, or
+            `None`. Embeddings of own tokens are not dropped from.
+        guided_alignment: What the `AlignmentCrossentropy` of the attention's weights is multiplied
+            with when it is added to the loss; counts only where inputs hold an "alignment".
         kernel_initializer: Initialiser of embeddings and output layer; `None` for Keras's own.
         **kwargs: Passed to `keras.Model`.
 
     Call arguments:
         inputs: `{"source": (B, Tx) int32, "target": (B, Ty) int32}`, padded at the right with 0;
-            `target` is what came before each output and so starts with `BOS`.
+            `target` is what came before each output and so starts with `BOS`. With "alignment",
+            `(B, Ty, Tx)` float32 reference weights, training is guided by them.
 
     Returns:
         Logits `(B, Ty, V)`.
@@ -66,25 +73,28 @@ class Seq2Seq(keras.Model):
         bridge="backward_first",
         dropout: float = 0.0,
         tie_embeddings: bool = False,
+        scheduled_sampling=None,
+        guided_alignment: float = 1.0,
         kernel_initializer=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        sizes = {
-            "source_vocabulary_size": source_vocabulary_size,
-            "target_vocabulary_size": target_vocabulary_size,
-            "embedding_dim": embedding_dim,
-        }
-        for name, value in sizes.items():
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(
-                    f"Argument `{name}` must be a positive integer. Received: {value!r}"
-                )
+        check_positive(
+            source_vocabulary_size=source_vocabulary_size,
+            target_vocabulary_size=target_vocabulary_size,
+            embedding_dim=embedding_dim,
+        )
+        if guided_alignment < 0:
+            raise ValueError(
+                f"Argument `guided_alignment` must be at least 0. Received: {guided_alignment!r}"
+            )
         self.source_vocabulary_size = source_vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
         self.embedding_dim = embedding_dim
         self.dropout = dropout
         self.tie_embeddings = tie_embeddings
+        self.scheduled_sampling = scheduled_sampling
+        self.guided_alignment = guided_alignment
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.encoder = encoder
         self.decoder = decoder
@@ -146,15 +156,35 @@ class Seq2Seq(keras.Model):
 
     def call(self, inputs, training=None):
         annotations, mask, cell_state = self.encode(inputs["source"], training=training)
-        embedded = self.dropout_layer(self.target_embedding(inputs["target"]), training=training)
+        target = inputs["target"]
+        embedded = self.dropout_layer(self.target_embedding(target), training=training)
+        feedback = None
+        if self.scheduled_sampling is not None and training:
+            choices = self.scheduled_sampling(target, training=True)
+            embedded = ops.concatenate([embedded, ops.cast(choices, embedded.dtype)], axis=-1)
+            feedback = self._own_token
+        guided = "alignment" in inputs
         outputs = self.decoder(
             embedded,
             annotations,
             annotations_mask=mask,
             initial_state=cell_state,
+            inputs_mask=ops.not_equal(target, PAD),
+            feedback=feedback,
+            return_attention_scores=guided,
             training=training,
         )
+        if guided:
+            outputs, weights = outputs
+            guide = AlignmentCrossentropy()(inputs["alignment"], weights)
+            self.add_loss(self.guided_alignment * guide)
         return self._logits(self.dropout_layer(outputs, training=training))
+
+    def _own_token(self, inputs, output):
+        """What a step reads: the true token's embedding, or that of the model's own."""
+        embedded, own, number = inputs[:, :-2], inputs[:, -2:-1], inputs[:, -1]
+        ids = self.scheduled_sampling.pick(self._logits(output), ops.cast(number, "float32"))
+        return ops.where(own > 0, self.target_embedding(ids), embedded)
 
     def encode(self, source, training=None):
         """Annotations `(B, Tx, D)` of `source` `(B, Tx)`, their mask, the cell's first state."""
@@ -208,10 +238,7 @@ class Seq2Seq(keras.Model):
                 only padding or padded elsewhere than at the right, or `max_length < 1`.
         """
         search = BeamSearch() if search is None else search
-        if not isinstance(max_length, int) or max_length < 1:
-            raise ValueError(
-                f"Argument `max_length` must be a positive integer. Received: {max_length!r}"
-            )
+        check_positive(max_length=max_length)
         source = self._checked_source(source)
         if not self.built:
             self.build()
@@ -294,6 +321,8 @@ class Seq2Seq(keras.Model):
             "bridge": serialize(self.bridge),
             "dropout": self.dropout,
             "tie_embeddings": self.tie_embeddings,
+            "scheduled_sampling": serialize(self.scheduled_sampling),
+            "guided_alignment": self.guided_alignment,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }
 
@@ -301,6 +330,6 @@ class Seq2Seq(keras.Model):
     def from_config(cls, config):
         parts = {
             name: keras.saving.deserialize_keras_object(config[name])
-            for name in ("encoder", "decoder", "bridge")
+            for name in ("encoder", "decoder", "bridge", "scheduled_sampling")
         }
         return cls(**{**config, **parts})

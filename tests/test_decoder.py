@@ -421,7 +421,7 @@ def test_first_state_must_have_every_tensor(cell, needed, rng):
     decoder = made(rng, cell)
     inputs, annotations, states = data(rng, decoder)
     for wrong in (states[:-1], [*states, states[0]]):
-        message = f"`initial_state` must hold {needed} tensors.* Received: {len(wrong)}"
+        message = "`initial_state` must hold a tensor for each state of the cell, of widths"
         with pytest.raises(ValueError, match=message):
             decoder(inputs, annotations, initial_state=wrong)
         with pytest.raises(ValueError, match=message):

@@ -24,7 +24,7 @@ FLOORS = [
     {"backend", "checks", "ids", "compiled", "errors", "initializers", "loop"},
     {"coverage", "masking"},
     {"attention"},
-    {"encoder", "readout", "bridge"},
+    {"encoder", "readout", "bridge", "scheduled_sampling"},
     {"decoder"},
     {"search"},
     {"losses", "metrics", "averaging", "callbacks"}

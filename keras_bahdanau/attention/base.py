@@ -87,6 +87,11 @@ class Attention(keras.layers.Layer):
         """
         raise NotImplementedError
 
+    @property
+    def penalized(self):
+        """Whether `penalty` adds something to the loss, a bool."""
+        return False
+
     def penalty(self, weights, query_mask=None):
         """A scalar that training adds to the loss for weights `(B, Tq, Tx)`; `None` for none."""
         return None

@@ -1,0 +1,148 @@
+"""Scheduled sampling: training on the model's own outputs, more of them as training goes on."""
+
+import keras
+from keras import ops
+
+_SCHEDULES = ("constant", "linear", "exponential", "inverse_sigmoid")
+
+
+@keras.saving.register_keras_serializable(package="keras_bahdanau")
+class ScheduledSampling(keras.layers.Layer):
+    """Decides where a decoder in training reads its own last token (arXiv 1506.03099, 2.4).
+
+    In training step `i` (a batch, counted from 0) each place keeps the true last token with
+    probability `e_i` and otherwise gets one that the model predicts itself:
+
+        constant:         e_i = k                            0 <= k <= 1
+        linear:           e_i = max(floor, k - slope i)      0 <= k <= 1
+        exponential:      e_i = max(floor, k^i)              0 < k < 1
+        inverse_sigmoid:  e_i = max(floor, k / (k + exp(i / k)))    k >= 1
+
+    The count is a weight of the layer: it is saved with the model and goes on where it stopped.
+
+    Args:
+        schedule: "constant", "linear", "exponential" or "inverse_sigmoid".
+        k: The constant of the schedule, a float.
+        slope: By how much "linear" falls in a step, a float of at least 0.
+        floor: The least `e_i`, in [0, 1].
+        sample: Whether the model's token is drawn from its distribution; else it is the likeliest.
+        seed: Int, the randomness of the choices, or `None`.
+        **kwargs: Passed to `keras.layers.Layer`.
+
+    Call arguments:
+        ids: `(B, Ty)` int32 tensor, the true last tokens.
+        training: Whether the call is part of training; only then the count moves on.
+
+    Returns:
+        `(B, Ty, 2)` float32 tensor for `pick`: 1 where the model's token is to be read (never at
+        the first place), and a number in [0, 1) to draw that token with.
+
+    Raises:
+        ValueError: If `schedule` is unknown or a number is out of its range.
+
+    Example:
+
+    >>> sampling = ScheduledSampling("inverse_sigmoid", k=100.0)
+    >>> [round(float(sampling.truth(step)), 2) for step in (0, 200, 460, 700)]
+    [0.99, 0.93, 0.5, 0.08]
+    """
+
+    def __init__(
+        self,
+        schedule: str = "inverse_sigmoid",
+        k: float = 1000.0,
+        slope: float = 0.0,
+        floor: float = 0.0,
+        sample: bool = True,
+        seed: int | None = None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if schedule not in _SCHEDULES:
+            raise ValueError(
+                f"Argument `schedule` must be one of {_SCHEDULES}. Received: {schedule!r}"
+            )
+        fits = {
+            "constant": 0 <= k <= 1,
+            "linear": 0 <= k <= 1,
+            "exponential": 0 < k < 1,
+            "inverse_sigmoid": k >= 1,
+        }
+        if not fits[schedule]:
+            raise ValueError(f"Argument `k` is out of the range of {schedule!r}. Received: {k!r}")
+        if slope < 0:
+            raise ValueError(f"Argument `slope` must be at least 0. Received: {slope!r}")
+        if not 0 <= floor <= 1:
+            raise ValueError(f"Argument `floor` must be in [0, 1]. Received: {floor!r}")
+        self.schedule = schedule
+        self.k = k
+        self.slope = slope
+        self.floor = floor
+        self.sample = sample
+        self.seed = seed
+        self._seeds = keras.random.SeedGenerator(seed)
+        self.batches = self.add_weight(
+            shape=(),
+            initializer="zeros",
+            dtype="float32",
+            trainable=False,
+            aggregation="only_first_replica",
+            name="batches",
+        )
+        self.built = True
+
+    def truth(self, step):
+        """Probability `e_i` of the true token in training step `step`, a float or scalar tensor."""
+        step = ops.cast(step, "float32")
+        if self.schedule == "constant":
+            return ops.convert_to_tensor(self.k, "float32")
+        if self.schedule == "linear":
+            share = self.k - self.slope * step
+        elif self.schedule == "exponential":
+            share = ops.power(self.k, step)
+        else:
+            share = ops.sigmoid(ops.log(self.k) - step / self.k)
+        return ops.maximum(share, self.floor)
+
+    def call(self, ids, training=None):
+        batch, steps = ops.shape(ids)[0], ops.shape(ids)[1]
+        if not training:
+            return ops.zeros((batch, steps, 2), dtype="float32")
+        numbers = keras.random.uniform((batch, steps, 2), dtype="float32", seed=self._seeds)
+        own = ops.cast(numbers[..., :1] >= self.truth(self.batches), "float32")
+        first = ops.cast(ops.reshape(ops.arange(steps) > 0, (1, steps, 1)), "float32")
+        self.batches.assign_add(1.0)
+        return ops.concatenate([own * first, numbers[..., 1:]], axis=-1)
+
+    def pick(self, logits, numbers):
+        """The model's own tokens.
+
+        Args:
+            logits: `(B, V)` float tensor of the last step.
+            numbers: `(B,)` float tensor in [0, 1), one for each draw.
+
+        Returns:
+            `(B,)` int32 ids; no gradient flows through them.
+        """
+        logits = ops.stop_gradient(ops.cast(logits, "float32"))
+        if not self.sample:
+            return ops.cast(ops.argmax(logits, axis=-1), "int32")
+        # The id whose share of the line from 0 to 1 the number falls on; rounding may leave the
+        # sum of all shares a little below 1.
+        ends = ops.cumsum(ops.softmax(logits, axis=-1), axis=-1)
+        ids = ops.sum(ops.cast(ends <= ops.expand_dims(numbers, -1), "int32"), axis=-1)
+        return ops.minimum(ids, logits.shape[-1] - 1)
+
+    def compute_output_shape(self, ids_shape):
+        return (*ids_shape, 2)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "schedule": self.schedule,
+            "k": self.k,
+            "slope": self.slope,
+            "floor": self.floor,
+            "sample": self.sample,
+            "seed": self.seed,
+        }
