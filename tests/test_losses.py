@@ -1,11 +1,15 @@
 import keras
 import numpy as np
 import pytest
+from gradients import differentiate
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layer_checks import POLICIES, array, assert_close, dtype_policy
 
-from keras_bahdanau import TokenCrossentropy
+from keras_bahdanau import AlignmentCrossentropy, TokenCrossentropy
 from keras_bahdanau.ids import PAD
+
+MEANS = ["sum_over_batch_size", "mean", "mean_with_sample_weight"]
 
 
 def token_losses(labels, logits, smoothing):
@@ -52,25 +56,82 @@ def test_smoothing_by_hand():
     np.testing.assert_allclose(float(loss), 1.2 * np.log(2), rtol=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(3, 1), (3, 4)])
-def test_sample_weight(rng, shape):
+def test_how_tokens_are_laid_out_changes_nothing(rng):
+    """Twelve tokens as three rows, as one, and as six with a row of padding."""
+    labels, logits = batch(rng, padding=())
+    losses = token_losses(labels, logits, 0.1)
+    for shape in [(3, 4), (1, 12), (6, 2)]:
+        rows, steps = (
+            np.pad(x.reshape(*shape, *x.shape[2:]), [(0, 1)] + [(0, 0)] * (x.ndim - 1))
+            for x in (labels, logits)
+        )
+        loss = TokenCrossentropy(label_smoothing=0.1)(rows, steps)
+        np.testing.assert_allclose(float(loss), losses.mean(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1), (3, 4)])
+@pytest.mark.parametrize("reduction", [*MEANS, "sum", "none"])
+def test_sample_weight(rng, shape, reduction):
     labels, logits = batch(rng)
     weight = rng.uniform(size=shape).astype("float32")
-    expected = (token_losses(labels, logits, 0.0) * weight).sum() / (labels != PAD).sum()
-    loss = TokenCrossentropy()(labels, logits, sample_weight=weight)
+    each = weight[:, None] if weight.ndim == 1 else weight
+    real = labels != PAD
+    weighted = token_losses(labels, logits, 0.0) * each
+    expected = {
+        "sum_over_batch_size": weighted.sum() / real.sum(),
+        "mean": weighted.sum() / real.sum(),
+        "mean_with_sample_weight": weighted.sum() / (real * each).sum(),
+        "sum": weighted.sum(),
+        "none": weighted,
+    }[reduction]
+    loss = TokenCrossentropy(reduction=reduction)(labels, logits, sample_weight=weight)
+    assert_close(loss, expected)
+
+
+@pytest.mark.parametrize("reduction", [*MEANS, "sum", "none", None])
+def test_reductions_are_of_token_losses(rng, reduction):
+    labels, logits = batch(rng)
+    losses = token_losses(labels, logits, 0.1)
+    expected = losses if reduction in ("none", None) else losses.sum()
+    if reduction in MEANS:
+        expected = expected / (labels != PAD).sum()
+    assert_close(TokenCrossentropy(0.1, reduction=reduction)(labels, logits), expected)
+
+
+def test_a_mask_of_keras_does_not_count_padding_twice(rng):
+    labels = rng.integers(1, 5, size=(3, 4))
+    labels[:, 2:] = PAD
+    model = keras.Sequential([keras.layers.Embedding(5, 4, mask_zero=True), keras.layers.Dense(6)])
+    logits = keras.ops.convert_to_numpy(model(labels))
+    model.compile(loss=TokenCrossentropy())
+    expected = token_losses(labels, logits, 0.0).sum() / 6
+    np.testing.assert_allclose(model.evaluate(labels, labels, verbose=0), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_computed_in_single(rng, dtype):
+    labels, logits = batch(rng)
+    rounded = keras.ops.cast(logits, dtype)
+    exact = keras.ops.convert_to_numpy(keras.ops.cast(rounded, "float32"))
+    loss = TokenCrossentropy(label_smoothing=0.1)(labels, rounded)
+    assert keras.backend.standardize_dtype(loss.dtype) == "float32"
+    expected = token_losses(labels, exact, 0.1).sum() / (labels != PAD).sum()
     np.testing.assert_allclose(float(loss), expected, rtol=1e-5)
 
 
-def test_other_reductions_are_of_token_losses(rng):
-    labels, logits = batch(rng)
-    expected = token_losses(labels, logits, 0.1)
-    for reduction, value in {"none": expected, "sum": expected.sum()}.items():
-        loss = TokenCrossentropy(label_smoothing=0.1, reduction=reduction)(labels, logits)
-        loss = keras.ops.convert_to_numpy(loss)
-        np.testing.assert_allclose(loss, value, rtol=1e-5, atol=1e-6)
+def test_ids_are_not_rounded_where_keras_computes_in_half_precision(rng):
+    logits = array(rng, 1, 1, 2100)
+    labels = np.array([[2099]])  # which float16 takes for 2100
+    before = keras.config.floatx()
+    keras.config.set_floatx("float16")
+    try:
+        loss = float(TokenCrossentropy()(labels, logits))
+    finally:
+        keras.config.set_floatx(before)
+    np.testing.assert_allclose(loss, token_losses(labels, logits, 0.0)[0, 0], rtol=1e-5)
 
 
-def test_large_logits_and_half_precision_stay_finite():
+def test_large_logits_stay_finite():
     logits = np.array([[[3e4, -3e4, 0.0], [-3e4, 3e4, 0.0]]], "float16")
     labels = np.array([[1, 1]])
     loss = TokenCrossentropy()(labels, logits)
@@ -93,8 +154,10 @@ def test_a_batch_of_padding_has_no_loss_and_no_gradient(rng):
         np.testing.assert_array_equal(old, new)
 
 
-def test_learns_in_fit(rng):
-    model = classifier()
+@pytest.mark.parametrize("policy", ["float32", *POLICIES])
+def test_learns_in_fit(rng, policy):
+    with dtype_policy(policy):
+        model = classifier()
     inputs = rng.integers(1, 5, size=(32, 3))
     inputs[::2, 2] = PAD
     history = model.fit(inputs, inputs, epochs=4, batch_size=8, verbose=0).history["loss"]
@@ -113,3 +176,122 @@ def test_config_round_trip():
 def test_refuses_smoothing_outside_its_range(smoothing):
     with pytest.raises(ValueError, match="`label_smoothing` must be in"):
         TokenCrossentropy(label_smoothing=smoothing)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 1), (3,)])
+def test_refuses_labels_that_do_not_fit_the_logits(shape):
+    with pytest.raises(ValueError, match=r"`y_pred` must be logits .*Received: y_true of shape"):
+        TokenCrossentropy()(np.ones(shape, "int32"), np.zeros((3, 4, 7)))
+
+
+# --- Guided alignment -----------------------------------------------------------------------------
+
+
+def alignment_losses(reference, weights):
+    """`-sum_j A_ij log a_ij` of each word in float64, zero where a row of `A` is."""
+    losses = np.zeros(reference.shape[:2])
+    for i in np.ndindex(losses.shape):
+        for j in np.flatnonzero(reference[i]):
+            share = reference[i][j] / reference[i].sum()
+            losses[i] -= share * np.log(np.float64(weights[i][j]))
+    return losses
+
+
+def links(rng):
+    """Counts of links, some words without any, and weights that are zero where there is none."""
+    reference = rng.integers(0, 3, size=(3, 4, 5)) * rng.integers(0, 2, size=(3, 4, 5))
+    reference[0, 1] = reference[2] = 0
+    weights = rng.dirichlet(np.ones(5), size=(3, 4))
+    weights[:, :, 3:] = np.where(reference[:, :, 3:] == 0, 0.0, weights[:, :, 3:])
+    return reference, weights.astype("float32")
+
+
+def test_alignment_is_the_mean_over_aligned_words(rng):
+    reference, weights = links(rng)
+    losses, aligned = alignment_losses(reference, weights), reference.any(axis=-1)
+    assert 3 < aligned.sum() < 12 and (weights == 0.0).any()
+    for reduction in MEANS:
+        loss = AlignmentCrossentropy(reduction=reduction)
+        assert_close(loss(reference, weights), losses.sum() / aligned.sum())
+    for reduction, expected in {"sum": losses.sum(), "none": losses, None: losses}.items():
+        assert_close(AlignmentCrossentropy(reduction=reduction)(reference, weights), expected)
+    each = rng.uniform(size=(3, 4)).astype("float32")
+    expected = (losses * each).sum() / aligned.sum()
+    assert_close(AlignmentCrossentropy()(reference, weights, sample_weight=each), expected)
+
+
+class Guided(keras.layers.Layer):
+    """The alignment loss of the softmax of scores, as it stands behind attention."""
+
+    def __init__(self, reference):
+        super().__init__()
+        self.reference = reference
+
+    def call(self, scores):
+        return AlignmentCrossentropy()(self.reference, keras.ops.softmax(scores))
+
+
+def test_gradient_of_alignment_is_that_of_finite_differences(rng):
+    reference, _ = links(rng)
+    scores = array(rng, *reference.shape)
+    layer = Guided(reference)
+    layer.build(scores.shape)
+    _, (gradient,) = differentiate(layer)(scores)
+
+    def squared(scores):
+        weights = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
+        return (alignment_losses(reference, weights).sum() / reference.any(axis=-1).sum()) ** 2
+
+    for place in [(0, 0, 0), (1, 2, 3), (1, 3, 4), (0, 1, 2)]:
+        step = np.zeros(scores.shape)
+        step[place] = 1e-5
+        difference = (squared(scores + step) - squared(scores - step)) / 2e-5
+        np.testing.assert_allclose(gradient[place], difference, rtol=1e-4, atol=1e-6)
+
+
+def test_weights_of_zero_on_a_link_are_dear_but_finite():
+    # exp(-200) is 0 in float32: all weight is where no link is.
+    layer = Guided(np.array([[[1.0, 0.0]]]))
+    layer.build((1, 1, 2))
+    loss, (gradient,) = differentiate(layer)(np.array([[[0.0, 200.0]]], "float32"))
+    assert 50.0 < float(loss) < 100.0
+    assert np.isfinite(gradient).all()
+
+
+def test_small_weights_on_a_link_are_still_learned_from():
+    # softmax minus reference, times twice the loss as `differentiate` squares it.
+    layer = Guided(np.array([[[1.0, 0.0]]]))
+    layer.build((1, 1, 2))
+    loss, (gradient,) = differentiate(layer)(np.array([[[0.0, 40.0]]], "float32"))
+    np.testing.assert_allclose(float(loss), 40.0, rtol=1e-5)
+    assert_close(gradient, [[[-80.0, 80.0]]], 1e-2)
+
+
+def test_nothing_aligned_is_no_loss(rng):
+    _, weights = links(rng)
+    assert float(AlignmentCrossentropy()(np.zeros((3, 4, 5)), weights)) == 0.0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_alignment_in_half_precision_is_computed_in_single(rng, dtype):
+    reference, weights = links(rng)
+    rounded = keras.ops.cast(weights, dtype)
+    exact = keras.ops.convert_to_numpy(keras.ops.cast(rounded, "float32"))
+    loss = AlignmentCrossentropy()(reference, rounded)
+    assert keras.backend.standardize_dtype(loss.dtype) == "float32"
+    expected = alignment_losses(reference, exact).sum() / reference.any(axis=-1).sum()
+    np.testing.assert_allclose(float(loss), expected, rtol=1e-5)
+
+
+def test_alignment_config_round_trip():
+    loss = AlignmentCrossentropy(name="guide", reduction="sum")
+    again = keras.losses.deserialize(keras.losses.serialize(loss))
+    assert type(again) is AlignmentCrossentropy
+    assert again.get_config() == loss.get_config()
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (3, 5, 4)])
+def test_alignment_refuses_shapes_that_differ(rng, shape):
+    _, weights = links(rng)
+    with pytest.raises(ValueError, match=r"must both be \(B, Ty, Tx\).*Received: y_true of shape"):
+        AlignmentCrossentropy()(np.ones(shape), weights)
