@@ -3,9 +3,8 @@
 import keras
 from keras import ops
 
-# Floats of one chunk's hidden layer, (B, chunk, Tx, U), when no chunk size is given. On torch a
-# chunk is made larger than 32 MiB, because glibc keeps smaller blocks and fragments.
-_CHUNK_FLOATS = 2**23 + 2**16 if keras.config.backend() == "torch" else 2**22
+# Floats of one chunk's hidden layer, (B, chunk, Tx, U), when no chunk size is given: 16 MiB.
+_CHUNK_FLOATS = 2**22
 
 
 def additive_scores(query, keys, vectors, chunk_size=None, features=None):
@@ -21,7 +20,7 @@ def additive_scores(query, keys, vectors, chunk_size=None, features=None):
         keys: `(B, Tx, U)` float tensor, projected keys.
         vectors: `(U, H)` float tensor, one column `v_h` for each head.
         chunk_size: Number of queries scored at once; `None` chooses one, about 16 MiB of hidden
-            layer (32 MiB on torch).
+            layer.
         features: `(B, G, Tx, U)` float tensor added inside the tanh, or `None`. What comes with
             features is scored in one piece.
 
@@ -46,12 +45,26 @@ def additive_scores(query, keys, vectors, chunk_size=None, features=None):
         if chunks <= 1:
             return _scores(query, keys, vectors)
         chunk = -(-count // chunks)  # even chunks need the least padding
+    scored = keras.remat(_scores)
+    if keras.config.backend() == "torch":
+        return _in_place(scored, query, keys, vectors, chunk)
     padding = ops.zeros((batch, chunks * chunk - count, width), dtype=query.dtype)
     parts = ops.reshape(ops.concatenate([query, padding], 1), (batch, chunks, chunk, width))
-    scored = keras.remat(_scores)
     scores = ops.map(lambda part: scored(part, keys, vectors), ops.transpose(parts, (1, 0, 2, 3)))
     scores = ops.transpose(scores, (1, 0, 2, 3, 4))  # (B, chunks, chunk, Tx, H)
     return ops.reshape(scores, (batch, chunks * chunk, steps, vectors.shape[-1]))[:, :count]
+
+
+def _in_place(scored, query, keys, vectors, chunk):
+    # `ops.map` on torch is a list of results. The C library's allocator puts each of them into the
+    # room of the hidden layer just freed, where the next one then finds no place: memory grew by the
+    # whole (B, Tq, Tx, U). One result that is written to leaves no such holes.
+    batch, count, _ = query.shape
+    scores = ops.zeros((batch, count, keys.shape[1], vectors.shape[-1]), dtype="float32")
+    for start in range(0, count, chunk):
+        part = scored(query[:, start : start + chunk], keys, vectors)
+        scores = ops.slice_update(scores, (0, start, 0, 0), part)
+    return scores
 
 
 def _scores(query, keys, vectors, features=None):
