@@ -1,8 +1,8 @@
-"""Additive attention with many queries, against `keras.layers.AdditiveAttention`: time and memory.
+"""Many queries of additive attention against `keras.layers.AdditiveAttention`: time and memory.
 
-`BahdanauAttention` and Keras's layer fed through two Dense projections do the same work, forwards and
-backwards, each in a process of its own on every backend; rounds are interleaved. Memory is the peak
-of the process above what it held before the first call, compilation included.
+`BahdanauAttention` and Keras's layer fed through two Dense projections do the same work, forwards
+and backwards, each in a process of its own on every backend; rounds are interleaved. Memory is the
+peak of the process above what it held before the first call, compilation included.
 """
 
 import os

@@ -32,11 +32,9 @@ def masked_softmax(scores, mask=None):
     scores = ops.cast(scores, "float32")
     if mask is None:
         return ops.softmax(scores, axis=-1)
-    scores = ops.where(mask, scores, _MASKED_SCORE)
-    peak = ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
-    weights = ops.exp(scores - peak) * ops.cast(mask, "float32")
-    # The largest kept score adds exp(0) = 1, so only a fully masked row sums to less.
-    return weights / ops.maximum(ops.sum(weights, axis=-1, keepdims=True), 1e-9)
+    weights = ops.softmax(ops.where(mask, scores, _MASKED_SCORE), axis=-1)
+    # Masked places have no weight already, except in a row that has no others.
+    return weights * ops.cast(mask, "float32")
 
 
 def masked_sparsemax(scores, mask=None):
