@@ -10,6 +10,7 @@ from keras_bahdanau.attention import (
     Memory,
     ScoredAttention,
 )
+from keras_bahdanau.averaging import average_checkpoints
 from keras_bahdanau.bridge import Bridge
 from keras_bahdanau.callbacks import RunCheckpoint, TranslationScore
 from keras_bahdanau.corpus import read_alignments
@@ -53,6 +54,7 @@ __all__ = [
     "Tokenizer",
     "TranslationDataset",
     "TranslationScore",
+    "average_checkpoints",
     "coverage_penalty",
     "plot_alignment",
     "read_alignments",

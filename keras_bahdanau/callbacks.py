@@ -54,13 +54,20 @@ class RunCheckpoint(keras.callbacks.Callback):
 
     After each epoch it writes `last.keras` (weights and optimiser), `best.keras` if the
     monitored value is the best so far, and `history.csv`, each to a temporary file first and then
-    renamed: a run killed while writing keeps what it had.
+    renamed: a run killed while writing keeps what it had. With `keep`, also `epoch-01.keras` and so
+    on, for `average_checkpoints`.
 
     Args:
         folder: Where the files go; must exist.
         monitor: Name of the value in the logs that is to grow, such as "val_bleu".
+        keep: How many of the last epochs keep a file of their own; older ones are deleted, and so
+            are those of epochs that a resumed run is yet to repeat. 0 for none, and to leave alone
+            what is there.
         epochs_done: How many epochs the model has behind it; rows of an older `history.csv`
             beyond them are dropped.
+
+    Raises:
+        ValueError: If `keep` is not an int of at least 0, or `monitor` is not in the logs.
 
     Example:
 
@@ -74,8 +81,11 @@ class RunCheckpoint(keras.callbacks.Callback):
     ```
     """
 
-    def __init__(self, folder, monitor="val_bleu", epochs_done=0):
+    def __init__(self, folder, monitor="val_bleu", keep=0, epochs_done=0):
         super().__init__()
+        if not isinstance(keep, int) or keep < 0:
+            raise ValueError(f"Argument `keep` must be an int of at least 0. Received: {keep!r}")
+        self.keep = keep
         self.folder = Path(folder)
         self.monitor = monitor
         self.rows = self._read_history()[:epochs_done]
@@ -104,11 +114,24 @@ class RunCheckpoint(keras.callbacks.Callback):
         fresh = self.folder / "writing.keras"
         self.model.save(fresh)
         if best is None or row[self.monitor] >= self._value(best):
-            shutil.copyfile(fresh, self.folder / "writing.best")
-            os.replace(self.folder / "writing.best", self.folder / "best.keras")
+            self._copy(fresh, "best.keras")
+        if self.keep:
+            self._copy(fresh, f"epoch-{epoch + 1:02d}.keras")
         # In this order a kill between the two leaves a row too many, which a resumed run drops.
         self._write_history()
         os.replace(fresh, self.folder / "last.keras")
+        if self.keep:
+            self._delete_all_but(range(epoch + 2 - self.keep, epoch + 2))
+
+    def _copy(self, fresh, name):
+        shutil.copyfile(fresh, self.folder / "writing.copy")
+        os.replace(self.folder / "writing.copy", self.folder / name)
+
+    def _delete_all_but(self, epochs):
+        for path in self.folder.glob("epoch-*.keras"):
+            number = path.stem.removeprefix("epoch-")
+            if number.isdecimal() and int(number) not in epochs:
+                path.unlink()
 
     def _read_history(self):
         path = self.folder / "history.csv"

@@ -14,6 +14,7 @@ from keras_bahdanau import (
     Tokenizer,
     TranslationDataset,
     TranslationScore,
+    average_checkpoints,
 )
 from keras_bahdanau.evaluation import corpus_scores, translate
 
@@ -145,6 +146,77 @@ def test_the_monitored_value_must_be_in_the_logs(tmp_path):
     with pytest.raises(ValueError, match=r"`monitor` must name .* 'val_bleu'; .*'loss'"):
         checkpoint(tmp_path).on_epoch_end(0, {"loss": 1.0})
     assert not list(tmp_path.iterdir())
+
+
+def epochs_kept(folder):
+    """Number in the name and number in the file of each checkpoint of an epoch."""
+    return {path.name: bias(path) for path in folder.glob("epoch-*.keras")}
+
+
+@pytest.mark.once
+def test_keeps_the_last_epochs(tmp_path):
+    (tmp_path / "epoch-best.keras").touch()  # not its own
+    callback = checkpoint(tmp_path, keep=2)
+    finish_epochs(callback, [3.0])
+    (tmp_path / "epoch-best.keras").unlink()
+    assert epochs_kept(tmp_path) == {"epoch-01.keras": 1}
+    finish_epochs(callback, [8.0, 5.0], first=1)
+    assert epochs_kept(tmp_path) == {"epoch-02.keras": 2, "epoch-03.keras": 3}
+    assert (bias(tmp_path / "last.keras"), bias(tmp_path / "best.keras")) == (3, 2)
+    average_checkpoints(tmp_path.glob("epoch-*.keras"), tmp_path / "average.keras")
+    _, mean = keras.saving.load_model(tmp_path / "average.keras").get_weights()
+    assert mean == (2 + 3) / 2
+    # A run that goes on after the first epoch repeats the second and the third.
+    finish_epochs(checkpoint(tmp_path, keep=2, epochs_done=1), [4.0], first=1)
+    assert epochs_kept(tmp_path) == {"epoch-02.keras": 2}
+    finish_epochs(checkpoint(tmp_path, epochs_done=2), [4.0, 4.0], first=2)
+    assert epochs_kept(tmp_path) == {"epoch-02.keras": 2}
+    assert not list(tmp_path.glob("writing*"))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("keep", [-1, 1.5, None])
+def test_refuses_to_keep_no_number_of_epochs(tmp_path, keep):
+    with pytest.raises(ValueError, match=r"`keep` must be an int of at least 0\. Received: "):
+        RunCheckpoint(tmp_path, keep=keep)
+
+
+SCORES = {"val_bleu": [3.0, 8.0, 5.0, 7.0, 9.0], "val_chrf": [30.0, 40.0, 60.0, 50.0, 50.0]}
+
+
+@pytest.mark.parametrize(("monitor", "best", "last"), [("val_bleu", 2, 4), ("val_chrf", 3, 5)])
+def test_early_stopping_and_model_checkpoint_read_the_scores(
+    tmp_path, monkeypatch, monitor, best, last
+):
+    scores = iter([{"bleu": b, "chrf": c} for b, c in zip(*SCORES.values(), strict=True)])
+    monkeypatch.setattr("keras_bahdanau.callbacks.translate", lambda *_, **__: [])
+    monkeypatch.setattr("keras_bahdanau.callbacks.corpus_scores", lambda *_: next(scores))
+    weights = []
+    model = dense()
+    file = tmp_path / "best.keras"
+    logs = model.fit(
+        np.ones((4, 2)),
+        np.ones((4, 1)),
+        epochs=9,
+        verbose=0,
+        callbacks=[
+            TranslationScore([], [], tokenizer=None),
+            keras.callbacks.EarlyStopping(
+                monitor=monitor, mode="max", patience=2, restore_best_weights=True
+            ),
+            keras.callbacks.ModelCheckpoint(file, monitor=monitor, mode="max", save_best_only=True),
+            keras.callbacks.LambdaCallback(
+                on_epoch_end=lambda *_: weights.append(model.get_weights())
+            ),
+        ],
+    ).history
+    assert {name: logs[name] for name in SCORES} == {
+        name: values[:last] for name, values in SCORES.items()
+    }
+    assert not np.array_equal(weights[best - 1][0], weights[best][0])
+    for found in (model.get_weights(), keras.saving.load_model(file).get_weights()):
+        for value, expected in zip(found, weights[best - 1], strict=True):
+            np.testing.assert_array_equal(value, expected)
 
 
 @functools.cache
