@@ -28,11 +28,14 @@ def token_losses(labels, logits, label_smoothing=0.0):
     """
     check_logits(labels, logits)
     labels, logits = ops.cast(labels, "int32"), ops.cast(logits, "float32")
-    # Softmax and one-hot labels are never written out: the (B, Ty, V) passes are what it costs.
+    # What this costs are its passes over (B, Ty, V): no softmax and no one-hot labels are written
+    # out, and no gradient is taken of the maximum, as `ops.logsumexp` does on torch.
+    peak = ops.stop_gradient(ops.max(logits, axis=-1, keepdims=True))
+    normalizer = ops.log(ops.sum(ops.exp(logits - peak), axis=-1)) + ops.squeeze(peak, -1)
     picked = ops.squeeze(ops.take_along_axis(logits, ops.expand_dims(labels, -1), -1), -1)
     if label_smoothing:
         picked = (1.0 - label_smoothing) * picked + label_smoothing * ops.mean(logits, axis=-1)
-    return ops.logsumexp(logits, axis=-1) - picked
+    return normalizer - picked
 
 
 def per_word(sample_weight, like):
@@ -73,7 +76,8 @@ class _WordLoss(keras.losses.Loss):
         if self.reduction in ("sum_over_batch_size", "mean"):
             places = ops.cast(ops.size(real), "float32")
             weight = weight * (places / ops.maximum(ops.sum(real), 1.0))
-        reduce = _Reduced(reduction=self.reduction, dtype="float32")
+        # Named, as TensorFlow takes no scope that begins with an underscore.
+        reduce = _Reduced(name=self.name, reduction=self.reduction, dtype="float32")
         return reduce(losses, losses, sample_weight=weight)
 
 

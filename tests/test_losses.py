@@ -172,6 +172,37 @@ def test_config_round_trip():
     assert (again.label_smoothing, again.name, again.reduction) == (0.2, "nats", "sum")
 
 
+@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="a function of TensorFlow")
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_in_a_training_step_of_ones_own(rng, jit_compile):
+    import tensorflow as tf
+
+    labels, logits = batch(rng)
+    loss = tf.function(TokenCrossentropy(), jit_compile=jit_compile)(
+        tf.constant(labels), tf.constant(logits)
+    )
+    expected = token_losses(labels, logits, 0.0).sum() / (labels != PAD).sum()
+    np.testing.assert_allclose(float(loss), expected, rtol=1e-5)
+
+
+class Smoothed(keras.layers.Layer):
+    def call(self, logits):
+        return TokenCrossentropy(label_smoothing=0.2)(np.array([[3, PAD, 1]]), logits)
+
+
+def test_gradient_is_softmax_less_labels(rng):
+    """Over the number of tokens, zero at padding; times twice the loss, which is squared."""
+    logits = array(rng, 1, 3, 5) * 4
+    layer = Smoothed()
+    layer.build(logits.shape)
+    loss, (gradient,) = differentiate(layer)(logits)
+    exponentials = np.exp(logits.astype("float64"))
+    labels = 0.8 * np.eye(5)[[3, PAD, 1]] + 0.2 / 5
+    expected = (exponentials / exponentials.sum(axis=-1, keepdims=True) - labels) / 2
+    expected[:, 1] = 0.0
+    np.testing.assert_allclose(gradient, 2 * float(loss) * expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0, 2])
 def test_refuses_smoothing_outside_its_range(smoothing):
     with pytest.raises(ValueError, match="`label_smoothing` must be in"):
