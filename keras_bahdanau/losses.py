@@ -45,6 +45,22 @@ def per_word(sample_weight, like):
     return ops.reshape(weight, (*ops.shape(weight), *[1] * missing)) if missing > 0 else weight
 
 
+def _mean_of_replicas(words):
+    """Mean number of words over the replicas of a `tf.distribute` strategy, if there is one.
+
+    Keras adds up the replicas' losses, each divided by the number of replicas. Divided by this, and
+    not by the words of their own shares of the batch, they add up to the mean over all its words.
+    On JAX a distributed batch is one array and needs nothing.
+    """
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
+
+        replica = tf.distribute.get_replica_context()
+        if replica is not None and replica.num_replicas_in_sync > 1:
+            return replica.all_reduce(tf.distribute.ReduceOp.MEAN, words)
+    return words
+
+
 class _Reduced(keras.losses.Loss):
     """Keras's reduction and nothing else: of losses that are computed already."""
 
@@ -75,7 +91,8 @@ class _WordLoss(keras.losses.Loss):
             weight = weight * per_word(sample_weight, like=real)
         if self.reduction in ("sum_over_batch_size", "mean"):
             places = ops.cast(ops.size(real), "float32")
-            weight = weight * (places / ops.maximum(ops.sum(real), 1.0))
+            words = _mean_of_replicas(ops.sum(real))
+            weight = weight * ops.divide_no_nan(places, words)
         # Named, as TensorFlow takes no scope that begins with an underscore.
         reduce = _Reduced(name=self.name, reduction=self.reduction, dtype="float32")
         return reduce(losses, losses, sample_weight=weight)
