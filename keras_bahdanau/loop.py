@@ -22,7 +22,7 @@ def run_over_time(step, inputs, state, dtype):
         dtype: Dtype of the outputs, which travel together through the loop.
 
     Returns:
-        A list of `(B, T, width)` tensors, one for each output of the step.
+        A list of `(B, T, width)` tensors of `dtype`, one for each output of the step.
 
     Example:
 
@@ -32,27 +32,39 @@ def run_over_time(step, inputs, state, dtype):
     >>> [float(x) for x in sums[0, :, 0]]
     [1.0, 2.0, 3.0]
     """
-    cell = _StepCell(step, state, dtype)
-    loop = keras.layers.RNN(cell, return_sequences=True, dtype=dtype)
+    state = tree.map_structure(ops.convert_to_tensor, state)
+    # Keras carries all of the state in one dtype: the widest, so that none of it is rounded.
+    carried = keras.backend.result_type(dtype, *[part.dtype for part in tree.flatten(state)])
+    cell = _StepCell(step, state, dtype, carried)
+    loop = keras.layers.RNN(cell, return_sequences=True, dtype=carried)
     emitted = loop.call(ops.convert_to_tensor(inputs), initial_state=tree.flatten(state))
     # The last output reaches to the end: its width may be known only when the graph runs.
     ends = [sum(cell.widths[:i]) for i in range(len(cell.widths))] + [None]
-    return [emitted[..., start:end] for start, end in itertools.pairwise(ends)]
+    parts = [emitted[..., start:end] for start, end in itertools.pairwise(ends)]
+    return [_with_width(part, width) for part, width in zip(parts, cell.widths, strict=True)]
+
+
+def _with_width(part, width):
+    # A slice of an axis of unknown length has an unknown length itself on TensorFlow.
+    return part if part.shape[-1] == width else ops.reshape(part, (*ops.shape(part)[:-1], width))
 
 
 class _StepCell:
     """A step function in the form that `keras.layers.RNN` asks of a cell."""
 
-    def __init__(self, step, state, dtype):
-        self.step, self.template = step, state
-        self.compute_dtype = dtype
+    def __init__(self, step, state, dtype, carried):
+        self.step, self.state, self.dtype = step, state, dtype
+        self.compute_dtype = carried
         self.state_size = [tensor.shape[-1] for tensor in tree.flatten(state)]
         self.widths = []
 
     def call(self, inputs, states):
-        outputs, state = self.step(inputs, tree.pack_sequence_as(self.template, list(states)))
+        state = tree.pack_sequence_as(self.state, list(states))
+        state = tree.map_structure(lambda part, of: ops.cast(part, of.dtype), state, self.state)
+        outputs, state = self.step(inputs, state)
         self.widths = [part.shape[-1] for part in outputs]
-        outputs = [ops.cast(part, self.compute_dtype) for part in outputs]
-        return ops.concatenate(outputs, axis=-1), tree.flatten(state)
+        outputs = [ops.cast(part, self.dtype) for part in outputs]
+        state = [ops.cast(part, self.compute_dtype) for part in tree.flatten(state)]
+        return ops.concatenate(outputs, axis=-1), state
 
     __call__ = call

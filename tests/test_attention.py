@@ -290,8 +290,8 @@ def test_units_must_be_a_positive_integer(units):
 
 
 @pytest.mark.parametrize("width", [0, -1, 1.5])
-def test_width_must_be_a_positive_integer_or_none(width):
-    with pytest.raises(ValueError, match=r"`width` must be None or a positive integer. Received"):
+def test_width_must_be_a_positive_integer(width):
+    with pytest.raises(ValueError, match=r"`width` must be a positive integer. Received"):
         FixedContext(width)
 
 

@@ -1,4 +1,4 @@
-"""The additive score, in chunks of queries: the one place where (B, Tq, Tx, U) would arise."""
+"""The additive score, and many of them in chunks: where (B, Tq, Tx, U) would arise."""
 
 import keras
 from keras import ops
@@ -7,22 +7,16 @@ from keras import ops
 _CHUNK_FLOATS = 2**22
 
 
-def additive_scores(query, keys, vectors, chunk_size=None, features=None):
+def additive_scores(query, keys, vectors, features=None):
     """Scores every query against every key with a hidden layer between (A.1.2).
 
         e_ijh = v_h . tanh(q_i + k_j [+ f_ij])
-
-    The hidden layer exists for `chunk_size` queries at a time and is computed again in the backward
-    pass, so that memory grows with `Tq * Tx`, not with `Tq * Tx * U`.
 
     Args:
         query: `(B, G, U)` float tensor, projected queries.
         keys: `(B, Tx, U)` float tensor, projected keys.
         vectors: `(U, H)` float tensor, one column `v_h` for each head.
-        chunk_size: Number of queries scored at once; `None` chooses one, about 16 MiB of hidden
-            layer.
-        features: `(B, G, Tx, U)` float tensor added inside the tanh, or `None`. What comes with
-            features is scored in one piece.
+        features: `(B, G, Tx, U)` float tensor added inside the tanh, or `None`.
 
     Returns:
         `(B, G, Tx, H)` float32 tensor.
@@ -34,18 +28,47 @@ def additive_scores(query, keys, vectors, chunk_size=None, features=None):
     >>> tuple(scores.shape)
     (1, 2, 4, 1)
     """
+    hidden = ops.expand_dims(query, 2) + ops.expand_dims(keys, 1)  # (B, G, Tx, U)
+    hidden = ops.tanh(hidden if features is None else hidden + features)
+    return project(ops.cast(hidden, "float32"), ops.cast(vectors, "float32"))
+
+
+def chunked_scores(query, keys, vectors, chunk_size=None):
+    """`additive_scores` of many queries.
+
+    The hidden layer exists for `chunk_size` queries at a time and is computed again in the backward
+    pass, so that memory grows with `Tq * Tx`, not with `Tq * Tx * U`.
+
+    Args:
+        query: `(B, Tq, U)` float tensor, projected queries.
+        keys: `(B, Tx, U)` float tensor, projected keys.
+        vectors: `(U, H)` float tensor, one column `v_h` for each head.
+        chunk_size: Number of queries scored at once; `None` chooses one, about 16 MiB of hidden
+            layer.
+
+    Returns:
+        `(B, Tq, Tx, H)` float32 tensor.
+
+    Example:
+
+    >>> import numpy as np
+    >>> scores = chunked_scores(np.zeros((1, 5, 3)), np.zeros((1, 4, 3)), np.ones((3, 1)), 2)
+    >>> tuple(scores.shape)
+    (1, 5, 4, 1)
+    """
     query, keys = ops.convert_to_tensor(query), ops.convert_to_tensor(keys)
     vectors = ops.convert_to_tensor(vectors)
     (batch, count, width), steps = ops.shape(query), ops.shape(keys)[1]
-    if features is not None or (isinstance(count, int) and count == 1):
-        return _scores(query, keys, vectors, features)
+    if not all(isinstance(size, int) or ops.is_tensor(size) for size in (batch, count, steps)):
+        # On JAX a size that is neither belongs to a trace that only asks for shapes.
+        return additive_scores(query, keys, vectors)
     chunk = _chunk_size(batch, steps, width) if chunk_size is None else chunk_size
     chunks = -(-count // chunk)
     if isinstance(chunks, int):
         if chunks <= 1:
-            return _scores(query, keys, vectors)
+            return additive_scores(query, keys, vectors)
         chunk = -(-count // chunks)  # even chunks need the least padding
-    scored = keras.remat(_scores)
+    scored = keras.remat(additive_scores)
     if keras.config.backend() == "torch":
         return _in_place(scored, query, keys, vectors, chunk)
     padding = ops.zeros((batch, chunks * chunk - count, width), dtype=query.dtype)
@@ -55,22 +78,34 @@ def additive_scores(query, keys, vectors, chunk_size=None, features=None):
     return ops.reshape(scores, (batch, chunks * chunk, steps, vectors.shape[-1]))[:, :count]
 
 
+def project(inputs, kernel):
+    """`inputs (..., M) @ kernel (M, N)` as one product of two matrices.
+
+    `ops.matmul` on TensorFlow makes one of it too, but with a permutation that XLA no longer
+    knows in the backward pass of a loop.
+
+    Example:
+
+    >>> import numpy as np
+    >>> float(project(np.ones((1, 1, 2)), np.ones((2, 1)))[0, 0, 0])
+    2.0
+    """
+    inputs, kernel = ops.convert_to_tensor(inputs), ops.convert_to_tensor(kernel)
+    *sizes, width = ops.shape(inputs)
+    product = ops.matmul(ops.reshape(inputs, (-1, width)), kernel)
+    return ops.reshape(product, (*sizes, kernel.shape[-1]))
+
+
 def _in_place(scored, query, keys, vectors, chunk):
     # `ops.map` on torch is a list of results. The C library's allocator puts each of them into the
-    # room of the hidden layer just freed, where the next one then finds no place: memory grew by the
-    # whole (B, Tq, Tx, U). One result that is written to leaves no such holes.
+    # room of the hidden layer just freed, where the next one then finds no place: memory grew by
+    # the whole (B, Tq, Tx, U). One result that is written to leaves no such holes.
     batch, count, _ = query.shape
     scores = ops.zeros((batch, count, keys.shape[1], vectors.shape[-1]), dtype="float32")
     for start in range(0, count, chunk):
         part = scored(query[:, start : start + chunk], keys, vectors)
         scores = ops.slice_update(scores, (0, start, 0, 0), part)
     return scores
-
-
-def _scores(query, keys, vectors, features=None):
-    hidden = ops.expand_dims(query, 2) + ops.expand_dims(keys, 1)  # (B, G, Tx, U)
-    hidden = ops.tanh(hidden if features is None else hidden + features)
-    return ops.matmul(ops.cast(hidden, "float32"), ops.cast(vectors, "float32"))
 
 
 def _chunk_size(batch, steps, width):

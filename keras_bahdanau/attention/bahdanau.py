@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.attention.additive import additive_scores
+from keras_bahdanau.attention.additive import additive_scores, chunked_scores, project
 from keras_bahdanau.attention.scored import ScoredAttention
 from keras_bahdanau.checks import check_positive
 from keras_bahdanau.initializers import fresh
@@ -156,10 +156,13 @@ class BahdanauAttention(ScoredAttention):
         values = ops.reshape(values, (batch, steps, self.num_heads, -1))
         return ops.transpose(values, (0, 2, 1, 3))
 
-    def scores(self, query, keys, features=None):
+    def scores(self, query, keys, chunked=False, features=None):
         """`e_ij` of queries `(B, G, N)`, with `features` `(B, G, Tx, U)` added inside the tanh."""
-        projected = ops.matmul(query, self.query_kernel)
-        scores = additive_scores(projected, keys, self._vectors(), self.chunk_size, features)
+        query, vectors = project(query, self.query_kernel), self._vectors()
+        if chunked:
+            scores = chunked_scores(query, keys, vectors, self.chunk_size)
+        else:
+            scores = additive_scores(query, keys, vectors, features)
         if self.num_heads == 1:
             return ops.squeeze(scores, -1)
         return ops.transpose(scores, (0, 3, 1, 2))

@@ -21,6 +21,7 @@ class Memory(NamedTuple):
         dropout: `(B, Tx)` float32 factors on the weights, drawn once for a source in training,
             or `None`.
         noise: `(B, steps, Tx)` float32 noise on the scores, one row for each step, or `None`.
+        fertility: `(B, Tx)` float32, how much attention a place is to get in all, or `None`.
     """
 
     keys: Any
@@ -28,6 +29,7 @@ class Memory(NamedTuple):
     mask: Any = None
     dropout: Any = None
     noise: Any = None
+    fertility: Any = None
 
 
 class Attention(keras.layers.Layer):
@@ -61,6 +63,10 @@ class Attention(keras.layers.Layer):
 
         Returns:
             A `Memory`. Nothing that stood at a masked place is left in it.
+
+        Raises:
+            ValueError: If the layer is not built, or a rank, a width, or the shape or dtype of
+                the mask is not as above.
         """
         raise NotImplementedError
 
@@ -159,6 +165,8 @@ class Attention(keras.layers.Layer):
                 "queries in order. Received: True"
             )
 
+        self._check_width(queries)
+
         def step(query, state):
             context, weights, state = self.step(query, memory, state, training)
             return [context, weights], state
@@ -168,6 +176,11 @@ class Attention(keras.layers.Layer):
 
     def _checked_memory(self, values, key, mask):
         """Annotations, key and mask as tensors in the compute dtype, zero at masked places."""
+        if not self.built:
+            raise ValueError(
+                f"{type(self).__name__} is not built: call the layer once, or its "
+                "`build(query_shape, value_shape)`, before `memory`."
+            )
         values = self._checked_values("values", values, self._value_width)
         mask = checked_mask("mask", mask, values)
         values = zero_masked(values, mask)
@@ -181,23 +194,33 @@ class Attention(keras.layers.Layer):
             )
         return values, zero_masked(key, mask), mask
 
-    def _checked_values(self, name, values, width):
+    def _checked_values(self, name, values, width=None):
+        """A sequence in the compute dtype, of `width` features, or of any number of them."""
         values = ops.convert_to_tensor(values)
-        if len(values.shape) != 3 or values.shape[-1] != width:
+        if len(values.shape) != 3 or width not in (None, values.shape[-1]):
             raise ValueError(
                 f"Argument `{name}` of {type(self).__name__}.memory is expected to be "
-                f"(batch, time, {width}). Received: shape {tuple(values.shape)}"
+                f"(batch, time, {'width' if width is None else width}). "
+                f"Received: shape {tuple(values.shape)}"
             )
         return ops.cast(values, self.compute_dtype)
 
+    def _check_width(self, query):
+        if query.shape[-1] != self._query_width:
+            raise ValueError(
+                f"Argument `query` of {type(self).__name__} is expected to be "
+                f"{self._query_width} wide. Received: shape {tuple(query.shape)}"
+            )
+
     def _grouped(self, query, memory):
         """Queries `(B * G, N)` as `(B, G, N)`, the groups that share a row of the memory."""
-        if len(query.shape) != 2 or query.shape[-1] != self._query_width:
+        query = ops.cast(query, self.compute_dtype)
+        if len(query.shape) != 2:
             raise ValueError(
                 f"Argument `query` of {type(self).__name__}.step is expected to be "
-                f"(batch, {self._query_width}). Received: shape {tuple(query.shape)}"
+                f"(batch, width). Received: shape {tuple(query.shape)}"
             )
-        query = ops.cast(query, self.compute_dtype)
+        self._check_width(query)
         return ops.reshape(query, (ops.shape(memory.values)[0], -1, query.shape[-1]))
 
 

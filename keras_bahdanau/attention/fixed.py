@@ -4,7 +4,8 @@ import keras
 from keras import ops
 
 from keras_bahdanau.attention.base import Attention, Memory
-from keras_bahdanau.masking import last_step, sequence_lengths
+from keras_bahdanau.checks import check_positive
+from keras_bahdanau.masking import checked_mask, last_step, sequence_lengths, zero_masked
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -14,7 +15,8 @@ class FixedContext(Attention):
         c_i = [h_Tx] restricted to its first `width` features
 
     With the forward half of a bidirectional encoder's annotations (`width` = its units),
-    `c_i` is the last forward state, and RNNsearch becomes RNNencdec. Queries are not looked at.
+    `c_i` is the last forward state, and RNNsearch becomes RNNencdec. Queries are not looked at,
+    and may have any width.
 
     Args:
         width: How many leading features of the annotation make the context; `None` for all.
@@ -35,19 +37,9 @@ class FixedContext(Attention):
 
     def __init__(self, width: int | None = None, **kwargs):
         super().__init__(**kwargs)
-        if width is not None and (not isinstance(width, int) or width < 1):
-            raise ValueError(
-                f"Argument `width` must be None or a positive integer. Received: {width!r}"
-            )
+        if width is not None:
+            check_positive(width=width)
         self.width = width
-
-    def build(self, query_shape, value_shape, key_shape=None):
-        super().build(query_shape, value_shape, key_shape)
-        if self.width is not None and value_shape[-1] < self.width:
-            raise ValueError(
-                f"Argument `width` must be at most the width of the annotations, "
-                f"{value_shape[-1]}. Received: {self.width}"
-            )
 
     def context_width(self, value_width):
         """`width`, or all of the annotation."""
@@ -63,7 +55,14 @@ class FixedContext(Attention):
             training: Ignored.
             steps: Ignored.
         """
-        values, _, mask = self._checked_memory(values, None, mask)
+        values = self._checked_values("values", values)
+        if self.width is not None and values.shape[-1] < self.width:
+            raise ValueError(
+                f"Argument `width` must be at most the width of the annotations, "
+                f"{values.shape[-1]}. Received: {self.width}"
+            )
+        mask = checked_mask("mask", mask, values)
+        values = zero_masked(values, mask)
         context = last_step(values, mask)[:, : self.width]
         steps = ops.shape(values)[1]
         if mask is None:

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.attention.additive import additive_scores
+from keras_bahdanau.attention.additive import additive_scores, chunked_scores, project
 from keras_bahdanau.attention.scored import ScoredAttention
 from keras_bahdanau.checks import check_positive
 from keras_bahdanau.initializers import fresh
@@ -119,11 +119,14 @@ class LuongAttention(ScoredAttention):
         """`h_j` for "dot", `W h_j` for "general", `W_h h_j` for "concat"."""
         return key if self.score == "dot" else ops.matmul(key, self.key_kernel)
 
-    def scores(self, query, keys):
+    def scores(self, query, keys, chunked=False):
         """`e_ij` of queries `(B, G, N)`: `(B, G, Tx)` float32."""
         if self.score == "concat":
-            projected = ops.matmul(query, self.query_kernel)
-            scores = additive_scores(projected, keys, self.score_kernel, self.chunk_size)
+            query = project(query, self.query_kernel)
+            if chunked:
+                scores = chunked_scores(query, keys, self.score_kernel, self.chunk_size)
+            else:
+                scores = additive_scores(query, keys, self.score_kernel)
             scores = ops.squeeze(scores, -1)
         else:
             keys = ops.transpose(ops.cast(keys, "float32"), (0, 2, 1))

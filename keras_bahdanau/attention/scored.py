@@ -44,8 +44,17 @@ class ScoredAttention(Attention):
         """Turns annotations `(B, Tx, D)` into what the weights are taken over."""
         return values
 
-    def scores(self, query, keys):
-        """Scores queries `(B, G, N)` against `keys`: `(B, G, Tx)`, or `(B, H, G, Tx)` float32."""
+    def scores(self, query, keys, chunked=False):
+        """Scores queries against keys.
+
+        Args:
+            query: `(B, G, N)` float tensor.
+            keys: What `make_keys` returned.
+            chunked: Whether there may be so many queries that they are better scored in chunks.
+
+        Returns:
+            `(B, G, Tx)` float32 tensor, or `(B, H, G, Tx)` with several heads.
+        """
         raise NotImplementedError
 
     def memory(self, values, key=None, mask=None, training=None, steps=1):
@@ -64,17 +73,13 @@ class ScoredAttention(Attention):
         return (*self._ungrouped(context, weights), state)
 
     def _attend(self, queries, memory, use_causal_mask, training):
-        if queries.shape[-1] != self._query_width:
-            raise ValueError(
-                f"Argument `query` of {type(self).__name__} is expected to be "
-                f"{self._query_width} wide. Received: shape {tuple(queries.shape)}"
-            )
+        self._check_width(queries)
         causal = None
         if use_causal_mask:
             rows = ops.arange(ops.shape(queries)[1], dtype="int32")
             places = ops.arange(ops.shape(memory.values)[-2], dtype="int32")
             causal = ops.expand_dims(places, 0) <= ops.expand_dims(rows, 1)  # (G, Tx)
-        return self._weigh(self.scores(queries, memory.keys), memory, causal)
+        return self._weigh(self.scores(queries, memory.keys, chunked=True), memory, causal)
 
     def _weigh(self, scores, memory, causal=None):
         """Contexts `(B, G, D)` and float32 weights like `scores`."""
@@ -83,16 +88,20 @@ class ScoredAttention(Attention):
         if causal is not None:
             mask = causal if mask is None else ops.logical_and(mask, causal)
         weights = _NORMALIZERS[self.normalizer](scores, mask)
+        return self.average(weights, memory), weights
+
+    def average(self, weights, memory):
+        """The contexts `(B, G, D)` of weights `(B, [H,] G, Tx)`, those of heads side by side."""
+        axes = (1,) if len(weights.shape) == 3 else (1, 2)
         kept = weights
         if memory.dropout is not None:
             kept = weights * ops.expand_dims(memory.dropout, axes)
         context = ops.matmul(ops.cast(kept, memory.values.dtype), memory.values)
-        if len(scores.shape) == 4:
-            shape = ops.shape(context)  # (B, H, G, D / H)
-            context = ops.transpose(context, (0, 2, 1, 3))
-            width = context.shape[-1] * context.shape[-2]
-            context = ops.reshape(context, (shape[0], shape[2], width))
-        return context, weights
+        if len(weights.shape) == 3:
+            return context
+        context = ops.transpose(context, (0, 2, 1, 3))  # (B, G, H, D / H)
+        width = context.shape[-2] * context.shape[-1]
+        return ops.reshape(context, (*ops.shape(context)[:2], width))
 
     def _ungrouped(self, context, weights):
         """Contexts `(B * G, D)` and weights `(B * G, Tx)`, the mean of those of the heads."""
