@@ -19,11 +19,15 @@ class TranslationDataset(keras.utils.PyDataset):
     and small, so that a compiled training step is compiled only for a few. Rows missing from the
     last batch are filled with `PAD` alone: the loss must leave out labels that are `PAD`.
 
-    The order of an epoch is a function of `seed + epoch`. Keras reports the end of an epoch once
-    more before `fit` begins, so the first epoch trained is `epoch + 1`. To continue an interrupted
-    run in the order it would have had, set `epoch` to the number of epochs that are done and call
-    `fit` with `shuffle=False` (as in the first run: Keras by default shuffles the batches once
-    more, by Python's `random`). Leave `steps_per_epoch` unset.
+    With `sort_window`, that many pairs at a time are taken in their shuffled order, sorted and cut
+    into batches, which keep their order (arXiv 1409.0473, appendix B.2). Batch shapes may then
+    differ from epoch to epoch unless `shuffle="once"`.
+
+    The order of an epoch is a function of `seed + epoch`, or of `seed` if shuffled once. Keras
+    reports the end of an epoch once more before `fit` begins, so the first epoch trained is
+    `epoch + 1`. To continue an interrupted run in the order it would have had, set `epoch` to the
+    number of epochs that are done and call `fit` with `shuffle=False` (as in the first run: Keras
+    by default shuffles the batches once more, by Python's `random`). Leave `steps_per_epoch` unset.
 
     Args:
         sources: Source ids, one list of ints for each sentence, `EOS` last, as
@@ -33,12 +37,14 @@ class TranslationDataset(keras.utils.PyDataset):
         bucket: Lengths are padded up to a multiple of this.
         max_length: Longer sentences are cut to this many ids, the last of which stays the last; a
             warning in the log says how many. `None` for no limit.
-        shuffle: Whether pairs and batches are shuffled. Otherwise they come from the longest to the
-            shortest target, save what moves to the front (see `shapes`).
+        shuffle: Whether pairs and batches are shuffled: anew for each epoch, or "once" for the same
+            order in all. Otherwise they come from the longest to the shortest target, save what
+            moves to the front (see `shapes`).
         seed: Non-negative int, the randomness of the order.
         alignments: One list for each pair of (source place, target place), places in `sources` and
             `targets` from 0, as `read_alignments` gives; for a loss of guided alignment
             (`AlignmentCrossentropy`). What `max_length` cuts away is dropped. `None` for none.
+        sort_window: Number of pairs sorted together, a multiple of `batch_size`; `None` for all.
         **kwargs: `workers`, `use_multiprocessing`, `max_queue_size` of `keras.utils.PyDataset`.
 
     Attributes:
@@ -54,7 +60,8 @@ class TranslationDataset(keras.utils.PyDataset):
     Raises:
         ValueError: If there are no pairs, `sources` and `targets` differ in length, a sentence is
             empty or holds anything but positive ints, `batch_size`, `bucket` or `max_length` is
-            too small, or `alignments` name a place that is not there.
+            too small, `shuffle` is unknown, `sort_window` is no multiple of `batch_size`, or
+            `alignments` name a place that is not there.
 
     Example:
 
@@ -71,9 +78,10 @@ class TranslationDataset(keras.utils.PyDataset):
         batch_size: int = 64,
         bucket: int = 8,
         max_length: int | None = 128,
-        shuffle: bool = True,
+        shuffle: bool | str = True,
         seed: int = 0,
         alignments: Sequence[Sequence[tuple[int, int]]] | None = None,
+        sort_window: int | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -89,10 +97,20 @@ class TranslationDataset(keras.utils.PyDataset):
         _at_least("seed", seed, 0)
         if max_length is not None:
             _at_least("max_length", max_length, 2)
+        if shuffle not in (True, False, "once"):
+            raise ValueError(f'`shuffle` must be True, False or "once". Received: {shuffle!r}')
+        if sort_window is not None:
+            _at_least("sort_window", sort_window, batch_size)
+            if sort_window % batch_size:
+                raise ValueError(
+                    f"`sort_window` must be a multiple of `batch_size`, {batch_size}. "
+                    f"Received: sort_window={sort_window}"
+                )
         self.batch_size = batch_size
         self.bucket = bucket
         self.max_length = max_length
         self.shuffle = shuffle
+        self.sort_window = sort_window
         self.seed = seed
         self._sources, self._targets = _checked("sources", sources), _checked("targets", targets)
         self._alignments = None
@@ -154,20 +172,23 @@ class TranslationDataset(keras.utils.PyDataset):
     def _arrange(self):
         """Rows of each batch, and the shape of each, for the present epoch."""
         order = np.arange(len(self._sources))
-        rng = np.random.default_rng(self.seed + self.epoch)
+        rng = np.random.default_rng(self.seed + (0 if self.shuffle == "once" else self.epoch))
         if self.shuffle:
             order = rng.permutation(order)
         tx, ty = self._source_buckets[order], self._target_buckets[order]
         # Longest target first, so that the batch with missing rows is a short one. Sources fall and
         # rise in turn: a batch that reaches into the next target length keeps similar sources.
-        order = order[np.lexsort((np.where(ty // self.bucket % 2, tx, -tx), -ty))]
+        window = np.arange(len(order)) // (self.sort_window or len(order))
+        order = order[np.lexsort((np.where(ty // self.bucket % 2, tx, -tx), -ty, window))]
         starts = np.arange(0, len(order), self.batch_size)
         batches = np.split(order, starts[1:])
         shapes = [
             (int(self._source_buckets[rows].max()), int(self._target_buckets[rows].max()))
             for rows in batches
         ]
-        places = list(rng.permutation(len(batches)) if self.shuffle else range(len(batches)))
+        places = list(range(len(batches)))
+        if self.shuffle and self.sort_window is None:
+            rng.shuffle(places)
         places = _distinct_first(places, [shapes[place] for place in places])
         return [batches[place] for place in places], [shapes[place] for place in places]
 

@@ -113,6 +113,46 @@ def test_without_shuffling_the_order_stays():
     assert widths == sorted(widths, reverse=True)
 
 
+def windows_of(dataset, batches):
+    """The pairs of each run of so many batches, in order."""
+    pairs = pairs_of(dataset)
+    size = batches * dataset.batch_size
+    return [pairs[start : start + size] for start in range(0, len(pairs), size)]
+
+
+def test_windows_are_taken_in_order_and_sorted_alone():
+    # 200 pairs in windows of 48: four whole ones and one of 8 pairs.
+    sources, targets, dataset = make(
+        some_lengths(), batch_size=8, sort_window=48, bucket=1, shuffle=False
+    )
+    pairs = [(tuple(s), tuple(t)) for s, t in zip(sources, targets, strict=True)]
+    windows = windows_of(dataset, batches=6)
+    assert [len(window) for window in windows] == [48, 48, 48, 48, 8]
+    for start, window in zip(range(0, 200, 48), windows, strict=True):
+        assert sorted(window) == sorted(pairs[start : start + 48])
+    for window in windows[1:]:  # two batches of the first stand at its front (see `shapes`)
+        lengths = [len(target) for _, target in window]
+        assert lengths == sorted(lengths, reverse=True)
+
+
+def test_pairs_may_be_shuffled_once():
+    lengths = some_lengths()
+    *_, once = make(lengths, batch_size=8, sort_window=48, shuffle="once", seed=3)
+    first = windows_of(once, batches=6)
+    shapes = once.shapes
+    once.on_epoch_end()
+    assert windows_of(once, batches=6) == first and once.shapes == shapes
+    *_, other = make(lengths, batch_size=8, sort_window=48, shuffle="once", seed=4)
+    *_, unshuffled = make(lengths, batch_size=8, sort_window=48, shuffle=False)
+    for windows in (windows_of(other, batches=6), windows_of(unshuffled, batches=6)):
+        assert sorted(windows[0]) != sorted(first[0])
+        assert {pair for window in windows for pair in window} == set(pairs_of(once))
+    *_, anew = make(lengths, batch_size=8, sort_window=48, seed=3)
+    before = windows_of(anew, batches=6)
+    anew.on_epoch_end()
+    assert sorted(windows_of(anew, batches=6)[0]) != sorted(before[0])
+
+
 def test_similar_lengths_share_a_batch():
     lengths = [(n, n) for n in range(1, 33)] * 8
     *_, dataset = make(lengths, batch_size=16, bucket=8)
@@ -142,6 +182,9 @@ def test_long_sentences_are_cut_and_counted(caplog):
         ({"bucket": 0}, "`bucket`"),
         ({"max_length": 1}, "`max_length`"),
         ({"seed": -1}, "`seed`"),
+        ({"shuffle": "twice"}, "`shuffle` must be True, False or \"once\". Received: 'twice'"),
+        ({"sort_window": 0}, "`sort_window` must be an int of at least 64"),
+        ({"sort_window": 100}, "`sort_window` must be a multiple of `batch_size`, 64.*=100"),
         ({"sources": [[5, EOS], []]}, r"`sources\[1\]` must hold at least one id"),
         ({"targets": [[5.0, EOS], [EOS]]}, r"`targets\[0\]` must be a list of ints"),
         ({"targets": ["ab", [EOS]]}, r"`targets\[0\]` must be a list of ints"),
