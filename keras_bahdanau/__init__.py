@@ -22,6 +22,7 @@ from keras_bahdanau.coverage import coverage_penalty
 from keras_bahdanau.data import TranslationDataset
 from keras_bahdanau.decoder import AttentiveDecoder, DecoderState
 from keras_bahdanau.encoder import BidirectionalEncoder
+from keras_bahdanau.initializers import PerGate
 from keras_bahdanau.losses import AlignmentCrossentropy, TokenCrossentropy
 from keras_bahdanau.metrics import Perplexity, TokenAccuracy
 from keras_bahdanau.readout import DeepOutput
@@ -50,6 +51,7 @@ __all__ = [
     "Memory",
     "MonotonicAttention",
     "MultiSourceAttention",
+    "PerGate",
     "Perplexity",
     "RNNEncoderDecoder",
     "RNNSearch",

@@ -1,0 +1,83 @@
+import keras
+import numpy as np
+import pytest
+from layer_checks import numpy
+
+from keras_bahdanau import PerGate
+from keras_bahdanau.initializers import fresh
+
+N, GATES = 6, 3
+
+
+def matrices(initializer, shape=(N, GATES * N)):
+    return np.split(numpy(initializer(shape)), GATES, axis=-1)
+
+
+@pytest.mark.parametrize("seed", [None, 5, keras.random.SeedGenerator(5)], ids=type)
+def test_each_gate_has_an_orthogonal_matrix_of_its_own(seed):
+    blocks = matrices(PerGate(keras.initializers.Orthogonal(seed=seed), GATES))
+    for block in blocks:
+        np.testing.assert_allclose(block.T @ block, np.eye(N), atol=1e-5)
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        assert np.abs(blocks[a] - blocks[b]).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("initializer", "shape", "expected"),
+    [("ones", (2, 6), [np.ones((2, 2))] * 3), ("identity", (2, 6), [np.eye(2)] * 3)],
+)
+def test_an_initialiser_without_randomness(initializer, shape, expected):
+    np.testing.assert_array_equal(matrices(PerGate(initializer, GATES), shape), expected)
+
+
+def test_scales_are_those_of_one_matrix():
+    # Glorot's limit is sqrt(6 / (rows + columns)), of a gate's 100 columns, not of all 300.
+    kernel = numpy(PerGate("glorot_uniform", GATES)((200, 300)))
+    np.testing.assert_allclose(np.abs(kernel).max(), np.sqrt(6 / (200 + 100)), rtol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_dtype(dtype):
+    kernel = PerGate("random_normal", GATES)((N, 3 * N), dtype=dtype)
+    assert keras.backend.standardize_dtype(kernel.dtype) == dtype
+
+
+def test_the_numbers_are_the_seed_s():
+    one, again, other = (
+        matrices(PerGate(keras.initializers.RandomNormal(seed=seed), GATES)) for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(one, again)
+    # Seeds beside one another share no gate's numbers.
+    assert not np.isin(np.ravel(one), np.ravel(other)).any()
+
+
+def test_fresh_copies_differ():
+    initializer = PerGate("orthogonal", GATES)
+    first, second = matrices(initializer), matrices(fresh(initializer))
+    assert np.abs(np.subtract(first, second)).max() > 0.1
+    assert fresh("zeros") == "zeros"
+
+
+@pytest.mark.parametrize("inner", ["zeros", "orthogonal", keras.initializers.RandomNormal(seed=3)])
+def test_config_round_trip(inner):
+    initializer = PerGate(inner, GATES)
+    again = keras.initializers.get(keras.initializers.serialize(initializer))
+    assert type(again) is PerGate and again.get_config() == initializer.get_config()
+
+
+def test_a_layer_with_it_is_saved(tmp_path):
+    layer = keras.layers.GRU(N, recurrent_initializer=PerGate("orthogonal", GATES))
+    model = keras.Sequential([keras.Input((None, 2)), layer])
+    for block in np.split(numpy(layer.cell.recurrent_kernel), GATES, axis=-1):
+        np.testing.assert_allclose(block.T @ block, np.eye(N), atol=1e-5)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras").layers[0]
+    assert loaded.cell.recurrent_initializer.get_config()["gates"] == GATES
+    np.testing.assert_array_equal(loaded.get_weights()[1], layer.get_weights()[1])
+
+
+def test_errors():
+    with pytest.raises(ValueError, match=r"`gates` must be a positive integer\. Received: 0"):
+        PerGate("zeros", 0)
+    with pytest.raises(ValueError, match=r"`shape` .* multiple of `gates`, 3. Received: \(4, 8\)"):
+        PerGate("zeros", GATES)((4, 8))
