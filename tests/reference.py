@@ -207,3 +207,159 @@ def decode(inputs, state, attend, move, readout, query, readout_state, top=0):
         outputs.append(read if readout is None else readout(read, x, context))
         alignments.append(weights)
     return np.array(outputs), np.array(alignments), state
+
+
+# --- The attention family -------------------------------------------------------------------------
+#
+# Each takes all queries `(Tq, N)` of one source `(Tx, D)` in order and gives contexts `(Tq, D)` and
+# weights `(Tq, Tx)`, or `(H, Tq, Tx)` with several heads. `weights` holds arrays by variable name.
+
+
+def named(layer):
+    """Weights of a layer in float64, by the last part of their path."""
+    values = float64(layer.get_weights())
+    names = [variable.path.split("/")[-1] for variable in layer.weights]
+    return dict(zip(names, values, strict=True))
+
+
+def sparsemax(scores, mask):
+    """The point of the simplex nearest to the scores: bisection for sum max(e - tau, 0) = 1."""
+    weights = np.zeros(len(scores))
+    kept = np.flatnonzero(mask)
+    if kept.size:
+        low, high = np.min(scores[kept]) - 1.0, np.max(scores[kept])
+        for _ in range(200):
+            tau = (low + high) / 2
+            low, high = (tau, high) if np.maximum(scores[kept] - tau, 0).sum() > 1 else (low, tau)
+        weights[kept] = np.maximum(scores[kept] - tau, 0)
+    return weights
+
+
+def head_scores(query, keys, mask, weights, heads=1, features=None):
+    """e_hj = v_h . tanh(W_a s + U_a h_j + f_j + b), `(H, Tx)`; a gain makes v_h g_h v_h / |v_h|."""
+    size = weights["score_kernel"].shape[0] // heads
+    scores = np.zeros((heads, len(keys)))
+    for j in np.flatnonzero(mask):
+        hidden = query @ weights["query_kernel"] + keys[j] @ weights["key_kernel"]
+        hidden += weights.get("bias", 0.0) + (0.0 if features is None else features[j])
+        for h in range(heads):
+            part = slice(h * size, (h + 1) * size)
+            v = weights["score_kernel"][part, 0]
+            if "gain" in weights:
+                v = weights["gain"][h] * v / np.sqrt((v**2).sum())
+            scores[h, j] = v @ np.tanh(hidden[part])
+    return scores
+
+
+def head_contexts(alignments, values, weights):
+    """Each head's expectation over its own features of W_v h_j, side by side."""
+    if len(alignments) == 1:
+        return expectation(alignments[0], values)
+    projected = np.split(values @ weights["value_kernel"], len(alignments), axis=1)
+    return np.concatenate([expectation(a, v) for a, v in zip(alignments, projected, strict=True)])
+
+
+def bahdanau(weights, queries, values, mask, keys=None, heads=1, normalizer=masked_softmax):
+    """All queries at once, with heads, weight normalisation and either normaliser."""
+    values = np.where(mask[:, None], values, 0.0)
+    keys = values if keys is None else keys
+    contexts, alignments = [], []
+    for query in queries:
+        scores = head_scores(query, keys, mask, weights, heads)
+        alignments.append([normalizer(row, mask) for row in scores])
+        contexts.append(head_contexts(alignments[-1], values, weights))
+    alignments = np.array(alignments).transpose(1, 0, 2)
+    return np.array(contexts), alignments[0] if heads == 1 else alignments
+
+
+def luong_scores(query, keys, mask, weights, score, scale=1.0):
+    """arXiv 1508.04025, section 3.1: dot, general and concat."""
+    scores = np.zeros(len(keys))
+    for j in np.flatnonzero(mask):
+        if score == "dot":
+            scores[j] = query @ keys[j]
+        elif score == "general":
+            scores[j] = query @ (keys[j] @ weights["key_kernel"])
+        else:
+            hidden = query @ weights["query_kernel"] + keys[j] @ weights["key_kernel"]
+            scores[j] = weights["score_kernel"][:, 0] @ np.tanh(hidden)
+    return scores * weights.get("scale", scale)
+
+
+def luong(weights, queries, values, mask, score, scale=1.0):
+    alignments = np.array(
+        [
+            masked_softmax(luong_scores(q, values, mask, weights, score, scale), mask)
+            for q in queries
+        ]
+    )
+    return np.array([expectation(a, values) for a in alignments]), alignments
+
+
+def convolve_places(signal, kernel):
+    """`(Tx, C)` and `(K, C, F)` to `(Tx, F)`; the place itself is at index (K - 1) // 2."""
+    size, places = len(kernel), len(signal)
+    found = np.zeros((places, kernel.shape[2]))
+    for j in range(places):
+        for k in range(size):
+            at = j + k - (size - 1) // 2
+            if 0 <= at < places:
+                found[j] += signal[at] @ kernel[k]
+    return found
+
+
+def location(weights, queries, values, mask, heads=1):
+    """arXiv 1506.07503, Eq. 8 and 9, over the last weights, and their sum if filters take both."""
+    last = total = np.zeros(len(values))
+    contexts, alignments = [], []
+    for query in queries:
+        signal = np.stack([last, total], 1)[:, : weights["location_filters"].shape[1]]
+        features = convolve_places(signal, weights["location_filters"]) @ weights["location_kernel"]
+        scores = head_scores(query, values, mask, weights, heads, features)
+        parts = [masked_softmax(row, mask) for row in scores]
+        last = np.mean(parts, axis=0)
+        total = total + last
+        contexts.append(head_contexts(parts, np.where(mask[:, None], values, 0.0), weights))
+        alignments.append(last)
+    return np.array(contexts), np.array(alignments)
+
+
+def coverage(weights, queries, values, mask, fertility=None):
+    """arXiv 1704.04368, Eq. 10-13; with a fertility also arXiv 1601.04811, section 3.1.1."""
+    covered = np.zeros(len(values))
+    contexts, alignments = [], []
+    for query in queries:
+        features = np.outer(covered, weights["coverage_kernel"][0])
+        scores = head_scores(query, values, mask, weights, 1, features)[0]
+        alignment = masked_softmax(scores, mask)
+        for j in np.flatnonzero(mask):
+            share = 1.0
+            if fertility is not None:
+                share = fertility * sigmoid(values[j] @ weights["fertility_kernel"][:, 0])
+            covered[j] += alignment[j] / share
+        contexts.append(expectation(alignment, values))
+        alignments.append(alignment)
+    return np.array(contexts), np.array(alignments)
+
+
+def expected_choice(choose, before):
+    """arXiv 1704.00784, Eq. 9: each place to start from walks right and leaves what it chooses."""
+    alignment = np.zeros(len(choose))
+    for start, mass in enumerate(before):
+        for j in range(start, len(choose)):
+            alignment[j] += mass * choose[j]
+            mass = mass * (1.0 - choose[j])
+    return alignment
+
+
+def monotonic(weights, queries, values, mask, scores, hard=False):
+    """Expected alignments, or Algorithm 1; `scores` is `(query, keys, mask, weights) -> (Tx,)`."""
+    alignment = np.eye(1, len(values))[0]
+    contexts, alignments = [], []
+    for query in queries:
+        choose = sigmoid(scores(query, values, mask, weights) + weights["score_bias"]) * mask
+        choose = (choose > 0.5).astype(float) if hard else choose
+        alignment = expected_choice(choose, alignment)
+        contexts.append(expectation(alignment, values))
+        alignments.append(alignment)
+    return np.array(contexts), np.array(alignments)

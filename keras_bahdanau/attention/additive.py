@@ -57,8 +57,9 @@ def chunked_scores(query, keys, vectors, chunk_size=None):
     (1, 5, 4, 1)
     """
     query, keys = ops.convert_to_tensor(query), ops.convert_to_tensor(keys)
-    vectors = ops.convert_to_tensor(vectors)
     (batch, count, width), steps = ops.shape(query), ops.shape(keys)[1]
+    # A tensor of its own: TensorFlow counts the gradient twice where a variable is recomputed with.
+    vectors = ops.reshape(vectors, (width, -1))
     if not all(isinstance(size, int) or ops.is_tensor(size) for size in (batch, count, steps)):
         # On JAX a size that is neither belongs to a trace that only asks for shapes.
         return additive_scores(query, keys, vectors)

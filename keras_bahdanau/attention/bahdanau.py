@@ -48,7 +48,8 @@ class BahdanauAttention(ScoredAttention):
         `(B, H, Tq, Tx)` weights; `step` gives their mean over the heads.
 
     Raises:
-        ValueError: If a number is out of its range or `num_heads` divides no width.
+        ValueError: If a number is out of its range, `num_heads` does not divide a width, or
+            `normalize` comes with a `score_initializer` of zeros.
 
     Example:
 
@@ -94,6 +95,11 @@ class BahdanauAttention(ScoredAttention):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.score_initializer = keras.initializers.get(score_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
+        if normalize and isinstance(self.score_initializer, keras.initializers.Zeros):
+            raise ValueError(
+                "Argument `score_initializer` must not be zeros with `normalize`, because v / |v| "
+                f"has no value there. Received: {score_initializer!r}"
+            )
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.score_regularizer = keras.regularizers.get(score_regularizer)
         self.bias_regularizer = keras.regularizers.get(bias_regularizer)
@@ -153,7 +159,8 @@ class BahdanauAttention(ScoredAttention):
             return values
         batch, steps = ops.shape(values)[:2]
         values = ops.matmul(values, self.value_kernel)
-        values = ops.reshape(values, (batch, steps, self.num_heads, -1))
+        width = self._value_width // self.num_heads
+        values = ops.reshape(values, (batch, steps, self.num_heads, width))
         return ops.transpose(values, (0, 2, 1, 3))
 
     def scores(self, query, keys, chunked=False, features=None):

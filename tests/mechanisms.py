@@ -1,0 +1,121 @@
+"""The table of attention mechanisms with their references, for the tests that hold for all."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import reference
+from layer_checks import array, randomize, right_mask
+
+from keras_bahdanau import (
+    Attention,
+    BahdanauAttention,
+    CoverageAttention,
+    FixedContext,
+    LocationSensitiveAttention,
+    LuongAttention,
+    MonotonicAttention,
+)
+
+# Widths all differ, so that no axis can stand for another, but where heads must divide them.
+B, TQ, TX, N, D, U = 3, 2, 5, 4, 6, 8
+LENGTHS = [5, 2, 0]
+MASK = right_mask(LENGTHS, TX)
+
+
+class Mechanism(NamedTuple):
+    """How to make a mechanism, and its equations for all queries of one source."""
+
+    make: Callable[[], Attention]
+    attend: Callable  # (weights, queries (Tq, N), values (Tx, D), mask (Tx,)) -> contexts, weights
+    width: int = D
+
+
+def fixed(weights, queries, values, mask, width=None):
+    context, alignment = reference.fixed_context(values, mask, width)
+    return np.array([context] * len(queries)), np.array([alignment] * len(queries))
+
+
+def additive(*of):
+    return reference.head_scores(*of)[0]
+
+
+def general(*of):
+    return reference.luong_scores(*of, score="general")
+
+
+MECHANISMS = {
+    "bahdanau": Mechanism(lambda: BahdanauAttention(U), reference.bahdanau),
+    "bahdanau_bias": Mechanism(lambda: BahdanauAttention(U, use_bias=True), reference.bahdanau),
+    "bahdanau_normalized": Mechanism(
+        lambda: BahdanauAttention(U, normalize=True), reference.bahdanau
+    ),
+    "bahdanau_heads": Mechanism(
+        lambda: BahdanauAttention(U, num_heads=2),
+        lambda *of: reference.bahdanau(*of, heads=2),
+    ),
+    "bahdanau_heads_normalized": Mechanism(
+        lambda: BahdanauAttention(U, num_heads=2, normalize=True),
+        lambda *of: reference.bahdanau(*of, heads=2),
+    ),
+    "bahdanau_sparsemax": Mechanism(
+        lambda: BahdanauAttention(U, normalizer="sparsemax"),
+        lambda *of: reference.bahdanau(*of, normalizer=reference.sparsemax),
+    ),
+    "bahdanau_chunks": Mechanism(lambda: BahdanauAttention(U, chunk_size=1), reference.bahdanau),
+    "luong_general": Mechanism(
+        lambda: LuongAttention("general"), lambda *of: reference.luong(*of, score="general")
+    ),
+    "luong_concat": Mechanism(
+        lambda: LuongAttention("concat", units=U, scale="learned", chunk_size=1),
+        lambda *of: reference.luong(*of, score="concat"),
+    ),
+    "location": Mechanism(
+        lambda: LocationSensitiveAttention(U, filters=3, kernel_size=3), reference.location
+    ),
+    "location_last": Mechanism(
+        lambda: LocationSensitiveAttention(U, filters=3, kernel_size=4, cumulative=False),
+        reference.location,
+    ),
+    "location_heads": Mechanism(
+        lambda: LocationSensitiveAttention(U, filters=3, kernel_size=3, num_heads=2),
+        lambda *of: reference.location(*of, heads=2),
+    ),
+    "coverage": Mechanism(lambda: CoverageAttention(U), reference.coverage),
+    "coverage_fertility": Mechanism(
+        lambda: CoverageAttention(U, fertility=2.0),
+        lambda *of: reference.coverage(*of, fertility=2.0),
+    ),
+    "monotonic": Mechanism(
+        lambda: MonotonicAttention(BahdanauAttention(U), score_bias=-1.0, mode="soft"),
+        lambda *of: reference.monotonic(*of, additive),
+    ),
+    "monotonic_hard": Mechanism(
+        lambda: MonotonicAttention(LuongAttention()),
+        lambda *of: reference.monotonic(*of, general, hard=True),
+    ),
+    "fixed": Mechanism(FixedContext, fixed),
+    "fixed_narrow": Mechanism(
+        lambda: FixedContext(width=2), lambda *of: fixed(*of, width=2), width=2
+    ),
+}
+
+
+def made(name, rng):
+    """The mechanism, built, with random weights."""
+    attention = MECHANISMS[name].make()
+    attention.build((B, TQ, N), (B, TX, D))
+    return randomize(attention, rng)
+
+
+def asked(rng, queries=TQ):
+    """Random queries and values."""
+    return array(rng, B, queries, N), array(rng, B, TX, D)
+
+
+def expected_call(name, weights, query, values, mask):
+    """Contexts `(B, Tq, D)` and weights `(B, [H,] Tq, Tx)` in float64."""
+    attend = MECHANISMS[name].attend
+    of = [np.asarray(part, "float64") for part in (query, values)]
+    found = [attend(weights, q, v, m) for q, v, m in zip(*of, mask, strict=True)]
+    return tuple(np.array(part) for part in zip(*found, strict=True))
