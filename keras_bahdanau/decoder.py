@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import keras
-from keras import ops, tree
+from keras import ops
 
-from keras_bahdanau.loop import run_over_time
+from keras_bahdanau.loop import flatten, pack, run_over_time
 
 
 class DecoderState(NamedTuple):
@@ -107,7 +107,7 @@ class AttentiveDecoder(keras.layers.Layer):
         self.context_cell = None
         if context_cell is not None:
             self.context_cell = _checked_cell("context_cell", context_cell)
-            sizes = tree.flatten(self.context_cell.state_size)
+            sizes = flatten(self.context_cell.state_size)
             if query != "current" or sizes != self.state_sizes:
                 raise ValueError(
                     'Argument `context_cell` needs query="current" and the state sizes of `cell`, '
@@ -119,13 +119,13 @@ class AttentiveDecoder(keras.layers.Layer):
     @property
     def state_sizes(self):
         """Width of each of the cell's state tensors, as a flat list."""
-        return tree.flatten(self.cell.state_size)
+        return flatten(self.cell.state_size)
 
     @property
     def _output_index(self):
         """Which state tensor is the output: the first one of the topmost cell."""
         top = self.cell.cells[-1] if hasattr(self.cell, "cells") else self.cell
-        return len(self.state_sizes) - len(tree.flatten(top.state_size))
+        return len(self.state_sizes) - len(flatten(top.state_size))
 
     def build(self, inputs_shape, annotations_shape):
         state, inputs, context = self._step_shapes(inputs_shape, annotations_shape)
@@ -167,7 +167,7 @@ class AttentiveDecoder(keras.layers.Layer):
             memory: The memory of `B` rows.
             cell_state: List of `(B, size)` tensors, or `None` for zeros.
         """
-        batch = ops.shape(tree.flatten(memory)[0])[0]
+        batch = ops.shape(flatten(memory)[0])[0]
         if cell_state is None:
             cell_state = [
                 ops.zeros((batch, size), dtype=self.compute_dtype) for size in self.state_sizes
@@ -356,9 +356,9 @@ def _build(layer, *shapes):
 def _move(cell, inputs, state, training):
     """One step of a cell from a flat tuple of states to a flat tuple of states."""
     sizes = cell.state_size
-    packed = tree.pack_sequence_as(sizes if tree.is_nested(sizes) else [sizes], list(state))
-    output, packed = cell(inputs, packed, training=training)
-    return output, tuple(tree.flatten(packed))
+    nested = isinstance(sizes, (tuple, list))
+    output, state = cell(inputs, pack(sizes if nested else [sizes], state), training=training)
+    return output, tuple(flatten(state))
 
 
 @contextmanager
@@ -377,7 +377,7 @@ def _dropout_masks(cells, inputs, training):
     batch = ops.shape(inputs)[0]
     _forget_dropout_masks(parts)
     for part in parts:
-        units = tree.flatten(part.state_size)[0]
+        units = flatten(part.state_size)[0]
         part.get_dropout_mask(ops.ones((batch, part.kernel.shape[0]), dtype=part.compute_dtype))
         part.get_recurrent_dropout_mask(ops.ones((batch, units), dtype=part.compute_dtype))
     try:

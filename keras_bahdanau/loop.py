@@ -34,10 +34,10 @@ def run_over_time(step, inputs, state, dtype):
     """
     state = tree.map_structure(ops.convert_to_tensor, state)
     # Keras carries all of the state in one dtype: the widest, so that none of it is rounded.
-    carried = keras.backend.result_type(dtype, *[part.dtype for part in tree.flatten(state)])
+    carried = keras.backend.result_type(dtype, *[part.dtype for part in flatten(state)])
     cell = _StepCell(step, state, dtype, carried)
     loop = keras.layers.RNN(cell, return_sequences=True, dtype=carried)
-    emitted = loop.call(ops.convert_to_tensor(inputs), initial_state=tree.flatten(state))
+    emitted = loop.call(ops.convert_to_tensor(inputs), initial_state=flatten(state))
     # The last output reaches to the end: its width may be known only when the graph runs.
     ends = [sum(cell.widths[:i]) for i in range(len(cell.widths))] + [None]
     parts = [emitted[..., start:end] for start, end in itertools.pairwise(ends)]
@@ -55,16 +55,53 @@ class _StepCell:
     def __init__(self, step, state, dtype, carried):
         self.step, self.state, self.dtype = step, state, dtype
         self.compute_dtype = carried
-        self.state_size = [tensor.shape[-1] for tensor in tree.flatten(state)]
+        self.dtypes = [part.dtype for part in flatten(state)]
+        self.mixed = any(keras.backend.standardize_dtype(part) != carried for part in self.dtypes)
+        self.state_size = [part.shape[-1] for part in flatten(state)]
         self.widths = []
 
     def call(self, inputs, states):
-        state = tree.pack_sequence_as(self.state, list(states))
-        state = tree.map_structure(lambda part, of: ops.cast(part, of.dtype), state, self.state)
-        outputs, state = self.step(inputs, state)
+        if self.mixed:
+            states = [ops.cast(part, of) for part, of in zip(states, self.dtypes, strict=True)]
+        outputs, state = self.step(inputs, pack(self.state, states))
+        state = flatten(state)
+        if self.mixed:
+            state = [ops.cast(part, self.compute_dtype) for part in state]
         self.widths = [part.shape[-1] for part in outputs]
         outputs = [ops.cast(part, self.dtype) for part in outputs]
-        state = [ops.cast(part, self.compute_dtype) for part in tree.flatten(state)]
         return ops.concatenate(outputs, axis=-1), state
 
     __call__ = call
+
+
+def flatten(state):
+    """The tensors of a nest of tuples and lists, in order.
+
+    `keras.tree` takes any structure, and in a loop on torch more time than the products of a step.
+
+    Example:
+
+    >>> flatten((1, [2, ()], 3))
+    [1, 2, 3]
+    """
+    if not isinstance(state, (tuple, list)):
+        return [state]
+    return [tensor for part in state for tensor in flatten(part)]
+
+
+def pack(template, tensors):
+    """The nest `template`, of tuples and lists, with one of `tensors` in each of its places.
+
+    Example:
+
+    >>> pack((0, [0, ()], 0), [1, 2, 3])
+    (1, [2, ()], 3)
+    """
+    return _pack(template, iter(tensors))
+
+
+def _pack(template, tensors):
+    if not isinstance(template, (tuple, list)):
+        return next(tensors)
+    parts = [_pack(part, tensors) for part in template]
+    return type(template)(*parts) if hasattr(template, "_fields") else type(template)(parts)
