@@ -12,9 +12,8 @@ from layer_checks import (
     assert_config_round_trip,
     numpy,
     randomize,
-    right_mask,
 )
-from mechanisms import LENGTHS, MASK, TX, B, D, N, U, asked
+from mechanisms import MASK, TX, B, D, N, U, asked
 
 from keras_bahdanau import BahdanauAttention
 from keras_bahdanau.attention import additive
@@ -69,9 +68,8 @@ def test_bias_acts_inside_the_tanh(rng):
     # With U_a = W_a = 0 every score is v . tanh(b).
     attention = made(rng, use_bias=True)
     weights = reference.named(attention)
-    attention.set_weights(
-        [w if w.ndim == 1 or w.shape[1] == 1 else w * 0 for w in weights.values()]
-    )
+    attention.query_kernel.assign(0 * weights["query_kernel"])
+    attention.key_kernel.assign(0 * weights["key_kernel"])
     query, values = asked(rng)
     scores = attention.scores(query, attention.make_keys(values))
     expected = np.tanh(weights["bias"]) @ weights["score_kernel"][:, 0]
@@ -122,10 +120,9 @@ def test_a_query_sees_no_place_after_its_own(options, rng):
     actual = attention(query, values, value_mask=MASK, **arguments)
     heads = options.get("num_heads", 1)
     assert_close(actual, by_source(attention, query, values, masks, heads=heads))
-    whole = attention(query, values, **arguments)
-    values[:, -1], query[:, -1] = np.nan, 0.0
-    assert_close(attention(query, values, use_causal_mask=False)[:0], whole[0][:0])
-    np.testing.assert_array_equal(numpy(whole[1])[..., 0, 1:], 0.0)
+    masks = np.broadcast_to(np.tril(np.ones((TX, TX), bool)), masks.shape)
+    actual = attention(query, values, **arguments)
+    assert_close(actual, by_source(attention, query, values, masks, heads=heads))
 
 
 # --- Chunks ---------------------------------------------------------------------------------------
@@ -163,11 +160,10 @@ def test_the_hidden_layer_is_never_larger_than_its_bound(rng, monkeypatch):
     seen = []
     tanh = ops.tanh
     monkeypatch.setattr(additive.ops, "tanh", lambda x: seen.append(tuple(x.shape)) or tanh(x))
-    monkeypatch.setattr(additive, "_CHUNK_FLOATS", 2 * TX * U * B)  # room for two queries
-    attention, query = made(rng), array(rng, B, 7, N)
-    actual = attention(query, asked(rng)[1])
-    assert actual.shape[1] == 7
-    assert seen and all(shape[1] == 2 for shape in seen)
+    places = 11  # as nowhere else: what was traced before is not traced again
+    monkeypatch.setattr(additive, "_CHUNK_FLOATS", 2 * places * U * B)  # room for two queries
+    assert made(rng)(array(rng, B, 7, N), array(rng, B, places, D)).shape[1] == 7
+    assert max(shape[1] for shape in seen) == 2
 
 
 # --- Dropout --------------------------------------------------------------------------------------
@@ -294,4 +290,3 @@ def test_weights_sum_to_one_in_any_precision(normalizer, policy, rng):
     _, weights = attention(query, values, value_mask=MASK, return_attention_scores=True)
     assert_close(numpy(weights).sum(-1), np.repeat([[1.0], [1.0], [0.0]], 2, 1), 1e-6)
     assert_close(numpy(weights)[1, :, 2:], np.zeros((2, TX - 2)), 0)
-    assert right_mask(LENGTHS, TX).sum() == sum(LENGTHS)
