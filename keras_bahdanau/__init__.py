@@ -17,18 +17,21 @@ from keras_bahdanau.attention import (
 from keras_bahdanau.averaging import average_checkpoints
 from keras_bahdanau.bridge import Bridge
 from keras_bahdanau.callbacks import RunCheckpoint, TranslationScore
+from keras_bahdanau.cells import LayerNormGRUCell, LayerNormLSTMCell, ResidualCell
 from keras_bahdanau.corpus import read_alignments
 from keras_bahdanau.coverage import coverage_penalty
 from keras_bahdanau.data import TranslationDataset
 from keras_bahdanau.decoder import AttentiveDecoder, DecoderState
 from keras_bahdanau.encoder import BidirectionalEncoder
+from keras_bahdanau.ensemble import Ensemble
+from keras_bahdanau.generation import Scores
 from keras_bahdanau.initializers import PerGate
 from keras_bahdanau.losses import AlignmentCrossentropy, TokenCrossentropy
 from keras_bahdanau.metrics import Perplexity, TokenAccuracy
 from keras_bahdanau.readout import DeepOutput
 from keras_bahdanau.rnn_search import RNNEncoderDecoder, RNNSearch
 from keras_bahdanau.scheduled_sampling import ScheduledSampling
-from keras_bahdanau.search import BeamSearch, Generation, GreedySearch
+from keras_bahdanau.search import BeamSearch, Generation, GreedySearch, Sampling, Search
 from keras_bahdanau.seq2seq import Seq2Seq
 from keras_bahdanau.text import Tokenizer
 
@@ -43,9 +46,12 @@ __all__ = [
     "CoverageAttention",
     "DecoderState",
     "DeepOutput",
+    "Ensemble",
     "FixedContext",
     "Generation",
     "GreedySearch",
+    "LayerNormGRUCell",
+    "LayerNormLSTMCell",
     "LocationSensitiveAttention",
     "LuongAttention",
     "Memory",
@@ -55,9 +61,13 @@ __all__ = [
     "Perplexity",
     "RNNEncoderDecoder",
     "RNNSearch",
+    "ResidualCell",
     "RunCheckpoint",
+    "Sampling",
     "ScheduledSampling",
     "ScoredAttention",
+    "Scores",
+    "Search",
     "Seq2Seq",
     "TokenAccuracy",
     "TokenCrossentropy",

@@ -4,43 +4,54 @@ import keras
 
 
 def compile_inference(model, function):
-    """Compiles `function(source)` that reads the weights of `model`.
+    """Compiles a function of arrays that reads the weights of `model`.
 
-    TensorFlow traces it once for every batch and length; JAX compiles it once for each shape and
-    gets the weights as arguments; torch runs it as it is, without gradients.
+    TensorFlow traces it once for every shape that arrays of these ranks and dtypes can have; JAX
+    compiles it once for each shape and gets the weights as arguments; torch runs it as it is,
+    without gradients.
 
     Args:
         model: The `keras.Model` whose variables `function` reads.
-        function: Takes an int32 `(B, Tx)` tensor, returns a structure of tensors.
+        function: Takes tensors, returns a structure of tensors.
 
     Returns:
-        A function of an int32 `(B, Tx)` array.
+        A function of NumPy arrays.
     """
     backend = keras.config.backend()
     if backend == "tensorflow":
-        import tensorflow as tf
-
-        # Without autograph, which reads source files again while it traces: `keras.ops` needs none.
-        return tf.function(
-            function,
-            input_signature=[tf.TensorSpec((None, None), tf.int32)],
-            autograph=False,
-        )
+        return _for_tensorflow(function)
     if backend == "jax":
         import jax
 
-        def stateless(values, source):
+        def stateless(values, *arrays):
             with keras.StatelessScope(state_mapping=zip(model.variables, values, strict=True)):
-                return function(source)
+                return function(*arrays)
 
         compiled = jax.jit(stateless)
-        return lambda source: compiled([v.value for v in model.variables], source)
+        return lambda *arrays: compiled([v.value for v in model.variables], *arrays)
     if backend == "torch":
         import torch
 
-        def without_gradients(source):
+        def without_gradients(*arrays):
             with torch.no_grad():
-                return function(keras.ops.convert_to_tensor(source))
+                return function(*[keras.ops.convert_to_tensor(array) for array in arrays])
 
         return without_gradients
     raise ValueError(f"Backend {backend!r} is not supported: use tensorflow, jax or torch.")
+
+
+def _for_tensorflow(function):
+    import tensorflow as tf
+
+    traced = {}
+
+    def run(*arrays):
+        kinds = tuple((array.ndim, array.dtype.name) for array in arrays)
+        if kinds not in traced:
+            specs = [tf.TensorSpec([None] * rank, dtype) for rank, dtype in kinds]
+            # Without autograph, which reads source files again while it traces: `keras.ops` needs
+            # none.
+            traced[kinds] = tf.function(function, input_signature=specs, autograph=False)
+        return traced[kinds](*arrays)
+
+    return run

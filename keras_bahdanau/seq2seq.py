@@ -1,24 +1,18 @@
 """The sequence-to-sequence model: embeddings, encoder, attentive decoder, generation."""
 
 import keras
-import numpy as np
-from keras import ops, tree
+from keras import ops
 
 from keras_bahdanau.bridge import Bridge
 from keras_bahdanau.checks import check_positive
-from keras_bahdanau.compiled import compile_inference
-from keras_bahdanau.data import pad
-from keras_bahdanau.ids import BOS, PAD
+from keras_bahdanau.generation import Generator
+from keras_bahdanau.ids import PAD
 from keras_bahdanau.initializers import fresh
 from keras_bahdanau.losses import AlignmentCrossentropy
-from keras_bahdanau.search import BeamSearch, Generation
-
-# Lengths are padded to multiples of this before generation, so that few shapes are compiled.
-_LENGTH_BUCKET = 8
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
-class Seq2Seq(keras.Model):
+class Seq2Seq(Generator, keras.Model):
     """Embeds, encodes and decodes with attention; trains with `fit`, searches with `generate`.
 
     Args:
@@ -194,19 +188,8 @@ class Seq2Seq(keras.Model):
         cell_state = self.bridge(annotations, mask=mask)
         return self.dropout_layer(annotations, training=training), mask, cell_state
 
-    def search(self, source, search, max_length):
-        """The whole of generation as one function of tensors: encoder, search and decoder steps.
-
-        `generate` compiles it and the exporters trace it.
-
-        Args:
-            source: `(B, Tx)` int32 tensor.
-            search: A `BeamSearch` or `GreedySearch`.
-            max_length: Number of tokens after which hypotheses are cut, an int.
-
-        Returns:
-            A `Generation` of tensors.
-        """
+    def start(self, source):
+        """One step of the decoder over the encoded source; see `Generator.start`."""
         annotations, mask, cell_state = self.encode(source)
         memory = self.decoder.memory(annotations, mask)
 
@@ -216,80 +199,7 @@ class Seq2Seq(keras.Model):
             )
             return self._logits(outputs), state, weights
 
-        batch, length = ops.shape(source)[0], ops.shape(source)[1]
-        start = ops.full((batch,), BOS, dtype="int32")
-        state = self.decoder.initial_state(memory, cell_state)
-        return search(step, state, start, memory_length=length, max_length=max_length)
-
-    def generate(self, source, search=None, max_length=100):
-        """Finds the best outputs for a batch of sources.
-
-        Args:
-            source: `(B, Tx)` int array padded at the right with 0, or a list of lists of ids.
-            search: A `BeamSearch` or `GreedySearch`; `BeamSearch()` if `None`.
-            max_length: Number of tokens after which a hypothesis is cut.
-
-        Returns:
-            A `Generation` of NumPy arrays: tokens `(B, K, T)`, scores `(B, K)`, lengths `(B, K)`,
-            alignments `(B, K, T, Tx)`, where `T` is the longest length found.
-
-        Raises:
-            ValueError: If there is no sentence, an id is outside the vocabulary, a source is
-                only padding or padded elsewhere than at the right, or `max_length < 1`.
-        """
-        search = BeamSearch() if search is None else search
-        check_positive(max_length=max_length)
-        source = self._checked_source(source)
-        if not self.built:
-            self.build()
-        key = (search, max_length)
-        if key not in self._compiled_searches:
-            self._compiled_searches[key] = compile_inference(
-                self, lambda ids: self.search(ids, search, max_length)
-            )
-        steps = source.shape[1]
-        padded = pad(source.tolist(), bucket=_LENGTH_BUCKET)
-        found = tree.map_structure(ops.convert_to_numpy, self._compiled_searches[key](padded))
-        longest = int(found.lengths.max())
-        return Generation(
-            tokens=found.tokens[:, :, :longest],
-            scores=found.scores,
-            lengths=found.lengths,
-            alignments=found.alignments[:, :, :longest, :steps],
-        )
-
-    def _checked_source(self, source):
-        if isinstance(source, (list, tuple)):
-            if all(np.ndim(ids) == 1 for ids in source):
-                width = max(map(len, source), default=0)
-                source = [[*ids, *[PAD] * (width - len(ids))] for ids in source]
-            source = np.asarray(source)  # which keeps what is no int32 for the checks below
-        source = ops.convert_to_numpy(source)
-        if source.ndim != 2 or 0 in source.shape:
-            raise ValueError(
-                "Argument `source` must be (batch, time) with at least one sentence of at least "
-                f"one id. Received: shape {source.shape}"
-            )
-        if not np.issubdtype(source.dtype, np.integer):
-            raise ValueError(f"Argument `source` must hold integers. Received: {source.dtype}")
-        outside = source[(source < 0) | (source >= self.source_vocabulary_size)]
-        if outside.size:
-            raise ValueError(
-                f"Argument `source` must hold ids in [0, {self.source_vocabulary_size}). "
-                f"Received: {int(outside[0])}"
-            )
-        empty = np.flatnonzero((source == PAD).all(axis=1))
-        if empty.size:
-            raise ValueError(
-                f"Argument `source` must hold no sentence of only padding. Received: row {empty[0]}"
-            )
-        gaps = np.argwhere((source[:, :-1] == PAD) & (source[:, 1:] != PAD))
-        if gaps.size:
-            raise ValueError(
-                f"Argument `source` must be padded ({PAD}) at the right only. "
-                f"Received: row {gaps[0, 0]}, {source[gaps[0, 0]]}"
-            )
-        return source.astype("int32")
+        return step, self.decoder.initial_state(memory, cell_state), mask
 
     def _logits(self, outputs):
         if self.output_layer is None:

@@ -29,7 +29,8 @@ class Copier:
         self.calls.append((source.shape, search, max_length))
         tokens = np.stack([source, np.full_like(source, 88)], axis=1)[:, :, :max_length]
         lengths = (tokens != PAD).sum(axis=-1)
-        return Generation(tokens, np.zeros(tokens.shape[:2]), lengths, None)
+        nothing = np.zeros(tokens.shape[:2])
+        return Generation(tokens, nothing, lengths, None, nothing, None)
 
 
 TEXTS = ["short", "", "the longest of them all", "x", "   ", "twin a", "twin b", "\t", "last"]

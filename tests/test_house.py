@@ -21,7 +21,7 @@ EXPORT = ROOT / "export" / "keras_bahdanau_export"
 
 # From the ground up. A module imports from its own floor and the floors below it, never in circles.
 FLOORS = [
-    {"backend", "checks", "ids", "compiled", "errors", "initializers", "loop"},
+    {"backend", "cells", "checks", "ids", "compiled", "errors", "initializers", "loop"},
     {"coverage", "masking"},
     {"attention"},
     {"encoder", "readout", "bridge", "scheduled_sampling"},
@@ -29,7 +29,8 @@ FLOORS = [
     {"search"},
     {"losses", "metrics", "averaging", "callbacks"}
     | {"corpus", "evaluation", "text", "data", "alignment"},
-    {"seq2seq"},
+    {"generation"},
+    {"seq2seq", "ensemble"},
     {"rnn_search"},
     {""},  # keras_bahdanau/__init__.py
 ]

@@ -271,7 +271,7 @@ def test_spells_words(search, max_length):
     )
     state = (ops.convert_to_tensor(words), ops.zeros((4,), dtype="int32"))
     found = search(spell, state, ops.full((4,), BOS, dtype="int32"), 12, max_length)
-    tokens, _, lengths, alignments = tree.map_structure(ops.convert_to_numpy, tuple(found))
+    tokens, _, lengths, alignments, *_ = tree.map_structure(ops.convert_to_numpy, tuple(found))
     for b, word in enumerate(WORDS):
         expected = (word + "\3")[:max_length]
         assert "".join(LETTERS[t] for t in tokens[b, 0]) == expected.ljust(max_length, "\0")
@@ -296,7 +296,7 @@ def test_stops_when_all_have_ended():
 
 @pytest.mark.parametrize("size", [0, -1, 2.0, "3", None])
 def test_refuses_a_beam_of_no_size(size):
-    with pytest.raises(ValueError, match="`size` must be a positive integer"):
+    with pytest.raises(ValueError, match="`size` must be an int of at least 1"):
         BeamSearch(size)
 
 

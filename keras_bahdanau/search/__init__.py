@@ -1,0 +1,7 @@
+"""Search for outputs over any step function: greedy, beam and sampling."""
+
+from keras_bahdanau.search.base import Generation, Search
+from keras_bahdanau.search.beam import BeamSearch, GreedySearch
+from keras_bahdanau.search.sampling import Sampling
+
+__all__ = ["BeamSearch", "Generation", "GreedySearch", "Sampling", "Search"]
