@@ -363,3 +363,52 @@ def monotonic(weights, queries, values, mask, scores, hard=False):
         contexts.append(expectation(alignment, values))
         alignments.append(alignment)
     return np.array(contexts), np.array(alignments)
+
+
+# --- Cells: layer normalisation (arXiv 1607.06450) ------------------------------------------------
+
+
+def layer_norm(x, gain, bias, epsilon):
+    """LN(a; gain, b), Eq. 4 of the paper, with epsilon in the variance."""
+    mean = x.sum() / len(x)
+    variance = ((x - mean) ** 2).sum() / len(x)
+    return gain * (x - mean) / np.sqrt(variance + epsilon) + bias
+
+
+def layer_norm_gru_step(x, state, weights, reset_after, epsilon, mask=1.0):
+    """Eq. 22-24 with Keras's gates z, r, g, where z weighs the old state; `weights` by name.
+
+    The `mask` is that of dropout from state to state.
+    """
+    (h,) = state
+    n = len(h)
+    bias = weights.get("bias", np.zeros(3 * n))
+    input_bias, state_bias = bias if bias.ndim == 2 else (bias, np.zeros(3 * n))
+    gates, new = slice(2 * n), slice(2 * n, 3 * n)
+
+    def from_input(part):
+        product = x @ weights["kernel"][:, part]
+        return layer_norm(product, weights["input_gain"][part], input_bias[part], epsilon)
+
+    def from_state(h, part):
+        product = h @ weights["recurrent_kernel"][:, part]
+        return layer_norm(product, weights["recurrent_gain"][part], state_bias[part], epsilon)
+
+    z, r = np.split(sigmoid(from_input(gates) + from_state(h * mask, gates)), 2)
+    recurrent = r * from_state(h * mask, new) if reset_after else from_state(r * h * mask, new)
+    return [z * h + (1.0 - z) * np.tanh(from_input(new) + recurrent)]
+
+
+def layer_norm_lstm_step(x, state, weights, epsilon, mask=1.0):
+    """Eq. 20-22 with Keras's gates i, f, g, o; `weights` by name."""
+    h, c = state
+    n = len(h)
+    gates = weights.get("bias", np.zeros(4 * n))
+    gates = gates + layer_norm(x @ weights["kernel"], weights["input_gain"], 0.0, epsilon)
+    gates = gates + layer_norm(
+        (h * mask) @ weights["recurrent_kernel"], weights["recurrent_gain"], 0.0, epsilon
+    )
+    i, f, g, o = np.split(gates, 4)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    normalized = layer_norm(c, weights["cell_gain"], weights.get("cell_bias", 0.0), epsilon)
+    return [sigmoid(o) * np.tanh(normalized), c]

@@ -1,0 +1,248 @@
+"""Recurrent cells that Keras does not offer: residual ones, and ones with layer normalisation.
+
+Variational dropout needs no cell of its own: the `dropout` and `recurrent_dropout` of Keras's
+cells, and of those here, draw one mask for a whole sequence (Gal and Ghahramani, arXiv 1512.05287).
+"""
+
+import keras
+from keras import ops, tree
+
+
+@keras.saving.register_keras_serializable(package="keras_bahdanau")
+class ResidualCell(keras.layers.StackedRNNCells):
+    """Adds a cell's input to its output (Wu et al. 2016, arXiv 1609.08144, Eq. 6).
+
+        o_i = x_i + cell(x_i, s_{i-1})
+
+    The state stays that of the cell inside: the sum goes up to what reads the output, not on to the
+    next step. It is a stack of one cell, whose states it nests in a list as Keras's stacks do.
+
+    Args:
+        cell: A Keras RNN cell whose output is as wide as its input.
+        **kwargs: Passed to `keras.layers.Layer`.
+
+    Attributes:
+        cell: The cell inside.
+
+    Call arguments:
+        inputs: `(B, N)` float tensor.
+        states: List of one, the states of `cell`.
+        training: Whether the call is part of training.
+
+    Returns:
+        `(output, states)`: `(B, N)`, and the next states.
+
+    Raises:
+        ValueError: If `cell` has no `state_size`, or, when built, its output is not as wide as its
+            input.
+
+    Example:
+
+    >>> import numpy as np
+    >>> cells = [keras.layers.GRUCell(4), ResidualCell(keras.layers.GRUCell(4))]
+    >>> tuple(keras.layers.RNN(cells)(np.ones((2, 5, 3))).shape)
+    (2, 4)
+    """
+
+    def __init__(self, cell, **kwargs):
+        if not hasattr(cell, "state_size"):
+            raise ValueError(
+                f"Argument `cell` must be a Keras RNN cell (with `state_size`). Received: {cell!r}"
+            )
+        super().__init__([cell], **kwargs)
+
+    @property
+    def cell(self):
+        return self.cells[0]
+
+    def build(self, input_shape):
+        if input_shape[-1] != self.output_size:
+            raise ValueError(
+                "Argument `cell` must have an output as wide as its input, of width "
+                f"{input_shape[-1]}. Received: an output of width {self.output_size}"
+            )
+        super().build(input_shape)
+
+    def call(self, inputs, states, training=False):
+        output, after = super().call(inputs, states, training=training)
+        # Keras takes the states of a single cell out of their list.
+        return inputs + output, tree.pack_sequence_as(states, tree.flatten(after))
+
+    def get_config(self):
+        config = super().get_config()
+        (config["cell"],) = config.pop("cells")
+        return config
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**{**config, "cell": keras.saving.deserialize_keras_object(config["cell"])})
+
+
+@keras.saving.register_keras_serializable(package="keras_bahdanau")
+class LayerNormGRUCell(keras.layers.GRUCell):
+    """A gated recurrent unit with layer normalisation (arXiv 1607.06450, Eq. 22-24).
+
+        LN(a; gain, b) = gain * (a - mean(a)) / sqrt(var(a) + epsilon) + b
+        (z, r) = sigma(LN([W_z ; W_r] x) + LN([U_z ; U_r] h))
+        g      = tanh(LN(W x) + r * LN(U h))                    or LN(U (r * h)), reset_after=False
+        h'     = z * h + (1 - z) * g                            Keras's z weighs the old state
+
+    Both gates are normalised together, the candidate by itself; the cell's biases are those of
+    `LN`. Under mixed precision means and variances are float32.
+
+    Args:
+        units: Width `n` of the state.
+        epsilon: What is added to the variance.
+        **kwargs: Passed to `keras.layers.GRUCell`. `dropout` and `recurrent_dropout` draw one mask
+            each for a sequence, which all gates share.
+
+    Call arguments:
+        inputs: `(B, M)` float tensor.
+        states: List of the state, `(B, n)`.
+        training: Whether the call is part of training.
+
+    Returns:
+        `(output, states)`: `(B, n)`, and a list of it.
+
+    Raises:
+        ValueError: If `units` is not positive.
+
+    Example:
+
+    >>> import numpy as np
+    >>> layer = keras.layers.RNN(LayerNormGRUCell(4, recurrent_dropout=0.1))
+    >>> tuple(layer(np.ones((2, 5, 3))).shape)
+    (2, 4)
+    """
+
+    def __init__(self, units: int, epsilon: float = 1e-5, **kwargs):
+        super().__init__(units, **kwargs)
+        self.epsilon = epsilon
+        self.dropout_mask_count = None  # one for all gates
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        self.input_gain = _add_gain(self, "input_gain", 3 * self.units)
+        self.recurrent_gain = _add_gain(self, "recurrent_gain", 3 * self.units)
+
+    def call(self, inputs, states, training=False):
+        h = states[0] if tree.is_nested(states) else states
+        inputs, dropped = _dropped(self, inputs, h, training)
+        input_bias, recurrent_bias = self.bias, None
+        if self.use_bias and self.reset_after:
+            input_bias, recurrent_bias = self.bias[0], self.bias[1]
+        gates, new = slice(2 * self.units), slice(2 * self.units, None)
+        kernel, product = self.recurrent_kernel, ops.matmul(inputs, self.kernel)
+        x_gates = self._norm(product[:, gates], self.input_gain, input_bias, gates)
+        x_new = self._norm(product[:, new], self.input_gain, input_bias, new)
+        if self.reset_after:
+            product = ops.matmul(dropped, kernel)
+            h_gates = self._norm(product[:, gates], self.recurrent_gain, recurrent_bias, gates)
+            h_new = self._norm(product[:, new], self.recurrent_gain, recurrent_bias, new)
+            z, r = ops.split(self.recurrent_activation(x_gates + h_gates), 2, axis=-1)
+            h_new = r * h_new
+        else:
+            product = ops.matmul(dropped, kernel[:, gates])
+            h_gates = self._norm(product, self.recurrent_gain, recurrent_bias, gates)
+            z, r = ops.split(self.recurrent_activation(x_gates + h_gates), 2, axis=-1)
+            product = ops.matmul(r * dropped, kernel[:, new])
+            h_new = self._norm(product, self.recurrent_gain, recurrent_bias, new)
+        h = z * h + (1 - z) * self.activation(x_new + h_new)
+        return h, [h] if tree.is_nested(states) else h
+
+    def _norm(self, product, gain, bias, part):
+        """Normalises one part of the columns."""
+        bias = None if bias is None else bias[part]
+        return _normalized(product, gain[part], bias, self.epsilon)
+
+    def get_config(self):
+        return {**super().get_config(), "epsilon": self.epsilon}
+
+
+@keras.saving.register_keras_serializable(package="keras_bahdanau")
+class LayerNormLSTMCell(keras.layers.LSTMCell):
+    """Long short-term memory with layer normalisation (arXiv 1607.06450, Eq. 20-22).
+
+        LN(a; gain, b) = gain * (a - mean(a)) / sqrt(var(a) + epsilon) + b
+        (i, f, g, o) = LN(W x) + LN(U h) + b
+        c' = sigma(f) * c + sigma(i) * tanh(g)
+        h' = sigma(o) * tanh(LN(c'))
+
+    The four gates are normalised together. The cell state that goes on to the next step is not
+    normalised. Under mixed precision means and variances are float32.
+
+    Args:
+        units: Width `n` of the state.
+        epsilon: What is added to the variance.
+        **kwargs: Passed to `keras.layers.LSTMCell`. `dropout` and `recurrent_dropout` draw one mask
+            each for a sequence, which all gates share.
+
+    Call arguments:
+        inputs: `(B, M)` float tensor.
+        states: List of `h` and `c`, `(B, n)` each.
+        training: Whether the call is part of training.
+
+    Returns:
+        `(output, states)`: `(B, n)`, and the list of the next `h` and `c`.
+
+    Raises:
+        ValueError: If `units` is not positive.
+
+    Example:
+
+    >>> import numpy as np
+    >>> layer = keras.layers.RNN(LayerNormLSTMCell(4, recurrent_dropout=0.1))
+    >>> tuple(layer(np.ones((2, 5, 3))).shape)
+    (2, 4)
+    """
+
+    def __init__(self, units: int, epsilon: float = 1e-5, **kwargs):
+        super().__init__(units, **kwargs)
+        self.epsilon = epsilon
+        self.dropout_mask_count = None  # one for all gates
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        self.input_gain = _add_gain(self, "input_gain", 4 * self.units)
+        self.recurrent_gain = _add_gain(self, "recurrent_gain", 4 * self.units)
+        self.cell_gain = _add_gain(self, "cell_gain", self.units)
+        self.cell_bias = None
+        if self.use_bias:
+            self.cell_bias = self.add_weight(
+                shape=(self.units,), initializer="zeros", name="cell_bias"
+            )
+
+    def call(self, inputs, states, training=False):
+        h, c = states
+        inputs, h = _dropped(self, inputs, h, training)
+        gates = _normalized(
+            ops.matmul(inputs, self.kernel), self.input_gain, self.bias, self.epsilon
+        ) + _normalized(
+            ops.matmul(h, self.recurrent_kernel), self.recurrent_gain, None, self.epsilon
+        )
+        i, f, g, o = ops.split(gates, 4, axis=-1)
+        forget, write = self.recurrent_activation(f), self.recurrent_activation(i)
+        c = forget * c + write * self.activation(g)
+        normalized = _normalized(c, self.cell_gain, self.cell_bias, self.epsilon)
+        h = self.recurrent_activation(o) * self.activation(normalized)
+        return h, [h, c]
+
+    def get_config(self):
+        return {**super().get_config(), "epsilon": self.epsilon}
+
+
+def _add_gain(cell, name, width):
+    return cell.add_weight(shape=(width,), initializer="ones", name=name)
+
+
+def _dropped(cell, inputs, state, training):
+    """Inputs and state under the masks that the cell keeps for the sequence."""
+    if training and cell.dropout:
+        inputs = inputs * cell.get_dropout_mask(inputs)
+    if training and cell.recurrent_dropout:
+        state = state * cell.get_recurrent_dropout_mask(state)
+    return inputs, state
+
+
+def _normalized(x, gain, bias, epsilon):
+    return ops.layer_normalization(x, gain, bias, axis=-1, epsilon=epsilon)
