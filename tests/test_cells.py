@@ -304,6 +304,14 @@ def test_a_residual_cell_shows_the_cell_inside():
     assert cell.cell is inner and cell.output_size == N
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_residual_cell_returns_the_states_as_it_took_them(count, rng):
+    inner = keras.layers.GRUCell(N) if count == 1 else keras.layers.LSTMCell(N)
+    states = [[tensor(array(rng, B, N)) for _ in range(count)]]
+    _, after = ResidualCell(inner)(tensor(array(rng, B, N)), states)
+    keras.tree.assert_same_structure(after, states)
+
+
 def test_errors():
     with pytest.raises(ValueError, match=r"`cell` must be a Keras RNN cell .* Received: <Dense"):
         ResidualCell(keras.layers.Dense(3))
