@@ -26,10 +26,16 @@ from keras_bahdanau.encoder import BidirectionalEncoder
 from keras_bahdanau.ensemble import Ensemble
 from keras_bahdanau.generation import Scores
 from keras_bahdanau.initializers import PerGate
+from keras_bahdanau.links import hard_alignment, phrase_spans, replace_unknowns, to_pharaoh
 from keras_bahdanau.losses import AlignmentCrossentropy, TokenCrossentropy
 from keras_bahdanau.metrics import Perplexity, TokenAccuracy
 from keras_bahdanau.readout import DeepOutput
-from keras_bahdanau.rnn_search import RNNEncoderDecoder, RNNSearch
+from keras_bahdanau.rnn_search import (
+    PaperTraining,
+    RNNEncoderDecoder,
+    RNNSearch,
+    paper_training,
+)
 from keras_bahdanau.scheduled_sampling import ScheduledSampling
 from keras_bahdanau.search import BeamSearch, Generation, GreedySearch, Sampling, Search
 from keras_bahdanau.seq2seq import Seq2Seq
@@ -57,6 +63,7 @@ __all__ = [
     "Memory",
     "MonotonicAttention",
     "MultiSourceAttention",
+    "PaperTraining",
     "PerGate",
     "Perplexity",
     "RNNEncoderDecoder",
@@ -76,6 +83,11 @@ __all__ = [
     "TranslationScore",
     "average_checkpoints",
     "coverage_penalty",
+    "hard_alignment",
+    "paper_training",
+    "phrase_spans",
     "plot_alignment",
     "read_alignments",
+    "replace_unknowns",
+    "to_pharaoh",
 ]

@@ -1,0 +1,136 @@
+"""From soft alignments to links between words: hard alignments, phrases, Pharaoh text.
+
+A link is a pair (source place, target place), both counted from 0.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+Link = tuple[int, int]
+
+
+def hard_alignment(alignment, threshold: float | None = None) -> list[Link]:
+    """The links of one soft alignment.
+
+    Args:
+        alignment: `(Ty, Tx)` float array of attention weights; rows of zeros, as after the end of
+            a hypothesis, get no link.
+        threshold: Every place with at least this weight is linked; `None` links each target word
+            to the one source word with the largest weight, the first of equals.
+
+    Returns:
+        Links in the order of the target.
+
+    Raises:
+        ValueError: If `alignment` is not two-dimensional or `threshold` is not in (0, 1].
+
+    Example:
+
+    >>> hard_alignment([[0.9, 0.1], [0.4, 0.6], [0.0, 0.0]])
+    [(0, 0), (1, 1)]
+    """
+    alignment = np.asarray(alignment, dtype="float64")
+    if alignment.ndim != 2:
+        raise ValueError(
+            "Argument `alignment` must be (target places, source places). "
+            f"Received: shape {alignment.shape}"
+        )
+    if threshold is None:
+        best = alignment.argmax(axis=1)
+        return [(int(best[i]), i) for i in np.flatnonzero(alignment.any(axis=1)).tolist()]
+    if not 0 < threshold <= 1:
+        raise ValueError(f"Argument `threshold` must be in (0, 1]. Received: {threshold!r}")
+    return [(int(j), int(i)) for i, j in np.argwhere(alignment >= threshold)]
+
+
+def to_pharaoh(links: Iterable[Link]) -> str:
+    """Links as one line of Pharaoh format, sorted by the source; see `read_alignments`.
+
+    Example:
+
+    >>> to_pharaoh([(1, 0), (0, 1)])
+    '0-1 1-0'
+    """
+    return " ".join(f"{source}-{target}" for source, target in sorted(set(links)))
+
+
+def phrase_spans(links: Iterable[Link], max_length: int = 7) -> list[tuple[range, range]]:
+    """Pairs of source and target spans that the links hold together (Och and Ney 2004).
+
+    A pair of spans is a phrase if at least one link lies in both, and none leads out of either.
+    Unaligned words at the borders are left out.
+
+    Args:
+        links: Links of one pair of sentences.
+        max_length: Number of words that neither span exceeds.
+
+    Returns:
+        Sorted `(source span, target span)` pairs.
+
+    Raises:
+        ValueError: If `max_length < 1`.
+
+    Example:
+
+    >>> phrase_spans([(0, 0), (1, 2), (2, 1)], max_length=2)
+    [(range(0, 1), range(0, 1)), (range(1, 2), range(2, 3)), (range(1, 3), range(1, 3)), \
+(range(2, 3), range(1, 2))]
+    """
+    if max_length < 1:
+        raise ValueError(f"Argument `max_length` must be at least 1. Received: {max_length!r}")
+    links = set(links)
+    found = set()
+    targets = sorted({target for _, target in links})
+    for first in targets:
+        for last in targets:
+            if not first <= last < first + max_length:
+                continue
+            sources = [source for source, target in links if first <= target <= last]
+            low, high = min(sources), max(sources)
+            inside = {target for source, target in links if low <= source <= high}
+            if high - low < max_length and min(inside) >= first and max(inside) <= last:
+                found.add((low, high + 1, first, last + 1))
+    return [(range(a, b), range(c, d)) for a, b, c, d in sorted(found)]
+
+
+def replace_unknowns(
+    tokens: Sequence[str],
+    source_tokens: Sequence[str],
+    alignment,
+    unknown: str = "<unk>",
+    dictionary: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Puts a source word in the place of each unknown word (Luong et al. 2015, arXiv 1410.8206).
+
+    Args:
+        tokens: `Ty` output words.
+        source_tokens: `Tx` source words.
+        alignment: `(Ty, Tx)` float array of attention weights.
+        unknown: The word to replace.
+        dictionary: Translations of source words; a word that is not in it is copied.
+
+    Returns:
+        The output words, each unknown one replaced by its best aligned source word.
+
+    Raises:
+        ValueError: If the shape of `alignment` does not fit the words.
+
+    Example:
+
+    >>> replace_unknowns(["<unk>", "schläft"], ["Rex", "sleeps"], [[0.9, 0.1], [0.2, 0.8]])
+    ['Rex', 'schläft']
+    """
+    alignment = np.asarray(alignment, dtype="float64")
+    expected = (len(tokens), len(source_tokens))
+    if alignment.shape != expected:
+        raise ValueError(
+            f"Argument `alignment` must be (target words, source words), {expected}. "
+            f"Received: {alignment.shape}"
+        )
+    best = {target: source_tokens[source] for source, target in hard_alignment(alignment)}
+    dictionary = {} if dictionary is None else dictionary
+    return [
+        dictionary.get(best[i], best[i]) if token == unknown and i in best else token
+        for i, token in enumerate(tokens)
+    ]

@@ -1,0 +1,85 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_bahdanau import (
+    hard_alignment,
+    phrase_spans,
+    read_alignments,
+    replace_unknowns,
+    to_pharaoh,
+)
+
+pytestmark = pytest.mark.once
+
+ALIGNMENT = [[0.5, 0.5, 0.0], [0.1, 0.2, 0.7], [0.0, 0.0, 0.0]]
+
+
+def test_links_each_target_word_to_its_best_source_word():
+    assert hard_alignment(ALIGNMENT) == [(0, 0), (2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "links"), [(0.5, [(0, 0), (1, 0), (2, 1)]), (0.6, [(2, 1)]), (1.0, [])]
+)
+def test_links_what_reaches_a_threshold(threshold, links):
+    assert hard_alignment(ALIGNMENT, threshold) == links
+
+
+def test_pharaoh_text_is_read_back(tmp_path):
+    links = [(2, 0), (0, 1), (0, 1), (10, 3)]
+    path = tmp_path / "links"
+    path.write_text(to_pharaoh(links) + "\n")
+    assert path.read_text() == "0-1 2-0 10-3\n"
+    assert read_alignments(path) == [[(0, 1), (2, 0), (10, 3)]]
+
+
+@given(
+    st.sets(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=9),
+    st.integers(1, 4),
+)
+def test_phrases_are_exactly_the_consistent_pairs_of_spans(links, max_length):
+    spans = [range(a, b) for a, b in itertools.combinations(range(7), 2) if b - a <= max_length]
+    expected = []
+    for source, target in itertools.product(spans, spans):
+        inside = {link for link in links if link[0] in source and link[1] in target}
+        touching = {link for link in links if link[0] in source or link[1] in target}
+        tight = inside and (
+            {min(s for s, _ in inside), max(s for s, _ in inside)} == {source[0], source[-1]}
+            and {min(t for _, t in inside), max(t for _, t in inside)} == {target[0], target[-1]}
+        )
+        if tight and inside == touching:
+            expected.append((source, target))
+    key = lambda pair: (*(pair[0][0], pair[0][-1]), *(pair[1][0], pair[1][-1]))  # noqa: E731
+    assert phrase_spans(links, max_length) == sorted(expected, key=key)
+
+
+def test_unknown_words_come_from_the_source_or_the_dictionary():
+    tokens, source = ["<unk>", "und", "<unk>"], ["Rex", "and", "cat"]
+    alignment = [[0.8, 0.1, 0.1], [0, 1, 0], [0, 0.4, 0.6]]
+    assert replace_unknowns(tokens, source, alignment) == ["Rex", "und", "cat"]
+    dictionary = {"cat": "Katze"}
+    expected = ["Rex", "und", "Katze"]
+    assert replace_unknowns(tokens, source, alignment, dictionary=dictionary) == expected
+    assert replace_unknowns(["[?]"], ["Rex"], [[1.0]], unknown="[?]") == ["Rex"]
+
+
+def test_an_unknown_word_that_attends_to_nothing_stays():
+    assert replace_unknowns(["<unk>"], ["Rex"], [[0.0]]) == ["<unk>"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: hard_alignment([0.5]), "`alignment` must be"),
+        (lambda: hard_alignment(ALIGNMENT, 0.0), "`threshold` must be"),
+        (lambda: phrase_spans([(0, 0)], 0), "`max_length` must be"),
+        (lambda: replace_unknowns(["a"], ["b"], np.ones((2, 1))), "`alignment` must be"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
