@@ -1,0 +1,31 @@
+import numpy as np
+import pytest
+from layer_checks import array, assert_close
+from mechanisms import MASK, TX, B, D, N
+
+from keras_bahdanau import FixedContext
+
+
+def test_one_annotation_is_kept_for_a_source(rng):
+    memory = FixedContext(width=2).memory(array(rng, B, TX, D), mask=MASK)
+    assert tuple(memory.values.shape) == (B, 1, 2)
+
+
+def test_queries_may_have_any_width(rng):
+    attention, values = FixedContext(), array(rng, B, TX, D)
+    first = attention(array(rng, B, 2, N), values, value_mask=MASK)
+    assert_close(attention(array(rng, B, 2, N + 3), values, value_mask=MASK), first, 0)
+    context, _, state = attention.step(np.ones((B, 1)), attention.memory(values, mask=MASK))
+    assert_close(context, first[:, 0], 0)
+    assert state == () and attention.weights == []
+
+
+@pytest.mark.parametrize("width", [0, -1, 1.5, True])
+def test_width_must_be_a_positive_integer(width):
+    with pytest.raises(ValueError, match=r"`width` must be a positive integer. Received"):
+        FixedContext(width)
+
+
+def test_width_must_fit_the_annotations():
+    with pytest.raises(ValueError, match=f"`width` must be at most .* {D}. Received: {D + 1}"):
+        FixedContext(D + 1)(np.ones((1, N)), np.ones((1, TX, D)))
