@@ -38,6 +38,7 @@ def run_over_time(step, inputs, state, dtype):
     cell = _StepCell(step, state, dtype, carried)
     loop = keras.layers.RNN(cell, return_sequences=True, dtype=carried)
     emitted = loop.call(ops.convert_to_tensor(inputs), initial_state=flatten(state))
+    emitted = ops.cast(emitted, dtype)
     # The last output reaches to the end: its width may be known only when the graph runs.
     ends = [sum(cell.widths[:i]) for i in range(len(cell.widths))] + [None]
     parts = [emitted[..., start:end] for start, end in itertools.pairwise(ends)]
