@@ -1,4 +1,6 @@
-"""The paper's two models: RNNsearch and, with a fixed context, RNNencdec."""
+"""The paper's two models, RNNsearch and with a fixed context RNNencdec, and their training."""
+
+from typing import NamedTuple
 
 import keras
 
@@ -6,6 +8,7 @@ from keras_bahdanau.attention import BahdanauAttention, FixedContext
 from keras_bahdanau.bridge import Bridge
 from keras_bahdanau.decoder import AttentiveDecoder
 from keras_bahdanau.encoder import BidirectionalEncoder
+from keras_bahdanau.initializers import PerGate
 from keras_bahdanau.readout import DeepOutput
 from keras_bahdanau.seq2seq import Seq2Seq
 
@@ -24,8 +27,9 @@ class RNNSearch(Seq2Seq):
         reset_after: Whether GRUs reset after the recurrent product, the form fast kernels want.
             The paper resets before.
         readout_state: "previous" reads s_{i-1} (appendix A.2.2), "current" s_i (section 3.1).
-        initializer: "paper" for appendix B's (normal, sd 0.01; alignment kernels sd 0.001, v_a
-            zero), or `None` for Keras's own. Recurrences are orthogonal either way.
+        initializer: "paper" for appendix B's (recurrent matrices orthogonal, each gate's by itself;
+            W_a and U_a normal with sd 0.001, all else with sd 0.01; v_a and biases zero), or
+            `None` for Keras's own.
         dropout: As in `Seq2Seq`.
         tie_embeddings: As in `Seq2Seq`.
         **kwargs: Passed to `keras.Model`.
@@ -66,6 +70,9 @@ class RNNSearch(Seq2Seq):
         def kernel():
             return keras.initializers.RandomNormal(stddev=0.01) if paper else "glorot_uniform"
 
+        def recurrent():
+            return PerGate("orthogonal", gates=3) if paper else "orthogonal"
+
         super().__init__(
             source_vocabulary_size,
             target_vocabulary_size,
@@ -74,12 +81,17 @@ class RNNSearch(Seq2Seq):
                 units,
                 reset_after=reset_after,
                 kernel_initializer=kernel(),
+                recurrent_initializer=recurrent(),
                 dtype=dtype,
                 name="encoder",
             ),
             decoder=AttentiveDecoder(
                 keras.layers.GRUCell(
-                    units, reset_after=reset_after, kernel_initializer=kernel(), dtype=dtype
+                    units,
+                    reset_after=reset_after,
+                    kernel_initializer=kernel(),
+                    recurrent_initializer=recurrent(),
+                    dtype=dtype,
                 ),
                 self._attention(units, attention_units, paper, dtype),
                 DeepOutput(maxout_units, kernel_initializer=kernel(), dtype=dtype, name="readout"),
@@ -109,7 +121,10 @@ class RNNSearch(Seq2Seq):
                 "kernel_initializer": keras.initializers.RandomNormal(stddev=0.001),
                 "score_initializer": "zeros",
             }
-        return BahdanauAttention(attention_units, dtype=dtype, name="attention", **arguments)
+        # The paper's equations leave out all biases, this one among them.
+        return BahdanauAttention(
+            attention_units, use_bias=True, dtype=dtype, name="attention", **arguments
+        )
 
     def get_config(self):
         config = keras.Model.get_config(self)
@@ -140,3 +155,40 @@ class RNNEncoderDecoder(RNNSearch):
     @staticmethod
     def _attention(units, attention_units, paper, dtype):
         return FixedContext(width=units, dtype=dtype, name="attention")
+
+
+class PaperTraining(NamedTuple):
+    """How the paper trained; see `paper_training`.
+
+    Attributes:
+        optimizer: A Keras optimiser, fresh.
+        data: Arguments of `TranslationDataset`.
+    """
+
+    optimizer: keras.optimizers.Optimizer
+    data: dict
+
+
+def paper_training():
+    """The paper's training settings (arXiv 1409.0473, appendix B.2).
+
+    Adadelta with epsilon 1e-6 and rho 0.95, the norm of the gradient clipped to 1; batches of 80
+    pairs, which are shuffled once and then sorted by length 1600 at a time into 20 batches. `fit`
+    must not shuffle these once more: `model.fit(dataset, shuffle=False)`.
+
+    Returns:
+        A `PaperTraining`.
+
+    Example:
+
+    >>> training = paper_training()
+    >>> dataset = TranslationDataset([[5, 6, 3]] * 100, [[7, 3]] * 100, **training.data)
+    >>> len(dataset), float(training.optimizer.rho)
+    (2, 0.95)
+    """
+    return PaperTraining(
+        optimizer=keras.optimizers.Adadelta(
+            learning_rate=1.0, rho=0.95, epsilon=1e-6, global_clipnorm=1.0
+        ),
+        data={"batch_size": 80, "sort_window": 20 * 80, "shuffle": "once"},
+    )

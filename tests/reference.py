@@ -412,3 +412,47 @@ def layer_norm_lstm_step(x, state, weights, epsilon, mask=1.0):
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
     normalized = layer_norm(c, weights["cell_gain"], weights.get("cell_bias", 0.0), epsilon)
     return [sigmoid(o) * np.tanh(normalized), c]
+
+
+# --- The whole model, line by line: appendix A ----------------------------------------------------
+
+
+def paper_gru(x, h, p):
+    """A.2.1 as it is written: z weighs the new state, r resets before the product."""
+    z = sigmoid(x @ p["W_z"] + h @ p["U_z"] + p["b_z"])
+    r = sigmoid(x @ p["W_r"] + h @ p["U_r"] + p["b_r"])
+    g = np.tanh(x @ p["W"] + (r * h) @ p["U"] + p["b"])
+    return (1.0 - z) * h + z * g
+
+
+def rnn_search(source, target, p, fixed, readout_state):
+    """Logits `(Ty, V)` of one sentence pair; A.2.2 and, with `fixed`, section 2.1 (RNNencdec).
+
+    Args:
+        source: `(Tx,)` ids.
+        target: `(Ty,)` ids, those before each output.
+        p: Weights by the paper's names. The decoder's W, W_z and W_r hold C, C_z and C_r below
+            them, for inputs [E y ; c].
+        fixed: Whether c is the last forward state.
+        readout_state: Whether s_{i-1} ("previous", A.2.2) or s_i ("current", 3.1) is read out.
+    """
+    words = p["E_x"][source]
+    state = np.zeros(len(p["W_s"]))
+    forward = run(words, lambda x, h: [paper_gru(x, h[0], p["forward"])], [state])
+    backward = run(words[::-1], lambda x, h: [paper_gru(x, h[0], p["backward"])], [state])[::-1]
+    annotations = np.concatenate([forward, backward], axis=1)
+    s = np.tanh(backward[0] @ p["W_s"] + p["b_s"])
+    logits = []
+    for embedded in p["E_y"][target]:
+        if fixed:
+            c = forward[-1]
+        else:
+            e = [p["v_a"] @ np.tanh(s @ p["W_a"] + h @ p["U_a"] + p["b_a"]) for h in annotations]
+            c = np.exp(e) / np.exp(e).sum() @ annotations
+        after = paper_gru(np.concatenate([embedded, c]), s, p["decoder"])
+        read = s if readout_state == "previous" else after
+        t = read @ p["U_o"] + embedded @ p["V_o"] + c @ p["C_o"] + p["b_o"]
+        t = np.array([max(t[2 * j], t[2 * j + 1]) for j in range(len(t) // 2)])
+        logits.append(t @ p["W_o"] + p["b_y"])
+        s = after
+    return np.array(logits)

@@ -1,5 +1,4 @@
 import functools
-import inspect
 import os
 import subprocess
 import sys
@@ -364,49 +363,6 @@ def test_refuses_to_generate_no_tokens(max_length):
 # Making models
 
 
-def test_the_paper_s_sizes_are_the_defaults():
-    for model in (RNNSearch, RNNEncoderDecoder):
-        defaults = {
-            name: parameter.default
-            for name, parameter in inspect.signature(model).parameters.items()
-            if parameter.default is not parameter.empty
-        }
-        assert defaults == {
-            "units": 1000,
-            "embedding_dim": 620,
-            "attention_units": 1000,
-            "maxout_units": 500,
-            "reset_after": False,
-            "readout_state": "previous",
-            "initializer": "paper",
-            "dropout": 0.0,
-            "tie_embeddings": False,
-        }
-
-
-def test_the_paper_s_initial_weights():
-    model = RNNSearch(200, 200, units=64, embedding_dim=48, attention_units=64, maxout_units=32)
-    model.build()
-    seen = []
-    for weight in model.weights:
-        value = ops.convert_to_numpy(weight)
-        name = weight.path.split("/")[-1]
-        if "seed" in name:
-            continue
-        if name == "bias" or name == "score_kernel":
-            assert not value.any(), weight.path
-        elif name == "recurrent_kernel":
-            np.testing.assert_allclose(value @ value.T, np.eye(64), atol=1e-5)
-        else:
-            expected = 0.001 if name in ("query_kernel", "key_kernel") else 0.01
-            np.testing.assert_allclose(value.std(), expected, rtol=0.1, err_msg=weight.path)
-            assert abs(value.mean()) < 0.1 * expected
-            # No two matrices start from the same numbers.
-            assert not any(np.isin(value.ravel()[:4], other.ravel()).all() for other in seen)
-            seen.append(value)
-    assert len(seen) == 3 + 2 + 2 + 3  # GRU kernels, W_a and U_a, embeddings; W_s, readout, W_o
-
-
 class Projection(keras.layers.Layer):
     """An encoder that looks at each word alone."""
 
@@ -458,8 +414,3 @@ def test_refuses_sizes_that_are_none(name, value):
     }
     with pytest.raises(ValueError, match=f"`{name}` must be a positive integer"):
         RNNSearch(**arguments)
-
-
-def test_refuses_an_unknown_initializer():
-    with pytest.raises(ValueError, match="`initializer` must be"):
-        RNNSearch(*VOCABULARIES, **SIZES, initializer="he")
