@@ -1,7 +1,7 @@
 """Speed of the beam search inside a model, on every backend.
 
-A beam of 5 over 30 steps with a vocabulary of 8,000; the end is made too unlikely to come earlier, so
-that every run does the same work. Rounds are interleaved and medians printed.
+A beam of 5 over 30 steps with a vocabulary of 8,000; the end is made too unlikely to come earlier,
+so that every run does the same work. Rounds are interleaved and medians printed.
 """
 
 import os
