@@ -1,27 +1,52 @@
-"""Training speed of RNNsearch on every backend: `make bench`.
+"""Training speed of RNNsearch on every backend, against the same model by hand in plain PyTorch.
 
-Each backend runs in a process of its own; the rounds are interleaved, so that a slow minute of the
-machine hits all of them, and the medians are printed with the ratio to the fastest.
+Every case trains in a process of its own, as `fit` does it, with as many threads as there are
+cores; the rounds are interleaved, so that a slow minute of the machine hits all of them.
 """
 
-import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 
-BACKENDS = ("tensorflow", "jax", "torch")
+from processes import in_turns, result
+
+PLAIN = ("torch", "plain_pytorch")
+CASES = (PLAIN, *((backend, "keras_bahdanau") for backend in ("tensorflow", "jax", "torch")))
 UNITS, VOCABULARY, BATCH, LENGTH = 256, 8000, 64, 16
-ROUNDS, STEPS = 3, 10
+ROUNDS, EPOCHS, STEPS = 5, 5, 5
 
 
-def measure():
-    """Median seconds of one training step on the backend of this process."""
+def plain(ids):
+    """Seconds of each epoch over `ids` of the plain model."""
+    import torch
+    from plain_pytorch import PlainRNNSearch, train
+
+    torch.manual_seed(0)
+    model = PlainRNNSearch(VOCABULARY, UNITS)
+    optimizer = torch.optim.Adam(model.parameters())
+    batches = [(part, part) for part in torch.from_numpy(ids).long().split(BATCH)]
+    seconds = []
+    for _ in range(EPOCHS):
+        began = time.perf_counter()
+        train(model, optimizer, batches)
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def ours(ids):
+    """Seconds of each epoch over `ids` of the model of this package, within one `fit`."""
     import keras
-    import numpy as np
 
     from keras_bahdanau import RNNSearch, TokenCrossentropy
+
+    seconds = []
+
+    class Clock(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.began = time.perf_counter()
+
+        def on_epoch_end(self, epoch, logs=None):
+            seconds.append(time.perf_counter() - self.began)
 
     keras.utils.set_random_seed(0)
     model = RNNSearch(
@@ -39,42 +64,39 @@ def measure():
         loss=TokenCrossentropy(),
         jit_compile="auto" if keras.config.backend() == "jax" else False,
     )
-    ids = np.random.default_rng(0).integers(4, VOCABULARY, (BATCH, LENGTH)).astype("int32")
-    batch = {"source": ids, "target": ids}
-    for _ in range(2):
-        model.train_on_batch(batch, ids)
-    seconds = []
-    for _ in range(STEPS):
-        began = time.perf_counter()
-        float(model.train_on_batch(batch, ids))
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds)
+    model.fit(
+        {"source": ids, "target": ids},
+        ids,
+        batch_size=BATCH,
+        epochs=EPOCHS,
+        shuffle=False,
+        verbose=0,
+        callbacks=[Clock()],
+    )
+    return seconds
+
+
+def measure(name):
+    """Median seconds of a training step, over epochs of several, once everything is compiled."""
+    import numpy as np
+
+    ids = np.random.default_rng(0).integers(4, VOCABULARY, (STEPS * BATCH, LENGTH)).astype("int32")
+    seconds = plain(ids) if name == "plain_pytorch" else ours(ids)
+    return {"seconds": statistics.median(seconds[1:]) / STEPS}
 
 
 def main():
-    """Runs every backend in turn, round after round, and prints the table."""
-    rounds = {backend: [] for backend in BACKENDS}
-    for _ in range(ROUNDS):
-        for backend in BACKENDS:
-            output = subprocess.run(
-                [sys.executable, __file__, "measure"],
-                env={**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"},
-                stdout=subprocess.PIPE,
-                text=True,
-                check=True,
-            ).stdout
-            rounds[backend].append(json.loads(output.splitlines()[-1]))
-    medians = {backend: statistics.median(values) for backend, values in rounds.items()}
-    fastest = min(medians.values())
+    """Runs every case in turn, round after round, and prints the table."""
+    found = in_turns(__file__, CASES, ROUNDS)
     print(f"{os.cpu_count()} cores, batch {BATCH} x {LENGTH} tokens, {UNITS} units, V={VOCABULARY}")
-    for backend, seconds in medians.items():
-        rate = BATCH * LENGTH / seconds
-        print(f"{backend:12} {seconds * 1e3:6.0f} ms/step  {rate:8,.0f} tokens/s  "
-              f"{fastest / seconds:.2f} of the fastest")  # fmt: skip
+    for backend, name in CASES:
+        seconds = found[backend, name]["seconds"]
+        print(
+            f"{name:15} {backend:11} {seconds * 1e3:6.0f} ms/step  "
+            f"{BATCH * LENGTH / seconds:8,.0f} tokens/s  "
+            f"{found[PLAIN]['seconds'] / seconds:.2f}x plain PyTorch"
+        )
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["measure"]:
-        print(json.dumps(measure()))
-    else:
-        main()
+    result(measure) or main()
