@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_bahdanau.attention import Attention, MultiSourceAttention
 from keras_bahdanau.loop import flatten, pack, run_over_time
+from keras_bahdanau.masking import checked_mask
 
 
 class DecoderState(NamedTuple):
@@ -43,7 +45,8 @@ class AttentiveDecoder(keras.layers.Layer):
 
     Args:
         cell: Any Keras RNN cell whose first state is its output (GRU, LSTM, SimpleRNN), or a list
-            of them, stacked; wrapped in `ResidualCell`, a cell adds its input to its output.
+            of them, stacked; wrapped in `ResidualCell`, a cell adds its input to its output, and
+            `s_i` is that sum, but `s_{i-1}` the state without it.
         attention: An `Attention`, such as `BahdanauAttention`.
         readout: A layer called as `readout(state, inputs, context)`, whose `build` and
             `compute_output_shape` take the three shapes, such as `DeepOutput`; without one the
@@ -63,7 +66,7 @@ class AttentiveDecoder(keras.layers.Layer):
         inputs_mask: `(B, Ty)` bool: which steps count for the attention's penalty; or `None`.
         feedback: `(inputs (B, M'), output (B, R)) -> (B, M)`, what each step reads in the place of
             its row of `inputs`, `(B, Ty, M')` then, given the last output (zeros at first); or
-            `None`.
+            `None`. The decoder must be built for `M` before.
         return_attention_scores: Whether to return the weights too.
 
     Returns:
@@ -71,8 +74,10 @@ class AttentiveDecoder(keras.layers.Layer):
         weights `(B, Ty, Tx)`, float32.
 
     Raises:
-        ValueError: If `query` or `readout_state` is unknown, a cell has no `state_size`, or the
-            states of `cell`, `context_cell` and `initial_state` do not fit together.
+        ValueError: If `query` or `readout_state` is unknown, `attention` is no `Attention`, a cell
+            has no `state_size` or another output than its state, the states of `cell`,
+            `context_cell` and `initial_state` do not fit together, or a rank, a width, or the
+            shape or dtype of a mask is not as above.
 
     Example:
 
@@ -99,6 +104,8 @@ class AttentiveDecoder(keras.layers.Layer):
                 raise ValueError(
                     f'Argument `{name}` must be "previous" or "current". Received: {value!r}'
                 )
+        if not isinstance(attention, Attention):
+            raise ValueError(f"Argument `attention` must be an Attention. Received: {attention!r}")
         self.cell = _checked_cell("cell", cell)
         self.attention = attention
         self.readout = readout
@@ -124,10 +131,12 @@ class AttentiveDecoder(keras.layers.Layer):
     @property
     def _output_index(self):
         """Which state tensor is the output: the first one of the topmost cell."""
-        top = self.cell.cells[-1] if hasattr(self.cell, "cells") else self.cell
-        return len(self.state_sizes) - len(flatten(top.state_size))
+        return len(self.state_sizes) - len(flatten(_parts(self.cell)[-1].state_size))
 
     def build(self, inputs_shape, annotations_shape):
+        self._check_shapes(inputs_shape, annotations_shape)
+        self._inputs_width = inputs_shape[-1]
+        self._annotations_widths = [shape[-1] for shape in self._sources(annotations_shape)]
         state, inputs, context = self._step_shapes(inputs_shape, annotations_shape)
         _build(self.attention, state, annotations_shape)
         if self.readout is not None:
@@ -145,13 +154,49 @@ class AttentiveDecoder(keras.layers.Layer):
     def _step_shapes(self, inputs_shape, annotations_shape):
         """Shapes of one step's state, inputs and context."""
         batch = inputs_shape[0]
-        several = isinstance(annotations_shape[0], (list, tuple))
-        widths = [shape[-1] for shape in annotations_shape] if several else annotations_shape[-1]
+        widths = [shape[-1] for shape in self._sources(annotations_shape)]
         return (
             (batch, self.state_sizes[self._output_index]),
             (batch, inputs_shape[-1]),
-            (batch, self.attention.context_width(widths)),
+            (batch, self.attention.context_width(widths if self._several else widths[0])),
         )
+
+    @property
+    def _several(self):
+        """Whether annotations, their masks and shapes come in lists."""
+        return isinstance(self.attention, MultiSourceAttention)
+
+    def _sources(self, annotations):
+        """The annotations, or their masks or shapes, as a list."""
+        return annotations if self._several else [annotations]
+
+    def _check_shapes(self, inputs, annotations, feedback=None):
+        """Raises a `ValueError` unless these are shapes of sequences that the layer can read."""
+        count = len(self.attention.attentions) if self._several else None
+        if (len(annotations) if isinstance(annotations[0], (list, tuple)) else None) != count:
+            expected = f"a list of {count} tensors" if self._several else "one tensor"
+            raise ValueError(
+                f"Argument `annotations` of AttentiveDecoder is expected to be {expected}. "
+                f"Received: shape {annotations}"
+            )
+        sources = self._sources(annotations)
+        sequences = [("inputs", inputs), *[("annotations", of) for of in sources]]
+        widths = [None] * len(sequences)
+        if self.built:
+            # What feedback reads is its own matter.
+            first = None if feedback is not None else self._inputs_width
+            widths = [first, *self._annotations_widths]
+        for (name, shape), width in zip(sequences, widths, strict=True):
+            if len(shape) != 3 or shape[-1] is None or width not in (None, shape[-1]):
+                raise ValueError(
+                    f"Argument `{name}` of AttentiveDecoder is expected to be "
+                    f"(batch, time, {width or 'width'}). Received: shape {tuple(shape)}"
+                )
+            if None not in (shape[0], inputs[0]) and shape[0] != inputs[0]:
+                raise ValueError(
+                    f"Argument `{name}` of AttentiveDecoder is expected to have as many rows as "
+                    f"`inputs`, {inputs[0]}. Received: shape {tuple(shape)}"
+                )
 
     def _output_shape(self, *shapes):
         return shapes[0] if self.readout is None else self.readout.compute_output_shape(*shapes)
@@ -172,18 +217,22 @@ class AttentiveDecoder(keras.layers.Layer):
             cell_state = [
                 ops.zeros((batch, size), dtype=self.compute_dtype) for size in self.state_sizes
             ]
-        widths = [state.shape[-1] for state in cell_state]
-        if widths != self.state_sizes:
-            raise ValueError(
-                "Argument `initial_state` must hold a tensor for each state of the cell, of widths "
-                f"{self.state_sizes}. Received: widths {widths}"
-            )
+        self._check_states(cell_state)
         cell_state = tuple(ops.cast(state, self.compute_dtype) for state in cell_state)
         output = self._zero_output(batch) if self.input_feeding else ()
         return DecoderState(cell_state, self.attention.initial_state(memory), output)
 
+    def _check_states(self, states):
+        shapes = _shapes(states)
+        listed = isinstance(shapes, list) and all(len(shape) == 2 for shape in shapes)
+        if not listed or [shape[-1] for shape in shapes] != self.state_sizes:
+            raise ValueError(
+                "Argument `initial_state` must hold a tensor for each state of the cell, "
+                f"(batch, size) of sizes {self.state_sizes}. Received: shapes {shapes}"
+            )
+
     def step(self, inputs, state, memory, training=None):
-        """One step of the decoder.
+        """One step of the decoder. In training it draws dropout masks of its own for each step.
 
         Args:
             inputs: `(B * G, M)` float tensor; `G` hypotheses may share a row of the memory.
@@ -195,6 +244,11 @@ class AttentiveDecoder(keras.layers.Layer):
             `(output, state, weights)`: `(B * G, R)`, the next `DecoderState`, and `(B * G, Tx)`.
         """
         inputs = ops.cast(inputs, self.compute_dtype)
+        if inputs.shape[1:] != (self._inputs_width,):
+            raise ValueError(
+                "Argument `inputs` of AttentiveDecoder.step is expected to be "
+                f"(batch, {self._inputs_width}). Received: shape {tuple(inputs.shape)}"
+            )
         with _dropout_masks(self._cells, inputs, training):
             read, context, weights, state = self._transition(inputs, state, memory, training)
         output = self._read(read, inputs, context)
@@ -213,7 +267,13 @@ class AttentiveDecoder(keras.layers.Layer):
         return_attention_scores=False,
         training=None,
     ):
+        self._check_shapes(inputs.shape, _shapes(annotations), feedback)
         inputs = ops.cast(inputs, self.compute_dtype)
+        checked_mask("inputs_mask", inputs_mask, inputs)
+        if annotations_mask is not None:
+            sources = self._sources(annotations), self._sources(annotations_mask)
+            for of, mask in zip(*sources, strict=False):  # their number is the attention's matter
+                checked_mask("annotations_mask", mask, of)
         memory = self.memory(annotations, annotations_mask, training, steps=ops.shape(inputs)[1])
         state = self.initial_state(memory, initial_state)
         want_weights = return_attention_scores or self.attention.penalized
@@ -298,16 +358,25 @@ class AttentiveDecoder(keras.layers.Layer):
         return (*inputs_shape[:-1], output[-1])
 
     def compute_output_spec(
-        self, inputs, annotations, *args, return_attention_scores=False, **kwargs
+        self,
+        inputs,
+        annotations,
+        annotations_mask=None,
+        initial_state=None,
+        inputs_mask=None,
+        feedback=None,
+        return_attention_scores=False,
+        training=None,
     ):
-        several = isinstance(annotations, (list, tuple))
-        parts = list(annotations) if several else [annotations]
-        shapes = [tuple(part.shape) for part in parts]
-        shape = self.compute_output_shape(inputs.shape, shapes if several else shapes[0])
+        shapes = _shapes(annotations)
+        self._check_shapes(inputs.shape, shapes, feedback)
+        if initial_state is not None:
+            self._check_states(initial_state)
+        shape = self.compute_output_shape(inputs.shape, shapes)
         outputs = keras.KerasTensor(shape, dtype=self.compute_dtype)
         if not return_attention_scores:
             return outputs
-        lengths = [shape[1] for shape in shapes]
+        lengths = [shape[1] for shape in self._sources(shapes)]
         steps = None if None in lengths else sum(lengths)
         return outputs, keras.KerasTensor((*inputs.shape[:-1], steps), dtype="float32")
 
@@ -336,15 +405,29 @@ class AttentiveDecoder(keras.layers.Layer):
 
 
 def _checked_cell(name, cell):
-    """One cell out of a cell or a list of them."""
-    if isinstance(cell, (list, tuple)):
-        cell = keras.layers.StackedRNNCells(list(cell))
-    if not hasattr(cell, "state_size"):
+    """One cell out of a cell or a list of them, whose output is its state."""
+    listed = isinstance(cell, (list, tuple))
+    cells = list(cell) if listed else [cell]
+    if not cells or not all(hasattr(part, "state_size") for part in cells):
         raise ValueError(
             f"Argument `{name}` must be a Keras RNN cell (with `state_size`) or a list of them. "
             f"Received: {cell!r}"
         )
+    cell = keras.layers.StackedRNNCells(cells) if listed else cell
+    state = flatten(_parts(cell)[-1].state_size)[0]
+    if getattr(cell, "output_size", state) != state:
+        raise ValueError(
+            f"Argument `{name}` must have an output as wide as its first state, {state}. "
+            f"Received: an output of width {cell.output_size}"
+        )
     return cell
+
+
+def _shapes(tensors):
+    """The shape of a tensor, or a list of the shapes of several."""
+    if isinstance(tensors, (list, tuple)):
+        return [tuple(part.shape) for part in tensors]
+    return tuple(tensors.shape)
 
 
 def _build(layer, *shapes):
@@ -357,8 +440,14 @@ def _move(cell, inputs, state, training):
     """One step of a cell from a flat tuple of states to a flat tuple of states."""
     sizes = cell.state_size
     nested = isinstance(sizes, (tuple, list))
-    output, state = cell(inputs, pack(sizes if nested else [sizes], state), training=training)
-    return output, tuple(flatten(state))
+    output, after = cell(inputs, pack(sizes if nested else [sizes], state), training=training)
+    after = tuple(flatten(after))
+    if [part.shape[-1] for part in after] != [part.shape[-1] for part in state]:
+        raise ValueError(
+            f"Argument `cell` must return states of its `state_size`, {sizes}. "
+            f"Received: states of shapes {_shapes(after)}"
+        )
+    return output, after
 
 
 @contextmanager
@@ -372,7 +461,7 @@ def _dropout_masks(cells, inputs, training):
         part
         for cell in cells
         for part in _parts(cell)
-        if training and (getattr(part, "dropout", 0) or getattr(part, "recurrent_dropout", 0))
+        if training and hasattr(part, "get_dropout_mask")
     ]
     batch = ops.shape(inputs)[0]
     _forget_dropout_masks(parts)
@@ -387,9 +476,8 @@ def _dropout_masks(cells, inputs, training):
 
 
 def _parts(cell):
-    """The cells inside a stack or a wrapper, down to those that hold weights."""
-    inside = getattr(cell, "cells", None) or ([cell.cell] if hasattr(cell, "cell") else [])
-    return [part for inner in inside for part in _parts(inner)] or [cell]
+    """The cells inside stacks, from the bottom to the top."""
+    return [part for inner in getattr(cell, "cells", ()) for part in _parts(inner)] or [cell]
 
 
 def _forget_dropout_masks(parts):

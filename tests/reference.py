@@ -68,6 +68,12 @@ def fixed_context(values, mask, width=None):
 # --- Recurrent steps: A.1.1, A.2.1 ---------------------------------------------------------------
 
 
+def simple_step(x, state, weights):
+    """h' = tanh(W x + U h + b): `(M,)` and [h] to [h]."""
+    kernel, recurrent, bias = weights
+    return [np.tanh(x @ kernel + state[0] @ recurrent + bias)]
+
+
 def gru_step(x, state, weights, reset_after):
     """One gated step, A.1.1: `(M,)` and [h] to [h].
 
@@ -101,15 +107,29 @@ def lstm_step(x, state, weights):
     return [sigmoid(o) * np.tanh(c), c]
 
 
-def stacked_step(x, state, steps):
-    """Cells on each other: each reads the output below; `state` is one flat list."""
+def cell_move(x, state, step):
+    """A step as a move: input, state -> output, state. A cell's output is its first state."""
+    state = step(x, state)
+    return state[0], state
+
+
+def residual_move(x, state, move):
+    """A move whose input is added to its output, not to its state (arXiv 1609.08144, Eq. 6)."""
+    output, state = move(x, state)
+    return x + output, state
+
+
+def stacked_move(x, state, moves):
+    """Moves on each other: each reads the output below. `state` is one flat list.
+
+    `moves` holds (move, number of its states) from the bottom to the top.
+    """
     state, after = list(state), []
-    for step, count in steps:
+    for move, count in moves:
         own, state = state[:count], state[count:]
-        own = step(x, own)
+        x, own = move(x, own)
         after += own
-        x = own[0]
-    return after
+    return x, after
 
 
 # --- Encoder: section 3.2, A.2.1 -----------------------------------------------------------------
@@ -164,9 +184,13 @@ def bridge(annotations, length, source, kernel, bias):
     return np.tanh(summary @ kernel + bias)
 
 
-def deep_output(state, inputs, context, weights, activation=None):
-    """t~ = U_o s + V_o E y + C_o c, then the larger of each neighbouring pair, or an activation."""
+def deep_output(state, inputs, context, weights, activation=None, reads_inputs=True):
+    """t~ = U_o s + V_o E y + C_o c, then the larger of each neighbouring pair, or an activation.
+
+    Without `reads_inputs` there is no V_o E y: with tanh this is arXiv 1508.04025, Eq. 5.
+    """
     kernel, bias = weights
+    inputs = inputs if reads_inputs else inputs[:0]
     n, m = len(state), len(inputs)
     u_o, v_o, c_o = kernel[:n], kernel[n : n + m], kernel[n + m :]
     hidden = state @ u_o + inputs @ v_o + context @ c_o + bias
@@ -178,33 +202,50 @@ def deep_output(state, inputs, context, weights, activation=None):
 # --- Decoder: A.2.2 ------------------------------------------------------------------------------
 
 
-def decode(inputs, state, attend, move, readout, query, readout_state, top=0):
+def decode(
+    inputs,
+    state,
+    attend,
+    move,
+    readout,
+    query,
+    readout_state,
+    top=0,
+    context_move=None,
+    input_feeding=0,
+):
     """The whole attentive decoder over one sequence.
 
     Args:
         inputs: `(Ty, M)` embedded previous outputs E y_{i-1}.
         state: List of the cell's first state vectors.
         attend: `(N,)` query -> context `(D,)`, weights `(Tx,)`.
-        move: input, state -> state; one step of the cell.
-        readout: s, E y, c -> output; or `None` for the state itself.
+        move: input, state -> output, state; one step of the cell.
+        readout: s, E y, c -> output; or `None` for the output of the cell.
         query: Whether s_{i-1} ("previous", A.2.2) or s_i ("current") asks.
         readout_state: Whether s_{i-1} ("previous", A.2.2) or s_i ("current", 3.1) is read out.
-        top: Which of the state vectors is s_i.
+        top: Which of the state vectors is s_{i-1}.
+        context_move: Like `move`, of a cell that reads the context alone; or `None`.
+        input_feeding: Width of the outputs if the cell reads the last one, else 0.
 
     Returns:
         Outputs `(Ty, R)`, weights `(Ty, Tx)`, and the last state.
     """
-    outputs, alignments = [], []
+    outputs, alignments, last = [], [], np.zeros(input_feeding)
     for x in inputs:
         before = state[top]
+        fed = np.concatenate([x, last])
         if query == "previous":
             context, weights = attend(before)
-            state = move(np.concatenate([x, context]), state)
+            after, state = move(np.concatenate([fed, context]), state)
         else:
-            state = move(x, state)
-            context, weights = attend(state[top])
-        read = before if readout_state == "previous" else state[top]
+            after, state = move(fed, state)
+            context, weights = attend(after)
+            if context_move is not None:
+                after, state = context_move(context, state)
+        read = before if readout_state == "previous" else after
         outputs.append(read if readout is None else readout(read, x, context))
+        last = outputs[-1] if input_feeding else last
         alignments.append(weights)
     return np.array(outputs), np.array(alignments), state
 

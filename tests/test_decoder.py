@@ -1,9 +1,12 @@
+import re
 from functools import partial
 
 import keras
 import numpy as np
 import pytest
 import reference
+from gradients import differentiate
+from keras import ops, tree
 from layer_checks import (
     POLICIES,
     array,
@@ -16,48 +19,105 @@ from layer_checks import (
     randomize,
     right_mask,
 )
+from mechanisms import MECHANISMS
 
 from keras_bahdanau import (
     AttentiveDecoder,
     BahdanauAttention,
     BidirectionalEncoder,
+    CoverageAttention,
     DecoderState,
     DeepOutput,
-    FixedContext,
+    LayerNormGRUCell,
+    LayerNormLSTMCell,
+    MultiSourceAttention,
+    ResidualCell,
+    coverage_penalty,
 )
 
 # Widths all differ, so that no axis can stand for another.
-B, TY, TX, M, D, UNITS, R = 3, 4, 5, 6, 7, 3, 2
+B, TY, TX, M, D, UNITS, R = 3, 4, 5, 7, 6, 3, 2
 LENGTHS = [5, 2, 0]
 MASK = right_mask(LENGTHS, TX)
+SECOND = right_mask([1, 3, 2], 3)  # of a second source
 
+GRU, LSTM = keras.layers.GRUCell, keras.layers.LSTMCell
 CELLS = {
-    "gru": lambda **a: keras.layers.GRUCell(UNITS, **a),
-    "gru_reset_before": lambda **a: keras.layers.GRUCell(UNITS, reset_after=False, **a),
-    "lstm": lambda **a: keras.layers.LSTMCell(UNITS, **a),
-    "gru_on_gru": lambda **a: [
-        keras.layers.GRUCell(4, **a),
-        keras.layers.GRUCell(UNITS, reset_after=False, **a),
+    "simple": lambda **a: keras.layers.SimpleRNNCell(UNITS, **a),
+    "gru": lambda **a: GRU(UNITS, **a),
+    "gru_reset_before": lambda **a: GRU(UNITS, reset_after=False, **a),
+    "lstm": lambda **a: LSTM(UNITS, **a),
+    "gru_on_gru": lambda **a: [GRU(4, **a), GRU(UNITS, reset_after=False, **a)],
+    "lstm_on_lstm": lambda **a: [LSTM(4, **a), LSTM(UNITS, **a)],
+    "gru_on_lstm": lambda **a: [LSTM(4, **a), GRU(UNITS, **a)],
+    "layer_norm_gru": lambda **a: LayerNormGRUCell(UNITS, **a),
+    "layer_norm_lstm": lambda **a: LayerNormLSTMCell(UNITS, **a),
+    "residual_on_gru": lambda **a: [GRU(UNITS, **a), ResidualCell(GRU(UNITS, **a))],
+    "residual_lstm_on_lstm": lambda **a: [LSTM(UNITS, **a), ResidualCell(LSTM(UNITS, **a))],
+    "residual_stack_on_lstm": lambda **a: [
+        LSTM(UNITS, **a),
+        ResidualCell(keras.layers.StackedRNNCells([GRU(4, **a), LSTM(UNITS, **a)])),
     ],
-    "lstm_on_lstm": lambda **a: [keras.layers.LSTMCell(4, **a), keras.layers.LSTMCell(UNITS, **a)],
-    "gru_on_lstm": lambda **a: [keras.layers.LSTMCell(4, **a), keras.layers.GRUCell(UNITS, **a)],
+    "gru_on_layer_norm_lstm": lambda **a: [LayerNormLSTMCell(4, **a), GRU(UNITS, **a)],
 }
 cells = pytest.mark.parametrize("cell", CELLS)
-ATTENTIONS = {
-    "bahdanau": lambda: BahdanauAttention(4, use_bias=True),
-    "fixed": lambda: FixedContext(),
-    "fixed_narrow": lambda: FixedContext(width=2),
+
+
+def with_equations(name):
+    """A mechanism of the table that knows its own reference."""
+    attention = MECHANISMS[name].make()
+    attention.equations = MECHANISMS[name].attend
+    return attention
+
+
+ATTENTIONS = {name: partial(with_equations, name) for name in MECHANISMS} | {
+    "two_sources": lambda: MultiSourceAttention(
+        [with_equations("bahdanau"), with_equations("luong_general")]
+    ),
 }
 READOUTS = {
     "state": lambda: None,
     "maxout": lambda: DeepOutput(R),
     "tanh": lambda: DeepOutput(R, activation="tanh"),
+    "attentional": lambda: DeepOutput(R, activation="tanh", reads_inputs=False),
 }
 ORDERS = [(q, r) for q in ("previous", "current") for r in ("previous", "current")]
 orders = pytest.mark.parametrize(("query", "readout_state"), ORDERS)
 
+# How decoders differ from GRU, additive attention and maxout, beyond cell, order and mechanism.
+LUONG = dict(attention="luong_general", readout="attentional", query="current")
+FORMS = {
+    "input_feeding": dict(LUONG, cell="lstm_on_lstm", input_feeding=True),
+    "input_feeding_previous": dict(input_feeding=True, readout_state="previous"),
+    "input_feeding_of_the_state": dict(readout="state", input_feeding=True),
+    "input_feeding_location": dict(attention="location", input_feeding=True),
+    "conditional_gru": dict(context_cell="gru_reset_before", query="current"),
+    "conditional_lstm": dict(
+        cell="lstm_on_lstm", context_cell="lstm_on_lstm", query="current", readout_state="previous"
+    ),
+    "conditional_coverage": dict(
+        attention="coverage_fertility", context_cell="layer_norm_gru", query="current"
+    ),
+    "conditional_input_feeding": dict(context_cell="gru", query="current", input_feeding=True),
+    "residual_input_feeding": dict(cell="residual_on_gru", query="current", input_feeding=True),
+    "two_sources": dict(attention="two_sources"),
+    "two_sources_conditional": dict(
+        attention="two_sources", cell="lstm", context_cell="layer_norm_lstm", query="current"
+    ),
+}
+forms = pytest.mark.parametrize("form", FORMS)
 
-def unbuilt(cell="gru", attention="bahdanau", readout="maxout", cell_arguments=(), **arguments):
+
+def unbuilt(
+    cell="gru",
+    attention="bahdanau_bias",
+    readout="maxout",
+    cell_arguments=(),
+    context_cell=None,
+    **arguments,
+):
+    if context_cell is not None:
+        arguments["context_cell"] = CELLS[context_cell](**dict(cell_arguments))
     return AttentiveDecoder(
         CELLS[cell](**dict(cell_arguments)),
         ATTENTIONS[attention](),
@@ -66,52 +126,131 @@ def unbuilt(cell="gru", attention="bahdanau", readout="maxout", cell_arguments=(
     )
 
 
+def several(decoder):
+    return isinstance(decoder.attention, MultiSourceAttention)
+
+
+def built(decoder):
+    annotations = (B, TX, D)
+    decoder.build((B, TY, M), [annotations, (B, 3, 2)] if several(decoder) else annotations)
+    return decoder
+
+
 def made(rng, *args, **arguments):
-    decoder = unbuilt(*args, **arguments)
-    decoder.build((B, TY, M), (B, TX, D))
-    return randomize(decoder, rng)
+    return randomize(built(unbuilt(*args, **arguments)), rng)
 
 
-def data(rng, decoder):
-    """Embedded inputs, annotations and the cell's first states."""
-    states = [array(rng, B, size) for size in decoder.state_sizes]
-    return array(rng, B, TY, M), array(rng, B, TX, D), states
+def masks(decoder):
+    return [MASK, SECOND] if several(decoder) else MASK
 
 
-def reference_decoder(decoder, inputs, annotations, mask, states):
-    """Outputs `(B, Ty, R)` and weights `(B, Ty, Tx)` by the paper's equations."""
+def data(rng, decoder, groups=1):
+    """Embedded inputs, annotations and the cell's first states, `groups` rows for each source."""
+    states = [array(rng, B * groups, size) for size in decoder.state_sizes]
+    annotations = array(rng, B, TX, D)
+    if several(decoder):
+        annotations = [annotations, array(rng, B, 3, 2)]
+    return array(rng, B * groups, TY, M), annotations, states
 
-    def step(cell):
-        weights = reference.float64(cell.get_weights())
-        if isinstance(cell, keras.layers.LSTMCell):
-            return partial(reference.lstm_step, weights=weights), 2
-        return partial(reference.gru_step, weights=weights, reset_after=cell.reset_after), 1
 
-    steps = [step(cell) for cell in getattr(decoder.cell, "cells", [decoder.cell])]
+def reference_move(cell, weights_of):
+    """A cell, wrapped or stacked, as a move of the reference, and the number of its states."""
+    if hasattr(cell, "cells"):
+        moves = [reference_move(inner, weights_of) for inner in cell.cells]
+        move = partial(reference.stacked_move, moves=moves)
+        if isinstance(cell, ResidualCell):
+            move = partial(reference.residual_move, move=move)
+        return move, sum(count for _, count in moves)
+    named = weights_of(cell)
+    weights, count = list(named.values()), 1
+    if isinstance(cell, LayerNormGRUCell):
+        step = partial(
+            reference.layer_norm_gru_step,
+            weights=named,
+            reset_after=cell.reset_after,
+            epsilon=cell.epsilon,
+        )
+    elif isinstance(cell, LayerNormLSTMCell):
+        step = partial(reference.layer_norm_lstm_step, weights=named, epsilon=cell.epsilon)
+        count = 2
+    elif isinstance(cell, LSTM):
+        step, count = partial(reference.lstm_step, weights=weights), 2
+    elif isinstance(cell, GRU):
+        step = partial(reference.gru_step, weights=weights, reset_after=cell.reset_after)
+    else:
+        step = partial(reference.simple_step, weights=weights)
+    return partial(reference.cell_move, step=step), count
 
-    def attend(query, row):
-        if isinstance(decoder.attention, FixedContext):
-            return reference.fixed_context(annotations[row], mask[row], decoder.attention.width)
-        weights = reference.float64(decoder.attention.get_weights())
-        return reference.additive_attention(query, annotations[row], mask[row], weights)
+
+def reference_attend(attention, values, mask, weights_of):
+    """A query `(N,)` to its context and weights; queries come in order and are remembered."""
+    if isinstance(attention, MultiSourceAttention):
+        parts = [
+            reference_attend(*of, weights_of)
+            for of in zip(attention.attentions, values, mask, strict=True)
+        ]
+        return lambda query: [
+            np.concatenate(found) for found in zip(*[part(query) for part in parts], strict=True)
+        ]
+    asked = []
+
+    def answer(query):
+        asked.append(query)
+        contexts, alignments = attention.equations(
+            weights_of(attention), np.array(asked), values, mask
+        )
+        if alignments.ndim == 3:
+            alignments = alignments.mean(axis=0)
+        return contexts[-1], alignments[-1]
+
+    return answer
+
+
+def reference_decoder(decoder, inputs, annotations, mask, states, weights=None):
+    """Outputs `(B, Ty, R)` and weights `(B, Ty, Tx)` by the papers' equations, in float64.
+
+    `weights` are those of the decoder, or others in their place.
+    """
+    variables = decoder.trainable_variables
+    values = reference.float64(variables if weights is None else weights)
+    by_variable = {id(variable): value for variable, value in zip(variables, values, strict=True)}
+
+    def weights_of(layer):
+        return {v.path.split("/")[-1]: by_variable[id(v)] for v in layer.trainable_variables}
 
     readout = None
     if decoder.readout is not None:
         readout = partial(
             reference.deep_output,
-            weights=reference.float64(decoder.readout.get_weights()),
+            weights=list(weights_of(decoder.readout).values()),
             activation=None if decoder.readout.maxout else np.tanh,
+            reads_inputs=decoder.readout.reads_inputs,
         )
+    parts = decoder.cell
+    while hasattr(parts, "cells"):
+        parts = parts.cells[-1]
+    move, count = reference_move(decoder.cell, weights_of)
+    context_move = None
+    if decoder.context_cell is not None:
+        context_move, _ = reference_move(decoder.context_cell, weights_of)
+    output_width = UNITS if readout is None else R
     rows = [
         reference.decode(
-            inputs[row],
-            [state[row] for state in states],
-            partial(attend, row=row),
-            partial(reference.stacked_step, steps=steps),
+            np.asarray(inputs[row], "float64"),
+            [np.asarray(state[row], "float64") for state in states],
+            reference_attend(
+                decoder.attention,
+                tree.map_structure(lambda part: np.asarray(part[row], "float64"), annotations),  # noqa: B023
+                tree.map_structure(lambda part: part[row], mask),  # noqa: B023
+                weights_of,
+            ),
+            move,
             readout,
             decoder.query,
             decoder.readout_state,
-            top=sum(count for _, count in steps[:-1]),
+            top=count - reference_move(parts, weights_of)[1],
+            context_move=context_move,
+            input_feeding=output_width if decoder.input_feeding else 0,
         )
         for row in range(len(inputs))
     ]
@@ -133,9 +272,10 @@ def step_by_step(decoder, inputs, memory, states):
 def check_numbers(decoder, rng):
     """The call gives the reference's numbers, and steps give the call's."""
     inputs, annotations, states = data(rng, decoder)
-    actual = decoder(inputs, annotations, MASK, states, return_attention_scores=True)
-    assert_close(actual, reference_decoder(decoder, inputs, annotations, MASK, states))
-    memory = decoder.memory(annotations, MASK)
+    mask = masks(decoder)
+    actual = decoder(inputs, annotations, mask, states, return_attention_scores=True)
+    assert_close(actual, reference_decoder(decoder, inputs, annotations, mask, states))
+    memory = decoder.memory(annotations, mask)
     assert_close(actual, step_by_step(decoder, inputs, memory, states), 1e-6)
 
 
@@ -152,10 +292,60 @@ def test_orders_and_readouts(query, readout_state, readout, rng):
     check_numbers(decoder, rng)
 
 
+@pytest.mark.parametrize("attention", MECHANISMS)
+def test_attentions(attention, rng):
+    check_numbers(made(rng, attention=attention), rng)
+
+
 @orders
-@pytest.mark.parametrize("attention", ["fixed", "fixed_narrow"])
-def test_fixed_context(attention, query, readout_state, rng):
-    check_numbers(made(rng, "lstm", attention, query=query, readout_state=readout_state), rng)
+def test_fixed_context_in_every_order(query, readout_state, rng):
+    check_numbers(made(rng, "lstm", "fixed_narrow", query=query, readout_state=readout_state), rng)
+
+
+@forms
+def test_forms(form, rng):
+    check_numbers(made(rng, **FORMS[form]), rng)
+
+
+def test_a_residual_cell_may_stand_alone(rng):
+    decoder = AttentiveDecoder(
+        ResidualCell(LSTM(M)), with_equations("location"), query="current", readout_state="previous"
+    )
+    check_numbers(randomize(built(decoder), rng), rng)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "input_feeding",
+        "input_feeding_location",
+        "conditional_gru",
+        "conditional_coverage",
+        "residual_input_feeding",
+    ],
+)
+def test_gradients_are_those_of_finite_differences(form, rng):
+    decoder = made(rng, **FORMS[form])
+    inputs, annotations, states = data(rng, decoder)
+    run = differentiate(
+        decoder, annotations_mask=MASK, initial_state=states, return_attention_scores=True
+    )
+    _, gradients = run(inputs, annotations)
+    points = reference.float64([inputs, annotations, *decoder.trainable_variables])
+
+    def loss(points):
+        outputs = reference_decoder(decoder, *points[:2], MASK, states, weights=points[2:])
+        return sum((part**2).sum() for part in outputs)
+
+    for at, gradient in enumerate(gradients):
+        direction = rng.normal(size=points[at].shape)
+        direction /= np.sqrt((direction**2).sum())
+        up, down = (
+            loss([p + sign * 1e-5 * direction if i == at else p for i, p in enumerate(points)])
+            for sign in (1, -1)
+        )
+        slope = (gradient * direction).sum()
+        np.testing.assert_allclose(slope, (up - down) / 2e-5, rtol=1e-4, atol=1e-4)
 
 
 def test_without_mask_and_first_state(rng):
@@ -174,29 +364,149 @@ def test_state_is_a_flat_tuple_in_the_cells_order(rng):
     inputs, annotations, states = data(rng, decoder)
     memory = decoder.memory(annotations)
     _, state, _ = decoder.step(inputs[:, 0], decoder.initial_state(memory, states), memory)
-    assert isinstance(state, DecoderState) and state.attention == ()
+    assert isinstance(state, DecoderState) and state.attention == () and state.output == ()
     assert [tuple(tensor.shape) for tensor in state.cell] == [(B, 4), (B, 4), (B, UNITS)]
 
 
-@pytest.mark.parametrize("cell", ["gru", "gru_on_lstm"])
-@pytest.mark.parametrize("attention", ATTENTIONS)
-def test_hypotheses_share_a_row_of_the_memory(cell, attention, rng):
-    decoder, beam = made(rng, cell, attention), 4
-    annotations = array(rng, B, TX, D)
-    inputs = array(rng, B * beam, TY, M)
-    states = [array(rng, B * beam, size) for size in decoder.state_sizes]
-    shared = step_by_step(decoder, inputs, decoder.memory(annotations, MASK), states)
-    copies, mask = np.repeat(annotations, beam, 0), np.repeat(MASK, beam, 0)
-    assert_close(shared, step_by_step(decoder, inputs, decoder.memory(copies, mask), states), 1e-6)
-    assert_close(shared, reference_decoder(decoder, inputs, copies, mask, states))
+def test_state_holds_the_last_output_to_feed_it(rng):
+    decoder = made(rng, **FORMS["input_feeding"])
+    inputs, annotations, states = data(rng, decoder)
+    memory = decoder.memory(annotations)
+    state = decoder.initial_state(memory, states)
+    assert_close(state.output, np.zeros((B, R)), 0)
+    output, state, _ = decoder.step(inputs[:, 0], state, memory)
+    assert_close(state.output, output, 0)
+
+
+SHARING = {
+    "gru_on_lstm": dict(cell="gru_on_lstm"),
+    "monotonic": dict(attention="monotonic"),
+    "fixed": dict(attention="fixed"),
+    "input_feeding_location": FORMS["input_feeding_location"],
+    "conditional_coverage": FORMS["conditional_coverage"],
+    "two_sources": FORMS["two_sources"],
+}
+
+
+@pytest.mark.parametrize("form", SHARING)
+def test_hypotheses_share_a_row_of_the_memory(form, rng):
+    decoder, groups = made(rng, **SHARING[form]), 4
+    inputs, annotations, states = data(rng, decoder, groups)
+    memory = decoder.memory(annotations, masks(decoder))
+    copies, mask = (
+        tree.map_structure(lambda part: np.repeat(part, groups, 0), parts)
+        for parts in (annotations, masks(decoder))
+    )
+    of_copies = decoder.memory(copies, mask)
+    shared = alone = decoder.initial_state(of_copies, states)
+    for i in range(TY):
+        *actual, shared = output_weights_state(decoder, inputs[:, i], shared, memory)
+        *expected, alone = output_weights_state(decoder, inputs[:, i], alone, of_copies)
+        assert_close(actual, expected, 1e-6)
+
+
+def output_weights_state(decoder, *args):
+    output, state, weights = decoder.step(*args)
+    return output, weights, state
+
+
+# --- What a step reads ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("input_feeding", [False, True])
+@pytest.mark.parametrize("readout", ["state", "maxout"])
+def test_feedback_reads_the_last_output(readout, input_feeding, rng):
+    decoder = made(rng, readout=readout, input_feeding=input_feeding)
+    _, annotations, states = data(rng, decoder)
+    hints = array(rng, B, TY, 2)  # of another width than what the decoder reads
+    width = UNITS if readout == "state" else R
+    mixing = array(rng, 2 + width, M)
+
+    def feedback(hint, output):
+        return ops.matmul(ops.concatenate([hint, output], axis=-1), mixing)
+
+    actual = decoder(
+        hints, annotations, MASK, states, feedback=feedback, return_attention_scores=True
+    )
+    memory = decoder.memory(annotations, MASK)
+    state, output = decoder.initial_state(memory, states), np.zeros((B, width), "float32")
+    for i in range(TY):
+        read = feedback(ops.convert_to_tensor(hints[:, i]), ops.convert_to_tensor(output))
+        output, state, weights = decoder.step(read, state, memory)
+        assert_close((actual[0][:, i], actual[1][:, i]), (output, weights), 1e-6)
+
+
+@pytest.mark.parametrize("form", ["input_feeding", "conditional_coverage", "two_sources"])
+def test_feedback_of_the_inputs_changes_nothing(form, rng):
+    decoder = made(rng, **FORMS[form])
+    inputs, annotations, states = data(rng, decoder)
+    arguments = dict(
+        annotations_mask=masks(decoder), initial_state=states, return_attention_scores=True
+    )
+    plain = decoder(inputs, annotations, **arguments)
+    fed = decoder(inputs, annotations, feedback=lambda x, output: x, **arguments)
+    assert_close(fed, plain, 1e-6)
+
+
+# --- Penalties ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("input_feeding", [False, True])
+def test_coverage_loss(masked, input_feeding, rng):
+    decoder = AttentiveDecoder(
+        GRU(UNITS), CoverageAttention(4, coverage_loss=0.5), input_feeding=input_feeding
+    )
+    randomize(built(decoder), rng)
+    inputs, annotations, states = data(rng, decoder)
+    kept = right_mask([4, 2, 1], TY) if masked else np.ones((B, TY), bool)
+    arguments = {"inputs_mask": kept} if masked else {}
+    decoder(inputs, annotations, MASK, states, **arguments)
+    (loss,) = decoder.losses
+    _, weights = decoder(
+        inputs, annotations, MASK, states, return_attention_scores=True, **arguments
+    )
+    assert len(decoder.losses) == 1  # of one call, not of two
+    weights, expected = numpy(weights).astype("float64"), 0.0
+    for b, i in np.argwhere(kept):
+        expected += np.minimum(weights[b, i], weights[b, :i].sum(axis=0)).sum()
+    assert_close(loss, 0.5 * expected / kept.sum(), 1e-6)
+    assert expected > 0.1
+
+
+def test_coverage_loss_finds_the_mask_of_its_inputs(rng):
+    decoder = AttentiveDecoder(GRU(UNITS), CoverageAttention(4, coverage_loss=1.0))
+    embedding = keras.layers.Embedding(9, M, mask_zero=True)
+    annotations = array(rng, 2, TX, D)
+    decoder(embedding(TARGET), annotations)
+    (loss,) = decoder.losses
+    _, weights = decoder(embedding(TARGET), annotations, return_attention_scores=True)
+    overlap = numpy(coverage_penalty(weights, TARGET != 0))
+    assert_close(loss, overlap.sum() / (TARGET != 0).sum(), 1e-6)
+
+
+def test_no_penalty_without_a_coverage_loss(rng):
+    decoder = made(rng, attention="coverage")
+    decoder(*data(rng, decoder)[:2])
+    assert decoder.losses == []
 
 
 # --- Masks ----------------------------------------------------------------------------------------
 
+PADDED = {
+    "gru": {},
+    "lstm_on_lstm": dict(cell="lstm_on_lstm"),
+    "fixed_narrow": dict(attention="fixed_narrow"),
+    "monotonic": dict(attention="monotonic"),
+    "input_feeding_location": FORMS["input_feeding_location"],
+    "conditional_coverage": FORMS["conditional_coverage"],
+}
+padded = pytest.mark.parametrize("form", PADDED)
 
-@pytest.mark.parametrize("query", ["previous", "current"])
-def test_longer_padding_changes_nothing(query, rng):
-    decoder = made(rng, query=query)
+
+@padded
+def test_longer_padding_changes_nothing(form, rng):
+    decoder = made(rng, **PADDED[form])
     inputs, annotations, states = data(rng, decoder)
     outputs, weights = numpy(
         decoder(inputs, annotations, MASK, states, return_attention_scores=True)
@@ -207,12 +517,9 @@ def test_longer_padding_changes_nothing(query, rng):
     assert_close(actual, (outputs, np.pad(weights, ((0, 0), (0, 0), (0, 2)))), 1e-6)
 
 
-@pytest.mark.parametrize(
-    ("cell", "attention"),
-    [("gru", "bahdanau"), ("lstm_on_lstm", "bahdanau"), ("gru", "fixed"), ("gru", "fixed_narrow")],
-)
-def test_garbage_at_masked_places_is_ignored(cell, attention, rng):
-    decoder = made(rng, cell, attention)
+@padded
+def test_garbage_at_masked_places_is_ignored(form, rng):
+    decoder = made(rng, **PADDED[form])
     inputs, annotations, states = data(rng, decoder)
     assert_garbage_is_ignored(
         decoder,
@@ -225,16 +532,16 @@ def test_garbage_at_masked_places_is_ignored(cell, attention, rng):
     )
 
 
-@pytest.mark.parametrize("attention", ATTENTIONS)
-def test_a_fully_masked_source_gets_no_weight(attention, rng):
-    decoder = made(rng, attention=attention)
+@padded
+def test_a_fully_masked_source_gets_no_weight(form, rng):
+    decoder = made(rng, **PADDED[form])
     inputs, annotations, states = data(rng, decoder)
     annotations[2] = np.nan
     outputs, weights = numpy(
         decoder(inputs, annotations, MASK, states, return_attention_scores=True)
     )
     assert np.isfinite(outputs).all() and not weights[2].any()
-    assert_close(weights[:2].sum(-1), np.ones((2, TY)), 1e-6)
+    assert (weights[:2].sum(-1) > 1e-3).all()
 
 
 SOURCE = np.array([[3, 4, 5, 0], [6, 0, 0, 0]])
@@ -244,25 +551,43 @@ TARGET = np.array([[2, 7, 8], [2, 5, 0]])
 def translator(decoder, scores=True):
     """Two rows of ids through embeddings, encoder and decoder; masks travel with the tensors."""
     source, target = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
-    annotations = BidirectionalEncoder(3)(keras.layers.Embedding(9, 4, mask_zero=True)(source))
+    words = keras.layers.Embedding(9, 4, mask_zero=True)(source)
+    annotations = BidirectionalEncoder(D // 2)(words)
+    if several(decoder):
+        annotations = [annotations, BidirectionalEncoder(1)(words)]
     embedded = keras.layers.Embedding(9, M, mask_zero=True)(target)
     outputs = decoder(embedded, annotations, return_attention_scores=scores)
     return keras.Model([source, target], outputs)
 
 
-@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("attention", ["bahdanau", "fixed", "location", "two_sources"])
 def test_implicit_mask(attention):
-    model = translator(unbuilt(attention=attention))
+    decoder = unbuilt(attention=attention)
+    model = translator(decoder)
     outputs, weights = numpy(model([SOURCE, TARGET]))
-    assert outputs.shape == (2, 3, R) and weights.shape == (2, 3, 4)
-    kept = np.repeat((SOURCE != 0)[:, None], 3, axis=1)
+    sources = 2 if several(decoder) else 1
+    assert outputs.shape == (2, 3, R) and weights.shape == (2, 3, 4 * sources)
+    kept = np.tile(np.repeat((SOURCE != 0)[:, None], 3, axis=1), sources)
     assert not weights[~kept].any()
-    assert_close(weights.sum(-1), np.ones((2, 3)), 1e-6)
+    assert_close(weights.sum(-1), np.full((2, 3), sources), 1e-6)
     longer = np.pad(SOURCE, ((0, 0), (0, 3)))
     assert_close(model([longer, TARGET])[0], outputs, 1e-6)
 
 
 # --- Training -------------------------------------------------------------------------------------
+
+
+def test_a_time_series_is_learned(rng):
+    # Continuous inputs and outputs: the next value of a wave, from its last one and its past.
+    inputs, past = keras.Input((None, 1)), keras.Input((None, 2))
+    decoder = AttentiveDecoder(GRU(8), BahdanauAttention(6), DeepOutput(1, "linear"))
+    model = keras.Model([inputs, past], decoder(inputs, past))
+    model.compile(keras.optimizers.Adam(0.03), "mse")
+    start = rng.uniform(0.0, 6.0, size=(32, 1, 1))
+    wave = np.sin(start + 0.5 * np.arange(16)[None, :, None]).astype("float32")
+    x = [wave[:, 9:15], np.concatenate([wave[:, :9], wave[:, 1:10]], axis=-1)]
+    history = model.fit(x, wave[:, 10:], epochs=15, batch_size=32, verbose=0)
+    assert history.history["loss"][-1] < 0.5 * history.history["loss"][0]
 
 
 def trained_once(decoder, rng):
@@ -284,64 +609,139 @@ def trained_once(decoder, rng):
     return model, x
 
 
-@pytest.mark.parametrize("cell", ["gru_reset_before", "gru_on_lstm"])
-def test_dropout_in_the_cell(cell, rng):
-    dropout = {"dropout": 0.5, "recurrent_dropout": 0.5}
-    decoder = unbuilt(cell, cell_arguments=dropout)
+DROPPING = {
+    "gru_reset_before": dict(cell="gru_reset_before"),
+    "gru_on_lstm": dict(cell="gru_on_lstm"),
+    "residual": dict(cell="residual_on_gru", input_feeding=True),
+    "residual_stack": dict(cell="residual_stack_on_lstm"),
+    "layer_norm_conditional": dict(
+        cell="layer_norm_lstm", context_cell="lstm", query="current", attention="location"
+    ),
+}
+dropping = pytest.mark.parametrize("form", DROPPING)
+DROPOUT = {"dropout": 0.5, "recurrent_dropout": 0.5}
+
+
+@dropping
+def test_dropout_in_the_cells(form, rng):
+    decoder = unbuilt(**DROPPING[form], cell_arguments=DROPOUT)
     model, x = trained_once(decoder, rng)
     # Inference drops nothing: a decoder without dropout and with the same weights agrees.
-    plain = unbuilt(cell)
-    plain.build((B, TY, M), (B, TX, D))
+    plain = built(unbuilt(**DROPPING[form]))
     plain.set_weights(decoder.get_weights())
     assert_close(model.predict(x, verbose=0), numpy(plain(*x)), 1e-6)
     assert_close(decoder(*x), plain(*x), 1e-6)
     first, second = numpy(decoder(*x, training=True)), numpy(decoder(*x, training=True))
     assert np.abs(first - numpy(plain(*x))).max() > 1e-4
     assert np.abs(first - second).max() > 1e-4
-    inside = numpy(decoder(*x, training=False))
-    assert_close(inside, plain(*x), 1e-6)
+    assert_close(decoder(*x, training=False), plain(*x), 1e-6)
 
 
-def test_dropout_masks_hold_for_a_whole_sequence(rng):
-    # Equal inputs, a state the recurrent kernel cannot see and one fixed context: every step
-    # then gives the same output, unless the mask changes between them.
-    decoder = unbuilt("gru", "fixed", "state", {"dropout": 0.5}, query="current")
-    decoder.build((B, TY, M), (B, TX, D))
-    kernel, recurrent, bias = decoder.get_weights()
-    kernel[:, :UNITS] = 0.0
-    bias[0, :UNITS] = -1e3  # z = 0: nothing of the old state stays
-    decoder.set_weights([kernel, recurrent * 0, bias])
+def innermost(cell):
+    """The cells with weights inside stacks and wrappers."""
+    return [part for inner in getattr(cell, "cells", []) for part in innermost(inner)] or [cell]
+
+
+def forget(cell):
+    """Gives a cell weights with which its output depends on its input alone."""
+    n = cell.units
+    for weight in cell.trainable_variables:
+        value, name = numpy(weight).copy(), weight.path.split("/")[-1]
+        if name == "recurrent_kernel":
+            value[:] = 0.0
+        if name == "bias":  # of Keras's gates those that keep the old state: z, the first, or f
+            row = value[0] if value.ndim == 2 else value
+            row[slice(n, 2 * n) if isinstance(cell, LSTM) else slice(n)] = -1e3
+        weight.assign(value)
+
+
+@pytest.mark.parametrize(
+    ("cell", "context_cell"),
+    [*[(cell, None) for cell in CELLS if cell != "simple"], ("lstm", "layer_norm_lstm")],
+)
+def test_dropout_masks_hold_for_a_whole_sequence(cell, context_cell, rng):
+    # Equal inputs and one fixed context: without a state every step then gives the same output,
+    # unless the mask changes between them.
+    decoder = made(
+        rng, cell, "fixed", "state", {"dropout": 0.5}, query="current", context_cell=context_cell
+    )
+    for part in (decoder.cell, decoder.context_cell):
+        for inner in innermost(part) if part is not None else []:
+            forget(inner)
     inputs = np.repeat(array(rng, B, 1, M), TY, axis=1)
-    outputs = numpy(decoder(inputs, array(rng, B, TX, D), training=True))
+    annotations = array(rng, B, TX, D)
+    outputs = numpy(decoder(inputs, annotations, training=True))
     assert_close(outputs, np.repeat(outputs[:, :1], TY, axis=1), 1e-6)
+    assert np.abs(outputs - numpy(decoder(inputs, annotations))).max() > 1e-4
+
+
+def test_recurrent_dropout_masks_hold_for_a_whole_sequence(rng):
+    # h' = tanh(9 m h): a unit dies at once if it is dropped at all, and lives if it never is.
+    cells = [keras.layers.SimpleRNNCell(16, recurrent_dropout=0.5) for _ in range(2)]
+    decoder = built(AttentiveDecoder([cells[0], ResidualCell(cells[1])], BahdanauAttention(4)))
+    for cell in cells:
+        kernel, _, bias = cell.get_weights()
+        cell.set_weights([0 * kernel, 9 * np.eye(16), 0 * bias])
+    inputs, annotations, states = data(rng, decoder)
+    states = [np.ones_like(state) for state in states]
+    outputs = numpy(decoder(inputs, annotations, initial_state=states, training=True))
+    lower, upper = outputs > 0.5, outputs > 1.5  # one of both units alive, both alive
+    for alive in (lower, upper):
+        np.testing.assert_array_equal(alive, np.repeat(alive[:, :1], TY, axis=1))
+        assert 0 < alive.sum() < alive.size
 
 
 # --- As a Keras layer -----------------------------------------------------------------------------
 
+ALL = {
+    "simple": dict(cell="simple", readout="state"),
+    "orders": dict(query="current", readout_state="previous"),
+    "gru_on_layer_norm_lstm": dict(cell="gru_on_layer_norm_lstm"),
+    "residual_stack": dict(cell="residual_stack_on_lstm", readout="tanh"),
+    "bahdanau_heads": dict(attention="bahdanau_heads_normalized"),
+    "monotonic": dict(attention="monotonic"),
+    "fixed": dict(attention="fixed_narrow"),
+    **FORMS,
+}
+all_forms = pytest.mark.parametrize("form", ALL)
+
 
 @pytest.mark.parametrize(
-    ("readout", "query", "readout_state"),
+    "form",
     [
-        ("state", "previous", "current"),
-        ("maxout", "previous", "previous"),
-        ("maxout", "current", "current"),
+        "simple",
+        "monotonic",
+        "input_feeding_location",
+        "conditional_coverage",
+        "two_sources",
     ],
 )
-def test_dynamic_shapes(readout, query, readout_state, rng):
-    decoder = unbuilt(readout=readout, query=query, readout_state=readout_state)
+def test_dynamic_shapes(form, rng):
+    decoder = unbuilt(**ALL[form])
     inputs, annotations = keras.Input((None, M)), keras.Input((None, D))
-    first = keras.Input((UNITS,))
-    outputs, weights = decoder(
-        inputs, annotations, initial_state=[first], return_attention_scores=True
-    )
-    assert tuple(outputs.shape) == (None, None, UNITS if readout == "state" else R)
+    first = [keras.Input((size,)) for size in decoder.state_sizes]
+    sources = [annotations, keras.Input((None, 2))] if several(decoder) else annotations
+    outputs, weights = decoder(inputs, sources, initial_state=first, return_attention_scores=True)
+    assert tuple(outputs.shape) == (None, None, UNITS if form == "simple" else R)
     assert tuple(weights.shape) == (None, None, None)
-    model = keras.Model([inputs, annotations, first], [outputs, weights])
+    model = keras.Model([inputs, sources, first], [outputs, weights])
     for batch, ty, tx in ((2, 1, 3), (1, 4, 6)):
-        x = array(rng, batch, ty, M), array(rng, batch, tx, D), array(rng, batch, UNITS)
-        expected = reference_decoder(decoder, *x[:2], np.ones((batch, tx), bool), [x[2]])
-        assert_close(model(list(x)), expected)
-    assert_close(model.predict(list(x), verbose=0), expected)
+        annotations, mask = array(rng, batch, tx, D), np.ones((batch, tx), bool)
+        if several(decoder):
+            annotations = [annotations, array(rng, batch, tx + 1, 2)]
+            mask = [mask, np.ones((batch, tx + 1), bool)]
+        states = [array(rng, batch, size) for size in decoder.state_sizes]
+        x = [array(rng, batch, ty, M), annotations, states]
+        expected = reference_decoder(decoder, x[0], annotations, mask, states)
+        assert_close(model(x), expected)
+    assert_close(model.predict(x, verbose=0), expected)
+
+
+def test_known_lengths_give_known_shapes():
+    decoder = unbuilt(attention="two_sources")
+    sources = [keras.Input((5, D)), keras.Input((4, 2))]
+    outputs, weights = decoder(keras.Input((3, M)), sources, return_attention_scores=True)
+    assert tuple(outputs.shape) == (None, 3, R) and tuple(weights.shape) == (None, 3, 9)
 
 
 def test_any_layer_may_read_out(rng):
@@ -356,46 +756,51 @@ def test_any_layer_may_read_out(rng):
         def call(self, state, inputs, context):
             return keras.ops.concatenate([state, inputs + self.offset, context], axis=-1)
 
-    decoder = AttentiveDecoder(keras.layers.GRUCell(UNITS), BahdanauAttention(4), Joined())
+    decoder = AttentiveDecoder(GRU(UNITS), BahdanauAttention(4), Joined(), input_feeding=True)
     outputs = decoder(keras.Input((None, M)), keras.Input((None, D)))
     assert tuple(outputs.shape) == (None, None, UNITS + M + D)
     inputs, annotations = array(rng, B, TY, M), array(rng, B, TX, D)
     assert_close(decoder(inputs, annotations)[..., UNITS : UNITS + M], inputs + 1.0)
 
 
-@cells
-@pytest.mark.parametrize("readout", READOUTS)
-def test_config_round_trip(cell, readout):
-    decoder = unbuilt(cell, readout=readout, query="current", readout_state="previous")
-    assert_config_round_trip(decoder)
+@all_forms
+def test_config_round_trip(form):
+    assert_config_round_trip(unbuilt(**ALL[form]))
 
 
-@pytest.mark.parametrize("cell", ["gru", "lstm", "gru_on_lstm"])
-def test_saving(cell, tmp_path):
-    model = translator(unbuilt(cell, query="current", readout_state="previous"))
+@all_forms
+def test_saving(form, tmp_path):
+    model = translator(unbuilt(**ALL[form]))
     assert_survives_saving(model, [SOURCE, TARGET], tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("attention", "readout"), [("bahdanau", "state"), ("fixed", "tanh"), ("fixed_narrow", "maxout")]
+    "form",
+    [
+        "orders",
+        "gru_on_layer_norm_lstm",
+        "residual_input_feeding",
+        "monotonic",
+        "input_feeding_location",
+        "conditional_coverage",
+        "two_sources",
+    ],
 )
-def test_saving_with_other_parts(attention, readout, tmp_path):
-    model = translator(unbuilt("gru", attention, readout), scores=False)
-    assert_survives_saving(model, [SOURCE, TARGET], tmp_path)
-
-
-@pytest.mark.parametrize(("cell", "query"), [("gru", "previous"), ("lstm", "current")])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_mixed_precision(cell, query, policy, rng):
+def test_mixed_precision(form, policy, rng):
     with dtype_policy(policy):
-        decoder = unbuilt(cell, query=query)
+        decoder = unbuilt(**ALL[form])
         inputs, annotations, states = data(rng, decoder)
-        outputs, weights = decoder(inputs, annotations, MASK, states, return_attention_scores=True)
-        stepped = step_by_step(decoder, inputs, decoder.memory(annotations, MASK), states)
+        mask = masks(decoder)
+        outputs, weights = decoder(inputs, annotations, mask, states, return_attention_scores=True)
+        stepped = step_by_step(decoder, inputs, decoder.memory(annotations, mask), states)
     assert keras.backend.standardize_dtype(outputs.dtype) == decoder.compute_dtype
     assert keras.backend.standardize_dtype(weights.dtype) == "float32"
-    assert_close(numpy(weights)[:2].sum(-1), np.ones((2, TY)), 1e-6)
-    expected = reference_decoder(decoder, inputs, annotations, MASK, states)
+    assert all(v.dtype == "float32" for v in decoder.trainable_variables)
+    if "monotonic" not in form:
+        sources = 2 if several(decoder) else 1
+        assert_close(numpy(weights)[:2].sum(-1), np.full((2, TY), sources), 1e-6)
+    expected = reference_decoder(decoder, inputs, annotations, mask, states)
     assert_close((keras.ops.cast(outputs, "float32"), weights), expected, 0.05)
     assert_close(tuple(np.asarray(part, "float32") for part in stepped), expected, 0.05)
 
@@ -409,20 +814,166 @@ def test_orders_must_be_known(name):
         unbuilt(**{name: "next"})
 
 
-@pytest.mark.parametrize("cell", [keras.layers.Dense, None, "gru"])
-def test_cell_must_be_a_cell(cell):
-    cell = cell(3) if isinstance(cell, type) else cell
-    with pytest.raises(ValueError, match=r"`cell` must be a Keras RNN cell"):
-        AttentiveDecoder(cell, BahdanauAttention(4))
+class Odd:
+    """A cell with an output of its own width, or states that are not of its `state_size`."""
+
+    def __init__(self, size=UNITS, output_size=UNITS, returned=UNITS):
+        self.state_size, self.output_size, self.returned = size, output_size, returned
+        self.built = True
+
+    def __call__(self, inputs, states, training=None):
+        state = ops.zeros((ops.shape(inputs)[0], self.returned))
+        return state, [state]
 
 
-@pytest.mark.parametrize(("cell", "needed"), [("gru", 1), ("lstm", 2), ("gru_on_lstm", 3)])
-def test_first_state_must_have_every_tensor(cell, needed, rng):
+@pytest.mark.parametrize(
+    "cell", [keras.layers.Dense(3), None, "gru", [], [GRU(3), keras.layers.Dense(3)]], ids=str
+)
+@pytest.mark.parametrize("name", ["cell", "context_cell"])
+def test_cell_must_be_a_cell(name, cell):
+    if cell is None and name == "context_cell":
+        pytest.skip("None is no context cell.")
+    cells = {"cell": GRU(3), name: cell}
+    with pytest.raises(ValueError, match=rf"`{name}` must be a Keras RNN cell .* Received: "):
+        AttentiveDecoder(attention=BahdanauAttention(4), query="current", **cells)
+
+
+def test_output_must_be_as_wide_as_the_state():
+    message = "`cell` must have an output as wide as its first state, 3. Received: .* width 5"
+    with pytest.raises(ValueError, match=message):
+        AttentiveDecoder(Odd(output_size=5), BahdanauAttention(4))
+
+
+def test_states_must_be_of_the_state_size(rng):
+    decoder = built(AttentiveDecoder(Odd(returned=4), BahdanauAttention(4)))
+    message = r"`cell` must return states of its `state_size`, 3.\s+Received: .* \[\(3, 4\)\]"
+    with pytest.raises(ValueError, match=message):
+        decoder(*data(rng, decoder)[:2])
+
+
+@pytest.mark.parametrize("attention", [None, keras.layers.Attention(), "bahdanau"], ids=str)
+def test_attention_must_be_one(attention):
+    with pytest.raises(ValueError, match=r"`attention` must be an Attention. Received: "):
+        AttentiveDecoder(GRU(3), attention)
+
+
+@pytest.mark.parametrize(
+    ("cell", "context_cell", "query"),
+    [
+        ("gru", "gru", "previous"),
+        ("gru", "lstm", "current"),
+        ("gru_on_lstm", "gru", "current"),
+        ("lstm", "gru_on_lstm", "current"),
+    ],
+)
+def test_context_cell_must_fit(cell, context_cell, query):
+    message = '`context_cell` needs query="current" and the state sizes of `cell`, .*. Received: '
+    with pytest.raises(ValueError, match=message + f"query='{query}' and state sizes"):
+        unbuilt(cell, context_cell=context_cell, query=query)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm", "gru_on_lstm"])
+def test_first_state_must_have_every_tensor(cell, rng):
     decoder = made(rng, cell)
     inputs, annotations, states = data(rng, decoder)
-    for wrong in (states[:-1], [*states, states[0]]):
-        message = "`initial_state` must hold a tensor for each state of the cell, of widths"
+    narrow = [states[0][:, :1], *states[1:]]
+    flat = [*states[:-1], states[-1][0]]
+    for wrong in (states[:-1], [*states, states[0]], narrow, flat, states[0]):
+        message = "`initial_state` must hold a tensor for each state of the cell, .* Received: "
         with pytest.raises(ValueError, match=message):
             decoder(inputs, annotations, initial_state=wrong)
         with pytest.raises(ValueError, match=message):
             decoder.initial_state(decoder.memory(annotations), wrong)
+        symbols = tree.map_structure(lambda x: keras.KerasTensor(x.shape), wrong)
+        with pytest.raises(ValueError, match=message):
+            decoder(
+                keras.KerasTensor(inputs.shape),
+                keras.KerasTensor(annotations.shape),
+                initial_state=symbols,
+            )
+
+
+WRONG_SHAPES = {
+    "inputs of rank 2": ((B, M), (B, TX, D), "inputs", "(batch, time, "),
+    "annotations of rank 2": ((B, TY, M), (B, D), "annotations", "(batch, time, "),
+    "annotations of rank 4": ((B, TY, M), (B, TX, D, 1), "annotations", "(batch, time, "),
+    "two annotations": ((B, TY, M), [(B, TX, D)] * 2, "annotations", "one tensor"),
+    "other rows": ((B, TY, M), (B + 1, TX, D), "annotations", f"as many rows as `inputs`, {B}"),
+}
+WRONG_WIDTHS = {
+    "inputs too wide": ((B, TY, M + 1), (B, TX, D), "inputs", f"(batch, time, {M})"),
+    "annotations too narrow": ((B, TY, M), (B, TX, 1), "annotations", f"(batch, time, {D})"),
+}
+
+
+def each(make, shape):
+    """What is made of a shape, or of each shape in a list."""
+    return [make(of) for of in shape] if isinstance(shape, list) else make(shape)
+
+
+@pytest.mark.parametrize("ready", [False, True], ids=["unbuilt", "built"])
+@pytest.mark.parametrize("wrong", WRONG_SHAPES | WRONG_WIDTHS)
+def test_sequences_must_fit(wrong, ready):
+    if wrong in WRONG_WIDTHS and not ready:
+        pytest.skip("Before it is built any width will do.")
+    *shapes, name, expected = (WRONG_SHAPES | WRONG_WIDTHS)[wrong]
+    decoder = built(unbuilt()) if ready else unbuilt()
+    message = rf"`{name}` of AttentiveDecoder is expected to .*{re.escape(expected)}.* Received: sh"
+
+    arrays = [each(lambda of: np.zeros(of, "float32"), shape) for shape in shapes]
+    with pytest.raises(ValueError, match=message):
+        decoder(*arrays)
+    symbols = [each(lambda of: keras.KerasTensor((None, *of[1:])), shape) for shape in shapes]
+    if wrong != "other rows":  # of symbols they are not known
+        with pytest.raises(ValueError, match=message):
+            decoder(*symbols)
+
+
+def test_widths_must_be_known():
+    with pytest.raises(ValueError, match=r"`inputs` .* \(batch, time, width\). Received: shape"):
+        unbuilt()(keras.Input((None, None)), keras.Input((None, D)))
+
+
+@pytest.mark.parametrize("shape", [(B, TX, D), [(B, TX, D)], [(B, TX, D)] * 3])
+def test_every_source_must_come(shape):
+    decoder = unbuilt(attention="two_sources")
+    message = "`annotations` of AttentiveDecoder is expected to be a list of 2 tensors. Received: "
+    with pytest.raises(ValueError, match=message):
+        decoder.build((B, TY, M), shape)
+
+
+def test_a_step_reads_one_row_of_the_right_width(rng):
+    decoder = made(rng)
+    inputs, annotations, _ = data(rng, decoder)
+    memory = decoder.memory(annotations)
+    state = decoder.initial_state(memory)
+    message = r"`inputs` of AttentiveDecoder.step is expected to be \(batch, 7\). Received: shape"
+    for wrong in (inputs, inputs[:, 0, :-1]):
+        with pytest.raises(ValueError, match=message):
+            decoder.step(wrong, state, memory)
+
+
+WRONG_MASKS = {
+    "annotations_mask": [MASK[:, :-1], MASK[:-1], MASK[0], MASK.astype("float32")],
+    "inputs_mask": [MASK, MASK[0], np.ones((B, TY), "int32")],
+}
+
+
+@pytest.mark.parametrize("name", WRONG_MASKS)
+def test_masks_must_fit(name, rng):
+    decoder = made(rng)
+    inputs, annotations, _ = data(rng, decoder)
+    expected = (B, TX) if name == "annotations_mask" else (B, TY)
+    for mask in WRONG_MASKS[name]:
+        message = rf"`{name}` is expected to be bool of shape {re.escape(str(expected))}, .* Rec"
+        with pytest.raises(ValueError, match=message):
+            decoder(inputs, annotations, **{name: mask})
+
+
+def test_masks_of_every_source_must_fit(rng):
+    decoder = made(rng, attention="two_sources")
+    inputs, annotations, _ = data(rng, decoder)
+    with pytest.raises(ValueError, match=r"`annotations_mask` is expected .* shape \(3, 3\)"):
+        decoder(inputs, annotations, [None, MASK])
+    with pytest.raises(ValueError, match=r"`mask` of MultiSourceAttention .* each of 2 sources"):
+        decoder(inputs, annotations, [MASK])

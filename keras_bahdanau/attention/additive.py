@@ -29,7 +29,10 @@ def additive_scores(query, keys, vectors, features=None):
     (1, 2, 4, 1)
     """
     hidden = ops.expand_dims(query, 2) + ops.expand_dims(keys, 1)  # (B, G, Tx, U)
-    hidden = ops.tanh(hidden if features is None else hidden + features)
+    if features is not None:
+        # Outside of a Keras call, in a search, weights are not cast: hidden may be wider.
+        hidden = hidden + ops.cast(features, hidden.dtype)
+    hidden = ops.tanh(hidden)
     return project(ops.cast(hidden, "float32"), ops.cast(vectors, "float32"))
 
 
