@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_bahdanau.ids import PAD
+from keras_bahdanau.replicas import batch_mean
 
 
 def check_logits(labels, logits):
@@ -42,22 +43,6 @@ def per_word(sample_weight, like):
     return ops.reshape(weight, (*ops.shape(weight), *[1] * missing)) if missing > 0 else weight
 
 
-def _mean_of_replicas(words):
-    """Mean number of words over the replicas of a `tf.distribute` strategy, if there is one.
-
-    Keras adds up the replicas' losses, each divided by the number of replicas. Divided by this, and
-    not by the words of their own shares of the batch, they add up to the mean over all its words.
-    On JAX a distributed batch is one array and needs nothing.
-    """
-    if keras.config.backend() == "tensorflow":
-        import tensorflow as tf
-
-        replica = tf.distribute.get_replica_context()
-        if replica is not None and replica.num_replicas_in_sync > 1:
-            return replica.all_reduce(tf.distribute.ReduceOp.MEAN, words)
-    return words
-
-
 class _Reduced(keras.losses.Loss):
     """Keras's reduction and nothing else: of losses that are computed already."""
 
@@ -82,14 +67,16 @@ class _WordLoss(keras.losses.Loss):
     def __call__(self, y_true, y_pred, sample_weight=None):
         y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
         losses = self.call(y_true, y_pred)
-        real = ops.cast(self.counts(y_true), "float32")
-        weight = real
+        counted = ops.cast(self.counts(y_true), "float32")
+        weight = counted
         if sample_weight is not None:
-            weight = weight * per_word(sample_weight, like=real)
-        if self.reduction in ("sum_over_batch_size", "mean"):
-            places = ops.cast(ops.size(real), "float32")
-            words = _mean_of_replicas(ops.sum(real))
-            weight = weight * ops.divide_no_nan(places, words)
+            weight = weight * per_word(sample_weight, like=counted)
+        if self.reduction == "mean_with_sample_weight":
+            counted = weight
+        if self.reduction in ("sum_over_batch_size", "mean", "mean_with_sample_weight"):
+            # Of one number Keras takes the mean too, and so divides it among replicas.
+            losses = batch_mean(ops.sum(losses * weight), ops.sum(counted))[None]
+            weight = None
         # Named, as TensorFlow takes no scope that begins with an underscore.
         reduce = _Reduced(name=self.name, reduction=self.reduction, dtype="float32")
         return reduce(losses, losses, sample_weight=weight)

@@ -1,0 +1,35 @@
+"""A mean over the whole batch, also where a TensorFlow strategy splits it between devices."""
+
+import keras
+from keras import ops
+
+
+def batch_mean(total, count):
+    """`total / count` over the whole batch; 0 if it counts nothing.
+
+    Under a `tf.distribute` strategy each replica sees its share of the batch: here both are summed
+    over all shares, so that every replica has the loss of the whole batch, however its rows and
+    their tokens are spread. Keras divides a loss by the number of replicas and adds up their
+    gradients, which makes the gradient that of one device. On JAX a distributed batch is one array
+    and needs nothing; with PyTorch the training loop sums (`examples/train_on_several_devices.py`).
+
+    Args:
+        total: Float32 scalar, the sum of what is averaged over this replica's share.
+        count: Float32 scalar, how many that is.
+
+    Returns:
+        Float32 scalar. Keras scales what `add_loss` gets by itself, so add this as it is.
+
+    Example:
+
+    >>> float(batch_mean(6.0, 4.0))
+    1.5
+    """
+    # The only way to other replicas is TensorFlow's own; `keras.ops` has none.
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
+
+        replica = tf.distribute.get_replica_context()
+        if replica is not None and replica.num_replicas_in_sync > 1:
+            total, count = replica.all_reduce(tf.distribute.ReduceOp.SUM, [total, count])
+    return ops.divide_no_nan(total, count)
