@@ -31,7 +31,7 @@ class PlainRNNSearch(nn.Module):
         self.encoder = nn.GRU(units, units, batch_first=True, bidirectional=True)
         self.bridge = nn.Linear(units, units)
         self.query = nn.Linear(units, units, bias=False)
-        self.key = nn.Linear(2 * units, units, bias=False)
+        self.key = nn.Linear(2 * units, units)
         self.score = nn.Linear(units, 1, bias=False)
         self.cell = nn.GRUCell(units + 2 * units, units)
         self.readout = nn.Linear(units + units + 2 * units, 2 * units)
