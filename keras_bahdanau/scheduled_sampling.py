@@ -3,6 +3,9 @@
 import keras
 from keras import ops
 
+# Random numbers travel as digits of this base, which every float type holds exactly: a number in
+# bfloat16 could draw only some hundred different tokens.
+_BASE, _DIGITS = 256, 3
 _SCHEDULES = ("constant", "linear", "exponential", "inverse_sigmoid")
 
 
@@ -34,8 +37,8 @@ class ScheduledSampling(keras.layers.Layer):
         training: Whether the call is part of training; only then the count moves on.
 
     Returns:
-        `(B, Ty, 2)` float32 tensor for `pick`: 1 where the model's token is to be read (never at
-        the first place), and a number in [0, 1) to draw that token with.
+        `(B, Ty, 4)` float32 tensor: 1 where the model's token is to be read (never at the first
+        place), and the three digits to draw that token with, see `pick`.
 
     Raises:
         ValueError: If `schedule` is unknown or a number is out of its range.
@@ -107,19 +110,21 @@ class ScheduledSampling(keras.layers.Layer):
     def call(self, ids, training=None):
         batch, steps = ops.shape(ids)[0], ops.shape(ids)[1]
         if not training:
-            return ops.zeros((batch, steps, 2), dtype="float32")
-        numbers = keras.random.uniform((batch, steps, 2), dtype="float32", seed=self._seeds)
+            return ops.zeros((batch, steps, 1 + _DIGITS), dtype="float32")
+        shape = (batch, steps, 1 + _DIGITS)
+        numbers = keras.random.uniform(shape, dtype="float32", seed=self._seeds)
         own = ops.cast(numbers[..., :1] >= self.truth(self.batches), "float32")
         first = ops.cast(ops.reshape(ops.arange(steps) > 0, (1, steps, 1)), "float32")
         self.batches.assign_add(1.0)
-        return ops.concatenate([own * first, numbers[..., 1:]], axis=-1)
+        return ops.concatenate([own * first, ops.floor(_BASE * numbers[..., 1:])], axis=-1)
 
-    def pick(self, logits, numbers):
+    def pick(self, logits, digits):
         """The model's own tokens.
 
         Args:
             logits: `(B, V)` float tensor of the last step.
-            numbers: `(B,)` float tensor in [0, 1), one for each draw.
+            digits: `(B, 3)` float tensor of whole numbers in [0, 256), the digits of a number
+                in [0, 1) to the base 256, one for each draw.
 
         Returns:
             `(B,)` int32 ids; no gradient flows through them.
@@ -129,12 +134,15 @@ class ScheduledSampling(keras.layers.Layer):
             return ops.cast(ops.argmax(logits, axis=-1), "int32")
         # The id whose share of the line from 0 to 1 the number falls on; rounding may leave the
         # sum of all shares a little below 1.
+        number = sum(
+            ops.cast(digits[:, i : i + 1], "float32") / _BASE ** (i + 1) for i in range(_DIGITS)
+        )
         ends = ops.cumsum(ops.softmax(logits, axis=-1), axis=-1)
-        ids = ops.sum(ops.cast(ends <= ops.expand_dims(numbers, -1), "int32"), axis=-1)
+        ids = ops.sum(ops.cast(ends <= number, "int32"), axis=-1)
         return ops.minimum(ids, logits.shape[-1] - 1)
 
     def compute_output_shape(self, ids_shape):
-        return (*ids_shape, 2)
+        return (*ids_shape, 1 + _DIGITS)
 
     def get_config(self):
         return {

@@ -106,6 +106,8 @@ class Seq2Seq(Generator, keras.Model):
             target_vocabulary_size,
             embedding_dim,
             embeddings_initializer=self._initializer("uniform"),
+            # Left to itself the tied output layer is float32 under mixed precision.
+            reverse_dtype=self.compute_dtype,
             dtype=self.dtype_policy,
             name="target_embedding",
         )
@@ -176,8 +178,13 @@ class Seq2Seq(Generator, keras.Model):
 
     def _own_token(self, inputs, output):
         """What a step reads: the true token's embedding, or that of the model's own."""
-        embedded, own, number = inputs[:, :-2], inputs[:, -2:-1], inputs[:, -1]
-        ids = self.scheduled_sampling.pick(self._logits(output), ops.cast(number, "float32"))
+        width = self.embedding_dim
+        embedded, own, digits = (
+            inputs[:, :width],
+            inputs[:, width : width + 1],
+            inputs[:, width + 1 :],
+        )
+        ids = self.scheduled_sampling.pick(self._logits(output), digits)
         return ops.where(own > 0, self.target_embedding(ids), embedded)
 
     def encode(self, source, training=None):
