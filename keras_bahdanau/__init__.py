@@ -40,6 +40,7 @@ from keras_bahdanau.scheduled_sampling import ScheduledSampling
 from keras_bahdanau.search import BeamSearch, Generation, GreedySearch, Sampling, Search
 from keras_bahdanau.seq2seq import Seq2Seq
 from keras_bahdanau.text import Tokenizer
+from keras_bahdanau.tfa import bahdanau_from_tfa, luong_from_tfa, monotonic_from_tfa
 
 __all__ = [
     "AlignmentCrossentropy",
@@ -82,8 +83,11 @@ __all__ = [
     "TranslationDataset",
     "TranslationScore",
     "average_checkpoints",
+    "bahdanau_from_tfa",
     "coverage_penalty",
     "hard_alignment",
+    "luong_from_tfa",
+    "monotonic_from_tfa",
     "paper_training",
     "phrase_spans",
     "plot_alignment",

@@ -16,11 +16,28 @@ def check_positive(**numbers):
 
 
 def check_range(name, value, kind, low, high=None, open_low=False):
-    """Raises a `ValueError` unless `value` is of `kind` and between `low` and `high`."""
+    """Raises a `ValueError` unless `value` is of `kind` and between `low` and `high`.
+
+    Args:
+        name: The argument's name, for the message.
+        value: What was given; a bool is no number.
+        kind: `int`, or `float`, which takes ints too; NaN is in no range.
+        low: The least value.
+        high: The greatest value; no limit if `None`.
+        open_low: Whether `low` itself is too low.
+
+    Example:
+
+    >>> check_range("top_p", 1.5, float, 0, 1, open_low=True)
+    Traceback (most recent call last):
+    ValueError: Argument `top_p` must be a number above 0 and at most 1. Received: 1.5
+    """
     kinds = (int, float) if kind is float else int
-    wrong = isinstance(value, bool) or not isinstance(value, kinds)
-    if wrong or value < low or (open_low and value == low) or (high is not None and value > high):
-        noun = "an int" if kind is int else "a number"
-        limits = f"{'above' if open_low else 'at least'} {low}"
-        limits += "" if high is None else f" and at most {high}"
-        raise ValueError(f"Argument `{name}` must be {noun} of {limits}. Received: {value!r}")
+    if isinstance(value, kinds) and not isinstance(value, bool):
+        enough = value > low if open_low else value >= low
+        if enough and (high is None or value <= high):
+            return
+    noun = "an int" if kind is int else "a number"
+    limits = f"{'above' if open_low else 'of at least'} {low}"
+    limits += "" if high is None else f" and at most {high}"
+    raise ValueError(f"Argument `{name}` must be {noun} {limits}. Received: {value!r}")

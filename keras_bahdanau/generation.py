@@ -133,7 +133,8 @@ class Generator:
             `Scores`.
 
         Raises:
-            ValueError: As `generate`; also if a target is empty.
+            ValueError: As `generate`; also if a target is empty, or there is not one for each
+                source.
 
         Example:
 
@@ -143,7 +144,13 @@ class Generator:
         links = hard_alignment(again.alignments[0])
         ```
         """
+        source = checked_ids("source", source, self.source_vocabulary_size)
         target = checked_ids("target", target, self.target_vocabulary_size)
+        if len(target) != len(source):
+            raise ValueError(
+                f"Argument `target` must hold one output for each of {len(source)} sources. "
+                f"Received: {len(target)}"
+            )
         lengths = (target != PAD).sum(axis=1)
         if not lengths.all():
             raise ValueError(

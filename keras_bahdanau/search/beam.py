@@ -129,7 +129,7 @@ class BeamSearch(Search):
                 coverage = coverage + new
             totals = ops.expand_dims(beam.totals, -1) + log_probs
             ranks = self._score(totals, ops.expand_dims(lengths, -1), coverage, memory_mask)
-            best = self._choose(ranks, ids)  # into (K * W,)
+            best = self._choose(ranks, ids, alive)  # into (K * W,)
 
             parent = best // ids.shape[-1]
             origin = ops.reshape(first_row + parent, (-1,))  # into (B * K,)
@@ -219,16 +219,19 @@ class BeamSearch(Search):
         log_probs = ops.where(finished, ops.where(first, 0.0, NEVER), log_probs)
         return log_probs, ops.where(finished, PAD, ids)
 
-    def _choose(self, ranks, ids):
+    def _choose(self, ranks, ids, alive):
         """Places `(B, K)` of the next hypotheses in the candidates `(B, K * W)`."""
         batch, (_, size, width) = ops.shape(ranks)[0], ranks.shape
         members = size // self.groups
+        # An ended hypothesis chooses no token: -1 is nobody's repetition.
+        ids = ops.where(ops.expand_dims(alive, -1), ids, -1)
         chosen = []
         for group in range(self.groups):
             rows = slice(group * members, (group + 1) * members)
             part = ranks[:, rows]
             for earlier in chosen:  # (B, members) tokens of an earlier group
                 same = ops.equal(ids[:, rows, :, None], earlier[1][:, None, None, :])
+                same = ops.logical_and(same, ids[:, rows, :, None] >= 0)
                 part = part - self.diversity * ops.sum(ops.cast(same, "float32"), axis=-1)
             _, places = best_first(ops.reshape(part, (batch, members * width)), members)
             tokens = ops.take_along_axis(
@@ -239,9 +242,10 @@ class BeamSearch(Search):
 
     def _retire(self, totals, scores, finished, limits):
         """Ends the sentences that are done: their live hypotheses cease to exist."""
-        n_best = self.n_best or self.size
-        kept = ops.sort(ops.where(finished, scores, NEVER), axis=1)[:, self.size - n_best]
-        done = kept > NEVER  # the worst of the `n_best` exists
+        # Each group may hold the same hypothesis once: among so many, `n_best` differ.
+        wanted = min((self.n_best or self.size) * self.groups, self.size)
+        kept = ops.sort(ops.where(finished, scores, NEVER), axis=1)[:, self.size - wanted]
+        done = kept > NEVER  # the worst of those wanted exists
         if not self.early_stopping:
             reachable = ops.where(finished, NEVER, totals / self._length_penalty(limits))
             done = ops.logical_and(done, ops.max(reachable, axis=1) <= kept)
@@ -265,10 +269,26 @@ class BeamSearch(Search):
         base = (5.0 + lengths) / 6.0 if self.normalization == "gnmt" else lengths
         return base**self.length_penalty
 
+    def _without_duplicates(self, stop, beam, histories, first_row):
+        """The scores `(B, K)`, -inf where an earlier group found the same hypothesis."""
+        beams = ops.broadcast_to(ops.arange(self.size, dtype="int32"), ops.shape(beam.scores))
+        tokens, _, _ = _trace_back(stop, histories, beams, first_row)
+        same = ops.all(ops.equal(ops.expand_dims(tokens, 3), ops.expand_dims(tokens, 2)), axis=0)
+        lengths = beam.lengths
+        same = ops.logical_and(same, ops.expand_dims(lengths, 2) == ops.expand_dims(lengths, 1))
+        exists = ops.expand_dims(beam.scores > NEVER, 1)  # what is missing repeats nothing
+        ids = ops.arange(self.size, dtype="int32")
+        earlier = ops.expand_dims(ids, 1) > ops.expand_dims(ids, 0)
+        repeats = ops.any(ops.logical_and(ops.logical_and(same, exists), earlier), axis=2)
+        return ops.where(repeats, NEVER, beam.scores)
+
     def _collect(self, stop, beam, histories, first_row):
         """The `n_best` hypotheses of the last beam, best first, with their histories."""
         max_length = histories[0].shape[0]
-        scores, beams = best_first(beam.scores, self.n_best or self.size)
+        scores = beam.scores
+        if self.groups > 1:
+            scores = self._without_duplicates(stop, beam, histories, first_row)
+        scores, beams = best_first(scores, self.n_best or self.size)
         tokens, log_probs, origins = _trace_back(stop, histories, beams, first_row)
         rows, memory_length = ops.shape(histories[3])[1:]
         # One table of all steps' weights, of which each hypothesis takes its rows.
@@ -285,7 +305,9 @@ class BeamSearch(Search):
             alignments=ops.where(
                 ops.expand_dims(live, -1), ops.transpose(alignments, (1, 2, 0, 3)), 0.0
             ),
-            totals=ops.take_along_axis(beam.totals, beams, axis=1),
+            totals=ops.where(
+                scores > NEVER, ops.take_along_axis(beam.totals, beams, axis=1), NEVER
+            ),
             log_probs=ops.where(live, ops.transpose(log_probs, (1, 2, 0)), 0.0),
         )
 

@@ -9,6 +9,7 @@ from keras import ops, tree
 from keras_bahdanau.checks import check_range
 from keras_bahdanau.ids import EOS, PAD
 from keras_bahdanau.search.base import (
+    NEVER,
     Generation,
     Search,
     best_first,
@@ -96,16 +97,21 @@ class Sampling(Search):
         def advance(t, tokens, state, totals, lengths, finished, so_far, histories):
             logits, state, attended = step(tokens, state)
             logits = ops.cast(logits, "float32")
-            tokens = self._draw(self._allowed(logits, t, so_far), ops.take(noise, t, axis=1))
+            allowed = self._allowed(logits, t, so_far)
+            tokens = self._draw(allowed, ops.take(noise, t, axis=1))
             if prefix is not None:
                 forced = ops.repeat(forced_tokens(prefix, t), self.n)
-                tokens = ops.where(ops.not_equal(forced, PAD), forced, tokens)
-            picked = ops.take_along_axis(logits, ops.expand_dims(tokens, 1), axis=1)
+                held = ops.not_equal(forced, PAD)
+                tokens = ops.where(held, forced, tokens)
+                allowed = ops.where(ops.expand_dims(held, 1), logits, allowed)
+            # Where nothing is allowed there is no output: its log-probability is -inf.
+            picked = ops.take_along_axis(allowed, ops.expand_dims(tokens, 1), axis=1)
             log_probs = ops.squeeze(picked, 1) - ops.logsumexp(logits, axis=-1)
             tokens = ops.where(finished, PAD, tokens)
             log_probs = ops.where(finished, 0.0, log_probs)
             lengths = lengths + ops.cast(ops.logical_not(finished), "int32")
             ended = ops.logical_or(ops.equal(tokens, EOS), lengths >= limits)
+            ended = ops.logical_or(ended, ops.equal(log_probs, NEVER))
             if self.no_repeat_ngram:
                 so_far = with_column(so_far, t, tokens)
             made = (tokens, log_probs, ops.cast(attended, "float32"))
@@ -143,7 +149,8 @@ class Sampling(Search):
         if self.top_k is not None or self.top_p < 1:
             size = logits.shape[-1]
             logits, ids = best_first(logits, size if self.top_k is None else min(self.top_k, size))
-        shares = ops.softmax(logits, axis=-1)
+        # Keras's softmax warns of a single token, which `top_k=1` leaves.
+        shares = ops.exp(logits - ops.logsumexp(logits, axis=-1, keepdims=True))
         if self.top_p < 1:
             before = ops.cumsum(shares, axis=-1) - shares
             shares = ops.where(before < self.top_p, shares, 0.0)

@@ -1,0 +1,246 @@
+"""Searches over tables of logits, and what they should find, in plain Python and float64."""
+
+import functools
+from collections import Counter
+from typing import NamedTuple
+
+import keras
+import numpy as np
+from hypothesis import strategies as st
+from keras import ops, tree
+
+from keras_bahdanau import Generation
+from keras_bahdanau.ids import BOS, EOS, PAD
+
+
+class Task(NamedTuple):
+    """What a search is given besides itself, NumPy arrays with `B` rows."""
+
+    table: np.ndarray  # (B, T, V, V): the logits after a token at a step
+    weights: np.ndarray | None = None  # (B, T, V, Tx) likewise; `None` for the history
+    limits: np.ndarray | None = None  # (B,)
+    prefix: np.ndarray | None = None  # (B, P)
+    memory_mask: np.ndarray | None = None  # (B, Tx)
+    noise: np.ndarray | None = None  # (B, n, T)
+
+    def rows(self, order):
+        """The same of some sentences, in that order."""
+        return Task(*(None if part is None else part[order] for part in self))
+
+
+def random_tables(batch=1, vocabulary=5, steps=4):
+    """Logits without ties, so that there is one right order of hypotheses."""
+    return st.builds(
+        lambda seed, scale: (
+            scale * np.random.default_rng(seed).normal(size=(batch, steps, vocabulary, vocabulary))
+        ).astype("float32"),
+        st.integers(0, 2**32 - 1),
+        st.sampled_from([0.3, 1.0, 4.0]),
+    )
+
+
+def run(search, task, max_length):
+    """Searches where `table[b, t, last]` are the logits after `last` at step `t` of sentence `b`.
+
+    Without `weights` those of a step are its history: the tokens so far read as a number in base
+    V, the sentence, and the step counted from 1.
+    """
+    batch, steps, vocabulary, _ = task.table.shape
+
+    def step(tokens, state):
+        row, t, path = state
+        path = path * vocabulary + tokens
+        place = (row * steps + t) * vocabulary + tokens
+        logits = ops.take(ops.reshape(task.table, (-1, vocabulary)), place, axis=0)
+        if task.weights is None:
+            attended = ops.cast(ops.stack([path, row, t + 1], axis=-1), "float32")
+        else:
+            table = ops.reshape(task.weights, (-1, task.weights.shape[-1]))
+            attended = ops.take(table, place, axis=0)
+        return logits, (row, t + 1, path), attended
+
+    zeros = ops.zeros((batch,), dtype="int32")
+    width = 3 if task.weights is None else task.weights.shape[-1]
+    extra = {name: part for name, part in task._asdict().items() if part is not None}
+    extra = {name: part for name, part in extra.items() if name not in ("table", "weights")}
+    return search(
+        step,
+        (ops.arange(batch, dtype="int32"), zeros, zeros),
+        ops.full((batch,), BOS, dtype="int32"),
+        memory_length=width,
+        max_length=max_length,
+        **extra,
+    )
+
+
+@functools.cache
+def compiled(search, max_length):
+    if keras.config.backend() == "jax":
+        import jax
+
+        return jax.jit(lambda task: run(search, task, max_length))
+    return lambda task: run(
+        search, tree.map_structure(ops.convert_to_tensor, task, none_is_leaf=False), max_length
+    )
+
+
+def find(search, task, max_length=None):
+    """A `Generation` of NumPy arrays; `task` may be the table alone."""
+    task = task if isinstance(task, Task) else Task(np.asarray(task))
+    found = compiled(search, max_length or task.table.shape[1])(task)
+    return Generation(*tree.map_structure(ops.convert_to_numpy, tuple(found)))
+
+
+def log_softmax(logits):
+    logits = np.asarray(logits, "float64")
+    return logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+
+
+class Sentence:
+    """One row of a task for one search, and the definitions of what is allowed and worth what."""
+
+    def __init__(self, search, task, b=0):
+        task = task if isinstance(task, Task) else Task(np.asarray(task))
+        self.search = search
+        with np.errstate(invalid="ignore"):
+            self.log_probs = log_softmax(task.table[b])
+        self.weights = None if task.weights is None else task.weights[b].astype("float64")
+        self.limit = len(self.log_probs) if task.limits is None else int(task.limits[b])
+        self.prefix = [] if task.prefix is None else [v for v in task.prefix[b] if v != PAD]
+        self.mask = True if task.memory_mask is None else task.memory_mask[b]
+
+    def token_log_probs(self, tokens):
+        pairs = zip((BOS, *tokens[:-1]), tokens, strict=True)
+        return np.array([self.log_probs[t, u, v] for t, (u, v) in enumerate(pairs)])
+
+    def total(self, tokens):
+        return self.token_log_probs(tokens).sum()
+
+    def alignment(self, tokens):
+        return np.array([self.weights[t, u] for t, u in enumerate((BOS, *tokens[:-1]))])
+
+    def score(self, tokens):
+        """The definition of `BeamSearch`'s docstring."""
+        search, length = self.search, len(tokens)
+        base = length if search.normalization == "plain" else (5 + length) / 6
+        score = self.total(tokens) / base**search.length_penalty
+        if search.coverage_penalty:
+            seen = self.alignment(tokens).sum(axis=0).clip(1e-10, 1)
+            score += search.coverage_penalty * (np.log(seen) * self.mask).sum()
+        return score
+
+    def ended(self, tokens):
+        return tokens[-1:] == (EOS,) or len(tokens) >= self.limit
+
+    def continuations(self, tokens):
+        """The tokens that may come next, ascending."""
+        t, search = len(tokens), self.search
+        if t < len(self.prefix):
+            return [int(self.prefix[t])]
+        n = search.no_repeat_ngram
+        grams = {tokens[i : i + n] for i in range(t - n + 1)} if n else set()
+        return [
+            v
+            for v in range(self.log_probs.shape[-1])
+            if v not in search.forbidden
+            and not (v == EOS and t + 1 < search.min_length)
+            and not (n and (*tokens, v)[-n:] in grams)
+            and self.log_probs[t, (BOS, *tokens)[-1], v] > -np.inf
+        ]
+
+    def every_output(self):
+        """All outputs that are allowed: ended, or as long as the limit."""
+        live, found = [()], []
+        while live:
+            grown = [(*tokens, v) for tokens in live for v in self.continuations(tokens)]
+            found += [tokens for tokens in grown if self.ended(tokens)]
+            live = [tokens for tokens in grown if not self.ended(tokens)]
+        return found
+
+    def beam(self):
+        """The `n_best` outputs of a beam that never stops early, in plain Python.
+
+        Of equals comes first what descends from the better hypothesis, then the likelier token,
+        then the lower id: sorting is stable.
+        """
+        search = self.search
+        groups = [[()] for _ in range(search.groups)]
+        for t in range(self.limit):
+            chosen = Counter()  # by earlier groups
+            for group, kept in enumerate(groups):
+                grown = []
+                for tokens in kept:
+                    if self.ended(tokens):
+                        grown.append((self.score(tokens), tokens))
+                        continue
+                    row = self.log_probs[t, (BOS, *tokens)[-1]]
+                    for v in sorted(self.continuations(tokens), key=lambda v: -row[v]):
+                        score = self.score((*tokens, v)) - search.diversity * chosen[v]
+                        grown.append((score, (*tokens, v)))
+                grown.sort(key=lambda pair: -pair[0])
+                groups[group] = [tokens for _, tokens in grown[: search.size // search.groups]]
+                chosen.update(tokens[-1] for tokens in groups[group] if len(tokens) == t + 1)
+        found = dict.fromkeys(tokens for kept in groups for tokens in kept)  # no duplicates
+        return sorted(found, key=lambda tokens: -self.score(tokens))[: search.n_best or search.size]
+
+
+def outputs_of(found, row=0):
+    """The hypotheses that exist, as tuples of tokens."""
+    return [
+        tuple(tokens[:length].tolist())
+        for tokens, length, score in zip(
+            found.tokens[row], found.lengths[row], found.scores[row], strict=True
+        )
+        if score > -np.inf
+    ]
+
+
+def check(found, task, search):
+    """What holds for every search: exact numbers, order, nothing twice, padding, alignments."""
+    task = task if isinstance(task, Task) else Task(np.asarray(task))
+    batch, steps, vocabulary, _ = task.table.shape
+    size = found.scores.shape[1]
+    assert found.tokens.shape == (batch, size, steps) and found.tokens.dtype == np.int32
+    assert found.lengths.shape == (batch, size) and found.lengths.dtype == np.int32
+    assert found.scores.dtype == found.totals.dtype == found.log_probs.dtype == np.float32
+    assert not any(np.isnan(part).any() for part in found)
+    for b in range(batch):
+        sentence, outputs = Sentence(search, task, b), outputs_of(found, b)
+        # All before the first that is missing.
+        assert (found.scores[b, : len(outputs)] > -np.inf).all()
+        assert (np.diff(found.scores[b, : len(outputs)]) <= 0).all()
+        for k, tokens in enumerate(outputs):
+            n, near = len(tokens), {"rtol": 1e-4, "atol": 1e-4}
+            assert sentence.ended(tokens) and EOS not in tokens[:-1]
+            assert (found.tokens[b, k, n:] == PAD).all() and not found.log_probs[b, k, n:].any()
+            expected = sentence.token_log_probs(tokens)
+            np.testing.assert_allclose(found.log_probs[b, k, :n], expected, **near)
+            np.testing.assert_allclose(found.totals[b, k], expected.sum(), **near)
+            np.testing.assert_allclose(
+                found.totals[b, k], found.log_probs[b, k].sum(), rtol=1e-5, atol=1e-5
+            )
+            if hasattr(search, "length_penalty"):
+                np.testing.assert_allclose(found.scores[b, k], sentence.score(tokens), **near)
+            else:
+                assert found.scores[b, k] == found.totals[b, k]
+            if task.weights is None:
+                path, rows = 0, []
+                for t, token in enumerate((BOS, *tokens[:-1])):
+                    path = path * vocabulary + token
+                    rows.append([float(path), float(b), t + 1.0])
+                assert found.alignments[b, k, :n].tolist() == rows
+            else:
+                np.testing.assert_allclose(found.alignments[b, k, :n], sentence.alignment(tokens))
+            assert not found.alignments[b, k, n:].any()
+
+
+def check_beam(search, task, max_length=None):
+    """A beam finds what the beam in plain Python finds, nothing twice, and says so exactly."""
+    task = task if isinstance(task, Task) else Task(np.asarray(task))
+    found = find(search, task, max_length)
+    check(found, task, search)
+    for b in range(len(task.table)):
+        outputs = outputs_of(found, b)
+        assert len(outputs) == len(set(outputs))
+        assert outputs == Sentence(search, task, b).beam()
+    return found
