@@ -235,6 +235,16 @@ def test_dynamic_shapes(name, rng):
         assert_close(model.predict([q, v, keep], verbose=0), expected)
 
 
+@mechanism
+def test_one_query_or_a_known_number_of_them_keeps_its_shape_in_a_functional_model(name):
+    attention, values = MECHANISMS[name].make(), keras.Input((None, D))
+    context, weights = attention(keras.Input((N,)), values, return_attention_scores=True)
+    assert tuple(context.shape) == (None, MECHANISMS[name].width)
+    assert tuple(weights.shape) == (None, None) or len(weights.shape) == 3  # of several heads
+    context = attention(keras.Input((TQ, N)), values)
+    assert tuple(context.shape) == (None, TQ, MECHANISMS[name].width)
+
+
 @pytest.mark.parametrize(
     "name", ["bahdanau_chunks", "luong_concat", "location", "coverage_fertility", "monotonic"]
 )

@@ -24,7 +24,7 @@ FLOORS = [
     {"backend", "cells", "checks", "ids", "compiled", "errors", "initializers", "loop", "replicas"},
     {"coverage", "links", "masking"},
     {"attention"},
-    {"encoder", "readout", "bridge", "scheduled_sampling"},
+    {"encoder", "readout", "bridge", "scheduled_sampling", "tfa"},
     {"decoder"},
     {"search"},
     {"losses", "metrics", "averaging", "callbacks"}

@@ -13,7 +13,7 @@ BLOCKS = re.findall(
 
 
 def test_the_readme_runs():
-    assert len(BLOCKS) == 2
+    assert len(BLOCKS) == 3
     namespace = {}
     for block in BLOCKS:
         exec(compile(block, "README.md", "exec"), namespace)

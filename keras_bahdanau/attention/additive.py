@@ -63,7 +63,8 @@ def chunked_scores(query, keys, vectors, chunk_size=None):
     (batch, count, width), steps = ops.shape(query), ops.shape(keys)[1]
     # A tensor of its own: TensorFlow counts the gradient twice where a variable is recomputed with.
     vectors = ops.reshape(vectors, (width, -1))
-    if not all(isinstance(size, int) or ops.is_tensor(size) for size in (batch, count, steps)):
+    known = all(isinstance(size, int) or ops.is_tensor(size) for size in (batch, count, steps))
+    if not known or query.shape[1] == 1:
         # On JAX a size that is neither belongs to a trace that only asks for shapes.
         return additive_scores(query, keys, vectors)
     chunk = _chunk_size(batch, steps, width) if chunk_size is None else chunk_size
@@ -79,7 +80,9 @@ def chunked_scores(query, keys, vectors, chunk_size=None):
     parts = ops.reshape(ops.concatenate([query, padding], 1), (batch, chunks, chunk, width))
     scores = ops.map(lambda part: scored(part, keys, vectors), ops.transpose(parts, (1, 0, 2, 3)))
     scores = ops.transpose(scores, (1, 0, 2, 3, 4))  # (B, chunks, chunk, Tx, H)
-    return ops.reshape(scores, (batch, chunks * chunk, steps, vectors.shape[-1]))[:, :count]
+    scores = ops.reshape(scores, (batch, chunks * chunk, steps, vectors.shape[-1]))[:, :count]
+    # TensorFlow loses the number of queries in a slice; it is known again from here on.
+    return ops.reshape(scores, (batch, count, steps, vectors.shape[-1]))
 
 
 def project(inputs, kernel):
