@@ -1,0 +1,85 @@
+"""Trains on one device and on two, both of them this CPU; run by `test_distribution.py`.
+
+    python tests/two_devices.py RESULTS.npz
+
+A process of its own, as the number of devices is settled when a backend starts.
+"""
+
+import os
+import sys
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+
+import contextlib
+
+import keras
+import numpy as np
+from copying import copy_task
+
+from keras_bahdanau import Perplexity, RNNSearch, TokenCrossentropy, TranslationDataset
+
+SIZES = dict(units=8, embedding_dim=8, attention_units=8, maxout_units=8, initializer=None)
+
+
+def dataset():
+    """Nine pairs in batches of four: three rows of the last are filled with padding."""
+    rng = np.random.default_rng(1)
+    sources, targets = ([[*rng.integers(4, 12, rng.integers(1, 9)), 3] for _ in range(9)],) * 2
+    return TranslationDataset(sources, targets, batch_size=4, bucket=4)
+
+
+def arrays(rows, batch_size):
+    inputs, labels = copy_task(rows)
+    return dict(x=inputs, y=labels, batch_size=batch_size)
+
+
+def losses_and_weights(data, scope):
+    """Losses and perplexities of training, then of evaluation, then all weights, in one row."""
+    keras.utils.set_random_seed(0)
+    with scope:
+        model = RNNSearch(14, 14, **SIZES)
+        model.compile(keras.optimizers.SGD(1.0), TokenCrossentropy(), metrics=[Perplexity()])
+        history = model.fit(**data, epochs=2, shuffle=False, verbose=0).history
+        evaluated = model.evaluate(**data, verbose=0)
+    weights = [weight.ravel() for weight in model.get_weights()]
+    return np.concatenate([*history.values(), evaluated, *weights]), devices_of(model.weights[0])
+
+
+def devices_of(weight):
+    """How many devices hold a copy of the weight."""
+    if keras.config.backend() == "tensorflow":
+        return len(getattr(weight.value, "values", [weight.value]))
+    return len(weight.value.sharding.device_set)
+
+
+def main(results):
+    cases = {"padded": lambda: dict(x=dataset())}
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
+
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+        )
+        # One for all models: TensorFlow numbers the sums of every strategy alike, and mixes them up
+        # if a process has several.
+        scope = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope
+        # In the last batch one device has two rows and the other one, or one and none.
+        cases["ragged"] = lambda: arrays(rows=7, batch_size=4)
+        cases["lacking"] = lambda: arrays(rows=9, batch_size=4)
+    else:
+        scope = keras.distribution.DataParallel(devices=["cpu:0", "cpu:1"]).scope
+        # Keras on JAX refuses a batch whose rows the devices cannot share evenly.
+        cases["smaller"] = lambda: arrays(rows=10, batch_size=4)
+    found = {}
+    for name, data in cases.items():
+        one, devices = losses_and_weights(data(), contextlib.nullcontext())
+        assert devices == 1
+        two, devices = losses_and_weights(data(), scope())
+        assert devices == 2
+        found[name] = np.stack([one, two])
+    np.savez(results, **found)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
