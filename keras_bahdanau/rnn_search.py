@@ -32,7 +32,8 @@ class RNNSearch(Seq2Seq):
             `None` for Keras's own.
         dropout: As in `Seq2Seq`.
         tie_embeddings: As in `Seq2Seq`.
-        **kwargs: Passed to `keras.Model`.
+        **kwargs: `scheduled_sampling` and `guided_alignment` of `Seq2Seq`, and what `keras.Model`
+            takes.
 
     Raises:
         ValueError: If a size is not a positive integer or `initializer` is unknown.
@@ -130,13 +131,17 @@ class RNNSearch(Seq2Seq):
         config = keras.Model.get_config(self)
         names = (
             "source_vocabulary_size target_vocabulary_size units embedding_dim attention_units "
-            "maxout_units reset_after readout_state initializer dropout tie_embeddings"
+            "maxout_units reset_after readout_state initializer dropout tie_embeddings "
+            "guided_alignment"
         )
-        return {**config, **{name: getattr(self, name) for name in names.split()}}
+        config |= {name: getattr(self, name) for name in names.split()}
+        sampling = keras.saving.serialize_keras_object(self.scheduled_sampling)
+        return {**config, "scheduled_sampling": sampling}
 
     @classmethod
     def from_config(cls, config):
-        return cls(**config)
+        sampling = keras.saving.deserialize_keras_object(config["scheduled_sampling"])
+        return cls(**{**config, "scheduled_sampling": sampling})
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")

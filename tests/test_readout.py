@@ -54,6 +54,22 @@ def test_all_steps_at_once_equal_one_by_one(activation, rng):
         assert_close(readout(*(part[:, i] for part in read)), outputs[:, i], 1e-6)
 
 
+def test_without_inputs_it_is_luongs_attentional_vector(rng):
+    readout = DeepOutput(UNITS, "tanh", reads_inputs=False)
+    readout.build((B, N), (B, M), (B, D))
+    randomize(readout, rng)
+    state, inputs, context = parts(rng, B, T)
+    kernel, bias = reference.float64(readout.get_weights())
+    read = np.concatenate([state, context], axis=-1).astype("float64")
+    outputs = readout(state, inputs, context)
+    assert_close(outputs, np.tanh(read @ kernel + bias))
+    assert_close(readout(state, 2 * inputs, context), outputs, 0)
+    again = DeepOutput.from_config(readout.get_config())
+    again.build((B, N), (B, M), (B, D))
+    again.set_weights(readout.get_weights())
+    assert_close(again(state, inputs, context), outputs, 0)
+
+
 def test_maxout_takes_neighbouring_pairs():
     readout = DeepOutput(2)
     readout.build((1, 1), (1, 1), (1, 2))

@@ -20,6 +20,7 @@ from keras_bahdanau import (
     GreedySearch,
     RNNEncoderDecoder,
     RNNSearch,
+    ScheduledSampling,
     Seq2Seq,
 )
 from keras_bahdanau.ids import BOS, EOS, PAD
@@ -134,6 +135,30 @@ def test_evaluate_is_the_mean_over_real_tokens():
     np.testing.assert_allclose(loss, -picked[LABELS != PAD].mean(), rtol=1e-4)
 
 
+def test_fit_is_guided_by_alignments():
+    """The loss is that of tokens plus that of alignments, and the weights come to follow them."""
+    model = compile_to_copy(MODELS["rnnsearch"]())
+    # Each target word is said to be aligned to the source word at its own place.
+    guide = np.eye(LABELS.shape[1], dtype="float32")[None] * (LABELS != PAD)[..., None]
+    guided = {**INPUTS, "alignment": guide}
+
+    def entropy():
+        _, weights = forced(model, INPUTS["source"], LABELS[:, None])
+        picked = np.diagonal(weights[:, 0], axis1=1, axis2=2)[LABELS != PAD]
+        return -np.log(picked.astype("float64")).mean()
+
+    tokens = model.evaluate(INPUTS, LABELS, batch_size=len(LABELS), verbose=0)
+    before = entropy()
+    losses = model.fit(guided, LABELS, epochs=16, batch_size=len(LABELS), verbose=0)
+    np.testing.assert_allclose(losses.history["loss"][0], tokens + before, rtol=1e-4)
+    assert entropy() < 0.9 * before
+
+
+def test_refuses_a_negative_guide():
+    with pytest.raises(ValueError, match="`guided_alignment` must be at least 0. Received: -1"):
+        MODELS["rnnsearch"](guided_alignment=-1.0)
+
+
 def test_dropout_acts_in_training_alone():
     model, _ = trained("stacked_lstm")
     batch = {"source": SOURCE, "target": SOURCE}
@@ -143,19 +168,20 @@ def test_dropout_acts_in_training_alone():
     assert np.abs(noisy - still).max() > 1e-3
 
 
-@pytest.fixture
-def half_precision():
+@pytest.fixture(params=["mixed_float16", "mixed_bfloat16"])
+def half_precision(request):
     before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_float16")
-    yield
+    keras.config.set_dtype_policy(request.param)
+    yield request.param.removeprefix("mixed_")
     keras.config.set_dtype_policy(before)
 
 
-def test_trains_and_generates_in_mixed_precision(half_precision):
+def test_learns_and_generates_in_mixed_precision(half_precision):
     model = compile_to_copy(plain_gru())
-    losses = [float(model.train_on_batch(INPUTS, LABELS)) for _ in range(2)]
-    assert np.isfinite(losses).all()
+    losses = [float(model.train_on_batch(INPUTS, LABELS)) for _ in range(8)]
+    assert losses[-1] < 0.97 * losses[0]
     assert all(weight.dtype == "float32" for weight in model.trainable_weights)
+    assert keras.backend.standardize_dtype(model(INPUTS).dtype) == half_precision  # tied logits
     found = model.generate(SOURCE, search=BEAM, max_length=3)
     assert found.scores.dtype == found.alignments.dtype == np.float32
     assert np.isfinite(found.scores).all()
@@ -254,6 +280,16 @@ def test_config_round_trip(name):
     again.build()
     model.build()
     assert [w.shape for w in again.weights] == [w.shape for w in model.weights]
+
+
+@pytest.mark.parametrize("name", ["rnnsearch", "rnnencdec"])
+def test_a_config_keeps_how_the_model_is_trained(name):
+    sampling = ScheduledSampling("linear", k=0.9, slope=0.001)
+    model = MODELS[name](scheduled_sampling=sampling, guided_alignment=0.25)
+    again = type(model).from_config(model.get_config())
+    assert again.get_config() == model.get_config()
+    assert again.scheduled_sampling.get_config() == sampling.get_config()
+    assert again.guided_alignment == 0.25
 
 
 # Generation
