@@ -11,6 +11,8 @@ PIP_INSTALL = $(BIN)/python -m pip install --quiet --prefer-binary $(PIP_FLAGS)
 QUICKSTART_READY := $(VENV)/.ready-quickstart
 TEST_READY := $(VENV)/.ready-test
 BACKENDS := tensorflow jax torch
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 2
@@ -34,10 +36,10 @@ test: lint $(BACKENDS:%=test-%) ## Check everything: lint, then the tests on eve
 
 # What does not depend on the backend is tested under the first one only.
 test-tensorflow: $(TEST_READY)
-	KERAS_BACKEND=tensorflow $(BIN)/python -m pytest
+	KERAS_BACKEND=tensorflow $(PYTEST)
 
 test-jax test-torch: test-%: $(TEST_READY)
-	KERAS_BACKEND=$* $(BIN)/python -m pytest -m "not once"
+	KERAS_BACKEND=$* $(PYTEST) -m "not once"
 
 lint: $(TEST_READY) ## Check style and types: ruff and mypy
 	$(BIN)/ruff check .

@@ -1,14 +1,14 @@
 """The attentive decoder: one step of the paper's equations, and a loop over it."""
 
 import copy
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
 from keras_bahdanau.attention import Attention, MultiSourceAttention
-from keras_bahdanau.loop import flatten, pack, run_over_time
+from keras_bahdanau.cell_steps import checked_cell, dropout_masks, move, parts_of
+from keras_bahdanau.loop import flatten, run_over_time
 from keras_bahdanau.masking import checked_mask
 
 
@@ -106,14 +106,14 @@ class AttentiveDecoder(keras.layers.Layer):
                 )
         if not isinstance(attention, Attention):
             raise ValueError(f"Argument `attention` must be an Attention. Received: {attention!r}")
-        self.cell = _checked_cell("cell", cell)
+        self.cell = checked_cell("cell", cell)
         self.attention = attention
         self.readout = readout
         self.query = query
         self.readout_state = readout_state
         self.context_cell = None
         if context_cell is not None:
-            self.context_cell = _checked_cell("context_cell", context_cell)
+            self.context_cell = checked_cell("context_cell", context_cell)
             sizes = flatten(self.context_cell.state_size)
             if query != "current" or sizes != self.state_sizes:
                 raise ValueError(
@@ -131,7 +131,7 @@ class AttentiveDecoder(keras.layers.Layer):
     @property
     def _output_index(self):
         """Which state tensor is the output: the first one of the topmost cell."""
-        return len(self.state_sizes) - len(flatten(_parts(self.cell)[-1].state_size))
+        return len(self.state_sizes) - len(flatten(parts_of(self.cell)[-1].state_size))
 
     def build(self, inputs_shape, annotations_shape):
         self._check_shapes(inputs_shape, annotations_shape)
@@ -249,7 +249,7 @@ class AttentiveDecoder(keras.layers.Layer):
                 "Argument `inputs` of AttentiveDecoder.step is expected to be "
                 f"(batch, {self._inputs_width}). Received: shape {tuple(inputs.shape)}"
             )
-        with _dropout_masks(self._cells, inputs, training):
+        with dropout_masks(self._cells, inputs, training):
             read, context, weights, state = self._transition(inputs, state, memory, training)
         output = self._read(read, inputs, context)
         if self.input_feeding:
@@ -277,7 +277,7 @@ class AttentiveDecoder(keras.layers.Layer):
         memory = self.memory(annotations, annotations_mask, training, steps=ops.shape(inputs)[1])
         state = self.initial_state(memory, initial_state)
         want_weights = return_attention_scores or self.attention.penalized
-        with _dropout_masks(self._cells, inputs, training):
+        with dropout_masks(self._cells, inputs, training):
             if self.input_feeding or feedback is not None:
                 outputs, weights = self._read_inside(
                     inputs, state, memory, feedback, want_weights, training
@@ -328,14 +328,14 @@ class AttentiveDecoder(keras.layers.Layer):
             context, weights, attention = self.attention.step(
                 before, memory, state.attention, training=training
             )
-            after, cell = _move(self.cell, ops.concatenate([inputs, context], -1), cell, training)
+            after, cell = move(self.cell, ops.concatenate([inputs, context], -1), cell, training)
         else:
-            after, cell = _move(self.cell, inputs, cell, training)
+            after, cell = move(self.cell, inputs, cell, training)
             context, weights, attention = self.attention.step(
                 after, memory, state.attention, training=training
             )
             if self.context_cell is not None:
-                after, cell = _move(self.context_cell, context, cell, training)
+                after, cell = move(self.context_cell, context, cell, training)
         read = before if self.readout_state == "previous" else after
         return read, context, weights, state._replace(cell=cell, attention=attention)
 
@@ -404,25 +404,6 @@ class AttentiveDecoder(keras.layers.Layer):
         return cls(**{**config, **parts})
 
 
-def _checked_cell(name, cell):
-    """One cell out of a cell or a list of them, whose output is its state."""
-    listed = isinstance(cell, (list, tuple))
-    cells = list(cell) if listed else [cell]
-    if not cells or not all(hasattr(part, "state_size") for part in cells):
-        raise ValueError(
-            f"Argument `{name}` must be a Keras RNN cell (with `state_size`) or a list of them. "
-            f"Received: {cell!r}"
-        )
-    cell = keras.layers.StackedRNNCells(cells) if listed else cell
-    state = flatten(_parts(cell)[-1].state_size)[0]
-    if getattr(cell, "output_size", state) != state:
-        raise ValueError(
-            f"Argument `{name}` must have an output as wide as its first state, {state}. "
-            f"Received: an output of width {cell.output_size}"
-        )
-    return cell
-
-
 def _shapes(tensors):
     """The shape of a tensor, or a list of the shapes of several."""
     if isinstance(tensors, (list, tuple)):
@@ -434,53 +415,3 @@ def _build(layer, *shapes):
     # A part that comes from a saved config may be built already.
     if not layer.built:
         layer.build(*shapes)
-
-
-def _move(cell, inputs, state, training):
-    """One step of a cell from a flat tuple of states to a flat tuple of states."""
-    sizes = cell.state_size
-    nested = isinstance(sizes, (tuple, list))
-    output, after = cell(inputs, pack(sizes if nested else [sizes], state), training=training)
-    after = tuple(flatten(after))
-    if [part.shape[-1] for part in after] != [part.shape[-1] for part in state]:
-        raise ValueError(
-            f"Argument `cell` must return states of its `state_size`, {sizes}. "
-            f"Received: states of shapes {_shapes(after)}"
-        )
-    return output, after
-
-
-@contextmanager
-def _dropout_masks(cells, inputs, training):
-    """Draws the dropout masks of Keras cells before a training loop, as `keras.layers.RNN` does.
-
-    A cell draws its masks at its first step and keeps them; inside a traced loop they would
-    belong to the trace.
-    """
-    parts = [
-        part
-        for cell in cells
-        for part in _parts(cell)
-        if training and hasattr(part, "get_dropout_mask")
-    ]
-    batch = ops.shape(inputs)[0]
-    _forget_dropout_masks(parts)
-    for part in parts:
-        units = flatten(part.state_size)[0]
-        part.get_dropout_mask(ops.ones((batch, part.kernel.shape[0]), dtype=part.compute_dtype))
-        part.get_recurrent_dropout_mask(ops.ones((batch, units), dtype=part.compute_dtype))
-    try:
-        yield
-    finally:
-        _forget_dropout_masks(parts)
-
-
-def _parts(cell):
-    """The cells inside stacks, from the bottom to the top."""
-    return [part for inner in getattr(cell, "cells", ()) for part in _parts(inner)] or [cell]
-
-
-def _forget_dropout_masks(parts):
-    for part in parts:
-        part.reset_dropout_mask()
-        part.reset_recurrent_dropout_mask()

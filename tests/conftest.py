@@ -26,3 +26,11 @@ def _seed():
 def rng():
     """A NumPy generator with a fixed seed."""
     return np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_compiled():
+    """Frees what JAX compiled for a module: those are memory maps, of which it has few."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()

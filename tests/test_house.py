@@ -22,7 +22,7 @@ EXPORT = ROOT / "export" / "keras_bahdanau_export"
 # From the ground up. A module imports from its own floor and the floors below it, never in circles.
 FLOORS = [
     {"backend", "cells", "checks", "ids", "compiled", "errors", "initializers", "loop", "replicas"},
-    {"coverage", "links", "masking"},
+    {"cell_steps", "coverage", "links", "masking"},
     {"attention"},
     {"encoder", "readout", "bridge", "scheduled_sampling", "tfa"},
     {"decoder"},
