@@ -36,7 +36,9 @@ def run_over_time(step, inputs, state, dtype):
     # Keras carries all of the state in one dtype: the widest, so that none of it is rounded.
     carried = keras.backend.result_type(dtype, *[part.dtype for part in flatten(state)])
     cell = _StepCell(step, state, dtype, carried)
-    loop = keras.layers.RNN(cell, return_sequences=True, dtype=carried)
+    # A loop on torch is one of Python; what Keras does not unroll takes its first step twice.
+    unroll = keras.config.backend() == "torch"
+    loop = keras.layers.RNN(cell, return_sequences=True, unroll=unroll, dtype=carried)
     emitted = loop.call(ops.convert_to_tensor(inputs), initial_state=flatten(state))
     emitted = ops.cast(emitted, dtype)
     # The last output reaches to the end: its width may be known only when the graph runs.

@@ -117,6 +117,7 @@ def test_where_nothing_is_allowed_nothing_is_drawn(rng):
     search = Sampling(n=3, forbidden=(PAD, 1, EOS), no_repeat_ngram=1)  # "2", and then?
     found = find(search, Task(table, noise=noise))
     assert (found.scores == -np.inf).all() and not np.isnan(found.log_probs).any()
+    assert (found.lengths == 2).all()  # it ends there
 
 
 def test_a_seed_repeats_its_numbers():

@@ -175,10 +175,12 @@ def best_first(values, k):
     TensorFlow and JAX promise this order; `torch.topk` promises none, so on torch a stable sort
     decides wherever two of the values found are equal.
     """
-    found, places = ops.top_k(values, k)
-    if keras.config.backend() == "torch":
-        more, _ = ops.top_k(values, min(k + 1, values.shape[-1]))
-        if bool(ops.any(more[..., 1:] == more[..., :-1])):
-            places = ops.argsort(-values, axis=-1)[..., :k]
-            found = ops.take_along_axis(values, places, axis=-1)
-    return found, ops.cast(places, "int32")
+    if keras.config.backend() != "torch":
+        found, places = ops.top_k(values, k)
+        return found, ops.cast(places, "int32")
+    # One value more than asked for shows whether the last one wanted is tied, too.
+    found, places = ops.top_k(values, min(k + 1, values.shape[-1]))
+    if bool(ops.any(found[..., 1:] == found[..., :-1])):
+        places = ops.argsort(-values, axis=-1)
+        found = ops.take_along_axis(values, places[..., :k], axis=-1)
+    return found[..., :k], ops.cast(places[..., :k], "int32")

@@ -109,7 +109,7 @@ class BeamSearch(Search):
         """Searches from one start token for each row; see `Search.__call__`."""
         size, batch = self.size, ops.shape(start)[0]
         rows = batch * size
-        first_row = ops.expand_dims(ops.arange(batch, dtype="int32") * size, -1)  # (B, 1)
+        row = ops.expand_dims(ops.arange(batch, dtype="int32"), -1)  # (B, 1)
         beams = ops.broadcast_to(ops.arange(size, dtype="int32"), (batch, size))
         limits = ops.full((batch,), max_length, dtype="int32") if limits is None else limits
         limits = ops.expand_dims(limits, -1)
@@ -132,7 +132,8 @@ class BeamSearch(Search):
             best = self._choose(ranks, ids, alive)  # into (K * W,)
 
             parent = best // ids.shape[-1]
-            origin = ops.reshape(first_row + parent, (-1,))  # into (B * K,)
+            origin = ops.reshape(row * size + parent, (-1,))  # into (B * K,)
+            chosen = ops.reshape(row * size * ids.shape[-1] + best, (-1,))  # into (B * K * W,)
 
             def follow(tensor):
                 return ops.take(tensor, origin, axis=0)
@@ -141,7 +142,8 @@ class BeamSearch(Search):
                 return ops.reshape(follow(ops.reshape(tensor, (-1,))), (batch, size))
 
             def pick(tensor):
-                return ops.take_along_axis(ops.reshape(tensor, (batch, -1)), best, axis=1)
+                picked = ops.take(ops.reshape(tensor, (-1,)), chosen, axis=0)
+                return ops.reshape(picked, (batch, size))
 
             tokens, lengths = pick(ids), inherit(lengths)
             ended = ops.logical_or(ops.equal(tokens, EOS), lengths >= limits)
@@ -194,7 +196,7 @@ class BeamSearch(Search):
                 histories,
             ),
         )
-        return self._collect(t, beam, histories, first_row)
+        return self._collect(t, beam, histories)
 
     def _candidates(self, logits, t, beam, forced):
         """The best `W` continuations of every hypothesis: log-probabilities and ids `(R, W)`.
@@ -222,6 +224,8 @@ class BeamSearch(Search):
     def _choose(self, ranks, ids, alive):
         """Places `(B, K)` of the next hypotheses in the candidates `(B, K * W)`."""
         batch, (_, size, width) = ops.shape(ranks)[0], ranks.shape
+        if self.groups == 1:
+            return best_first(ops.reshape(ranks, (batch, size * width)), size)[1]
         members = size // self.groups
         # An ended hypothesis chooses no token: -1 is nobody's repetition.
         ids = ops.where(ops.expand_dims(alive, -1), ids, -1)
@@ -244,7 +248,7 @@ class BeamSearch(Search):
         """Ends the sentences that are done: their live hypotheses cease to exist."""
         # Each group may hold the same hypothesis once: among so many, `n_best` differ.
         wanted = min((self.n_best or self.size) * self.groups, self.size)
-        kept = ops.sort(ops.where(finished, scores, NEVER), axis=1)[:, self.size - wanted]
+        kept = ops.top_k(ops.where(finished, scores, NEVER), wanted)[0][:, -1]
         done = kept > NEVER  # the worst of those wanted exists
         if not self.early_stopping:
             reachable = ops.where(finished, NEVER, totals / self._length_penalty(limits))
@@ -269,10 +273,10 @@ class BeamSearch(Search):
         base = (5.0 + lengths) / 6.0 if self.normalization == "gnmt" else lengths
         return base**self.length_penalty
 
-    def _without_duplicates(self, stop, beam, histories, first_row):
+    def _without_duplicates(self, stop, beam, histories):
         """The scores `(B, K)`, -inf where an earlier group found the same hypothesis."""
         beams = ops.broadcast_to(ops.arange(self.size, dtype="int32"), ops.shape(beam.scores))
-        tokens, _, _ = _trace_back(stop, histories, beams, first_row)
+        tokens, _, _ = _trace_back(stop, histories, beams)
         same = ops.all(ops.equal(ops.expand_dims(tokens, 3), ops.expand_dims(tokens, 2)), axis=0)
         lengths = beam.lengths
         same = ops.logical_and(same, ops.expand_dims(lengths, 2) == ops.expand_dims(lengths, 1))
@@ -282,14 +286,14 @@ class BeamSearch(Search):
         repeats = ops.any(ops.logical_and(ops.logical_and(same, exists), earlier), axis=2)
         return ops.where(repeats, NEVER, beam.scores)
 
-    def _collect(self, stop, beam, histories, first_row):
+    def _collect(self, stop, beam, histories):
         """The `n_best` hypotheses of the last beam, best first, with their histories."""
         max_length = histories[0].shape[0]
         scores = beam.scores
         if self.groups > 1:
-            scores = self._without_duplicates(stop, beam, histories, first_row)
+            scores = self._without_duplicates(stop, beam, histories)
         scores, beams = best_first(scores, self.n_best or self.size)
-        tokens, log_probs, origins = _trace_back(stop, histories, beams, first_row)
+        tokens, log_probs, origins = _trace_back(stop, histories, beams)
         rows, memory_length = ops.shape(histories[3])[1:]
         # One table of all steps' weights, of which each hypothesis takes its rows.
         weights = ops.reshape(histories[3], (max_length * rows, memory_length))
@@ -358,25 +362,24 @@ class _Beam(NamedTuple):
     coverage: Any  # (B * K, Tx) float32, where coverage counts; else ()
 
 
-def _trace_back(stop, histories, beams, first_row):
+def _trace_back(stop, histories, beams):
     """Follows the back-pointers from the last step to the first.
 
     Returns tokens and log-probabilities `(T, B, n)` of the hypotheses that end in `beams`
     `(B, n)`, and for each of their steps the row of `(B * K,)` it was computed in.
     """
-    tokens, parents, log_probs, _ = histories
+    steps, (batch, size) = histories[0].shape[0], ops.shape(histories[0])[1:]
+    tokens, parents, log_probs = (ops.reshape(history, (-1,)) for history in histories[:3])
+    first = ops.expand_dims(ops.arange(batch, dtype="int32") * size, -1)  # (B, 1)
 
     def back(t, beams, *traces):
-        found = [
-            ops.take_along_axis(ops.take(history, t, axis=0), beams, axis=1)
-            for history in (tokens, log_probs, parents)
-        ]
-        parent = found[2]
-        found[2] = first_row + parent
+        place = t * batch * size + first + beams  # into (T * B * K,)
+        parent = ops.take(parents, place, axis=0)
+        found = ops.take(tokens, place, axis=0), ops.take(log_probs, place, axis=0), first + parent
         traces = (write(trace, t, row) for trace, row in zip(traces, found, strict=True))
         return (t - 1, parent, *traces)
 
-    shape = (histories[0].shape[0], *ops.shape(beams))
+    shape = (steps, *ops.shape(beams))
     _, _, *traces = ops.while_loop(
         lambda t, *_: t >= 0,
         back,
