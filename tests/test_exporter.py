@@ -8,7 +8,15 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bahdanau import BeamSearch, GreedySearch, RNNEncoderDecoder, RNNSearch, Tokenizer
+from keras_bahdanau import (
+    BeamSearch,
+    GreedySearch,
+    RNNEncoderDecoder,
+    RNNSearch,
+    Sampling,
+    Tokenizer,
+)
+from keras_bahdanau.ids import BOS, PAD, UNK
 from keras_bahdanau_export import ParityError, Translator, export
 from keras_bahdanau_export.artifact import read_manifest
 from keras_bahdanau_export.parity import Parity, compare, random_sources
@@ -105,6 +113,47 @@ def test_greedy_and_the_fixed_context_export_too(tmp_path):
     model.build()
     parity = model.export(tmp_path / "artifact", search=GreedySearch(), max_length=6)
     assert parity.equal == parity.sentences
+
+
+@pytest.mark.once
+def test_every_option_of_a_beam_exports(model, tmp_path):
+    search = BeamSearch(
+        4,
+        coverage_penalty=0.1,
+        n_best=2,
+        normalization="plain",
+        groups=2,
+        diversity=0.5,
+        min_length=3,
+        forbidden=(PAD, UNK, BOS),
+        no_repeat_ngram=2,
+    )
+    parity = export(model, tmp_path / "artifact", search=search, max_length=9)
+    assert parity.equal == parity.sentences
+    found = Translator(tmp_path / "artifact").translate_ids([[5, 6, 3], [7, 3, 0]])
+    assert found["tokens"].shape[:2] == (2, 2) and (found["lengths"] >= 3).all()
+
+
+@pytest.mark.once
+def test_an_artifact_that_samples_draws_as_keras_does(model, tmp_path):
+    search = Sampling(3, temperature=1.5, top_k=40, top_p=0.9, seed=7)
+    parity = export(model, tmp_path / "artifact", search=search, max_length=9)
+    assert parity.equal == parity.sentences
+    source = np.array([[5, 6, 3], [7, 3, 0]])
+    translator = Translator(tmp_path / "artifact")
+    theirs, ours = translator.translate_ids(source), model.generate(source, search, max_length=9)
+    np.testing.assert_array_equal(theirs["tokens"][:, :, : ours.tokens.shape[2]], ours.tokens)
+    assert len(np.unique(theirs["tokens"][0], axis=0)) == 3
+    other = translator.translate_ids(source, noise=np.zeros((2, 3, 9)))
+    assert (other["tokens"] == other["tokens"][:, :1]).all()  # the same numbers, the same outputs
+    for noise in (np.zeros((2, 3, 8)), np.ones((2, 3, 9))):
+        with pytest.raises(ValueError, match=r"noise: expected numbers in \[0, 1\) of shape"):
+            translator.translate_ids(source, noise=noise)
+
+
+def test_what_does_not_sample_takes_no_noise(artifact):
+    with pytest.raises(ValueError, match="noise: expected None"):
+        Translator(artifact[0]).translate_ids([[5, 3]], noise=np.zeros((1, 3, 9)))
 
 
 @pytest.mark.once

@@ -17,7 +17,12 @@ from keras_bahdanau_export.artifact import publish, write_manifest
 from keras_bahdanau_export.errors import ArtifactError, require
 from keras_bahdanau_export.parity import compare, random_sources
 from keras_bahdanau_export.runtime import Translator
-from keras_bahdanau_export.signature import MODEL_FILE, SAVED_MODEL_FOLDER, TOKENIZER_FILE
+from keras_bahdanau_export.signature import (
+    MODEL_FILE,
+    SAMPLE,
+    SAVED_MODEL_FOLDER,
+    TOKENIZER_FILE,
+)
 
 logger = logging.getLogger("keras_bahdanau_export")
 
@@ -102,6 +107,8 @@ def export(
             "max_source_length": max_source_length,
             "packages": _versions(),
         }
+        if "onnx" in formats and search.noise(1, 1) is not None:
+            contents["signatures"] = {MODEL_FILE: SAMPLE.to_json()}
         write_manifest(folder, contents)
         parity = None
         if "onnx" in formats:

@@ -6,8 +6,7 @@ import logging
 import numpy as np
 
 from keras_bahdanau_export.errors import require
-from keras_bahdanau_export.saved_model import search_function
-from keras_bahdanau_export.signature import TRANSLATE
+from keras_bahdanau_export.saved_model import search_function, signature_of
 
 # Kernels registered for older operator sets are found on CUDA, too; tf2onnx knows none above 18.
 OPSET = 18
@@ -32,15 +31,15 @@ def write_onnx(model, path, search, max_length):
         graph, _ = tf2onnx.from_function(
             function, input_signature=function.input_signature, opset=OPSET
         )
-    _name_tensors(graph.graph)
+    _name_tensors(graph.graph, signature_of(search))
     onnx.checker.check_model(graph)
     onnx.save(graph, str(path))
 
 
-def _name_tensors(graph):
-    """Gives inputs, outputs and their axes the names of `TRANSLATE`."""
+def _name_tensors(graph, signature):
+    """Gives inputs, outputs and their axes the names of the signature."""
     renamed = {}
-    for tensors, values in ((TRANSLATE.inputs, graph.input), (TRANSLATE.outputs, graph.output)):
+    for tensors, values in ((signature.inputs, graph.input), (signature.outputs, graph.output)):
         by_name = {value.name.split(":")[0]: value for value in values}
         for tensor in tensors:
             value = by_name[tensor.name]

@@ -21,7 +21,9 @@ from keras_bahdanau_export.signature import (
     EOS_ID,
     EOS_TOKEN,
     MODEL_FILE,
+    NOISE,
     PAD_ID,
+    SAMPLE,
     TOKENIZER_FILE,
     TRANSLATE,
 )
@@ -103,7 +105,13 @@ class Translator:
                 f"{folder}: the manifest gives no vocabulary size for 'source'."
             )
         self._session = open_session(folder / MODEL_FILE, providers, threads)
-        check_graph(self._session, TRANSLATE, folder / MODEL_FILE)
+        self._draws = self.manifest.signatures.get(MODEL_FILE) == SAMPLE.to_json()
+        signature = SAMPLE if self._draws else TRANSLATE
+        check_graph(self._session, signature, folder / MODEL_FILE)
+        if self._draws and not {"n", "max_length", "seed"} <= set(self.manifest.search):
+            raise CorruptArtifactError(
+                f"{folder}: the manifest does not say how many numbers the search draws."
+            )
         self._tokenizers: tuple[Any, Any] | None = None
         if TOKENIZER_FILE in self.manifest.files:
             self._tokenizers = read_tokenizers(folder / TOKENIZER_FILE)
@@ -176,12 +184,16 @@ class Translator:
                 progress(done)
         return [hypotheses[0] for hypotheses in results] if n_best == 1 else results
 
-    def translate_ids(self, source: ArrayLike) -> dict[str, NDArray[Any]]:
+    def translate_ids(
+        self, source: ArrayLike, noise: ArrayLike | None = None
+    ) -> dict[str, NDArray[Any]]:
         """Runs the graph on token ids.
 
         Args:
             source: Integer array of shape `(B, Tx)`, each row ended by 3 (end of sentence) as in
                 training and padded with 0 at the right.
+            noise: For an artifact that samples, the numbers in [0, 1) to draw with, float32 of
+                shape `(B, n, max_length)`; those of its seed, or fresh ones, if `None`.
 
         Returns:
             Dict of `"tokens"` int32 `(B, K, T)`, `"scores"` float32 `(B, K)`, `"lengths"` int32
@@ -189,7 +201,8 @@ class Translator:
 
         Raises:
             ValueError: Wrong rank or dtype, no rows, a row of only padding or with padding inside,
-                an id outside the vocabulary, or a row longer than the artifact's limit.
+                an id outside the vocabulary, or a row longer than the artifact's limit; or `noise`
+                of another shape, or for an artifact that does not sample.
         """
         array = np.asarray(source)
         if array.ndim != 2 or array.size == 0 or array.dtype.kind not in "iu":
@@ -208,12 +221,31 @@ class Translator:
             if wrong.any():
                 row = int(np.argwhere(wrong)[0, 0])
                 raise ValueError(f"source: expected {expected}. Received: row {row}, {array[row]}")
-        return self._run(array.astype(np.int32))
+        return self._run(array.astype(np.int32), noise)
 
-    def _run(self, source: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
+    def _run(
+        self, source: NDArray[np.int32], noise: ArrayLike | None = None
+    ) -> dict[str, NDArray[Any]]:
         names = [tensor.name for tensor in TRANSLATE.outputs]
-        outputs = self._session.run(names, {TRANSLATE.inputs[0].name: source})
+        feeds: dict[str, NDArray[Any]] = {TRANSLATE.inputs[0].name: source}
+        if self._draws:
+            feeds[NOISE.name] = self._checked_noise(noise, len(source))
+        elif noise is not None:
+            raise ValueError("noise: expected None, as this artifact draws nothing.")
+        outputs = self._session.run(names, feeds)
         return dict(zip(names, outputs, strict=True))
+
+    def _checked_noise(self, noise: ArrayLike | None, rows: int) -> NDArray[np.float32]:
+        search = self.manifest.search
+        shape = (rows, search["n"], search["max_length"])
+        if noise is None:
+            return np.random.default_rng(search["seed"]).random(shape, dtype=np.float32)
+        array = np.asarray(noise, np.float32)
+        if array.shape != shape or not ((array >= 0) & (array < 1)).all():
+            raise ValueError(
+                f"noise: expected numbers in [0, 1) of shape {shape}. Received: shape {array.shape}"
+            )
+        return array
 
     def _encode(self, texts: Iterable[str], truncate: bool) -> tuple[list[_Source], int]:
         """Returns the sources that are not blank, and the number of all texts."""

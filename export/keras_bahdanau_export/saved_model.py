@@ -3,11 +3,16 @@
 import keras
 import tensorflow as tf
 
-from keras_bahdanau_export.signature import TRANSLATE
+from keras_bahdanau_export.signature import SAMPLE, TRANSLATE
+
+
+def signature_of(search):
+    """`TRANSLATE`, or `SAMPLE` for a search that draws."""
+    return TRANSLATE if search.noise(1, 1) is None else SAMPLE
 
 
 def search_function(model, search, max_length):
-    """The model's search as a `tf.function` with the names, dtypes and axes of `TRANSLATE`.
+    """The model's search as a `tf.function` with the names, dtypes and axes of `signature_of`.
 
     Args:
         model: A `keras_bahdanau.Seq2Seq` on the TensorFlow backend.
@@ -15,22 +20,29 @@ def search_function(model, search, max_length):
         max_length: Number of tokens after which hypotheses are cut, an int.
 
     Returns:
-        A `tf.function` of `source` `(batch, source_length)` int32 that returns a dict of tensors.
+        A `tf.function` of `source` `(batch, source_length)` int32, and of `noise`
+        `(batch, beam, max_length)` float32 if the search draws, that returns a dict of tensors.
     """
     if keras.config.backend() != "tensorflow":
         raise ValueError(
             f"Tracing needs the TensorFlow backend. Received: {keras.config.backend()!r}"
         )
-    source = TRANSLATE.inputs[0]
-    spec = tf.TensorSpec([None] * len(source.axes), source.dtype, name=source.name)
+    signature = signature_of(search)
+    specs = [tf.TensorSpec([None] * len(t.axes), t.dtype, name=t.name) for t in signature.inputs]
 
-    @tf.function(input_signature=[spec], autograph=False)
-    def translate(source):
-        found = model.search(source, search, max_length)._asdict()
+    def named(found):
+        found = found._asdict()
         # An identity gives each output the name that the graph's users will see.
-        return {t.name: tf.identity(found[t.name], name=t.name) for t in TRANSLATE.outputs}
+        return {t.name: tf.identity(found[t.name], name=t.name) for t in signature.outputs}
 
-    return translate
+    def translate(source):
+        return named(model.search(source, search, max_length))
+
+    def sample(source, noise):
+        return named(model.search(source, search, max_length, noise=noise))
+
+    function = translate if signature is TRANSLATE else sample
+    return tf.function(function, input_signature=specs, autograph=False)
 
 
 def write_saved_model(model, folder, search, max_length):

@@ -4,7 +4,7 @@ Letters: `batch` B, `source_length` Tx, `beam` K, `length` T (target steps).
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 FORMAT = "keras_bahdanau artifact"
@@ -68,5 +68,9 @@ TRANSLATE = Signature(
         Tensor("alignments", "float32", ("batch", "beam", "length", "source_length")),
     ),
 )
+
+# What a search draws with, in [0, 1): one number for each token of each hypothesis.
+NOISE = Tensor("noise", "float32", ("batch", "beam", "length"))
+SAMPLE = replace(TRANSLATE, inputs=(*TRANSLATE.inputs, NOISE))
 
 SIGNATURES: Mapping[str, Signature] = {MODEL_FILE: TRANSLATE}
