@@ -2,7 +2,6 @@
 
 import csv
 import os
-import signal
 import subprocess
 import sys
 
@@ -26,6 +25,26 @@ def files(tmp_path_factory):
             text = "".join(f"{pair[side]}\n" for pair in pairs)
             (folder / f"{name}.{suffix}").write_text(text, encoding="utf-8")
     return folder
+
+
+# The command, with Ctrl-C at the moment when the first epoch is reported.
+INTERRUPTED = """
+import signal, sys
+from keras_bahdanau_export import cli
+
+class Watched:
+    def __init__(self, stream):
+        self.stream = stream
+    def write(self, text):
+        self.stream.write(text)
+        if "epoch 1/" in text:
+            signal.raise_signal(signal.SIGINT)
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+sys.stderr = Watched(sys.stderr)
+cli.main()
+"""
 
 
 def train_arguments(files, output, *more):
@@ -94,18 +113,21 @@ def test_a_run_leaves_its_files(trained):
 def test_ctrl_c_keeps_the_last_epoch_and_resume_ends_where_an_unbroken_run_ends(
     files, trained, tmp_path
 ):
-    command = [sys.executable, "-m", "keras_bahdanau_export.cli"]
     arguments = train_arguments(files, tmp_path / "run")
-    seen = []
-    with subprocess.Popen(command + arguments, stderr=subprocess.PIPE, text=True) as process:
-        for line in process.stderr:
-            seen.append(line)
-            if line.startswith("epoch 1/"):
-                process.send_signal(signal.SIGINT)
-    assert process.returncode == 130, seen
-    assert "--resume" in seen[-1] + seen[-2]
-    assert 1 <= len(history(tmp_path / "run")) < EPOCHS
-    subprocess.run([*command, *arguments, "--resume"], check=True, capture_output=True)
+    interrupted = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert interrupted.returncode == 130, interrupted.stderr
+    assert "--resume" in " ".join(interrupted.stderr.splitlines()[-2:])
+    assert len(history(tmp_path / "run")) == 1
+    subprocess.run(
+        [sys.executable, "-m", "keras_bahdanau_export.cli", *arguments, "--resume"],
+        check=True,
+        capture_output=True,
+    )
     whole, resumed = history(trained), history(tmp_path / "run")
     assert len(resumed) == EPOCHS
     for a, b in zip(whole, resumed, strict=True):
