@@ -42,6 +42,7 @@ class Watched:
     def __getattr__(self, name):
         return getattr(self.stream, name)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 sys.stderr = Watched(sys.stderr)
 cli.main()
 """
