@@ -107,11 +107,23 @@ class BidirectionalEncoder(keras.layers.Layer):
             zip(self.forward_layers, self.backward_layers, strict=True)
         ):
             inputs = outputs if i == 0 else self.dropout_layer(outputs, training=training)
-            ahead = forward(inputs, training=training)
-            back = backward(reverse_by_length(inputs, lengths), training=training)
-            layer = ops.concatenate([ahead, reverse_by_length(back, lengths)], axis=-1)
+            layer = self.read_both_ways(forward, backward, inputs, lengths, training=training)
             outputs = outputs + layer if self.residual and i else layer
         return zero_masked(outputs, mask)
+
+    def read_both_ways(self, forward, backward, inputs, lengths, training=None):
+        """Both directions side by side, `(B, Tx, 2 * units)`; of no meaning beyond the lengths.
+
+        Args:
+            forward: The layer that reads from left to right.
+            backward: The layer that reads from right to left.
+            inputs: `(B, Tx, M)` float tensor.
+            lengths: `(B,)` int tensor, or `None` if every place counts.
+            training: Whether to drop out.
+        """
+        ahead = forward(inputs, training=training)
+        back = backward(reverse_by_length(inputs, lengths), training=training)
+        return ops.concatenate([ahead, reverse_by_length(back, lengths)], axis=-1)
 
     def compute_output_shape(self, inputs_shape):
         return (*inputs_shape[:-1], 2 * self.units)

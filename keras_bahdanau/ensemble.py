@@ -61,24 +61,25 @@ class Ensemble(Generator, keras.Model):
         self.built = True
 
     def start(self, source):
-        """One step of every model, averaged; see `Generator.start`."""
-        starts = [model.start(source) for model in self.models]
-        steps = [step for step, _, _ in starts]
+        """The memory and the state of every model; see `Generator.start`."""
+        memories, states, masks = zip(*[model.start(source) for model in self.models], strict=True)
+        return memories, states, masks[0]
 
-        def step(tokens, states):
-            found = [one(tokens, state) for one, state in zip(steps, states, strict=True)]
-            log_probs = [
-                ops.log_softmax(ops.cast(logits, "float32"), axis=-1) for logits, _, _ in found
-            ]
-            log_probs = ops.stack(log_probs)
-            if self.average == "probability":
-                mean = ops.logsumexp(log_probs, axis=0)  # the search normalises
-            else:
-                mean = ops.mean(log_probs, axis=0)
-            weights = ops.mean(ops.stack([part for _, _, part in found]), axis=0)
-            return mean, tuple(state for _, state, _ in found), weights
-
-        return step, tuple(state for _, state, _ in starts), starts[0][2]
+    def step(self, tokens, state, memory):
+        """One step of every model, averaged; see `Generator.step`."""
+        found = [
+            model.step(tokens, *parts)
+            for model, *parts in zip(self.models, state, memory, strict=True)
+        ]
+        log_probs = ops.stack(
+            [ops.log_softmax(ops.cast(logits, "float32"), axis=-1) for logits, _, _ in found]
+        )
+        if self.average == "probability":
+            mean = ops.logsumexp(log_probs, axis=0)  # the search normalises
+        else:
+            mean = ops.mean(log_probs, axis=0)
+        weights = ops.mean(ops.stack([part for _, _, part in found]), axis=0)
+        return mean, tuple(state for _, state, _ in found), weights
 
     def call(self, inputs, training=None):
         """The averaged log-probabilities `(B, Ty, V)` of teacher forcing; see `Seq2Seq`."""

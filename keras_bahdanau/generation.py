@@ -33,18 +33,34 @@ class Scores(NamedTuple):
 class Generator:
     """What models that generate have in common; a mixin for a `keras.Model`.
 
-    The model gives `source_vocabulary_size`, `target_vocabulary_size` and `start`.
+    The model gives `source_vocabulary_size`, `target_vocabulary_size`, `start` and `step`.
     """
 
     def start(self, source):
-        """Encodes `source` and says what a step is.
+        """What generation begins with.
 
         Args:
             source: `(B, Tx)` int32 tensor.
 
         Returns:
-            `(step, state, mask)`: the step function that a search calls, the state of `B` rows
-            before the first step, and `(B, Tx)` bool, the places that are not padding.
+            `(memory, state, mask)`: the encoded source, a nest of tensors that steps read; the
+            state before the first step, a nest of `(B, ...)` tensors; and `(B, Tx)` bool, the
+            places that are not padding.
+        """
+        raise NotImplementedError
+
+    def step(self, tokens, state, memory):
+        """One step of the decoder.
+
+        Args:
+            tokens: `(R,)` int32 tensor, the tokens before. `R` may be a multiple of the memory's
+                `B` rows, of which each then serves as many hypotheses.
+            state: Nest of `(R, ...)` tensors.
+            memory: As `start` returns it.
+
+        Returns:
+            `(logits, state, weights)`: `(R, V)` unnormalised log-probabilities of the next token,
+            the state after it, and the attention `(R, Tx)`.
         """
         raise NotImplementedError
 
@@ -62,7 +78,11 @@ class Generator:
         Returns:
             A `Generation` of tensors.
         """
-        step, state, mask = self.start(source)
+        memory, state, mask = self.start(source)
+
+        def step(tokens, state):
+            return self.step(tokens, state, memory)
+
         batch, length = ops.shape(source)[0], ops.shape(source)[1]
         first = ops.full((batch,), BOS, dtype="int32")
         return search(step, state, first, length, max_length, memory_mask=mask, **kwargs)

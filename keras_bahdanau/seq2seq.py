@@ -196,17 +196,15 @@ class Seq2Seq(Generator, keras.Model):
         return self.dropout_layer(annotations, training=training), mask, cell_state
 
     def start(self, source):
-        """One step of the decoder over the encoded source; see `Generator.start`."""
+        """The encoded source and the state before the first step; see `Generator.start`."""
         annotations, mask, cell_state = self.encode(source)
         memory = self.decoder.memory(annotations, mask)
+        return memory, self.decoder.initial_state(memory, cell_state), mask
 
-        def step(tokens, state):
-            outputs, state, weights = self.decoder.step(
-                self.target_embedding(tokens), state, memory
-            )
-            return self._logits(outputs), state, weights
-
-        return step, self.decoder.initial_state(memory, cell_state), mask
+    def step(self, tokens, state, memory):
+        """One step of the decoder; see `Generator.step`."""
+        outputs, state, weights = self.decoder.step(self.target_embedding(tokens), state, memory)
+        return self._logits(outputs), state, weights
 
     def _logits(self, outputs):
         if self.output_layer is None:

@@ -11,23 +11,24 @@ from pathlib import Path
 
 import keras
 
+from keras_bahdanau.generation import Generator
 from keras_bahdanau.search import BeamSearch
-from keras_bahdanau.seq2seq import Seq2Seq
 from keras_bahdanau_export.artifact import publish, write_manifest
 from keras_bahdanau_export.errors import ArtifactError, require
-from keras_bahdanau_export.parity import compare, random_sources
+from keras_bahdanau_export.parity import compare, compare_calls, random_sources
 from keras_bahdanau_export.runtime import Translator
 from keras_bahdanau_export.signature import (
+    ENCODER_FILE,
     MODEL_FILE,
-    SAMPLE,
     SAVED_MODEL_FOLDER,
+    STEP_FILE,
     TOKENIZER_FILE,
 )
 
 logger = logging.getLogger("keras_bahdanau_export")
 
 FORMATS = ("onnx", "tf_saved_model")
-_PACKAGES = ("keras-bahdanau", "keras", "tensorflow", "tf2onnx", "onnx", "onnxruntime")
+_PACKAGES = ("keras-bahdanau", "keras", "tensorflow", "tf2onnx", "onnx", "onnx-ir", "onnxruntime")
 
 
 def export(
@@ -39,16 +40,20 @@ def export(
     max_source_length=None,
     tokenizer=None,
     texts=(),
+    stepwise=False,
     overwrite=False,
 ):
     """Writes a model as an artifact folder that runs without Keras.
 
-    The search goes into the graph. A model on JAX or torch is traced by a short-lived TensorFlow
-    process that loads its `.keras` file. The ONNX graph is then held against the model on its own
-    backend, and the artifact appears only if they agree.
+    Of a `Seq2Seq` or an `Ensemble` the whole search goes into `model.onnx`; of any other Keras
+    model, its call. A model on JAX or torch is traced by a short-lived TensorFlow process that
+    loads its `.keras` file. The ONNX graphs are then held against the model on its own backend, and
+    the artifact appears only if they agree.
 
     Args:
-        model: A built `Seq2Seq`, on any backend.
+        model: A built `Seq2Seq`, `Ensemble`, or functional or `Sequential` Keras model, on any
+            backend. Of models that neither generate nor hold layers of this package, too, GRU and
+            LSTM layers come out as operators.
         path: The folder to make.
         format: "onnx", "tf_saved_model", or a list of both.
         search: The search in the graph; `BeamSearch()` if `None`.
@@ -56,6 +61,7 @@ def export(
         max_source_length: Longest source in tokens that the runtime accepts; `None` for no limit.
         tokenizer: The model's `Tokenizer`; without one the artifact takes ids only.
         texts: Sentences to compare on, besides random ids; needs `tokenizer`.
+        stepwise: Whether to write `encoder.onnx` and `step.onnx`, too, for decoding token by token.
         overwrite: Whether an artifact at `path` may be replaced.
 
     Returns:
@@ -69,8 +75,10 @@ def export(
     formats = [format] if isinstance(format, str) else list(format)
     if not formats or set(formats) - set(FORMATS):
         raise ValueError(f"Argument `format` must be among {FORMATS}. Received: {format!r}")
-    if not isinstance(model, Seq2Seq):
-        raise ValueError(f"Argument `model` must be a Seq2Seq. Received: {type(model).__name__}")
+    if not isinstance(model, keras.Model):
+        raise ValueError(
+            f"Argument `model` must be a Keras model. Received: {type(model).__name__}"
+        )
     if not model.built:
         raise ValueError(
             "Argument `model` has no weights yet: train it, or call `model.build()` first."
@@ -81,81 +89,106 @@ def export(
         )
     if texts and tokenizer is None:
         raise ValueError("Argument `texts` needs `tokenizer`. Received: tokenizer=None")
+    generates = isinstance(model, Generator)
+    if not generates and (search is not None or tokenizer is not None or stepwise):
+        raise ValueError(
+            "Arguments `search`, `tokenizer` and `stepwise` are for models that generate. "
+            f"Received: a {type(model).__name__}"
+        )
     for side in ("source", "target"):
+        if tokenizer is None:
+            break
         known = getattr(model, f"{side}_vocabulary_size")
-        if tokenizer is not None and getattr(tokenizer, f"{side}_vocabulary_size") > known:
+        if getattr(tokenizer, f"{side}_vocabulary_size") > known:
             raise ValueError(
                 f"Argument `tokenizer` must have at most the model's {known} {side} ids. "
                 f"Received: {getattr(tokenizer, f'{side}_vocabulary_size')}"
             )
-    search = BeamSearch() if search is None else search
+    if generates and search is None:
+        search = BeamSearch()
 
     with publish(path, overwrite=overwrite) as folder:
-        _write_graphs(model, folder, formats, search, max_length)
-        if tokenizer is not None:
-            tokenizer.save(folder / TOKENIZER_FILE)
-        contents = {
-            "search": {
+        signatures = _write_graphs(model, folder, formats, search, max_length, stepwise)
+        contents = {"packages": _versions(), "signatures": signatures}
+        if generates:
+            contents["search"] = {
                 "class": type(search).__name__,
                 **search.get_config(),
                 "max_length": max_length,
-            },
-            "vocabulary": {
+            }
+            contents["vocabulary"] = {
                 "source": model.source_vocabulary_size,
                 "target": model.target_vocabulary_size,
-            },
-            "max_source_length": max_source_length,
-            "packages": _versions(),
-        }
-        if "onnx" in formats and search.noise(1, 1) is not None:
-            contents["signatures"] = {MODEL_FILE: SAMPLE.to_json()}
+            }
+            contents["max_source_length"] = max_source_length
+        if tokenizer is not None:
+            tokenizer.save(folder / TOKENIZER_FILE)
         write_manifest(folder, contents)
-        parity = None
-        if "onnx" in formats:
+        if "onnx" not in formats:
+            return None
+        if generates:
             sources = random_sources(model.source_vocabulary_size, max_source_length or 40)
             sources += [tokenizer.encode_source(text) for text in texts]
             if max_source_length is not None:
                 sources = [ids for ids in sources if len(ids) <= max_source_length]
-            parity = compare(
-                model, Translator(folder, "CPUExecutionProvider"), sources, search, max_length
-            )
-            parity.enforce()
-            write_manifest(folder, {**contents, "parity": parity.to_json()})
-            logger.info(
-                "Parity with Keras on %s: %d of %d sources equal (%d ties); largest difference of "
-                "a score %.1e, of an alignment weight %.1e.",
-                parity.backend, parity.equal, parity.sentences, parity.ties,
-                parity.score_difference, parity.alignment_difference,
-            )  # fmt: skip
+            translator = Translator(folder, "CPUExecutionProvider")
+            parity = compare(model, translator, sources, search, max_length)
+        else:
+            parity = compare_calls(model, folder / MODEL_FILE)
+        parity.enforce()
+        write_manifest(folder, {**contents, "parity": parity.to_json()})
+        logger.info("%s", parity)
     return parity
 
 
-def write_graphs(model, folder, formats, search, max_length):
-    """Writes the graphs of a model on the TensorFlow backend into `folder`."""
+def write_graphs(model, folder, formats, search, max_length, stepwise):
+    """Writes the graphs of a model on the TensorFlow backend into `folder`.
+
+    Returns:
+        The signatures of the ONNX files, by name, as plain dicts.
+    """
+    from keras_bahdanau_export import functions
     from keras_bahdanau_export.onnx_graph import write_onnx
     from keras_bahdanau_export.saved_model import write_saved_model
 
+    if isinstance(model, Generator):
+        made = {"translate": functions.search_function(model, search, max_length)}
+        if stepwise or "tf_saved_model" in formats:
+            made["encode"] = functions.encode_function(model)
+            made["step"] = functions.step_function(model)
+        files = {"translate": MODEL_FILE}
+        if stepwise:
+            files |= {"encode": ENCODER_FILE, "step": STEP_FILE}
+    else:
+        made = {"call": functions.forward_function(model)}
+        files = {"call": MODEL_FILE}
     if "tf_saved_model" in formats:
-        write_saved_model(model, folder / SAVED_MODEL_FOLDER, search, max_length)
-    if "onnx" in formats:
-        write_onnx(model, folder / MODEL_FILE, search, max_length)
+        write_saved_model(
+            model, folder / SAVED_MODEL_FOLDER, {name: pair[0] for name, pair in made.items()}
+        )
+    if "onnx" not in formats:
+        return {}
+    for name, file in files.items():
+        write_onnx(*made[name], folder / file)
+    return {file: made[name][1].to_json() for name, file in files.items()}
 
 
-def _write_graphs(model, folder, formats, search, max_length):
+def _write_graphs(model, folder, formats, search, max_length, stepwise):
     require("tensorflow", extra="export")
     if keras.config.backend() == "tensorflow":
-        write_graphs(model, folder, formats, search, max_length)
-        return
+        return write_graphs(model, folder, formats, search, max_length, stepwise)
     logger.info("The model runs on %s: a TensorFlow process traces it.", keras.config.backend())
     with tempfile.TemporaryDirectory() as scratch:
-        saved = Path(scratch) / "model.keras"
+        saved, answer = Path(scratch) / "model.keras", Path(scratch) / "signatures.json"
         model.save(saved)
         request = {
             "model": str(saved),
+            "answer": str(answer),
             "folder": str(folder),
             "formats": formats,
             "search": keras.saving.serialize_keras_object(search),
             "max_length": max_length,
+            "stepwise": stepwise,
         }
         finished = subprocess.run(
             [sys.executable, "-m", "keras_bahdanau_export.exporter"],
@@ -165,10 +198,11 @@ def _write_graphs(model, folder, formats, search, max_length):
             text=True,
             check=False,
         )
-    if finished.returncode:
-        raise ArtifactError(
-            f"The TensorFlow process that traces the model failed:\n{finished.stderr[-4000:]}"
-        )
+        if finished.returncode:
+            raise ArtifactError(
+                f"The TensorFlow process that traces the model failed:\n{finished.stderr[-4000:]}"
+            )
+        return json.loads(answer.read_text(encoding="utf-8"))
 
 
 def _versions():
@@ -183,13 +217,15 @@ def _versions():
 
 def _main():
     request = json.load(sys.stdin)
-    write_graphs(
+    signatures = write_graphs(
         keras.saving.load_model(request["model"], compile=False),
         Path(request["folder"]),
         request["formats"],
         keras.saving.deserialize_keras_object(request["search"]),
         request["max_length"],
+        request["stepwise"],
     )
+    Path(request["answer"]).write_text(json.dumps(signatures), encoding="utf-8")
 
 
 if __name__ == "__main__":

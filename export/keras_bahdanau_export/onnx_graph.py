@@ -1,4 +1,4 @@
-"""Writes the ONNX graph: the traced search, converted by tf2onnx."""
+"""Writes an ONNX graph: a traced function, converted by tf2onnx and made lean."""
 
 import contextlib
 import logging
@@ -6,32 +6,40 @@ import logging
 import numpy as np
 
 from keras_bahdanau_export.errors import require
-from keras_bahdanau_export.saved_model import search_function, signature_of
+from keras_bahdanau_export.recurrent import HANDLERS, recurrent_operators
 
 # Kernels registered for older operator sets are found on CUDA, too; tf2onnx knows none above 18.
 OPSET = 18
 
 
-def write_onnx(model, path, search, max_length):
-    """Writes `model.onnx`: tokens in; tokens, scores, lengths and alignments out.
+def write_onnx(function, signature, path):
+    """Writes an ONNX graph with native recurrent operators and lean loops.
 
     Args:
-        model: A `keras_bahdanau.Seq2Seq` on the TensorFlow backend.
+        function: A `tf.function` with an input signature; see `functions`.
+        signature: Its `Signature`.
         path: The file to write.
-        search: The search that goes into the graph.
-        max_length: Number of tokens after which hypotheses are cut, an int.
 
     Raises:
         MissingDependencyError: If tf2onnx or onnx is not installed.
     """
     onnx = require("onnx", extra="export")
+    onnx_ir = require("onnx_ir", extra="export")
     tf2onnx = require("tf2onnx.convert", extra="export")
-    function = search_function(model, search, max_length)
-    with _numpy_object(), _quiet("tf2onnx", "tf2onnx.tfonnx", "tf2onnx.optimizer"):
+    with recurrent_operators(), _numpy_object(), _quiet_tf2onnx():
         graph, _ = tf2onnx.from_function(
-            function, input_signature=function.input_signature, opset=OPSET
+            function,
+            input_signature=function.input_signature,
+            opset=OPSET,
+            custom_op_handlers=HANDLERS,
         )
-    _name_tensors(graph.graph, signature_of(search))
+    # onnx-ir comes with the extra, too.
+    from keras_bahdanau_export.passes import optimize
+
+    model = onnx_ir.serde.deserialize_model(graph)
+    optimize(model)
+    graph = onnx_ir.serde.serialize_model(model)
+    _name_tensors(graph.graph, signature)
     onnx.checker.check_model(graph)
     onnx.save(graph, str(path))
 
@@ -46,7 +54,15 @@ def _name_tensors(graph, signature):
             renamed[value.name] = value.name = tensor.name
             del value.type.tensor_type.shape.dim[:]
             for axis in tensor.axes:
-                value.type.tensor_type.shape.dim.add().dim_param = str(axis)
+                dim = value.type.tensor_type.shape.dim.add()
+                if isinstance(axis, int):
+                    dim.dim_value = axis
+                else:
+                    dim.dim_param = axis
+        order = [by_name[tensor.name] for tensor in tensors]
+        copies = [type(value).FromString(value.SerializeToString()) for value in order]
+        del values[:]
+        values.extend(copies)
     _rename(graph, renamed)
 
 
@@ -74,14 +90,15 @@ def _numpy_object():
 
 
 @contextlib.contextmanager
-def _quiet(*names):
-    # tf2onnx logs every optimiser pass at INFO; its warnings still come through.
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
+def _quiet_tf2onnx():
+    # tf2onnx logs every pass at INFO, and warns of operators whose shapes only ONNX will infer.
+    levels = {"tf2onnx": logging.WARNING, "tf2onnx.tfonnx": logging.WARNING}
+    levels |= {"tf2onnx.optimizer": logging.WARNING, "tf2onnx.shape_inference": logging.ERROR}
+    before = {name: logging.getLogger(name).level for name in levels}
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)

@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_bahdanau.data import pad
 from keras_bahdanau_export.errors import ParityError
+from keras_bahdanau_export.session import open_session
 
 # Two hypotheses whose scores differ by less are tied: rounding decides which one leads.
 _TIE = 1e-4
@@ -48,6 +49,46 @@ class Parity:
         """The figures as a plain dict, for the manifest."""
         return asdict(self)
 
+    def __str__(self):
+        return (
+            f"Parity with Keras on {self.backend}: {self.equal} of {self.sentences} sources equal "
+            f"({self.ties} ties); largest difference of a score {self.score_difference:.1e}, of an "
+            f"alignment weight {self.alignment_difference:.1e}."
+        )
+
+
+@dataclass(frozen=True)
+class CallParity:
+    """How far the graph of a model's call is from the Keras model, over random inputs.
+
+    Attributes:
+        examples: Number of examples compared.
+        difference: Largest difference of an output, as a share of the largest output.
+        backend: Keras backend that the model ran on.
+    """
+
+    examples: int
+    difference: float
+    backend: str
+
+    def enforce(self, tolerance=1e-4):
+        """Raises `ParityError` unless the outputs agree."""
+        if not self.difference <= tolerance:
+            raise ParityError(
+                f"The graph and the Keras model disagree: expected outputs that differ by at most "
+                f"{tolerance} of the largest. Received: {self.difference:.2g}"
+            )
+
+    def to_json(self):
+        """The figures as a plain dict, for the manifest."""
+        return asdict(self)
+
+    def __str__(self):
+        return (
+            f"Parity with Keras on {self.backend}: over {self.examples} random examples the "
+            f"outputs differ by at most {self.difference:.1e} of the largest."
+        )
+
 
 def random_sources(vocabulary_size, max_length, count=16, seed=0):
     """Sources of varied length and random tokens: `count` lists of ids that end with `EOS`.
@@ -62,6 +103,37 @@ def random_sources(vocabulary_size, max_length, count=16, seed=0):
     lengths = rng.integers(1, max(2, min(max_length, 40)), count)
     lowest = min(4, vocabulary_size - 1)
     return [[*rng.integers(lowest, vocabulary_size, n - 1).tolist(), 3] for n in lengths]
+
+
+def compare_calls(model, path, examples=3, length=7, seed=0):
+    """Calls a model and its graph with random inputs.
+
+    Numbers are normally distributed, integers 0 or 1, as ids of any embedding may be.
+
+    Args:
+        model: A functional or `Sequential` Keras model, on any backend.
+        path: The ONNX file of its call.
+        examples: Size of the batch.
+        length: Size of the other axes of any length.
+        seed: Randomness.
+
+    Returns:
+        A `CallParity`.
+    """
+    rng = np.random.default_rng(seed)
+    feeds = {}
+    for part in model.inputs:
+        free = [examples, *[length] * (len(part.shape) - 1)]
+        shape = [n if size is None else size for n, size in zip(free, part.shape, strict=True)]
+        kind = np.dtype(keras.backend.standardize_dtype(part.dtype)).kind
+        drawn = rng.normal(size=shape) if kind == "f" else rng.integers(0, 2, shape)
+        feeds[part.name] = drawn.astype(keras.backend.standardize_dtype(part.dtype))
+    ours = model(keras.tree.pack_sequence_as(model.input, list(feeds.values())), training=False)
+    ours = [keras.ops.convert_to_numpy(part) for part in keras.tree.flatten(ours)]
+    theirs = open_session(path, "CPUExecutionProvider", None).run(model.output_names, feeds)
+    largest = max(float(np.abs(part).max()) for part in ours)
+    gap = max(float(np.abs(a - b).max()) for a, b in zip(ours, theirs, strict=True))
+    return CallParity(examples, gap / max(largest, 1e-30), keras.config.backend())
 
 
 def compare(model, translator, sources, search, max_length, batch_size=32):

@@ -5,7 +5,8 @@ encode the texts -> sort by length -> run model.onnx in batches -> decode -> res
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from keras_bahdanau_export.signature import (
     TOKENIZER_FILE,
     TRANSLATE,
 )
+from keras_bahdanau_export.stepper import Stepper
 
 logger = logging.getLogger("keras_bahdanau_export")
 
@@ -100,18 +102,26 @@ class Translator:
             raise UnsupportedArtifactError(
                 f"{folder}: holds no {MODEL_FILE}. Export it with format='onnx'."
             )
+        signature = self.manifest.signatures.get(MODEL_FILE)
+        if signature not in (TRANSLATE.to_json(), SAMPLE.to_json()):
+            raise UnsupportedArtifactError(
+                f"{folder}: {MODEL_FILE} holds no search but the call of a model. "
+                "Run it with onnxruntime.InferenceSession."
+            )
         if "source" not in self.manifest.vocabulary:
             raise CorruptArtifactError(
                 f"{folder}: the manifest gives no vocabulary size for 'source'."
             )
         self._session = open_session(folder / MODEL_FILE, providers, threads)
-        self._draws = self.manifest.signatures.get(MODEL_FILE) == SAMPLE.to_json()
-        signature = SAMPLE if self._draws else TRANSLATE
-        check_graph(self._session, signature, folder / MODEL_FILE)
+        self._draws = signature == SAMPLE.to_json()
+        check_graph(self._session, SAMPLE if self._draws else TRANSLATE, folder / MODEL_FILE)
         if self._draws and not {"n", "max_length", "seed"} <= set(self.manifest.search):
             raise CorruptArtifactError(
                 f"{folder}: the manifest does not say how many numbers the search draws."
             )
+        self._providers, self._threads = providers, threads
+        self._stepper: Stepper | None = None
+        self._opening = threading.Lock()
         self._tokenizers: tuple[Any, Any] | None = None
         if TOKENIZER_FILE in self.manifest.files:
             self._tokenizers = read_tokenizers(folder / TOKENIZER_FILE)
@@ -222,6 +232,50 @@ class Translator:
                 row = int(np.argwhere(wrong)[0, 0])
                 raise ValueError(f"source: expected {expected}. Received: row {row}, {array[row]}")
         return self._run(array.astype(np.int32), noise)
+
+    def stream(self, text: str, max_length: int = 100) -> Iterator[str]:
+        """Translates one text greedily and yields the translation while it is made.
+
+        Needs `encoder.onnx` and `step.onnx`, which are opened at the first call.
+
+        Args:
+            text: str, one sentence.
+            max_length: int. Number of tokens after which the translation is cut.
+
+        Yields:
+            str, what each step adds to the translation; a step that completes no character yields
+            nothing.
+
+        Raises:
+            ValueError: As `translate`.
+            UnsupportedArtifactError: The artifact holds no steps; export with `stepwise=True`.
+
+        Example:
+
+        >>> for piece in Translator("artifact").stream("a man on a bike"):
+        ...     print(piece, end="", flush=True)
+        """
+        _check_positive("max_length", max_length)
+        sources, _ = self._encode([text], truncate=False)
+        stepper = self._opened_stepper()
+        return self._stream(stepper, sources, max_length)
+
+    def _stream(self, stepper: Stepper, sources: list[_Source], max_length: int) -> Iterator[str]:
+        ids: list[int] = []
+        shown = ""
+        for source in sources:  # one, or none for a blank text
+            for token in stepper.greedy(np.asarray([source.ids], np.int32), max_length):
+                ids.append(token)
+                text = "".join(target_pieces(self._text_tokenizers()[1], ids))
+                if len(text) > len(shown):
+                    yield text[len(shown) :]
+                    shown = text
+
+    def _opened_stepper(self) -> Stepper:
+        with self._opening:
+            if self._stepper is None:
+                self._stepper = Stepper(self.manifest, self._providers, self._threads)
+            return self._stepper
 
     def _run(
         self, source: NDArray[np.int32], noise: ArrayLike | None = None

@@ -12,6 +12,8 @@ FORMAT_VERSION = 1
 
 MANIFEST_FILE = "manifest.json"
 MODEL_FILE = "model.onnx"
+ENCODER_FILE = "encoder.onnx"
+STEP_FILE = "step.onnx"
 TOKENIZER_FILE = "tokenizer.json"
 SAVED_MODEL_FOLDER = "saved_model"
 

@@ -118,7 +118,7 @@ class BeamSearch(Search):
             logits, state, attended = step(tokens, state)
             attended = ops.cast(attended, "float32")
             forced = None if prefix is None else ops.repeat(forced_tokens(prefix, t), size)
-            log_probs, ids = self._candidates(logits, t, beam, forced)
+            log_probs, ids = self._candidates(logits, t, beam, forced, rows)
             shape = (batch, size, ids.shape[-1])
             log_probs, ids = ops.reshape(log_probs, shape), ops.reshape(ids, shape)
             alive = ops.logical_not(beam.finished)
@@ -132,18 +132,18 @@ class BeamSearch(Search):
             best = self._choose(ranks, ids, alive)  # into (K * W,)
 
             parent = best // ids.shape[-1]
-            origin = ops.reshape(row * size + parent, (-1,))  # into (B * K,)
-            chosen = ops.reshape(row * size * ids.shape[-1] + best, (-1,))  # into (B * K * W,)
+            origin = row * size + parent  # into (B * K,)
+            chosen = row * (size * ids.shape[-1]) + best  # into (B * K * W,)
+            origins = ops.reshape(origin, (-1,))
 
             def follow(tensor):
-                return ops.take(tensor, origin, axis=0)
+                return ops.take(tensor, origins, axis=0)
 
             def inherit(tensor):
-                return ops.reshape(follow(ops.reshape(tensor, (-1,))), (batch, size))
+                return ops.take(ops.reshape(tensor, (-1,)), origin, axis=0)
 
             def pick(tensor):
-                picked = ops.take(ops.reshape(tensor, (-1,)), chosen, axis=0)
-                return ops.reshape(picked, (batch, size))
+                return ops.take(ops.reshape(tensor, (-1,)), chosen, axis=0)
 
             tokens, lengths = pick(ids), inherit(lengths)
             ended = ops.logical_or(ops.equal(tokens, EOS), lengths >= limits)
@@ -198,22 +198,26 @@ class BeamSearch(Search):
         )
         return self._collect(t, beam, histories)
 
-    def _candidates(self, logits, t, beam, forced):
+    def _candidates(self, logits, t, beam, forced, rows):
         """The best `W` continuations of every hypothesis: log-probabilities and ids `(R, W)`.
 
-        An ended hypothesis has one continuation, `PAD` at no cost. Ranking before normalising
-        spares a pass over `(R, V)`.
+        An ended hypothesis has one continuation, `PAD` at no cost. The logits are ranked, not the
+        log-probabilities, whose rounding makes ties.
         """
-        logits = ops.cast(logits, "float32")
+        logits, vocabulary = ops.cast(logits, "float32"), logits.shape[-1]
         # Of W tokens at most K are chosen by earlier groups, so that enough others remain.
         width = self.size if self.groups == 1 else self.size + self.size // self.groups
-        best, ids = best_first(self._allowed(logits, t, beam.tokens), min(width, logits.shape[-1]))
-        normalizer = ops.logsumexp(logits, axis=-1, keepdims=True)
-        log_probs = best - normalizer
+        ranked = self._allowed(logits, t, beam.tokens)
+        best, ids = best_first(ranked, min(width, vocabulary))
+        table = ops.reshape(ops.log_softmax(logits, axis=-1), (-1,))
+        place = ops.expand_dims(ops.arange(rows, dtype="int32") * vocabulary, -1)  # (R, 1)
+        log_probs = ops.take(table, place + ids, axis=0)
+        if ranked is not logits:
+            log_probs = ops.where(ops.equal(best, NEVER), NEVER, log_probs)
         first = ops.arange(ids.shape[-1]) == 0
         if forced is not None:
             forced = ops.expand_dims(forced, -1)
-            given = ops.take_along_axis(logits, forced, axis=-1) - normalizer
+            given = ops.take(table, place + forced, axis=0)
             held = ops.not_equal(forced, PAD)
             log_probs = ops.where(held, ops.where(first, given, NEVER), log_probs)
             ids = ops.where(held, forced, ids)

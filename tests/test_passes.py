@@ -1,0 +1,346 @@
+"""Each rewrite on a small graph: fewer nodes, the same numbers, nothing where it is not sure."""
+
+import numpy as np
+import onnx
+import onnx_ir
+import onnxruntime
+import pytest
+
+from keras_bahdanau_export import passes
+
+pytestmark = pytest.mark.once
+
+RNG = np.random.default_rng(0)
+
+
+def graph_of(text, **constants):
+    """A model out of ONNX's text form; `constants` become its initializers."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]>\n{text}')
+    for name, array in constants.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+    return model
+
+
+def results(model, feeds):
+    onnx.checker.check_model(model)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, feeds)
+
+
+def bodies(graph):
+    return [
+        attribute.g
+        for node in graph.node
+        for attribute in node.attribute
+        if attribute.HasField("g")
+    ]
+
+
+def operators(graph):
+    return [node.op_type for node in graph.node]
+
+
+def rewritten(model, *chosen, **feeds):
+    """The model after the passes, having checked that it computes what it did before."""
+    before = results(model, feeds)
+    lean = onnx_ir.serde.deserialize_model(model)
+    counts = passes.optimize(lean, chosen)
+    lean = onnx_ir.serde.serialize_model(lean)
+    for a, b in zip(before, results(lean, feeds), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+    return lean.graph, [counts[one.__name__] for one in chosen]
+
+
+LOOP = """
+agraph (float[2,3] x) => (float[2,3] last, float[5,2,3] all, float[3,3] weights) {
+  last, weights, all = Loop <body = step (int64 i, bool go, float[2,3] h, float[3,3] w)
+    => (bool still, float[2,3] new, float[3,3] same, float[2,3] out) {
+      still = Identity(go)
+      same = Identity(w)
+      square = MatMul(w, w)
+      product = MatMul(h, square)
+      new = Tanh(product)
+      out = Identity(new)
+  }> (five, yes, x, kernel)
+}
+"""
+
+
+def loop():
+    kernel = RNG.normal(size=(3, 3)).astype("float32")
+    return graph_of(LOOP, five=np.int64(5), yes=np.bool_(True), kernel=kernel)
+
+
+def test_lift_loop_state_takes_unchanged_state_out_of_the_loop():
+    x = RNG.normal(size=(2, 3)).astype("float32")
+    graph, counts = rewritten(loop(), passes.lift_loop_state, x=x)
+    assert counts == [1]
+    (body,) = bodies(graph)
+    assert [value.name for value in body.input] == ["i", "go", "h"]
+
+
+def test_hoist_invariants_moves_what_does_not_change_out_of_the_loop():
+    x = RNG.normal(size=(2, 3)).astype("float32")
+    graph, _ = rewritten(loop(), passes.lift_loop_state, passes.hoist_invariants, x=x)
+    (body,) = bodies(graph)
+    assert operators(body).count("MatMul") == 1
+    assert operators(graph).count("MatMul") == 1
+
+
+def test_hoist_invariants_leaves_what_depends_on_the_state_and_what_is_random():
+    text = LOOP.replace("square = MatMul(w, w)", "square = RandomUniformLike(w)")
+    kernel = RNG.normal(size=(3, 3)).astype("float32")
+    model = graph_of(text, five=np.int64(5), yes=np.bool_(True), kernel=kernel)
+    lean = onnx_ir.serde.deserialize_model(model)
+    assert passes.optimize(lean, [passes.lift_loop_state, passes.hoist_invariants]) == {
+        "lift_loop_state": 1,
+        "hoist_invariants": 0,
+    }
+
+
+SELECT = """
+agraph (bool[4] c, bool[4] d, float[4] a, float[4] b) => (float[4] y) {
+  one = Cast<to = 1>(c)
+  kept = Mul(a, one)
+  no = Not(%s)
+  other = Cast<to = 1>(no)
+  instead = Mul(other, b)
+  y = Add(instead, kept)
+}
+"""
+
+
+@pytest.mark.parametrize("negated, count", [("c", 1), ("d", 0)])
+def test_where_for_sums(negated, count):
+    c, d = np.array([True, False, True, False]), np.array([True, True, False, False])
+    a, b = RNG.normal(size=(2, 4)).astype("float32")
+    graph, counts = rewritten(graph_of(SELECT % negated), passes.where_for_sums, c=c, d=d, a=a, b=b)
+    assert counts == [count]
+    assert (operators(graph) == ["Where"]) == bool(count)
+
+
+@pytest.mark.parametrize("number, count", [(2.0, 1), (2.5, 0)])
+def test_integer_comparisons(number, count):
+    model = graph_of(
+        """
+        agraph (int32[4] i) => (bool[4] y) {
+          float_i = Cast<to = 1>(i)
+          y = Less(float_i, limit)
+        }
+        """,
+        limit=np.float32(number),
+    )
+    i = np.arange(4, dtype="int32")
+    graph, counts = rewritten(model, passes.integer_comparisons, i=i)
+    assert counts == [count]
+    assert operators(graph) == (["Less"] if count else ["Cast", "Less"])
+
+
+def test_double_negations_and_casts_to_the_same_type():
+    model = graph_of(
+        """
+        agraph (bool[4] c, float[4] x) => (float[4] y) {
+          no = Not(c)
+          yes = Not(no)
+          same = Cast<to = 1>(x)
+          y = Where(yes, same, zero)
+        }
+        """,
+        zero=np.float32(0),
+    )
+    c, x = np.array([True, False, True, False]), np.ones(4, "float32")
+    graph, counts = rewritten(model, passes.double_negations, c=c, x=x)
+    assert counts == [2]
+    assert operators(graph) == ["Where"]
+
+
+GATHER = """
+agraph (float[n,2] x, int64[3] i) => (float[3,2] y) {
+  shape = Shape(x)
+  count = Slice(shape, start, end, zeros)
+  size = Squeeze(count, zeros)
+  wrapped = Add(i, size)
+  below = Less(i, limit)
+  place = Where(below, wrapped, i)
+  y = Gather(x, place)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "start, limit, count",
+    [(0, 0, 1), (1, 0, 0), (0, 1, 0)],
+    ids=["counted from the end", "by the size of another axis", "with another limit"],
+)
+def test_plain_gathers(start, limit, count):
+    model = graph_of(
+        GATHER,
+        start=np.array([start]),
+        end=np.array([start + 1]),
+        zeros=np.array([0]),
+        limit=np.int64(limit),
+    )
+    x = RNG.normal(size=(2, 2)).astype("float32")
+    places = np.array([-1, 1, -2]) if limit == 0 else np.array([-1, -1, -2])
+    graph, counts = rewritten(model, passes.plain_gathers, x=x, i=places)
+    assert counts == [count]
+    assert (operators(graph) == ["Gather"]) == bool(count)
+
+
+def test_wide_shapes_drops_casts_between_sizes():
+    model = graph_of(
+        """
+        agraph (float[n,6] x) => (float[n,2,3] y) {
+          shape = Shape(x)
+          narrow = Cast<to = 6>(shape)
+          rows = Slice(narrow, zero, one, zero)
+          target = Concat<axis = 0>(rows, two_three)
+          wide = Cast<to = 7>(target)
+          y = Reshape(x, wide)
+        }
+        """,
+        zero=np.array([0]),
+        one=np.array([1]),
+        two_three=np.array([2, 3], "int32"),
+    )
+    x = RNG.normal(size=(4, 6)).astype("float32")
+    graph, counts = rewritten(model, passes.wide_shapes, x=x)
+    assert counts == [1]
+    assert "Cast" not in operators(graph)
+
+
+PRODUCT = """
+agraph (float[b,t,6] x) => (float[%s] y) {
+  shape = Shape(x)
+  rows = Slice(shape, zero, two, zero)
+  target = Concat<axis = 0>(rows, four)
+  flat = Reshape(x, flattened)
+  product = MatMul(flat, w)
+  y = Reshape(product, %s)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "dims, target, count", [("b,t,4", "target", 1), ("c,4", "other", 0)], ids=["same", "other"]
+)
+def test_whole_products(dims, target, count):
+    model = graph_of(
+        PRODUCT % (dims, target),
+        zero=np.array([0]),
+        two=np.array([2]),
+        four=np.array([4]),
+        flattened=np.array([-1, 6]),
+        other=np.array([-1, 4]),
+        w=RNG.normal(size=(6, 4)).astype("float32"),
+    )
+    x = RNG.normal(size=(2, 3, 6)).astype("float32")
+    graph, counts = rewritten(model, passes.whole_products, x=x)
+    assert counts == [count]
+    assert (operators(graph) == ["MatMul"]) == bool(count)
+
+
+@pytest.mark.parametrize("last, count", [([6, 2], 1), ([0, 3], 0)], ids=["sizes", "a size kept"])
+def test_single_reshapes(last, count):
+    model = graph_of(
+        """
+        agraph (float[2,6] x) => (float[p,q] y) {
+          inner = Reshape(x, first)
+          y = Reshape(inner, last)
+        }
+        """,
+        first=np.array([4, 3]),
+        last=np.array(last),
+    )
+    x = RNG.normal(size=(2, 6)).astype("float32")
+    graph, counts = rewritten(model, passes.single_reshapes, x=x)
+    assert counts == [count]
+    assert operators(graph) == ["Reshape"] * (2 - count)
+
+
+@pytest.mark.parametrize("k, count", [(5, 1), (40, 0)], ids=["few", "many"])
+@pytest.mark.parametrize("size", ["free", 3])
+def test_chunked_top_ks_find_the_same_places(k, count, size):
+    model = graph_of(
+        f"""
+        agraph (float[{size},2000] x) => (float[n,{k}] y, int64[n,{k}] i) {{
+          y, i = TopK(x, k)
+        }}
+        """,
+        k=np.array([k]),
+    )
+    x = RNG.normal(size=(3, 2000)).round(1).astype("float32")  # hundreds of ties
+    x[1], x[2, 7:] = 0.0, -np.inf
+    graph, counts = rewritten(model, passes.chunked_top_ks, x=x)
+    assert counts == [count]
+    assert operators(graph).count("TopK") == 1 + 2 * count
+
+
+def test_chunked_top_ks_leave_short_rows_and_the_smallest():
+    model = graph_of(
+        """
+        agraph (float[2,900] x, float[2,1999] y, float[2,2000] z) => (
+            float[2,5] a, float[2,5] b, float[2,5] c) {
+          a, i = TopK(x, k)
+          b, j = TopK(y, k)
+          c, l = TopK<largest = 0>(z, k)
+        }
+        """,
+        k=np.array([5]),
+    )
+    widths = {"x": 900, "y": 1999, "z": 2000}
+    feeds = {name: RNG.normal(size=(2, n)).astype("float32") for name, n in widths.items()}
+    _, counts = rewritten(model, passes.chunked_top_ks, **feeds)
+    assert counts == [0]
+
+
+RECURRENT = """
+agraph (float[5,2,3] x, int32[2] lengths, float[1,2,4] h) => (
+    float[5,1,2,4] a, float[1,2,4] b, float[5,1,2,4] c, float[1,2,4] d) {
+  c, d = %s<hidden_size = 4, direction = "reverse">(x, w2, r2, b2, lengths, h)
+  a, b = %s<hidden_size = 4, direction = "forward">(x, w1, r1, b1, %s, h)
+}
+"""
+
+
+@pytest.mark.parametrize("op_type, gates", [("GRU", 3), ("LSTM", 4)])
+@pytest.mark.parametrize("lengths, count", [("lengths", 1), ("", 0)], ids=["same", "other"])
+def test_bidirectional_operators(op_type, gates, lengths, count):
+    weights = {
+        f"{name}{i}": RNG.normal(size=(1, *shape)).astype("float32")
+        for i in (1, 2)
+        for name, shape in (("w", (gates * 4, 3)), ("r", (gates * 4, 4)), ("b", (gates * 8,)))
+    }
+    model = graph_of(RECURRENT % (op_type, op_type, lengths), **weights)
+    feeds = {
+        "x": RNG.normal(size=(5, 2, 3)).astype("float32"),
+        "lengths": np.array([5, 3], "int32"),
+        "h": RNG.normal(size=(1, 2, 4)).astype("float32"),
+    }
+    graph, counts = rewritten(model, passes.bidirectional_operators, **feeds)
+    assert counts == [count]
+    assert operators(graph).count(op_type) == 2 - count
+
+
+def test_optimize_runs_every_pass_until_nothing_is_left_to_do():
+    lean = onnx_ir.serde.deserialize_model(loop())
+    first = passes.optimize(lean)
+    assert set(first) == {one.__name__ for one in passes.PASSES}
+    assert first["lift_loop_state"] and first["hoist_invariants"]
+    assert not any(passes.optimize(lean).values())
+
+
+def test_outputs_that_are_the_same_or_an_input_keep_their_names():
+    model = graph_of(
+        """
+        agraph (float[2] x) => (float[2] a, float[2] b, float[2] c) {
+          a = Neg(x)
+          b = Identity(a)
+          c = Identity(x)
+        }
+        """
+    )
+    graph, _ = rewritten(model, x=np.ones(2, "float32"))
+    assert [value.name for value in graph.output] == ["a", "b", "c"]
