@@ -239,6 +239,14 @@ def test_inspect_prints_the_manifest(monkeypatch, capsysbinary, artifact):
     assert "BeamSearch" in out
 
 
+def test_verify_holds_the_artifact_against_the_model(monkeypatch, capsysbinary, trained, artifact):
+    status, out, _ = run(
+        monkeypatch, capsysbinary, "verify", artifact, trained / "best.keras", "--count", 3
+    )
+    assert status == 0
+    assert "3 of 3 sources equal" in out
+
+
 def test_a_folder_that_is_no_run_is_named(monkeypatch, capsysbinary, tmp_path):
     status, _, err = run(monkeypatch, capsysbinary, "export", tmp_path, tmp_path / "artifact")
     assert status == 1

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from keras_bahdanau import (
+    BahdanauAttention,
     BeamSearch,
     GreedySearch,
     RNNEncoderDecoder,
@@ -17,9 +18,10 @@ from keras_bahdanau import (
     Tokenizer,
 )
 from keras_bahdanau.ids import BOS, PAD, UNK
-from keras_bahdanau_export import ParityError, Translator, export
+from keras_bahdanau_export import ParityError, Translator, UnsupportedArtifactError, export
 from keras_bahdanau_export.artifact import read_manifest
-from keras_bahdanau_export.parity import Parity, compare, random_sources
+from keras_bahdanau_export.parity import Parity, compare, random_sources, verify
+from keras_bahdanau_export.stepper import Stepper
 
 TEXTS = ["a man on a bike", "two dogs run", "a dog on a bike"]
 SMALL = dict(units=6, embedding_dim=5, attention_units=4, maxout_units=5, initializer=None)
@@ -51,6 +53,7 @@ def artifact(model, tokenizer, tmp_path_factory):
         max_source_length=30,
         tokenizer=tokenizer,
         texts=TEXTS,
+        stepwise=True,
     )
     return path, parity
 
@@ -105,6 +108,72 @@ def test_translations_come_in_order_and_with_alignments(artifact):
         shape = (len(translation.tokens), len(translation.source_tokens))
         assert translation.alignment.shape == shape
         np.testing.assert_allclose(translation.alignment.sum(-1), 1.0, atol=1e-5)
+
+
+def test_steps_say_what_a_greedy_search_says(artifact, model, tokenizer):
+    stepper = Stepper(read_manifest(artifact[0]), "CPUExecutionProvider", None)
+    for text in TEXTS:
+        ids = np.array([tokenizer.encode_source(text)], "int32")
+        ours = model.generate(ids, GreedySearch(), max_length=9)
+        tokens, state_and_memory = [BOS], stepper.start(ids)
+        for i in range(int(ours.lengths[0, 0])):
+            log_probs, weights, state = stepper.step(
+                np.array(tokens[-1:], "int32"), *state_and_memory
+            )
+            tokens.append(int(log_probs[0].argmax()))
+            state_and_memory = state, state_and_memory[1]
+            assert log_probs[0].max() == pytest.approx(ours.log_probs[0, 0, i], abs=1e-5)
+            np.testing.assert_allclose(weights[0], ours.alignments[0, 0, i], atol=1e-5)
+        np.testing.assert_array_equal(tokens[1:], ours.tokens[0, 0])
+
+
+def test_a_translation_streams(artifact, model, tokenizer):
+    translator = Translator(artifact[0])
+    for text in TEXTS:
+        ids = np.array([tokenizer.encode_source(text)], "int32")
+        ours = model.generate(ids, GreedySearch(), max_length=9)
+        expected = tokenizer.decode(ours.tokens[0, 0])
+        assert "".join(translator.stream(text, max_length=9)) == expected
+    assert list(translator.stream(" ")) == []
+
+
+def test_the_saved_model_steps_too(artifact, model):
+    tf = pytest.importorskip("tensorflow")
+    signatures = tf.saved_model.load(str(artifact[0] / "saved_model")).signatures
+    found = signatures["encode"](source=tf.constant([[5, 6, 7, 3]]))
+    step = signatures["step"]
+    names = step.structured_input_signature[1]
+    given = {name: part for name, part in found.items() if name in names}
+    log_probs = step(tokens=tf.constant([BOS]), **given)["log_probs"]
+    ours = model.generate([[5, 6, 7, 3]], GreedySearch(), max_length=1)
+    assert float(tf.reduce_max(log_probs)) == pytest.approx(float(ours.totals[0, 0]), abs=1e-5)
+
+
+def test_an_artifact_can_be_verified_again(artifact, model):
+    assert verify(model, artifact[0], texts=TEXTS, count=5, seed=1).sentences == 5 + len(TEXTS)
+    keras.utils.set_random_seed(4)
+    other = RNNSearch.from_config(model.get_config())
+    other.build()
+    with pytest.raises(ParityError):
+        verify(other, artifact[0])
+
+
+def test_the_call_of_any_keras_model_exports(tmp_path):
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    hidden = keras.layers.Embedding(2, 4, mask_zero=True)(ids)
+    hidden = keras.layers.Bidirectional(keras.layers.LSTM(3, return_sequences=True))(hidden)
+    context = BahdanauAttention(5)(hidden[:, -1], hidden)
+    model = keras.Model(ids, {"odds": keras.layers.Dense(2, name="odds")(context)})
+    parity = export(model, tmp_path / "artifact", format=["onnx", "tf_saved_model"])
+    assert parity.difference < 1e-5 and parity.backend == keras.config.backend()
+    assert verify(model, tmp_path / "artifact", count=2).examples == 2
+    signature = read_manifest(tmp_path / "artifact").signatures["model.onnx"]
+    assert signature["inputs"] == [
+        {"name": "ids", "dtype": "int32", "axes": ["batch", "ids_axis_1"]}
+    ]
+    assert signature["outputs"] == [{"name": "odds", "dtype": "float32", "axes": ["batch", 2]}]
+    with pytest.raises(UnsupportedArtifactError, match="the call of a model"):
+        Translator(tmp_path / "artifact")
 
 
 @pytest.mark.once
@@ -163,12 +232,25 @@ def test_what_does_not_sample_takes_no_noise(artifact):
         ({"format": "tflite"}, "format.*tflite"),
         ({"max_length": 0}, "max_length.*0"),
         ({"texts": ["a"], "tokenizer": None}, "tokenizer"),
+        ({"texts": ["a"], "references": ["b", "c"]}, "references.*1 texts.*2"),
+        ({"precision": "int4"}, "precision.*int4"),
+        ({"precision": "int8", "format": "tf_saved_model"}, "precision.*int8"),
     ],
 )
 def test_wrong_arguments_are_named(model, tokenizer, tmp_path, arguments, message):
     with pytest.raises(ValueError, match=message):
         export(model, tmp_path / "a", **{"tokenizer": tokenizer, **arguments})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.once
+def test_a_model_that_does_not_generate_takes_no_search(tmp_path):
+    model = keras.Sequential([keras.Input((None, 3)), keras.layers.GRU(2)])
+    for arguments in ({"search": GreedySearch()}, {"stepwise": True}):
+        with pytest.raises(ValueError, match="for models that generate"):
+            export(model, tmp_path / "a", **arguments)
+    with pytest.raises(ValueError, match="`model` must be a Keras model"):
+        export(keras.layers.Dense(2), tmp_path / "a")
 
 
 @pytest.mark.once

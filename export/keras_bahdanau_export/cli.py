@@ -172,11 +172,26 @@ def export(
     max_source_length: Annotated[
         int | None, typer.Option(help="Longest source in tokens that the artifact takes.")
     ] = None,
+    stepwise: Annotated[
+        bool, typer.Option("--stepwise", help="Write encoder.onnx and step.onnx, too.")
+    ] = False,
+    precision: Annotated[
+        str, typer.Option(help="float32, float16 (GPU) or int8 (CPU).")
+    ] = "float32",
+    source: Annotated[
+        Path | None, typer.Option(help="Sentences to measure a precision's loss on.")
+    ] = None,
+    reference: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
+    max_bleu_loss: Annotated[float, typer.Option(help="BLEU that a precision may cost.")] = 0.5,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an artifact.")] = False,
 ) -> None:
     """Writes the best model of a run as an artifact that runs without Keras."""
     from keras_bahdanau import BeamSearch
+    from keras_bahdanau.corpus import read_parallel
 
+    if (source is None) != (reference is None):
+        raise ValueError("source, reference: expected both or neither.")
+    texts, references = ([], []) if source is None else read_parallel(source, reference)
     model, tokenizer = _load_run(run)
     model.export(
         artifact,
@@ -185,8 +200,35 @@ def export(
         max_length=max_length,
         max_source_length=max_source_length,
         tokenizer=tokenizer,
+        texts=texts,
+        references=references,
+        stepwise=stepwise,
+        precision=precision,
+        max_bleu_loss=max_bleu_loss,
         overwrite=overwrite,
     )
+
+
+@app.command()
+def verify(
+    artifact: Artifact,
+    model: Annotated[Path, typer.Argument(help="The .keras file that it was exported from.")],
+    source: Annotated[
+        Path | None, typer.Option(help="Sentences to compare on, one a line; plain or .gz.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="Random sources to compare on.")] = 16,
+    seed: Annotated[int, typer.Option(help="Randomness of these.")] = 0,
+) -> None:
+    """Holds an artifact against the Keras model once more; exit status 1 if they disagree."""
+    import keras
+
+    from keras_bahdanau.corpus import read_lines
+    from keras_bahdanau_export import parity
+
+    texts = [] if source is None else read_lines(source)
+    loaded = keras.saving.load_model(model, compile=False)
+    found = parity.verify(loaded, artifact, texts=texts, count=count, seed=seed)
+    print(found)
 
 
 @app.command()
@@ -257,8 +299,10 @@ def inspect(artifact: Artifact) -> None:
     table.add_row("format version", str(manifest.format_version))
     for name, record in manifest.files.items():
         table.add_row(name, f"{record.bytes:,} bytes, sha256 {record.sha256[:12]}...")
-    for name in ("search", "vocabulary", "packages", "parity"):
-        values = getattr(manifest, name)
+    sections = {
+        name: getattr(manifest, name) for name in ("search", "vocabulary", "packages", "parity")
+    }
+    for name, values in {**sections, **manifest.other}.items():
         table.add_row(name, "\n".join(f"{key}: {value}" for key, value in values.items()))
     table.add_row("max source length", str(manifest.max_source_length))
     Console().print(table)

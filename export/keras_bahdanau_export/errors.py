@@ -6,7 +6,8 @@ caller could not have known from the arguments alone.
     ArtifactError
     ├── CorruptArtifactError       damaged, incomplete or tampered with
     ├── UnsupportedArtifactError   whole, but not for this version or this use
-    └── ParityError                the written graph does not say what the Keras model says
+    ├── ParityError                the written graph does not say what the Keras model says
+    └── PrecisionError             smaller numbers cost more quality than was allowed
     MissingDependencyError         (an ImportError) an optional package is not installed
 """
 
@@ -28,6 +29,10 @@ class UnsupportedArtifactError(ArtifactError):
 
 class ParityError(ArtifactError):
     """The exported graph and the Keras model disagree by more than is allowed."""
+
+
+class PrecisionError(ArtifactError):
+    """The model loses more quality in float16 or int8 than is allowed."""
 
 
 class MissingDependencyError(ImportError):

@@ -20,6 +20,7 @@ from keras_bahdanau_export.runtime import Translator
 from keras_bahdanau_export.signature import (
     ENCODER_FILE,
     MODEL_FILE,
+    PRECISIONS,
     SAVED_MODEL_FOLDER,
     STEP_FILE,
     TOKENIZER_FILE,
@@ -40,7 +41,10 @@ def export(
     max_source_length=None,
     tokenizer=None,
     texts=(),
+    references=(),
     stepwise=False,
+    precision="float32",
+    max_bleu_loss=0.5,
     overwrite=False,
 ):
     """Writes a model as an artifact folder that runs without Keras.
@@ -61,7 +65,11 @@ def export(
         max_source_length: Longest source in tokens that the runtime accepts; `None` for no limit.
         tokenizer: The model's `Tokenizer`; without one the artifact takes ids only.
         texts: Sentences to compare on, besides random ids; needs `tokenizer`.
+        references: A translation of each of `texts`, to measure what a precision costs.
         stepwise: Whether to write `encoder.onnx` and `step.onnx`, too, for decoding token by token.
+        precision: "float32", "float16" (for GPUs; on a CPU it saves only room) or "int8" (for
+            CPUs). The float32 graph is held against Keras first, then the smaller one against it.
+        max_bleu_loss: BLEU on `texts` that the precision may cost.
         overwrite: Whether an artifact at `path` may be replaced.
 
     Returns:
@@ -70,6 +78,7 @@ def export(
     Raises:
         ValueError: If an argument is wrong, the model is not built, or `path` exists.
         ParityError: If the graph and the model disagree.
+        PrecisionError: If the precision costs more than `max_bleu_loss`.
         MissingDependencyError: If a package of the extra `export` is missing.
     """
     formats = [format] if isinstance(format, str) else list(format)
@@ -86,6 +95,16 @@ def export(
     if not isinstance(max_length, int) or max_length < 1:
         raise ValueError(
             f"Argument `max_length` must be a positive integer. Received: {max_length!r}"
+        )
+    if precision not in PRECISIONS or (precision != "float32" and "onnx" not in formats):
+        raise ValueError(
+            f'Argument `precision` must be one of {PRECISIONS}, and "float32" where no ONNX graph '
+            f"is written. Received: {precision!r}"
+        )
+    if len(references) not in (0, len(texts)):
+        raise ValueError(
+            f"Argument `references` must hold one for each of {len(texts)} texts. "
+            f"Received: {len(references)}"
         )
     if texts and tokenizer is None:
         raise ValueError("Argument `texts` needs `tokenizer`. Received: tokenizer=None")
@@ -136,9 +155,35 @@ def export(
         else:
             parity = compare_calls(model, folder / MODEL_FILE)
         parity.enforce()
-        write_manifest(folder, {**contents, "parity": parity.to_json()})
         logger.info("%s", parity)
+        contents["parity"] = parity.to_json()
+        if precision != "float32":
+            size = _shrink(folder, precision)
+            write_manifest(folder, contents)
+            if generates:
+                reduced = Translator(folder, "CPUExecutionProvider")
+                from keras_bahdanau_export.precision import measure
+
+                loss = measure(translator, reduced, precision, size, sources, texts, references)
+                loss.enforce(max_bleu_loss)
+                contents["precision"] = loss.to_json()
+            else:
+                reduced = compare_calls(model, folder / MODEL_FILE)
+                contents["precision"] = {"precision": precision, "size": size, **reduced.to_json()}
+            logger.info("Precision: %s", contents["precision"])
+        write_manifest(folder, contents)
     return parity
+
+
+def _shrink(folder, precision):
+    """Writes every graph in smaller numbers; returns the share of bytes that is left."""
+    from keras_bahdanau_export.precision import reduce_precision
+
+    graphs = sorted(folder.glob("*.onnx"))
+    before = sum(path.stat().st_size for path in graphs)
+    for path in graphs:
+        reduce_precision(path, precision)
+    return sum(path.stat().st_size for path in graphs) / before
 
 
 def write_graphs(model, folder, formats, search, max_length, stepwise):

@@ -5,9 +5,13 @@ from dataclasses import asdict, dataclass, replace
 import keras
 import numpy as np
 
+import keras_bahdanau
 from keras_bahdanau.data import pad
+from keras_bahdanau_export.artifact import read_manifest
 from keras_bahdanau_export.errors import ParityError
+from keras_bahdanau_export.runtime import Translator
 from keras_bahdanau_export.session import open_session
+from keras_bahdanau_export.signature import MODEL_FILE
 
 # Two hypotheses whose scores differ by less are tied: rounding decides which one leads.
 _TIE = 1e-4
@@ -103,6 +107,43 @@ def random_sources(vocabulary_size, max_length, count=16, seed=0):
     lengths = rng.integers(1, max(2, min(max_length, 40)), count)
     lowest = min(4, vocabulary_size - 1)
     return [[*rng.integers(lowest, vocabulary_size, n - 1).tolist(), 3] for n in lengths]
+
+
+def verify(model, path, texts=(), count=16, seed=0):
+    """Holds a written artifact against the Keras model it came from.
+
+    An artifact in float16 or int8 differs from the model by design: it is compared, but only its
+    tokens are counted.
+
+    Args:
+        model: The Keras model, on any backend.
+        path: The artifact.
+        texts: Sentences to compare on; needs the tokenizer in the artifact.
+        count: Number of random sources to compare on, too.
+        seed: Randomness of these.
+
+    Returns:
+        A `Parity`, or a `CallParity` for the call of a model.
+
+    Raises:
+        ParityError: If they disagree.
+    """
+    manifest = read_manifest(path)
+    reduced = "precision" in manifest.other
+    if not manifest.search:
+        found = compare_calls(model, manifest.folder / MODEL_FILE, examples=count, seed=seed)
+    else:
+        settings = dict(manifest.search)
+        max_length, name = settings.pop("max_length"), settings.pop("class")
+        search = getattr(keras_bahdanau, name).from_config(settings)
+        translator = Translator(path, "CPUExecutionProvider")
+        limit = manifest.max_source_length
+        sources = random_sources(model.source_vocabulary_size, limit or 40, count, seed)
+        sources += [ids for ids in translator.encode(texts) if limit is None or len(ids) <= limit]
+        found = compare(model, translator, sources, search, max_length)
+    if not reduced:
+        found.enforce()
+    return found
 
 
 def compare_calls(model, path, examples=3, length=7, seed=0):

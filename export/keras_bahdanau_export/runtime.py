@@ -194,6 +194,20 @@ class Translator:
                 progress(done)
         return [hypotheses[0] for hypotheses in results] if n_best == 1 else results
 
+    def encode(self, texts: Iterable[str]) -> list[list[int]]:
+        """The token ids of texts, blank ones left out.
+
+        Args:
+            texts: list of str, one sentence each.
+
+        Returns:
+            list of lists of int, each ended by 3 (end of sentence).
+
+        Raises:
+            ValueError: As `translate`.
+        """
+        return [source.ids for source in self._encode(texts, truncate=False)[0]] if texts else []
+
     def translate_ids(
         self, source: ArrayLike, noise: ArrayLike | None = None
     ) -> dict[str, NDArray[Any]]:
@@ -262,14 +276,18 @@ class Translator:
 
     def _stream(self, stepper: Stepper, sources: list[_Source], max_length: int) -> Iterator[str]:
         ids: list[int] = []
-        shown = ""
+        text = shown = ""
         for source in sources:  # one, or none for a blank text
             for token in stepper.greedy(np.asarray([source.ids], np.int32), max_length):
                 ids.append(token)
                 text = "".join(target_pieces(self._text_tokenizers()[1], ids))
-                if len(text) > len(shown):
-                    yield text[len(shown) :]
-                    shown = text
+                # The next token may complete the character that ends in replacement signs.
+                sure = text.rstrip("\N{REPLACEMENT CHARACTER}")
+                if len(sure) > len(shown):
+                    yield sure[len(shown) :]
+                    shown = sure
+            if len(text) > len(shown):
+                yield text[len(shown) :]
 
     def _opened_stepper(self) -> Stepper:
         with self._opening:

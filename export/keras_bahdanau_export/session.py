@@ -29,6 +29,7 @@ def open_session(path: Path, providers: Providers, threads: int | None) -> Any:
             f"providers: expected 'auto' or some of {available}. Received: {providers!r}"
         )
     options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors: its warnings are of names inside graphs
     if threads is not None:
         options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(str(path), options, providers=chosen)

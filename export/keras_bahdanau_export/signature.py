@@ -17,6 +17,8 @@ STEP_FILE = "step.onnx"
 TOKENIZER_FILE = "tokenizer.json"
 SAVED_MODEL_FOLDER = "saved_model"
 
+PRECISIONS = ("float32", "float16", "int8")
+
 TOKENIZER_FORMAT = "keras_bahdanau tokenizer"
 TOKENIZER_VERSION = 1
 

@@ -1,0 +1,260 @@
+"""Smaller numbers in a written ONNX graph: float16 and dynamic int8.
+
+    reduce_precision("model.onnx", "int8")         # the file is replaced
+
+Only weights and the products with them change. Scores, softmax, log-softmax and the search stay
+float32 in both.
+
+- float16: products with weights are computed in half precision; embeddings and weights of whole
+  recurrent layers are stored so, and computed with in float32.
+- int8: products with weights are computed in int8, with a scale for each column of the weights and
+  one for the inputs that is found as the graph runs, in loops, too. Embeddings have a scale for
+  each row. onnxruntime has no int8 GRU: weights of whole recurrent layers are stored as float16.
+"""
+
+import logging
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import common
+from onnxruntime.quantization import QuantType, quantize_dynamic
+
+from keras_bahdanau.data import pad
+from keras_bahdanau.evaluation import corpus_scores
+from keras_bahdanau_export.errors import PrecisionError
+from keras_bahdanau_export.signature import PRECISIONS
+
+logger = logging.getLogger("keras_bahdanau_export")
+
+# Smaller weights, such as the vector of an attention, are not worth the loss.
+_SMALLEST = 4096
+_BATCH = 32
+
+
+@dataclass(frozen=True)
+class PrecisionLoss:
+    """What smaller numbers save and cost, against the float32 graph of the same model.
+
+    Attributes:
+        precision: "float16" or "int8".
+        size: Bytes of the ONNX files, as a share of those in float32.
+        time: Time of a search, as a share of that in float32, on the machine that exported.
+        equal: Share of the compared sources that got the same best tokens.
+        bleu: BLEU of the given texts' translations against the references, or `None`.
+        bleu_loss: How much lower that is than in float32; or `None`.
+    """
+
+    precision: str
+    size: float
+    time: float
+    equal: float
+    bleu: float | None
+    bleu_loss: float | None
+
+    def enforce(self, max_bleu_loss):
+        """Raises `PrecisionError` if more BLEU was lost than `max_bleu_loss`."""
+        if self.bleu_loss is None:
+            logger.warning(
+                "What %s costs in quality was not measured: give texts and references.",
+                self.precision,
+            )
+        elif self.bleu_loss > max_bleu_loss:
+            raise PrecisionError(
+                f"In {self.precision} the model loses {self.bleu_loss:.2f} BLEU; expected at most "
+                f"{max_bleu_loss} (max_bleu_loss). Received: BLEU {self.bleu:.2f}"
+            )
+
+    def to_json(self):
+        """The figures as a plain dict, for the manifest."""
+        return asdict(self)
+
+
+def measure(full, reduced, precision, size, sources, texts=(), references=(), rounds=5):
+    """Searches the same sources with both artifacts.
+
+    Args:
+        full: A `Translator` in float32.
+        reduced: A `Translator` in smaller numbers.
+        precision: Their name.
+        size: Share of the bytes left.
+        sources: Lists of source ids.
+        texts: Sentences to translate.
+        references: A translation of each of them.
+        rounds: How often both are timed, in turn; the medians count.
+
+    Returns:
+        A `PrecisionLoss`.
+    """
+    both = (full, reduced)
+    batches = [pad(sources[i : i + _BATCH]) for i in range(0, len(sources), _BATCH)]
+    equal = 0
+    for batch in batches:
+        ours, theirs = (translator.translate_ids(batch)["tokens"][:, 0] for translator in both)
+        equal += int((ours == theirs).all(axis=1).sum())
+    times = ([], [])
+    for _ in range(rounds):
+        for translator, taken in zip(both, times, strict=True):
+            start = time.perf_counter()
+            translator.translate_ids(batches[0])
+            taken.append(time.perf_counter() - start)
+    bleu = loss = None
+    if len(references):
+        scores = [
+            corpus_scores([t.text for t in translator.translate(texts)], references)["bleu"]
+            for translator in both
+        ]
+        bleu, loss = scores[1], scores[0] - scores[1]
+    return PrecisionLoss(
+        precision=precision,
+        size=size,
+        time=float(np.median(times[1]) / np.median(times[0])),
+        equal=equal / len(sources),
+        bleu=bleu,
+        bleu_loss=loss,
+    )
+
+
+def reduce_precision(path, precision):
+    """Rewrites a float32 graph in place.
+
+    Args:
+        path: An ONNX file.
+        precision: "float32" (nothing is done), "float16" or "int8".
+
+    Raises:
+        ValueError: If `precision` is unknown.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(
+            f"Argument `precision` must be one of {PRECISIONS}. Received: {precision!r}"
+        )
+    if precision == "float32":
+        return
+    model = ir.load(path)
+    for graph in (model.graph, *model.graph.subgraphs()):
+        for node in list(graph):
+            if node.op_type == "Gather":
+                _shrink_table(graph, node, precision)
+            elif node.op_type in ("GRU", "LSTM"):
+                _shrink_recurrence(graph, node)
+            elif node.op_type == "MatMul":
+                _shrink_product(graph, node, precision)
+    common.LiftSubgraphInitializersToMainGraphPass()(model)
+    common.RemoveUnusedNodesPass()(model)
+    common.NameFixPass()(model)  # names that new values got may stand in another loop, too
+    with tempfile.TemporaryDirectory(dir=Path(path).parent) as scratch:
+        written = Path(scratch) / "reduced.onnx"
+        ir.save(model, written)
+        if precision == "int8":
+            _quantize_products(written)
+        written.replace(path)
+
+
+def _weights(value):
+    """The numbers of a float32 weight that is worth shrinking, or `None`."""
+    numbers = _numbers(value)
+    if numbers is None or numbers.dtype != np.float32 or numbers.size < _SMALLEST:
+        return None
+    return numbers
+
+
+def _numbers(value):
+    """A constant, or what is cut or turned out of one; `None` for what depends on the input."""
+    tensor = ir.convenience.get_const_tensor(value)
+    if tensor is not None:
+        return tensor.numpy()
+    node = value.producer()
+    if node is None or node.op_type not in ("Transpose", "Slice"):
+        return None
+    whole, *bounds = [_numbers(side) for side in node.inputs]
+    if whole is None or any(bound is None for bound in bounds):
+        return None
+    if node.op_type == "Transpose":  # an embedding tied to the output
+        return whole.transpose(node.attributes["perm"].value)
+    cut = [slice(None)] * whole.ndim  # a part of the gates
+    starts, ends, axes, *steps = bounds
+    for i, axis in enumerate(axes):
+        cut[axis] = slice(int(starts[i]), int(ends[i]), int(steps[0][i]) if steps else 1)
+    return whole[tuple(cut)]
+
+
+def _shrink_table(graph, gather, precision):
+    table = _weights(gather.inputs[0])
+    rows = "axis" not in gather.attributes or gather.attributes["axis"].value == 0
+    if table is None or table.ndim != 2 or not rows:
+        return
+    name, ids = gather.inputs[0].name, gather.inputs[1]
+    if precision == "float16":
+        found = _put(graph, gather, "Gather", _stored(graph, name, table.astype(np.float16)), ids)
+        found = _put(graph, gather, "Cast", found, to=ir.DataType.FLOAT)
+    else:
+        scale = np.maximum(np.abs(table).max(axis=1, keepdims=True), 1e-30) / 127
+        whole = np.round(table / scale).astype(np.int8)
+        found = _put(graph, gather, "Gather", _stored(graph, name, whole), ids)
+        found = _put(graph, gather, "Cast", found, to=ir.DataType.FLOAT)
+        scale = _stored(graph, f"{name}_scale", scale.astype(np.float32))
+        found = _put(graph, gather, "Mul", found, _put(graph, gather, "Gather", scale, ids))
+    _replace(graph, gather, found)
+
+
+def _shrink_recurrence(graph, node):
+    for i in (1, 2):
+        weights = _weights(node.inputs[i])
+        if weights is not None:
+            half = _stored(graph, node.inputs[i].name, weights.astype(np.float16))
+            node.replace_input_with(i, _put(graph, node, "Cast", half, to=ir.DataType.FLOAT))
+
+
+def _shrink_product(graph, product, precision):
+    weights = _weights(product.inputs[1])
+    if weights is None:
+        return
+    name = product.inputs[1].name
+    weights = np.ascontiguousarray(weights)
+    if precision == "int8":  # the rest is done by onnxruntime's quantizer, which wants constants
+        product.replace_input_with(1, _stored(graph, name, weights))
+        return
+    inputs = _put(graph, product, "Cast", product.inputs[0], to=ir.DataType.FLOAT16)
+    found = _put(graph, product, "MatMul", inputs, _stored(graph, name, weights.astype(np.float16)))
+    _replace(graph, product, _put(graph, product, "Cast", found, to=ir.DataType.FLOAT))
+
+
+def _quantize_products(path):
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)  # onnxruntime recommends, at every call, what is done before here
+    try:
+        quantize_dynamic(
+            path,
+            path,
+            op_types_to_quantize=["MatMul"],
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            extra_options={"EnableSubgraph": True},
+        )
+    finally:
+        root.setLevel(level)
+
+
+def _put(graph, before, op_type, *inputs, **attributes):
+    node = ir.node(op_type, list(inputs), attributes)
+    graph.insert_before(before, node)
+    return node.outputs[0]
+
+
+def _stored(graph, name, array):
+    name = f"{name}_{array.dtype}"
+    if name not in graph.initializers:
+        graph.register_initializer(ir.val(name, const_value=ir.tensor(array, name=name)))
+    return graph.initializers[name]
+
+
+def _replace(graph, node, value):
+    old = node.outputs[0]
+    value.name, value.type, value.shape = old.name, old.type, old.shape
+    ir.convenience.replace_all_uses_with(old, value, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
