@@ -46,11 +46,12 @@ lint: $(TEST_READY) ## Check style and types: ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(TEST_READY) ## Measure training, attention and search on this machine
+bench: $(TEST_READY) ## Measure training, attention, search and export on this machine
 	$(BIN)/python benchmarks/bench_training.py
 	$(BIN)/python benchmarks/bench_attention.py
 	$(BIN)/python benchmarks/bench_length.py
 	$(BIN)/python benchmarks/bench_search.py
+	$(BIN)/python benchmarks/bench_export.py
 
 clean: ## Remove the environment, caches and build products
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -2,7 +2,9 @@
 
 import json
 import resource
+import runpy
 import signal
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from keras_bahdanau import (
     BahdanauAttention,
     BeamSearch,
+    Ensemble,
     GreedySearch,
     RNNEncoderDecoder,
     RNNSearch,
@@ -23,6 +26,7 @@ from keras_bahdanau_export.artifact import read_manifest
 from keras_bahdanau_export.parity import Parity, compare, random_sources, verify
 from keras_bahdanau_export.stepper import Stepper
 
+ROOT = Path(__file__).resolve().parent.parent
 TEXTS = ["a man on a bike", "two dogs run", "a dog on a bike"]
 SMALL = dict(units=6, embedding_dim=5, attention_units=4, maxout_units=5, initializer=None)
 
@@ -137,6 +141,16 @@ def test_a_translation_streams(artifact, model, tokenizer):
     assert list(translator.stream(" ")) == []
 
 
+@pytest.mark.once
+def test_the_example_needs_only_onnxruntime(artifact):
+    example = runpy.run_path(str(ROOT / "examples" / "translate_with_onnxruntime.py"))
+    sentences = [[5, 6, 7, 3], [8, 3]]
+    found = example["translate"](str(artifact[0] / "model.onnx"), sentences)
+    theirs = Translator(artifact[0]).translate_ids([[5, 6, 7, 3], [8, 3, 0, 0]])
+    for ids, tokens, lengths in zip(found, theirs["tokens"], theirs["lengths"], strict=True):
+        assert ids == tokens[0, : lengths[0]].tolist()
+
+
 def test_the_saved_model_steps_too(artifact, model):
     tf = pytest.importorskip("tensorflow")
     signatures = tf.saved_model.load(str(artifact[0] / "saved_model")).signatures
@@ -182,6 +196,23 @@ def test_greedy_and_the_fixed_context_export_too(tmp_path):
     model.build()
     parity = model.export(tmp_path / "artifact", search=GreedySearch(), max_length=6)
     assert parity.equal == parity.sentences
+
+
+@pytest.mark.once
+def test_an_ensemble_exports_with_its_steps(model, tokenizer, tmp_path):
+    keras.utils.set_random_seed(8)
+    other = RNNSearch.from_config(model.get_config())
+    other.build()
+    ensemble = Ensemble([model, other])
+    ensemble.build()
+    parity = export(ensemble, tmp_path / "a", search=BeamSearch(2), max_length=5, stepwise=True)
+    assert parity.equal == parity.sentences
+    stepper = Stepper(read_manifest(tmp_path / "a"), "CPUExecutionProvider", None)
+    log_probs, _, _ = stepper.step(
+        np.array([BOS], "int32"), *stepper.start(np.array([[5, 6, 3]], "int32"))
+    )
+    ours = ensemble.generate([[5, 6, 3]], GreedySearch(), max_length=1)
+    assert float(log_probs.max()) == pytest.approx(float(ours.totals[0, 0]), abs=1e-5)
 
 
 @pytest.mark.once

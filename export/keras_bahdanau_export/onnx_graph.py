@@ -25,23 +25,36 @@ def write_onnx(function, signature, path):
     """
     onnx = require("onnx", extra="export")
     onnx_ir = require("onnx_ir", extra="export")
-    tf2onnx = require("tf2onnx.convert", extra="export")
-    with recurrent_operators(), _numpy_object(), _quiet_tf2onnx():
-        graph, _ = tf2onnx.from_function(
-            function,
-            input_signature=function.input_signature,
-            opset=OPSET,
-            custom_op_handlers=HANDLERS,
-        )
-    # onnx-ir comes with the extra, too.
-    from keras_bahdanau_export.passes import optimize
+    from keras_bahdanau_export.passes import optimize  # which needs onnx_ir
 
+    with recurrent_operators():
+        graph = convert(function)
     model = onnx_ir.serde.deserialize_model(graph)
     optimize(model)
     graph = onnx_ir.serde.serialize_model(model)
     _name_tensors(graph.graph, signature)
     onnx.checker.check_model(graph)
     onnx.save(graph, str(path))
+
+
+def convert(function):
+    """Traces a function and converts it by tf2onnx, and no more.
+
+    Args:
+        function: A `tf.function` with an input signature.
+
+    Returns:
+        An `onnx.ModelProto`.
+    """
+    tf2onnx = require("tf2onnx.convert", extra="export")
+    with _numpy_object(), _quiet_tf2onnx():
+        graph, _ = tf2onnx.from_function(
+            function,
+            input_signature=function.input_signature,
+            opset=OPSET,
+            custom_op_handlers=HANDLERS,
+        )
+    return graph
 
 
 def _name_tensors(graph, signature):
