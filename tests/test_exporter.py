@@ -1,5 +1,6 @@
 """Export on the backend under test; the artifact must say what the model says."""
 
+import importlib
 import json
 import resource
 import runpy
@@ -23,6 +24,7 @@ from keras_bahdanau import (
 from keras_bahdanau.ids import BOS, PAD, UNK
 from keras_bahdanau_export import ParityError, Translator, UnsupportedArtifactError, export
 from keras_bahdanau_export.artifact import read_manifest
+from keras_bahdanau_export.errors import ArtifactError, UnsupportedModelError
 from keras_bahdanau_export.parity import Parity, compare, random_sources, verify
 from keras_bahdanau_export.stepper import Stepper
 
@@ -188,6 +190,40 @@ def test_the_call_of_any_keras_model_exports(tmp_path):
     assert signature["outputs"] == [{"name": "odds", "dtype": "float32", "axes": ["batch", 2]}]
     with pytest.raises(UnsupportedArtifactError, match="the call of a model"):
         Translator(tmp_path / "artifact")
+
+
+OWN_LAYER = """
+import keras
+
+@keras.saving.register_keras_serializable(package="own")
+class Doubled(keras.layers.Layer):
+    def call(self, inputs):
+        return 2 * inputs
+"""
+
+
+def test_a_layer_of_the_users_own_is_found_by_its_module(tmp_path, monkeypatch):
+    (tmp_path / "own_layers.py").write_text(OWN_LAYER)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # for the process that traces
+    own_layers = importlib.import_module("own_layers")
+    x = keras.Input((3,), name="x")
+    model = keras.Model(x, own_layers.Doubled(name="y")(x))
+    assert export(model, tmp_path / "artifact").difference < 1e-6
+    if keras.config.backend() != "tensorflow":
+        monkeypatch.delenv("PYTHONPATH")
+        with pytest.raises(ArtifactError, match=r"No module named 'own_layers'"):
+            export(model, tmp_path / "other")
+        assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.once
+def test_what_onnx_cannot_say_is_refused(tmp_path):
+    x = keras.Input((3,), name="x")
+    model = keras.Model(x, keras.layers.Activation(keras.ops.erfinv, name="y")(x))
+    with pytest.raises(UnsupportedModelError, match="Erfinv"):
+        export(model, tmp_path / "artifact")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.once

@@ -3,6 +3,7 @@
 Keras is imported only inside the commands that need it; `translate` and `inspect` run without it.
 """
 
+import importlib
 import logging
 import os
 import sys
@@ -183,6 +184,10 @@ def export(
     ] = None,
     reference: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
     max_bleu_loss: Annotated[float, typer.Option(help="BLEU that a precision may cost.")] = 0.5,
+    imports: Annotated[
+        list[str] | None,
+        typer.Option("--import", help="A module that registers layers of yours; may be repeated."),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an artifact.")] = False,
 ) -> None:
     """Writes the best model of a run as an artifact that runs without Keras."""
@@ -192,6 +197,8 @@ def export(
     if (source is None) != (reference is None):
         raise ValueError("source, reference: expected both or neither.")
     texts, references = ([], []) if source is None else read_parallel(source, reference)
+    for module in imports or ():
+        importlib.import_module(module)
     model, tokenizer = _load_run(run)
     model.export(
         artifact,
@@ -205,6 +212,7 @@ def export(
         stepwise=stepwise,
         precision=precision,
         max_bleu_loss=max_bleu_loss,
+        imports=imports or (),
         overwrite=overwrite,
     )
 

@@ -6,6 +6,7 @@ caller could not have known from the arguments alone.
     ArtifactError
     ├── CorruptArtifactError       damaged, incomplete or tampered with
     ├── UnsupportedArtifactError   whole, but not for this version or this use
+    ├── UnsupportedModelError      the model holds what ONNX cannot say
     ├── ParityError                the written graph does not say what the Keras model says
     └── PrecisionError             smaller numbers cost more quality than was allowed
     MissingDependencyError         (an ImportError) an optional package is not installed
@@ -25,6 +26,10 @@ class CorruptArtifactError(ArtifactError):
 
 class UnsupportedArtifactError(ArtifactError):
     """The artifact is whole, but this version cannot use it (for example, a newer format)."""
+
+
+class UnsupportedModelError(ArtifactError):
+    """The model holds an operation that ONNX has no operator for."""
 
 
 class ParityError(ArtifactError):

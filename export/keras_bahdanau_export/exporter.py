@@ -1,5 +1,6 @@
 """Export: graphs, tokenizer, parity and manifest into one artifact folder."""
 
+import importlib
 import importlib.metadata
 import json
 import logging
@@ -45,6 +46,7 @@ def export(
     stepwise=False,
     precision="float32",
     max_bleu_loss=0.5,
+    imports=(),
     overwrite=False,
 ):
     """Writes a model as an artifact folder that runs without Keras.
@@ -70,6 +72,8 @@ def export(
         precision: "float32", "float16" (for GPUs; on a CPU it saves only room) or "int8" (for
             CPUs). The float32 graph is held against Keras first, then the smaller one against it.
         max_bleu_loss: BLEU on `texts` that the precision may cost.
+        imports: Names of modules that register layers of your own, which the TensorFlow process
+            imports first. Modules of the model's layers are found without it.
         overwrite: Whether an artifact at `path` may be replaced.
 
     Returns:
@@ -127,7 +131,9 @@ def export(
         search = BeamSearch()
 
     with publish(path, overwrite=overwrite) as folder:
-        signatures = _write_graphs(model, folder, formats, search, max_length, stepwise)
+        signatures = _write_graphs(
+            model, folder, formats, search, max_length, stepwise, imports=imports
+        )
         contents = {"packages": _versions(), "signatures": signatures}
         if generates:
             contents["search"] = {
@@ -218,7 +224,7 @@ def write_graphs(model, folder, formats, search, max_length, stepwise):
     return {file: made[name][1].to_json() for name, file in files.items()}
 
 
-def _write_graphs(model, folder, formats, search, max_length, stepwise):
+def _write_graphs(model, folder, formats, search, max_length, stepwise, imports):
     require("tensorflow", extra="export")
     if keras.config.backend() == "tensorflow":
         return write_graphs(model, folder, formats, search, max_length, stepwise)
@@ -234,6 +240,7 @@ def _write_graphs(model, folder, formats, search, max_length, stepwise):
             "search": keras.saving.serialize_keras_object(search),
             "max_length": max_length,
             "stepwise": stepwise,
+            "imports": [*imports, *_modules_of_parts(model)],
         }
         finished = subprocess.run(
             [sys.executable, "-m", "keras_bahdanau_export.exporter"],
@@ -245,9 +252,27 @@ def _write_graphs(model, folder, formats, search, max_length, stepwise):
         )
         if finished.returncode:
             raise ArtifactError(
-                f"The TensorFlow process that traces the model failed:\n{finished.stderr[-4000:]}"
+                "The TensorFlow process that traces the model failed. If it could not find a class "
+                "of yours, register it with keras.saving.register_keras_serializable() and name "
+                "its module in imports=[...] (--import on the command line).\n"
+                f"{finished.stderr[-4000:]}"
             )
         return json.loads(answer.read_text(encoding="utf-8"))
+
+
+def _modules_of_parts(model):
+    """The modules, other than Keras's and ours, that a process has to import to load the model."""
+    found, left = set(), [keras.saving.serialize_keras_object(model)]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            found.add(part.get("module"))
+            left.extend(part.values())
+        elif isinstance(part, (list, tuple)):
+            left.extend(part)
+    known = ("keras", "keras_bahdanau", "builtins", "__main__")
+    named = (module for module in found if isinstance(module, str))
+    return sorted(module for module in named if module.split(".")[0] not in known)
 
 
 def _versions():
@@ -262,6 +287,8 @@ def _versions():
 
 def _main():
     request = json.load(sys.stdin)
+    for module in request["imports"]:
+        importlib.import_module(module)
     signatures = write_graphs(
         keras.saving.load_model(request["model"], compile=False),
         Path(request["folder"]),

@@ -5,7 +5,7 @@ import logging
 
 import numpy as np
 
-from keras_bahdanau_export.errors import require
+from keras_bahdanau_export.errors import UnsupportedModelError, require
 from keras_bahdanau_export.recurrent import HANDLERS, recurrent_operators
 
 # Kernels registered for older operator sets are found on CUDA, too; tf2onnx knows none above 18.
@@ -21,7 +21,8 @@ def write_onnx(function, signature, path):
         path: The file to write.
 
     Raises:
-        MissingDependencyError: If tf2onnx or onnx is not installed.
+        MissingDependencyError: If tf2onnx, onnx or onnx-ir is not installed.
+        UnsupportedModelError: If ONNX has no operator for a part of it.
     """
     onnx = require("onnx", extra="export")
     onnx_ir = require("onnx_ir", extra="export")
@@ -33,7 +34,12 @@ def write_onnx(function, signature, path):
     optimize(model)
     graph = onnx_ir.serde.serialize_model(model)
     _name_tensors(graph.graph, signature)
-    onnx.checker.check_model(graph)
+    try:
+        onnx.checker.check_model(graph)
+    except onnx.checker.ValidationError as error:
+        raise UnsupportedModelError(
+            f"The model uses what ONNX has no operator for: {error}"
+        ) from error
     onnx.save(graph, str(path))
 
 
