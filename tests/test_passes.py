@@ -121,7 +121,7 @@ def test_where_for_sums(negated, count):
     assert (operators(graph) == ["Where"]) == bool(count)
 
 
-@pytest.mark.parametrize("number, count", [(2.0, 1), (2.5, 0)])
+@pytest.mark.parametrize("number, count", [(2.0, 1), (2.5, 0), (np.inf, 0), (1e10, 0)])
 def test_integer_comparisons(number, count):
     model = graph_of(
         """

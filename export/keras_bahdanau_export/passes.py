@@ -112,7 +112,7 @@ def integer_comparisons(graph):
         (dtype,) = known
         for i, side in enumerate(sides):
             number = _constant(compare.inputs[i])
-            if side is None and number is not None and (number == np.round(number)).all():
+            if side is None and number is not None and _whole(number, dtype.numpy()):
                 name = f"{compare.outputs[0].name}_{i}"
                 sides[i] = _register(graph, name, number.astype(dtype.numpy()))
         if None not in sides:
@@ -459,6 +459,12 @@ def _same_dims(items, value):
     sizes = value.shape if value.shape is not None else [None] * len(items)
     same = [item == (value, i) or item == sizes[i] for i, item in enumerate(items)]
     return same.count(False) == 0 or (same.count(False) == 1 and items[same.index(False)] == -1)
+
+
+def _whole(numbers, dtype):
+    limits = np.iinfo(dtype)
+    inside = (numbers > float(limits.min)) & (numbers < float(limits.max))  # and no NaN
+    return bool((inside & (numbers == np.round(numbers))).all())
 
 
 def _before_cast(value, to):
