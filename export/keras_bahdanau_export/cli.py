@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from keras_bahdanau_export.artifact import read_manifest
+from keras_bahdanau_export.contents import check_contents
 from keras_bahdanau_export.errors import ArtifactError, MissingDependencyError
 from keras_bahdanau_export.runtime import Translation, Translator
 from keras_bahdanau_export.signature import MANIFEST_FILE
@@ -303,6 +304,9 @@ def align(
 def inspect(artifact: Artifact) -> None:
     """Checks an artifact and prints what its manifest says."""
     manifest = read_manifest(artifact)
+    for name in manifest.files:
+        if name.endswith(".onnx"):
+            check_contents(manifest.folder / name, manifest.files)
     table = Table("property", "value", title=str(artifact))
     table.add_row("format version", str(manifest.format_version))
     for name, record in manifest.files.items():

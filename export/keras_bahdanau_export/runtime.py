@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from keras_bahdanau_export.artifact import read_manifest
+from keras_bahdanau_export.contents import check_contents
 from keras_bahdanau_export.errors import CorruptArtifactError, UnsupportedArtifactError
 from keras_bahdanau_export.pieces import read_tokenizers, source_pieces, target_pieces
 from keras_bahdanau_export.session import Providers, check_graph, open_session
@@ -77,7 +78,8 @@ class Translator:
         ValueError: `path` is not a folder, a provider is not available, or `threads` is not
             positive.
         CorruptArtifactError: The artifact is incomplete, damaged or tampered with.
-        UnsupportedArtifactError: It is in a newer format, or holds no `model.onnx`.
+        UnsupportedArtifactError: It is in a newer format, holds no `model.onnx`, or one with
+            operators that are not ONNX's own.
         MissingDependencyError: onnxruntime is not installed, or tokenizers is not and the artifact
             needs it.
 
@@ -112,6 +114,7 @@ class Translator:
             raise CorruptArtifactError(
                 f"{folder}: the manifest gives no vocabulary size for 'source'."
             )
+        check_contents(folder / MODEL_FILE, self.manifest.files)
         self._session = open_session(folder / MODEL_FILE, providers, threads)
         self._draws = signature == SAMPLE.to_json()
         check_graph(self._session, SAMPLE if self._draws else TRANSLATE, folder / MODEL_FILE)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_bahdanau_export.artifact import Manifest
+from keras_bahdanau_export.contents import check_contents
 from keras_bahdanau_export.errors import UnsupportedArtifactError
 from keras_bahdanau_export.session import Providers, open_session
 from keras_bahdanau_export.signature import BOS_ID, ENCODER_FILE, EOS_ID, STEP_FILE
@@ -36,6 +37,8 @@ class Stepper:
             raise UnsupportedArtifactError(
                 f"{manifest.folder}: holds no {missing[0]}. Export it with stepwise=True."
             )
+        for name in (ENCODER_FILE, STEP_FILE):
+            check_contents(manifest.folder / name, manifest.files)
         self._encoder = open_session(manifest.folder / ENCODER_FILE, providers, threads)
         self._step = open_session(manifest.folder / STEP_FILE, providers, threads)
         # A part of the memory that a step does not read is no input of it.
