@@ -5,6 +5,7 @@ import json
 import resource
 import runpy
 import signal
+import subprocess
 from pathlib import Path
 
 import keras
@@ -151,6 +152,21 @@ def test_the_example_needs_only_onnxruntime(artifact):
     theirs = Translator(artifact[0]).translate_ids([[5, 6, 7, 3], [8, 3, 0, 0]])
     for ids, tokens, lengths in zip(found, theirs["tokens"], theirs["lengths"], strict=True):
         assert ids == tokens[0, : lengths[0]].tolist()
+
+
+@pytest.mark.once
+def test_the_example_in_javascript_finds_the_same(artifact):
+    try:
+        subprocess.run(["node", "-e", "require('onnxruntime-web')"], check=True, cwd=ROOT)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("Needs node, and `npm install onnxruntime-web` here or in NODE_PATH.")
+    command = ["node", "examples/translate.mjs", artifact[0] / "model.onnx", "5,6,7,3", "8,3"]
+    answer = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True).stdout
+    theirs = Translator(artifact[0]).translate_ids([[5, 6, 7, 3], [8, 3, 0, 0]])
+    for line, tokens, lengths in zip(
+        answer.split(), theirs["tokens"], theirs["lengths"], strict=True
+    ):
+        assert [int(token) for token in line.split(",")] == tokens[0, : lengths[0]].tolist()
 
 
 def test_the_saved_model_steps_too(artifact, model):

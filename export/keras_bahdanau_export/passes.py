@@ -586,6 +586,8 @@ def _chunked_top_k(graph, top, width, chunk, k):
     found, places = put("TopK", few, wanted, outputs=2)
     size = number("size", chunk)
     which = put("Div", places, size)
+    # onnx infers a wrong rank for what is gathered by places whose rank it cannot tell.
+    which.type, which.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([None, k])
     within = put("Sub", places, put("Mul", which, size))
     start = put("Mul", put("GatherElements", best, which, axis=-1), size)
     _take_place(top.outputs[0], found)
