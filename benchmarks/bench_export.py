@@ -47,7 +47,8 @@ def _median(call):
     return statistics.median(seconds[1:])
 
 
-def _source(batch):
+def source(batch):
+    """Random sources, `(batch, LENGTH)` int32."""
     import numpy as np
 
     return np.random.default_rng(0).integers(4, VOCABULARY, (batch, LENGTH)).astype("int32")
@@ -59,7 +60,7 @@ def _keras(folder):
     from keras_bahdanau import BeamSearch
 
     model = keras.saving.load_model(Path(folder) / "model.keras", compile=False)
-    return lambda batch: model.generate(_source(batch), BeamSearch(BEAM), max_length=STEPS)
+    return lambda batch: model.generate(source(batch), BeamSearch(BEAM), max_length=STEPS)
 
 
 def _xla(folder):
@@ -74,14 +75,14 @@ def _xla(folder):
         jit_compile=True,
         autograph=False,
     )
-    return lambda batch: search(tf.constant(_source(batch))).tokens.numpy()
+    return lambda batch: search(tf.constant(source(batch))).tokens.numpy()
 
 
 def _graph(path):
     from keras_bahdanau_export.session import open_session
 
     session = open_session(path, "CPUExecutionProvider", None)
-    return lambda batch: session.run(["tokens", "scores"], {"source": _source(batch)})
+    return lambda batch: session.run(["tokens", "scores"], {"source": source(batch)})
 
 
 def _products(folder):
@@ -133,20 +134,14 @@ def _product_graph(shapes):
     return call
 
 
-def prepare(folder):
-    """Writes the model and its graphs, and prints what each pass does."""
+def benchmark_model():
+    """The model, with no end before the last step and odds as far apart as in a trained one."""
     import keras
     import numpy as np
-    import onnx_ir
 
-    from keras_bahdanau import BeamSearch, RNNSearch
+    from keras_bahdanau import RNNSearch
     from keras_bahdanau.ids import EOS
-    from keras_bahdanau_export import export, passes
-    from keras_bahdanau_export.functions import search_function
-    from keras_bahdanau_export.onnx_graph import convert
-    from keras_bahdanau_export.recurrent import recurrent_operators
 
-    folder = Path(folder)
     keras.utils.set_random_seed(0)
     model = RNNSearch(
         VOCABULARY,
@@ -159,9 +154,23 @@ def prepare(folder):
         initializer=None,
     )
     model.build()
-    # No end before the last step, and odds as far apart as those of a trained model.
     model.output_layer.bias.assign(np.where(np.arange(VOCABULARY) == EOS, -1e4, 0.0))
     model.output_layer.kernel.assign(10 * keras.ops.convert_to_numpy(model.output_layer.kernel))
+    return model
+
+
+def prepare(folder):
+    """Writes the model and its graphs, and prints what each pass does."""
+    import onnx_ir
+
+    from keras_bahdanau import BeamSearch
+    from keras_bahdanau_export import export, passes
+    from keras_bahdanau_export.functions import search_function
+    from keras_bahdanau_export.onnx_graph import convert
+    from keras_bahdanau_export.recurrent import recurrent_operators
+
+    folder = Path(folder)
+    model = benchmark_model()
     model.save(folder / "model.keras")
     for precision in ("float32", "int8"):
         began = time.perf_counter()

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 import keras
 import numpy as np
 
-import keras_bahdanau
+import keras_bahdanau.search as searches
 from keras_bahdanau.data import pad
 from keras_bahdanau_export.artifact import read_manifest
 from keras_bahdanau_export.errors import ParityError
@@ -135,7 +135,7 @@ def verify(model, path, texts=(), count=16, seed=0):
     else:
         settings = dict(manifest.search)
         max_length, name = settings.pop("max_length"), settings.pop("class")
-        search = getattr(keras_bahdanau, name).from_config(settings)
+        search = getattr(searches, name).from_config(settings)
         translator = Translator(path, "CPUExecutionProvider")
         limit = manifest.max_source_length
         sources = random_sources(model.source_vocabulary_size, limit or 40, count, seed)
