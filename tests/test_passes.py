@@ -297,7 +297,7 @@ def test_chunked_top_ks_leave_short_rows_and_the_smallest():
 
 
 RECURRENT = """
-agraph (float[5,2,3] x, int32[2] lengths, float[1,2,4] h) => (
+agraph (float[5,2,3] x, int32[2] lengths, int32[2] others, float[1,2,4] h) => (
     float[5,1,2,4] a, float[1,2,4] b, float[5,1,2,4] c, float[1,2,4] d) {
   c, d = %s<hidden_size = 4, direction = "reverse">(x, w2, r2, b2, lengths, h)
   a, b = %s<hidden_size = 4, direction = "forward">(x, w1, r1, b1, %s, h)
@@ -306,7 +306,7 @@ agraph (float[5,2,3] x, int32[2] lengths, float[1,2,4] h) => (
 
 
 @pytest.mark.parametrize("op_type, gates", [("GRU", 3), ("LSTM", 4)])
-@pytest.mark.parametrize("lengths, count", [("lengths", 1), ("", 0)], ids=["same", "other"])
+@pytest.mark.parametrize("lengths, count", [("lengths", 1), ("others", 0), ("", 0)])
 def test_bidirectional_operators(op_type, gates, lengths, count):
     weights = {
         f"{name}{i}": RNG.normal(size=(1, *shape)).astype("float32")
@@ -317,6 +317,7 @@ def test_bidirectional_operators(op_type, gates, lengths, count):
     feeds = {
         "x": RNG.normal(size=(5, 2, 3)).astype("float32"),
         "lengths": np.array([5, 3], "int32"),
+        "others": np.array([4, 2], "int32"),
         "h": RNG.normal(size=(1, 2, 4)).astype("float32"),
     }
     graph, counts = rewritten(model, passes.bidirectional_operators, **feeds)
