@@ -231,7 +231,8 @@ def test_a_sentence_does_not_see_its_batch(table, eager, reluctant, order):
     together = find(search, Task(table, limits=limits))
     shuffled = find(search, Task(table, limits=limits).rows(order))
     np.testing.assert_array_equal(together.tokens[order], shuffled.tokens)
-    np.testing.assert_array_equal(together.scores[order], shuffled.scores)
+    # Vectorised kernels round by where in the tensor a row stands.
+    np.testing.assert_allclose(together.scores[order], shuffled.scores, rtol=1e-5, atol=1e-5)
     for b in range(3):
         alone = find(search, Task(table, limits=limits).rows([b]))
         np.testing.assert_array_equal(together.tokens[b], alone.tokens[0])
