@@ -242,6 +242,107 @@ def test_whole_products(dims, target, count):
     assert (operators(graph) == ["MatMul"]) == bool(count)
 
 
+PAIRS = """
+agraph (float[n,3] x) => (float[a,b] even, float[c,d] odd) {
+  product = MatMul(x, w)
+  sum = Add(b, product)
+  even = Slice(sum, zeros, ends, axes, steps)
+  odd = Slice(sum, start, ends, axes, steps)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "width, start, end, count",
+    [
+        (4, [0, 1], 10**9, 1),
+        (6, [0, 0], 10**9, 1),
+        (4, [1, 1], 10**9, 0),
+        (4, [0, 1], 3, 0),
+        (5, [0, 1], 10**9, 0),
+    ],
+    ids=["pairs", "twice the same", "not all rows", "not all columns", "an odd number"],
+)
+def test_contiguous_slices(width, start, end, count):
+    model = graph_of(
+        PAIRS,
+        w=RNG.normal(size=(3, width)).astype("float32"),
+        b=RNG.normal(size=width).astype("float32"),
+        zeros=np.array([0, 0]),
+        start=np.array(start),
+        ends=np.array([10**9, end]),
+        axes=np.array([0, 1]),
+        steps=np.array([1, 2]),
+    )
+    x = RNG.normal(size=(2, 3)).astype("float32")
+    _, counts = rewritten(model, passes.contiguous_slices, x=x)
+    assert counts == [count]
+
+
+DECODER = """
+agraph (float[2,7,4] places, float[2,3,7] weights, int64[6] first, float[6,5] start,
+        float[9,3] given, int64[2] asked) => (float[6,5] last) {
+  memory = Neg(places)
+  last = Loop <body = step (int64 t, bool go, float[6,5] state) => (bool still, float[6,5] new) {
+      still = Identity(go)
+      ids = Add(first, t)
+      word = Gather(table, ids)
+      scale = Cast<to = 1>(t)
+      alignment = Mul(weights, scale)
+      moving = Mul(memory, scale)
+      sum = MatMul(alignment, memory)
+      context = Reshape(sum, rows)
+      inputs = Concat<axis = -1>(state, word, context)
+      product = MatMul(inputs, w)
+      new = Tanh(product)
+  }> (five, yes, start)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "changes, count, inside, outside",
+    [
+        ([], 1, 2, 2),
+        ([("(state, word, context)", "(context, word, state)")], 1, 2, 2),
+        ([("(alignment, memory)", "(alignment, moving)")], 1, 2, 1),
+        ([("(sum, rows)", "(sum, asked)")], 0, 2, 0),
+        ([("(table, ids)", "(given, ids)")], 1, 2, 1),
+    ],
+    ids=["all", "another order", "annotations change", "unknown sizes", "no constant table"],
+)
+def test_early_products(changes, count, inside, outside):
+    text = DECODER
+    for old, new in changes:
+        text = text.replace(old, new)
+    model = graph_of(
+        text,
+        w=RNG.normal(size=(12, 5), scale=0.1).astype("float32"),
+        table=RNG.normal(size=(9, 3)).astype("float32"),
+        rows=np.array([-1, 4]),
+        five=np.int64(5),
+        yes=np.bool_(True),
+    )
+    feeds = {
+        "places": RNG.normal(size=(2, 7, 4)).astype("float32"),
+        "weights": RNG.normal(size=(2, 3, 7)).astype("float32"),
+        "first": np.array([0, 4, 3, 3, 1, -5]),
+        "start": RNG.normal(size=(6, 5)).astype("float32"),
+        "given": RNG.normal(size=(9, 3)).astype("float32"),
+        "asked": np.array([6, 4]),
+    }
+    graph, counts = rewritten(model, passes.early_products, passes.hoist_invariants, **feeds)
+    (body,) = bodies(graph)
+    assert counts[0] == count
+    assert operators(body).count("MatMul") == inside
+    assert operators(graph).count("MatMul") == outside
+
+
+def test_early_products_make_no_table_that_is_too_large(monkeypatch):
+    monkeypatch.setattr(passes, "_TABLE", 9 * 5 - 1)
+    test_early_products([], count=1, inside=2, outside=1)
+
+
 @pytest.mark.parametrize("last, count", [([6, 2], 1), ([0, 3], 0)], ids=["sizes", "a size kept"])
 def test_single_reshapes(last, count):
     model = graph_of(

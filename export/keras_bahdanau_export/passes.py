@@ -15,11 +15,30 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from keras_bahdanau_export.graph import (
+    before_cast,
+    constant,
+    elements,
+    holds_graph,
+    innermost_first,
+    made_by,
+    nodes_of,
+    past_identities,
+    put,
+    rank_of,
+    register,
+    replace,
+    rewrite,
+    take_place,
+)
+
 logger = logging.getLogger("keras_bahdanau_export")
 
 _INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
 _COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal")
 _NONE = ir.AttrInt64("none", 0)
+_WHOLE = 10**9  # as the end of a slice, what tf2onnx writes for all of an axis
+_TABLE = 2**24  # numbers, 64 MiB, that a product with a whole embedding may take
 
 
 def optimize(model, passes=None):
@@ -33,14 +52,14 @@ def optimize(model, passes=None):
         A dict: how many places each pass rewrote, by its name.
     """
     passes = PASSES if passes is None else passes
-    counts = {rewrite.__name__: 0 for rewrite in passes}
+    counts = {one.__name__: 0 for one in passes}
     names = [value.name for value in model.graph.outputs]
     _tidy(model)
     while True:  # one rewrite makes room for another, and each of them makes the graph smaller
         before = sum(counts.values())
-        for rewrite in passes:
+        for one in passes:
             common.ShapeInferencePass()(model)
-            counts[rewrite.__name__] += sum(rewrite(g) for g in _innermost_first(model.graph))
+            counts[one.__name__] += sum(one(graph) for graph in innermost_first(model.graph))
             _tidy(model)
         if sum(counts.values()) == before:
             break
@@ -58,10 +77,11 @@ def lift_loop_state(graph):
     step, and cannot pack it for its products beforehand.
     """
     count = 0
-    for loop in _nodes(graph, "Loop"):
+    for loop in nodes_of(graph, "Loop"):
         body = loop.attributes["body"].value
         states = range(len(body.inputs) - 2)
-        changing = [i for i in states if _origin(body.outputs[1 + i]) is not body.inputs[2 + i]]
+        new = [past_identities(value) for value in body.outputs]
+        changing = [i for i in states if new[1 + i] is not body.inputs[2 + i]]
         if len(changing) == len(states):
             continue
         fixed = [(body.inputs[2 + i], loop.outputs[i], loop.inputs[2 + i]) for i in states]
@@ -73,12 +93,12 @@ def lift_loop_state(graph):
         body.inputs[:], body.outputs[:] = body_inputs, body_outputs
         for i in set(states) - set(changing):
             inner, final, initial = fixed[i]
-            _replace(inner, initial)
-            _replace(final, initial)
+            replace(inner, initial)
+            replace(final, initial)
         smaller = ir.node("Loop", inputs, {"body": body}, num_outputs=len(kept), name=loop.name)
         graph.insert_before(loop, smaller)
         for old, new in zip(kept, smaller.outputs, strict=True):
-            _take_place(old, new)
+            take_place(old, new)
         graph.remove(loop, safe=True)
         count += len(states) - len(changing)
     return count
@@ -87,15 +107,15 @@ def lift_loop_state(graph):
 def where_for_sums(graph):
     """`cast(c) * a + cast(not c) * b` becomes `Where(c, a, b)`, as it was in TensorFlow."""
     count = 0
-    for total in _nodes(graph, "Add"):
+    for total in nodes_of(graph, "Add"):
         for first, second in (total.inputs, tuple(reversed(total.inputs))):
             chosen, other = _masked(first), _masked(second)
             if chosen is None or other is None:
                 continue
             (condition, kept), (negated, instead) = chosen, other
-            inverse = _made_by(negated, "Not")
+            inverse = made_by(negated, "Not")
             if inverse is not None and inverse.inputs[0] is condition:
-                _rewrite(graph, total, "Where", [condition, kept, instead])
+                rewrite(graph, total, "Where", [condition, kept, instead])
                 count += 1
                 break
     return count
@@ -104,19 +124,19 @@ def where_for_sums(graph):
 def integer_comparisons(graph):
     """`cast(i) < cast(j)` of integers as floats becomes `i < j`."""
     count = 0
-    for compare in _nodes(graph, *_COMPARISONS):
-        sides = [_before_cast(side, to=ir.DataType.FLOAT) for side in compare.inputs]
+    for compare in nodes_of(graph, *_COMPARISONS):
+        sides = [before_cast(side, to=ir.DataType.FLOAT) for side in compare.inputs]
         known = {side.dtype for side in sides if side is not None}
         if len(known) != 1 or not known <= set(_INTEGERS):
             continue
         (dtype,) = known
         for i, side in enumerate(sides):
-            number = _constant(compare.inputs[i])
+            number = constant(compare.inputs[i])
             if side is None and number is not None and _whole(number, dtype.numpy()):
                 name = f"{compare.outputs[0].name}_{i}"
-                sides[i] = _register(graph, name, number.astype(dtype.numpy()))
+                sides[i] = register(graph, name, number.astype(dtype.numpy()))
         if None not in sides:
-            _rewrite(graph, compare, compare.op_type, sides)
+            rewrite(graph, compare, compare.op_type, sides)
             count += 1
     return count
 
@@ -124,15 +144,15 @@ def integer_comparisons(graph):
 def double_negations(graph):
     """`not not c` becomes `c`, and a cast to the type that a value has becomes the value."""
     count = 0
-    for node in _nodes(graph, "Not", "Cast"):
+    for node in nodes_of(graph, "Not", "Cast"):
         if node.op_type == "Cast":
             same = node.inputs[0].dtype == ir.DataType(node.attributes["to"].value)
             origin = node.inputs[0] if same else None
         else:
-            inner = _made_by(node.inputs[0], "Not")
+            inner = made_by(node.inputs[0], "Not")
             origin = inner.inputs[0] if inner is not None else None
         if origin is not None:
-            _replace(node.outputs[0], origin)
+            replace(node.outputs[0], origin)
             count += 1
     return count
 
@@ -143,20 +163,20 @@ def plain_gathers(graph):
     Keras counts places from the end itself, for backends that cannot.
     """
     count = 0
-    for gather in _nodes(graph, "Gather"):
-        choice = _made_by(gather.inputs[1], "Where")
+    for gather in nodes_of(graph, "Gather"):
+        choice = made_by(gather.inputs[1], "Where")
         if choice is None:
             continue
         condition, wrapped, place = choice.inputs
-        negative, shifted = _made_by(condition, "Less"), _made_by(wrapped, "Add")
+        negative, shifted = made_by(condition, "Less"), made_by(wrapped, "Add")
         if negative is None or shifted is None or place not in shifted.inputs:
             continue
-        zero = _constant(negative.inputs[1])
+        zero = constant(negative.inputs[1])
         axis = gather.attributes["axis"].value if "axis" in gather.attributes else 0
         (size,) = [side for side in shifted.inputs if side is not place] or [None]
         data = gather.inputs[0]
         counted = size is not None and data.shape is not None
-        counted = counted and _elements(size) in ([(data, axis)], [data.shape[axis]])
+        counted = counted and elements(size) in ([(data, axis)], [data.shape[axis]])
         if negative.inputs[0] is place and zero is not None and not zero.any() and counted:
             gather.replace_input_with(1, place)
             count += 1
@@ -166,12 +186,12 @@ def plain_gathers(graph):
 def wide_shapes(graph):
     """Sizes stay int64: `cast64(concat(cast32(shape), ...))` becomes `concat(shape, ...)`."""
     count = 0
-    for cast in _nodes(graph, "Cast"):
+    for cast in nodes_of(graph, "Cast"):
         if cast.attributes["to"].value != ir.DataType.INT64:
             continue
         wide = _wide(graph, cast.inputs[0])
         if wide is not None:
-            _replace(cast.outputs[0], wide)
+            replace(cast.outputs[0], wide)
             count += 1
     return count
 
@@ -182,30 +202,99 @@ def whole_products(graph):
     `tensordot(x, w)` of `x (..., k)` and `w (k, n)` is `MatMul(x, w)` in ONNX.
     """
     count = 0
-    for restored in _nodes(graph, "Reshape"):
-        product = _made_by(restored.inputs[0], "MatMul")
-        flat = _made_by(product.inputs[0], "Reshape") if product is not None else None
+    for restored in nodes_of(graph, "Reshape"):
+        product = made_by(restored.inputs[0], "MatMul")
+        flat = made_by(product.inputs[0], "Reshape") if product is not None else None
         if flat is None:
             continue
         origin, weights = flat.inputs[0], product.inputs[1]
-        target, flattened = _elements(restored.inputs[1]), _elements(flat.inputs[1])
+        target, flattened = elements(restored.inputs[1]), elements(flat.inputs[1])
         if None in (target, flattened, weights.shape) or len(weights.shape) != 2:
             continue
         depth, width = weights.shape
         # The sizes before the last being the same, the last one of `x` can only be the depth.
-        same = len(target) == _rank(origin) and _same_dims(target[:-1], origin)
+        same = len(target) == rank_of(origin) and _same_dims(target[:-1], origin)
         if same and target[-1] == width and flattened[1:] == [depth]:
-            _rewrite(graph, restored, "MatMul", [origin, weights])
+            rewrite(graph, restored, "MatMul", [origin, weights])
             count += 1
+    return count
+
+
+def contiguous_slices(graph):
+    """Every n-th column of a product (`x[:, 0::2]`, `x[:, 1::2]`) becomes a block of columns.
+
+    The columns of the weights change places instead. A maxout reads its pairs so.
+    """
+    count = 0
+    for node in nodes_of(graph, "Add", "MatMul"):
+        parts = _columns_of_product(node)
+        slices = [user for user, _ in node.outputs[0].uses()]
+        steps = [_every_nth(user, node.outputs[0]) for user in slices]
+        if parts is None or not steps or None in steps or node.outputs[0].is_graph_output():
+            continue
+        n, width = steps[0][1], parts[0][2].shape[-1]
+        if len({of for _, of in steps}) != 1 or width % n:
+            continue
+        order = np.arange(width).reshape(-1, n).T.reshape(-1)
+        for user, i, numbers in parts:
+            name = f"{user.inputs[i].name}_by_{n}"
+            user.replace_input_with(i, register(graph, name, numbers[..., order].copy()))
+        size = width // n
+        for user, (start, _) in zip(slices, steps, strict=True):
+            bounds = [start * size, (start + 1) * size]
+            bounds = [register(graph, f"column_{bound}", np.array([bound])) for bound in bounds]
+            axis = register(graph, "last_axis", np.array([-1]))
+            rewrite(graph, user, "Slice", [node.outputs[0], *bounds, axis])
+        count += 1
+    return count
+
+
+def early_products(graph):
+    """A product with weights comes before a choice of rows or a sum over places, not after it.
+
+    `concat(E[i], p @ H, s) @ [U; V; W]` becomes `(E @ U)[i] + p @ (H @ V) + s @ W`: of a decoder's
+    products with its last word and its context none is left to do at every step. `E @ U` is
+    computed when onnxruntime opens the graph, if it is not too large; `H @ V` once before the
+    loop, if `H` comes from outside. That is less work while `H` has fewer places than
+    `depth * width / (width - depth)`, 850 for (512, 1280).
+    """
+    count = 0
+    for product in nodes_of(graph, "MatMul"):
+        weights, early, late, row = constant(product.inputs[1]), [], [], 0
+        if weights is None or weights.ndim != 2:
+            continue
+        for part in _parts(product.inputs[0]):
+            depth = _last_size(part, len(weights) if part is product.inputs[0] else None)
+            if depth is None:
+                break
+            rows = (row, row + depth)
+            (early if _can_wait(graph, part, weights.shape[1]) else late).append((part, rows))
+            row += depth
+        if not early or row != len(weights):
+            continue
+        summands = [_early(graph, product, part, rows, weights) for part, rows in early]
+        if late:
+            inputs = [part for part, _ in late]
+            if len(inputs) > 1:
+                inputs = [put(graph, product, "Concat", *inputs, axis=-1)]
+            numbers = np.concatenate([weights[slice(*rows)] for _, rows in late])
+            name = f"{product.inputs[1].name}_late"
+            summands.insert(
+                0, put(graph, product, "MatMul", *inputs, register(graph, name, numbers))
+            )
+        while len(summands) > 2:
+            summands = [put(graph, product, "Add", *summands[:2]), *summands[2:]]
+        rewrite(graph, product, "Add" if len(summands) == 2 else "Identity", summands)
+        count += 1
     return count
 
 
 def single_reshapes(graph):
     """`reshape(reshape(x, a), b)` becomes `reshape(x, b)`."""
     count = 0
-    for outer in _nodes(graph, "Reshape"):
-        inner = _made_by(outer.inputs[0], "Reshape")
-        shape = _elements(outer.inputs[1])
+    for outer in nodes_of(graph, "Reshape"):
+        inner = made_by(outer.inputs[0], "Reshape")
+        shape = elements(outer.inputs[1])
         if inner is None or (shape is None) or 0 in shape or "allowzero" in inner.attributes:
             continue
         outer.replace_input_with(0, inner.inputs[0])
@@ -220,8 +309,8 @@ def chunked_top_ks(graph):
     that is larger, or equal and earlier. Maxima are vectorised in onnxruntime, ranks are not.
     """
     count = 0
-    for top in _nodes(graph, "TopK"):
-        values, k = top.inputs[0], _constant(top.inputs[1])
+    for top in nodes_of(graph, "TopK"):
+        values, k = top.inputs[0], constant(top.inputs[1])
         width = values.shape[-1] if values.shape is not None else None
         largest = "largest" not in top.attributes or top.attributes["largest"].value == 1
         axis = top.attributes["axis"].value if "axis" in top.attributes else -1
@@ -238,7 +327,7 @@ def chunked_top_ks(graph):
 def bidirectional_operators(graph):
     """A forward and a reverse GRU or LSTM over one sequence become one bidirectional operator."""
     count = 0
-    layers = [n for n in _nodes(graph, "GRU", "LSTM")]
+    layers = [n for n in nodes_of(graph, "GRU", "LSTM")]
     while layers:
         first = layers.pop(0)
         second = next((other for other in layers if _other_direction(first, other)), None)
@@ -257,10 +346,10 @@ def bidirectional_operators(graph):
             if one is None:
                 inputs.append(None)
                 continue
-            numbers = [_constant(one), _constant(two)]
+            numbers = [constant(one), constant(two)]
             if all(number is not None for number in numbers):
                 name = f"{one.name}_both_ways"
-                inputs.append(_register(graph, name, np.concatenate(numbers)))
+                inputs.append(register(graph, name, np.concatenate(numbers)))
                 continue
             both = ir.node("Concat", [one, two], {"axis": 0})
             graph.insert_before(place, both)
@@ -280,7 +369,7 @@ def bidirectional_operators(graph):
             graph.insert_before(place, split)
             for old, new in zip(wanted[i], split.outputs, strict=True):
                 if old is not None:
-                    _take_place(old, new)
+                    take_place(old, new)
         graph.remove([first, second], safe=True)
         graph.sort()
         count += 1
@@ -290,13 +379,13 @@ def bidirectional_operators(graph):
 def hoist_invariants(graph):
     """What a loop's body computes from values around the loop alone moves out of the body."""
     count = 0
-    for loop in _nodes(graph, "Loop"):
+    for loop in nodes_of(graph, "Loop"):
         body = loop.attributes["body"].value
         inside = set(body.inputs)
         for node in list(body):
             fixed = not any(value in inside for value in node.inputs)
             returned = any(value.is_graph_output() for value in node.outputs)
-            if not fixed or returned or _holds_graph(node) or node.op_type.startswith("Random"):
+            if not fixed or returned or holds_graph(node) or node.op_type.startswith("Random"):
                 inside.update(node.outputs)
                 continue
             body.remove(node)
@@ -313,6 +402,8 @@ PASSES = (
     plain_gathers,
     wide_shapes,
     whole_products,
+    contiguous_slices,
+    early_products,
     single_reshapes,
     chunked_top_ks,
     bidirectional_operators,
@@ -330,7 +421,7 @@ def _tidy(model):
         common.NameFixPass(),
     ):
         clean(model)
-    for graph in _innermost_first(model.graph):
+    for graph in innermost_first(model.graph):
         _share(graph)
 
 
@@ -338,7 +429,7 @@ def _share(graph):
     """Merges nodes that compute the same; onnx-ir's own pass leaves out the bodies of loops."""
     known = {}
     for node in list(graph):
-        if _holds_graph(node) or node.op_type.startswith("Random"):
+        if holds_graph(node) or node.op_type.startswith("Random"):
             continue
         attributes = tuple(sorted((name, str(a.value)) for name, a in node.attributes.items()))
         inputs = tuple(map(id, node.inputs))
@@ -348,81 +439,17 @@ def _share(graph):
             continue
         if not any(old.is_graph_output() for old, _ in outputs):
             for old, new in outputs:
-                _replace(old, new)
+                replace(old, new)
             graph.remove(node, safe=True)
-
-
-def _innermost_first(graph):
-    for node in list(graph):
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield from _innermost_first(attribute.value)
-    yield graph
-
-
-def _nodes(graph, *op_types):
-    # A list: the graph changes while it is walked.
-    return [node for node in graph if node.op_type in op_types and node.domain == ""]
-
-
-def _holds_graph(node):
-    return any(a.type == ir.AttributeType.GRAPH for a in node.attributes.values())
-
-
-def _made_by(value, op_type):
-    node = value.producer() if value is not None else None
-    return node if node is not None and node.op_type == op_type else None
-
-
-def _origin(value):
-    while (identity := _made_by(value, "Identity")) is not None:
-        value = identity.inputs[0]
-    return value
-
-
-def _constant(value):
-    tensor = ir.convenience.get_const_tensor(value)
-    return None if tensor is None else tensor.numpy()
-
-
-def _register(graph, name, array):
-    if name in graph.initializers:
-        return graph.initializers[name]
-    value = ir.val(name, const_value=ir.tensor(array, name=name))
-    graph.register_initializer(value)
-    return value
-
-
-def _replace(old, new):
-    if old.is_graph_output():  # which must be a node's, and keep its name
-        node = old.producer()
-        copy = ir.node("Identity", [new])
-        node.graph.insert_after(node, copy)
-        _take_place(old, copy.outputs[0])
-    else:
-        ir.convenience.replace_all_uses_with(old, new)
-
-
-def _rewrite(graph, node, op_type, inputs, attributes=None):
-    """Puts one node where another stood; its output keeps name, type and shape."""
-    new = ir.node(op_type, inputs, attributes, name=node.name)
-    graph.insert_before(node, new)
-    _take_place(node.outputs[0], new.outputs[0])
-    graph.remove(node, safe=True)
-
-
-def _take_place(old, new):
-    new.name, new.type, new.shape = old.name, old.type, old.shape
-    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
 
 
 def _masked(value):
     """`(condition, x)` if `value` is `cast(condition) * x`."""
-    product = _made_by(value, "Mul")
+    product = made_by(value, "Mul")
     if product is None:
         return None
     for factor, other in (product.inputs, tuple(reversed(product.inputs))):
-        cast = _made_by(factor, "Cast")
+        cast = made_by(factor, "Cast")
         if cast is not None and cast.inputs[0].dtype == ir.DataType.BOOL:
             return cast.inputs[0], other
     return None
@@ -467,21 +494,14 @@ def _whole(numbers, dtype):
     return bool((inside & (numbers == np.round(numbers))).all())
 
 
-def _before_cast(value, to):
-    cast = _made_by(value, "Cast")
-    if cast is None or cast.attributes["to"].value != to:
-        return None
-    return cast.inputs[0]
-
-
 def _wide(graph, value):
     """`value`, which is int32, as int64 without a cast of anything that depends on the input."""
-    narrowed = _before_cast(value, to=ir.DataType.INT32)
+    narrowed = before_cast(value, to=ir.DataType.INT32)
     if narrowed is not None and narrowed.dtype == ir.DataType.INT64:
         return narrowed
-    number = _constant(value)
+    number = constant(value)
     if number is not None and number.dtype == np.int32:
-        return _register(graph, f"{value.name}_int64", number.astype(np.int64))
+        return register(graph, f"{value.name}_int64", number.astype(np.int64))
     node = value.producer()
     if node is None or node.op_type not in ("Concat", "Slice", "Squeeze", "Unsqueeze", "Gather"):
         return None
@@ -495,64 +515,105 @@ def _wide(graph, value):
     return new.outputs[0]
 
 
-def _elements(value):
-    """What an integer vector holds: ints, and `(tensor, axis)` for the size of a tensor's axis.
-
-    `None` where that cannot be told.
-    """
-    number = _constant(value)
-    if number is not None:
-        return [int(item) for item in number.reshape(-1)]
-    node = value.producer()
-    if node is None:
+def _columns_of_product(node):
+    """Where the columns of `a @ W` or `a @ W + b` are: `(node, input, numbers)`, or `None`."""
+    found = []
+    if node.op_type == "Add":
+        product = next(
+            (made_by(side, "MatMul") for side in node.inputs if made_by(side, "MatMul")), None
+        )
+        if product is None or len(product.outputs[0].uses()) != 1:
+            return None
+        i = int(node.inputs[0] is product.outputs[0])
+        found.append((node, i, constant(node.inputs[i])))
+        node = product
+    found.append((node, 1, constant(node.inputs[1])))
+    if any(numbers is None or numbers.ndim == 0 for *_, numbers in found):
         return None
-    if node.op_type in ("Cast", "Squeeze", "Unsqueeze", "Identity"):
-        return _elements(node.inputs[0])
-    if node.op_type == "Shape":
-        (tensor,) = node.inputs
-        rank = _rank(tensor)
-        if node.attributes or rank is None:
+    widths = {numbers.shape[-1] for *_, numbers in found}
+    return found if found[-1][2].ndim == 2 and len(widths) == 1 else None
+
+
+def _every_nth(node, value):
+    """`(start, n)` if a node takes every n-th of the last axis of `value`, all others whole."""
+    if node.op_type != "Slice" or len(node.inputs) != 5 or node.inputs[0] is not value:
+        return None
+    bounds = [constant(side) for side in node.inputs[1:]]
+    rank = rank_of(value)
+    if rank is None or any(bound is None for bound in bounds):
+        return None
+    found = None
+    for start, end, axis, step in zip(*bounds, strict=True):
+        if end < _WHOLE and end != value.shape[axis]:
             return None
-        sizes = tensor.shape if tensor.shape is not None else [None] * rank
-        return [size if isinstance(size, int) else (tensor, i) for i, size in enumerate(sizes)]
-    if node.op_type == "Concat":
-        parts = [_elements(part) for part in node.inputs]
-        return None if None in parts else [item for part in parts for item in part]
-    if node.op_type == "Slice" and len(node.inputs) in (3, 4):
-        items = _elements(node.inputs[0])
-        bounds = [_constant(bound) for bound in node.inputs[1:3]]
-        if items is None or any(bound is None or bound.size != 1 for bound in bounds):
+        if axis in (-1, rank - 1) and 0 <= start < step and step > 1:
+            found = (int(start), int(step))
+        elif start != 0 or step != 1:
             return None
-        return items[int(bounds[0].item()) : int(bounds[1].item())]
+    return found
+
+
+def _parts(value):
+    """The parts that a value is put together of along its last axis."""
+    node = made_by(value, "Concat")
+    if node is None or node.attributes["axis"].value not in (-1, (rank_of(value) or 0) - 1):
+        return [value]
+    return [part for side in node.inputs for part in _parts(side)]
+
+
+def _last_size(value, default=None):
+    size = value.shape[-1] if value.shape is not None and len(value.shape) else None
+    if not isinstance(size, int):
+        if (reshape := made_by(value, "Reshape")) is not None:
+            size = (elements(reshape.inputs[1]) or [None])[-1]
+        elif (product := made_by(value, "MatMul")) is not None:
+            size = _last_size(product.inputs[1])
+    return size if isinstance(size, int) and size > 0 else default
+
+
+def _can_wait(graph, part, width):
+    """Whether a product of `part` with so many columns can be done before `part` is made."""
+    source = part
+    if (reshape := made_by(part, "Reshape")) is not None:
+        source = reshape.inputs[0]
+        depth, target = _last_size(source), constant(reshape.inputs[1])
+        if target is None or target.ndim == 0 or depth != target[-1] or 0 in target:
+            return False
+    node = source.producer()
+    if node is None or node.graph is not graph:
+        return False
     if node.op_type == "Gather":
-        items, places = _elements(node.inputs[0]), _constant(node.inputs[1])
-        if items is None or places is None:
-            return None
-        return [items[int(place)] for place in places.reshape(-1)]
-    return None
+        table = constant(node.inputs[0])
+        rows = "axis" not in node.attributes or node.attributes["axis"].value == 0
+        return rows and table is not None and table.ndim == 2 and len(table) * width <= _TABLE
+    places = node.inputs[1] if node.op_type == "MatMul" else None
+    inside = places is None or places in graph.inputs or places.producer() is None
+    return not inside and constant(places) is None and places.producer().graph is not graph
 
 
-def _rank(value):
-    """Number of a tensor's axes, or `None`; onnx does not tell it behind every reshape."""
-    if value.shape is not None:
-        return len(value.shape)
-    node = value.producer()
-    if node is None:
-        return None
-    if node.op_type == "Reshape":
-        items = _elements(node.inputs[1])
-        return None if items is None else len(items)
-    if node.op_type == "Unsqueeze":
-        rank, axes = _rank(node.inputs[0]), _constant(node.inputs[1])
-        return None if rank is None or axes is None else rank + axes.size
-    if node.op_type in ("Tanh", "Sigmoid", "Relu", "Cast", "Identity"):
-        return _rank(node.inputs[0])
-    if node.op_type in ("Add", "Sub", "Mul", "Div"):
-        ranks = [_rank(side) for side in node.inputs]
-        return None if None in ranks else max(ranks)
-    if node.op_type == "MatMul" and _rank(node.inputs[1]) == 2:
-        return _rank(node.inputs[0])
-    return None
+def _early(graph, product, part, rows, weights):
+    """The product of `part` with some rows of the weights, done before `part` is made."""
+    reshape = made_by(part, "Reshape")
+    source = reshape.inputs[0] if reshape is not None else part
+    node = source.producer()
+    name = product.inputs[1].name
+    numbers = register(graph, f"{name}_{rows[0]}_{rows[1]}", weights[slice(*rows)])
+    if node.op_type == "Gather":
+        table = put(graph, product, "MatMul", node.inputs[0], numbers)
+        made = put(graph, product, "Gather", table, node.inputs[1], axis=0)
+    else:
+        places = put(graph, product, "MatMul", node.inputs[1], numbers)
+        made = put(graph, product, "MatMul", node.inputs[0], places)
+    made.type = numbers.type
+    if source.shape is not None:  # which onnx may have been told, and cannot infer itself
+        made.shape = ir.Shape([*source.shape[:-1], weights.shape[1]])
+    if reshape is None:
+        return made
+    target = constant(reshape.inputs[1]).copy()
+    target[-1] = weights.shape[1]
+    shape = register(graph, f"{reshape.inputs[1].name}_{target[-1]}", target)
+    sizes = [int(size) if size > 0 else None for size in target]
+    return put(graph, product, "Reshape", made, shape, shape=sizes)
 
 
 def _chunk(width, k):
@@ -562,34 +623,32 @@ def _chunk(width, k):
 
 
 def _chunked_top_k(graph, top, width, chunk, k):
-    def put(op_type, *inputs, outputs=1, **attributes):
-        node = ir.node(op_type, list(inputs), attributes, num_outputs=outputs)
-        graph.insert_before(top, node)
-        return node.outputs if outputs > 1 else node.outputs[0]
+    def add(op_type, *inputs, **options):
+        return put(graph, top, op_type, *inputs, **options)
 
     def number(name, array):
-        return _register(graph, f"{top.outputs[0].name}_{name}", np.asarray(array, np.int64))
+        return register(graph, f"{top.outputs[0].name}_{name}", np.asarray(array, np.int64))
 
     values, wanted = top.inputs
     chunks, last = number("chunks", width // chunk), number("last", [-1])
-    rows = put("Reshape", values, number("rows", [-1, chunk]))  # (R * chunks, chunk)
-    largest = put("ReduceMax", rows, last, keepdims=0)
-    largest = put("Reshape", largest, number("by_row", [-1, width // chunk]))  # (R, chunks)
-    _, best = put("TopK", largest, wanted, outputs=2)
+    rows = add("Reshape", values, number("rows", [-1, chunk]), shape=[None, chunk])
+    largest = add("ReduceMax", rows, last, keepdims=0, shape=[None])
+    by_row = number("by_row", [-1, width // chunk])
+    largest = add("Reshape", largest, by_row, shape=[None, width // chunk])
+    few = {"shape": [None, k], "dtype": ir.DataType.INT64}
+    _, best = add("TopK", largest, wanted, outputs=2, **few)
     # In the order in which they stand, so that of equals the first still comes first.
-    best, _ = put("TopK", best, wanted, outputs=2, largest=0)
-    batch = put("Gather", put("Shape", best), number("zero", 0))
-    row = put("Range", number("zero", 0), batch, number("one", 1))
-    first = put("Unsqueeze", put("Mul", row, chunks), last)  # (R, 1)
-    few = put("Gather", rows, put("Add", best, first))  # (R, k, chunk)
-    few = put("Reshape", few, number("few", [-1, k * chunk]))
-    found, places = put("TopK", few, wanted, outputs=2)
+    best, _ = add("TopK", best, wanted, outputs=2, largest=0, **few)
+    batch = add("Gather", add("Shape", best), number("zero", 0), shape=[])
+    row = add("Range", number("zero", 0), batch, number("one", 1), shape=[None])
+    first = add("Unsqueeze", add("Mul", row, chunks, shape=[None]), last, shape=[None, 1])
+    found = add("Gather", rows, add("Add", best, first, **few), shape=[None, k, chunk])
+    found = add("Reshape", found, number("few", [-1, k * chunk]), shape=[None, k * chunk])
+    found, places = add("TopK", found, wanted, outputs=2, **few)
     size = number("size", chunk)
-    which = put("Div", places, size)
-    # onnx infers a wrong rank for what is gathered by places whose rank it cannot tell.
-    which.type, which.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([None, k])
-    within = put("Sub", places, put("Mul", which, size))
-    start = put("Mul", put("GatherElements", best, which, axis=-1), size)
-    _take_place(top.outputs[0], found)
-    _take_place(top.outputs[1], put("Add", start, within))
+    which = add("Div", places, size, **few)
+    within = add("Sub", places, add("Mul", which, size, **few), **few)
+    start = add("Mul", add("GatherElements", best, which, axis=-1, **few), size, **few)
+    take_place(top.outputs[0], found)
+    take_place(top.outputs[1], add("Add", start, within))
     graph.remove(top, safe=True)

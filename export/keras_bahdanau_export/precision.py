@@ -26,6 +26,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from keras_bahdanau.data import pad
 from keras_bahdanau.evaluation import corpus_scores
 from keras_bahdanau_export.errors import PrecisionError
+from keras_bahdanau_export.graph import constant, put, register, take_place
 from keras_bahdanau_export.signature import PRECISIONS
 
 logger = logging.getLogger("keras_bahdanau_export")
@@ -146,11 +147,13 @@ def reduce_precision(path, precision):
     common.LiftSubgraphInitializersToMainGraphPass()(model)
     common.RemoveUnusedNodesPass()(model)
     common.NameFixPass()(model)  # names that new values got may stand in another loop, too
+    products = [node for graph in (model.graph, *model.graph.subgraphs()) for node in graph]
+    small = [n.name for n in products if n.op_type == "MatMul" and _weights(n.inputs[1]) is None]
     with tempfile.TemporaryDirectory(dir=Path(path).parent) as scratch:
         written = Path(scratch) / "reduced.onnx"
         ir.save(model, written)
         if precision == "int8":
-            _quantize_products(written)
+            _quantize_products(written, small)
         written.replace(path)
 
 
@@ -164,9 +167,9 @@ def _weights(value):
 
 def _numbers(value):
     """A constant, or what is cut or turned out of one; `None` for what depends on the input."""
-    tensor = ir.convenience.get_const_tensor(value)
-    if tensor is not None:
-        return tensor.numpy()
+    numbers = constant(value)
+    if numbers is not None:
+        return numbers
     node = value.producer()
     if node is None or node.op_type not in ("Transpose", "Slice"):
         return None
@@ -188,42 +191,56 @@ def _shrink_table(graph, gather, precision):
     if table is None or table.ndim != 2 or not rows:
         return
     name, ids = gather.inputs[0].name, gather.inputs[1]
+    _replace(graph, gather, _put_small(graph, gather, precision, name, table, 1, ids))
+
+
+def _put_small(graph, before, precision, name, numbers, axis, ids=None):
+    """Weights, or their rows `ids`, in float32 out of smaller numbers.
+
+    Those are float16, or int8 with a scale for all that stands along `axis`.
+    """
     if precision == "float16":
-        found = _put(graph, gather, "Gather", _stored(graph, name, table.astype(np.float16)), ids)
-        found = _put(graph, gather, "Cast", found, to=ir.DataType.FLOAT)
-    else:
-        scale = np.maximum(np.abs(table).max(axis=1, keepdims=True), 1e-30) / 127
-        whole = np.round(table / scale).astype(np.int8)
-        found = _put(graph, gather, "Gather", _stored(graph, name, whole), ids)
-        found = _put(graph, gather, "Cast", found, to=ir.DataType.FLOAT)
-        scale = _stored(graph, f"{name}_scale", scale.astype(np.float32))
-        found = _put(graph, gather, "Mul", found, _put(graph, gather, "Gather", scale, ids))
-    _replace(graph, gather, found)
+        value = _stored(graph, name, numbers.astype(np.float16))
+        if ids is not None:
+            value = put(graph, before, "Gather", value, ids)
+        return put(graph, before, "Cast", value, to=ir.DataType.FLOAT)
+    scale = np.maximum(np.abs(numbers).max(axis=axis, keepdims=True), 1e-30) / 127
+    whole = _stored(graph, name, np.round(numbers / scale).astype(np.int8))
+    scale = _stored(graph, f"{name}_scale", scale.astype(np.float32))
+    if ids is not None:
+        whole, scale = (put(graph, before, "Gather", part, ids) for part in (whole, scale))
+    return put(graph, before, "Mul", put(graph, before, "Cast", whole, to=ir.DataType.FLOAT), scale)
 
 
 def _shrink_recurrence(graph, node):
     for i in (1, 2):
         weights = _weights(node.inputs[i])
         if weights is not None:
-            half = _stored(graph, node.inputs[i].name, weights.astype(np.float16))
-            node.replace_input_with(i, _put(graph, node, "Cast", half, to=ir.DataType.FLOAT))
+            name = node.inputs[i].name
+            node.replace_input_with(i, _put_small(graph, node, "float16", name, weights, 0))
 
 
 def _shrink_product(graph, product, precision):
-    weights = _weights(product.inputs[1])
-    if weights is None:
+    sides = [_weights(side) for side in product.inputs]
+    if sides[1] is None:
         return
-    name = product.inputs[1].name
-    weights = np.ascontiguousarray(weights)
+    names = [side.name for side in product.inputs]
+    if sides[0] is not None:  # onnxruntime does this product when it opens the graph, in float32
+        for i, numbers in enumerate(sides):
+            small = _put_small(graph, product, precision, names[i], numbers, 1 - i)
+            product.replace_input_with(i, small)
+        return
+    weights = np.ascontiguousarray(sides[1])
     if precision == "int8":  # the rest is done by onnxruntime's quantizer, which wants constants
-        product.replace_input_with(1, _stored(graph, name, weights))
+        product.replace_input_with(1, _stored(graph, names[1], weights))
         return
-    inputs = _put(graph, product, "Cast", product.inputs[0], to=ir.DataType.FLOAT16)
-    found = _put(graph, product, "MatMul", inputs, _stored(graph, name, weights.astype(np.float16)))
-    _replace(graph, product, _put(graph, product, "Cast", found, to=ir.DataType.FLOAT))
+    weights = _stored(graph, names[1], weights.astype(np.float16))
+    inputs = put(graph, product, "Cast", product.inputs[0], to=ir.DataType.FLOAT16)
+    found = put(graph, product, "MatMul", inputs, weights)
+    _replace(graph, product, put(graph, product, "Cast", found, to=ir.DataType.FLOAT))
 
 
-def _quantize_products(path):
+def _quantize_products(path, left_out):
     root = logging.getLogger()
     level = root.level
     root.setLevel(logging.ERROR)  # onnxruntime recommends, at every call, what is done before here
@@ -234,27 +251,17 @@ def _quantize_products(path):
             op_types_to_quantize=["MatMul"],
             weight_type=QuantType.QInt8,
             per_channel=True,
+            nodes_to_exclude=left_out,
             extra_options={"EnableSubgraph": True},
         )
     finally:
         root.setLevel(level)
 
 
-def _put(graph, before, op_type, *inputs, **attributes):
-    node = ir.node(op_type, list(inputs), attributes)
-    graph.insert_before(before, node)
-    return node.outputs[0]
-
-
 def _stored(graph, name, array):
-    name = f"{name}_{array.dtype}"
-    if name not in graph.initializers:
-        graph.register_initializer(ir.val(name, const_value=ir.tensor(array, name=name)))
-    return graph.initializers[name]
+    return register(graph, f"{name}_{array.dtype}", array)
 
 
 def _replace(graph, node, value):
-    old = node.outputs[0]
-    value.name, value.type, value.shape = old.name, old.type, old.shape
-    ir.convenience.replace_all_uses_with(old, value, replace_graph_outputs=True)
+    take_place(node.outputs[0], value)
     graph.remove(node, safe=True)

@@ -369,30 +369,28 @@ class _Beam(NamedTuple):
 def _trace_back(stop, histories, beams):
     """Follows the back-pointers from the last step to the first.
 
+    The pointers of all steps are composed at once, of two, four, eight... steps at a time: a loop
+    over the steps would wait for each of them.
+
     Returns tokens and log-probabilities `(T, B, n)` of the hypotheses that end in `beams`
     `(B, n)`, and for each of their steps the row of `(B * K,)` it was computed in.
     """
     steps, (batch, size) = histories[0].shape[0], ops.shape(histories[0])[1:]
-    tokens, parents, log_probs = (ops.reshape(history, (-1,)) for history in histories[:3])
+    rows = batch * size
+    step = ops.expand_dims(ops.arange(steps, dtype="int32"), -1)  # (T, 1)
+    own = ops.expand_dims(ops.arange(rows, dtype="int32"), 0)  # (1, R)
+    parents = ops.reshape(histories[1], (steps, rows)) + own // size * size
+    parents = ops.where(step < stop, parents, own)  # (T, R), the row before each step
+
+    def at(table, row, step=step):
+        return ops.take(ops.reshape(table, (-1,)), step * rows + row, axis=0)
+
+    # Row `r` after the last of `span` steps that follow step `t` was row `back[t, r]` after it.
+    back, span = ops.concatenate([parents[1:], own], axis=0), 1
+    while span < steps - 1:
+        later = ops.concatenate([back[span:], ops.broadcast_to(own, (span, rows))], axis=0)
+        back, span = at(back, later), 2 * span
+    step = ops.expand_dims(step, -1)  # (T, 1, 1)
     first = ops.expand_dims(ops.arange(batch, dtype="int32") * size, -1)  # (B, 1)
-
-    def back(t, beams, *traces):
-        place = t * batch * size + first + beams  # into (T * B * K,)
-        parent = ops.take(parents, place, axis=0)
-        found = ops.take(tokens, place, axis=0), ops.take(log_probs, place, axis=0), first + parent
-        traces = (write(trace, t, row) for trace, row in zip(traces, found, strict=True))
-        return (t - 1, parent, *traces)
-
-    shape = (steps, *ops.shape(beams))
-    _, _, *traces = ops.while_loop(
-        lambda t, *_: t >= 0,
-        back,
-        (
-            stop - 1,
-            beams,
-            ops.full(shape, PAD, dtype="int32"),
-            ops.zeros(shape, dtype="float32"),
-            ops.zeros(shape, dtype="int32"),
-        ),
-    )
-    return traces
+    row = at(back, first + beams, step)  # (T, B, n)
+    return at(histories[0], row, step), at(histories[2], row, step), at(parents, row, step)
