@@ -26,7 +26,7 @@ def results(model, feeds):
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    return session.run(None, feeds)
+    return session.run(None, {name: np.asarray(value) for name, value in feeds.items()})
 
 
 def bodies(graph):
@@ -98,6 +98,83 @@ def test_hoist_invariants_leaves_what_depends_on_the_state_and_what_is_random():
         "lift_loop_state": 1,
         "hoist_invariants": 0,
     }
+
+
+HISTORY = """
+agraph (int64 steps, bool go, float[2] x, int64 first) => (float[5,2] all, float[2] last) {
+  last, count, all = Loop <body = step (int64 i, bool go_on, float[2] h, int64 t, float[5,2] before)
+    => (bool still, float[2] new, int64 next, float[5,2] after) {
+      still = Identity(go_on)
+      new = Tanh(h)
+      next = Add(t, one)
+      row = Unsqueeze(new, zeros)
+      place = Reshape(t, pair)
+      after = ScatterND(before, place, row)
+  }> (steps, go, x, start, buffer)
+}
+"""
+
+
+@pytest.mark.parametrize("steps, go", [(5, True), (3, True), (0, True), (5, False)])
+@pytest.mark.parametrize(
+    "changes, count",
+    [
+        ([], 1),
+        ([("Reshape(t, pair)", "Reshape(i, pair)")], 1),
+        ([("Add(t, one)", "Add(t, two)")], 0),
+        ([("x, start", "x, one")], 0),
+        ([("x, start", "x, first")], 0),
+        ([("Tanh(h)", "ReduceMax<keepdims = 0>(before, zeros)")], 0),
+        ([("Reshape(t, pair)", "Reshape(start, pair)")], 0),
+    ],
+    ids=["state", "counter", "in twos", "from one", "from anywhere", "read in between", "one row"],
+)
+def test_scanned_histories(changes, count, steps, go):
+    text = HISTORY
+    for old, new in changes:
+        text = text.replace(old, new)
+    steps = min(steps, 2) if changes and not count else steps
+    model = graph_of(
+        text,
+        start=np.int64(0),
+        one=np.int64(1),
+        two=np.int64(2),
+        zeros=np.array([0]),
+        pair=np.array([1, 1]),
+        buffer=RNG.normal(size=(5, 2)).astype("float32"),
+    )
+    feeds = {
+        "steps": np.int64(steps),
+        "go": np.bool_(go),
+        "x": RNG.normal(size=2).astype("float32"),
+        "first": np.int64(1),
+    }
+    graph, counts = rewritten(model, passes.scanned_histories, **feeds)
+    assert counts == [count]
+    assert ("ScatterND" in operators(bodies(graph)[0])) == (not count)
+
+
+def test_scanned_histories_of_sizes_that_only_the_run_tells():
+    """Of a loop that never runs, too."""
+    text = HISTORY.replace("float[2]", "float[n]").replace("float[5,2]", "float[m,n]")
+    text = text.replace("float[n] x,", "float[n] x, float[m,n] buffer,")
+    constants = {"start": 0, "one": 1}
+    model = graph_of(
+        text,
+        zeros=np.array([0]),
+        pair=np.array([1, 1]),
+        **{name: np.int64(value) for name, value in constants.items()},
+    )
+    for steps in (0, 2):
+        feeds = {
+            "steps": np.int64(steps),
+            "go": np.bool_(True),
+            "x": RNG.normal(size=3).astype("float32"),
+            "buffer": RNG.normal(size=(5, 3)).astype("float32"),
+            "first": np.int64(0),
+        }
+        _, counts = rewritten(model, passes.scanned_histories, **feeds)
+        assert counts == [1]
 
 
 SELECT = """

@@ -50,20 +50,10 @@ def register(graph, name, array):
     return value
 
 
-def put(graph, before, op_type, *inputs, outputs=1, shape=None, dtype=None, **attributes):
-    """Inserts a node before another; returns its output, or outputs where it has more.
-
-    A shape has to be given where onnx infers a wrong one, which it does in the body of a loop: the
-    sizes in a constant from around the loop are unknown to it. The (last) output is of the first
-    input's type where no other is given with the shape.
-    """
+def put(graph, before, op_type, *inputs, outputs=1, **attributes):
+    """Inserts a node before another; returns its output, or outputs where it has more."""
     node = ir.node(op_type, list(inputs), attributes, num_outputs=outputs)
     graph.insert_before(before, node)
-    if shape is not None:
-        for value in node.outputs:
-            value.type, value.shape = inputs[0].type, ir.Shape(shape)
-    if dtype is not None:
-        node.outputs[-1].type = ir.TensorType(dtype)
     return node.outputs if outputs > 1 else node.outputs[0]
 
 

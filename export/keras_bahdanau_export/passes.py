@@ -104,6 +104,42 @@ def lift_loop_state(graph):
     return count
 
 
+def scanned_histories(graph):
+    """State into which step `t` writes only its row `t` becomes rows that the loop collects.
+
+    TensorFlow writes into a buffer, which onnxruntime copies whole at every step. Of a loop that
+    ends early, the rows that no step wrote are those of the buffer at the start.
+    """
+    count = 0
+    for loop in nodes_of(graph, "Loop"):
+        body = loop.attributes["body"].value
+        for i in reversed(range(len(body.inputs) - 2)):
+            written = _written_row(loop, i)
+            if written is None:
+                continue
+            initial, final = loop.inputs[2 + i], loop.outputs[i]
+            inputs = [value for j, value in enumerate(loop.inputs) if j != 2 + i]
+            body.inputs[:] = [value for j, value in enumerate(body.inputs) if j != 2 + i]
+            body.outputs[:] = [value for j, value in enumerate(body.outputs) if j != 1 + i]
+            row = ir.node("Identity", [written], name=f"{final.name}_row")
+            row.outputs[0].name = f"{final.name}_row"
+            row.outputs[0].type, row.outputs[0].shape = written.type, written.shape
+            body.append(row)
+            body.outputs.append(row.outputs[0])
+            shorter = ir.node(
+                "Loop", inputs, {"body": body}, num_outputs=len(loop.outputs), name=loop.name
+            )
+            graph.insert_before(loop, shorter)
+            kept = [value for value in loop.outputs if value is not final]
+            for old, new in zip(kept, shorter.outputs, strict=False):
+                take_place(old, new)
+            take_place(final, _filled(graph, loop, shorter.outputs[-1], initial))
+            graph.remove(loop, safe=True)
+            loop, body = shorter, shorter.attributes["body"].value
+            count += 1
+    return count
+
+
 def where_for_sums(graph):
     """`cast(c) * a + cast(not c) * b` becomes `Where(c, a, b)`, as it was in TensorFlow."""
     count = 0
@@ -252,10 +288,10 @@ def contiguous_slices(graph):
 def early_products(graph):
     """A product with weights comes before a choice of rows or a sum over places, not after it.
 
-    `concat(E[i], p @ H, s) @ [U; V; W]` becomes `(E @ U)[i] + p @ (H @ V) + s @ W`: of a decoder's
-    products with its last word and its context none is left to do at every step. `E @ U` is
-    computed when onnxruntime opens the graph, if it is not too large; `H @ V` once before the
-    loop, if `H` comes from outside. That is less work while `H` has fewer places than
+    `concat(E[i], p @ H, s) @ [U; V; W] + b` becomes `(E @ U + b)[i] + p @ (H @ V) + s @ W`: of a
+    decoder's products with its last word and its context none is left to do at every step.
+    `E @ U + b` is computed when onnxruntime opens the graph, if it is not too large; `H @ V` once
+    before the loop, if `H` comes from outside. That is less work while `H` has fewer places than
     `depth * width / (width - depth)`, 850 for (512, 1280).
     """
     count = 0
@@ -272,19 +308,20 @@ def early_products(graph):
             row += depth
         if not early or row != len(weights):
             continue
-        summands = [_early(graph, product, part, rows, weights) for part, rows in early]
+        last, bias = _biased(product) if _table_of(early[0][0]) is not None else (product, None)
+        summands = [_early(graph, product, *early[0], weights, bias)]
+        summands += [_early(graph, product, part, rows, weights) for part, rows in early[1:]]
         if late:
             inputs = [part for part, _ in late]
-            if len(inputs) > 1:
-                inputs = [put(graph, product, "Concat", *inputs, axis=-1)]
+            inputs = [put(graph, product, "Concat", *inputs, axis=-1)] if late[1:] else inputs
             numbers = np.concatenate([weights[slice(*rows)] for _, rows in late])
-            name = f"{product.inputs[1].name}_late"
-            summands.insert(
-                0, put(graph, product, "MatMul", *inputs, register(graph, name, numbers))
-            )
+            numbers = register(graph, f"{product.inputs[1].name}_late", numbers)
+            summands.append(put(graph, product, "MatMul", *inputs, numbers))
         while len(summands) > 2:
             summands = [put(graph, product, "Add", *summands[:2]), *summands[2:]]
-        rewrite(graph, product, "Add" if len(summands) == 2 else "Identity", summands)
+        rewrite(graph, last, "Add" if len(summands) == 2 else "Identity", summands)
+        if last is not product:
+            graph.remove(product, safe=True)
         count += 1
     return count
 
@@ -396,6 +433,7 @@ def hoist_invariants(graph):
 
 PASSES = (
     lift_loop_state,
+    scanned_histories,
     where_for_sums,
     integer_comparisons,
     double_negations,
@@ -421,8 +459,18 @@ def _tidy(model):
         common.NameFixPass(),
     ):
         clean(model)
-    for graph in innermost_first(model.graph):
+    graphs = list(innermost_first(model.graph))
+    for graph in graphs:
         _share(graph)
+    # Inferring shapes, onnx mixes up values of one name, be it in a body and around it.
+    taken = {
+        value.name for graph in graphs for value in (*graph.inputs, *graph.initializers.values())
+    }
+    for value in (value for graph in graphs for node in graph for value in node.outputs):
+        name, number = value.name, 1
+        while value.name in taken:
+            value.name, number = f"{name}_{number}", number + 1
+        taken.add(value.name)
 
 
 def _share(graph):
@@ -441,6 +489,60 @@ def _share(graph):
             for old, new in outputs:
                 replace(old, new)
             graph.remove(node, safe=True)
+
+
+def _written_row(loop, i):
+    """What a loop's body writes at row `t` of its `i`-th state in step `t`, if it does no more."""
+    body = loop.attributes["body"].value
+    state = body.inputs[2 + i]
+    write = made_by(past_identities(body.outputs[1 + i]), "ScatterND")
+    if write is None or [user for user, _ in state.uses()] != [write]:
+        return None
+    if write.inputs[0] is not state or len(write.outputs[0].uses()) > 1:
+        return None
+    row, place = made_by(write.inputs[2], "Unsqueeze"), write.inputs[1]
+    while place.producer() is not None and place.producer().graph is body:
+        if place.producer().op_type not in ("Reshape", "Unsqueeze", "Cast"):
+            return None
+        place = place.producer().inputs[0]
+    first = row is not None and constant(row.inputs[1])
+    if row is None or first is None or first.tolist() != [0] or not _counts_steps(loop, place):
+        return None
+    return row.inputs[0]
+
+
+def _counts_steps(loop, value):
+    """Whether a value in a loop's body is 0 in the first step, 1 in the second, and so on."""
+    body = loop.attributes["body"].value
+    if value not in body.inputs:
+        return False
+    i = list(body.inputs).index(value)
+    if i == 0:
+        return True
+    following = made_by(past_identities(body.outputs[i - 1]), "Add") if i > 1 else None
+    start = constant(loop.inputs[i])
+    if following is None or start is None or start.any() or value not in following.inputs:
+        return False
+    (by,) = [side for side in following.inputs if side is not value] or [None]
+    step = constant(by) if by is not None else None
+    return step is not None and bool((step == 1).all())
+
+
+def _filled(graph, loop, rows, initial):
+    """The first rows of `initial` replaced by `rows`, of which there may be none."""
+
+    def add(op_type, *inputs, **options):
+        return put(graph, loop, op_type, *inputs, **options)
+
+    one = register(graph, "one_row", np.array([1]))
+    zero = register(graph, "no_row", np.array([0]))
+    end = register(graph, "last_row", np.array([_WHOLE]))
+    count = add("Shape", rows, end=1)
+    # Of no rows onnxruntime cannot tell the sizes.
+    sizes = add("Concat", count, add("Shape", initial, start=1), axis=0)
+    rows = add("Reshape", rows, sizes, allowzero=1)
+    rest = add("Slice", initial, count, end, zero, one)
+    return add("Concat", rows, rest, axis=0)
 
 
 def _masked(value):
@@ -579,19 +681,37 @@ def _can_wait(graph, part, width):
         depth, target = _last_size(source), constant(reshape.inputs[1])
         if target is None or target.ndim == 0 or depth != target[-1] or 0 in target:
             return False
-    node = source.producer()
-    if node is None or node.graph is not graph:
+    if (table := _table_of(part)) is not None:
+        return len(table) * width <= _TABLE
+    total = made_by(source, "MatMul")
+    if total is None or total.graph is not graph:
         return False
-    if node.op_type == "Gather":
-        table = constant(node.inputs[0])
-        rows = "axis" not in node.attributes or node.attributes["axis"].value == 0
-        return rows and table is not None and table.ndim == 2 and len(table) * width <= _TABLE
-    places = node.inputs[1] if node.op_type == "MatMul" else None
-    inside = places is None or places in graph.inputs or places.producer() is None
-    return not inside and constant(places) is None and places.producer().graph is not graph
+    places = total.inputs[1].producer()
+    return places is not None and places.graph is not graph and places.op_type != "Constant"
 
 
-def _early(graph, product, part, rows, weights):
+def _table_of(part):
+    """The constant table that the rows of `part` are gathered from, or `None`."""
+    reshape = made_by(part, "Reshape")
+    node = made_by(part if reshape is None else reshape.inputs[0], "Gather")
+    if node is None or ("axis" in node.attributes and node.attributes["axis"].value != 0):
+        return None
+    table = constant(node.inputs[0])
+    return table if table is not None and table.ndim == 2 else None
+
+
+def _biased(product):
+    """The sum of a product and a bias, and the bias; the product and `None` if it has none."""
+    users = [user for user, _ in product.outputs[0].uses()]
+    if len(users) == 1 and users[0].op_type == "Add" and not product.outputs[0].is_graph_output():
+        (bias,) = [side for side in users[0].inputs if side is not product.outputs[0]] or [None]
+        numbers = constant(bias) if bias is not None else None
+        if numbers is not None and numbers.shape == constant(product.inputs[1]).shape[-1:]:
+            return users[0], bias
+    return product, None
+
+
+def _early(graph, product, part, rows, weights, bias=None):
     """The product of `part` with some rows of the weights, done before `part` is made."""
     reshape = made_by(part, "Reshape")
     source = reshape.inputs[0] if reshape is not None else part
@@ -600,20 +720,18 @@ def _early(graph, product, part, rows, weights):
     numbers = register(graph, f"{name}_{rows[0]}_{rows[1]}", weights[slice(*rows)])
     if node.op_type == "Gather":
         table = put(graph, product, "MatMul", node.inputs[0], numbers)
+        if bias is not None:
+            table = put(graph, product, "Add", table, bias)
         made = put(graph, product, "Gather", table, node.inputs[1], axis=0)
     else:
         places = put(graph, product, "MatMul", node.inputs[1], numbers)
         made = put(graph, product, "MatMul", node.inputs[0], places)
-    made.type = numbers.type
-    if source.shape is not None:  # which onnx may have been told, and cannot infer itself
-        made.shape = ir.Shape([*source.shape[:-1], weights.shape[1]])
     if reshape is None:
         return made
     target = constant(reshape.inputs[1]).copy()
     target[-1] = weights.shape[1]
     shape = register(graph, f"{reshape.inputs[1].name}_{target[-1]}", target)
-    sizes = [int(size) if size > 0 else None for size in target]
-    return put(graph, product, "Reshape", made, shape, shape=sizes)
+    return put(graph, product, "Reshape", made, shape)
 
 
 def _chunk(width, k):
@@ -630,25 +748,21 @@ def _chunked_top_k(graph, top, width, chunk, k):
         return register(graph, f"{top.outputs[0].name}_{name}", np.asarray(array, np.int64))
 
     values, wanted = top.inputs
-    chunks, last = number("chunks", width // chunk), number("last", [-1])
-    rows = add("Reshape", values, number("rows", [-1, chunk]), shape=[None, chunk])
-    largest = add("ReduceMax", rows, last, keepdims=0, shape=[None])
-    by_row = number("by_row", [-1, width // chunk])
-    largest = add("Reshape", largest, by_row, shape=[None, width // chunk])
-    few = {"shape": [None, k], "dtype": ir.DataType.INT64}
-    _, best = add("TopK", largest, wanted, outputs=2, **few)
+    last = number("last", [-1])
+    chunks = number("chunks", [-1, width // chunk, chunk])
+    rows = add("Reshape", values, chunks)
+    largest = add("ReduceMax", rows, last, keepdims=0)
+    _, best = add("TopK", largest, wanted, outputs=2)
     # In the order in which they stand, so that of equals the first still comes first.
-    best, _ = add("TopK", best, wanted, outputs=2, largest=0, **few)
-    batch = add("Gather", add("Shape", best), number("zero", 0), shape=[])
-    row = add("Range", number("zero", 0), batch, number("one", 1), shape=[None])
-    first = add("Unsqueeze", add("Mul", row, chunks, shape=[None]), last, shape=[None, 1])
-    found = add("Gather", rows, add("Add", best, first, **few), shape=[None, k, chunk])
-    found = add("Reshape", found, number("few", [-1, k * chunk]), shape=[None, k * chunk])
-    found, places = add("TopK", found, wanted, outputs=2, **few)
+    best, _ = add("TopK", best, wanted, outputs=2, largest=0)
+    found = add("Unsqueeze", best, last)
+    found = add("GatherND", rows, found, batch_dims=1)
+    found = add("Reshape", found, number("few", [-1, k * chunk]))
+    found, places = add("TopK", found, wanted, outputs=2)
     size = number("size", chunk)
-    which = add("Div", places, size, **few)
-    within = add("Sub", places, add("Mul", which, size, **few), **few)
-    start = add("Mul", add("GatherElements", best, which, axis=-1, **few), size, **few)
+    which = add("Div", places, size)
+    within = add("Mod", places, size)
+    start = add("Mul", add("GatherElements", best, which, axis=-1), size)
     take_place(top.outputs[0], found)
     take_place(top.outputs[1], add("Add", start, within))
     graph.remove(top, safe=True)

@@ -37,7 +37,7 @@ class HistoryAttention(BahdanauAttention):
         shape = (*ops.shape(queries)[:2], ops.shape(features)[1], self.units)
         features = ops.reshape(features, shape)
         scores = self.scores(queries, memory.keys, features=features)
-        context, weights = self._ungrouped(*self._weigh(scores, memory), ops.shape(query)[0])
+        context, weights = self._ungrouped(*self._weigh(scores, memory), memory)
         return context, weights, self.next_state(state, weights, memory)
 
     _attend = Attention._attend  # one by one, not at once

@@ -70,7 +70,7 @@ class ScoredAttention(Attention):
         """Attends with one query for each row, or with a group; see `Attention.step`."""
         scores = self.scores(self._grouped(query, memory), memory.keys)
         context, weights = self._weigh(scores, memory)
-        return (*self._ungrouped(context, weights, ops.shape(query)[0]), state)
+        return (*self._ungrouped(context, weights, memory), state)
 
     def _attend(self, queries, memory, use_causal_mask, training):
         self._check_width(queries)
@@ -103,12 +103,12 @@ class ScoredAttention(Attention):
         width = context.shape[-2] * context.shape[-1]
         return ops.reshape(context, (*ops.shape(context)[:2], width))
 
-    def _ungrouped(self, context, weights, rows):
-        """Contexts `(rows, D)` and weights `(rows, Tx)`, the mean of those of the heads."""
+    def _ungrouped(self, context, weights, memory):
+        """Contexts `(B * G, D)` and weights `(B * G, Tx)`, the mean of those of the heads."""
         if len(weights.shape) == 4:
             weights = ops.mean(weights, axis=1)
         context = ops.reshape(context, (-1, context.shape[-1]))
-        return context, ops.reshape(weights, (rows, ops.shape(weights)[-1]))
+        return context, ops.reshape(weights, (-1, ops.shape(memory.values)[-2]))
 
     def get_config(self):
         return {
