@@ -140,6 +140,24 @@ def scanned_histories(graph):
     return count
 
 
+def hoist_invariants(graph):
+    """What a loop's body computes from values around the loop alone moves out of the body."""
+    count = 0
+    for loop in nodes_of(graph, "Loop"):
+        body = loop.attributes["body"].value
+        inside = set(body.inputs)
+        for node in list(body):
+            fixed = not any(value in inside for value in node.inputs)
+            returned = any(value.is_graph_output() for value in node.outputs)
+            if not fixed or returned or holds_graph(node) or node.op_type.startswith("Random"):
+                inside.update(node.outputs)
+                continue
+            body.remove(node)
+            graph.insert_before(loop, node)
+            count += 1
+    return count
+
+
 def where_for_sums(graph):
     """`cast(c) * a + cast(not c) * b` becomes `Where(c, a, b)`, as it was in TensorFlow."""
     count = 0
@@ -413,27 +431,10 @@ def bidirectional_operators(graph):
     return count
 
 
-def hoist_invariants(graph):
-    """What a loop's body computes from values around the loop alone moves out of the body."""
-    count = 0
-    for loop in nodes_of(graph, "Loop"):
-        body = loop.attributes["body"].value
-        inside = set(body.inputs)
-        for node in list(body):
-            fixed = not any(value in inside for value in node.inputs)
-            returned = any(value.is_graph_output() for value in node.outputs)
-            if not fixed or returned or holds_graph(node) or node.op_type.startswith("Random"):
-                inside.update(node.outputs)
-                continue
-            body.remove(node)
-            graph.insert_before(loop, node)
-            count += 1
-    return count
-
-
 PASSES = (
     lift_loop_state,
     scanned_histories,
+    hoist_invariants,
     where_for_sums,
     integer_comparisons,
     double_negations,
@@ -445,7 +446,6 @@ PASSES = (
     single_reshapes,
     chunked_top_ks,
     bidirectional_operators,
-    hoist_invariants,
 )
 
 
@@ -705,9 +705,11 @@ def _biased(product):
     users = [user for user, _ in product.outputs[0].uses()]
     if len(users) == 1 and users[0].op_type == "Add" and not product.outputs[0].is_graph_output():
         (bias,) = [side for side in users[0].inputs if side is not product.outputs[0]] or [None]
-        numbers = constant(bias) if bias is not None else None
-        if numbers is not None and numbers.shape == constant(product.inputs[1]).shape[-1:]:
-            return users[0], bias
+        width = constant(product.inputs[1]).shape[-1]
+        if bias is not None and bias.shape is not None and bias.shape == [width]:
+            outside = bias.producer() is not None and bias.producer().graph is not product.graph
+            if outside or constant(bias) is not None:
+                return users[0], bias
     return product, None
 
 

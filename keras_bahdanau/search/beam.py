@@ -129,7 +129,7 @@ class BeamSearch(Search):
                 coverage = coverage + new
             totals = ops.expand_dims(beam.totals, -1) + log_probs
             ranks = self._score(totals, ops.expand_dims(lengths, -1), coverage, memory_mask)
-            best = self._choose(ranks, ids, alive)  # into (K * W,)
+            ranks, best = self._choose(ranks, ids, alive)  # best: into (K * W,)
 
             parent = best // ids.shape[-1]
             origin = row * size + parent  # into (B * K,)
@@ -148,7 +148,7 @@ class BeamSearch(Search):
             tokens, lengths = pick(ids), inherit(lengths)
             ended = ops.logical_or(ops.equal(tokens, EOS), lengths >= limits)
             finished = ops.logical_or(inherit(beam.finished), ended)
-            totals, ranks = self._retire(pick(totals), pick(ranks), finished, limits)
+            totals, ranks = self._retire(pick(totals), ranks, finished, limits)
             so_far = beam.tokens
             if self.no_repeat_ngram:
                 so_far = with_column(follow(so_far), t, ops.reshape(tokens, (-1,)))
@@ -165,8 +165,8 @@ class BeamSearch(Search):
 
         def unfinished(t, tokens, state, beam, histories):
             # A hypothesis at -inf does not exist: nothing is to come of it.
-            over = ops.logical_or(beam.finished, ops.equal(beam.totals, NEVER))
-            return ops.logical_and(t < max_length, ops.logical_not(ops.all(over)))
+            live = ops.logical_and(ops.logical_not(beam.finished), beam.totals > NEVER)
+            return ops.logical_and(t < max_length, ops.any(live))
 
         # Only the first beam of a group exists at the start; the others would repeat it.
         existing = beams % (size // self.groups) == 0
@@ -226,10 +226,11 @@ class BeamSearch(Search):
         return log_probs, ops.where(finished, PAD, ids)
 
     def _choose(self, ranks, ids, alive):
-        """Places `(B, K)` of the next hypotheses in the candidates `(B, K * W)`."""
+        """Ranks `(B, K)` of the next hypotheses and their places in the candidates `(B, K * W)`."""
         batch, (_, size, width) = ops.shape(ranks)[0], ranks.shape
+        together = ops.reshape(ranks, (batch, size * width))
         if self.groups == 1:
-            return best_first(ops.reshape(ranks, (batch, size * width)), size)[1]
+            return best_first(together, size)
         members = size // self.groups
         # An ended hypothesis chooses no token: -1 is nobody's repetition.
         ids = ops.where(ops.expand_dims(alive, -1), ids, -1)
@@ -246,13 +247,18 @@ class BeamSearch(Search):
                 ops.reshape(ids[:, rows], (batch, members * width)), places, axis=1
             )
             chosen.append((places + group * members * width, tokens))
-        return ops.concatenate([places for places, _ in chosen], axis=1)
+        places = ops.concatenate([places for places, _ in chosen], axis=1)
+        return ops.take_along_axis(together, places, axis=1), places
 
     def _retire(self, totals, scores, finished, limits):
         """Ends the sentences that are done: their live hypotheses cease to exist."""
         # Each group may hold the same hypothesis once: among so many, `n_best` differ.
         wanted = min((self.n_best or self.size) * self.groups, self.size)
-        kept = ops.top_k(ops.where(finished, scores, NEVER), wanted)[0][:, -1]
+        kept = ops.where(finished, scores, NEVER)
+        if wanted == self.size:
+            kept = ops.min(kept, axis=1)
+        else:
+            kept = ops.top_k(kept, wanted)[0][:, -1]
         done = kept > NEVER  # the worst of those wanted exists
         if not self.early_stopping:
             reachable = ops.where(finished, NEVER, totals / self._length_penalty(limits))
