@@ -134,6 +134,29 @@ def test_steps_say_what_a_greedy_search_says(artifact, model, tokenizer):
         np.testing.assert_array_equal(tokens[1:], ours.tokens[0, 0])
 
 
+def test_steps_in_fixed_buffers_are_the_same(artifact):
+    manifest = read_manifest(artifact[0])
+    free = Stepper(manifest, "CPUExecutionProvider", None)
+    fixed = Stepper(manifest, "CPUExecutionProvider", 1, fixed=True)
+    sources = [[[5, 6, 7, 3], [8, 9, 3, 0]], [[9, 9, 3, 0], [5, 8, 7, 3]], [[4, 3], [3, 0]]]
+    for source in (np.array(ids, "int32") for ids in (*sources, sources[0])):
+        ours, theirs = free.start(source), fixed.start(source)
+        for tokens in ([BOS, BOS], [5, 6], [7, 3], [8, 9]):
+            tokens = np.array(tokens, "int32")
+            *results, state = free.step(tokens, *ours)
+            *same, other = fixed.step(tokens, *theirs)
+            for a, b in zip(results, same, strict=True):
+                np.testing.assert_allclose(a, b, atol=1e-6)
+            ours, theirs = (state, ours[1]), (other, theirs[1])
+
+
+def test_fixed_buffers_refuse_a_state_that_is_not_theirs(artifact):
+    fixed = Stepper(read_manifest(artifact[0]), "CPUExecutionProvider", None, fixed=True)
+    state, memory = fixed.start(np.array([[5, 3]], "int32"))
+    with pytest.raises(ValueError, match="state, memory: expected those of the last start"):
+        fixed.step(np.array([BOS], "int32"), dict(state), memory)
+
+
 def test_a_translation_streams(artifact, model, tokenizer):
     translator = Translator(artifact[0])
     for text in TEXTS:

@@ -341,6 +341,28 @@ def test_unavailable_provider(artifact, providers):
         Translator(artifact, providers=providers)
 
 
+def test_what_stays_on_the_cpu_is_said(artifact, caplog):
+    """AzureExecutionProvider comes with every onnxruntime and computes none of these operators."""
+    providers = ["AzureExecutionProvider", "CPUExecutionProvider"]
+    with caplog.at_level("WARNING"):
+        Translator(artifact, providers=providers)
+    assert "operators of model.onnx run on the CPU and not on AzureExecutionProvider" in caplog.text
+    caplog.clear()
+    with caplog.at_level("WARNING"):
+        Translator(artifact, providers="CPUExecutionProvider")
+    assert not caplog.records
+
+
+def test_alignments_are_left_where_they_are_unless_asked_for(translator):
+    texts = ["a b c", "b", "c a"]
+    with_weights = translator.translate(texts, n_best=2)
+    without = translator.translate([*texts, " "], n_best=2, alignments=False)
+    for ours, theirs in zip(with_weights, without, strict=False):
+        assert [t.text for t in ours] == [t.text for t in theirs]
+        assert [t.score for t in ours] == [t.score for t in theirs]
+    assert all(t.alignment is None for hypotheses in without for t in hypotheses)
+
+
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True])
 def test_bad_threads(artifact, threads):
     with pytest.raises(ValueError, match="threads: expected"):

@@ -357,6 +357,7 @@ def _translate_with_bar(
             batch_size=batch_size,
             truncate=truncate,
             progress=lambda done: progress.update(task, completed=done),
+            alignments=False,
         )
 
 

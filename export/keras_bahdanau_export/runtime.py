@@ -18,7 +18,7 @@ from keras_bahdanau_export.artifact import read_manifest
 from keras_bahdanau_export.contents import check_contents
 from keras_bahdanau_export.errors import CorruptArtifactError, UnsupportedArtifactError
 from keras_bahdanau_export.pieces import read_tokenizers, source_pieces, target_pieces
-from keras_bahdanau_export.session import Providers, check_graph, open_session
+from keras_bahdanau_export.session import Providers, check_graph, open_session, run
 from keras_bahdanau_export.signature import (
     EOS_ID,
     EOS_TOKEN,
@@ -45,14 +45,14 @@ class Translation:
             finished. A character spread over several tokens stands at the last of them.
         source_tokens: list of str. The same for the source.
         alignment: float32 array of shape `(len(tokens), len(source_tokens))`, the attention
-            weights.
+            weights; `None` where they were not asked for.
     """
 
     text: str
     score: float
     tokens: list[str]
     source_tokens: list[str]
-    alignment: NDArray[np.float32] = field(repr=False)
+    alignment: NDArray[np.float32] | None = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,11 @@ class Translator:
     Args:
         path: Folder of the artifact. Every file in it is checked against its hash first.
         providers: `"auto"` takes CUDA where onnxruntime has it and the CPU otherwise, and logs
-            which. A name, or a list of names or `(name, options)` pairs, is taken exactly.
-        threads: int, the threads of one operator. `None` leaves it to onnxruntime: one for each
-            physical core.
+            which. A name, or a list of names or `(name, options)` pairs, is taken exactly. What
+            runs on the CPU although another provider was asked for is logged, too.
+        threads: int, the threads of one operator. `None` leaves it to onnxruntime, one for each
+            physical core, which was the fastest wherever it was measured. A server that runs
+            several translators or requests at once gives each of them fewer.
 
     Raises:
         ValueError: `path` is not a folder, a provider is not available, or `threads` is not
@@ -142,6 +144,7 @@ class Translator:
         n_best: int = 1,
         truncate: bool = False,
         progress: Callable[[int], object] | None = None,
+        alignments: bool = True,
     ) -> list[Translation] | list[list[Translation]]:
         """Translates texts, in batches of similar length, and returns them in the order given.
 
@@ -156,6 +159,8 @@ class Translator:
             truncate: bool. Whether to cut a text longer than the artifact's limit, with the number
                 of such texts in the log, instead of raising.
             progress: Called after each batch with the number of texts done so far.
+            alignments: bool. Whether to fetch the attention weights, by far the largest output,
+                from where they were computed.
 
         Returns:
             A list of `Translation`; with `n_best` above 1, a list of such lists. A blank text has
@@ -168,7 +173,7 @@ class Translator:
         _check_positive("batch_size", batch_size)
         _check_positive("n_best", n_best)
         sources, total = self._encode(texts, truncate)
-        empty = Translation("", 0.0, [], [], np.zeros((0, 0), np.float32))
+        empty = Translation("", 0.0, [], [], np.zeros((0, 0), np.float32) if alignments else None)
         results: list[list[Translation]] = [[empty] for _ in range(total)]
         done = total - len(sources)
         if progress is not None and done:
@@ -180,7 +185,9 @@ class Translator:
             rows = np.full((len(batch), len(batch[0].ids)), PAD_ID, np.int32)
             for row, source in zip(rows, batch, strict=True):
                 row[: len(source.ids)] = source.ids
-            outputs = self._run(rows)
+            found = self._run(rows)
+            wanted = [name for name in found if alignments or name != "alignments"]
+            outputs = {name: found[name].numpy() for name in wanted}
             beam = outputs["tokens"].shape[1]
             if n_best > beam:
                 raise ValueError(
@@ -248,7 +255,8 @@ class Translator:
             if wrong.any():
                 row = int(np.argwhere(wrong)[0, 0])
                 raise ValueError(f"source: expected {expected}. Received: row {row}, {array[row]}")
-        return self._run(array.astype(np.int32), noise)
+        outputs = self._run(array.astype(np.int32), noise)
+        return {name: value.numpy() for name, value in outputs.items()}
 
     def stream(self, text: str, max_length: int = 100) -> Iterator[str]:
         """Translates one text greedily and yields the translation while it is made.
@@ -298,17 +306,14 @@ class Translator:
                 self._stepper = Stepper(self.manifest, self._providers, self._threads)
             return self._stepper
 
-    def _run(
-        self, source: NDArray[np.int32], noise: ArrayLike | None = None
-    ) -> dict[str, NDArray[Any]]:
-        names = [tensor.name for tensor in TRANSLATE.outputs]
+    def _run(self, source: NDArray[np.int32], noise: ArrayLike | None = None) -> dict[str, Any]:
+        """The outputs, left where they were computed."""
         feeds: dict[str, NDArray[Any]] = {TRANSLATE.inputs[0].name: source}
         if self._draws:
             feeds[NOISE.name] = self._checked_noise(noise, len(source))
         elif noise is not None:
             raise ValueError("noise: expected None, as this artifact draws nothing.")
-        outputs = self._session.run(names, feeds)
-        return dict(zip(names, outputs, strict=True))
+        return run(self._session, feeds, [tensor.name for tensor in TRANSLATE.outputs])
 
     def _checked_noise(self, noise: ArrayLike | None, rows: int) -> NDArray[np.float32]:
         search = self.manifest.search
@@ -371,13 +376,15 @@ class Translator:
         pieces = target_pieces(self._text_tokenizers()[1], words)
         if len(words) < len(ids):
             pieces.append(EOS_TOKEN)
-        alignment = outputs["alignments"][place, k, : len(pieces), : len(source.ids)]
+        alignment = outputs.get("alignments")
+        if alignment is not None:  # copied, as a view would keep the whole batch in memory
+            alignment = alignment[place, k, : len(pieces), : len(source.ids)].copy()
         return Translation(
             text="".join(pieces[: len(words)]),
             score=float(outputs["scores"][place, k]),
             tokens=pieces,
             source_tokens=list(source.pieces),
-            alignment=alignment.copy(),  # a view would keep the whole batch in memory
+            alignment=alignment,
         )
 
     def _text_tokenizers(self) -> tuple[Any, Any]:
