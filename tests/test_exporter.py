@@ -23,7 +23,14 @@ from keras_bahdanau import (
     Tokenizer,
 )
 from keras_bahdanau.ids import BOS, PAD, UNK
-from keras_bahdanau_export import ParityError, Translator, UnsupportedArtifactError, export
+from keras_bahdanau_export import (
+    CorruptArtifactError,
+    ParityError,
+    Translator,
+    UnsupportedArtifactError,
+    export,
+    graph,
+)
 from keras_bahdanau_export.artifact import read_manifest
 from keras_bahdanau_export.errors import ArtifactError, UnsupportedModelError
 from keras_bahdanau_export.parity import Parity, compare, random_sources, verify
@@ -271,6 +278,25 @@ def test_greedy_and_the_fixed_context_export_too(tmp_path):
     model.build()
     parity = model.export(tmp_path / "artifact", search=GreedySearch(), max_length=6)
     assert parity.equal == parity.sentences
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_weights_too_large_for_a_file_stand_beside_it(model, tmp_path, monkeypatch, precision):
+    monkeypatch.setattr(graph, "LARGEST_FILE", 2000)  # bytes, not 2 GB
+    path = tmp_path / "a"
+    search = BeamSearch(2)
+    parity = export(model, path, search=search, max_length=4, stepwise=True, precision=precision)
+    assert parity.equal == parity.sentences
+    files = {"encoder.onnx", "model.onnx", "step.onnx"}
+    assert set(read_manifest(path).files) == files | {f"{name}.data" for name in files}
+    weights = 4 * model.count_params()
+    whole = sum(file.stat().st_size for file in path.glob("model.onnx*"))
+    nodes = (path / "model.onnx").stat().st_size
+    assert nodes > 1000 and whole - nodes > 0.9 * weights / (1 if precision == "float32" else 4)
+    (path / "model.onnx.data").write_bytes(b"\0" * (whole - nodes))
+    with pytest.raises(CorruptArtifactError, match=r"model\.onnx\.data"):
+        Translator(path)
 
 
 @pytest.mark.once

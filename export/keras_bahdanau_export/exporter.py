@@ -185,11 +185,14 @@ def _shrink(folder, precision):
     """Writes every graph in smaller numbers; returns the share of bytes that is left."""
     from keras_bahdanau_export.precision import reduce_precision
 
-    graphs = sorted(folder.glob("*.onnx"))
-    before = sum(path.stat().st_size for path in graphs)
-    for path in graphs:
+    before = _size(folder)
+    for path in sorted(folder.glob("*.onnx")):
         reduce_precision(path, precision)
-    return sum(path.stat().st_size for path in graphs) / before
+    return _size(folder) / before
+
+
+def _size(folder):
+    return sum(path.stat().st_size for path in folder.glob("*.onnx*"))
 
 
 def write_graphs(model, folder, formats, search, max_length, stepwise):
@@ -220,7 +223,7 @@ def write_graphs(model, folder, formats, search, max_length, stepwise):
     if "onnx" not in formats:
         return {}
     for name, file in files.items():
-        write_onnx(*made[name], folder / file)
+        write_onnx(*made[name], folder / file, model.variables)
     return {file: made[name][1].to_json() for name, file in files.items()}
 
 

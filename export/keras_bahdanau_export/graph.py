@@ -1,6 +1,23 @@
 """Reads and changes graphs of onnx-ir: what the passes and the precisions have in common."""
 
+from pathlib import Path
+
 import onnx_ir as ir
+
+LARGEST_FILE = 2**31 - 2**24  # bytes of weights; protobuf reads nothing of 2 GiB
+
+
+def save(model, path):
+    """Writes an `onnx_ir.Model`, its weights into a second file where one would be too large.
+
+    Returns:
+        Whether there is a second file.
+    """
+    weights = [g.initializers.values() for g in (model.graph, *model.graph.subgraphs())]
+    size = sum(value.const_value.nbytes for values in weights for value in values)
+    external = f"{Path(path).name}.data" if size > LARGEST_FILE else None
+    ir.save(model, path, external_data=external)
+    return external is not None
 
 
 def innermost_first(graph):

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 
+import keras
 import numpy as np
 
 from keras_bahdanau_export.errors import UnsupportedModelError, require
@@ -10,15 +11,20 @@ from keras_bahdanau_export.recurrent import HANDLERS, recurrent_operators
 
 # Kernels registered for older operator sets are found on CUDA, too; tf2onnx knows none above 18.
 OPSET = 18
+_GIVEN = "given_weight_"
 
 
-def write_onnx(function, signature, path):
+def write_onnx(function, signature, path, variables=()):
     """Writes an ONNX graph with native recurrent operators and lean loops.
+
+    Weights beyond 2 GB, which no ONNX file holds, stand beside it in a file of the same name and
+    `.data`.
 
     Args:
         function: A `tf.function` with an input signature; see `functions`.
         signature: Its `Signature`.
         path: The file to write.
+        variables: The Keras variables of its model.
 
     Raises:
         MissingDependencyError: If tf2onnx, onnx or onnx-ir is not installed.
@@ -26,21 +32,60 @@ def write_onnx(function, signature, path):
     """
     onnx = require("onnx", extra="export")
     onnx_ir = require("onnx_ir", extra="export")
-    from keras_bahdanau_export.passes import optimize  # which needs onnx_ir
+    from keras_bahdanau_export import graph as graphs  # which need onnx_ir
+    from keras_bahdanau_export.passes import optimize
 
+    given = _too_large(variables, graphs.LARGEST_FILE)
     with recurrent_operators():
-        graph = convert(function)
-    model = onnx_ir.serde.deserialize_model(graph)
+        model = convert(_with_weights_given(function, given) if given else function)
+    model = onnx_ir.serde.deserialize_model(model)
+    for value in [value for value in model.graph.inputs if value.name.startswith(_GIVEN)]:
+        numbers = np.asarray(given[int(value.name.removeprefix(_GIVEN).split(":")[0])])
+        value.const_value = onnx_ir.tensor(numbers, name=value.name)
+        model.graph.inputs.remove(value)
+        model.graph.register_initializer(value)
     optimize(model)
-    graph = onnx_ir.serde.serialize_model(model)
-    _name_tensors(graph.graph, signature)
+    for tensors, values in (
+        (signature.inputs, model.graph.inputs),
+        (signature.outputs, model.graph.outputs),
+    ):
+        by_name = {value.name.split(":")[0]: value for value in values}
+        values[:] = [by_name[tensor.name] for tensor in tensors]
+        for tensor, value in zip(tensors, values, strict=True):
+            value.name, value.shape = tensor.name, onnx_ir.Shape(tensor.axes)
+    graphs.save(model, path)
     try:
-        onnx.checker.check_model(graph)
+        onnx.checker.check_model(str(path))
     except onnx.checker.ValidationError as error:
         raise UnsupportedModelError(
             f"The model uses what ONNX has no operator for: {error}"
         ) from error
-    onnx.save(graph, str(path))
+
+
+def _too_large(variables, limit):
+    """The largest variables, as many as it takes for the others to be far below the limit."""
+    sizes = {id(v): int(np.prod(v.shape)) * np.dtype(v.dtype).itemsize for v in variables}
+    total, found = sum(sizes.values()), []
+    if total > limit:
+        for variable in sorted(variables, key=lambda v: sizes[id(v)], reverse=True):
+            if total > limit / 2:
+                found.append(variable)
+                total -= sizes[id(variable)]
+    return found
+
+
+def _with_weights_given(function, variables):
+    """The function with weights as inputs: TensorFlow's graphs hold no more than 2 GB either."""
+    import tensorflow as tf
+
+    specs = [tf.TensorSpec(v.shape, v.dtype, f"{_GIVEN}{i}") for i, v in enumerate(variables)]
+    count = len(function.input_signature)
+
+    def fed(*inputs):
+        with keras.StatelessScope(list(zip(variables, inputs[count:], strict=True))):
+            return function.python_function(*inputs[:count])
+
+    return tf.function(fed, input_signature=[*function.input_signature, *specs], autograph=False)
 
 
 def convert(function):
@@ -61,38 +106,6 @@ def convert(function):
             custom_op_handlers=HANDLERS,
         )
     return graph
-
-
-def _name_tensors(graph, signature):
-    """Gives inputs, outputs and their axes the names of the signature."""
-    renamed = {}
-    for tensors, values in ((signature.inputs, graph.input), (signature.outputs, graph.output)):
-        by_name = {value.name.split(":")[0]: value for value in values}
-        for tensor in tensors:
-            value = by_name[tensor.name]
-            renamed[value.name] = value.name = tensor.name
-            del value.type.tensor_type.shape.dim[:]
-            for axis in tensor.axes:
-                dim = value.type.tensor_type.shape.dim.add()
-                if isinstance(axis, int):
-                    dim.dim_value = axis
-                else:
-                    dim.dim_param = axis
-        order = [by_name[tensor.name] for tensor in tensors]
-        copies = [type(value).FromString(value.SerializeToString()) for value in order]
-        del values[:]
-        values.extend(copies)
-    _rename(graph, renamed)
-
-
-def _rename(graph, names):
-    for node in graph.node:
-        for values in (node.input, node.output):
-            for i, name in enumerate(values):
-                values[i] = names.get(name, name)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _rename(attribute.g, names)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from keras_bahdanau.data import pad
 from keras_bahdanau.evaluation import corpus_scores
 from keras_bahdanau_export.errors import PrecisionError
-from keras_bahdanau_export.graph import constant, put, register, take_place
+from keras_bahdanau_export.graph import constant, put, register, save, take_place
 from keras_bahdanau_export.signature import PRECISIONS
 
 logger = logging.getLogger("keras_bahdanau_export")
@@ -149,12 +149,18 @@ def reduce_precision(path, precision):
     common.NameFixPass()(model)  # names that new values got may stand in another loop, too
     products = [node for graph in (model.graph, *model.graph.subgraphs()) for node in graph]
     small = [n.name for n in products if n.op_type == "MatMul" and _weights(n.inputs[1]) is None]
-    with tempfile.TemporaryDirectory(dir=Path(path).parent) as scratch:
-        written = Path(scratch) / "reduced.onnx"
-        ir.save(model, written)
+    path = Path(path)
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        written = Path(scratch) / path.name
+        external = save(model, written)
         if precision == "int8":
-            _quantize_products(written, small)
-        written.replace(path)
+            smaller = Path(scratch) / "int8" / path.name
+            smaller.parent.mkdir()
+            _quantize_products(written, smaller, small, external)
+            written = smaller
+        path.with_name(f"{path.name}.data").unlink(missing_ok=True)
+        for file in written.parent.glob(f"{path.name}*"):
+            file.replace(path.with_name(file.name))
 
 
 def _weights(value):
@@ -240,18 +246,19 @@ def _shrink_product(graph, product, precision):
     _replace(graph, product, put(graph, product, "Cast", found, to=ir.DataType.FLOAT))
 
 
-def _quantize_products(path, left_out):
+def _quantize_products(path, smaller, left_out, external):
     root = logging.getLogger()
     level = root.level
     root.setLevel(logging.ERROR)  # onnxruntime recommends, at every call, what is done before here
     try:
         quantize_dynamic(
             path,
-            path,
+            smaller,
             op_types_to_quantize=["MatMul"],
             weight_type=QuantType.QInt8,
             per_channel=True,
             nodes_to_exclude=left_out,
+            use_external_data_format=external,
             extra_options={"EnableSubgraph": True},
         )
     finally:
