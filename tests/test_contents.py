@@ -48,6 +48,13 @@ def test_an_operator_of_another_domain_is_refused_wherever_it_stands(tmp_path):
         check(model("own.Run"), tmp_path / "model.onnx")
 
 
+@pytest.mark.parametrize("operator", ["ImageDecoder", "StringNormalizer", "NoSuchOperator"])
+def test_an_operator_that_is_not_on_the_list_is_refused(tmp_path, operator):
+    onnx.save(model(operator), tmp_path / "model.onnx")
+    with pytest.raises(UnsupportedArtifactError, match=f"Received: '{operator}' of 'ai.onnx'"):
+        check_contents(tmp_path / "model.onnx", [])
+
+
 def test_functions_are_refused(tmp_path):
     made = model()
     made.functions.add(name="hidden", domain="own")

@@ -1,15 +1,19 @@
 """Export on the backend under test; the artifact must say what the model says."""
 
+import hashlib
 import importlib
 import json
+import os
 import resource
 import runpy
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import keras
 import numpy as np
+import onnx
 import pytest
 
 from keras_bahdanau import (
@@ -278,6 +282,85 @@ def test_greedy_and_the_fixed_context_export_too(tmp_path):
     model.build()
     parity = model.export(tmp_path / "artifact", search=GreedySearch(), max_length=6)
     assert parity.equal == parity.sentences
+
+
+def test_numbers_that_onnxruntime_does_not_compute_in_are_refused(tmp_path):
+    x = keras.Input((4,), name="x")
+    model = keras.Model(x, keras.layers.Dense(2, dtype="mixed_bfloat16")(x))
+    with pytest.raises(ValueError, match=r"dtype policies .*Received: .*'mixed_bfloat16'"):
+        export(model, tmp_path / "a")
+    assert not list(tmp_path.iterdir())
+
+
+def test_half_precision_agrees_to_three_digits(tmp_path):
+    keras.utils.set_random_seed(0)
+    x = keras.Input((None, 4), name="x")
+    layer = keras.layers.GRU(5, dtype="mixed_float16", return_sequences=True, name="y")
+    parity = export(keras.Model(x, layer(x)), tmp_path / "a")
+    assert 1e-6 < parity.difference < 5e-3
+
+
+def test_candidates_that_int32_cannot_count_are_refused(model, tmp_path):
+    with pytest.raises(ValueError, match=r"`search` and `max_length`: .*Received: 3 hypotheses"):
+        export(model, tmp_path / "a", search=BeamSearch(3), max_length=2**30)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.once
+def test_every_backend_gives_the_same_graph(artifact, model, tmp_path):
+    """Of one set of weights, whatever the names and the order in the file."""
+    model.save(tmp_path / "model.keras")
+    code = """
+import sys, keras
+from keras_bahdanau import BeamSearch
+from keras_bahdanau_export import export
+folder = sys.argv[1]
+model = keras.saving.load_model(f"{folder}/model.keras", compile=False)
+search = BeamSearch(3, length_penalty=0.6)
+export(model, f"{folder}/{keras.config.backend()}", search=search, max_length=9)
+"""
+    runs = {
+        backend: subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)],
+            env={**os.environ, "KERAS_BACKEND": backend},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for backend in ("jax", "torch")
+    }
+    ours = structure(onnx.load(artifact[0] / "model.onnx").graph, {})
+    errors = {backend: run.communicate()[1] for backend, run in runs.items()}
+    for backend, run in runs.items():
+        assert run.returncode == 0, errors[backend]
+        assert structure(onnx.load(tmp_path / backend / "model.onnx").graph, {}) == ours
+
+
+def structure(graph, around):
+    """A digest of each output of a graph: of how it is computed, not of any name."""
+    known = {"": "", **around}
+    known |= {value.name: digest("input", i) for i, value in enumerate(graph.input)}
+    known |= {
+        weight.name: digest(weight.data_type, *weight.dims, onnx.numpy_helper.to_array(weight))
+        for weight in graph.initializer
+    }
+    for node in graph.node:  # which stand in the order of computation
+        attributes = sorted((a.name, str(attribute_of(a, known))) for a in node.attribute)
+        made = digest(node.op_type, attributes, [known[name] for name in node.input])
+        known |= {name: digest(made, i) for i, name in enumerate(node.output)}
+    return [known[value.name] for value in graph.output]
+
+
+def attribute_of(attribute, known):
+    if attribute.HasField("g"):
+        return structure(attribute.g, known)
+    if attribute.HasField("t"):
+        return digest(attribute.t.data_type, onnx.numpy_helper.to_array(attribute.t))
+    return onnx.helper.get_attribute_value(attribute)
+
+
+def digest(*parts):
+    parts = [part.tobytes() if isinstance(part, np.ndarray) else part for part in parts]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 @pytest.mark.once

@@ -341,6 +341,13 @@ def test_unavailable_provider(artifact, providers):
         Translator(artifact, providers=providers)
 
 
+def test_more_rows_than_the_search_can_count(translator):
+    most = (2**31 - 1) // VOCABULARY["target"]  # of one hypothesis each
+    rows = np.broadcast_to(np.array([[3]], "int32"), (most + 1, 1))  # which takes no memory
+    with pytest.raises(ValueError, match=f"source: expected at most {most} rows at once"):
+        translator.translate_ids(rows)
+
+
 def test_what_stays_on_the_cpu_is_said(artifact, caplog):
     """AzureExecutionProvider comes with every onnxruntime and computes none of these operators."""
     providers = ["AzureExecutionProvider", "CPUExecutionProvider"]

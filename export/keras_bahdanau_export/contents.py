@@ -1,7 +1,7 @@
 """What an ONNX file asks of onnxruntime, known before onnxruntime opens it.
 
 A graph may name operators of other domains, which load native libraries, and tensors in other
-files. An artifact needs neither from outside: its operators are those of the ONNX standard, and its
+files. An artifact needs neither: its operators are those of a list of the ONNX standard's, and its
 files are listed, with their hashes, in the manifest.
 """
 
@@ -16,6 +16,26 @@ from keras_bahdanau_export.errors import CorruptArtifactError, UnsupportedArtifa
 
 _PACKAGE = "keras_bahdanau_contents"
 _STANDARD = ("", "ai.onnx")
+# Arithmetic on tensors and control flow: all that a layer may need, and nothing that reads a file,
+# an image or a text. Another operator of ONNX is added here when a model wants it.
+_OPERATORS = frozenset(
+    """
+    Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization
+    BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Celu Clip Compress Concat
+    Constant ConstantOfShape Conv ConvInteger ConvTranspose Cos Cosh CumSum DequantizeLinear Div
+    Dropout DynamicQuantizeLinear Einsum Elu Equal Erf Exp Expand EyeLike Flatten Floor GRU
+    Gather GatherElements GatherND Gemm GlobalAveragePool GlobalLpPool GlobalMaxPool Greater
+    GreaterOrEqual HardSigmoid HardSwish Hardmax Identity If InstanceNormalization IsInf IsNaN
+    LSTM LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax Loop LpNormalization
+    LpPool MatMul MatMulInteger Max MaxPool Mean MeanVarianceNormalization Min Mish Mod Mul Neg
+    NonZero Not OneHot Or PRelu Pad Pow QLinearConv QLinearMatMul QuantizeLinear RNN
+    RandomNormal RandomNormalLike RandomUniform RandomUniformLike Range Reciprocal ReduceL1
+    ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
+    ReduceSumSquare Relu Reshape ReverseSequence Round Scan ScatterElements ScatterND Selu Shape
+    Shrink Sigmoid Sign Sin Sinh Size Slice Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum
+    Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze Where Xor
+    """.split()
+)
 # The few fields of ONNX's messages that are read here: (number, name, type, repeated).
 _MESSAGES = {
     "Entry": [(1, "key", "string", False), (2, "value", "string", False)],
@@ -37,7 +57,7 @@ _MESSAGES = {
 
 
 def check_contents(path: Path, listed: Collection[str]) -> None:
-    """Refuses a graph with operators that are not ONNX's own, or with tensors in unlisted files.
+    """Refuses a graph with operators that are not on the list, or with tensors in unlisted files.
 
     Args:
         path: `Path` of an ONNX file.
@@ -45,7 +65,7 @@ def check_contents(path: Path, listed: Collection[str]) -> None:
 
     Raises:
         CorruptArtifactError: It is no ONNX file, or names data outside the artifact.
-        UnsupportedArtifactError: It has operators of another domain, or functions of its own.
+        UnsupportedArtifactError: It has functions, or operators that are not on the list.
     """
     model = _model_class()()
     try:
@@ -54,15 +74,15 @@ def check_contents(path: Path, listed: Collection[str]) -> None:
         raise CorruptArtifactError(f"{path}: expected an ONNX file. Received: {error}") from error
     if model.functions:
         raise UnsupportedArtifactError(
-            f"{path}: expected operators of the ONNX standard only. "
+            f"{path}: expected tensor operators of the ONNX standard only. "
             f"Received: the function {model.functions[0].name!r}"
         )
     for graph in _graphs(model.graph):
         for node in graph.node:
-            if node.domain not in _STANDARD:
+            if node.domain not in _STANDARD or node.op_type not in _OPERATORS:
                 raise UnsupportedArtifactError(
-                    f"{path}: expected operators of the ONNX standard only. "
-                    f"Received: {node.op_type!r} of {node.domain!r}"
+                    f"{path}: expected tensor operators of the ONNX standard only. "
+                    f"Received: {node.op_type!r} of {node.domain or 'ai.onnx'!r}"
                 )
         constants = [attribute.t for node in graph.node for attribute in node.attribute]
         for tensor in (*graph.initializer, *constants):

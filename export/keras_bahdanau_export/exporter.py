@@ -30,6 +30,7 @@ from keras_bahdanau_export.signature import (
 logger = logging.getLogger("keras_bahdanau_export")
 
 FORMATS = ("onnx", "tf_saved_model")
+_POLICIES = ("float32", "float64", "float16", "mixed_float16")
 _PACKAGES = ("keras-bahdanau", "keras", "tensorflow", "tf2onnx", "onnx", "onnx-ir", "onnxruntime")
 
 
@@ -80,7 +81,8 @@ def export(
         The `Parity` that was reached, or `None` if no ONNX graph was asked for.
 
     Raises:
-        ValueError: If an argument is wrong, the model is not built, or `path` exists.
+        ValueError: If an argument is wrong, the model is not built or computes in numbers that
+            onnxruntime does not, or `path` exists.
         ParityError: If the graph and the model disagree.
         PrecisionError: If the precision costs more than `max_bleu_loss`.
         MissingDependencyError: If a package of the extra `export` is missing.
@@ -127,8 +129,23 @@ def export(
                 f"Argument `tokenizer` must have at most the model's {known} {side} ids. "
                 f"Received: {getattr(tokenizer, f'{side}_vocabulary_size')}"
             )
+    policies = _policies(model)
+    if not policies <= set(_POLICIES):
+        raise ValueError(
+            f"Argument `model` must compute by the dtype policies {_POLICIES}, for which there are "
+            f"operators. Received: {sorted(policies)}. Make it anew with dtype='float32' and give "
+            "it the weights: new.set_weights(model.get_weights())."
+        )
     if generates and search is None:
         search = BeamSearch()
+    if generates:
+        beam = getattr(search, "size", None) or getattr(search, "n", 1)
+        if beam * max(model.target_vocabulary_size, max_length) > 2**31 - 1:
+            raise ValueError(
+                "Arguments `search` and `max_length`: candidates and steps are counted in int32. "
+                f"Received: {beam} hypotheses of up to {max_length} tokens out of "
+                f"{model.target_vocabulary_size}"
+            )
 
     with publish(path, overwrite=overwrite) as folder:
         signatures = _write_graphs(
@@ -160,7 +177,10 @@ def export(
             parity = compare(model, translator, sources, search, max_length)
         else:
             parity = compare_calls(model, folder / MODEL_FILE)
-        parity.enforce()
+        if generates or policies <= {"float32", "float64"}:
+            parity.enforce()
+        else:
+            parity.enforce(5e-3)  # half precision knows three digits
         logger.info("%s", parity)
         contents["parity"] = parity.to_json()
         if precision != "float32":
@@ -265,17 +285,29 @@ def _write_graphs(model, folder, formats, search, max_length, stepwise, imports)
 
 def _modules_of_parts(model):
     """The modules, other than Keras's and ours, that a process has to import to load the model."""
-    found, left = set(), [keras.saving.serialize_keras_object(model)]
+    known = ("keras", "keras_bahdanau", "builtins", "__main__")
+    named = {part.get("module") for part in _parts(model)}
+    named = (module for module in named if isinstance(module, str))
+    return sorted(module for module in named if module.split(".")[0] not in known)
+
+
+def _policies(model):
+    """The names of the dtype policies that the model's layers compute by."""
+    parts = [part for part in _parts(model) if "DTypePolicy" in str(part.get("class_name"))]
+    configs = [part.get("config", {}) for part in parts]
+    return {str(config.get("name") or config.get("mode")) for config in configs}
+
+
+def _parts(model):
+    """Every dict in the model's serialized form."""
+    left = [keras.saving.serialize_keras_object(model)]
     while left:
         part = left.pop()
         if isinstance(part, dict):
-            found.add(part.get("module"))
+            yield part
             left.extend(part.values())
         elif isinstance(part, (list, tuple)):
             left.extend(part)
-    known = ("keras", "keras_bahdanau", "builtins", "__main__")
-    named = (module for module in found if isinstance(module, str))
-    return sorted(module for module in named if module.split(".")[0] not in known)
 
 
 def _versions():

@@ -6,7 +6,8 @@ import logging
 import keras
 import numpy as np
 
-from keras_bahdanau_export.errors import UnsupportedModelError, require
+from keras_bahdanau_export.contents import check_contents
+from keras_bahdanau_export.errors import UnsupportedArtifactError, UnsupportedModelError, require
 from keras_bahdanau_export.recurrent import HANDLERS, recurrent_operators
 
 # Kernels registered for older operator sets are found on CUDA, too; tf2onnx knows none above 18.
@@ -37,7 +38,7 @@ def write_onnx(function, signature, path, variables=()):
 
     given = _too_large(variables, graphs.LARGEST_FILE)
     with recurrent_operators():
-        model = convert(_with_weights_given(function, given) if given else function)
+        model = convert(_with_weights_given(function, given))
     model = onnx_ir.serde.deserialize_model(model)
     for value in [value for value in model.graph.inputs if value.name.startswith(_GIVEN)]:
         numbers = np.asarray(given[int(value.name.removeprefix(_GIVEN).split(":")[0])])
@@ -56,7 +57,8 @@ def write_onnx(function, signature, path, variables=()):
     graphs.save(model, path)
     try:
         onnx.checker.check_model(str(path))
-    except onnx.checker.ValidationError as error:
+        check_contents(path, [f"{path.name}.data"])
+    except (onnx.checker.ValidationError, UnsupportedArtifactError) as error:
         raise UnsupportedModelError(
             f"The model uses what ONNX has no operator for: {error}"
         ) from error
@@ -75,7 +77,7 @@ def _too_large(variables, limit):
 
 
 def _with_weights_given(function, variables):
-    """The function with weights as inputs: TensorFlow's graphs hold no more than 2 GB either."""
+    """The function, not traced yet, with weights as inputs: TensorFlow's graphs end at 2 GB, too."""
     import tensorflow as tf
 
     specs = [tf.TensorSpec(v.shape, v.dtype, f"{_GIVEN}{i}") for i, v in enumerate(variables)]

@@ -81,7 +81,7 @@ class Translator:
             positive.
         CorruptArtifactError: The artifact is incomplete, damaged or tampered with.
         UnsupportedArtifactError: It is in a newer format, holds no `model.onnx`, or one with
-            operators that are not ONNX's own.
+            operators that are not on the list in `contents`.
         MissingDependencyError: onnxruntime is not installed, or tokenizers is not and the artifact
             needs it.
 
@@ -244,7 +244,15 @@ class Translator:
                 "source: expected a non-empty integer array of shape (batch, source_length). "
                 f"Received: dtype {array.dtype}, shape {array.shape}"
             )
-        size = self.manifest.vocabulary["source"]
+        search, vocabulary = self.manifest.search, self.manifest.vocabulary
+        beam = search.get("size") or search.get("n") or 1
+        # The search counts its candidates, and the steps of all hypotheses, in int32.
+        most = (2**31 - 1) // (beam * max(vocabulary.get("target", 1), search.get("max_length", 1)))
+        if len(array) > most:
+            raise ValueError(
+                f"source: expected at most {most} rows at once. Received: {len(array)}"
+            )
+        size = vocabulary["source"]
         limit = self.manifest.max_source_length or array.shape[1]
         for wrong, expected in (
             ((array < 0) | (array >= size), f"ids from 0 to {size - 1}"),
