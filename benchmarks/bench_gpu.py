@@ -1,4 +1,4 @@
-"""The exported search on a GPU against the CPU, in float32 and float16.
+"""The exported search on a GPU against the CPU, in float32 and float16, and single steps there.
 
 Needs `pip install onnxruntime-gpu` in place of onnxruntime, and a GPU; without one it says so and
 ends. The model and the search are those of `bench_export.py`.
@@ -27,23 +27,36 @@ def main():
 
     from keras_bahdanau import BeamSearch
     from keras_bahdanau_export import Translator, export
+    from keras_bahdanau_export.artifact import read_manifest
+    from keras_bahdanau_export.stepper import Stepper
 
     model = benchmark_model()
     print(f"beam {BEAM}, {STEPS} steps: ms of a search")
     with tempfile.TemporaryDirectory() as folder:
         for precision in ("float32", "float16"):
             path = Path(folder) / precision
-            export(model, path, search=BeamSearch(BEAM), max_length=STEPS, precision=precision)
+            export(model, path, search=BeamSearch(BEAM), max_length=STEPS, stepwise=True,
+                   precision=precision)  # fmt: skip
             for provider in ("CPUExecutionProvider", GPU):
                 translator = Translator(path, provider)
                 for batch in BATCHES:
-                    seconds = []
-                    for _ in range(CALLS + 1):
-                        began = time.perf_counter()
-                        translator.translate_ids(source(batch))
-                        seconds.append(time.perf_counter() - began)
-                    median = statistics.median(seconds[1:]) * 1e3
-                    print(f"{precision} {provider:22} batch {batch:3}: {median:8.1f}", flush=True)
+                    taken = _median(lambda: translator.translate_ids(source(batch)))
+                    print(f"{precision} {provider:22} batch {batch:3}: {taken:8.1f}", flush=True)
+            for fixed in (False, True):
+                stepper = Stepper(read_manifest(path), GPU, None, fixed=fixed)
+                taken = _median(lambda: list(stepper.greedy(source(1), STEPS)))
+                how = "CUDA graphs" if fixed else "launched one by one"
+                print(f"{precision} {STEPS} steps of one sentence, {how}: {taken:8.1f}", flush=True)
+
+
+def _median(call):
+    """Median milliseconds of a call."""
+    seconds = []
+    for _ in range(CALLS + 1):
+        began = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds[1:]) * 1e3
 
 
 if __name__ == "__main__":

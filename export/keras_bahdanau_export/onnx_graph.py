@@ -77,7 +77,7 @@ def _too_large(variables, limit):
 
 
 def _with_weights_given(function, variables):
-    """The function, not traced yet, with weights as inputs: TensorFlow's graphs end at 2 GB, too."""
+    """The function, not traced yet, with weights as inputs: TensorFlow's graphs hold no 2 GB."""
     import tensorflow as tf
 
     specs = [tf.TensorSpec(v.shape, v.dtype, f"{_GIVEN}{i}") for i, v in enumerate(variables)]
