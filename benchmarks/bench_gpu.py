@@ -40,21 +40,26 @@ def main():
             for provider in ("CPUExecutionProvider", GPU):
                 translator = Translator(path, provider)
                 for batch in BATCHES:
-                    taken = _median(lambda: translator.translate_ids(source(batch)))
+                    taken = _median(translator.translate_ids, source(batch))
                     print(f"{precision} {provider:22} batch {batch:3}: {taken:8.1f}", flush=True)
             for fixed in (False, True):
                 stepper = Stepper(read_manifest(path), GPU, None, fixed=fixed)
-                taken = _median(lambda: list(stepper.greedy(source(1), STEPS)))
+                taken = _median(_decode, stepper, source(1), STEPS)
                 how = "CUDA graphs" if fixed else "launched one by one"
                 print(f"{precision} {STEPS} steps of one sentence, {how}: {taken:8.1f}", flush=True)
 
 
-def _median(call):
+def _decode(stepper, source, steps):
+    for _ in stepper.greedy(source, steps):
+        pass
+
+
+def _median(call, *arguments):
     """Median milliseconds of a call."""
     seconds = []
     for _ in range(CALLS + 1):
         began = time.perf_counter()
-        call()
+        call(*arguments)
         seconds.append(time.perf_counter() - began)
     return statistics.median(seconds[1:]) * 1e3
 

@@ -537,11 +537,8 @@ def _filled(graph, loop, rows, initial):
     one = register(graph, "one_row", np.array([1]))
     zero = register(graph, "no_row", np.array([0]))
     end = register(graph, "last_row", np.array([_WHOLE]))
-    count = add("Shape", rows, end=1)
-    # Of no rows onnxruntime cannot tell the sizes.
-    sizes = add("Concat", count, add("Shape", initial, start=1), axis=0)
-    rows = add("Reshape", rows, sizes, allowzero=1)
-    rest = add("Slice", initial, count, end, zero, one)
+    rest = add("Slice", initial, add("Shape", rows, end=1), end, zero, one)
+    # If the loop never ran, the rows have no sizes; Concat passes over what is empty.
     return add("Concat", rows, rest, axis=0)
 
 
