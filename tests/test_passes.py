@@ -115,6 +115,20 @@ agraph (int64 steps, bool go, float[2] x, int64 first) => (float[5,2] all, float
 """
 
 
+READ_AFTERWARDS = [
+    ("new = Tanh(h)", "half = Tanh(h)"),
+    ("Unsqueeze(new", "Unsqueeze(half"),
+    ("place, row)", "place, row)\n      new = ReduceMax<keepdims = 0>(after, zeros)"),
+]
+ELEMENT = [
+    ("x, start", "x, starts"),
+    ("int64 t", "int64[2] t"),
+    ("int64 next", "int64[2] next"),
+    ("Reshape(t, pair)", "Reshape(t, both_sides)"),
+    ("row = Unsqueeze(new", "top = ReduceMax<keepdims = 0>(new, zeros)\n      row = Unsqueeze(top"),
+]
+
+
 @pytest.mark.parametrize("steps, go", [(5, True), (3, True), (0, True), (5, False)])
 @pytest.mark.parametrize(
     "changes, count",
@@ -127,6 +141,9 @@ agraph (int64 steps, bool go, float[2] x, int64 first) => (float[5,2] all, float
         ([("Tanh(h)", "ReduceMax<keepdims = 0>(before, zeros)")], 0),
         ([("Reshape(t, pair)", "Reshape(start, pair)")], 0),
         ([("float[5,2]", "float[5,1,2]"), ("(new, zeros)", "(new, both)")], 0),
+        ([("ScatterND(", 'ScatterND<reduction = "add">(')], 0),
+        (READ_AFTERWARDS, 0),
+        (ELEMENT, 0),
     ],
     ids=[
         "state",
@@ -137,6 +154,9 @@ agraph (int64 steps, bool go, float[2] x, int64 first) => (float[5,2] all, float
         "read in between",
         "one row",
         "another axis",
+        "added up",
+        "read afterwards",
+        "one element",
     ],
 )
 def test_scanned_histories(changes, count, steps, go):
@@ -147,6 +167,8 @@ def test_scanned_histories(changes, count, steps, go):
     model = graph_of(
         text,
         start=np.int64(0),
+        starts=np.array([0, 0]),
+        both_sides=np.array([1, 2]),
         one=np.int64(1),
         two=np.int64(2),
         zeros=np.array([0]),

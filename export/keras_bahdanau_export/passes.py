@@ -494,11 +494,17 @@ def _share(graph):
 def _written_row(loop, i):
     """What a loop's body writes at row `t` of its `i`-th state in step `t`, if it does no more."""
     body = loop.attributes["body"].value
-    state = body.inputs[2 + i]
-    write = made_by(past_identities(body.outputs[1 + i]), "ScatterND")
-    if write is None or [user for user, _ in state.uses()] != [write]:
+    state, value = body.inputs[2 + i], body.outputs[1 + i]
+    if value.uses() or list(body.outputs).count(value) > 1:
         return None
-    if write.inputs[0] is not state or len(write.outputs[0].uses()) > 1:
+    while (identity := made_by(value, "Identity")) is not None:
+        value = identity.inputs[0]
+        if len(value.uses()) > 1 or value.is_graph_output():
+            return None
+    write = made_by(value, "ScatterND")
+    if write is None or write.inputs[0] is not state or len(state.uses()) > 1:
+        return None
+    if "reduction" in write.attributes and write.attributes["reduction"].value != "none":
         return None
     row, place = made_by(write.inputs[2], "Unsqueeze"), write.inputs[1]
     while place.producer() is not None and place.producer().graph is body:
@@ -521,7 +527,9 @@ def _counts_steps(loop, value):
         return True
     following = made_by(past_identities(body.outputs[i - 1]), "Add") if i > 1 else None
     start = constant(loop.inputs[i])
-    if following is None or start is None or start.any() or value not in following.inputs:
+    if following is None or start is None or start.size != 1 or start.any():
+        return False
+    if value not in following.inputs:
         return False
     (by,) = [side for side in following.inputs if side is not value] or [None]
     step = constant(by) if by is not None else None
