@@ -649,9 +649,9 @@ def _every_nth(node, value):
     rank = rank_of(value)
     if rank is None or any(bound is None for bound in bounds):
         return None
-    found = None
+    sizes, found = value.shape if value.shape is not None else [None] * rank, None
     for start, end, axis, step in zip(*bounds, strict=True):
-        if end < _WHOLE and end != value.shape[axis]:
+        if end < _WHOLE and end != sizes[axis]:
             return None
         if axis in (-1, rank - 1) and 0 <= start < step and step > 1:
             found = (int(start), int(step))
