@@ -6,7 +6,7 @@ import onnx_ir
 import onnxruntime
 import pytest
 
-from keras_bahdanau_export import passes
+from keras_bahdanau_export import passes, product_passes
 
 pytestmark = pytest.mark.once
 
@@ -462,7 +462,7 @@ def test_early_products(changes, count, inside, outside):
 
 
 def test_early_products_make_no_table_that_is_too_large(monkeypatch):
-    monkeypatch.setattr(passes, "_TABLE", 9 * 5 - 1)
+    monkeypatch.setattr(product_passes, "_TABLE", 9 * 5 - 1)
     test_early_products([], count=1, inside=2, outside=1)
 
 
