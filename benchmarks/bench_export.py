@@ -35,14 +35,15 @@ def measure(case, folder):
     """Median seconds of one case for each batch size."""
     run = {"keras": _keras, "xla": _xla, "products": _products}.get(case)
     call = run(folder) if run else _graph(Path(folder) / case / "model.onnx")
-    return {f"batch {batch}": _median(lambda batch=batch: call(batch)) for batch in BATCHES}
+    return {f"batch {batch}": median_seconds(call, batch) for batch in BATCHES}
 
 
-def _median(call):
+def median_seconds(call, *arguments):
+    """Median seconds of a call, the first one left out."""
     seconds = []
     for _ in range(CALLS + 1):
         began = time.perf_counter()
-        call()
+        call(*arguments)
         seconds.append(time.perf_counter() - began)
     return statistics.median(seconds[1:])
 

@@ -4,17 +4,14 @@ Needs `pip install onnxruntime-gpu` in place of onnxruntime, and a GPU; without 
 ends. The model and the search are those of `bench_export.py`.
 """
 
-import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import onnxruntime
 
 GPU = "CUDAExecutionProvider"
 BATCHES = (1, 32, 256)
-CALLS = 9
 
 
 def main():
@@ -23,7 +20,7 @@ def main():
     if GPU not in available:
         print(f"Skipped: this onnxruntime has no {GPU}; it has {', '.join(available)}.")
         return
-    from bench_export import BEAM, STEPS, benchmark_model, source
+    from bench_export import BEAM, STEPS, benchmark_model, median_seconds, source
 
     from keras_bahdanau import BeamSearch
     from keras_bahdanau_export import Translator, export
@@ -40,11 +37,11 @@ def main():
             for provider in ("CPUExecutionProvider", GPU):
                 translator = Translator(path, provider)
                 for batch in BATCHES:
-                    taken = _median(translator.translate_ids, source(batch))
+                    taken = 1e3 * median_seconds(translator.translate_ids, source(batch))
                     print(f"{precision} {provider:22} batch {batch:3}: {taken:8.1f}", flush=True)
             for fixed in (False, True):
                 stepper = Stepper(read_manifest(path), GPU, None, fixed=fixed)
-                taken = _median(_decode, stepper, source(1), STEPS)
+                taken = 1e3 * median_seconds(_decode, stepper, source(1), STEPS)
                 how = "CUDA graphs" if fixed else "launched one by one"
                 print(f"{precision} {STEPS} steps of one sentence, {how}: {taken:8.1f}", flush=True)
 
@@ -52,16 +49,6 @@ def main():
 def _decode(stepper, source, steps):
     for _ in stepper.greedy(source, steps):
         pass
-
-
-def _median(call, *arguments):
-    """Median milliseconds of a call."""
-    seconds = []
-    for _ in range(CALLS + 1):
-        began = time.perf_counter()
-        call(*arguments)
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds[1:]) * 1e3
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ from keras_bahdanau_export.signature import (
     SAVED_MODEL_FOLDER,
     STEP_FILE,
     TOKENIZER_FILE,
+    hypotheses,
+    most_rows,
 )
 
 logger = logging.getLogger("keras_bahdanau_export")
@@ -139,11 +141,15 @@ def export(
     if generates and search is None:
         search = BeamSearch()
     if generates:
-        beam = getattr(search, "size", None) or getattr(search, "n", 1)
-        if beam * max(model.target_vocabulary_size, max_length) > 2**31 - 1:
+        settings = {
+            "class": type(search).__name__,
+            **search.get_config(),
+            "max_length": max_length,
+        }
+        if most_rows(settings, model.target_vocabulary_size) < 1:
             raise ValueError(
                 "Arguments `search` and `max_length`: candidates and steps are counted in int32. "
-                f"Received: {beam} hypotheses of up to {max_length} tokens out of "
+                f"Received: {hypotheses(settings)} hypotheses of up to {max_length} tokens out of "
                 f"{model.target_vocabulary_size}"
             )
 
@@ -153,11 +159,7 @@ def export(
         )
         contents = {"packages": _versions(), "signatures": signatures}
         if generates:
-            contents["search"] = {
-                "class": type(search).__name__,
-                **search.get_config(),
-                "max_length": max_length,
-            }
+            contents["search"] = settings
             contents["vocabulary"] = {
                 "source": model.source_vocabulary_size,
                 "target": model.target_vocabulary_size,

@@ -231,9 +231,7 @@ def bidirectional_operators(graph):
                 name = f"{one.name}_both_ways"
                 inputs.append(register(graph, name, np.concatenate(numbers)))
                 continue
-            both = ir.node("Concat", [one, two], {"axis": 0})
-            graph.insert_before(place, both)
-            inputs.append(both.outputs[0])
+            inputs.append(put(graph, place, "Concat", one, two, axis=0))
         attributes = dict(first.attributes)
         attributes["direction"] = ir.AttrString("direction", "bidirectional")
         activations = [*_strings(first, "activations"), *_strings(second, "activations")]
@@ -245,9 +243,8 @@ def bidirectional_operators(graph):
         graph.insert_before(place, joint)
         for i, output in enumerate(joint.outputs):
             axis = 1 if i == 0 else 0
-            split = ir.node("Split", [output], {"axis": axis, "num_outputs": 2}, num_outputs=2)
-            graph.insert_before(place, split)
-            for old, new in zip(wanted[i], split.outputs, strict=True):
+            parts = put(graph, place, "Split", output, outputs=2, axis=axis, num_outputs=2)
+            for old, new in zip(wanted[i], parts, strict=True):
                 if old is not None:
                     take_place(old, new)
         graph.remove([first, second], safe=True)

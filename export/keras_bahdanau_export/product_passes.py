@@ -122,9 +122,8 @@ def _columns_of_product(node):
     """Where the columns of `a @ W` or `a @ W + b` are: `(node, input, numbers)`, or `None`."""
     found = []
     if node.op_type == "Add":
-        product = next(
-            (made_by(side, "MatMul") for side in node.inputs if made_by(side, "MatMul")), None
-        )
+        products = (made_by(side, "MatMul") for side in node.inputs)
+        product = next(filter(None, products), None)
         if product is None or len(product.outputs[0].uses()) != 1:
             return None
         i = int(node.inputs[0] is product.outputs[0])

@@ -28,6 +28,7 @@ from keras_bahdanau_export.signature import (
     SAMPLE,
     TOKENIZER_FILE,
     TRANSLATE,
+    most_rows,
 )
 from keras_bahdanau_export.stepper import Stepper
 
@@ -244,10 +245,8 @@ class Translator:
                 "source: expected a non-empty integer array of shape (batch, source_length). "
                 f"Received: dtype {array.dtype}, shape {array.shape}"
             )
-        search, vocabulary = self.manifest.search, self.manifest.vocabulary
-        beam = search.get("size") or search.get("n") or 1
-        # The search counts its candidates, and the steps of all hypotheses, in int32.
-        most = (2**31 - 1) // (beam * max(vocabulary.get("target", 1), search.get("max_length", 1)))
+        vocabulary = self.manifest.vocabulary
+        most = most_rows(self.manifest.search, vocabulary.get("target", 1))
         if len(array) > most:
             raise ValueError(
                 f"source: expected at most {most} rows at once. Received: {len(array)}"

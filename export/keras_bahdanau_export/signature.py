@@ -78,3 +78,17 @@ NOISE = Tensor("noise", "float32", ("batch", "beam", "length"))
 SAMPLE = replace(TRANSLATE, inputs=(*TRANSLATE.inputs, NOISE))
 
 SIGNATURES: Mapping[str, Signature] = {MODEL_FILE: TRANSLATE}
+
+
+def hypotheses(search: Mapping[str, Any]) -> int:
+    """How many hypotheses a search keeps for each sentence, by its settings in the manifest."""
+    return int(search.get("size") or search.get("n") or 1)
+
+
+def most_rows(search: Mapping[str, Any], vocabulary: int) -> int:
+    """How many sentences a search takes at once.
+
+    It counts the candidates, and the steps, of all hypotheses in int32.
+    """
+    steps = int(search.get("max_length", 1))
+    return int((2**31 - 1) // (hypotheses(search) * max(vocabulary, steps)))

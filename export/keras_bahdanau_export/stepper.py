@@ -92,11 +92,14 @@ class Stepper:
         tokens = onnxruntime.OrtValue.ortvalue_from_numpy(
             np.zeros(rows, np.int32), *device_of(self._step)
         )
-        read = {name: part for name, part in state.items() if name in self._reads}
-        inputs = {"tokens": tokens, **read, **memory}
+        inputs = self._inputs(tokens, state, memory)
         results = run(self._step, inputs, ["log_probs", "alignment"], graph_id=-1)  # not recorded
         other = {name: empty_like(part, self._step) for name, part in state.items()}
         return _Buffers(len(self._buffers), made, memory, (state, other), tokens, results)
+
+    def _inputs(self, tokens: Any, state: Values, memory: Values) -> Values:
+        read = {name: part for name, part in state.items() if name in self._reads}
+        return {"tokens": tokens, **read, **memory}
 
     def step(
         self, tokens: NDArray[np.int32], state: Values, memory: Values
@@ -110,10 +113,9 @@ class Stepper:
         Raises:
             ValueError: With `fixed`, `state` is not the one that the last step left.
         """
-        read = {name: part for name, part in state.items() if name in self._reads}
         if not self._fixed:
             names = ["log_probs", "alignment", *(f"next_{name}" for name in state)]
-            found = run(self._step, {"tokens": tokens, **read, **memory}, names)
+            found = run(self._step, self._inputs(tokens, state, memory), names)
             after = {name: found[f"next_{name}"] for name in state}
             return found["log_probs"].numpy(), found["alignment"].numpy(), after
         for buffers in self._buffers.values():
@@ -126,7 +128,7 @@ class Stepper:
         after = buffers.states[1 - turn]
         buffers.tokens.update_inplace(np.ascontiguousarray(tokens, np.int32))
         written = {**buffers.results, **{f"next_{name}": part for name, part in after.items()}}
-        inputs = {"tokens": buffers.tokens, **read, **memory}
+        inputs = self._inputs(buffers.tokens, state, memory)
         run(self._step, inputs, written, graph_id=2 * buffers.number + turn + 1)
         results = buffers.results
         return results["log_probs"].numpy(), results["alignment"].numpy(), after
