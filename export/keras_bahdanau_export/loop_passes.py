@@ -27,26 +27,16 @@ def lift_loop_state(graph):
         body = loop.attributes["body"].value
         states = range(len(body.inputs) - 2)
         new = [past_identities(value) for value in body.outputs]
-        changing = [i for i in states if new[1 + i] is not body.inputs[2 + i]]
-        if len(changing) == len(states):
+        gone = {i for i in states if new[1 + i] is body.inputs[2 + i]}
+        if not gone:
             continue
-        fixed = [(body.inputs[2 + i], loop.outputs[i], loop.inputs[2 + i]) for i in states]
-        scans = range(len(states), len(loop.outputs))
-        kept = [loop.outputs[i] for i in (*changing, *scans)]
-        inputs = [*loop.inputs[:2], *(loop.inputs[2 + i] for i in changing)]
-        body_inputs = [*body.inputs[:2], *(body.inputs[2 + i] for i in changing)]
-        body_outputs = [body.outputs[0], *(body.outputs[1 + i] for i in (*changing, *scans))]
-        body.inputs[:], body.outputs[:] = body_inputs, body_outputs
-        for i in set(states) - set(changing):
-            inner, final, initial = fixed[i]
+        fixed = [(body.inputs[2 + i], loop.outputs[i], loop.inputs[2 + i]) for i in gone]
+        _without_states(graph, loop, gone)
+        for inner, final, initial in fixed:
             replace(inner, initial)
             replace(final, initial)
-        smaller = ir.node("Loop", inputs, {"body": body}, num_outputs=len(kept), name=loop.name)
-        graph.insert_before(loop, smaller)
-        for old, new in zip(kept, smaller.outputs, strict=True):
-            take_place(old, new)
         graph.remove(loop, safe=True)
-        count += len(states) - len(changing)
+        count += len(gone)
     return count
 
 
@@ -64,24 +54,14 @@ def scanned_histories(graph):
             if written is None:
                 continue
             initial, final = loop.inputs[2 + i], loop.outputs[i]
-            inputs = [value for j, value in enumerate(loop.inputs) if j != 2 + i]
-            body.inputs[:] = [value for j, value in enumerate(body.inputs) if j != 2 + i]
-            body.outputs[:] = [value for j, value in enumerate(body.outputs) if j != 1 + i]
-            row = ir.node("Identity", [written], name=f"{final.name}_row")
+            row = ir.node("Identity", [written])
             row.outputs[0].name = f"{final.name}_row"
             row.outputs[0].type, row.outputs[0].shape = written.type, written.shape
             body.append(row)
-            body.outputs.append(row.outputs[0])
-            shorter = ir.node(
-                "Loop", inputs, {"body": body}, num_outputs=len(loop.outputs), name=loop.name
-            )
-            graph.insert_before(loop, shorter)
-            kept = [value for value in loop.outputs if value is not final]
-            for old, new in zip(kept, shorter.outputs, strict=False):
-                take_place(old, new)
+            shorter = _without_states(graph, loop, {i}, row.outputs)
             take_place(final, _filled(graph, loop, shorter.outputs[-1], initial))
             graph.remove(loop, safe=True)
-            loop, body = shorter, shorter.attributes["body"].value
+            loop = shorter
             count += 1
     return count
 
@@ -102,6 +82,27 @@ def hoist_invariants(graph):
             graph.insert_before(loop, node)
             count += 1
     return count
+
+
+def _without_states(graph, loop, gone, rows=()):
+    """A loop before `loop`, in its place but for the states numbered `gone`, that collects `rows`.
+
+    `rows` are values of the body, which moves to the new loop.
+    """
+    body = loop.attributes["body"].value
+
+    def kept(values, first):
+        return [value for i, value in enumerate(values) if i - first not in gone]
+
+    old = kept(loop.outputs, 0)
+    body.inputs[:] = kept(body.inputs, 2)
+    body.outputs[:] = [*kept(body.outputs, 1), *rows]
+    count = len(old) + len(rows)
+    new = ir.node("Loop", kept(loop.inputs, 2), {"body": body}, num_outputs=count, name=loop.name)
+    graph.insert_before(loop, new)
+    for before, after in zip(old, new.outputs, strict=False):
+        take_place(before, after)
+    return new
 
 
 def _written_row(loop, i):
