@@ -80,7 +80,7 @@ def _xla(folder):
 
 
 def _graph(path):
-    from keras_bahdanau_export.session import open_session
+    from keras_bahdanau_runtime.session import open_session
 
     session = open_session(path, "CPUExecutionProvider", None)
     return lambda batch: session.run(["tokens", "scores"], {"source": source(batch)})
@@ -149,7 +149,7 @@ def benchmark_model():
     import numpy as np
 
     from keras_bahdanau import RNNSearch
-    from keras_bahdanau.ids import EOS
+    from keras_bahdanau_runtime.ids import EOS
 
     keras.utils.set_random_seed(0)
     model = RNNSearch(
@@ -173,10 +173,11 @@ def prepare(folder):
     import onnx_ir
 
     from keras_bahdanau import BeamSearch
-    from keras_bahdanau_export import export, passes
-    from keras_bahdanau_export.functions import search_function
+    from keras_bahdanau_export import export
     from keras_bahdanau_export.onnx_graph import convert
-    from keras_bahdanau_export.recurrent import recurrent_operators
+    from keras_bahdanau_export.passes import passes
+    from keras_bahdanau_export.rnn_operators import recurrent_operators
+    from keras_bahdanau_export.trace import search_function
 
     folder = Path(folder)
     model = benchmark_model()
@@ -224,9 +225,9 @@ def recurrent(folder):
     import keras
     import numpy as np
 
-    from keras_bahdanau_export.functions import forward_function
     from keras_bahdanau_export.onnx_graph import convert, write_onnx
-    from keras_bahdanau_export.session import open_session
+    from keras_bahdanau_export.trace import forward_function
+    from keras_bahdanau_runtime.session import open_session
 
     x = keras.Input((None, UNITS), name="x")
     layer = keras.layers.Bidirectional(keras.layers.GRU(UNITS, return_sequences=True), name="y")
@@ -253,7 +254,7 @@ def recurrent(folder):
 START = """
 import resource, sys, time
 began = time.perf_counter()
-from keras_bahdanau_export import Translator
+from keras_bahdanau_runtime import Translator
 translator = Translator(sys.argv[1])
 translator.translate_ids([[5, 6, 7, 3]])
 print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)

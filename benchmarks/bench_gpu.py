@@ -23,9 +23,9 @@ def main():
     from bench_export import BEAM, STEPS, benchmark_model, median_seconds, source
 
     from keras_bahdanau import BeamSearch
-    from keras_bahdanau_export import Translator, export
-    from keras_bahdanau_export.artifact import read_manifest
-    from keras_bahdanau_export.stepper import Stepper
+    from keras_bahdanau_runtime import Translator, export
+    from keras_bahdanau_runtime.artifact import read_manifest
+    from keras_bahdanau_runtime.stepper import Stepper
 
     model = benchmark_model()
     print(f"beam {BEAM}, {STEPS} steps: ms of a search")

@@ -22,7 +22,7 @@ def measure():
     import numpy as np
 
     from keras_bahdanau import BeamSearch, RNNSearch
-    from keras_bahdanau.ids import EOS
+    from keras_bahdanau_runtime.ids import EOS
 
     keras.utils.set_random_seed(0)
     model = RNNSearch(

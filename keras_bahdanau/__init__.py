@@ -1,8 +1,9 @@
 """Attentive recurrent sequence-to-sequence models for Keras 3."""
 
 from keras_bahdanau import backend as backend
-from keras_bahdanau.alignment import plot_alignment
-from keras_bahdanau.attention import (
+from keras_bahdanau.data.dataset import TranslationDataset
+from keras_bahdanau.initializers import PerGate
+from keras_bahdanau.layers.attention import (
     Attention,
     BahdanauAttention,
     CoverageAttention,
@@ -14,33 +15,41 @@ from keras_bahdanau.attention import (
     MultiSourceAttention,
     ScoredAttention,
 )
-from keras_bahdanau.averaging import average_checkpoints
-from keras_bahdanau.bridge import Bridge
-from keras_bahdanau.callbacks import RunCheckpoint, TranslationScore
-from keras_bahdanau.cells import LayerNormGRUCell, LayerNormLSTMCell, ResidualCell
-from keras_bahdanau.corpus import read_alignments
-from keras_bahdanau.coverage import coverage_penalty
-from keras_bahdanau.data import TranslationDataset
-from keras_bahdanau.decoder import AttentiveDecoder, DecoderState
-from keras_bahdanau.encoder import BidirectionalEncoder
-from keras_bahdanau.ensemble import Ensemble
-from keras_bahdanau.generation import Scores
-from keras_bahdanau.initializers import PerGate
-from keras_bahdanau.links import hard_alignment, phrase_spans, replace_unknowns, to_pharaoh
-from keras_bahdanau.losses import AlignmentCrossentropy, TokenCrossentropy
-from keras_bahdanau.metrics import Perplexity, TokenAccuracy
-from keras_bahdanau.readout import DeepOutput
-from keras_bahdanau.rnn_search import (
+from keras_bahdanau.layers.attention.coverage import coverage_penalty
+from keras_bahdanau.layers.attention.tfa import (
+    bahdanau_from_tfa,
+    luong_from_tfa,
+    monotonic_from_tfa,
+)
+from keras_bahdanau.layers.bridge import Bridge
+from keras_bahdanau.layers.cells import LayerNormGRUCell, LayerNormLSTMCell, ResidualCell
+from keras_bahdanau.layers.decoder import AttentiveDecoder, DecoderState
+from keras_bahdanau.layers.encoder import BidirectionalEncoder
+from keras_bahdanau.layers.readout import DeepOutput
+from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
+from keras_bahdanau.models.ensemble import Ensemble
+from keras_bahdanau.models.generation import Scores
+from keras_bahdanau.models.rnn_search import (
     PaperTraining,
     RNNEncoderDecoder,
     RNNSearch,
     paper_training,
 )
-from keras_bahdanau.scheduled_sampling import ScheduledSampling
+from keras_bahdanau.models.seq2seq import Seq2Seq
 from keras_bahdanau.search import BeamSearch, Generation, GreedySearch, Sampling, Search
-from keras_bahdanau.seq2seq import Seq2Seq
-from keras_bahdanau.text import Tokenizer
-from keras_bahdanau.tfa import bahdanau_from_tfa, luong_from_tfa, monotonic_from_tfa
+from keras_bahdanau.training.averaging import average_checkpoints
+from keras_bahdanau.training.callbacks import RunCheckpoint, TranslationScore
+from keras_bahdanau.training.losses import AlignmentCrossentropy, TokenCrossentropy
+from keras_bahdanau.training.metrics import Perplexity, TokenAccuracy
+from keras_bahdanau_runtime.text.alignment import (
+    hard_alignment,
+    phrase_spans,
+    plot_alignment,
+    replace_unknowns,
+    to_pharaoh,
+)
+from keras_bahdanau_runtime.text.corpus import read_alignments
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 __all__ = [
     "AlignmentCrossentropy",

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bahdanau.checks import check_positive
+from keras_bahdanau_runtime.checks import check_positive
 
 
 def fresh(initializer):

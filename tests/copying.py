@@ -4,8 +4,8 @@ import keras
 import numpy as np
 
 from keras_bahdanau import TokenCrossentropy
-from keras_bahdanau.data import pad
-from keras_bahdanau.ids import BOS, EOS
+from keras_bahdanau_runtime.ids import BOS, EOS
+from keras_bahdanau_runtime.text.batches import pad
 
 LETTERS = range(4, 12)  # the ids that occur
 

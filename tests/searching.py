@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from keras import ops, tree
 
 from keras_bahdanau import Generation
-from keras_bahdanau.ids import BOS, EOS, PAD
+from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
 
 class Task(NamedTuple):

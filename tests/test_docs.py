@@ -7,10 +7,12 @@ import pkgutil
 import pytest
 
 import keras_bahdanau
+import keras_bahdanau_runtime.text
 
 MODULES = sorted(
     module.name
-    for module in pkgutil.walk_packages(keras_bahdanau.__path__, prefix="keras_bahdanau.")
+    for package in (keras_bahdanau, keras_bahdanau_runtime.text)
+    for module in pkgutil.walk_packages(package.__path__, prefix=f"{package.__name__}.")
 )
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

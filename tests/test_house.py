@@ -17,33 +17,28 @@ pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "keras_bahdanau"
+RUNTIME = ROOT / "export" / "keras_bahdanau_runtime"
 EXPORT = ROOT / "export" / "keras_bahdanau_export"
+PACKAGES = [LIBRARY, RUNTIME, EXPORT]
 
-# From the ground up. A module imports from its own floor and the floors below it, never in circles.
-FLOORS = [
-    {"backend", "cells", "checks", "ids", "compiled", "errors", "initializers", "loop", "replicas"},
-    {"cell_steps", "coverage", "links", "masking"},
-    {"attention"},
-    {"encoder", "readout", "bridge", "scheduled_sampling", "tfa"},
-    {"decoder"},
-    {"search"},
-    {"losses", "metrics", "averaging", "callbacks"}
-    | {"corpus", "evaluation", "text", "data", "alignment"},
-    {"generation"},
-    {"seq2seq", "ensemble"},
-    {"rnn_search"},
-    {""},  # keras_bahdanau/__init__.py
-]
-FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
-
-# These run where there is no Keras, so what they import of their own package must be one of them.
-# "" is keras_bahdanau_export/__init__.py.
-KERAS_FREE = ["", "artifact", "cli", "contents", "dates", "errors", "pieces", "runtime"]
-KERAS_FREE += ["session", "signature", "stepper"]
+# What each package may import of the other two.
+MAY_IMPORT = {
+    "keras_bahdanau_runtime": set(),
+    "keras_bahdanau": {"keras_bahdanau_runtime"},
+    "keras_bahdanau_export": {"keras_bahdanau", "keras_bahdanau_runtime"},
+}
+# Inside the library, from the ground up: a module imports from its own folder and those below it.
+# Modules that stand in no folder are the ground.
+FLOORS = ["", "layers", "search", "data", "models", "training"]
+# The two that load without Keras, until a command needs it.
+WITHOUT_KERAS = [EXPORT / "__init__.py", EXPORT / "cli.py"]
 BACKENDS = ["keras", "tensorflow", "jax", "torch"]
 
-LIBRARY_FILES = sorted(LIBRARY.rglob("*.py"))
-EXPORT_FILES = sorted(EXPORT.rglob("*.py"))
+FILES = {package.name: sorted(package.rglob("*.py")) for package in PACKAGES}
+LIBRARY_FILES = FILES["keras_bahdanau"]
+RUNTIME_FILES = FILES["keras_bahdanau_runtime"]
+EXPORT_FILES = FILES["keras_bahdanau_export"]
+ALL_FILES = [*LIBRARY_FILES, *RUNTIME_FILES, *EXPORT_FILES]
 OTHER_FILES = [
     path for name in ("examples", "benchmarks", "tests") for path in (ROOT / name).rglob("*.py")
 ]
@@ -60,15 +55,15 @@ def file_id(path: Path) -> str:
 
 
 def module_name(path: Path) -> str:
-    """`.../keras_bahdanau/attention/base.py` is `keras_bahdanau.attention.base`."""
+    """`.../keras_bahdanau/attention/base.py` is `keras_bahdanau.layers.attention.base`."""
     parts = path.relative_to(EXPORT.parent if path.is_relative_to(EXPORT) else ROOT).with_suffix("")
     return ".".join(part for part in parts.parts if part != "__init__")
 
 
-def part_of(module: str, package: str) -> str | None:
-    """The module's name below the package: `"attention"`, `""` for the package, `None` outside."""
-    top, *rest = module.split(".")
-    return None if top != package else rest[0] if rest else ""
+def floor_of(module: str) -> int:
+    """The floor of a module of the library."""
+    folder = module.split(".")[1:2]
+    return FLOORS.index(folder[0]) if folder and folder[0] in FLOORS else 0
 
 
 def statements(
@@ -107,7 +102,7 @@ def imports_of(source: str, module: str, is_package: bool, modules: set[str]) ->
     return found
 
 
-MODULES = {module_name(path) for path in [*LIBRARY_FILES, *EXPORT_FILES]}
+MODULES = {module_name(path) for path in ALL_FILES}
 
 
 def imports(path: Path) -> list[Import]:
@@ -115,58 +110,65 @@ def imports(path: Path) -> list[Import]:
     return imports_of(source, module_name(path), path.name == "__init__.py", MODULES)
 
 
-def assert_no_cycles(files: list[Path]) -> None:
-    graph = {module_name(path): {i.module for i in imports(path)} & MODULES for path in files}
+@pytest.mark.parametrize("package", FILES)
+def test_there_are_no_import_cycles(package):
+    graph = {
+        module_name(path): {i.module for i in imports(path)} & MODULES for path in FILES[package]
+    }
     try:
         tuple(graphlib.TopologicalSorter(graph).static_order())
     except graphlib.CycleError as error:
         pytest.fail("Modules import one another in a circle: " + " <- ".join(error.args[1]))
 
 
-def test_library_has_no_import_cycles():
-    assert_no_cycles(LIBRARY_FILES)
+def exports_a_model(path: Path, found: Import) -> bool:
+    """Whether this is the one import that may lead from the library to the export package."""
+    return (
+        path.parent == LIBRARY / "models"
+        and found.module == "keras_bahdanau_export"
+        and found.deferred
+        and found.scope[-1:] == ("export",)
+    )
 
 
-def test_export_has_no_import_cycles():
-    assert_no_cycles(EXPORT_FILES)
+def test_packages_import_only_what_they_need():
+    for package, files in FILES.items():
+        for path in files:
+            for found in imports(path):
+                top = found.module.split(".")[0]
+                if top in FILES and top != package and not exports_a_model(path, found):
+                    assert top in MAY_IMPORT[package], f"{file_id(path)} imports {found.module}."
 
 
-@pytest.mark.parametrize("path", LIBRARY_FILES, ids=file_id)
-def test_library_imports_only_downward(path):
-    own = part_of(module_name(path), "keras_bahdanau")
-    assert own in FLOOR, f"Give {file_id(path)} its floor in FLOORS."
-    for module, _, _ in imports(path):
-        other = part_of(module, "keras_bahdanau")
-        if other is not None:
-            assert other in FLOOR, (
-                f"{file_id(path)} imports {module}, which has no floor in FLOORS."
+def test_runtime_imports_no_keras_anywhere():
+    for path in RUNTIME_FILES:
+        for found in imports(path):
+            assert found.module.split(".")[0] not in BACKENDS, (
+                f"{file_id(path)} imports {found.module}."
             )
-            assert FLOOR[other] <= FLOOR[own], f"{file_id(path)} imports {module} from above it."
 
 
-@pytest.mark.parametrize("path", LIBRARY_FILES, ids=file_id)
-def test_library_knows_export_only_inside_seq2seq_export(path):
-    for module, scope, deferred in imports(path):
-        if part_of(module, "keras_bahdanau_export") is not None:
-            assert path == LIBRARY / "seq2seq.py", f"{file_id(path)} imports {module}."
-            assert deferred and scope[:2] == ("Seq2Seq", "export")
+def test_library_imports_only_downward():
+    for path in LIBRARY_FILES:
+        own = module_name(path)
+        for found in imports(path) if own != "keras_bahdanau" else ():
+            if found.module.split(".")[0] == "keras_bahdanau":
+                assert floor_of(found.module) <= floor_of(own), (
+                    f"{file_id(path)} imports {found.module} from above it."
+                )
 
 
-@pytest.mark.parametrize("name", KERAS_FREE)
-def test_keras_free_modules_load_no_keras(name):
-    path = EXPORT / f"{name or '__init__'}.py"
-    if not path.exists():
-        pytest.skip(f"{file_id(path)} is not there yet")
-    for module, _, deferred in imports(path):
-        if deferred:
-            continue
-        assert module.split(".")[0] not in [*BACKENDS, "keras_bahdanau"], (
-            f"{file_id(path)} imports {module} when it is loaded; do so inside a function."
-        )
-        own = part_of(module, "keras_bahdanau_export")
-        assert own is None or own in KERAS_FREE, (
-            f"{file_id(path)} loads {module}, which needs Keras."
-        )
+def test_floors_are_the_folders_of_the_library():
+    folders = {path.parent.name for path in LIBRARY.glob("*/__init__.py")}
+    assert folders == set(FLOORS) - {""}
+
+
+@pytest.mark.parametrize("path", WITHOUT_KERAS, ids=file_id)
+def test_command_loads_only_the_runtime(path):
+    for found in imports(path):
+        if not found.deferred:
+            assert found.module.split(".")[0] not in [*BACKENDS, "keras_bahdanau"]
+            assert not found.module.startswith("keras_bahdanau_export")
 
 
 def private_keras_lines(source: str) -> list[int]:
@@ -181,16 +183,14 @@ def private_keras_lines(source: str) -> list[int]:
     return sorted(line for line in lines if not {line, line - 1} & comments)
 
 
-@pytest.mark.parametrize("path", [*LIBRARY_FILES, *EXPORT_FILES, *OTHER_FILES], ids=file_id)
-def test_private_keras_is_used_only_with_a_reason(path):
-    assert private_keras_lines(path.read_text("utf-8")) == []
+def test_private_keras_is_used_only_with_a_reason():
+    found = {file_id(p): private_keras_lines(p.read_text("utf-8")) for p in ALL_FILES + OTHER_FILES}
+    assert {name: lines for name, lines in found.items() if lines} == {}
 
 
-@pytest.mark.parametrize("package", [LIBRARY, EXPORT], ids=file_id)
+@pytest.mark.parametrize("package", PACKAGES, ids=file_id)
 def test_exported_names_are_sorted(package):
     path = package / "__init__.py"
-    if not path.exists():
-        pytest.skip(f"{file_id(path)} is not there yet")
     for node in ast.parse(path.read_text("utf-8")).body:
         match node:
             case ast.Assign(targets=[ast.Name(id="__all__")]):
@@ -201,10 +201,9 @@ def test_exported_names_are_sorted(package):
 
 
 def test_runtime_is_imported_without_keras():
-    if not (EXPORT / "runtime.py").exists():
-        pytest.skip("the runtime is not there yet")
+    modules = [module_name(path) for path in RUNTIME_FILES]
     code = (
-        "import sys, keras_bahdanau_export.runtime\n"
+        f"import sys, {', '.join(modules)}\n"
         f"print(*sorted({{*{BACKENDS}, 'keras_bahdanau'}} & set(sys.modules)))"
     )
     paths = [str(EXPORT.parent), str(ROOT)]

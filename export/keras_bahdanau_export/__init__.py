@@ -1,34 +1,15 @@
-"""From a trained model to a running service.
-
-`export` writes an artifact, and `Translator` runs it without Keras.
-"""
+"""From a Keras model to an artifact that runs without Keras."""
 
 import importlib
 from typing import Any
 
-from keras_bahdanau_export.errors import (
-    ArtifactError,
-    CorruptArtifactError,
-    MissingDependencyError,
-    ParityError,
-    UnsupportedArtifactError,
-)
-from keras_bahdanau_export.runtime import Translation, Translator
+__all__ = ["export", "verify"]
 
-__all__ = [
-    "ArtifactError",
-    "CorruptArtifactError",
-    "MissingDependencyError",
-    "ParityError",
-    "Translation",
-    "Translator",
-    "UnsupportedArtifactError",
-    "export",
-]
+_HOMES = {"export": "exporter", "verify": "parity"}
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy, because the exporter imports Keras and the runtime must not.
-    if name == "export":
-        return importlib.import_module("keras_bahdanau_export.exporter").export
+    # Lazy, because these import Keras, and the command must be able to run without it.
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

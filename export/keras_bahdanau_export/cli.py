@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-from keras_bahdanau_export.artifact import read_manifest
-from keras_bahdanau_export.contents import check_contents
-from keras_bahdanau_export.errors import ArtifactError, MissingDependencyError
-from keras_bahdanau_export.runtime import Translation, Translator
-from keras_bahdanau_export.signature import MANIFEST_FILE
+from keras_bahdanau_runtime.artifact import read_manifest
+from keras_bahdanau_runtime.errors import ArtifactError, MissingDependencyError
+from keras_bahdanau_runtime.operators import check_contents
+from keras_bahdanau_runtime.signature import MANIFEST_FILE
+from keras_bahdanau_runtime.translator import Translation, Translator
 
 try:
     import typer
@@ -85,7 +85,7 @@ def train(
     seed: Annotated[int, typer.Option(help="Randomness of weights, order and dropout.")] = 0,
 ) -> None:
     """Trains a model on two text files and keeps the best by validation BLEU."""
-    from keras_bahdanau_export import training
+    from keras_bahdanau.training import run as training
 
     options = training.TrainingOptions(
         source=str(source),
@@ -134,8 +134,8 @@ def evaluate(
     batch_size: BatchSize = 32,
 ) -> None:
     """Translates a test set and prints BLEU (13a, cased) and chrF."""
-    from keras_bahdanau.corpus import read_parallel
-    from keras_bahdanau.evaluation import corpus_scores
+    from keras_bahdanau_runtime.text.corpus import read_parallel
+    from keras_bahdanau_runtime.text.scores import corpus_scores
 
     sources, references = read_parallel(source, reference)
     if (path / MANIFEST_FILE).exists():
@@ -145,7 +145,7 @@ def evaluate(
         translations = [translation.text for translation in found]
     else:
         from keras_bahdanau import BeamSearch
-        from keras_bahdanau.evaluation import translate as translate_with_keras
+        from keras_bahdanau.models.translation import translate as translate_with_keras
 
         model, tokenizer = _load_run(path)
         translations = translate_with_keras(
@@ -193,7 +193,7 @@ def export(
 ) -> None:
     """Writes the best model of a run as an artifact that runs without Keras."""
     from keras_bahdanau import BeamSearch
-    from keras_bahdanau.corpus import read_parallel
+    from keras_bahdanau_runtime.text.corpus import read_parallel
 
     if (source is None) != (reference is None):
         raise ValueError("source, reference: expected both or neither.")
@@ -231,8 +231,8 @@ def verify(
     """Holds an artifact against the Keras model once more; exit status 1 if they disagree."""
     import keras
 
-    from keras_bahdanau.corpus import read_lines
     from keras_bahdanau_export import parity
+    from keras_bahdanau_runtime.text.corpus import read_lines
 
     texts = [] if source is None else read_lines(source)
     loaded = keras.saving.load_model(model, compile=False)
@@ -290,7 +290,7 @@ def align(
     ] = Path("alignment.png"),
 ) -> None:
     """Translates one sentence and draws its alignment as a heatmap."""
-    from keras_bahdanau.alignment import plot_alignment
+    from keras_bahdanau_runtime.text.alignment import plot_alignment
 
     if not text.strip():
         raise ValueError("text: expected a sentence. Received: blank text")
@@ -329,7 +329,7 @@ def quickstart(
     epochs: Annotated[int, typer.Option(help="Passes over them.")] = 6,
 ) -> None:
     """Dates as people write them to ISO dates: trains, exports and translates, in minutes."""
-    from keras_bahdanau_export.quickstart import quickstart as run
+    from keras_bahdanau_export.quickstart.run import quickstart as run
 
     run(output, pairs=pairs, epochs=epochs, console=console)
 

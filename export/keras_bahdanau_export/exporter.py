@@ -12,13 +12,12 @@ from pathlib import Path
 
 import keras
 
-from keras_bahdanau.generation import Generator
+from keras_bahdanau.models.generation import Generator
 from keras_bahdanau.search import BeamSearch
-from keras_bahdanau_export.artifact import publish, write_manifest
-from keras_bahdanau_export.errors import ArtifactError, require
 from keras_bahdanau_export.parity import compare, compare_calls, random_sources
-from keras_bahdanau_export.runtime import Translator
-from keras_bahdanau_export.signature import (
+from keras_bahdanau_runtime.artifact import publish, write_manifest
+from keras_bahdanau_runtime.errors import ArtifactError, require
+from keras_bahdanau_runtime.signature import (
     ENCODER_FILE,
     MODEL_FILE,
     PRECISIONS,
@@ -28,6 +27,7 @@ from keras_bahdanau_export.signature import (
     hypotheses,
     most_rows,
 )
+from keras_bahdanau_runtime.translator import Translator
 
 logger = logging.getLogger("keras_bahdanau_export")
 
@@ -223,7 +223,7 @@ def write_graphs(model, folder, formats, search, max_length, stepwise):
     Returns:
         The signatures of the ONNX files, by name, as plain dicts.
     """
-    from keras_bahdanau_export import functions
+    from keras_bahdanau_export import trace as functions
     from keras_bahdanau_export.onnx_graph import write_onnx
     from keras_bahdanau_export.saved_model import write_saved_model
 

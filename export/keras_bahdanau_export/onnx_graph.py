@@ -6,9 +6,9 @@ import logging
 import keras
 import numpy as np
 
-from keras_bahdanau_export.contents import check_contents
-from keras_bahdanau_export.errors import UnsupportedArtifactError, UnsupportedModelError, require
-from keras_bahdanau_export.recurrent import HANDLERS, recurrent_operators
+from keras_bahdanau_export.rnn_operators import HANDLERS, recurrent_operators
+from keras_bahdanau_runtime.errors import UnsupportedArtifactError, UnsupportedModelError, require
+from keras_bahdanau_runtime.operators import check_contents
 
 # Kernels registered for older operator sets are found on CUDA, too; tf2onnx knows none above 18.
 OPSET = 18
@@ -33,8 +33,8 @@ def write_onnx(function, signature, path, variables=()):
     """
     onnx = require("onnx", extra="export")
     onnx_ir = require("onnx_ir", extra="export")
-    from keras_bahdanau_export import graph as graphs  # which need onnx_ir
-    from keras_bahdanau_export.passes import optimize
+    from keras_bahdanau_export.passes import graph as graphs  # which need onnx_ir
+    from keras_bahdanau_export.passes.passes import optimize
 
     given = _too_large(variables, graphs.LARGEST_FILE)
     with recurrent_operators():

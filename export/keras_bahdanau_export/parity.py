@@ -6,12 +6,12 @@ import keras
 import numpy as np
 
 import keras_bahdanau.search as searches
-from keras_bahdanau.data import pad
-from keras_bahdanau_export.artifact import read_manifest
-from keras_bahdanau_export.errors import ParityError
-from keras_bahdanau_export.runtime import Translator
-from keras_bahdanau_export.session import open_session
-from keras_bahdanau_export.signature import MODEL_FILE
+from keras_bahdanau_runtime.artifact import read_manifest
+from keras_bahdanau_runtime.errors import ParityError
+from keras_bahdanau_runtime.session import open_session
+from keras_bahdanau_runtime.signature import MODEL_FILE
+from keras_bahdanau_runtime.text.batches import pad
+from keras_bahdanau_runtime.translator import Translator
 
 # Two hypotheses whose scores differ by less are tied: rounding decides which one leads.
 _TIE = 1e-4

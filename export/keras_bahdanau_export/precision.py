@@ -23,11 +23,11 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from keras_bahdanau.data import pad
-from keras_bahdanau.evaluation import corpus_scores
-from keras_bahdanau_export.errors import PrecisionError
-from keras_bahdanau_export.graph import constant, put, register, save, take_place
-from keras_bahdanau_export.signature import PRECISIONS
+from keras_bahdanau_export.passes.graph import constant, put, register, save, take_place
+from keras_bahdanau_runtime.errors import PrecisionError
+from keras_bahdanau_runtime.signature import PRECISIONS
+from keras_bahdanau_runtime.text.batches import pad
+from keras_bahdanau_runtime.text.scores import corpus_scores
 
 logger = logging.getLogger("keras_bahdanau_export")
 

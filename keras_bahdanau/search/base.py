@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_bahdanau.checks import check_range
-from keras_bahdanau.ids import EOS, PAD
+from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.ids import EOS, PAD
 
 NEVER = float("-inf")
 

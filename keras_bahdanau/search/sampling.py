@@ -6,8 +6,6 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from keras_bahdanau.checks import check_range
-from keras_bahdanau.ids import EOS, PAD
 from keras_bahdanau.search.base import (
     NEVER,
     Generation,
@@ -17,6 +15,8 @@ from keras_bahdanau.search.base import (
     with_column,
     write,
 )
+from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.ids import EOS, PAD
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")

@@ -1,0 +1,1 @@
+"""Rewrites of a written ONNX graph."""

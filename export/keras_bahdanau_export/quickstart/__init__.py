@@ -1,0 +1,1 @@
+"""The quickstart: a small task, and a run through all of the package."""

@@ -1,0 +1,28 @@
+"""Runs artifacts: text in, translations out, with onnxruntime and without Keras."""
+
+from keras_bahdanau_runtime.errors import (
+    ArtifactError,
+    CorruptArtifactError,
+    MissingDependencyError,
+    ParityError,
+    PrecisionError,
+    UnsupportedArtifactError,
+    UnsupportedModelError,
+)
+from keras_bahdanau_runtime.stepper import Stepper
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
+from keras_bahdanau_runtime.translator import Translation, Translator
+
+__all__ = [
+    "ArtifactError",
+    "CorruptArtifactError",
+    "MissingDependencyError",
+    "ParityError",
+    "PrecisionError",
+    "Stepper",
+    "Tokenizer",
+    "Translation",
+    "Translator",
+    "UnsupportedArtifactError",
+    "UnsupportedModelError",
+]

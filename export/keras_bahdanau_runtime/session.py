@@ -1,0 +1,167 @@
+"""Opens and runs ONNX graphs with onnxruntime, and says on what they run."""
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keras_bahdanau_runtime.errors import CorruptArtifactError, require
+from keras_bahdanau_runtime.signature import Signature
+
+logger = logging.getLogger("keras_bahdanau_runtime")
+
+Providers = str | Sequence[str | tuple[str, dict[str, Any]]]
+
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+# TensorRT is used where it is asked for: it compiles a graph anew, for minutes, for each new shape.
+GPU = ("TensorrtExecutionProvider", CUDA)
+
+
+def open_session(
+    path: Path, providers: Providers, threads: int | None, capture: bool = False
+) -> Any:
+    """Opens a graph with onnxruntime.
+
+    Args:
+        path: `Path` of an ONNX file.
+        providers: As for `Translator`.
+        threads: As for `Translator`.
+        capture: bool. Whether CUDA records each run as a CUDA graph and replays it; see `Stepper`.
+
+    Raises:
+        ValueError: A provider is not installed, or could not be started.
+    """
+    onnxruntime = require("onnxruntime", extra="runtime")
+    available = onnxruntime.get_available_providers()
+    chosen: list[str | tuple[str, dict[str, Any]]]
+    if providers == "auto":
+        chosen = [name for name in (CUDA,) if name in available]
+        chosen.append(CPU)
+    else:
+        chosen = [providers] if isinstance(providers, str) else list(providers)
+    names = [provider if isinstance(provider, str) else provider[0] for provider in chosen]
+    if not names or not set(names) <= set(available):
+        raise ValueError(
+            f"providers: expected 'auto' or some of {available}. Received: {providers!r}"
+        )
+    if capture and CUDA in names:
+        place = names.index(CUDA)
+        given = chosen[place]
+        given_options = {} if isinstance(given, str) else given[1]
+        chosen[place] = (CUDA, {**given_options, "enable_cuda_graph": "1"})
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors: its warnings are of names inside graphs
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    if names != [CPU]:
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    session = onnxruntime.InferenceSession(str(path), options, providers=chosen)
+    # onnxruntime goes on without a provider whose libraries do not load, and only prints so.
+    used = session.get_providers()
+    lost = [name for name in names if name not in used]
+    if lost and providers != "auto":
+        raise ValueError(
+            f"providers: {lost} could not be started; onnxruntime printed why. It would use {used}."
+        )
+    if lost:
+        logger.warning("%s could not be started; onnxruntime printed why.", lost)
+    logger.info(
+        "Running %s on %s (providers=%r; available: %s).",
+        path,
+        ", ".join(used),
+        providers,
+        ", ".join(available),
+    )
+    if used[0] != CPU:
+        _say_what_stays_on_cpu(session, path, used[0])
+    return session
+
+
+def _say_what_stays_on_cpu(session: Any, path: Path, asked: str) -> None:
+    where = {CPU: Counter[str](), "elsewhere": Counter[str]()}
+    for part in session.get_provider_graph_assignment_info():
+        kind = part.ep_name if part.ep_name == CPU else "elsewhere"
+        where[kind].update(node.op_type for node in part.get_nodes())
+    left = where[CPU]
+    if left:
+        logger.warning(
+            "%d of %d operators of %s run on the CPU and not on %s: %s. It is as it should be only "
+            "of operators that compute sizes.",
+            left.total(),
+            left.total() + where["elsewhere"].total(),
+            path.name,
+            asked,
+            ", ".join(f"{name} ({count})" for name, count in left.most_common()),
+        )
+
+
+def device_of(session: Any) -> tuple[str, int]:
+    """Where a session computes: `("cuda", number)` or `("cpu", 0)`."""
+    first = session.get_providers()[0]
+    if first not in GPU:
+        return "cpu", 0
+    return "cuda", int(session.get_provider_options()[first].get("device_id", 0))
+
+
+def empty_like(value: Any, session: Any) -> Any:
+    """An uninitialised `OrtValue` of the shape and dtype of another, where `session` computes."""
+    onnxruntime = require("onnxruntime", extra="runtime")
+    dtype = value.numpy().dtype
+    return onnxruntime.OrtValue.ortvalue_from_shape_and_type(
+        value.shape(), dtype, *device_of(session)
+    )
+
+
+def run(
+    session: Any,
+    inputs: Mapping[str, NDArray[Any] | Any],
+    outputs: Sequence[str] | Mapping[str, Any],
+    graph_id: int | None = None,
+) -> dict[str, Any]:
+    """Runs a graph and leaves the outputs where it computes.
+
+    Args:
+        session: A session of `open_session`.
+        inputs: Arrays, or `OrtValue`s of another run, by name.
+        outputs: Names; or `OrtValue`s by name, to write into.
+        graph_id: int. The CUDA graph to record or replay, for a session with `capture`.
+
+    Returns:
+        The outputs, `OrtValue`s by name. `.numpy()` of one copies it to the host.
+    """
+    binding = session.io_binding()
+    for name, value in inputs.items():
+        if isinstance(value, np.ndarray):
+            binding.bind_cpu_input(name, np.ascontiguousarray(value))
+        else:
+            binding.bind_ortvalue_input(name, value)
+    device = device_of(session)
+    for name in outputs:
+        if isinstance(outputs, Mapping):
+            binding.bind_ortvalue_output(name, outputs[name])
+        else:
+            binding.bind_output(name, *device)
+    options = None
+    if graph_id is not None and device[0] == "cuda":
+        options = require("onnxruntime", extra="runtime").RunOptions()
+        options.add_run_config_entry("gpu_graph_id", str(graph_id))
+    session.run_with_iobinding(binding, options)
+    binding.synchronize_outputs()
+    return dict(zip(outputs, binding.get_outputs(), strict=True))
+
+
+def check_graph(session: Any, signature: Signature, path: Path) -> None:
+    """Raises `CorruptArtifactError` unless the graph has the inputs and outputs it should have."""
+    onnx_types = {"int32": "tensor(int32)", "float32": "tensor(float)"}
+    for side, found in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
+        expected = {tensor.name: onnx_types[tensor.dtype] for tensor in getattr(signature, side)}
+        received = {value.name: value.type for value in found}
+        if expected != received:
+            raise CorruptArtifactError(
+                f"{path}: expected the {side} {expected}. Received: {received}"
+            )

@@ -1,0 +1,1 @@
+"""The layers: attention, encoder, decoder and what they are made of."""

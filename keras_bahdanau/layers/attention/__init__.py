@@ -1,0 +1,24 @@
+"""Attention mechanisms, one a file, all answering the calls of `Attention`."""
+
+from keras_bahdanau.layers.attention.bahdanau import BahdanauAttention
+from keras_bahdanau.layers.attention.base import Attention, Memory
+from keras_bahdanau.layers.attention.coverage import CoverageAttention
+from keras_bahdanau.layers.attention.fixed import FixedContext
+from keras_bahdanau.layers.attention.location import LocationSensitiveAttention
+from keras_bahdanau.layers.attention.luong import LuongAttention
+from keras_bahdanau.layers.attention.monotonic import MonotonicAttention
+from keras_bahdanau.layers.attention.multi_source import MultiSourceAttention
+from keras_bahdanau.layers.attention.scored import ScoredAttention
+
+__all__ = [
+    "Attention",
+    "BahdanauAttention",
+    "CoverageAttention",
+    "FixedContext",
+    "LocationSensitiveAttention",
+    "LuongAttention",
+    "Memory",
+    "MonotonicAttention",
+    "MultiSourceAttention",
+    "ScoredAttention",
+]

@@ -1,0 +1,231 @@
+"""What every attention mechanism answers: memory, initial_state, step, and Keras's call."""
+
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from keras_bahdanau.layers.masking import checked_mask, zero_masked
+from keras_bahdanau.layers.recurrence import run_over_time
+
+
+class Memory(NamedTuple):
+    """What a decoder attends to, computed once for a source and passed on as a value.
+
+    Attributes:
+        keys: What queries are scored against, in the mechanism's own form; for
+            `BahdanauAttention` the projected annotations `U_a h`, `(B, Tx, U)`.
+        values: `(B, Tx, D)` annotations, zero at masked places; split into heads,
+            `(B, H, Tx, D / H)`, where there is more than one.
+        mask: `(B, Tx)` bool, True = keep, or `None`.
+        dropout: `(B, Tx)` float32 factors on the weights, drawn once for a source in training,
+            or `None`.
+        noise: `(B, steps, Tx)` float32 noise on the scores, one row for each step, or `None`.
+        fertility: `(B, Tx)` float32, how much attention a place is to get in all, or `None`.
+    """
+
+    keys: Any
+    values: Any
+    mask: Any = None
+    dropout: Any = None
+    noise: Any = None
+    fertility: Any = None
+
+
+class Attention(keras.layers.Layer):
+    """Base of the mechanisms: subclasses give `memory` and `step`.
+
+    A decoder uses three calls and so need not know which mechanism it holds:
+
+        memory = attention.memory(values, mask=mask)
+        state = attention.initial_state(memory)
+        context, weights, state = attention.step(query, memory, state)
+
+    Several queries may share one row of the memory, as the hypotheses of a beam do: with
+    `query` of `(B * G, N)` and a memory of `B` rows, queries `b * G ... b * G + G - 1` attend
+    to row `b`, and the memory is never copied.
+    """
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        """Makes the weights for a query `(B, N)` or `(B, Tq, N)` and a value `(B, Tx, D)`."""
+        self._query_width, self._value_width = query_shape[-1], value_shape[-1]
+        self._key_width = value_shape[-1] if key_shape is None else key_shape[-1]
+
+    def memory(self, values, key=None, mask=None, training=None, steps=1):
+        """Prepares annotations to be attended to; do it once for a source.
+
+        Args:
+            values: `(B, Tx, D)` float annotations.
+            key: `(B, Tx, D')` float tensor to score instead of `values`, or `None`.
+            mask: `(B, Tx)` bool, True = keep, or `None`.
+            training: Whether the memory is made for training, where dropout and noise are drawn.
+            steps: How many steps will be taken, for mechanisms that draw noise for each.
+
+        Returns:
+            A `Memory`. Nothing that stood at a masked place is left in it.
+
+        Raises:
+            ValueError: If the layer is not built, or a rank, a width, or the shape or dtype of
+                the mask is not as above.
+        """
+        raise NotImplementedError
+
+    def context_width(self, value_width):
+        """Width of the context made from annotations of width `value_width`, an int."""
+        return value_width
+
+    def initial_state(self, memory):
+        """The state before the first step; `()` for a mechanism that keeps none."""
+        return ()
+
+    def step(self, query, memory, state=(), training=None):
+        """Attends once: one row of weights and one context for each query.
+
+        Args:
+            query: `(B * G, N)` float queries, `G >= 1` of them for each row of the memory.
+            memory: The `Memory` of `B` rows.
+            state: What `initial_state` or the last step returned.
+            training: Whether the call is part of training.
+
+        Returns:
+            `(context, weights, state)`: `(B * G, D)` in the compute dtype, `(B * G, Tx)`
+            float32, and the next state.
+        """
+        raise NotImplementedError
+
+    @property
+    def penalized(self):
+        """Whether `penalty` adds something to the loss, a bool."""
+        return False
+
+    def penalty(self, weights, query_mask=None):
+        """A scalar that training adds to the loss for weights `(B, Tq, Tx)`; `None` for none."""
+        return None
+
+    def call(
+        self,
+        query,
+        value,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        return_attention_scores=False,
+        use_causal_mask=False,
+        training=None,
+    ):
+        """Attends with all queries: at once, or in order where the mechanism keeps a state.
+
+        Args:
+            query: `(B, Tq, N)` float queries, or one query a row, `(B, N)`.
+            value: `(B, Tx, D)` float annotations.
+            key: `(B, Tx, D')` float tensor to score instead of `value`, or `None`.
+            query_mask: `(B, Tq)` bool; contexts and weights of dropped queries are zero.
+            value_mask: `(B, Tx)` bool, True = keep.
+            return_attention_scores: Whether to return the weights too.
+            use_causal_mask: Whether query `i` sees only places up to `i` (self-attention).
+            training: Whether the call is part of training.
+
+        Returns:
+            The context `(B, Tq, D)` or `(B, D)`; with `return_attention_scores` also the
+            weights `(B, Tq, Tx)` or `(B, Tx)`, float32.
+
+        Raises:
+            ValueError: If a rank, a width, or the shape or dtype of a mask is not as above, or
+                `use_causal_mask` is asked of a mechanism that keeps a state.
+        """
+        if len(query.shape) not in (2, 3):
+            raise ValueError(
+                f"Argument `query` of {type(self).__name__} is expected to be (batch, width) or "
+                f"(batch, queries, width). Received: shape {tuple(query.shape)}"
+            )
+        single = len(query.shape) == 2
+        queries = ops.expand_dims(query, 1) if single else query
+        queries = ops.cast(queries, self.compute_dtype)
+        query_mask = checked_mask("query_mask", query_mask, queries) if not single else None
+        queries = zero_masked(queries, query_mask)
+        memory = self.memory(value, key, value_mask, training, steps=ops.shape(queries)[1])
+        context, weights = self._attend(queries, memory, use_causal_mask, training)
+        context, weights = zero_masked(context, query_mask), _zero_queries(weights, query_mask)
+        penalty = self.penalty(weights, query_mask)
+        if penalty is not None:
+            self.add_loss(penalty)
+        if single:
+            context, weights = ops.squeeze(context, 1), ops.squeeze(weights, -2)
+        return (context, weights) if return_attention_scores else context
+
+    def compute_mask(self, query, previous_mask=None):
+        """The context keeps the time axis of the query, and so its mask."""
+        return previous_mask
+
+    def _attend(self, queries, memory, use_causal_mask, training):
+        """Contexts `(B, G, D)` and weights `(B, G, Tx)` of queries `(B, G, N)`, one by one."""
+        if use_causal_mask:
+            raise ValueError(
+                f"Argument `use_causal_mask` is not expected by {type(self).__name__}, which takes "
+                "queries in order. Received: True"
+            )
+
+        self._check_width(queries)
+
+        def step(query, state):
+            context, weights, state = self.step(query, memory, state, training)
+            return [context, weights], state
+
+        context, weights = run_over_time(step, queries, self.initial_state(memory), "float32")
+        return ops.cast(context, self.compute_dtype), weights
+
+    def _checked_memory(self, values, key, mask):
+        """Annotations, key and mask as tensors in the compute dtype, zero at masked places."""
+        if not self.built:
+            raise ValueError(
+                f"{type(self).__name__} is not built: call the layer once, or its "
+                "`build(query_shape, value_shape)`, before `memory`."
+            )
+        values = self._checked_values("values", values, self._value_width)
+        mask = checked_mask("mask", mask, values)
+        values = zero_masked(values, mask)
+        if key is None:
+            return values, values, mask
+        key = self._checked_values("key", key, self._key_width)
+        if None not in (key.shape[1], values.shape[1]) and key.shape[1] != values.shape[1]:
+            raise ValueError(
+                f"Argument `key` is expected to have as many steps as `values`, {values.shape[1]}. "
+                f"Received: shape {tuple(key.shape)}"
+            )
+        return values, zero_masked(key, mask), mask
+
+    def _checked_values(self, name, values, width=None):
+        """A sequence in the compute dtype, of `width` features, or of any number of them."""
+        values = ops.convert_to_tensor(values)
+        if len(values.shape) != 3 or width not in (None, values.shape[-1]):
+            raise ValueError(
+                f"Argument `{name}` of {type(self).__name__}.memory is expected to be "
+                f"(batch, time, {'width' if width is None else width}). "
+                f"Received: shape {tuple(values.shape)}"
+            )
+        return ops.cast(values, self.compute_dtype)
+
+    def _check_width(self, query):
+        if query.shape[-1] != self._query_width:
+            raise ValueError(
+                f"Argument `query` of {type(self).__name__} is expected to be "
+                f"{self._query_width} wide. Received: shape {tuple(query.shape)}"
+            )
+
+    def _grouped(self, query, memory):
+        """Queries `(B * G, N)` as `(B, G, N)`, the groups that share a row of the memory."""
+        query = ops.cast(query, self.compute_dtype)
+        if len(query.shape) != 2:
+            raise ValueError(
+                f"Argument `query` of {type(self).__name__}.step is expected to be "
+                f"(batch, width). Received: shape {tuple(query.shape)}"
+            )
+        self._check_width(query)
+        return ops.reshape(query, (ops.shape(memory.values)[0], -1, query.shape[-1]))
+
+
+def _zero_queries(weights, mask):
+    """Sets the weights `(B, [H,] Tq, Tx)` of queries that `mask` drops to zero."""
+    if mask is None or len(weights.shape) == 3:
+        return zero_masked(weights, mask)
+    return ops.where(ops.expand_dims(ops.expand_dims(mask, 1), -1), weights, 0.0)

@@ -1,0 +1,165 @@
+"""Coverage attention of Tu et al. (2016) and See, Liu and Manning (2017)."""
+
+import keras
+from keras import ops
+
+from keras_bahdanau.layers.attention.history import HistoryAttention
+
+# A place that wants no attention at all would divide by zero.
+_LEAST_FERTILITY = 1e-6
+
+
+@keras.saving.register_keras_serializable(package="keras_bahdanau")
+class CoverageAttention(HistoryAttention):
+    """Additive attention that sees how much attention each place had (arXiv 1704.04368, Eq. 10-13).
+
+        c_ij = sum over i' < i of a_i'j / Phi_j
+        e_ij = v_a . tanh(W_a s_i + U_a h_j + w_c c_ij + b)
+
+    `Phi_j` is 1, or with `fertility=N` how much attention the place is to get in all, learned
+    (arXiv 1601.04811, section 3.1.1):
+
+        Phi_j = N sigmoid(U_f h_j)
+
+    Args:
+        units: Width `U` of the alignment model.
+        fertility: The largest fertility `N`, a positive float; `None` for `Phi_j` = 1.
+        coverage_loss: What the mean of `coverage_penalty` (weights as they are, without `Phi`)
+            over real target steps is multiplied with before it is added to the loss.
+        use_bias: Whether the alignment model adds `b`.
+        **kwargs: Passed to `BahdanauAttention`: `normalize`, `num_heads`, `normalizer`, `dropout`,
+            initialisers, regularisers, constraints. With several heads the weights summed and
+            returned are their mean.
+
+    Call arguments: see `Attention.call`; queries are taken in order, so `use_causal_mask` is not
+        to be had.
+
+    Raises:
+        ValueError: If `fertility` is not positive or `coverage_loss` is negative.
+
+    Example:
+
+    >>> import numpy as np
+    >>> attention = CoverageAttention(units=8, coverage_loss=0.5)
+    >>> context = attention(np.ones((2, 5, 3)), np.ones((2, 7, 6)))
+    >>> tuple(context.shape), len(attention.losses)
+    ((2, 5, 6), 1)
+    >>> float(attention.penalty(np.array([[[1.0, 0.0], [1.0, 0.0]]])))
+    0.25
+    """
+
+    def __init__(
+        self,
+        units: int,
+        fertility: float | None = None,
+        coverage_loss: float = 0.0,
+        use_bias: bool = True,
+        **kwargs,
+    ):
+        super().__init__(units, use_bias=use_bias, **kwargs)
+        if fertility is not None and fertility <= 0:
+            raise ValueError(
+                f"Argument `fertility` must be None or positive. Received: {fertility!r}"
+            )
+        if coverage_loss < 0:
+            raise ValueError(
+                f"Argument `coverage_loss` must be at least 0. Received: {coverage_loss!r}"
+            )
+        self.fertility = fertility
+        self.coverage_loss = coverage_loss
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        super().build(query_shape, value_shape, key_shape)
+        self.coverage_kernel = self._add_kernel("coverage_kernel", 1, self.units)
+        if self.fertility is not None:
+            self.fertility_kernel = self._add_kernel("fertility_kernel", self._value_width, 1)
+
+    def memory(self, values, key=None, mask=None, training=None, steps=1):
+        """The projected keys, the annotations and their fertility; see `Attention.memory`."""
+        memory = super().memory(values, key, mask, training, steps)
+        if self.fertility is None:
+            return memory
+        values, _, _ = self._checked_memory(values, None, mask)
+        wish = ops.cast(ops.matmul(values, self.fertility_kernel), "float32")
+        fertility = self.fertility * ops.sigmoid(ops.squeeze(wish, -1))
+        return memory._replace(fertility=ops.maximum(fertility, _LEAST_FERTILITY))
+
+    def initial_state(self, memory):
+        """Nothing is covered yet: `(B, Tx)` zeros."""
+        return self._no_weights(memory)
+
+    def features(self, state):
+        """`w_c c_ij`: `(B * G, Tx, U)`."""
+        return ops.expand_dims(state, -1) * ops.cast(self.coverage_kernel, "float32")
+
+    def next_state(self, state, weights, memory):
+        """The coverage with the weights of one more step."""
+        if memory.fertility is None:
+            return state + weights
+        batch, steps = ops.shape(memory.fertility)
+        groups = ops.reshape(weights, (batch, -1, steps)) / ops.expand_dims(memory.fertility, 1)
+        return state + ops.reshape(groups, ops.shape(weights))
+
+    @property
+    def penalized(self):
+        """Whether there is a coverage loss, a bool."""
+        return self.coverage_loss > 0
+
+    def penalty(self, weights, query_mask=None):
+        """The coverage loss of weights `(B, Tq, Tx)`, a scalar, or `None`; see `Attention`."""
+        if not self.penalized:
+            return None
+        overlap = coverage_penalty(weights, query_mask)
+        if query_mask is None:
+            return self.coverage_loss * ops.mean(overlap)
+        count = ops.sum(ops.cast(query_mask, "float32"))
+        return self.coverage_loss * ops.sum(overlap) / ops.maximum(count, 1.0)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "fertility": self.fertility,
+            "coverage_loss": self.coverage_loss,
+        }
+
+
+def coverage_penalty(weights, mask=None):
+    """Share of each step's attention that goes where earlier steps have been.
+
+    The coverage of source place j before step i is the sum of its weights so far (See et al. 2017,
+    arXiv 1704.04368, Eq. 10 and 12); a step pays for the overlap:
+
+        c_ij = sum over i' < i of a_i'j
+        penalty_i = sum_j min(a_ij, c_ij)
+
+    It is zero at the first step and never above one. To keep a decoder from repeating itself, add
+    its mean over real steps, times some factor, to the loss.
+
+    Args:
+        weights: `(B, Ty, Tx)` attention weights of all steps.
+        mask: `(B, Ty)` bool tensor, True at real target steps; the others pay nothing and cover
+            nothing. `None` if all are.
+
+    Returns:
+        `(B, Ty)` float32 tensor.
+
+    Raises:
+        ValueError: If `weights` is not `(B, Ty, Tx)`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> weights = np.array([[[1.0, 0.0], [0.25, 0.75], [0.0, 1.0]]])
+    >>> [float(penalty) for penalty in coverage_penalty(weights)[0]]
+    [0.0, 0.25, 0.75]
+    """
+    if len(weights.shape) != 3:
+        raise ValueError(
+            "Argument `weights` must be (batch, target steps, source steps). "
+            f"Received: shape {tuple(weights.shape)}"
+        )
+    weights = ops.cast(weights, "float32")
+    if mask is not None:
+        weights = ops.where(ops.expand_dims(mask, -1), weights, 0.0)
+    before = ops.pad(ops.cumsum(weights, axis=1)[:, :-1], ((0, 0), (1, 0), (0, 0)))
+    return ops.sum(ops.minimum(weights, before), axis=-1)

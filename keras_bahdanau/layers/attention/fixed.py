@@ -1,0 +1,94 @@
+"""The fixed context of the RNN encoder-decoder, as an attention mechanism."""
+
+import keras
+from keras import ops
+
+from keras_bahdanau.layers.attention.base import Attention, Memory
+from keras_bahdanau.layers.masking import checked_mask, last_step, sequence_lengths, zero_masked
+from keras_bahdanau_runtime.checks import check_positive
+
+
+@keras.saving.register_keras_serializable(package="keras_bahdanau")
+class FixedContext(Attention):
+    """The same context at every step: the last annotation (arXiv 1409.0473, section 2.1).
+
+        c_i = [h_Tx] restricted to its first `width` features
+
+    With the forward half of a bidirectional encoder's annotations (`width` = its units),
+    `c_i` is the last forward state, and RNNsearch becomes RNNencdec. Queries are not looked at,
+    and may have any width.
+
+    Args:
+        width: How many leading features of the annotation make the context; `None` for all.
+        **kwargs: Passed to `keras.layers.Layer`.
+
+    Raises:
+        ValueError: If `width` is neither `None` nor a positive integer, or is wider than the
+            annotations.
+
+    Example:
+
+    >>> import numpy as np
+    >>> values = np.array([[[1.0], [2.0], [9.0]]])
+    >>> context = FixedContext()(np.ones((1, 4)), values, value_mask=[[True, True, False]])
+    >>> float(context[0, 0])
+    2.0
+    """
+
+    def __init__(self, width: int | None = None, **kwargs):
+        super().__init__(**kwargs)
+        if width is not None:
+            check_positive(width=width)
+        self.width = width
+
+    def context_width(self, value_width):
+        """`width`, or all of the annotation."""
+        return value_width if self.width is None else self.width
+
+    def memory(self, values, key=None, mask=None, training=None, steps=1):
+        """Keeps one annotation for each source: values `(B, 1, width)`, weights as the keys.
+
+        Args:
+            values: `(B, Tx, D)` float annotations.
+            key: Ignored.
+            mask: `(B, Tx)` bool, True = keep, or `None`.
+            training: Ignored.
+            steps: Ignored.
+        """
+        values = self._checked_values("values", values)
+        if self.width is not None and values.shape[-1] < self.width:
+            raise ValueError(
+                f"Argument `width` must be at most the width of the annotations, "
+                f"{values.shape[-1]}. Received: {self.width}"
+            )
+        mask = checked_mask("mask", mask, values)
+        values = zero_masked(values, mask)
+        context = last_step(values, mask)[:, : self.width]
+        steps = ops.shape(values)[1]
+        if mask is None:
+            last = ops.full((ops.shape(values)[0],), steps - 1, dtype="int32")
+        else:
+            last = sequence_lengths(mask) - 1  # -1, no place at all, for a fully masked row
+            context = ops.where(ops.expand_dims(last >= 0, -1), context, ops.zeros_like(context))
+        places = ops.expand_dims(ops.arange(steps, dtype="int32"), 0)
+        weights = ops.cast(ops.equal(places, ops.expand_dims(last, -1)), "float32")
+        return Memory(keys=weights, values=ops.expand_dims(context, 1), mask=mask)
+
+    def step(self, query, memory, state=(), training=None):
+        """The context and the one-hot weights again; see `Attention.step`."""
+        groups = ops.shape(query)[0] // ops.shape(memory.keys)[0]
+        context = ops.repeat(ops.squeeze(memory.values, 1), groups, axis=0)
+        return context, ops.repeat(memory.keys, groups, axis=0), state
+
+    def _attend(self, queries, memory, use_causal_mask, training):
+        if use_causal_mask:
+            raise ValueError(
+                "Argument `use_causal_mask` is not expected by FixedContext, whose context is the "
+                "last annotation. Received: True"
+            )
+        count = ops.shape(queries)[1]
+        weights = ops.repeat(ops.expand_dims(memory.keys, 1), count, axis=1)
+        return ops.repeat(memory.values, count, axis=1), weights
+
+    def get_config(self):
+        return {**super().get_config(), "width": self.width}

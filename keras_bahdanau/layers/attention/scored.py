@@ -1,0 +1,119 @@
+"""Mechanisms that score every place and normalise the scores into weights."""
+
+import keras
+from keras import ops
+
+from keras_bahdanau.layers.attention.base import Attention, Memory
+from keras_bahdanau.layers.masking import masked_softmax, masked_sparsemax
+
+_NORMALIZERS = {"softmax": masked_softmax, "sparsemax": masked_sparsemax}
+
+
+class ScoredAttention(Attention):
+    """Base of mechanisms with `a_i = normalizer(e_i)`: subclasses give `make_keys` and `scores`.
+
+    Args:
+        normalizer: "softmax" or "sparsemax".
+        dropout: Share of places whose weights are dropped in training, in [0, 1). The places are
+            drawn once for a source and hold for all its queries, as in variational dropout, so
+            that a step and the full call agree. The weights returned are those before dropout.
+        seed: Int, the randomness of `dropout`, or `None`.
+        **kwargs: Passed to `keras.layers.Layer`.
+    """
+
+    def __init__(self, normalizer="softmax", dropout=0.0, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        if normalizer not in _NORMALIZERS:
+            raise ValueError(
+                f"Argument `normalizer` must be one of {sorted(_NORMALIZERS)}. "
+                f"Received: {normalizer!r}"
+            )
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"Argument `dropout` must be in [0, 1). Received: {dropout!r}")
+        self.normalizer = normalizer
+        self.dropout = dropout
+        self.seed = seed
+        if dropout:
+            self._seeds = keras.random.SeedGenerator(seed)
+
+    def make_keys(self, key):
+        """Turns `key` `(B, Tx, D')` into what `scores` compares queries with."""
+        raise NotImplementedError
+
+    def make_values(self, values):
+        """Turns annotations `(B, Tx, D)` into what the weights are taken over."""
+        return values
+
+    def scores(self, query, keys, chunked=False):
+        """Scores queries against keys.
+
+        Args:
+            query: `(B, G, N)` float tensor.
+            keys: What `make_keys` returned.
+            chunked: Whether there may be so many queries that they are better scored in chunks.
+
+        Returns:
+            `(B, G, Tx)` float32 tensor, or `(B, H, G, Tx)` with several heads.
+        """
+        raise NotImplementedError
+
+    def memory(self, values, key=None, mask=None, training=None, steps=1):
+        """The projected keys and the annotations; see `Attention.memory`."""
+        values, key, mask = self._checked_memory(values, key, mask)
+        dropout = None
+        if training and self.dropout:
+            places = ops.ones(ops.shape(values)[:2], dtype="float32")
+            dropout = keras.random.dropout(places, self.dropout, seed=self._seeds)
+        return Memory(self.make_keys(key), self.make_values(values), mask, dropout)
+
+    def step(self, query, memory, state=(), training=None):
+        """Attends with one query for each row, or with a group; see `Attention.step`."""
+        scores = self.scores(self._grouped(query, memory), memory.keys)
+        context, weights = self._weigh(scores, memory)
+        return (*self._ungrouped(context, weights, memory), state)
+
+    def _attend(self, queries, memory, use_causal_mask, training):
+        self._check_width(queries)
+        causal = None
+        if use_causal_mask:
+            rows = ops.arange(ops.shape(queries)[1], dtype="int32")
+            places = ops.arange(ops.shape(memory.values)[-2], dtype="int32")
+            causal = ops.expand_dims(places, 0) <= ops.expand_dims(rows, 1)  # (G, Tx)
+        return self._weigh(self.scores(queries, memory.keys, chunked=True), memory, causal)
+
+    def _weigh(self, scores, memory, causal=None):
+        """Contexts `(B, G, D)` and float32 weights like `scores`."""
+        axes = (1,) if len(scores.shape) == 3 else (1, 2)
+        mask = None if memory.mask is None else ops.expand_dims(memory.mask, axes)
+        if causal is not None:
+            mask = causal if mask is None else ops.logical_and(mask, causal)
+        weights = _NORMALIZERS[self.normalizer](scores, mask)
+        return self.average(weights, memory), weights
+
+    def average(self, weights, memory):
+        """The contexts `(B, G, D)` of weights `(B, [H,] G, Tx)`, those of heads side by side."""
+        axes = (1,) if len(weights.shape) == 3 else (1, 2)
+        kept = weights
+        if memory.dropout is not None:
+            kept = weights * ops.expand_dims(memory.dropout, axes)
+        context = ops.matmul(ops.cast(kept, memory.values.dtype), memory.values)
+        if len(weights.shape) == 3:
+            return context
+        context = ops.transpose(context, (0, 2, 1, 3))  # (B, G, H, D / H)
+        width = context.shape[-2] * context.shape[-1]
+        return ops.reshape(context, (*ops.shape(context)[:2], width))
+
+    def _ungrouped(self, context, weights, memory):
+        """Contexts `(B * G, D)` and weights `(B * G, Tx)`, the mean of those of the heads."""
+        if len(weights.shape) == 4:
+            weights = ops.mean(weights, axis=1)
+        context = ops.reshape(context, (-1, context.shape[-1]))
+        return context, ops.reshape(weights, (-1, ops.shape(memory.values)[-2]))
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "normalizer": self.normalizer,
+            "dropout": self.dropout,
+            "seed": self.seed,
+        }

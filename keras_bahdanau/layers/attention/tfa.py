@@ -1,0 +1,148 @@
+"""Attention weights of TensorFlow Addons, given as arrays, in the layers of this package."""
+
+import numpy as np
+
+from keras_bahdanau.layers.attention import BahdanauAttention, LuongAttention, MonotonicAttention
+
+
+def bahdanau_from_tfa(
+    query_kernel, memory_kernel, attention_v, attention_g=None, attention_b=None, **kwargs
+):
+    """A `BahdanauAttention` with the weights of `tfa.seq2seq.BahdanauAttention`.
+
+        e_ij = v . tanh(s_i W_query + h_j W_memory)
+        e_ij = g v / |v| . tanh(s_i W_query + h_j W_memory + b)        with normalize=True
+
+    The weights are those of `BahdanauMonotonicAttention` too; see `monotonic_from_tfa`.
+
+    Args:
+        query_kernel: `(N, U)` array, `query_layer.kernel`.
+        memory_kernel: `(D, U)` array, `memory_layer.kernel`.
+        attention_v: `(U,)` array.
+        attention_g: The number of `normalize=True`, or `None`.
+        attention_b: `(U,)` array of `normalize=True`, or `None`.
+        **kwargs: Passed to `BahdanauAttention`, but for `units`, `normalize` and `num_heads`,
+            which the weights decide.
+
+    Returns:
+        The layer, built for queries of width `N` and annotations of width `D`.
+
+    Raises:
+        ValueError: If a shape is not as above, or only one of `attention_g` and `attention_b` is
+            given.
+
+    Example:
+
+    >>> import numpy as np
+    >>> attention = bahdanau_from_tfa(np.eye(2, 3), np.eye(4, 3), [1.0, 2.0, 0.0])
+    >>> tuple(attention(np.ones((1, 2)), np.ones((1, 5, 4))).shape)
+    (1, 4)
+    """
+    query_kernel = _checked("query_kernel", query_kernel, ("query width", "units"))
+    memory_kernel = _checked("memory_kernel", memory_kernel, ("memory width", "units"))
+    units = memory_kernel.shape[1]
+    _checked("query_kernel", query_kernel, ("query width", units))
+    attention_v = _checked("attention_v", attention_v, (units,))
+    normalize = attention_g is not None
+    if normalize != (attention_b is not None):
+        raise ValueError(
+            "Arguments `attention_g` and `attention_b` must be given together. "
+            f"Received: attention_g={attention_g!r}, attention_b={attention_b!r}"
+        )
+    layer = BahdanauAttention(units, normalize=normalize, num_heads=1, **kwargs)
+    _build(layer, len(query_kernel), len(memory_kernel))
+    layer.query_kernel.assign(query_kernel)
+    layer.key_kernel.assign(memory_kernel)
+    layer.score_kernel.assign(attention_v[:, None])
+    if normalize:
+        layer.gain.assign(_checked("attention_g", attention_g, ())[None])
+        layer.bias.assign(_checked("attention_b", attention_b, (units,)))
+    return layer
+
+
+def luong_from_tfa(memory_kernel, attention_g=None, **kwargs):
+    """A `LuongAttention` with the weights of `tfa.seq2seq.LuongAttention`.
+
+        e_ij = [g] s_i . (h_j W_memory)
+
+    The weights are those of `LuongMonotonicAttention` too; see `monotonic_from_tfa`.
+
+    Args:
+        memory_kernel: `(D, N)` array, `memory_layer.kernel`; `units` is the query's width `N`.
+        attention_g: The number of `scale=True`, `scale_weight`, or `None`.
+        **kwargs: Passed to `LuongAttention`, but for `score` and `scale`, which the weights decide.
+
+    Returns:
+        The layer, built for queries of width `N` and annotations of width `D`.
+
+    Raises:
+        ValueError: If a shape is not as above.
+
+    Example:
+
+    >>> import numpy as np
+    >>> attention = luong_from_tfa(np.eye(4, 2), attention_g=0.5)
+    >>> tuple(attention(np.ones((1, 2)), np.ones((1, 5, 4))).shape)
+    (1, 4)
+    """
+    memory_kernel = _checked("memory_kernel", memory_kernel, ("memory width", "query width"))
+    scale = None if attention_g is None else "learned"
+    layer = LuongAttention("general", scale=scale, **kwargs)
+    _build(layer, memory_kernel.shape[1], len(memory_kernel))
+    layer.key_kernel.assign(memory_kernel)
+    if scale is not None:
+        layer.scale_weight.assign(_checked("attention_g", attention_g, ()))
+    return layer
+
+
+def monotonic_from_tfa(attention, attention_score_bias, **kwargs):
+    """A `MonotonicAttention` with the weights of TFA's two monotonic mechanisms.
+
+    Args:
+        attention: What `bahdanau_from_tfa` or `luong_from_tfa` made of the other weights.
+        attention_score_bias: A number.
+        **kwargs: Passed to `MonotonicAttention`, but for `score_bias`. TFA's "parallel" and
+            "recursive" are `mode="soft"`.
+
+    Returns:
+        The layer, built for the widths of `attention`.
+
+    Raises:
+        ValueError: If `attention_score_bias` is no number, or `attention` not built or none that
+            `MonotonicAttention` takes.
+
+    Example:
+
+    >>> import numpy as np
+    >>> inner = luong_from_tfa(np.eye(4, 2))
+    >>> attention = monotonic_from_tfa(inner, attention_score_bias=-1.0, mode="soft")
+    >>> tuple(attention(np.ones((1, 3, 2)), np.ones((1, 5, 4))).shape)
+    (1, 3, 4)
+    """
+    bias = float(_checked("attention_score_bias", attention_score_bias, ()))
+    layer = MonotonicAttention(attention, score_bias=bias, **kwargs)
+    if not attention.built:
+        raise ValueError(
+            "Argument `attention` must be built, as `bahdanau_from_tfa` and `luong_from_tfa` "
+            f"return it. Received: {attention!r}"
+        )
+    _build(layer, attention._query_width, attention._value_width)
+    return layer
+
+
+def _build(layer, query_width, value_width):
+    layer.build((None, query_width), (None, None, value_width))
+
+
+def _checked(name, array, shape):
+    """`array` as NumPy's, if each size of `shape` that is a number is its own."""
+    array = np.asarray(array)
+    sizes = zip(array.shape, shape, strict=False)
+    if array.ndim != len(shape) or any(
+        isinstance(wanted, int) and size != wanted for size, wanted in sizes
+    ):
+        expected = f"({', '.join(map(str, shape))})" if shape else "a single number"
+        raise ValueError(
+            f"Argument `{name}` must be {expected}. Received: shape {tuple(array.shape)}"
+        )
+    return array

@@ -1,0 +1,92 @@
+"""From annotations to the decoder's first state."""
+
+import keras
+from keras import ops
+
+from keras_bahdanau.layers.masking import last_step, sequence_lengths, zero_masked
+
+_SOURCES = ("backward_first", "last", "mean", "zero")
+
+
+@keras.saving.register_keras_serializable(package="keras_bahdanau")
+class Bridge(keras.layers.Layer):
+    """Makes the decoder's first state from a summary of the annotations (A.2.2).
+
+        s_0 = tanh(W_s summary)
+
+    Args:
+        sizes: Width of each state tensor to make, in order.
+        source: The summary: "backward_first", the second half of the first annotation, which
+            for a bidirectional encoder is the backward state at the first word (the paper);
+            "last", the last annotation; "mean", the mean of all; "zero", no summary, zero states.
+        kernel_initializer: Initialiser of `W_s`.
+        **kwargs: Passed to `keras.layers.Layer`.
+
+    Call arguments:
+        annotations: `(B, Tx, D)` float tensor.
+        mask: `(B, Tx)` bool, True = keep, or `None`.
+
+    Returns:
+        A list of `(B, size)` tensors, one for each of `sizes`.
+
+    Raises:
+        ValueError: If `source` is unknown.
+
+    Example:
+
+    >>> import numpy as np
+    >>> [tuple(state.shape) for state in Bridge([4, 4], source="mean")(np.ones((2, 5, 6)))]
+    [(2, 4), (2, 4)]
+    """
+
+    def __init__(
+        self, sizes, source="backward_first", kernel_initializer="glorot_uniform", **kwargs
+    ):
+        super().__init__(**kwargs)
+        if source not in _SOURCES:
+            raise ValueError(f"Argument `source` must be one of {_SOURCES}. Received: {source!r}")
+        self.sizes = list(sizes)
+        self.supports_masking = True
+        self.source = source
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+    def build(self, annotations_shape):
+        if self.source == "zero":
+            return
+        width = annotations_shape[-1]
+        if self.source == "backward_first":
+            width -= width // 2
+        self.kernel = self.add_weight(
+            shape=(width, sum(self.sizes)), initializer=self.kernel_initializer, name="kernel"
+        )
+        self.bias = self.add_weight(shape=(sum(self.sizes),), initializer="zeros", name="bias")
+
+    def call(self, annotations, mask=None):
+        annotations = zero_masked(annotations, mask)
+        if self.source == "zero":
+            batch = ops.shape(annotations)[0]
+            return [ops.zeros((batch, size), dtype=self.compute_dtype) for size in self.sizes]
+        if self.source == "backward_first":
+            summary = annotations[:, 0, annotations.shape[-1] // 2 :]
+        elif self.source == "last":
+            summary = last_step(annotations, mask)
+        elif mask is None:
+            summary = ops.mean(annotations, axis=1)
+        else:
+            count = ops.expand_dims(ops.maximum(sequence_lengths(mask), 1), -1)
+            summary = ops.sum(annotations, axis=1) / ops.cast(count, annotations.dtype)
+        states = ops.tanh(ops.matmul(summary, self.kernel) + self.bias)
+        starts = [sum(self.sizes[:i]) for i in range(len(self.sizes))]
+        return [states[:, a : a + size] for a, size in zip(starts, self.sizes, strict=True)]
+
+    def compute_mask(self, annotations, mask=None):
+        """States have no time axis, and so no mask."""
+        return None
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "sizes": self.sizes,
+            "source": self.source,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }

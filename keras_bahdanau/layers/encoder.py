@@ -1,0 +1,142 @@
+"""The bidirectional encoder: annotations that see the whole source from each place."""
+
+import keras
+from keras import ops
+
+from keras_bahdanau.initializers import fresh
+from keras_bahdanau.layers.masking import reverse_by_length, sequence_lengths, zero_masked
+
+_CELLS = {"gru": keras.layers.GRU, "lstm": keras.layers.LSTM}
+
+
+@keras.saving.register_keras_serializable(package="keras_bahdanau")
+class BidirectionalEncoder(keras.layers.Layer):
+    """Reads a sequence in both directions (arXiv 1409.0473, section 3.2 and A.2.1).
+
+        h_j = [forward h_j ; backward h_j]
+
+    Sequences are padded at the right. The forward direction then needs no mask, and the
+    backward one runs forward over each sequence reversed by its length: the numbers of a masked
+    layer at the speed of an unmasked one.
+
+    Args:
+        units: Width `n` of each direction.
+        cell: "gru" or "lstm".
+        num_layers: How many bidirectional layers stand on each other.
+        dropout: Share of a layer's inputs dropped between layers, in [0, 1).
+        residual: Whether layers after the first add their input to their output.
+        reset_after: For "gru": whether the reset gate acts after the recurrent product (what
+            fast kernels want) or before it (what the paper writes).
+        kernel_initializer: Initialiser of the input kernels.
+        recurrent_initializer: Initialiser of the recurrent kernels.
+        **kwargs: Passed to `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: `(B, Tx, M)` float tensor.
+        mask: `(B, Tx)` bool, True = keep, False only at the right; or `None`.
+
+    Returns:
+        Annotations `(B, Tx, 2 * units)`, zero at masked places.
+
+    Raises:
+        ValueError: If `units` or `num_layers` is not positive, or `cell` is unknown.
+
+    Example:
+
+    >>> import numpy as np
+    >>> tuple(BidirectionalEncoder(4)(np.ones((2, 5, 3))).shape)
+    (2, 5, 8)
+    """
+
+    def __init__(
+        self,
+        units: int,
+        cell: str = "gru",
+        num_layers: int = 1,
+        dropout: float = 0.0,
+        residual: bool = False,
+        reset_after: bool = True,
+        kernel_initializer="glorot_uniform",
+        recurrent_initializer="orthogonal",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        for name, value in (("units", units), ("num_layers", num_layers)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(
+                    f"Argument `{name}` must be a positive integer. Received: {value!r}"
+                )
+        if cell not in _CELLS:
+            raise ValueError(f"Argument `cell` must be one of {sorted(_CELLS)}. Received: {cell!r}")
+        self.units = units
+        self.cell = cell
+        self.num_layers = num_layers
+        self.dropout = dropout
+        self.residual = residual
+        self.reset_after = reset_after
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.recurrent_initializer = keras.initializers.get(recurrent_initializer)
+        self.supports_masking = True
+        self.forward_layers = [self._layer(f"forward_{i}") for i in range(num_layers)]
+        self.backward_layers = [self._layer(f"backward_{i}") for i in range(num_layers)]
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+
+    def _layer(self, name):
+        arguments = {"reset_after": self.reset_after} if self.cell == "gru" else {}
+        return _CELLS[self.cell](
+            self.units,
+            return_sequences=True,
+            kernel_initializer=fresh(self.kernel_initializer),
+            recurrent_initializer=fresh(self.recurrent_initializer),
+            dtype=self.dtype_policy,
+            name=name,
+            **arguments,
+        )
+
+    def build(self, inputs_shape):
+        shape = tuple(inputs_shape)
+        for forward, backward in zip(self.forward_layers, self.backward_layers, strict=True):
+            forward.build(shape)
+            backward.build(shape)
+            shape = (*shape[:-1], 2 * self.units)
+
+    def call(self, inputs, mask=None, training=None):
+        lengths = None if mask is None else sequence_lengths(mask)
+        outputs = zero_masked(ops.cast(inputs, self.compute_dtype), mask)
+        for i, (forward, backward) in enumerate(
+            zip(self.forward_layers, self.backward_layers, strict=True)
+        ):
+            inputs = outputs if i == 0 else self.dropout_layer(outputs, training=training)
+            layer = self.read_both_ways(forward, backward, inputs, lengths, training=training)
+            outputs = outputs + layer if self.residual and i else layer
+        return zero_masked(outputs, mask)
+
+    def read_both_ways(self, forward, backward, inputs, lengths, training=None):
+        """Both directions side by side, `(B, Tx, 2 * units)`; of no meaning beyond the lengths.
+
+        Args:
+            forward: The layer that reads from left to right.
+            backward: The layer that reads from right to left.
+            inputs: `(B, Tx, M)` float tensor.
+            lengths: `(B,)` int tensor, or `None` if every place counts.
+            training: Whether to drop out.
+        """
+        ahead = forward(inputs, training=training)
+        back = backward(reverse_by_length(inputs, lengths), training=training)
+        return ops.concatenate([ahead, reverse_by_length(back, lengths)], axis=-1)
+
+    def compute_output_shape(self, inputs_shape):
+        return (*inputs_shape[:-1], 2 * self.units)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "cell": self.cell,
+            "num_layers": self.num_layers,
+            "dropout": self.dropout,
+            "residual": self.residual,
+            "reset_after": self.reset_after,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "recurrent_initializer": keras.initializers.serialize(self.recurrent_initializer),
+        }

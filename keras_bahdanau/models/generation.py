@@ -1,0 +1,271 @@
+"""Generation and scoring for every model that can say what a step of it is."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from keras import ops, tree
+
+from keras_bahdanau.models.compiled import compile_inference
+from keras_bahdanau.search import BeamSearch, GreedySearch
+from keras_bahdanau_runtime.ids import BOS, PAD
+from keras_bahdanau_runtime.text.batches import pad
+
+# Lengths are padded to multiples of this before generation, so that few shapes are compiled.
+_LENGTH_BUCKET = 8
+
+
+class Scores(NamedTuple):
+    """How likely given targets are, as NumPy arrays.
+
+    Attributes:
+        totals: `(B,)` float32 log-probability of each target, in nats.
+        log_probs: `(B, T)` float32 log-probability of each of its tokens; zero after its length.
+        lengths: `(B,)` int32 number of tokens.
+        alignments: `(B, T, Tx)` float32 attention weights; zero after the length.
+    """
+
+    totals: Any
+    log_probs: Any
+    lengths: Any
+    alignments: Any
+
+
+class Generator:
+    """What models that generate have in common; a mixin for a `keras.Model`.
+
+    The model gives `source_vocabulary_size`, `target_vocabulary_size`, `start` and `step`.
+    """
+
+    def start(self, source):
+        """What generation begins with.
+
+        Args:
+            source: `(B, Tx)` int32 tensor.
+
+        Returns:
+            `(memory, state, mask)`: the encoded source, a nest of tensors that steps read; the
+            state before the first step, a nest of `(B, ...)` tensors; and `(B, Tx)` bool, the
+            places that are not padding.
+        """
+        raise NotImplementedError
+
+    def step(self, tokens, state, memory):
+        """One step of the decoder.
+
+        Args:
+            tokens: `(R,)` int32 tensor, the tokens before. `R` may be a multiple of the memory's
+                `B` rows, of which each then serves as many hypotheses.
+            state: Nest of `(R, ...)` tensors.
+            memory: As `start` returns it.
+
+        Returns:
+            `(logits, state, weights)`: `(R, V)` unnormalised log-probabilities of the next token,
+            the state after it, and the attention `(R, Tx)`.
+        """
+        raise NotImplementedError
+
+    def search(self, source, search, max_length, **kwargs):
+        """The whole of generation as one function of tensors: encoder, search and decoder steps.
+
+        `generate` compiles it and the exporters trace it.
+
+        Args:
+            source: `(B, Tx)` int32 tensor.
+            search: A search, such as `BeamSearch`.
+            max_length: Number of tokens after which hypotheses are cut, an int.
+            **kwargs: `limits`, `prefix` and `noise`, see `keras_bahdanau.search.Search`.
+
+        Returns:
+            A `Generation` of tensors.
+        """
+        memory, state, mask = self.start(source)
+
+        def step(tokens, state):
+            return self.step(tokens, state, memory)
+
+        batch, length = ops.shape(source)[0], ops.shape(source)[1]
+        first = ops.full((batch,), BOS, dtype="int32")
+        return search(step, state, first, length, max_length, memory_mask=mask, **kwargs)
+
+    def generate(self, source, search=None, max_length=100, prefix=None):
+        """Finds outputs for a batch of sources.
+
+        Args:
+            source: `(B, Tx)` int array padded at the right with 0, or a list of lists of ids.
+            search: A `BeamSearch`, `GreedySearch` or `Sampling`; `BeamSearch()` if `None`.
+            max_length: Number of tokens after which a hypothesis is cut: an int, `B` of them, or a
+                function of the sources' lengths, `(B,)` int array -> `(B,)`, such as
+                `lambda lengths: 2 * lengths + 10`.
+            prefix: What each output must start with: `(B, P)` int array padded at the right with
+                0, or a list of `B` lists of ids; or `None`.
+
+        Returns:
+            A `Generation` of NumPy arrays: tokens `(B, K, T)`, scores `(B, K)`, lengths `(B, K)`,
+            alignments `(B, K, T, Tx)`, totals `(B, K)`, log_probs `(B, K, T)`, where `T` is the
+            longest length found.
+
+        Raises:
+            ValueError: If there is no sentence, an id is outside the vocabulary, a source is
+                only padding or padded elsewhere than at the right, `max_length < 1`, or a prefix
+                is longer than its `max_length`.
+        """
+        search = BeamSearch() if search is None else search
+        source = checked_ids("source", source, self.source_vocabulary_size)
+        empty = np.flatnonzero((source == PAD).all(axis=1))
+        if empty.size:
+            raise ValueError(
+                f"Argument `source` must hold no sentence of only padding. Received: row {empty[0]}"
+            )
+        outside = [token for token in search.forbidden if token >= self.target_vocabulary_size]
+        if outside:
+            raise ValueError(
+                f"Argument `search` must forbid ids in [0, {self.target_vocabulary_size}). "
+                f"Received: {outside[0]}"
+            )
+        limits, steps = _limits(max_length, (source != PAD).sum(axis=1))
+        extra = {}
+        if prefix is not None:
+            extra["prefix"] = self._checked_prefix(prefix, limits)
+        noise = search.noise(len(source), steps)
+        if noise is not None:
+            extra["noise"] = noise
+        if not self.built:
+            self.build()
+        found = self._compiled_search(search, steps, tuple(extra))(
+            pad(source.tolist(), bucket=_LENGTH_BUCKET), limits, *extra.values()
+        )
+        found = tree.map_structure(ops.convert_to_numpy, found)
+        longest = int(found.lengths.max())
+        return found._replace(
+            tokens=found.tokens[:, :, :longest],
+            alignments=found.alignments[:, :, :longest, : source.shape[1]],
+            log_probs=found.log_probs[:, :, :longest],
+        )
+
+    def score(self, source, target):
+        """How likely given targets are, and what they attend to (forced decoding).
+
+        Args:
+            source: `(B, Tx)` int array padded at the right with 0, or a list of lists of ids.
+            target: As many outputs, likewise; `EOS` counts where it is given.
+
+        Returns:
+            `Scores`.
+
+        Raises:
+            ValueError: As `generate`; also if a target is empty, or there is not one for each
+                source.
+
+        Example:
+
+        ```python
+        found = model.generate(source, search=BeamSearch(5))
+        again = model.score(source, found.tokens[:, 0])      # again.totals == found.totals[:, 0]
+        links = hard_alignment(again.alignments[0])
+        ```
+        """
+        source = checked_ids("source", source, self.source_vocabulary_size)
+        target = checked_ids("target", target, self.target_vocabulary_size)
+        if len(target) != len(source):
+            raise ValueError(
+                f"Argument `target` must hold one output for each of {len(source)} sources. "
+                f"Received: {len(target)}"
+            )
+        lengths = (target != PAD).sum(axis=1)
+        if not lengths.all():
+            raise ValueError(
+                "Argument `target` must hold no output of only padding. "
+                f"Received: row {np.argmin(lengths)}"
+            )
+        # The one path there is: a search that has no choice.
+        found = self.generate(source, GreedySearch(), max_length=lengths, prefix=target)
+        return Scores(
+            found.totals[:, 0], found.log_probs[:, 0], found.lengths[:, 0], found.alignments[:, 0]
+        )
+
+    def _compiled_search(self, search, steps, names):
+        key = (search, steps, names)
+        if key not in self._compiled_searches:
+
+            def run(source, limits, *extra):
+                extra = dict(zip(names, extra, strict=True))
+                return self.search(source, search, steps, limits=limits, **extra)
+
+            self._compiled_searches[key] = compile_inference(self, run)
+        return self._compiled_searches[key]
+
+    def _checked_prefix(self, prefix, limits):
+        prefix = checked_ids("prefix", prefix, self.target_vocabulary_size)
+        if len(prefix) != len(limits):
+            raise ValueError(
+                f"Argument `prefix` must hold one prefix for each of {len(limits)} sources. "
+                f"Received: {len(prefix)}"
+            )
+        lengths = (prefix != PAD).sum(axis=1)
+        over = np.flatnonzero(lengths > limits)
+        if over.size:
+            raise ValueError(
+                f"Argument `prefix` must be no longer than `max_length`, {limits[over[0]]}. "
+                f"Received: {lengths[over[0]]} ids in row {over[0]}"
+            )
+        return pad(prefix.tolist(), bucket=_LENGTH_BUCKET)
+
+
+def checked_ids(name, ids, size):
+    """Ids `(B, T)` int32 out of an array or a list of lists, padded at the right.
+
+    Args:
+        name: What the caller calls them, for the message.
+        ids: `(B, T)` int array padded at the right with 0, or a list of lists of ids.
+        size: Number of ids that there are.
+
+    Raises:
+        ValueError: If they are not integers, are outside the vocabulary, or hold padding
+            elsewhere than at the right.
+
+    Example:
+
+    >>> checked_ids("source", [[5, 6], [7]], size=10).tolist()
+    [[5, 6], [7, 0]]
+    """
+    if isinstance(ids, (list, tuple)):
+        if all(np.ndim(row) == 1 for row in ids):
+            width = max(map(len, ids), default=0)
+            ids = [[*row, *[PAD] * (width - len(row))] for row in ids]
+        ids = np.asarray(ids)  # which keeps what is no int32 for the checks below
+    ids = ops.convert_to_numpy(ids)
+    if ids.ndim != 2 or 0 in ids.shape:
+        raise ValueError(
+            f"Argument `{name}` must be (batch, time) with at least one sentence of at least "
+            f"one id. Received: shape {ids.shape}"
+        )
+    if not np.issubdtype(ids.dtype, np.integer):
+        raise ValueError(f"Argument `{name}` must hold integers. Received: {ids.dtype}")
+    outside = ids[(ids < 0) | (ids >= size)]
+    if outside.size:
+        raise ValueError(
+            f"Argument `{name}` must hold ids in [0, {size}). Received: {int(outside[0])}"
+        )
+    gaps = np.argwhere((ids[:, :-1] == PAD) & (ids[:, 1:] != PAD))
+    if gaps.size:
+        raise ValueError(
+            f"Argument `{name}` must be padded ({PAD}) at the right only. "
+            f"Received: row {gaps[0, 0]}, {ids[gaps[0, 0]]}"
+        )
+    return ids.astype("int32")
+
+
+def _limits(max_length, lengths):
+    """`(B,)` int32 limits of the outputs, and the number of steps that a search makes room for."""
+    given = max_length(lengths) if callable(max_length) else max_length
+    limits = np.asarray(given)
+    wrong = limits.dtype.kind not in "iu" or limits.ndim > 1 or (limits < 1).any()
+    if wrong or limits.shape not in ((), lengths.shape):
+        raise ValueError(
+            "Argument `max_length` must be a positive integer, one for each source, or a function "
+            f"that gives them. Received: {given!r}"
+        )
+    # A number is the room itself; others share the room of their bucket.
+    room = int(limits) if not limits.ndim else -(-int(limits.max()) // _LENGTH_BUCKET)
+    room = room * _LENGTH_BUCKET if limits.ndim else room
+    return np.broadcast_to(limits, lengths.shape).astype("int32"), room

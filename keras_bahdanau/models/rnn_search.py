@@ -1,0 +1,199 @@
+"""The paper's two models, RNNsearch and with a fixed context RNNencdec, and their training."""
+
+from typing import NamedTuple
+
+import keras
+
+from keras_bahdanau.initializers import PerGate
+from keras_bahdanau.layers.attention import BahdanauAttention, FixedContext
+from keras_bahdanau.layers.bridge import Bridge
+from keras_bahdanau.layers.decoder import AttentiveDecoder
+from keras_bahdanau.layers.encoder import BidirectionalEncoder
+from keras_bahdanau.layers.readout import DeepOutput
+from keras_bahdanau.models.seq2seq import Seq2Seq
+
+
+@keras.saving.register_keras_serializable(package="keras_bahdanau")
+class RNNSearch(Seq2Seq):
+    """RNNsearch, the paper's model (arXiv 1409.0473, appendix A), with its sizes as defaults.
+
+    Args:
+        source_vocabulary_size: Number of source ids.
+        target_vocabulary_size: Number of target ids.
+        units: Width `n` of each recurrence.
+        embedding_dim: Width `m` of both embeddings.
+        attention_units: Width `n'` of the alignment model.
+        maxout_units: Width `l` of the maxout layer.
+        reset_after: Whether GRUs reset after the recurrent product, the form fast kernels want.
+            The paper resets before.
+        readout_state: "previous" reads s_{i-1} (appendix A.2.2), "current" s_i (section 3.1).
+        initializer: "paper" for appendix B's (recurrent matrices orthogonal, each gate's by itself;
+            W_a and U_a normal with sd 0.001, all else with sd 0.01; v_a and biases zero), or
+            `None` for Keras's own.
+        dropout: As in `Seq2Seq`.
+        tie_embeddings: As in `Seq2Seq`.
+        **kwargs: `scheduled_sampling` and `guided_alignment` of `Seq2Seq`, and what `keras.Model`
+            takes.
+
+    Raises:
+        ValueError: If a size is not a positive integer or `initializer` is unknown.
+
+    Example:
+
+    >>> model = RNNSearch(100, 120, units=8, embedding_dim=6, attention_units=7, maxout_units=5)
+    >>> found = model.generate([[5, 6, 3]], search=BeamSearch(size=2), max_length=4)
+    >>> found.tokens.shape[:2]
+    (1, 2)
+    """
+
+    def __init__(
+        self,
+        source_vocabulary_size: int,
+        target_vocabulary_size: int,
+        units: int = 1000,
+        embedding_dim: int = 620,
+        attention_units: int = 1000,
+        maxout_units: int = 500,
+        reset_after: bool = False,
+        readout_state: str = "previous",
+        initializer: str | None = "paper",
+        dropout: float = 0.0,
+        tie_embeddings: bool = False,
+        **kwargs,
+    ):
+        if initializer not in ("paper", None):
+            raise ValueError(
+                f'Argument `initializer` must be "paper" or None. Received: {initializer!r}'
+            )
+        paper = initializer == "paper"
+        dtype = kwargs.get("dtype")
+
+        def kernel():
+            return keras.initializers.RandomNormal(stddev=0.01) if paper else "glorot_uniform"
+
+        def recurrent():
+            return PerGate("orthogonal", gates=3) if paper else "orthogonal"
+
+        super().__init__(
+            source_vocabulary_size,
+            target_vocabulary_size,
+            embedding_dim,
+            encoder=BidirectionalEncoder(
+                units,
+                reset_after=reset_after,
+                kernel_initializer=kernel(),
+                recurrent_initializer=recurrent(),
+                dtype=dtype,
+                name="encoder",
+            ),
+            decoder=AttentiveDecoder(
+                keras.layers.GRUCell(
+                    units,
+                    reset_after=reset_after,
+                    kernel_initializer=kernel(),
+                    recurrent_initializer=recurrent(),
+                    dtype=dtype,
+                ),
+                self._attention(units, attention_units, paper, dtype),
+                DeepOutput(maxout_units, kernel_initializer=kernel(), dtype=dtype, name="readout"),
+                query="previous",
+                readout_state=readout_state,
+                dtype=dtype,
+                name="decoder",
+            ),
+            bridge=Bridge([units], kernel_initializer=kernel(), dtype=dtype, name="bridge"),
+            dropout=dropout,
+            tie_embeddings=tie_embeddings,
+            kernel_initializer=keras.initializers.RandomNormal(stddev=0.01) if paper else None,
+            **kwargs,
+        )
+        self.units = units
+        self.attention_units = attention_units
+        self.maxout_units = maxout_units
+        self.reset_after = reset_after
+        self.readout_state = readout_state
+        self.initializer = initializer
+
+    @staticmethod
+    def _attention(units, attention_units, paper, dtype):
+        arguments = {}
+        if paper:
+            arguments = {
+                "kernel_initializer": keras.initializers.RandomNormal(stddev=0.001),
+                "score_initializer": "zeros",
+            }
+        # The paper's equations leave out all biases, this one among them.
+        return BahdanauAttention(
+            attention_units, use_bias=True, dtype=dtype, name="attention", **arguments
+        )
+
+    def get_config(self):
+        config = keras.Model.get_config(self)
+        names = (
+            "source_vocabulary_size target_vocabulary_size units embedding_dim attention_units "
+            "maxout_units reset_after readout_state initializer dropout tie_embeddings "
+            "guided_alignment"
+        )
+        config |= {name: getattr(self, name) for name in names.split()}
+        sampling = keras.saving.serialize_keras_object(self.scheduled_sampling)
+        return {**config, "scheduled_sampling": sampling}
+
+    @classmethod
+    def from_config(cls, config):
+        sampling = keras.saving.deserialize_keras_object(config["scheduled_sampling"])
+        return cls(**{**config, "scheduled_sampling": sampling})
+
+
+@keras.saving.register_keras_serializable(package="keras_bahdanau")
+class RNNEncoderDecoder(RNNSearch):
+    """RNNencdec, the paper's baseline: RNNsearch with the context fixed to the last forward state.
+
+    Takes the arguments of `RNNSearch`; `attention_units` has no effect.
+
+    Example:
+
+    >>> model = RNNEncoderDecoder(100, 120, units=8, embedding_dim=6, maxout_units=5)
+    >>> model.decoder.attention.width
+    8
+    """
+
+    @staticmethod
+    def _attention(units, attention_units, paper, dtype):
+        return FixedContext(width=units, dtype=dtype, name="attention")
+
+
+class PaperTraining(NamedTuple):
+    """How the paper trained; see `paper_training`.
+
+    Attributes:
+        optimizer: A Keras optimiser, fresh.
+        data: Arguments of `TranslationDataset`.
+    """
+
+    optimizer: keras.optimizers.Optimizer
+    data: dict
+
+
+def paper_training():
+    """The paper's training settings (arXiv 1409.0473, appendix B.2).
+
+    Adadelta with epsilon 1e-6 and rho 0.95, the norm of the gradient clipped to 1; batches of 80
+    pairs, which are shuffled once and then sorted by length 1600 at a time into 20 batches. `fit`
+    must not shuffle these once more: `model.fit(dataset, shuffle=False)`.
+
+    Returns:
+        A `PaperTraining`.
+
+    Example:
+
+    >>> training = paper_training()
+    >>> dataset = TranslationDataset([[5, 6, 3]] * 100, [[7, 3]] * 100, **training.data)
+    >>> len(dataset), float(training.optimizer.rho)
+    (2, 0.95)
+    """
+    return PaperTraining(
+        optimizer=keras.optimizers.Adadelta(
+            learning_rate=1.0, rho=0.95, epsilon=1e-6, global_clipnorm=1.0
+        ),
+        data={"batch_size": 80, "sort_window": 20 * 80, "shuffle": "once"},
+    )

@@ -1,0 +1,250 @@
+"""The sequence-to-sequence model: embeddings, encoder, attentive decoder, generation."""
+
+import keras
+from keras import ops
+
+from keras_bahdanau.initializers import fresh
+from keras_bahdanau.layers.bridge import Bridge
+from keras_bahdanau.layers.guided_alignment import guidance
+from keras_bahdanau.models.generation import Generator
+from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.ids import PAD
+
+
+@keras.saving.register_keras_serializable(package="keras_bahdanau")
+class Seq2Seq(Generator, keras.Model):
+    """Embeds, encodes and decodes with attention; trains with `fit`, searches with `generate`.
+
+    Args:
+        source_vocabulary_size: Number of source ids.
+        target_vocabulary_size: Number of target ids `V`.
+        embedding_dim: Width `M` of both embeddings.
+        encoder: A layer called as `encoder(inputs, mask=mask)` that returns `(B, Tx, D)`, such as
+            `BidirectionalEncoder` or a Keras recurrent layer with `return_sequences=True`.
+        decoder: An `AttentiveDecoder`.
+        bridge: Where the decoder's first state comes from: the name of a summary (see `Bridge`)
+            or a layer called as `bridge(annotations, mask=mask)`.
+        dropout: Share dropped from embeddings, annotations and readout in training, in [0, 1).
+        tie_embeddings: Whether the output layer is the target embedding, transposed. The
+            decoder's output must then be `embedding_dim` wide.
+        scheduled_sampling: A `ScheduledSampling`, for training on the model's own tokens, or
+            `None`. Embeddings of own tokens are not dropped from.
+        guided_alignment: What the `AlignmentCrossentropy` of the attention's weights is multiplied
+            with when it is added to the loss; counts only where inputs hold an "alignment".
+        kernel_initializer: Initialiser of embeddings and output layer; `None` for Keras's own.
+        **kwargs: Passed to `keras.Model`.
+
+    Call arguments:
+        inputs: `{"source": (B, Tx) int32, "target": (B, Ty) int32}`, padded at the right with 0;
+            `target` is what came before each output and so starts with `BOS`. With "alignment",
+            `(B, Ty, Tx)` float32 reference weights, training is guided by them.
+
+    Returns:
+        Logits `(B, Ty, V)`.
+
+    Raises:
+        ValueError: If a size is not a positive integer.
+
+    Example:
+
+    >>> import keras, numpy as np
+    >>> model = Seq2Seq(
+    ...     20, 30, embedding_dim=8, encoder=BidirectionalEncoder(6),
+    ...     decoder=AttentiveDecoder(keras.layers.LSTMCell(6), BahdanauAttention(5)),
+    ... )
+    >>> batch = {"source": np.array([[5, 6, 3]]), "target": np.array([[2, 7]])}
+    >>> tuple(model(batch).shape)
+    (1, 2, 30)
+    """
+
+    def __init__(
+        self,
+        source_vocabulary_size: int,
+        target_vocabulary_size: int,
+        embedding_dim: int,
+        encoder,
+        decoder,
+        bridge="backward_first",
+        dropout: float = 0.0,
+        tie_embeddings: bool = False,
+        scheduled_sampling=None,
+        guided_alignment: float = 1.0,
+        kernel_initializer=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        check_positive(
+            source_vocabulary_size=source_vocabulary_size,
+            target_vocabulary_size=target_vocabulary_size,
+            embedding_dim=embedding_dim,
+        )
+        if guided_alignment < 0:
+            raise ValueError(
+                f"Argument `guided_alignment` must be at least 0. Received: {guided_alignment!r}"
+            )
+        self.source_vocabulary_size = source_vocabulary_size
+        self.target_vocabulary_size = target_vocabulary_size
+        self.embedding_dim = embedding_dim
+        self.dropout = dropout
+        self.tie_embeddings = tie_embeddings
+        self.scheduled_sampling = scheduled_sampling
+        self.guided_alignment = guided_alignment
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.encoder = encoder
+        self.decoder = decoder
+        if isinstance(bridge, str):
+            bridge = Bridge(decoder.state_sizes, bridge, dtype=self.dtype_policy, name="bridge")
+        self.bridge = bridge
+        self.source_embedding = keras.layers.Embedding(
+            source_vocabulary_size,
+            embedding_dim,
+            embeddings_initializer=self._initializer("uniform"),
+            dtype=self.dtype_policy,
+            name="source_embedding",
+        )
+        self.target_embedding = keras.layers.ReversibleEmbedding(
+            target_vocabulary_size,
+            embedding_dim,
+            embeddings_initializer=self._initializer("uniform"),
+            # Left to itself the tied output layer is float32 under mixed precision.
+            reverse_dtype=self.compute_dtype,
+            dtype=self.dtype_policy,
+            name="target_embedding",
+        )
+        self.output_layer = None
+        if not tie_embeddings:
+            self.output_layer = keras.layers.Dense(
+                target_vocabulary_size,
+                kernel_initializer=self._initializer("glorot_uniform"),
+                dtype=self.dtype_policy,
+                name="output_layer",
+            )
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self._compiled_searches = {}
+
+    def _initializer(self, default):
+        return default if self.kernel_initializer is None else fresh(self.kernel_initializer)
+
+    def build(self, input_shape=None):
+        """Makes all weights; every width is known from the arguments, so no shape is needed."""
+        embedded = (None, None, self.embedding_dim)
+        self.source_embedding.build((None, None))
+        self.target_embedding.build((None, None))
+        # A part that comes from a saved model, or from the user, may be built already.
+        if not self.encoder.built:
+            self.encoder.build(embedded)
+        # A spec, not a shape: Keras finds it even for a layer that only has a `call`.
+        spec = self.encoder.compute_output_spec(keras.KerasTensor(embedded, self.compute_dtype))
+        annotations = tuple(spec.shape)
+        if not self.bridge.built:
+            self.bridge.build(annotations)
+        if not self.decoder.built:
+            self.decoder.build(embedded, annotations)
+        outputs = tuple(self.decoder.compute_output_shape(embedded, annotations))
+        if self.output_layer is not None:
+            self.output_layer.build(outputs)
+        elif outputs[-1] != self.embedding_dim:
+            raise ValueError(
+                "Argument `tie_embeddings` needs a decoder output as wide as `embedding_dim`, "
+                f"{self.embedding_dim}. Received: a decoder output of width {outputs[-1]}"
+            )
+        self.built = True
+
+    def call(self, inputs, training=None):
+        annotations, mask, cell_state = self.encode(inputs["source"], training=training)
+        target = inputs["target"]
+        embedded = self.dropout_layer(self.target_embedding(target), training=training)
+        feedback = None
+        if self.scheduled_sampling is not None and training:
+            choices = self.scheduled_sampling(target, training=True)
+            embedded = ops.concatenate([embedded, ops.cast(choices, embedded.dtype)], axis=-1)
+            feedback = self._own_token
+        guided = "alignment" in inputs
+        outputs = self.decoder(
+            embedded,
+            annotations,
+            annotations_mask=mask,
+            initial_state=cell_state,
+            inputs_mask=ops.not_equal(target, PAD),
+            feedback=feedback,
+            return_attention_scores=guided,
+            training=training,
+        )
+        if guided:
+            outputs, weights = outputs
+            guide = guidance(ops.convert_to_tensor(inputs["alignment"]), weights)
+            self.add_loss(self.guided_alignment * guide)
+        return self._logits(self.dropout_layer(outputs, training=training))
+
+    def _own_token(self, inputs, output):
+        """What a step reads: the true token's embedding, or that of the model's own."""
+        width = self.embedding_dim
+        embedded, own, digits = (
+            inputs[:, :width],
+            inputs[:, width : width + 1],
+            inputs[:, width + 1 :],
+        )
+        ids = self.scheduled_sampling.pick(self._logits(output), digits)
+        return ops.where(own > 0, self.target_embedding(ids), embedded)
+
+    def encode(self, source, training=None):
+        """Annotations `(B, Tx, D)` of `source` `(B, Tx)`, their mask, the cell's first state."""
+        mask = ops.not_equal(source, PAD)
+        embedded = self.dropout_layer(self.source_embedding(source), training=training)
+        annotations = self.encoder(embedded, mask=mask, training=training)
+        cell_state = self.bridge(annotations, mask=mask)
+        return self.dropout_layer(annotations, training=training), mask, cell_state
+
+    def start(self, source):
+        """The encoded source and the state before the first step; see `Generator.start`."""
+        annotations, mask, cell_state = self.encode(source)
+        memory = self.decoder.memory(annotations, mask)
+        return memory, self.decoder.initial_state(memory, cell_state), mask
+
+    def step(self, tokens, state, memory):
+        """One step of the decoder; see `Generator.step`."""
+        outputs, state, weights = self.decoder.step(self.target_embedding(tokens), state, memory)
+        return self._logits(outputs), state, weights
+
+    def _logits(self, outputs):
+        if self.output_layer is None:
+            return self.target_embedding(outputs, reverse=True)
+        return self.output_layer(outputs)
+
+    def export(self, filepath, format="onnx", **kwargs):
+        """Writes an artifact folder that runs without Keras; see `keras_bahdanau_export.export`.
+
+        Args:
+            filepath: The folder to make.
+            format: "onnx" or "tf_saved_model", or a list of both.
+            **kwargs: `search`, `max_length`, `tokenizer` and the rest of
+                `keras_bahdanau_export.export`.
+        """
+        from keras_bahdanau_export import export
+
+        return export(self, filepath, format=format, **kwargs)
+
+    def get_config(self):
+        serialize = keras.saving.serialize_keras_object
+        return {
+            **super().get_config(),
+            "source_vocabulary_size": self.source_vocabulary_size,
+            "target_vocabulary_size": self.target_vocabulary_size,
+            "embedding_dim": self.embedding_dim,
+            "encoder": serialize(self.encoder),
+            "decoder": serialize(self.decoder),
+            "bridge": serialize(self.bridge),
+            "dropout": self.dropout,
+            "tie_embeddings": self.tie_embeddings,
+            "scheduled_sampling": serialize(self.scheduled_sampling),
+            "guided_alignment": self.guided_alignment,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        parts = {
+            name: keras.saving.deserialize_keras_object(config[name])
+            for name in ("encoder", "decoder", "bridge", "scheduled_sampling")
+        }
+        return cls(**{**config, **parts})

@@ -1,0 +1,1 @@
+"""Losses, metrics, callbacks and whole training runs."""

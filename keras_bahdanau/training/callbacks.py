@@ -1,0 +1,151 @@
+"""Callbacks for `model.fit`: translation quality at the end of each epoch, and checkpoints."""
+
+import csv
+import math
+import os
+import shutil
+from pathlib import Path
+
+import keras
+
+from keras_bahdanau.models.translation import translate
+from keras_bahdanau_runtime.text.scores import corpus_scores
+
+
+class TranslationScore(keras.callbacks.Callback):
+    """Translates held-out sentences after each epoch: `val_bleu` and `val_chrf` in the logs.
+
+    Put it before callbacks that read the logs, such as `EarlyStopping(monitor="val_bleu",
+    mode="max")`.
+
+    Args:
+        sources: List of `str`.
+        references: List of `str`, one for each source.
+        tokenizer: The model's `Tokenizer`.
+        search: A `BeamSearch` or `GreedySearch`; `GreedySearch()` if `None`.
+        max_length: Number of tokens after which a hypothesis is cut.
+        batch_size: Sentences searched at once.
+    """
+
+    def __init__(self, sources, references, tokenizer, search=None, max_length=100, batch_size=64):
+        super().__init__()
+        self.sources = sources
+        self.references = references
+        self.tokenizer = tokenizer
+        self.search = search
+        self.max_length = max_length
+        self.batch_size = batch_size
+
+    def on_epoch_end(self, epoch, logs=None):
+        translations = translate(
+            self.model,
+            self.tokenizer,
+            self.sources,
+            search=self.search,
+            max_length=self.max_length,
+            batch_size=self.batch_size,
+        )
+        scores = corpus_scores(translations, self.references)
+        if logs is not None:
+            logs.update({f"val_{name}": score for name, score in scores.items()})
+
+
+class RunCheckpoint(keras.callbacks.Callback):
+    """Keeps a training run on disk so that it can be stopped at any moment and go on.
+
+    After each epoch it writes `last.keras` (weights and optimiser), `best.keras` if the
+    monitored value is the best so far, and `history.csv`, each to a temporary file first and then
+    renamed: a run killed while writing keeps what it had. With `keep`, also `epoch-01.keras` and so
+    on, for `average_checkpoints`.
+
+    Args:
+        folder: Where the files go; must exist.
+        monitor: Name of the value in the logs that is to grow, such as "val_bleu".
+        keep: How many of the last epochs keep a file of their own; older ones are deleted, and so
+            are those of epochs that a resumed run is yet to repeat. 0 for none, and to leave alone
+            what is there.
+        epochs_done: How many epochs the model has behind it; rows of an older `history.csv`
+            beyond them are dropped.
+
+    Raises:
+        ValueError: If `keep` is not an int of at least 0, or `monitor` is not in the logs.
+
+    Example:
+
+    ```python
+    model.fit(data, epochs=20, callbacks=[score, RunCheckpoint("run")])
+    # later, in a new process
+    model = keras.saving.load_model("run/last.keras")
+    done = int(model.optimizer.iterations) // len(data)
+    checkpoint = RunCheckpoint("run", epochs_done=done)
+    model.fit(data, epochs=20, initial_epoch=done, callbacks=[score, checkpoint])
+    ```
+    """
+
+    def __init__(self, folder, monitor="val_bleu", keep=0, epochs_done=0):
+        super().__init__()
+        if not isinstance(keep, int) or keep < 0:
+            raise ValueError(f"Argument `keep` must be an int of at least 0. Received: {keep!r}")
+        self.keep = keep
+        self.folder = Path(folder)
+        self.monitor = monitor
+        self.rows = self._read_history()[:epochs_done]
+
+    @property
+    def best(self):
+        """The row of `history.csv` that `best.keras` is of, or `None`."""
+        rows = [row for row in self.rows if not math.isnan(self._value(row))]
+        return max(reversed(rows), key=self._value, default=None)  # the latest of equals
+
+    def _value(self, row):
+        # An older run may have monitored something else.
+        value = row.get(self.monitor, "")
+        return math.nan if value == "" else float(value)
+
+    def on_epoch_end(self, epoch, logs=None):
+        row = {"epoch": epoch + 1, **{name: float(value) for name, value in (logs or {}).items()}}
+        if self.monitor not in row:
+            raise ValueError(
+                f"Argument `monitor` must name a value in the logs. Received: {self.monitor!r}; "
+                f"the logs hold {sorted(row)}"
+            )
+        best = self.best
+        self.rows.append(row)
+        # The suffix must stay .keras, by which Keras knows the format.
+        fresh = self.folder / "writing.keras"
+        self.model.save(fresh)
+        if best is None or row[self.monitor] >= self._value(best):
+            self._copy(fresh, "best.keras")
+        if self.keep:
+            self._copy(fresh, f"epoch-{epoch + 1:02d}.keras")
+        # In this order a kill between the two leaves a row too many, which a resumed run drops.
+        self._write_history()
+        os.replace(fresh, self.folder / "last.keras")
+        if self.keep:
+            self._delete_all_but(range(epoch + 2 - self.keep, epoch + 2))
+
+    def _copy(self, fresh, name):
+        shutil.copyfile(fresh, self.folder / "writing.copy")
+        os.replace(self.folder / "writing.copy", self.folder / name)
+
+    def _delete_all_but(self, epochs):
+        for path in self.folder.glob("epoch-*.keras"):
+            number = path.stem.removeprefix("epoch-")
+            if number.isdecimal() and int(number) not in epochs:
+                path.unlink()
+
+    def _read_history(self):
+        path = self.folder / "history.csv"
+        if not path.exists():
+            return []
+        with path.open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
+    def _write_history(self):
+        writing = self.folder / "writing.csv"
+        with writing.open("w", newline="", encoding="utf-8") as file:
+            names = dict.fromkeys(name for row in self.rows for name in row)
+            writer = csv.DictWriter(file, fieldnames=names, restval="")
+            writer.writeheader()
+            writer.writerows(self.rows)
+        os.replace(writing, self.folder / "history.csv")

@@ -1,0 +1,184 @@
+"""Losses over target words: the cross-entropy of tokens, and of attention to given alignments."""
+
+import keras
+from keras import ops
+
+from keras_bahdanau.layers.guided_alignment import aligned, alignment_losses
+from keras_bahdanau.replicas import batch_mean
+from keras_bahdanau_runtime.ids import PAD
+
+
+def check_logits(labels, logits):
+    """Raises a `ValueError` if `logits` does not have one axis more than `labels`."""
+    if len(logits.shape) != len(labels.shape) + 1:
+        raise ValueError(
+            "Argument `y_pred` must be logits (B, Ty, V) for `y_true` of (B, Ty) ids. "
+            f"Received: y_true of shape {tuple(labels.shape)}, y_pred of {tuple(logits.shape)}"
+        )
+
+
+def token_losses(labels, logits, label_smoothing=0.0):
+    """`-(1 - s) log p(y_i) - s / V sum_v log p(v)` in nats, for each place, padding too.
+
+    Args:
+        labels: `(B, Ty)` int tensor of ids.
+        logits: `(B, Ty, V)` float tensor.
+        label_smoothing: The share `s`.
+
+    Returns:
+        `(B, Ty)` float32 tensor.
+    """
+    check_logits(labels, logits)
+    labels, logits = ops.cast(labels, "int32"), ops.cast(logits, "float32")
+    log_probs = ops.log_softmax(logits, axis=-1)
+    picked = ops.squeeze(ops.take_along_axis(log_probs, ops.expand_dims(labels, -1), -1), -1)
+    if label_smoothing:
+        picked = (1.0 - label_smoothing) * picked + label_smoothing * ops.mean(log_probs, axis=-1)
+    return -picked
+
+
+def per_word(sample_weight, like):
+    """`sample_weight`, `(B,)`, `(B, 1)` or `(B, Ty)`, in a shape that broadcasts to `like`."""
+    weight = ops.cast(sample_weight, "float32")
+    missing = len(like.shape) - len(weight.shape)
+    return ops.reshape(weight, (*ops.shape(weight), *[1] * missing)) if missing > 0 else weight
+
+
+class _Reduced(keras.losses.Loss):
+    """Keras's reduction and nothing else: of losses that are computed already."""
+
+    def call(self, y_true, y_pred):
+        return y_pred
+
+
+class _WordLoss(keras.losses.Loss):
+    """A loss of one number for each target word, some of which count for nothing.
+
+    Keras divides by the number of places, padding included; here the mean is over what counts.
+    """
+
+    def __init__(self, reduction, name):
+        # Always float32: narrower types neither hold token ids nor sum losses.
+        super().__init__(name=name, reduction=reduction, dtype="float32")
+
+    def counts(self, y_true):
+        """`(B, Ty)` bool tensor: which words count."""
+        raise NotImplementedError
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+        losses = self.call(y_true, y_pred)
+        counted = ops.cast(self.counts(y_true), "float32")
+        weight = counted
+        if sample_weight is not None:
+            weight = weight * per_word(sample_weight, like=counted)
+        if self.reduction == "mean_with_sample_weight":
+            counted = weight
+        if self.reduction in ("sum_over_batch_size", "mean", "mean_with_sample_weight"):
+            # Of one number Keras takes the mean too, and so divides it among replicas.
+            losses = batch_mean(ops.sum(losses * weight), ops.sum(counted))[None]
+            weight = None
+        # Named, as TensorFlow takes no scope that begins with an underscore.
+        reduce = _Reduced(name=self.name, reduction=self.reduction, dtype="float32")
+        return reduce(losses, losses, sample_weight=weight)
+
+
+@keras.saving.register_keras_serializable(package="keras_bahdanau")
+class TokenCrossentropy(_WordLoss):
+    """Mean cross-entropy per token in nats; padding counts for nothing.
+
+        loss = mean over real tokens of  -(1 - s) log p(y_i) - s / V sum_v log p(v)
+
+    The mean is over the real tokens of the whole batch, however they are spread over its rows.
+    It is computed in float32 whatever the type of the logits.
+
+    Args:
+        label_smoothing: Share `s` of the target spread evenly over the vocabulary, in [0, 1)
+            (Szegedy et al. 2016, arXiv 1512.00567, section 7).
+        reduction: "sum_over_batch_size" or "mean" divides the sum by the number of real tokens,
+            "mean_with_sample_weight" by the sum of their sample weights, "sum" by nothing; "none"
+            or `None` gives the losses `(B, Ty)`, zero at padding.
+        name: Name of the loss.
+
+    Call arguments:
+        y_true: `(B, Ty)` int tensor of ids; places that hold `PAD` (0) are left out.
+        y_pred: `(B, Ty, V)` float tensor of logits. A Keras mask on it is not looked at.
+        sample_weight: `(B,)`, `(B, 1)` or `(B, Ty)` factors of the losses, or `None`.
+
+    Returns:
+        A float32 scalar, or `(B, Ty)` without reduction.
+
+    Raises:
+        ValueError: If `label_smoothing` is outside [0, 1), or `y_pred` does not have one axis more
+            than `y_true`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> loss = TokenCrossentropy()(np.array([[4, 0]]), np.zeros((1, 2, 8)))
+    >>> round(float(loss), 4)                                         # log 8
+    2.0794
+    """
+
+    def __init__(
+        self, label_smoothing=0.0, reduction="sum_over_batch_size", name="token_crossentropy"
+    ):
+        super().__init__(reduction, name)
+        if not 0.0 <= label_smoothing < 1.0:
+            raise ValueError(
+                f"Argument `label_smoothing` must be in [0, 1). Received: {label_smoothing}"
+            )
+        self.label_smoothing = label_smoothing
+
+    def call(self, y_true, y_pred):
+        return token_losses(y_true, y_pred, self.label_smoothing)
+
+    def counts(self, y_true):
+        return ops.not_equal(y_true, PAD)
+
+    def get_config(self):
+        return {**super().get_config(), "label_smoothing": self.label_smoothing}
+
+
+@keras.saving.register_keras_serializable(package="keras_bahdanau")
+class AlignmentCrossentropy(_WordLoss):
+    """Guided alignment: mean cross-entropy of the attention weights to a reference alignment.
+
+        loss = mean over aligned target words i of  -sum_j A_ij log a_ij
+
+    (Chen et al. 2016, arXiv 1607.01628; Mi et al. 2016, arXiv 1608.00112). The rows of
+    `A` are normalised to sum to one. Rows of zeros, target words aligned to nothing and padding,
+    count for nothing. The gradient is finite even where a weight is zero.
+
+    Args:
+        reduction: As in `TokenCrossentropy`, for aligned words in place of real tokens.
+        name: Name of the loss.
+
+    Call arguments:
+        y_true: `(B, Ty, Tx)` non-negative reference alignment, links or counts or probabilities.
+        y_pred: `(B, Ty, Tx)` attention weights, whose rows sum to one.
+        sample_weight: `(B,)`, `(B, 1)` or `(B, Ty)` factors of the losses, or `None`.
+
+    Returns:
+        A float32 scalar, or `(B, Ty)` without reduction.
+
+    Raises:
+        ValueError: If `y_true` and `y_pred` differ in shape.
+
+    Example:
+
+    >>> import numpy as np
+    >>> reference = np.array([[[1, 0], [0, 0]]])                # the second word has no source
+    >>> weights = np.array([[[0.5, 0.5], [0.9, 0.1]]])
+    >>> round(float(AlignmentCrossentropy()(reference, weights)), 4)   # log 2
+    0.6931
+    """
+
+    def __init__(self, reduction="sum_over_batch_size", name="alignment_crossentropy"):
+        super().__init__(reduction, name)
+
+    def call(self, y_true, y_pred):
+        return alignment_losses(y_true, y_pred)
+
+    def counts(self, y_true):
+        return aligned(y_true)

@@ -1,0 +1,529 @@
+"""Export on the backend under test; the artifact must say what the model says."""
+
+import hashlib
+import importlib
+import json
+import os
+import resource
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import onnx
+import pytest
+
+from keras_bahdanau import (
+    BahdanauAttention,
+    BeamSearch,
+    Ensemble,
+    GreedySearch,
+    RNNEncoderDecoder,
+    RNNSearch,
+    Sampling,
+    Tokenizer,
+)
+from keras_bahdanau_export import export
+from keras_bahdanau_export.parity import Parity, compare, random_sources, verify
+from keras_bahdanau_export.passes import graph
+from keras_bahdanau_runtime import (
+    CorruptArtifactError,
+    ParityError,
+    Translator,
+    UnsupportedArtifactError,
+)
+from keras_bahdanau_runtime.artifact import read_manifest
+from keras_bahdanau_runtime.errors import ArtifactError, UnsupportedModelError
+from keras_bahdanau_runtime.ids import BOS, PAD, UNK
+from keras_bahdanau_runtime.stepper import Stepper
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXTS = ["a man on a bike", "two dogs run", "a dog on a bike"]
+SMALL = dict(units=6, embedding_dim=5, attention_units=4, maxout_units=5, initializer=None)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(TEXTS, ["ein Mann", "zwei Hunde", "ein Hund"], vocabulary_size=280)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    keras.utils.set_random_seed(3)
+    model = RNNSearch(tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size, **SMALL)
+    model.build()
+    return model
+
+
+@pytest.fixture(scope="module")
+def artifact(model, tokenizer, tmp_path_factory):
+    """One export that the tests of this module share: both formats, a beam of three."""
+    path = tmp_path_factory.mktemp("export") / "artifact"
+    parity = export(
+        model,
+        path,
+        format=["onnx", "tf_saved_model"],
+        search=BeamSearch(3, length_penalty=0.6),
+        max_length=9,
+        max_source_length=30,
+        tokenizer=tokenizer,
+        texts=TEXTS,
+        stepwise=True,
+    )
+    return path, parity
+
+
+def test_every_source_gets_the_same_tokens(artifact):
+    _, parity = artifact
+    assert parity.sentences == 16 + len(TEXTS)
+    assert parity.equal + parity.ties == parity.sentences
+    assert parity.score_difference < 1e-4
+    assert parity.alignment_difference < 1e-5
+    assert parity.backend == keras.config.backend()
+
+
+def test_all_hypotheses_agree_with_keras(artifact, model, tokenizer):
+    sources = np.zeros((3, 20), "int32")
+    for row, text in zip(sources, TEXTS, strict=True):
+        ids = tokenizer.encode_source(text)
+        row[: len(ids)] = ids
+    theirs = Translator(artifact[0]).translate_ids(sources)
+    ours = model.generate(sources, search=BeamSearch(3, length_penalty=0.6), max_length=9)
+    longest = ours.tokens.shape[2]
+    np.testing.assert_array_equal(theirs["tokens"][:, :, :longest], ours.tokens)
+    np.testing.assert_array_equal(theirs["lengths"], ours.lengths)
+    np.testing.assert_allclose(theirs["scores"], ours.scores, atol=1e-4)
+    np.testing.assert_allclose(theirs["alignments"][:, :, :longest], ours.alignments, atol=1e-5)
+
+
+def test_the_manifest_says_what_was_written(artifact):
+    path, parity = artifact
+    manifest = read_manifest(path)
+    search = {"class": "BeamSearch", **BeamSearch(3, length_penalty=0.6).get_config()}
+    assert manifest.search == json.loads(json.dumps({**search, "max_length": 9}))
+    assert manifest.max_source_length == 30
+    assert manifest.parity == json.loads(json.dumps(parity.to_json()))
+    assert {"model.onnx", "tokenizer.json"} < set(manifest.files)
+
+
+def test_the_saved_model_runs_without_this_package(artifact, model):
+    tf = pytest.importorskip("tensorflow")
+    loaded = tf.saved_model.load(str(artifact[0] / "saved_model"))
+    source = np.array([[5, 6, 7, 3], [8, 3, 0, 0]], "int32")
+    found = loaded.signatures["translate"](source=tf.constant(source))
+    ours = model.generate(source, search=BeamSearch(3, length_penalty=0.6), max_length=9)
+    np.testing.assert_array_equal(found["tokens"][:, :, : ours.tokens.shape[2]], ours.tokens)
+
+
+def test_translations_come_in_order_and_with_alignments(artifact):
+    found = Translator(artifact[0]).translate([TEXTS[1], "", TEXTS[0]])
+    assert [len(t.source_tokens) for t in found][1] == 0
+    assert "".join(found[0].source_tokens) == TEXTS[1] + "</s>"
+    for translation in (found[0], found[2]):
+        shape = (len(translation.tokens), len(translation.source_tokens))
+        assert translation.alignment.shape == shape
+        np.testing.assert_allclose(translation.alignment.sum(-1), 1.0, atol=1e-5)
+
+
+def test_steps_say_what_a_greedy_search_says(artifact, model, tokenizer):
+    stepper = Stepper(read_manifest(artifact[0]), "CPUExecutionProvider", None)
+    for text in TEXTS:
+        ids = np.array([tokenizer.encode_source(text)], "int32")
+        ours = model.generate(ids, GreedySearch(), max_length=9)
+        tokens, state_and_memory = [BOS], stepper.start(ids)
+        for i in range(int(ours.lengths[0, 0])):
+            log_probs, weights, state = stepper.step(
+                np.array(tokens[-1:], "int32"), *state_and_memory
+            )
+            tokens.append(int(log_probs[0].argmax()))
+            state_and_memory = state, state_and_memory[1]
+            assert log_probs[0].max() == pytest.approx(ours.log_probs[0, 0, i], abs=1e-5)
+            np.testing.assert_allclose(weights[0], ours.alignments[0, 0, i], atol=1e-5)
+        np.testing.assert_array_equal(tokens[1:], ours.tokens[0, 0])
+
+
+def test_steps_in_fixed_buffers_are_the_same(artifact):
+    manifest = read_manifest(artifact[0])
+    free = Stepper(manifest, "CPUExecutionProvider", None)
+    fixed = Stepper(manifest, "CPUExecutionProvider", 1, fixed=True)
+    sources = [[[5, 6, 7, 3], [8, 9, 3, 0]], [[9, 9, 3, 0], [5, 8, 7, 3]], [[4, 3], [3, 0]]]
+    for source in (np.array(ids, "int32") for ids in (*sources, sources[0])):
+        ours, theirs = free.start(source), fixed.start(source)
+        for tokens in ([BOS, BOS], [5, 6], [7, 3], [8, 9]):
+            tokens = np.array(tokens, "int32")
+            *results, state = free.step(tokens, *ours)
+            *same, other = fixed.step(tokens, *theirs)
+            for a, b in zip(results, same, strict=True):
+                np.testing.assert_allclose(a, b, atol=1e-6)
+            ours, theirs = (state, ours[1]), (other, theirs[1])
+
+
+def test_fixed_buffers_refuse_a_state_that_is_not_theirs(artifact):
+    fixed = Stepper(read_manifest(artifact[0]), "CPUExecutionProvider", None, fixed=True)
+    state, memory = fixed.start(np.array([[5, 3]], "int32"))
+    with pytest.raises(ValueError, match="state, memory: expected those of the last start"):
+        fixed.step(np.array([BOS], "int32"), dict(state), memory)
+
+
+def test_a_translation_streams(artifact, model, tokenizer):
+    translator = Translator(artifact[0])
+    for text in TEXTS:
+        ids = np.array([tokenizer.encode_source(text)], "int32")
+        ours = model.generate(ids, GreedySearch(), max_length=9)
+        expected = tokenizer.decode(ours.tokens[0, 0])
+        assert "".join(translator.stream(text, max_length=9)) == expected
+    assert list(translator.stream(" ")) == []
+
+
+@pytest.mark.once
+def test_the_example_needs_only_onnxruntime(artifact):
+    example = runpy.run_path(str(ROOT / "examples" / "translate_with_onnxruntime.py"))
+    sentences = [[5, 6, 7, 3], [8, 3]]
+    found = example["translate"](str(artifact[0] / "model.onnx"), sentences)
+    theirs = Translator(artifact[0]).translate_ids([[5, 6, 7, 3], [8, 3, 0, 0]])
+    for ids, tokens, lengths in zip(found, theirs["tokens"], theirs["lengths"], strict=True):
+        assert ids == tokens[0, : lengths[0]].tolist()
+
+
+@pytest.mark.once
+def test_the_example_in_javascript_finds_the_same(artifact):
+    try:
+        subprocess.run(["node", "-e", "require('onnxruntime-web')"], check=True, cwd=ROOT)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("Needs node, and `npm install onnxruntime-web` here or in NODE_PATH.")
+    command = ["node", "examples/translate.mjs", artifact[0] / "model.onnx", "5,6,7,3", "8,3"]
+    answer = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True).stdout
+    theirs = Translator(artifact[0]).translate_ids([[5, 6, 7, 3], [8, 3, 0, 0]])
+    for line, tokens, lengths in zip(
+        answer.split(), theirs["tokens"], theirs["lengths"], strict=True
+    ):
+        assert [int(token) for token in line.split(",")] == tokens[0, : lengths[0]].tolist()
+
+
+def test_the_saved_model_steps_too(artifact, model):
+    tf = pytest.importorskip("tensorflow")
+    signatures = tf.saved_model.load(str(artifact[0] / "saved_model")).signatures
+    found = signatures["encode"](source=tf.constant([[5, 6, 7, 3]]))
+    step = signatures["step"]
+    names = step.structured_input_signature[1]
+    given = {name: part for name, part in found.items() if name in names}
+    log_probs = step(tokens=tf.constant([BOS]), **given)["log_probs"]
+    ours = model.generate([[5, 6, 7, 3]], GreedySearch(), max_length=1)
+    assert float(tf.reduce_max(log_probs)) == pytest.approx(float(ours.totals[0, 0]), abs=1e-5)
+
+
+def test_an_artifact_can_be_verified_again(artifact, model):
+    assert verify(model, artifact[0], texts=TEXTS, count=5, seed=1).sentences == 5 + len(TEXTS)
+    keras.utils.set_random_seed(4)
+    other = RNNSearch.from_config(model.get_config())
+    other.build()
+    with pytest.raises(ParityError):
+        verify(other, artifact[0])
+
+
+def test_the_call_of_any_keras_model_exports(tmp_path):
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    hidden = keras.layers.Embedding(2, 4, mask_zero=True)(ids)
+    hidden = keras.layers.Bidirectional(keras.layers.LSTM(3, return_sequences=True))(hidden)
+    context = BahdanauAttention(5)(hidden[:, -1], hidden)
+    model = keras.Model(ids, {"odds": keras.layers.Dense(2, name="odds")(context)})
+    parity = export(model, tmp_path / "artifact", format=["onnx", "tf_saved_model"])
+    assert parity.difference < 1e-5 and parity.backend == keras.config.backend()
+    assert verify(model, tmp_path / "artifact", count=2).examples == 2
+    signature = read_manifest(tmp_path / "artifact").signatures["model.onnx"]
+    assert signature["inputs"] == [
+        {"name": "ids", "dtype": "int32", "axes": ["batch", "ids_axis_1"]}
+    ]
+    assert signature["outputs"] == [{"name": "odds", "dtype": "float32", "axes": ["batch", 2]}]
+    with pytest.raises(UnsupportedArtifactError, match="the call of a model"):
+        Translator(tmp_path / "artifact")
+
+
+OWN_LAYER = """
+import keras
+
+@keras.saving.register_keras_serializable(package="own")
+class Doubled(keras.layers.Layer):
+    def call(self, inputs):
+        return 2 * inputs
+"""
+
+
+def test_a_layer_of_the_users_own_is_found_by_its_module(tmp_path, monkeypatch):
+    (tmp_path / "own_layers.py").write_text(OWN_LAYER)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # for the process that traces
+    own_layers = importlib.import_module("own_layers")
+    x = keras.Input((3,), name="x")
+    model = keras.Model(x, own_layers.Doubled(name="y")(x))
+    assert export(model, tmp_path / "artifact").difference < 1e-6
+    if keras.config.backend() != "tensorflow":
+        monkeypatch.delenv("PYTHONPATH")
+        with pytest.raises(ArtifactError, match=r"No module named 'own_layers'"):
+            export(model, tmp_path / "other")
+        assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.once
+def test_what_onnx_cannot_say_is_refused(tmp_path):
+    x = keras.Input((3,), name="x")
+    model = keras.Model(x, keras.layers.Activation(keras.ops.erfinv, name="y")(x))
+    with pytest.raises(UnsupportedModelError, match="Erfinv"):
+        export(model, tmp_path / "artifact")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.once
+def test_greedy_and_the_fixed_context_export_too(tmp_path):
+    model = RNNEncoderDecoder(50, 40, **SMALL)
+    model.build()
+    parity = model.export(tmp_path / "artifact", search=GreedySearch(), max_length=6)
+    assert parity.equal == parity.sentences
+
+
+def test_numbers_that_onnxruntime_does_not_compute_in_are_refused(tmp_path):
+    x = keras.Input((4,), name="x")
+    model = keras.Model(x, keras.layers.Dense(2, dtype="mixed_bfloat16")(x))
+    with pytest.raises(ValueError, match=r"dtype policies .*Received: .*'mixed_bfloat16'"):
+        export(model, tmp_path / "a")
+    assert not list(tmp_path.iterdir())
+
+
+def test_half_precision_agrees_to_three_digits(tmp_path):
+    keras.utils.set_random_seed(0)
+    x = keras.Input((None, 4), name="x")
+    layer = keras.layers.GRU(5, dtype="mixed_float16", return_sequences=True, name="y")
+    parity = export(keras.Model(x, layer(x)), tmp_path / "a")
+    assert 1e-6 < parity.difference < 5e-3
+
+
+def test_candidates_that_int32_cannot_count_are_refused(model, tmp_path):
+    with pytest.raises(ValueError, match=r"`search` and `max_length`: .*Received: 3 hypotheses"):
+        export(model, tmp_path / "a", search=BeamSearch(3), max_length=2**30)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.once
+def test_every_backend_gives_the_same_graph(artifact, model, tmp_path):
+    """Of one set of weights, whatever the names and the order in the file."""
+    model.save(tmp_path / "model.keras")
+    code = """
+import sys, keras
+from keras_bahdanau import BeamSearch
+from keras_bahdanau_export import export
+folder = sys.argv[1]
+model = keras.saving.load_model(f"{folder}/model.keras", compile=False)
+search = BeamSearch(3, length_penalty=0.6)
+export(model, f"{folder}/{keras.config.backend()}", search=search, max_length=9)
+"""
+    runs = {
+        backend: subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)],
+            env={**os.environ, "KERAS_BACKEND": backend},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for backend in ("jax", "torch")
+    }
+    ours = structure(onnx.load(artifact[0] / "model.onnx").graph, {})
+    errors = {backend: run.communicate()[1] for backend, run in runs.items()}
+    for backend, run in runs.items():
+        assert run.returncode == 0, errors[backend]
+        assert structure(onnx.load(tmp_path / backend / "model.onnx").graph, {}) == ours
+
+
+def structure(graph, around):
+    """A digest of each output of a graph: of how it is computed, not of any name."""
+    known = {"": "", **around}
+    known |= {value.name: digest("input", i) for i, value in enumerate(graph.input)}
+    known |= {
+        weight.name: digest(weight.data_type, *weight.dims, onnx.numpy_helper.to_array(weight))
+        for weight in graph.initializer
+    }
+    for node in graph.node:  # which stand in the order of computation
+        attributes = sorted((a.name, str(attribute_of(a, known))) for a in node.attribute)
+        made = digest(node.op_type, attributes, [known[name] for name in node.input])
+        known |= {name: digest(made, i) for i, name in enumerate(node.output)}
+    return [known[value.name] for value in graph.output]
+
+
+def attribute_of(attribute, known):
+    if attribute.HasField("g"):
+        return structure(attribute.g, known)
+    if attribute.HasField("t"):
+        return digest(attribute.t.data_type, onnx.numpy_helper.to_array(attribute.t))
+    return onnx.helper.get_attribute_value(attribute)
+
+
+def digest(*parts):
+    parts = [part.tobytes() if isinstance(part, np.ndarray) else part for part in parts]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_weights_too_large_for_a_file_stand_beside_it(model, tmp_path, monkeypatch, precision):
+    monkeypatch.setattr(graph, "LARGEST_FILE", 2000)  # bytes, not 2 GB
+    path = tmp_path / "a"
+    search = BeamSearch(2)
+    parity = export(model, path, search=search, max_length=4, stepwise=True, precision=precision)
+    assert parity.equal == parity.sentences
+    files = {"encoder.onnx", "model.onnx", "step.onnx"}
+    assert set(read_manifest(path).files) == files | {f"{name}.data" for name in files}
+    weights = 4 * model.count_params()
+    whole = sum(file.stat().st_size for file in path.glob("model.onnx*"))
+    nodes = (path / "model.onnx").stat().st_size
+    assert nodes > 1000 and whole - nodes > 0.9 * weights / (1 if precision == "float32" else 4)
+    (path / "model.onnx.data").write_bytes(b"\0" * (whole - nodes))
+    with pytest.raises(CorruptArtifactError, match=r"model\.onnx\.data"):
+        Translator(path)
+
+
+@pytest.mark.once
+def test_an_ensemble_exports_with_its_steps(model, tokenizer, tmp_path):
+    keras.utils.set_random_seed(8)
+    other = RNNSearch.from_config(model.get_config())
+    other.build()
+    ensemble = Ensemble([model, other])
+    ensemble.build()
+    parity = export(ensemble, tmp_path / "a", search=BeamSearch(2), max_length=5, stepwise=True)
+    assert parity.equal == parity.sentences
+    stepper = Stepper(read_manifest(tmp_path / "a"), "CPUExecutionProvider", None)
+    log_probs, _, _ = stepper.step(
+        np.array([BOS], "int32"), *stepper.start(np.array([[5, 6, 3]], "int32"))
+    )
+    ours = ensemble.generate([[5, 6, 3]], GreedySearch(), max_length=1)
+    assert float(log_probs.max()) == pytest.approx(float(ours.totals[0, 0]), abs=1e-5)
+
+
+@pytest.mark.once
+def test_every_option_of_a_beam_exports(model, tmp_path):
+    search = BeamSearch(
+        4,
+        coverage_penalty=0.1,
+        n_best=2,
+        normalization="plain",
+        groups=2,
+        diversity=0.5,
+        min_length=3,
+        forbidden=(PAD, UNK, BOS),
+        no_repeat_ngram=2,
+    )
+    parity = export(model, tmp_path / "artifact", search=search, max_length=9)
+    assert parity.equal == parity.sentences
+    found = Translator(tmp_path / "artifact").translate_ids([[5, 6, 3], [7, 3, 0]])
+    assert found["tokens"].shape[:2] == (2, 2) and (found["lengths"] >= 3).all()
+
+
+@pytest.mark.once
+def test_an_artifact_that_samples_draws_as_keras_does(model, tmp_path):
+    search = Sampling(3, temperature=1.5, top_k=40, top_p=0.9, seed=7)
+    parity = export(model, tmp_path / "artifact", search=search, max_length=9)
+    assert parity.equal == parity.sentences
+    source = np.array([[5, 6, 3], [7, 3, 0]])
+    translator = Translator(tmp_path / "artifact")
+    theirs, ours = translator.translate_ids(source), model.generate(source, search, max_length=9)
+    np.testing.assert_array_equal(theirs["tokens"][:, :, : ours.tokens.shape[2]], ours.tokens)
+    assert len(np.unique(theirs["tokens"][0], axis=0)) == 3
+    other = translator.translate_ids(source, noise=np.zeros((2, 3, 9)))
+    assert (other["tokens"] == other["tokens"][:, :1]).all()  # the same numbers, the same outputs
+    for noise in (np.zeros((2, 3, 8)), np.ones((2, 3, 9))):
+        with pytest.raises(ValueError, match=r"noise: expected numbers in \[0, 1\) of shape"):
+            translator.translate_ids(source, noise=noise)
+
+
+def test_what_does_not_sample_takes_no_noise(artifact):
+    with pytest.raises(ValueError, match="noise: expected None"):
+        Translator(artifact[0]).translate_ids([[5, 3]], noise=np.zeros((1, 3, 9)))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"format": "tflite"}, "format.*tflite"),
+        ({"max_length": 0}, "max_length.*0"),
+        ({"texts": ["a"], "tokenizer": None}, "tokenizer"),
+        ({"texts": ["a"], "references": ["b", "c"]}, "references.*1 texts.*2"),
+        ({"precision": "int4"}, "precision.*int4"),
+        ({"precision": "int8", "format": "tf_saved_model"}, "precision.*int8"),
+    ],
+)
+def test_wrong_arguments_are_named(model, tokenizer, tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        export(model, tmp_path / "a", **{"tokenizer": tokenizer, **arguments})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.once
+def test_a_model_that_does_not_generate_takes_no_search(tmp_path):
+    model = keras.Sequential([keras.Input((None, 3)), keras.layers.GRU(2)])
+    for arguments in ({"search": GreedySearch()}, {"stepwise": True}):
+        with pytest.raises(ValueError, match="for models that generate"):
+            export(model, tmp_path / "a", **arguments)
+    with pytest.raises(ValueError, match="`model` must be a Keras model"):
+        export(keras.layers.Dense(2), tmp_path / "a")
+
+
+@pytest.mark.once
+def test_a_model_without_weights_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no weights yet"):
+        RNNSearch(50, 40, **SMALL).export(tmp_path / "a")
+
+
+@pytest.mark.once
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tokenizer, tmp_path):
+    model = RNNSearch(50, 40, **SMALL)
+    model.build()
+    with pytest.raises(ValueError, match="at most the model's 50 source ids"):
+        export(model, tmp_path / "a", tokenizer=tokenizer)
+
+
+@pytest.mark.once
+def test_an_existing_folder_is_refused(model, artifact):
+    with pytest.raises(ValueError, match="artifact"):
+        export(model, artifact[0])
+    read_manifest(artifact[0])
+
+
+@pytest.mark.once
+def test_a_full_disk_leaves_no_half_artifact(model, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # a real write error of the system
+    try:
+        with pytest.raises(OSError):
+            export(model, tmp_path / "artifact")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.once
+def test_an_artifact_of_other_weights_fails_parity(artifact, tokenizer):
+    keras.utils.set_random_seed(4)
+    other = RNNSearch(tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size, **SMALL)
+    other.build()
+    sources = random_sources(tokenizer.source_vocabulary_size, 30)
+    parity = compare(other, Translator(artifact[0]), sources, BeamSearch(3, 0.6), 9)
+    assert parity.equal < parity.sentences
+    with pytest.raises(ParityError, match="other tokens"):
+        parity.enforce()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("equal", "ties", "difference", "passes"),
+    [(4, 0, 1e-6, True), (3, 1, 1e-6, True), (3, 0, 1e-6, False), (4, 0, 0.1, False)],
+)
+def test_parity_is_enforced(equal, ties, difference, passes):
+    parity = Parity(4, equal, ties, difference, 0.0, "jax")
+    if passes:
+        parity.enforce()
+    else:
+        with pytest.raises(ParityError):
+            parity.enforce()

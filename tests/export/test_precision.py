@@ -1,0 +1,137 @@
+"""Smaller numbers: what changes, what it saves, and that a loss is refused."""
+
+import keras
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from keras_bahdanau import BeamSearch, RNNSearch, Tokenizer
+from keras_bahdanau_export import export
+from keras_bahdanau_export.precision import PrecisionLoss
+from keras_bahdanau_runtime import Translator
+from keras_bahdanau_runtime.artifact import read_manifest
+from keras_bahdanau_runtime.errors import PrecisionError
+
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow traces"),
+]
+
+TEXTS = ["a man on a bike", "two dogs run"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(TEXTS, ["ein Mann", "zwei Hunde"], vocabulary_size=270)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    keras.utils.set_random_seed(0)
+    model = RNNSearch(
+        tokenizer.source_vocabulary_size,
+        tokenizer.target_vocabulary_size,
+        units=64,
+        embedding_dim=64,
+        attention_units=64,
+        maxout_units=64,
+        tie_embeddings=True,
+        initializer=None,
+    )
+    model.build()
+    return model
+
+
+@pytest.fixture(scope="module", params=["float16", "int8"])
+def artifact(request, model, tokenizer, tmp_path_factory):
+    path = tmp_path_factory.mktemp("precision") / "artifact"
+    export(
+        model,
+        path,
+        search=BeamSearch(2),
+        max_length=6,
+        tokenizer=tokenizer,
+        texts=TEXTS,
+        references=["ein Mann", "zwei Hunde"],
+        precision=request.param,
+    )
+    return path, request.param
+
+
+def graphs(graph):
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from graphs(attribute.g)
+
+
+def test_the_manifest_tells_what_was_measured(artifact):
+    path, precision = artifact
+    loss = read_manifest(path).other["precision"]
+    assert loss["precision"] == precision
+    assert loss["size"] < {"float16": 0.6, "int8": 0.5}[precision]  # a small model: nodes weigh
+    assert loss["time"] > 0 and 0 <= loss["equal"] <= 1
+    assert {"bleu", "bleu_loss"} < set(loss)
+
+
+def test_no_product_with_a_weight_is_left_in_float32(artifact):
+    path, precision = artifact
+    model = onnx.load(path / "model.onnx")
+    sizes = {
+        value.name: (int(np.prod(value.dims)), value.data_type) for value in model.graph.initializer
+    }
+    large = [kind for size, kind in sizes.values() if size >= 4096]
+    assert onnx.TensorProto.FLOAT not in large and len(large) >= 8
+    kinds = [node.op_type for graph in graphs(model.graph) for node in graph.node]
+    if precision == "int8":
+        assert kinds.count("MatMulInteger") >= 6  # in the loop, too
+    for kind in ("Softmax", "LogSoftmax"):
+        assert kind in kinds
+
+
+def test_hidden_numbers_stay_close(artifact, model):
+    """The odds of the first token, which no beam has reordered yet."""
+    path, precision = artifact
+    source = np.array([[5, 6, 7, 3]], "int32")
+    ours = model.generate(source, BeamSearch(2), max_length=6)
+    theirs = Translator(path).translate_ids(source)
+    tolerance = {"float16": 2e-3, "int8": 5e-2}[precision]
+    np.testing.assert_allclose(theirs["scores"][0, 0], ours.scores[0, 0], atol=tolerance)
+
+
+def test_a_loss_above_the_limit_is_refused_and_one_unmeasured_is_said(caplog):
+    loss = PrecisionLoss("int8", 0.3, 0.5, 0.9, bleu=30.0, bleu_loss=0.6)
+    loss.enforce(0.7)
+    with pytest.raises(PrecisionError, match=r"loses 0.60 BLEU; expected at most 0.5"):
+        loss.enforce(0.5)
+    PrecisionLoss("int8", 0.3, 0.5, 0.9, None, None).enforce(0.5)
+    assert "not measured" in caplog.text
+
+
+def test_a_refused_precision_leaves_no_artifact(model, tokenizer, tmp_path):
+    with pytest.raises(PrecisionError):
+        export(
+            model,
+            tmp_path / "artifact",
+            search=BeamSearch(2),
+            max_length=6,
+            tokenizer=tokenizer,
+            texts=TEXTS,
+            references=["ein Mann", "zwei Hunde"],
+            precision="int8",
+            max_bleu_loss=-200,
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_call_of_a_model_takes_a_precision(tmp_path):
+    x = keras.Input((None, 64), name="x")
+    model = keras.Model(x, keras.layers.Dense(64, name="y")(keras.layers.GRU(64)(x)))
+    export(model, tmp_path / "artifact", precision="int8")
+    assert read_manifest(tmp_path / "artifact").other["precision"]["size"] < 0.5
+    session = onnxruntime.InferenceSession(str(tmp_path / "artifact" / "model.onnx"))
+    given = np.random.default_rng(0).normal(size=(2, 5, 64)).astype("float32")
+    (theirs,) = session.run(None, {"x": given})
+    np.testing.assert_allclose(theirs, keras.ops.convert_to_numpy(model(given)), atol=0.05)

@@ -1,0 +1,261 @@
+import csv
+import functools
+import os
+
+import keras
+import numpy as np
+import pytest
+from copying import compile_to_copy
+
+from keras_bahdanau import (
+    GreedySearch,
+    RNNSearch,
+    RunCheckpoint,
+    Tokenizer,
+    TranslationDataset,
+    TranslationScore,
+    average_checkpoints,
+)
+from keras_bahdanau.models.translation import translate
+from keras_bahdanau_runtime.text.scores import corpus_scores
+
+TEXTS = ["a b", "b a", "c a b", "b c"]
+
+
+def dense():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def checkpoint(folder, model=None, **kwargs):
+    callback = RunCheckpoint(folder, **kwargs)
+    callback.set_model(dense() if model is None else model)
+    return callback
+
+
+def finish_epochs(callback, scores, first=0):
+    """Epochs end with these values of `val_bleu`; the model's bias counts them from 1."""
+    for epoch, score in enumerate(scores, start=first):
+        callback.model.layers[0].bias.assign([float(epoch + 1)])
+        callback.on_epoch_end(epoch, {"loss": 1.0 / (epoch + 1), "val_bleu": score})
+
+
+def history(folder):
+    with (folder / "history.csv").open(newline="", encoding="utf-8") as file:
+        return [(int(row["epoch"]), float(row["val_bleu"])) for row in csv.DictReader(file)]
+
+
+def bias(path):
+    """The bias of a saved model, which is the epoch it is of."""
+    model = keras.saving.load_model(path)
+    return int(keras.ops.convert_to_numpy(model.layers[0].bias)[0])
+
+
+@pytest.mark.once
+def test_keeps_the_last_the_best_and_the_history(tmp_path):
+    callback = checkpoint(tmp_path)
+    assert callback.best is None
+    finish_epochs(callback, [3.0, 8.0, 8.0, 5.0])
+    assert {path.name for path in tmp_path.iterdir()} == {"last.keras", "best.keras", "history.csv"}
+    assert history(tmp_path) == [(1, 3.0), (2, 8.0), (3, 8.0), (4, 5.0)]
+    assert (bias(tmp_path / "last.keras"), bias(tmp_path / "best.keras")) == (4, 3)
+    # Of equals the later one, which has seen more.
+    assert float(callback.best["val_bleu"]) == 8.0 and int(callback.best["epoch"]) == 3
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("done", [0, 1, 2, 3])
+def test_a_resumed_run_drops_the_rows_of_epochs_it_repeats(tmp_path, done):
+    finish_epochs(checkpoint(tmp_path), [3.0, 8.0, 5.0])
+    callback = checkpoint(tmp_path, epochs_done=done)
+    finish_epochs(callback, [6.0], first=done)
+    scores = [3.0, 8.0, 5.0][:done]
+    assert history(tmp_path) == [*enumerate(scores, start=1), (done + 1, 6.0)]
+    assert bias(tmp_path / "last.keras") == done + 1
+    # 6.0 is the best of a run that has forgotten its 8.0.
+    assert bias(tmp_path / "best.keras") == (2 if 8.0 in scores else done + 1)
+
+
+@pytest.mark.once
+def test_a_kill_while_saving_leaves_what_was_there(tmp_path, monkeypatch):
+    callback = checkpoint(tmp_path)
+    finish_epochs(callback, [3.0])
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def half(path):
+        path.write_bytes(b"half a file")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(callback.model, "save", half)
+    with pytest.raises(KeyboardInterrupt):
+        finish_epochs(callback, [9.0], first=1)
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+
+
+@pytest.mark.once
+def test_a_kill_between_the_files_leaves_a_run_that_can_go_on(tmp_path, monkeypatch):
+    callback = checkpoint(tmp_path)
+    finish_epochs(callback, [3.0])
+
+    replace = os.replace
+
+    def stop(source, target):
+        if target.name == "last.keras":
+            raise KeyboardInterrupt
+        return replace(source, target)
+
+    monkeypatch.setattr("os.replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        finish_epochs(callback, [9.0], first=1)
+    monkeypatch.undo()
+    assert bias(tmp_path / "last.keras") == 1
+    finish_epochs(checkpoint(tmp_path, epochs_done=1), [2.0], first=1)
+    assert history(tmp_path) == [(1, 3.0), (2, 2.0)]
+    assert bias(tmp_path / "last.keras") == 2
+
+
+@pytest.mark.once
+def test_values_that_appear_later_get_a_column(tmp_path):
+    callback = checkpoint(tmp_path, monitor="accuracy")
+    callback.on_epoch_end(0, {"accuracy": 0.5})
+    callback.on_epoch_end(1, {"accuracy": 0.6, "val_loss": 2.0})
+    with (tmp_path / "history.csv").open(newline="", encoding="utf-8") as file:
+        assert [row["val_loss"] for row in csv.DictReader(file)] == ["", "2.0"]
+
+
+@pytest.mark.once
+def test_goes_on_from_a_run_that_monitored_something_else(tmp_path):
+    finish_epochs(checkpoint(tmp_path), [3.0, 8.0])
+    callback = checkpoint(tmp_path, monitor="accuracy", epochs_done=2)
+    assert callback.best is None
+    for epoch, accuracy in [(2, 0.0), (3, -1.0)]:
+        callback.on_epoch_end(epoch, {"accuracy": accuracy})
+    assert int(callback.best["epoch"]) == 3
+
+
+@pytest.mark.once
+def test_a_value_that_is_no_number_is_never_the_best(tmp_path):
+    callback = checkpoint(tmp_path)
+    finish_epochs(callback, [float("nan"), 2.0, float("nan"), 1.0])
+    assert bias(tmp_path / "best.keras") == 2
+
+
+@pytest.mark.once
+def test_the_monitored_value_must_be_in_the_logs(tmp_path):
+    with pytest.raises(ValueError, match=r"`monitor` must name .* 'val_bleu'; .*'loss'"):
+        checkpoint(tmp_path).on_epoch_end(0, {"loss": 1.0})
+    assert not list(tmp_path.iterdir())
+
+
+def epochs_kept(folder):
+    """Number in the name and number in the file of each checkpoint of an epoch."""
+    return {path.name: bias(path) for path in folder.glob("epoch-*.keras")}
+
+
+@pytest.mark.once
+def test_keeps_the_last_epochs(tmp_path):
+    (tmp_path / "epoch-best.keras").touch()  # not its own
+    callback = checkpoint(tmp_path, keep=2)
+    finish_epochs(callback, [3.0])
+    (tmp_path / "epoch-best.keras").unlink()
+    assert epochs_kept(tmp_path) == {"epoch-01.keras": 1}
+    finish_epochs(callback, [8.0, 5.0], first=1)
+    assert epochs_kept(tmp_path) == {"epoch-02.keras": 2, "epoch-03.keras": 3}
+    assert (bias(tmp_path / "last.keras"), bias(tmp_path / "best.keras")) == (3, 2)
+    average_checkpoints(tmp_path.glob("epoch-*.keras"), tmp_path / "average.keras")
+    _, mean = keras.saving.load_model(tmp_path / "average.keras").get_weights()
+    assert mean == (2 + 3) / 2
+    # A run that goes on after the first epoch repeats the second and the third.
+    finish_epochs(checkpoint(tmp_path, keep=2, epochs_done=1), [4.0], first=1)
+    assert epochs_kept(tmp_path) == {"epoch-02.keras": 2}
+    finish_epochs(checkpoint(tmp_path, epochs_done=2), [4.0, 4.0], first=2)
+    assert epochs_kept(tmp_path) == {"epoch-02.keras": 2}
+    assert not list(tmp_path.glob("writing*"))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("keep", [-1, 1.5, None])
+def test_refuses_to_keep_no_number_of_epochs(tmp_path, keep):
+    with pytest.raises(ValueError, match=r"`keep` must be an int of at least 0\. Received: "):
+        RunCheckpoint(tmp_path, keep=keep)
+
+
+SCORES = {"val_bleu": [3.0, 8.0, 5.0, 7.0, 9.0], "val_chrf": [30.0, 40.0, 60.0, 50.0, 50.0]}
+
+
+@pytest.mark.parametrize(("monitor", "best", "last"), [("val_bleu", 2, 4), ("val_chrf", 3, 5)])
+def test_early_stopping_and_model_checkpoint_read_the_scores(
+    tmp_path, monkeypatch, monitor, best, last
+):
+    scores = iter([{"bleu": b, "chrf": c} for b, c in zip(*SCORES.values(), strict=True)])
+    monkeypatch.setattr("keras_bahdanau.training.callbacks.translate", lambda *_, **__: [])
+    monkeypatch.setattr("keras_bahdanau.training.callbacks.corpus_scores", lambda *_: next(scores))
+    weights = []
+    model = dense()
+    file = tmp_path / "best.keras"
+    logs = model.fit(
+        np.ones((4, 2)),
+        np.ones((4, 1)),
+        epochs=9,
+        verbose=0,
+        callbacks=[
+            TranslationScore([], [], tokenizer=None),
+            keras.callbacks.EarlyStopping(
+                monitor=monitor, mode="max", patience=2, restore_best_weights=True
+            ),
+            keras.callbacks.ModelCheckpoint(file, monitor=monitor, mode="max", save_best_only=True),
+            keras.callbacks.LambdaCallback(
+                on_epoch_end=lambda *_: weights.append(model.get_weights())
+            ),
+        ],
+    ).history
+    assert {name: logs[name] for name in SCORES} == {
+        name: values[:last] for name, values in SCORES.items()
+    }
+    assert not np.array_equal(weights[best - 1][0], weights[best][0])
+    for found in (model.get_weights(), keras.saving.load_model(file).get_weights()):
+        for value, expected in zip(found, weights[best - 1], strict=True):
+            np.testing.assert_array_equal(value, expected)
+
+
+@functools.cache
+def tokenizer():
+    return Tokenizer.train(TEXTS, TEXTS, vocabulary_size=270)
+
+
+def test_a_run_in_fit_scores_keeps_and_resumes(tmp_path):
+    ids = [tokenizer().encode_source(text) for text in TEXTS]
+    data = TranslationDataset(ids, ids, batch_size=4)
+    size = tokenizer().source_vocabulary_size
+    model = compile_to_copy(
+        RNNSearch(size, size, units=6, embedding_dim=5, attention_units=4, maxout_units=3)
+    )
+    score = TranslationScore(TEXTS, TEXTS, tokenizer(), max_length=4, batch_size=4)
+    logs = model.fit(
+        data, epochs=2, shuffle=False, verbose=0, callbacks=[score, RunCheckpoint(tmp_path)]
+    ).history
+    expected = corpus_scores(
+        translate(model, tokenizer(), TEXTS, GreedySearch(), max_length=4, batch_size=4), TEXTS
+    )
+    assert (logs["val_bleu"][-1], logs["val_chrf"][-1]) == (expected["bleu"], expected["chrf"])
+    assert history(tmp_path) == list(enumerate(logs["val_bleu"], start=1))
+
+    again = keras.saving.load_model(tmp_path / "last.keras")
+    done = int(again.optimizer.iterations) // len(data)
+    assert done == 2
+    for old, new in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    again.fit(
+        data,
+        epochs=3,
+        initial_epoch=done,
+        shuffle=False,
+        verbose=0,
+        callbacks=[RunCheckpoint(tmp_path, monitor="loss", epochs_done=done)],
+    )
+    with (tmp_path / "history.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["epoch"]) for row in rows] == [1, 2, 3]
+    assert float(rows[2]["loss"]) < float(rows[0]["loss"])

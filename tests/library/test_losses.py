@@ -1,0 +1,363 @@
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from gradients import differentiate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layer_checks import POLICIES, array, assert_close, dtype_policy
+
+from keras_bahdanau import AlignmentCrossentropy, TokenCrossentropy
+from keras_bahdanau_runtime.ids import PAD
+
+MEANS = ["sum_over_batch_size", "mean", "mean_with_sample_weight"]
+
+
+def token_losses(labels, logits, smoothing):
+    """`-(1 - s) log p(y_i) - s / V sum_v log p(v)`, zero where the label is padding."""
+    logits = np.asarray(logits, "float64")
+    log_probs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    picked = np.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
+    losses = -(1 - smoothing) * picked - smoothing * log_probs.mean(axis=-1)
+    return losses * (labels != PAD)
+
+
+def batch(rng, padding=((0, 3), (2, 1), (2, 2), (2, 3))):
+    labels = rng.integers(1, 7, size=(3, 4))
+    for place in padding:
+        labels[place] = PAD
+    return labels, rng.normal(size=(3, 4, 7)).astype("float32") * 3
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    padding=st.sets(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=11),
+    smoothing=st.floats(0, 0.9),
+)
+def test_is_the_mean_over_real_tokens(seed, padding, smoothing):
+    labels, logits = batch(np.random.default_rng(seed), padding)
+    expected = token_losses(labels, logits, smoothing).sum() / (labels != PAD).sum()
+    loss = TokenCrossentropy(label_smoothing=smoothing)(labels, logits)
+    np.testing.assert_allclose(float(loss), expected, rtol=1e-5)
+
+
+def test_more_padding_changes_nothing(rng):
+    labels, logits = batch(rng)
+    longer = np.pad(labels, ((0, 2), (0, 3)))
+    padded = np.pad(logits, ((0, 2), (0, 3), (0, 0)), constant_values=50.0)
+    loss = TokenCrossentropy(label_smoothing=0.1)
+    np.testing.assert_allclose(float(loss(longer, padded)), float(loss(labels, logits)), rtol=1e-5)
+
+
+def test_smoothing_by_hand():
+    # p = (1/4, 1/4, 1/2): -0.7 log 1/2 - 0.1 (log 1/4 + log 1/4 + log 1/2) = 1.2 log 2
+    logits = np.log([[[0.25, 0.25, 0.5]]]).astype("float32")
+    loss = TokenCrossentropy(label_smoothing=0.3)(np.array([[2]]), logits)
+    np.testing.assert_allclose(float(loss), 1.2 * np.log(2), rtol=1e-6)
+
+
+def test_how_tokens_are_laid_out_changes_nothing(rng):
+    """Twelve tokens as three rows, as one, and as six with a row of padding."""
+    labels, logits = batch(rng, padding=())
+    losses = token_losses(labels, logits, 0.1)
+    for shape in [(3, 4), (1, 12), (6, 2)]:
+        rows, steps = (
+            np.pad(x.reshape(*shape, *x.shape[2:]), [(0, 1)] + [(0, 0)] * (x.ndim - 1))
+            for x in (labels, logits)
+        )
+        loss = TokenCrossentropy(label_smoothing=0.1)(rows, steps)
+        np.testing.assert_allclose(float(loss), losses.mean(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1), (3, 4)])
+@pytest.mark.parametrize("reduction", [*MEANS, "sum", "none"])
+def test_sample_weight(rng, shape, reduction):
+    labels, logits = batch(rng)
+    weight = rng.uniform(size=shape).astype("float32")
+    each = weight[:, None] if weight.ndim == 1 else weight
+    real = labels != PAD
+    weighted = token_losses(labels, logits, 0.0) * each
+    expected = {
+        "sum_over_batch_size": weighted.sum() / real.sum(),
+        "mean": weighted.sum() / real.sum(),
+        "mean_with_sample_weight": weighted.sum() / (real * each).sum(),
+        "sum": weighted.sum(),
+        "none": weighted,
+    }[reduction]
+    loss = TokenCrossentropy(reduction=reduction)(labels, logits, sample_weight=weight)
+    assert_close(loss, expected)
+
+
+@pytest.mark.parametrize("reduction", [*MEANS, "sum", "none", None])
+def test_reductions_are_of_token_losses(rng, reduction):
+    labels, logits = batch(rng)
+    losses = token_losses(labels, logits, 0.1)
+    expected = losses if reduction in ("none", None) else losses.sum()
+    if reduction in MEANS:
+        expected = expected / (labels != PAD).sum()
+    assert_close(TokenCrossentropy(0.1, reduction=reduction)(labels, logits), expected)
+
+
+def test_a_mask_of_keras_does_not_count_padding_twice(rng):
+    labels = rng.integers(1, 5, size=(3, 4))
+    labels[:, 2:] = PAD
+    model = keras.Sequential([keras.layers.Embedding(5, 4, mask_zero=True), keras.layers.Dense(6)])
+    logits = keras.ops.convert_to_numpy(model(labels))
+    model.compile(loss=TokenCrossentropy())
+    expected = token_losses(labels, logits, 0.0).sum() / 6
+    np.testing.assert_allclose(model.evaluate(labels, labels, verbose=0), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_computed_in_single(rng, dtype):
+    labels, logits = batch(rng)
+    rounded = keras.ops.cast(logits, dtype)
+    exact = keras.ops.convert_to_numpy(keras.ops.cast(rounded, "float32"))
+    loss = TokenCrossentropy(label_smoothing=0.1)(labels, rounded)
+    assert keras.backend.standardize_dtype(loss.dtype) == "float32"
+    expected = token_losses(labels, exact, 0.1).sum() / (labels != PAD).sum()
+    np.testing.assert_allclose(float(loss), expected, rtol=1e-5)
+
+
+def test_ids_are_not_rounded_where_keras_computes_in_half_precision(rng):
+    logits = array(rng, 1, 1, 2100)
+    labels = np.array([[2099]])  # which float16 takes for 2100
+    before = keras.config.floatx()
+    keras.config.set_floatx("float16")
+    try:
+        loss = float(TokenCrossentropy()(labels, logits))
+    finally:
+        keras.config.set_floatx(before)
+    np.testing.assert_allclose(loss, token_losses(labels, logits, 0.0)[0, 0], rtol=1e-5)
+
+
+def test_large_logits_stay_finite():
+    logits = np.array([[[3e4, -3e4, 0.0], [-3e4, 3e4, 0.0]]], "float16")
+    labels = np.array([[1, 1]])
+    loss = TokenCrossentropy()(labels, logits)
+    np.testing.assert_allclose(float(loss), 6e4 / 2, rtol=1e-3)
+
+
+def classifier():
+    model = keras.Sequential([keras.layers.Embedding(5, 4), keras.layers.Dense(6)])
+    model.compile(keras.optimizers.SGD(1.0), loss=TokenCrossentropy(label_smoothing=0.1))
+    return model
+
+
+def test_a_batch_of_padding_has_no_loss_and_no_gradient(rng):
+    model = classifier()
+    inputs = rng.integers(0, 5, size=(2, 3))
+    model.build((2, 3))
+    before = model.get_weights()
+    assert float(model.train_on_batch(inputs, np.zeros((2, 3), "int32"))) == 0.0
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.parametrize("policy", ["float32", *POLICIES])
+def test_learns_in_fit(rng, policy):
+    with dtype_policy(policy):
+        model = classifier()
+    inputs = rng.integers(1, 5, size=(32, 3))
+    inputs[::2, 2] = PAD
+    history = model.fit(inputs, inputs, epochs=4, batch_size=8, verbose=0).history["loss"]
+    assert history[-1] < history[0] < 2 * np.log(6)
+
+
+def test_config_round_trip():
+    loss = TokenCrossentropy(label_smoothing=0.2, name="nats", reduction="sum")
+    again = keras.losses.deserialize(keras.losses.serialize(loss))
+    assert type(again) is TokenCrossentropy
+    assert again.get_config() == loss.get_config()
+    assert (again.label_smoothing, again.name, again.reduction) == (0.2, "nats", "sum")
+
+
+@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="a function of TensorFlow")
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_in_a_training_step_of_ones_own(rng, jit_compile):
+    import tensorflow as tf
+
+    labels, logits = batch(rng)
+    loss = tf.function(TokenCrossentropy(), jit_compile=jit_compile)(
+        tf.constant(labels), tf.constant(logits)
+    )
+    expected = token_losses(labels, logits, 0.0).sum() / (labels != PAD).sum()
+    np.testing.assert_allclose(float(loss), expected, rtol=1e-5)
+
+
+ON_TWO_DEVICES = """
+import keras, numpy as np, tensorflow as tf
+from keras_bahdanau import TokenCrossentropy
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+# Two rows of one token, two of three; then two tokens and, as in `TranslationDataset`, padding.
+ids = np.array([[1, 0, 0], [2, 0, 0], [3, 4, 1], [1, 2, 3], [4, 4, 0], *[[0, 0, 0]] * 3])
+for strategy in (tf.distribute.get_strategy(), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
+    for rows in (8, 5):
+        keras.utils.set_random_seed(0)
+        with strategy.scope():
+            model = keras.Sequential([keras.layers.Embedding(5, 4), keras.layers.Dense(6)])
+            model.compile(keras.optimizers.SGD(1.0), loss=TokenCrossentropy(), jit_compile=False)
+        data = tf.data.Dataset.from_tensor_slices((ids[:rows], ids[:rows])).batch(4)
+        losses = model.fit(data, epochs=2, verbose=0).history["loss"]
+        weights = np.concatenate([weight.ravel() for weight in model.get_weights()])
+        print(*losses, *weights)
+"""
+
+
+@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="a strategy of TensorFlow")
+def test_replicas_with_unequal_numbers_of_tokens_are_one_batch():
+    run = subprocess.run(
+        [sys.executable, "-c", ON_TWO_DEVICES], capture_output=True, text=True, timeout=300
+    )
+    assert run.returncode == 0, run.stderr
+    found = [np.array(line.split(), float) for line in run.stdout.splitlines()]
+    for one, two in zip(found[:2], found[2:], strict=True):
+        np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6)
+
+
+class Smoothed(keras.layers.Layer):
+    def call(self, logits):
+        return TokenCrossentropy(label_smoothing=0.2)(np.array([[3, PAD, 1]]), logits)
+
+
+def test_gradient_is_softmax_less_labels(rng):
+    """Over the number of tokens, zero at padding; times twice the loss, which is squared."""
+    logits = array(rng, 1, 3, 5) * 4
+    layer = Smoothed()
+    layer.build(logits.shape)
+    loss, (gradient,) = differentiate(layer)(logits)
+    exponentials = np.exp(logits.astype("float64"))
+    labels = 0.8 * np.eye(5)[[3, PAD, 1]] + 0.2 / 5
+    expected = (exponentials / exponentials.sum(axis=-1, keepdims=True) - labels) / 2
+    expected[:, 1] = 0.0
+    np.testing.assert_allclose(gradient, 2 * float(loss) * expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0, 2])
+def test_refuses_smoothing_outside_its_range(smoothing):
+    with pytest.raises(ValueError, match="`label_smoothing` must be in"):
+        TokenCrossentropy(label_smoothing=smoothing)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 1), (3,)])
+def test_refuses_labels_that_do_not_fit_the_logits(shape):
+    with pytest.raises(ValueError, match=r"`y_pred` must be logits .*Received: y_true of shape"):
+        TokenCrossentropy()(np.ones(shape, "int32"), np.zeros((3, 4, 7)))
+
+
+# --- Guided alignment -----------------------------------------------------------------------------
+
+
+def alignment_losses(reference, weights):
+    """`-sum_j A_ij log a_ij` of each word in float64, zero where a row of `A` is."""
+    losses = np.zeros(reference.shape[:2])
+    for i in np.ndindex(losses.shape):
+        for j in np.flatnonzero(reference[i]):
+            share = reference[i][j] / reference[i].sum()
+            losses[i] -= share * np.log(np.float64(weights[i][j]))
+    return losses
+
+
+def links(rng):
+    """Counts of links, some words without any, and weights that are zero where there is none."""
+    reference = rng.integers(0, 3, size=(3, 4, 5)) * rng.integers(0, 2, size=(3, 4, 5))
+    reference[0, 1] = reference[2] = 0
+    weights = rng.dirichlet(np.ones(5), size=(3, 4))
+    weights[:, :, 3:] = np.where(reference[:, :, 3:] == 0, 0.0, weights[:, :, 3:])
+    return reference, weights.astype("float32")
+
+
+def test_alignment_is_the_mean_over_aligned_words(rng):
+    reference, weights = links(rng)
+    losses, aligned = alignment_losses(reference, weights), reference.any(axis=-1)
+    assert 3 < aligned.sum() < 12 and (weights == 0.0).any()
+    for reduction in MEANS:
+        loss = AlignmentCrossentropy(reduction=reduction)
+        assert_close(loss(reference, weights), losses.sum() / aligned.sum())
+    for reduction, expected in {"sum": losses.sum(), "none": losses, None: losses}.items():
+        assert_close(AlignmentCrossentropy(reduction=reduction)(reference, weights), expected)
+    each = rng.uniform(size=(3, 4)).astype("float32")
+    expected = (losses * each).sum() / aligned.sum()
+    assert_close(AlignmentCrossentropy()(reference, weights, sample_weight=each), expected)
+
+
+class Guided(keras.layers.Layer):
+    """The alignment loss of the softmax of scores, as it stands behind attention."""
+
+    def __init__(self, reference):
+        super().__init__()
+        self.reference = reference
+
+    def call(self, scores):
+        return AlignmentCrossentropy()(self.reference, keras.ops.softmax(scores))
+
+
+def test_gradient_of_alignment_is_that_of_finite_differences(rng):
+    reference, _ = links(rng)
+    scores = array(rng, *reference.shape)
+    layer = Guided(reference)
+    layer.build(scores.shape)
+    _, (gradient,) = differentiate(layer)(scores)
+
+    def squared(scores):
+        weights = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
+        return (alignment_losses(reference, weights).sum() / reference.any(axis=-1).sum()) ** 2
+
+    for place in [(0, 0, 0), (1, 2, 3), (1, 3, 4), (0, 1, 2)]:
+        step = np.zeros(scores.shape)
+        step[place] = 1e-5
+        difference = (squared(scores + step) - squared(scores - step)) / 2e-5
+        np.testing.assert_allclose(gradient[place], difference, rtol=1e-4, atol=1e-6)
+
+
+def test_weights_of_zero_on_a_link_are_dear_but_finite():
+    # exp(-200) is 0 in float32: all weight is where no link is.
+    layer = Guided(np.array([[[1.0, 0.0]]]))
+    layer.build((1, 1, 2))
+    loss, (gradient,) = differentiate(layer)(np.array([[[0.0, 200.0]]], "float32"))
+    assert 50.0 < float(loss) < 100.0
+    assert np.isfinite(gradient).all()
+
+
+def test_small_weights_on_a_link_are_still_learned_from():
+    # softmax minus reference, times twice the loss as `differentiate` squares it.
+    layer = Guided(np.array([[[1.0, 0.0]]]))
+    layer.build((1, 1, 2))
+    loss, (gradient,) = differentiate(layer)(np.array([[[0.0, 40.0]]], "float32"))
+    np.testing.assert_allclose(float(loss), 40.0, rtol=1e-5)
+    assert_close(gradient, [[[-80.0, 80.0]]], 1e-2)
+
+
+def test_nothing_aligned_is_no_loss(rng):
+    _, weights = links(rng)
+    assert float(AlignmentCrossentropy()(np.zeros((3, 4, 5)), weights)) == 0.0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_alignment_in_half_precision_is_computed_in_single(rng, dtype):
+    reference, weights = links(rng)
+    rounded = keras.ops.cast(weights, dtype)
+    exact = keras.ops.convert_to_numpy(keras.ops.cast(rounded, "float32"))
+    loss = AlignmentCrossentropy()(reference, rounded)
+    assert keras.backend.standardize_dtype(loss.dtype) == "float32"
+    expected = alignment_losses(reference, exact).sum() / reference.any(axis=-1).sum()
+    np.testing.assert_allclose(float(loss), expected, rtol=1e-5)
+
+
+def test_alignment_config_round_trip():
+    loss = AlignmentCrossentropy(name="guide", reduction="sum")
+    again = keras.losses.deserialize(keras.losses.serialize(loss))
+    assert type(again) is AlignmentCrossentropy
+    assert again.get_config() == loss.get_config()
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (3, 5, 4)])
+def test_alignment_refuses_shapes_that_differ(rng, shape):
+    _, weights = links(rng)
+    with pytest.raises(ValueError, match=r"must both be \(B, Ty, Tx\).*Received: y_true of shape"):
+        AlignmentCrossentropy()(np.ones(shape), weights)

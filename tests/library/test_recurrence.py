@@ -1,0 +1,106 @@
+import keras
+import numpy as np
+import pytest
+from gradients import differentiate
+from keras import ops
+from layer_checks import POLICIES, array, assert_close, numpy
+
+from keras_bahdanau.layers.recurrence import flatten, pack, run_over_time
+
+
+def decay(x, state):
+    """h_i = h_{i-1} / 2 + x_i, and the sum of all h; a nest as state, outputs of two widths."""
+    (h,), (total, ()) = state
+    h = 0.5 * h + x
+    total = total + ops.sum(h, axis=-1, keepdims=True)
+    return [h, total], ([h], (total, ()))
+
+
+def by_hand(inputs):
+    h, total = np.zeros((len(inputs), inputs.shape[2])), np.zeros((len(inputs), 1))
+    outputs = [], []
+    for x in inputs.astype("float64").transpose(1, 0, 2):
+        h = 0.5 * h + x
+        total = total + h.sum(-1, keepdims=True)
+        outputs[0].append(h)
+        outputs[1].append(total)
+    return tuple(np.stack(part, 1) for part in outputs)
+
+
+def start(inputs):
+    rows, _, width = ops.shape(inputs)
+    return [ops.zeros((rows, width))], (ops.zeros((rows, 1)), ())
+
+
+class Decay(keras.layers.Layer):
+    """The loop in a layer, for gradients and graphs."""
+
+    def build(self, shape):
+        pass
+
+    def call(self, inputs):
+        return tuple(run_over_time(decay, inputs, start(inputs), "float32"))
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_steps_follow_each_other(steps, rng):
+    inputs = array(rng, 2, steps, 3)
+    assert_close(run_over_time(decay, inputs, start(inputs), "float32"), by_hand(inputs), 1e-6)
+
+
+def test_the_gradient_runs_through_all_steps(rng):
+    inputs, layer = array(rng, 2, 4, 3), Decay()
+    layer.build(inputs.shape)
+    _, (gradient,) = differentiate(layer)(inputs)
+
+    def loss(inputs):
+        return sum((part**2).sum() for part in by_hand(inputs))
+
+    for place in [(0, 0, 0), (1, 2, 1), (1, 3, 2)]:
+        step = np.zeros(inputs.shape)
+        step[place] = 1e-5
+        slope = (loss(inputs + step) - loss(inputs - step)) / 2e-5
+        np.testing.assert_allclose(gradient[place], slope, rtol=1e-4)
+
+
+def test_unknown_sizes(rng):
+    inputs = keras.Input((None, 3))
+    outputs = Decay()(inputs)
+    assert [tuple(part.shape) for part in outputs] == [(None, None, 3), (None, None, 1)]
+    model = keras.Model(inputs, list(outputs))
+    for shape in ((2, 4, 3), (1, 2, 3)):
+        data = array(rng, *shape)
+        assert_close(model.predict(data, verbose=0), by_hand(data), 1e-6)
+
+
+@pytest.mark.parametrize("dtype", [policy.removeprefix("mixed_") for policy in POLICIES])
+def test_a_state_keeps_its_dtype_and_is_not_rounded(dtype):
+    # 1 + 2^-12 is no number of either half precision.
+    seen = []
+
+    def step(x, state):
+        seen.append([keras.backend.standardize_dtype(part.dtype) for part in state])
+        return [state[0]], (state[0] + 2.0**-12, state[1])
+
+    state = ops.ones((1, 1)), ops.ones((1, 1), dtype=dtype)
+    inputs = ops.ones((1, 5, 1), dtype=dtype)
+    (exact,) = run_over_time(step, inputs, state, "float32")
+    assert_close(exact[0, :, 0], 1.0 + np.arange(5) * 2.0**-12, 1e-7)
+    (rounded,) = run_over_time(step, inputs, state, dtype)
+    assert keras.backend.standardize_dtype(rounded.dtype) == dtype
+    assert_close(ops.cast(rounded, "float32"), np.ones((1, 5, 1)), 2.0**-9)
+    assert all(dtypes == ["float32", dtype] for dtypes in seen)
+
+
+def test_a_step_may_close_over_tensors(rng):
+    inputs, memory = array(rng, 2, 3, 1), ops.convert_to_tensor(array(rng, 2, 1))
+    (outputs,) = run_over_time(
+        lambda x, state: ([x * memory], state), inputs, ops.zeros((2, 1)), "float32"
+    )
+    assert_close(outputs, inputs * numpy(memory)[:, None], 1e-6)
+
+
+def test_a_nest_is_taken_apart_and_put_together():
+    nest = (1, [2, ()], (3, (4,)))
+    assert flatten(nest) == [1, 2, 3, 4]
+    assert pack(nest, [5, 6, 7, 8]) == (5, [6, ()], (7, (8,)))

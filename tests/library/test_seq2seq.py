@@ -1,0 +1,452 @@
+import functools
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from copying import compile_to_copy, copy_task
+from keras import ops
+
+from keras_bahdanau import (
+    AttentiveDecoder,
+    BahdanauAttention,
+    BeamSearch,
+    BidirectionalEncoder,
+    DeepOutput,
+    GreedySearch,
+    RNNEncoderDecoder,
+    RNNSearch,
+    ScheduledSampling,
+    Seq2Seq,
+)
+from keras_bahdanau_runtime.ids import BOS, EOS, PAD
+
+SIZES = {"units": 16, "embedding_dim": 8, "attention_units": 10, "maxout_units": 6}
+SOURCE_VOCABULARY, TARGET_VOCABULARY = 14, 12
+VOCABULARIES = (SOURCE_VOCABULARY, TARGET_VOCABULARY)
+LENGTH = 7  # longer than any sentence of the task
+BEAM = BeamSearch(3, 0.6)
+
+
+def stacked_lstm():
+    return Seq2Seq(
+        *VOCABULARIES,
+        embedding_dim=8,
+        encoder=BidirectionalEncoder(8, cell="lstm", num_layers=2, residual=True, dropout=0.1),
+        decoder=AttentiveDecoder(
+            [keras.layers.LSTMCell(12), keras.layers.LSTMCell(10)],
+            BahdanauAttention(9, use_bias=True),
+            DeepOutput(7, activation="tanh"),
+            query="current",
+        ),
+        bridge="mean",
+        dropout=0.1,
+    )
+
+
+def plain_gru():
+    return Seq2Seq(
+        *VOCABULARIES,
+        embedding_dim=9,
+        encoder=keras.layers.GRU(11, return_sequences=True),
+        decoder=AttentiveDecoder(keras.layers.GRUCell(9), BahdanauAttention(5)),
+        bridge="last",
+        tie_embeddings=True,
+    )
+
+
+MODELS = {
+    "rnnsearch": functools.partial(RNNSearch, *VOCABULARIES, **SIZES, initializer=None),
+    "rnnencdec": functools.partial(RNNEncoderDecoder, *VOCABULARIES, **SIZES, initializer=None),
+    "stacked_lstm": stacked_lstm,
+    "plain_gru": plain_gru,
+}
+INPUTS, LABELS = copy_task(rows=32)
+SOURCE = INPUTS["source"][:4]
+every_model = pytest.mark.parametrize("name", MODELS)
+
+
+@functools.cache
+def trained(name):
+    """A model that has learned a little, and its losses on the way; made once."""
+    keras.utils.set_random_seed(0)
+    model = compile_to_copy(MODELS[name]())
+    history = model.fit(INPUTS, LABELS, epochs=4, batch_size=16, verbose=0)
+    return model, history.history["loss"]
+
+
+@functools.cache
+def translations(name):
+    """What a beam of 3 makes of `SOURCE`, NumPy arrays; made once."""
+    return trained(name)[0].generate(SOURCE, search=BEAM, max_length=LENGTH)
+
+
+def log_softmax(logits):
+    logits = ops.convert_to_numpy(logits).astype("float64")
+    return logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+
+
+def forced(model, source, tokens):
+    """Log-probabilities and weights with `tokens` `(B, K, T)` as targets of `source` `(B, Tx)`.
+
+    Returns `(B, K, T, V)` and `(B, K, T, Tx)`.
+    """
+    beams, steps = tokens.shape[1:]
+    source = np.repeat(source, beams, axis=0)
+    tokens = tokens.reshape(-1, steps)
+    target = np.concatenate([np.full_like(tokens[:, :1], BOS), tokens[:, :-1]], axis=1)
+    logits = model({"source": source, "target": target}, training=False)
+    annotations, mask, cell_state = model.encode(ops.convert_to_tensor(source))
+    _, weights = model.decoder(
+        model.target_embedding(ops.convert_to_tensor(target)),
+        annotations,
+        annotations_mask=mask,
+        initial_state=cell_state,
+        return_attention_scores=True,
+    )
+    shape = (-1, beams, steps)
+    weights = ops.convert_to_numpy(weights).reshape(*shape, source.shape[1])
+    return log_softmax(logits).reshape(*shape, TARGET_VOCABULARY), weights
+
+
+# Training
+
+
+@every_model
+def test_learns_in_fit(name):
+    model, losses = trained(name)
+    assert losses[-1] < 0.97 * losses[0]
+    # Adam has moved every weight that is trained: no part is cut off from the loss.
+    count = len(model.trainable_weights)
+    moments = [ops.convert_to_numpy(v) for v in model.optimizer.variables[2:]]
+    assert len(moments) == 2 * count and all(moment.any() for moment in moments)
+
+
+def test_evaluate_is_the_mean_over_real_tokens():
+    model, _ = trained("rnnsearch")
+    log_probs = log_softmax(model.predict(INPUTS, batch_size=len(LABELS), verbose=0))
+    assert log_probs.shape == (*LABELS.shape, TARGET_VOCABULARY)
+    picked = np.take_along_axis(log_probs, LABELS[..., None], axis=-1)[..., 0]
+    loss = model.evaluate(INPUTS, LABELS, batch_size=len(LABELS), verbose=0)
+    np.testing.assert_allclose(loss, -picked[LABELS != PAD].mean(), rtol=1e-4)
+
+
+def test_fit_is_guided_by_alignments():
+    """The loss is that of tokens plus that of alignments, and the weights come to follow them."""
+    model = compile_to_copy(MODELS["rnnsearch"]())
+    # Each target word is said to be aligned to the source word at its own place.
+    guide = np.eye(LABELS.shape[1], dtype="float32")[None] * (LABELS != PAD)[..., None]
+    guided = {**INPUTS, "alignment": guide}
+
+    def entropy():
+        _, weights = forced(model, INPUTS["source"], LABELS[:, None])
+        picked = np.diagonal(weights[:, 0], axis1=1, axis2=2)[LABELS != PAD]
+        return -np.log(picked.astype("float64")).mean()
+
+    tokens = model.evaluate(INPUTS, LABELS, batch_size=len(LABELS), verbose=0)
+    before = entropy()
+    losses = model.fit(guided, LABELS, epochs=16, batch_size=len(LABELS), verbose=0)
+    np.testing.assert_allclose(losses.history["loss"][0], tokens + before, rtol=1e-4)
+    assert entropy() < 0.9 * before
+
+
+def test_refuses_a_negative_guide():
+    with pytest.raises(ValueError, match="`guided_alignment` must be at least 0"):
+        MODELS["rnnsearch"](guided_alignment=-1.0)
+
+
+def test_dropout_acts_in_training_alone():
+    model, _ = trained("stacked_lstm")
+    batch = {"source": SOURCE, "target": SOURCE}
+    still, again = (ops.convert_to_numpy(model(batch)) for _ in range(2))
+    noisy = ops.convert_to_numpy(model(batch, training=True))
+    np.testing.assert_array_equal(still, again)
+    assert np.abs(noisy - still).max() > 1e-3
+
+
+@pytest.fixture(params=["mixed_float16", "mixed_bfloat16"])
+def half_precision(request):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(request.param)
+    yield request.param.removeprefix("mixed_")
+    keras.config.set_dtype_policy(before)
+
+
+def test_learns_and_generates_in_mixed_precision(half_precision):
+    model = compile_to_copy(plain_gru())
+    losses = [float(model.train_on_batch(INPUTS, LABELS)) for _ in range(8)]
+    assert losses[-1] < 0.97 * losses[0]
+    assert all(weight.dtype == "float32" for weight in model.trainable_weights)
+    assert keras.backend.standardize_dtype(model(INPUTS).dtype) == half_precision  # tied logits
+    found = model.generate(SOURCE, search=BEAM, max_length=3)
+    assert found.scores.dtype == found.alignments.dtype == np.float32
+    assert np.isfinite(found.scores).all()
+
+
+def test_a_policy_may_be_given_to_one_model():
+    model = compile_to_copy(MODELS["rnnsearch"](dtype="mixed_float16"))
+    decoder = model.decoder
+    for layer in (*model.layers, decoder.cell, decoder.attention, decoder.readout):
+        assert layer.dtype_policy.name == "mixed_float16", layer.path
+    assert np.isfinite(float(model.train_on_batch(INPUTS, LABELS)))
+
+
+# Saving
+
+
+CHILD = """
+    import sys
+    import keras
+    import numpy as np
+    import keras_bahdanau
+
+    folder, *names = sys.argv[1:]
+    inputs = dict(np.load(f"{folder}/data.npz"))
+    labels = inputs.pop("labels")
+    results = {}
+    for name in names:
+        model = keras.saving.load_model(f"{folder}/{name}.keras")
+        results[f"{name} class"] = type(model).__name__
+        search = keras_bahdanau.BeamSearch(3, 0.6)
+        found = model.generate(inputs["source"][:4], search=search, max_length=7)
+        for field, value in found._asdict().items():
+            results[f"{name} {field}"] = value
+        for i, variable in enumerate(model.optimizer.variables):
+            results[f"{name} optimizer {i}"] = keras.ops.convert_to_numpy(variable)
+        if name == "rnnsearch":
+            results["predicted"] = model.predict(inputs, batch_size=len(labels), verbose=0)
+            losses = [float(model.train_on_batch(inputs, labels)) for _ in range(3)]
+            results["losses"] = losses
+    np.savez(f"{folder}/results.npz", **results)
+"""
+
+
+@pytest.fixture(scope="module")
+def reloaded(tmp_path_factory):
+    """What a process that imports Keras and this package alone gets from the saved models."""
+    folder = tmp_path_factory.mktemp("saved")
+    np.savez(folder / "data.npz", **INPUTS, labels=LABELS)
+    for name in MODELS:
+        trained(name)[0].save(folder / f"{name}.keras")
+    root = Path(__file__).resolve().parents[2]
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(CHILD), str(folder), *MODELS],
+        check=True,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(root)},
+    )
+    return folder, dict(np.load(folder / "results.npz"))
+
+
+@every_model
+def test_a_saved_model_does_the_same_in_a_new_process(name, reloaded):
+    _, results = reloaded
+    model, _ = trained(name)
+    assert results[f"{name} class"] == type(model).__name__
+    if name == "rnnsearch":
+        logits = model.predict(INPUTS, batch_size=len(LABELS), verbose=0)
+        np.testing.assert_allclose(results["predicted"], logits, rtol=1e-4, atol=1e-5)
+    for field, value in translations(name)._asdict().items():
+        np.testing.assert_allclose(results[f"{name} {field}"], value, rtol=1e-4, atol=1e-5)
+
+
+@every_model
+def test_the_optimizer_is_saved_too(name, reloaded):
+    _, results = reloaded
+    variables = trained(name)[0].optimizer.variables
+    assert int(variables[0]) == 4 * 2
+    for i, variable in enumerate(variables):
+        value = ops.convert_to_numpy(variable)
+        np.testing.assert_allclose(results[f"{name} optimizer {i}"], value, rtol=1e-6)
+
+
+def test_training_goes_on_as_if_it_had_not_been_saved(reloaded):
+    folder, results = reloaded
+    model = keras.saving.load_model(folder / "rnnsearch.keras")
+    losses = [float(model.train_on_batch(INPUTS, LABELS)) for _ in range(3)]
+    np.testing.assert_allclose(results["losses"], losses, rtol=1e-4)
+    assert losses[2] < losses[0] < trained("rnnsearch")[1][-1]
+
+
+@every_model
+def test_config_round_trip(name):
+    model = MODELS[name]()
+    again = type(model).from_config(model.get_config())
+    assert again.get_config() == model.get_config()
+    again.build()
+    model.build()
+    assert [w.shape for w in again.weights] == [w.shape for w in model.weights]
+
+
+@pytest.mark.parametrize("name", ["rnnsearch", "rnnencdec"])
+def test_a_config_keeps_how_the_model_is_trained(name):
+    sampling = ScheduledSampling("linear", k=0.9, slope=0.001)
+    model = MODELS[name](scheduled_sampling=sampling, guided_alignment=0.25)
+    again = type(model).from_config(model.get_config())
+    assert again.get_config() == model.get_config()
+    assert again.scheduled_sampling.get_config() == sampling.get_config()
+    assert again.guided_alignment == 0.25
+
+
+# Generation
+
+
+def test_greedy_takes_the_likeliest_token_of_the_teacher_forced_model():
+    model, _ = trained("rnnsearch")
+    found = model.generate(SOURCE, search=GreedySearch(), max_length=LENGTH)
+    log_probs, _ = forced(model, SOURCE, found.tokens)
+    for tokens, length, score, rows in zip(
+        found.tokens[:, 0], found.lengths[:, 0], found.scores[:, 0], log_probs[:, 0], strict=True
+    ):
+        picked = rows[np.arange(length), tokens[:length]]
+        np.testing.assert_allclose(picked, rows[:length].max(axis=-1), atol=1e-4)
+        np.testing.assert_allclose(picked.sum(), score, rtol=1e-4, atol=1e-4)
+        assert length == LENGTH or tokens[length - 1] == EOS
+        assert EOS not in tokens[: length - 1] and not tokens[length:].any()
+
+
+@every_model
+def test_every_hypothesis_is_scored_and_aligned_as_teacher_forcing_does(name):
+    found = translations(name)
+    assert found.tokens.shape[:2] == found.scores.shape == found.lengths.shape == (4, 3)
+    assert found.tokens.shape[2] == found.lengths.max() <= LENGTH
+    assert found.alignments.shape == (*found.tokens.shape, SOURCE.shape[1])
+    log_probs, weights = forced(trained(name)[0], SOURCE, found.tokens)
+    for b, k in np.ndindex(4, 3):
+        length = found.lengths[b, k]
+        total = log_probs[b, k, np.arange(length), found.tokens[b, k, :length]].sum()
+        score = total / ((5 + length) / 6) ** 0.6
+        np.testing.assert_allclose(found.scores[b, k], score, rtol=1e-4, atol=1e-4)
+        alignment = found.alignments[b, k]
+        np.testing.assert_allclose(alignment[:length], weights[b, k, :length], atol=1e-4)
+        assert not alignment[length:].any()
+        assert not alignment[:, SOURCE[b] == PAD].any()
+        np.testing.assert_allclose(alignment[:length].sum(axis=-1), 1.0, rtol=1e-5)
+
+
+@every_model
+def test_padding_and_the_rest_of_the_batch_change_nothing(name):
+    found = translations(name)
+    alone = trained(name)[0].generate(
+        np.pad(SOURCE[1:2], ((0, 0), (0, 7))), search=BEAM, max_length=LENGTH
+    )
+    longest = alone.tokens.shape[2]
+    np.testing.assert_array_equal(found.tokens[1:2, :, :longest], alone.tokens)
+    np.testing.assert_array_equal(found.lengths[1:2], alone.lengths)
+    np.testing.assert_allclose(found.scores[1:2], alone.scores, rtol=1e-4)
+    width = SOURCE.shape[1]
+    np.testing.assert_allclose(
+        found.alignments[1:2, :, :longest], alone.alignments[..., :width], atol=1e-5
+    )
+    assert alone.alignments.shape[-1] == width + 7 and not alone.alignments[..., width:].any()
+
+
+def test_takes_lists_of_ids():
+    rows = [[int(i) for i in row if i != PAD] for row in SOURCE]
+    found = trained("rnnsearch")[0].generate(rows, search=BEAM, max_length=LENGTH)
+    for value, expected in zip(found, translations("rnnsearch"), strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+def test_the_fixed_context_is_the_last_word():
+    found = translations("rnnencdec")
+    assert trained("rnnencdec")[0].decoder.attention.width == SIZES["units"]
+    for b, row in enumerate(SOURCE):
+        last = np.flatnonzero(row)[-1]
+        for alignment, length in zip(found.alignments[b], found.lengths[b], strict=True):
+            expected = np.zeros_like(alignment)
+            expected[:length, last] = 1.0
+            np.testing.assert_array_equal(alignment, expected)
+
+
+BAD_SOURCES = {
+    "no sentence": [],
+    "no row": np.zeros((0, 4), "int32"),
+    "no column": np.zeros((2, 0), "int32"),
+    "one sentence, not a batch": [5, 6, 3],
+    "three axes": np.ones((1, 2, 3), "int32"),
+    "only padding": [[5, 3], [0, 0]],
+    "padding at the left": [[0, 5, 3]],
+    "padding inside": [[5, 0, 3]],
+    "an empty sentence": [[5, 3], []],
+    "id too large": [[5, SOURCE_VOCABULARY]],
+    "id far too large": [[5, 2**40]],
+    "negative id": [[5, -1]],
+    "floats": np.ones((1, 3)),
+    "floats in a list": [[5.5, 3.0]],
+    "text": ["a man"],
+    "text in a list": [["a", "man"]],
+    "booleans": np.ones((1, 3), "bool"),
+}
+
+
+@pytest.mark.parametrize("source", BAD_SOURCES.values(), ids=BAD_SOURCES)
+def test_refuses_a_source_it_cannot_read(source):
+    with pytest.raises(ValueError, match="`source`"):
+        trained("rnnsearch")[0].generate(source)
+
+
+@pytest.mark.parametrize("max_length", [0, -1, 2.5, None])
+def test_refuses_to_generate_no_tokens(max_length):
+    with pytest.raises(ValueError, match="`max_length` must be a positive integer"):
+        trained("rnnsearch")[0].generate(SOURCE, max_length=max_length)
+
+
+# Making models
+
+
+class Projection(keras.layers.Layer):
+    """An encoder that looks at each word alone."""
+
+    def build(self, inputs_shape):
+        self.kernel = self.add_weight(shape=(inputs_shape[-1], 6), name="kernel")
+
+    def call(self, inputs, mask=None, training=None):
+        return ops.matmul(inputs, self.kernel)
+
+
+def test_an_encoder_may_be_built_already():
+    encoder = Projection()
+    encoder.build((None, None, 5))
+    decoder = AttentiveDecoder(keras.layers.SimpleRNNCell(4), BahdanauAttention(3))
+    model = Seq2Seq(*VOCABULARIES, 5, encoder=encoder, decoder=decoder, bridge="zero")
+    model.build()
+    assert len(encoder.weights) == 1 and model.count_params() > 0
+
+
+def test_tied_embeddings_share_one_matrix():
+    model, _ = trained("plain_gru")
+    assert model.output_layer is None
+    shapes = [tuple(w.shape) for w in model.trainable_weights]
+    assert shapes.count((TARGET_VOCABULARY, 9)) == 1
+    states = ops.convert_to_tensor(np.eye(9, dtype="float32"))
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(model._logits(states)),
+        ops.convert_to_numpy(model.target_embedding.embeddings).T,
+        rtol=1e-5,
+    )
+
+
+def test_refuses_to_tie_embeddings_of_another_width():
+    model = RNNSearch(*VOCABULARIES, **SIZES, tie_embeddings=True)
+    with pytest.raises(ValueError, match=r"`tie_embeddings` needs .* width 6"):
+        model.build()
+
+
+@pytest.mark.parametrize(
+    "name", ["source_vocabulary_size", "target_vocabulary_size", "embedding_dim"]
+)
+@pytest.mark.parametrize("value", [0, -3, 2.0, None])
+def test_refuses_sizes_that_are_none(name, value):
+    arguments = {
+        "source_vocabulary_size": 10,
+        "target_vocabulary_size": 10,
+        **SIZES,
+        name: value,
+    }
+    with pytest.raises(ValueError, match=f"`{name}` must be a positive integer"):
+        RNNSearch(**arguments)

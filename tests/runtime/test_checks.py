@@ -1,0 +1,46 @@
+import re
+
+import numpy as np
+import pytest
+
+from keras_bahdanau_runtime.checks import check_positive, check_range
+
+pytestmark = pytest.mark.once
+
+
+@pytest.mark.parametrize("value", [0, -3, 1.0, "1", None, True, np.float32(1)], ids=repr)
+def test_what_is_no_positive_integer_is_named(value):
+    with pytest.raises(ValueError, match=r"Argument `second` must be a positive integer. Received"):
+        check_positive(first=1, second=value, third=0)
+
+
+def test_positive_integers_pass():
+    assert check_positive(first=1, second=10**9) is None
+
+
+@pytest.mark.parametrize(
+    "value, arguments, expected",
+    [
+        (-1, (int, 0), "an int of at least 0"),
+        (2.0, (int, 0), "an int of at least 0"),
+        (True, (int, 0), "an int of at least 0"),
+        ("1", (float, 0), "a number of at least 0"),
+        (None, (float, 0), "a number of at least 0"),
+        (float("nan"), (float, 0), "a number of at least 0"),
+        (6, (int, 1, 5), "an int of at least 1 and at most 5"),
+        (0, (float, 0, 1, True), "a number above 0 and at most 1"),
+        (1.5, (float, 0, 1, True), "a number above 0 and at most 1"),
+    ],
+)
+def test_what_is_out_of_its_range_is_named(value, arguments, expected):
+    message = re.escape(f"Argument `it` must be {expected}. Received: {value!r}")
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        check_range("it", value, *arguments)
+
+
+@pytest.mark.parametrize(
+    "value, arguments",
+    [(0, (int, 0)), (5, (int, 1, 5)), (1, (float, 0, 1, True)), (0.5, (float, 0))],
+)
+def test_what_is_in_its_range_passes(value, arguments):
+    assert check_range("it", value, *arguments) is None

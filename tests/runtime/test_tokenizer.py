@@ -1,0 +1,254 @@
+import gzip
+import json
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_bahdanau_runtime.ids import BOS, EOS, PAD, UNK
+from keras_bahdanau_runtime.text.corpus import read_lines, read_parallel
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.once
+
+SOURCES = ["a man on a bike, 2024", "a woman on a horse", "नमस्ते दुनिया"] * 3
+# Frequent enough to be learned, were the splitting not to keep such pieces apart.
+TARGETS = ["ein Mann auf einem Rad", "</s> <pad> <s> <unk> </s></s>", "😀 eine Frau"] * 30
+TEXTS = [
+    "",
+    " ",
+    "   leading, trailing  and  double ",
+    "\n\r\n\t",
+    "</s>",
+    "<pad><unk> <s></s>",
+    "नमस्ते, दुनिया",
+    "👩‍👩‍👧 😀",
+    "12.5 a3",
+    "x\u2028y\x00\ufeff",
+]
+
+
+@pytest.fixture(scope="module")
+def joint():
+    return Tokenizer.train(SOURCES, TARGETS, vocabulary_size=400)
+
+
+@pytest.fixture(scope="module")
+def separate():
+    return Tokenizer.train(SOURCES, iter(TARGETS), vocabulary_size=300, joint=False)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_round_trip(joint, separate, text):
+    assert joint.decode(joint.encode_source(text)) == text
+    for tokenizer in (joint, separate):
+        ids = tokenizer.encode_target(text)
+        assert tokenizer.decode(ids) == text
+        assert ids[-1] == EOS
+        assert not {PAD, UNK, BOS, EOS} & set(ids[:-1])
+
+
+@given(text=st.text())
+def test_round_trip_of_any_text(joint, text):
+    ids = joint.encode_target(text)
+    assert joint.decode(ids) == text
+    assert not {PAD, UNK, BOS, EOS} & set(ids[:-1])
+    tokens = joint.source_tokens(text)
+    assert len(tokens) == len(ids)
+    assert tokens[-1] == "</s>"
+    assert "".join(tokens[:-1]) == text
+    assert joint.target_tokens(ids) == tokens
+
+
+def test_pieces_are_learned_and_digits_stand_alone(joint):
+    assert joint.source_tokens("ein Mann")[:-1] == ["ein", " Mann"]
+    assert joint.source_tokens(" Mann 2024")[:-1][-4:] == ["2", "0", "2", "4"]
+
+
+def test_decode_stops_at_eos_and_passes_over_padding(joint):
+    ids = joint.encode_target("ein Mann")
+    assert joint.decode([BOS, PAD, *ids, *ids, PAD]) == "ein Mann"
+    assert joint.target_tokens([BOS, *ids, *ids]) == ["ein", " Mann", "</s>"]
+    assert joint.decode(ids[:-1]) == "ein Mann"
+    assert joint.decode([]) == "" and joint.target_tokens([]) == []
+
+
+def test_half_a_character_is_replaced(joint):
+    ids = joint.encode_target("€")[:2]  # the space in front and the first of three bytes
+    assert joint.decode(ids) == "\ufffd"
+    assert joint.target_tokens([*ids, EOS]) == ["", "\ufffd", "</s>"]
+
+
+def test_vocabularies(joint, separate):
+    assert joint.joint and not separate.joint
+    assert joint.source_vocabulary_size == joint.target_vocabulary_size <= 400
+    assert 260 < separate.source_vocabulary_size <= 300
+    assert 260 < separate.target_vocabulary_size <= 300
+    assert separate.encode_source("ein Mann") != separate.encode_target("ein Mann")
+
+
+@pytest.mark.parametrize("name", ["joint", "separate"])
+def test_save_and_load(name, request, tmp_path):
+    tokenizer = request.getfixturevalue(name)
+    path = tmp_path / "tokenizer.json"
+    path.write_text("replaced")
+    tokenizer.save(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["tokenizer.json"]
+    loaded = Tokenizer.load(path)
+    assert loaded.joint == tokenizer.joint
+    assert loaded.source_vocabulary_size == tokenizer.source_vocabulary_size
+    for text in TEXTS:
+        assert loaded.encode_source(text) == tokenizer.encode_source(text)
+        assert loaded.decode(loaded.encode_target(text)) == text
+
+
+def test_the_file_needs_only_the_tokenizers_library(separate, tmp_path):
+    import tokenizers
+
+    separate.save(tmp_path / "tokenizer.json")
+    document = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    source, target = (
+        tokenizers.Tokenizer.from_str(json.dumps(document[side])) for side in ("source", "target")
+    )
+    for text in TEXTS:
+        assert source.encode(text).ids == separate.encode_source(text)
+        assert target.decode(separate.encode_target(text)[:-1]) == text
+
+
+def test_a_failed_save_leaves_the_old_file(joint, tmp_path, monkeypatch):
+    path = tmp_path / "tokenizer.json"
+    joint.save(path)
+    before = path.read_bytes()
+
+    def full(*args, **kwargs):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError, match="No space"):
+        joint.save(path)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["tokenizer.json"]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda document: [], "is not a tokenizer file"),
+        (lambda document: {**document, "format": "other"}, "Received: 'other'"),
+        (lambda document: {**document, "version": 2}, "expected 1. Received: 2"),
+        (lambda document: {**document, "source": {"model": 1}}, 'Cannot read "source"'),
+        (lambda document: {**document, "source": None}, 'no "source"'),
+        (lambda document: {**document, "source": _without_eos(document)}, "must begin with"),
+    ],
+)
+def test_load_refuses_what_save_did_not_write(joint, tmp_path, change, message):
+    path = tmp_path / "tokenizer.json"
+    joint.save(path)
+    path.write_text(json.dumps(change(json.loads(path.read_text(encoding="utf-8")))))
+    with pytest.raises(ValueError, match=message):
+        Tokenizer.load(path)
+
+
+def _without_eos(document):
+    return json.loads(json.dumps(document["source"]).replace('"</s>"', '"end"'))
+
+
+def test_load_refuses_half_a_file(joint, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    joint.save(path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="is not valid JSON"):
+        Tokenizer.load(path)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"vocabulary_size": 259}, "at least 260"),
+        ({"min_frequency": 0}, "`min_frequency`"),
+        ({"sources": "one string"}, "`sources` must be an iterable"),
+        ({"targets": ["a", None]}, r"`targets\[1\]` must be a str"),
+        ({"targets": []}, "`targets` must hold at least one"),
+    ],
+)
+def test_train_names_the_wrong_argument(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Tokenizer.train(**{"sources": ["a"], "targets": ["b"], **arguments})
+
+
+def test_ids_and_text_out_of_range(joint):
+    for index in (-1, joint.target_vocabulary_size):
+        with pytest.raises(ValueError, match=f"Received: {index}"):
+            joint.decode([index])
+    for text in (None, b"a", "\ud800"):
+        with pytest.raises(ValueError, match="`text` must be a str"):
+            joint.encode_source(text)
+
+
+def test_missing_library_names_the_command(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
+    with pytest.raises(ImportError, match=r'pip install "keras-bahdanau\[text\]"'):
+        Tokenizer.train(["a"], ["b"])
+
+
+@pytest.mark.parametrize(
+    "data, lines",
+    [
+        (b"a\nb\n", ["a", "b"]),
+        (b"a\r\n b \n\nc", ["a", " b ", "", "c"]),
+        (b"\xef\xbb\xbfa\n", ["a"]),
+        ("x\u2028y\x0bz\x85\rw\n".encode(), ["x\u2028y\x0bz\x85\rw"]),
+        (b"\n", [""]),
+    ],
+)
+@pytest.mark.parametrize("name, write", [("a.txt", bytes), ("a.txt.gz", gzip.compress)])
+def test_read_lines(tmp_path, name, write, data, lines):
+    (tmp_path / name).write_bytes(write(data))
+    assert read_lines(tmp_path / name) == lines
+
+
+@pytest.mark.parametrize(
+    "name, data, message",
+    [
+        ("a.txt", b"good\n\xff\xfe\n", "a.txt, line 2: not UTF-8"),
+        ("a.txt", b"\xef\xbb\xbf\n\ncut \xe2\x82", "a.txt, line 3: not UTF-8"),
+        ("a.txt", b"", "a.txt is empty"),
+        ("a.txt", b"\xef\xbb\xbf", "a.txt is empty"),
+        ("a.gz", gzip.compress(b"", mtime=0), "a.gz is empty"),
+        ("a.gz", b"plain text", "a.gz is not a whole gzip file"),
+        ("a.gz", gzip.compress(b"a line\n" * 99, mtime=0)[:-9], "a.gz is not a whole gzip file"),
+        ("a.gz", gzip.compress(b"a", mtime=0)[:10] + b"\xff" * 20, "a.gz is not a whole gzip file"),
+    ],
+)
+def test_read_lines_names_file_and_line(tmp_path, name, data, message):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ValueError, match=message):
+        read_lines(tmp_path / name)
+
+
+def test_read_lines_without_a_file(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_lines(tmp_path / "none.txt")
+
+
+def _write_pair(folder, source, target):
+    (folder / "s.txt").write_text(source, encoding="utf-8")
+    (folder / "t.txt").write_text(target, encoding="utf-8")
+    return folder / "s.txt", folder / "t.txt"
+
+
+def test_read_parallel_drops_blank_pairs(tmp_path, caplog):
+    paths = _write_pair(tmp_path, "a\n\nc\nd\n", "A\nB\n \u3000\nD\n")
+    with caplog.at_level(logging.WARNING, "keras_bahdanau"):
+        assert read_parallel(*paths) == (["a", "d"], ["A", "D"])
+    assert "Dropped 2 of 4 pairs" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "source, target, message",
+    [("a\nb\n", "A\n", "Received: 2 in .*s.txt, 1 in .*t.txt"), ("a\n\n", "\nB\n", "No pair")],
+)
+def test_read_parallel_errors(tmp_path, source, target, message):
+    with pytest.raises(ValueError, match=message):
+        read_parallel(*_write_pair(tmp_path, source, target))

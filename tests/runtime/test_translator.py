@@ -1,0 +1,413 @@
+"""The runtime on a real, hand-written graph that copies its source, and a real tokenizer."""
+
+import json
+import logging
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnx.parser
+import pytest
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from keras_bahdanau_runtime import Translator
+from keras_bahdanau_runtime.artifact import publish, write_manifest
+from keras_bahdanau_runtime.errors import (
+    CorruptArtifactError,
+    MissingDependencyError,
+    UnsupportedArtifactError,
+)
+
+pytestmark = pytest.mark.once
+
+
+def copy_graph(name="source", second_score="Log (nothing)", cut=0):
+    """The ONNX text of a beam of two: the source at score -length, and an empty hypothesis.
+
+    The second scores -inf, as a search reports a hypothesis that does not exist. Every token is
+    aligned with its own place.
+    """
+    return f"""
+<ir_version: 8, opset_import: ["" : 17]>
+copy (int32[batch, source_length] {name}) => (
+    int32[batch, beam, length] tokens, float[batch, beam] scores, int32[batch, beam] lengths,
+    float[batch, beam, length, source_length] alignments)
+<int32 pad = {{0}}, int32 cut = {{{cut}}}, int64[1] one = {{1}}, int64[1] two = {{2}},
+ int64[1] first = {{0}}, int64[1] second = {{1}}>
+{{
+    is_pad = Equal ({name}, pad)
+    is_token = Not (is_pad)
+    token_count = Cast <to = 6> (is_token)
+    count = ReduceSum (token_count, one)
+    no_count = Mul (count, pad)
+    counts = Concat <axis = 1> (count, no_count)
+    lengths = Sub (counts, cut)
+
+    row = Unsqueeze ({name}, one)
+    empty_row = Mul (row, pad)
+    tokens = Concat <axis = 1> (row, empty_row)
+
+    float_count = Cast <to = 1> (count)
+    nothing = Cast <to = 1> (no_count)
+    score = Neg (float_count)
+    second_score = {second_score}
+    scores = Concat <axis = 1> (score, second_score)
+
+    shape = Shape ({name})
+    rows = Gather (shape, first)
+    columns = Gather (shape, second)
+    square = Concat <axis = 0> (columns, columns)
+    zeros = ConstantOfShape (square)
+    diagonal = EyeLike <dtype = 1> (zeros)
+    full = Concat <axis = 0> (rows, two, square)
+    alignments = Expand (diagonal, full)
+}}
+"""
+
+
+COPY = copy_graph()
+
+
+def train_tokenizer():
+    """Byte pairs over few words, so that other characters fall into single bytes."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Prepend(" ")
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 3)]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=290,
+        special_tokens=["<pad>", "<unk>", "<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["a man on a bike", "a dog on a boat"] * 9, trainer)
+    # As the package writes it: a text that spells a special piece consists of plain characters.
+    document = {**json.loads(tokenizer.to_str()), "added_tokens": []}
+    return tokenizers.Tokenizer.from_str(json.dumps(document))
+
+
+TOKENIZER = train_tokenizer()
+SIDE = json.loads(TOKENIZER.to_str())
+DOCUMENT = {"format": "keras_bahdanau tokenizer", "version": 1, "source": SIDE, "target": None}
+VOCABULARY = {"source": 290, "target": 290}
+
+
+def make(path, graph=COPY, document=DOCUMENT, **contents):
+    with publish(path) as folder:
+        if graph is not None:
+            (folder / "model.onnx").write_bytes(onnx.parser.parse_model(graph).SerializeToString())
+        if document is not None:
+            (folder / "tokenizer.json").write_text(json.dumps(document), "utf-8")
+        write_manifest(folder, {"vocabulary": VOCABULARY, "max_source_length": 40, **contents})
+    return path
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("runtime") / "artifact")
+
+
+@pytest.fixture(scope="module")
+def translator(artifact):
+    return Translator(artifact, threads=1)
+
+
+@pytest.fixture(scope="module")
+def wordless(tmp_path_factory):
+    """An artifact without a tokenizer and without a limit."""
+    path = make(tmp_path_factory.mktemp("ids") / "artifact", document=None, max_source_length=None)
+    return Translator(path)
+
+
+def test_translation(translator):
+    [translation] = translator.translate(["a man on a bike"])
+    assert translation.text == "a man on a bike"
+    assert translation.tokens == translation.source_tokens
+    assert translation.tokens[0] == "a" and translation.tokens[-1] == "</s>"
+    assert "".join(translation.tokens[:-1]) == "a man on a bike"
+    assert translation.score == -len(translation.tokens)
+    assert translation.alignment.dtype == np.float32
+    np.testing.assert_array_equal(translation.alignment, np.eye(len(translation.tokens)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "नमस्ते दुनिया",
+        "a 😀 b",
+        "👩‍👩‍👧",
+        "é",
+        "  two  spaces ",
+        "a\tb\nc",
+        "</s> <pad>",
+        "\ufffd",
+        "日本語",
+    ],
+)
+def test_any_text_comes_back(translator, text):
+    [translation] = translator.translate([text])
+    assert translation.text == text
+    assert "".join(translation.tokens[:-1]) == text
+    assert "".join(translation.source_tokens[:-1]) == text
+    size = len(TOKENIZER.encode(text).ids)
+    assert len(translation.tokens) == len(translation.source_tokens) == size
+    assert translation.alignment.shape == (size, size)
+
+
+def test_a_character_stands_at_its_last_byte(translator):
+    [translation] = translator.translate(["é"])
+    assert translation.tokens[-3:] == ["", "é", "</s>"]
+    assert translation.source_tokens[-3:] == ["", "é", "</s>"]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 100])
+def test_order_is_restored(translator, batch_size):
+    texts = ["a man", "a dog on a boat", "", "a", "on a bike on a boat on a bike", "  ", "bike"]
+    done = []
+    translations = translator.translate(texts, batch_size=batch_size, progress=done.append)
+    assert [translation.text for translation in translations] == [text.strip() for text in texts]
+    assert done == sorted(set(done)) and done[-1] == len(texts)
+    for translation in translations:
+        assert translation.alignment.shape == (
+            len(translation.tokens),
+            len(translation.source_tokens),
+        )
+
+
+def test_an_alignment_does_not_keep_its_batch(translator):
+    translations = translator.translate(["a man on a bike", "a"])
+    assert all(translation.alignment.base is None for translation in translations)
+
+
+@pytest.mark.parametrize("text", ["", " ", "\t\n", "\u3000"])
+def test_blank_text_is_an_empty_translation(translator, text):
+    [translation] = translator.translate([text])
+    assert (translation.text, translation.score) == ("", 0.0)
+    assert (translation.tokens, translation.source_tokens) == ([], [])
+    assert translation.alignment.shape == (0, 0)
+    assert len(translator.translate([text], n_best=2)[0]) == 1
+
+
+def test_no_texts(translator):
+    assert translator.translate([]) == []
+    assert translator.translate(iter(())) == []
+
+
+def test_n_best_leaves_out_hypotheses_that_do_not_exist(translator):
+    [hypotheses] = translator.translate(["a man"], n_best=2)
+    assert [hypothesis.text for hypothesis in hypotheses] == ["a man"]
+
+
+def test_n_best_of_a_full_beam(tmp_path):
+    graph = copy_graph(second_score="Add (score, score)")
+    [hypotheses] = Translator(make(tmp_path / "a", graph)).translate(["a man"], n_best=2)
+    first, second = hypotheses
+    assert (first.text, second.text) == ("a man", "")
+    assert second.score == 2 * first.score
+    assert second.alignment.shape == (0, len(second.source_tokens))
+
+
+def test_an_unfinished_hypothesis_has_no_end(tmp_path):
+    graph = copy_graph(cut=1)
+    [translation] = Translator(make(tmp_path / "a", graph)).translate(["a man"])
+    assert translation.text == "a man"
+    assert "</s>" not in translation.tokens
+    assert translation.alignment.shape == (len(translation.tokens), len(translation.source_tokens))
+
+
+def test_separate_target_vocabulary(tmp_path):
+    target = json.loads(json.dumps(SIDE))
+    vocabulary = target["model"]["vocab"]
+    vocabulary["x"], vocabulary["y"] = vocabulary["y"], vocabulary["x"]
+    path = make(tmp_path / "a", document={**DOCUMENT, "target": target})
+    [translation] = Translator(path).translate(["x y"])
+    assert (translation.text, translation.source_tokens[0]) == ("y x", "")
+    assert "".join(translation.source_tokens[:-1]) == "x y"
+
+
+def test_many_threads_share_one_translator(translator):
+    texts = ["a man", "a dog on a boat", "on a bike"] * 5
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: translator.translate(texts, batch_size=4), range(16)))
+    assert all([translation.text for translation in answer] == texts for answer in answers)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"texts": "a man"}, "expected a list of str"),
+        ({"texts": ["a", b"man"]}, "bytes at index 1"),
+        ({"texts": ["a", "b", None]}, "NoneType at index 2"),
+        ({"texts": b"ab"}, "int at index 0"),
+        ({"texts": ["a", "\ud800"]}, "Unicode at index 1"),
+        ({"texts": ["a", "x " * 40]}, "at most 40 tokens"),
+        ({"texts": ["a", "x " * 40]}, "at index 1"),
+        ({"texts": ["a"], "batch_size": 0}, "batch_size: expected"),
+        ({"texts": ["a"], "n_best": 0}, "n_best: expected"),
+        ({"texts": ["a"], "n_best": True}, "n_best: expected"),
+        ({"texts": ["a"], "n_best": 3}, "beam width, 2. Received: 3"),
+    ],
+)
+def test_bad_texts(translator, arguments, message):
+    with pytest.raises(ValueError) as raised:
+        translator.translate(**arguments)
+    assert message in str(raised.value)
+
+
+def test_truncation_is_asked_for_and_logged(translator, caplog):
+    text = "x " * 40
+    with caplog.at_level(logging.WARNING, "keras_bahdanau_export"):
+        short, long = translator.translate(["a", text], truncate=True)
+    assert "Truncated 1 of 2 texts to 40 tokens" in caplog.text
+    assert len(long.tokens) == len(long.source_tokens) == 40
+    assert long.tokens[-1] == long.source_tokens[-1] == "</s>"
+    assert text.startswith(long.text) and short.text == "a"
+
+
+def test_a_text_at_the_limit_is_whole(translator):
+    text = "z" * 38
+    assert len(TOKENIZER.encode(text).ids) == 40
+    assert translator.translate([text])[0].text == text
+
+
+def test_translate_ids(wordless):
+    source = np.array([[5, 6, 3], [7, 3, 0]])
+    outputs = wordless.translate_ids(source)
+    assert {name: (value.dtype.name, value.shape) for name, value in outputs.items()} == {
+        "tokens": ("int32", (2, 2, 3)),
+        "scores": ("float32", (2, 2)),
+        "lengths": ("int32", (2, 2)),
+        "alignments": ("float32", (2, 2, 3, 3)),
+    }
+    np.testing.assert_array_equal(outputs["tokens"][:, 0], source)
+    np.testing.assert_array_equal(outputs["lengths"][:, 0], [3, 2])
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ([5, 3], "shape (batch, source_length)"),
+        ([[[5, 3]]], "shape (batch, source_length)"),
+        (np.zeros((0, 4), np.int32), "shape (0, 4)"),
+        (np.zeros((4, 0), np.int32), "shape (4, 0)"),
+        ([[5.0, 3.0]], "dtype float64"),
+        ([[True]], "dtype bool"),
+        ([[5, 3], [0, 0]], "a token in every row. Received: row 1"),
+        ([[5, 3], [290, 3]], "ids from 0 to 289. Received: row 1"),
+        ([[-1, 3]], "ids from 0 to 289"),
+        ([[2**40, 3]], "ids from 0 to 289"),
+        ([[5, 0, 3]], "padding (0) at the right only"),
+        ([[0, 5, 3]], "padding (0) at the right only"),
+        ([[5] * 41], "at most 40 tokens"),
+    ],
+)
+def test_bad_ids(translator, source, message):
+    with pytest.raises(ValueError) as raised:
+        translator.translate_ids(source)
+    assert message in str(raised.value)
+
+
+def test_padding_beyond_the_limit_does_not_count(translator):
+    assert translator.translate_ids([[5, 3] + [0] * 60])["tokens"].shape == (1, 2, 62)
+
+
+def test_an_artifact_without_a_tokenizer_takes_no_text(wordless):
+    with pytest.raises(ValueError, match="without a tokenizer"):
+        wordless.translate(["a man"])
+
+
+def test_auto_provider_is_logged(artifact, caplog):
+    with caplog.at_level(logging.INFO, "keras_bahdanau_export"):
+        translator = Translator(artifact)
+    assert translator.providers[-1] == "CPUExecutionProvider"
+    assert f"on {', '.join(translator.providers)} (providers='auto'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "providers",
+    ["CPUExecutionProvider", ["CPUExecutionProvider"], [("CPUExecutionProvider", {})]],
+)
+def test_named_provider(artifact, providers):
+    assert Translator(artifact, providers=providers).providers == ["CPUExecutionProvider"]
+
+
+@pytest.mark.parametrize("providers", ["NoSuchProvider", ["CPUExecutionProvider", "gpu"], []])
+def test_unavailable_provider(artifact, providers):
+    with pytest.raises(ValueError, match=r"providers: expected .*CPUExecutionProvider"):
+        Translator(artifact, providers=providers)
+
+
+def test_more_rows_than_the_search_can_count(translator):
+    most = (2**31 - 1) // VOCABULARY["target"]  # of one hypothesis each
+    rows = np.broadcast_to(np.array([[3]], "int32"), (most + 1, 1))  # which takes no memory
+    with pytest.raises(ValueError, match=f"source: expected at most {most} rows at once"):
+        translator.translate_ids(rows)
+
+
+def test_what_stays_on_the_cpu_is_said(artifact, caplog):
+    """AzureExecutionProvider comes with every onnxruntime and computes none of these operators."""
+    providers = ["AzureExecutionProvider", "CPUExecutionProvider"]
+    with caplog.at_level("WARNING"):
+        Translator(artifact, providers=providers)
+    assert "operators of model.onnx run on the CPU and not on AzureExecutionProvider" in caplog.text
+    caplog.clear()
+    with caplog.at_level("WARNING"):
+        Translator(artifact, providers="CPUExecutionProvider")
+    assert not caplog.records
+
+
+def test_alignments_are_left_where_they_are_unless_asked_for(translator):
+    texts = ["a b c", "b", "c a"]
+    with_weights = translator.translate(texts, n_best=2)
+    without = translator.translate([*texts, " "], n_best=2, alignments=False)
+    for ours, theirs in zip(with_weights, without, strict=False):
+        assert [t.text for t in ours] == [t.text for t in theirs]
+        assert [t.score for t in ours] == [t.score for t in theirs]
+    assert all(t.alignment is None for hypotheses in without for t in hypotheses)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, True])
+def test_bad_threads(artifact, threads):
+    with pytest.raises(ValueError, match="threads: expected"):
+        Translator(artifact, threads=threads)
+
+
+def test_a_tampered_graph_is_never_run(tmp_path):
+    path = make(tmp_path / "a")
+    data = bytearray((path / "model.onnx").read_bytes())
+    data[len(data) // 2] ^= 1
+    (path / "model.onnx").write_bytes(data)
+    with pytest.raises(CorruptArtifactError, match=r"model\.onnx: expected sha256"):
+        Translator(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"graph": None}, UnsupportedArtifactError, "holds no model.onnx"),
+        ({"vocabulary": {}}, CorruptArtifactError, "no vocabulary size"),
+        ({"graph": copy_graph("src")}, CorruptArtifactError, "expected the inputs {'source'"),
+        ({"vocabulary": {"source": 99}}, CorruptArtifactError, "at most 99 source tokens"),
+        ({"vocabulary": {"source": 290, "target": 9}}, CorruptArtifactError, "9 target tokens"),
+        ({"document": {"format": "other"}}, CorruptArtifactError, "'format'"),
+        ({"document": [1]}, CorruptArtifactError, "'format'"),
+        ({"document": {**DOCUMENT, "version": 2}}, UnsupportedArtifactError, "expected version 1"),
+        ({"document": {**DOCUMENT, "source": None}}, CorruptArtifactError, "JSON of a tokenizer"),
+        ({"document": {**DOCUMENT, "target": {}}}, CorruptArtifactError, "JSON of a tokenizer"),
+    ],
+)
+def test_unusable_artifacts(tmp_path, changes, error, message):
+    with pytest.raises(error) as raised:
+        Translator(make(tmp_path / "a", **changes))
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("package", ["onnxruntime", "tokenizers"])
+def test_a_missing_package_names_its_pip_command(artifact, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "keras-bahdanau\[runtime\]"'):
+        Translator(artifact)
