@@ -246,7 +246,7 @@ def test_refuses_smoothing_outside_its_range(smoothing):
 
 @pytest.mark.parametrize("shape", [(3, 4, 1), (3,)])
 def test_refuses_labels_that_do_not_fit_the_logits(shape):
-    with pytest.raises(ValueError, match=r"`y_pred` must be logits .*Received: y_true of shape"):
+    with pytest.raises(ValueError, match=r"`y_pred` must be logits .*Received: shapes"):
         TokenCrossentropy()(np.ones(shape, "int32"), np.zeros((3, 4, 7)))
 
 
@@ -359,5 +359,5 @@ def test_alignment_config_round_trip():
 @pytest.mark.parametrize("shape", [(3, 4), (3, 5, 4)])
 def test_alignment_refuses_shapes_that_differ(rng, shape):
     _, weights = links(rng)
-    with pytest.raises(ValueError, match=r"must both be \(B, Ty, Tx\).*Received: y_true of shape"):
+    with pytest.raises(ValueError, match=r"must both be \(B, Ty, Tx\).*Received: shapes"):
         AlignmentCrossentropy()(np.ones(shape), weights)
