@@ -132,8 +132,9 @@ SIGNATURES = {
 
 
 def sections():
-    """The arguments that each heading's table names."""
-    parts = re.split(r"^#+ (.*)$", TEXT, flags=re.M)[1:]
+    """The arguments that each heading's table of the part on `tfa.seq2seq` names."""
+    addons = TEXT[: TEXT.index("## Search arguments of other libraries")]
+    parts = re.split(r"^#+ (.*)$", addons, flags=re.M)[1:]
     for heading, body in zip(parts[::2], parts[1::2], strict=True):
         yield heading.replace("`", ""), re.findall(r"^\| `(\w+)` \|", body, re.M)
 
