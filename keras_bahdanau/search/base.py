@@ -1,23 +1,15 @@
-"""What every search shares: its result, its constraints, and the histories it keeps.
-
-A search knows no model. It calls `step(tokens, state) -> (logits, state, weights)`:
-
-    tokens   (R,) int32, the last token of every hypothesis; R = B * K
-    state    a structure of tensors with R rows
-    logits   (R, V); log-probabilities will do too, the search normalises what it ranks
-    weights  (R, Tx) float32 attention weights
-"""
+"""What every search shares: its result, its constraints and its loop."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-import keras
-from keras import ops
+from keras import ops, tree
 
+from keras_bahdanau.search.constraints import without_ids, without_repeats
+from keras_bahdanau.search.history import empty_history, write
+from keras_bahdanau.search.ranking import NEVER
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import EOS, PAD
-
-NEVER = float("-inf")
 
 
 class Generation(NamedTuple):
@@ -41,11 +33,79 @@ class Generation(NamedTuple):
     log_probs: Any
 
 
+class Hypotheses(NamedTuple):
+    """Where the hypotheses stand between two steps: `(B, K)`, or `(R,)` where none are compared.
+
+    Attributes:
+        totals: float32 log-probabilities; -inf for a hypothesis that does not exist.
+        lengths: int32 number of tokens.
+        finished: bool, whether it has ended.
+        scores: float32, what a search ranks by; `()` if that is `totals`.
+        coverage: `(R, Tx)` float32 sums of attention weights; `()` where they do not count.
+    """
+
+    totals: Any
+    lengths: Any
+    finished: Any
+    scores: Any = ()
+    coverage: Any = ()
+
+
+class Task(NamedTuple):
+    """What a search is asked for, in the shapes that its steps read; `R = B * K`.
+
+    Attributes:
+        batch: Number of sentences `B`, an int or a scalar tensor.
+        first_rows: `(B, 1)` int32, the first of each sentence's `K` rows.
+        limits: int32, where hypotheses are cut, in their shape.
+        prefix: `(R, P + 1)` int32 tokens that are forced, `PAD` where none is; or `None`.
+        memory_mask: `(B, Tx)` bool, or `None`.
+        noise: `(R, T)` float32 in [0, 1), the numbers that step `t` draws with at `t`; or `None`.
+    """
+
+    batch: Any
+    first_rows: Any
+    limits: Any
+    prefix: Any
+    memory_mask: Any
+    noise: Any
+
+
+class Choices(NamedTuple):
+    """What a search chooses from at one step.
+
+    Attributes:
+        logits: `(R, V)` float32, those of the model.
+        allowed: `(R, V)` float32, the same, -inf where a constraint bars a token.
+        weights: `(R, Tx)` float32 attention weights.
+        forced: `(R,)` int32, the token that the prefix asks for, `PAD` where it asks for none; or
+            `None`.
+        noise: `(R,)` float32 numbers in [0, 1), or `None`.
+    """
+
+    logits: Any
+    allowed: Any
+    weights: Any
+    forced: Any
+    noise: Any
+
+
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Base of the searches: what a hypothesis may not hold.
+    """Base of the searches: the loop over a step function, and what a hypothesis may not hold.
+
+    A search knows no model. It calls `step(tokens, state) -> (logits, state, weights)`:
+
+        tokens   (R,) int32, the last token of every hypothesis; R = B * K, sentence after sentence
+        state    a nest of tensors with R rows, which the search hands on and reorders
+        logits   (R, V); log-probabilities will do too, the search normalises what it ranks
+        weights  (R, Tx) attention weights; what a model has no attention for may be zeros
 
     Constraints say what may be chosen; log-probabilities stay those of the model.
+
+    The loop is written here once. A kind of search says how many hypotheses a sentence has
+    (`size`), what they are before the first step (`_first`), how a step moves them (`_advance`)
+    and which are returned (`_best`).
 
     Args:
         min_length: Number of tokens, `EOS` included, before which no hypothesis ends.
@@ -82,8 +142,8 @@ class Search:
         """Searches from one start token for each row.
 
         Args:
-            step: The step function, see the description of `keras_bahdanau.search.base`.
-            state: Structure of tensors with `B` rows.
+            step: The step function, see `Search`.
+            state: Nest of tensors with `B` rows.
             start: `(B,)` int32 first tokens, usually `BOS`.
             memory_length: `Tx`, the width of the weights; an int or a scalar tensor.
             max_length: Number of tokens `T` after which every hypothesis is cut, an int.
@@ -93,32 +153,145 @@ class Search:
                 the right; or `None`.
             memory_mask: `(B, Tx)` bool, the source places that a coverage penalty asks for; all
                 if `None`.
-            noise: What `self.noise` gave, for a search that draws; or `None`.
+            noise: What `self.noise` gave, for a search that draws; numbers of Keras's generator
+                if `None`.
 
         Returns:
             A `Generation` of tensors.
         """
+        batch = ops.shape(start)[0]
+        hypotheses = self._first(batch, memory_length)
+        shape = ops.shape(hypotheses.totals)
+        noise = self._draws(batch, max_length) if noise is None else noise
+        task = self._task(batch, shape, max_length, limits, prefix, memory_mask, noise)
+        rows = batch * self.size
+        history = empty_history(max_length, rows, memory_length, shape, self._branches)
+        return self._collect(
+            task, *self._loop(step, task, max_length, state, start, hypotheses, history)
+        )
+
+    def _task(self, batch, shape, max_length, limits, prefix, memory_mask, noise):
+        """The `Task`, of hypotheses in `shape`."""
+        if limits is None:
+            limits = ops.full(shape, max_length, dtype="int32")
+        else:
+            limits = ops.reshape(ops.repeat(limits, self.size), shape)
+        if prefix is not None:
+            none = ops.full((batch, 1), PAD, dtype="int32")
+            prefix = ops.concatenate([ops.cast(prefix, "int32"), none], axis=1)
+            prefix = ops.repeat(prefix, self.size, axis=0)
+        return Task(
+            batch=batch,
+            first_rows=ops.expand_dims(ops.arange(batch, dtype="int32") * self.size, -1),
+            limits=limits,
+            prefix=prefix,
+            memory_mask=memory_mask,
+            noise=None if noise is None else ops.reshape(noise, (-1, max_length)),
+        )
+
+    def _loop(self, step, task, max_length, state, start, hypotheses, history):
+        """Number of steps made, the last hypotheses, and the history of all."""
+
+        def repeat(tensor):
+            return ops.repeat(tensor, self.size, axis=0)
+
+        def advance(t, tokens, so_far, state, hypotheses, history):
+            logits, state, weights = step(tokens, state)
+            choices = self._choices(task, t, so_far, logits, weights)
+            hypotheses, made = self._advance(choices, hypotheses, task)
+            if self._branches:
+                state, so_far = tree.map_structure(
+                    lambda tensor: ops.take(tensor, made.parents, axis=0), (state, so_far)
+                )
+            if self.no_repeat_ngram:
+                here = ops.expand_dims(ops.arange(max_length, dtype="int32") == t, 0)
+                so_far = ops.where(here, ops.expand_dims(made.tokens, 1), so_far)
+            return t + 1, made.tokens, so_far, state, hypotheses, write(history, t, made)
+
+        def unfinished(t, tokens, so_far, state, hypotheses, history):
+            return ops.logical_and(t < max_length, ops.any(self._live(hypotheses)))
+
+        # Tokens so far, (R, T), are kept only where n-grams are watched.
+        so_far, rows = (), task.batch * self.size
+        if self.no_repeat_ngram:
+            so_far = ops.full((rows, max_length), PAD, dtype="int32")
+        zero = ops.convert_to_tensor(0, dtype="int32")
+        tokens, state = repeat(ops.cast(start, "int32")), tree.map_structure(repeat, state)
+        stop, _, _, _, hypotheses, history = ops.while_loop(
+            unfinished, advance, (zero, tokens, so_far, state, hypotheses, history)
+        )
+        return stop, hypotheses, history
+
+    def _choices(self, task, t, so_far, logits, weights):
+        """What step `t` may choose from; tokens `so_far` `(R, T)`."""
+        logits = allowed = ops.cast(logits, "float32")
+        if self.forbidden or self.min_length:
+            allowed = without_ids(allowed, t, self.forbidden, self.min_length)
+        if self.no_repeat_ngram:
+            allowed = without_repeats(allowed, t, so_far, self.no_repeat_ngram)
+        forced = task.prefix
+        if forced is not None:
+            forced = ops.take(forced, ops.minimum(t, ops.shape(forced)[1] - 1), axis=1)
+        return Choices(
+            logits=logits,
+            allowed=allowed,
+            weights=ops.cast(weights, "float32"),
+            forced=forced,
+            noise=None if task.noise is None else ops.take(task.noise, t, axis=1),
+        )
+
+    def _collect(self, task, stop, hypotheses, history):
+        """The `Generation` of the best hypotheses, with their histories."""
+        scores, places = self._best(hypotheses, history, stop)
+        rows = task.first_rows + places  # (B, n)
+        tokens, log_probs, weights = self._along(history, rows, stop)
+        lengths, totals = (
+            ops.take(ops.reshape(part, (-1,)), rows, axis=0)
+            for part in (hypotheses.lengths, hypotheses.totals)
+        )
+        steps = ops.expand_dims(ops.arange(ops.shape(tokens)[0], dtype="int32"), (0, 1))
+        live = steps < ops.expand_dims(lengths, -1)
+        alignments = ops.transpose(weights, (1, 2, 0, 3))
+        return Generation(
+            tokens=ops.transpose(tokens, (1, 2, 0)),
+            scores=scores,
+            lengths=lengths,
+            alignments=ops.where(ops.expand_dims(live, -1), alignments, 0.0),
+            totals=ops.where(scores > NEVER, totals, NEVER),
+            log_probs=ops.where(live, ops.transpose(log_probs, (1, 2, 0)), 0.0),
+        )
+
+    # What a kind of search says of itself.
+
+    _branches = False  # whether a hypothesis may go on from another's row
+
+    def _first(self, batch, memory_length):
+        """The `Hypotheses` before the first step."""
         raise NotImplementedError
+
+    def _advance(self, choices, hypotheses, task):
+        """One step: the next `Hypotheses`, and the `History` of this step."""
+        raise NotImplementedError
+
+    def _live(self, hypotheses):
+        """The hypotheses that more is to come of, bool."""
+        return ops.logical_not(hypotheses.finished)
+
+    def _best(self, hypotheses, history, stop):
+        """Scores `(B, n)` of what is returned, and the places `(B, n)` in `K` that it stands in."""
+        raise NotImplementedError
+
+    def _along(self, history, rows, stop):
+        """Tokens, log-probabilities, weights `(T, B, n, ...)` of what ends in `rows` `(B, n)`."""
+        return tuple(ops.take(table, rows, axis=1) for table in history[:3])
+
+    def _draws(self, batch, max_length):
+        """As `noise`, for a batch whose size may be a tensor."""
+        return None
 
     def noise(self, batch, max_length):
         """Random numbers for a search that draws; `None` for one that does not."""
         return None
-
-    def _allowed(self, logits, t, tokens):
-        """`(R, V)` logits to rank, -inf where step `t` may not go; `tokens` `(R, T)` so far."""
-        size = logits.shape[-1]
-        if self.forbidden or self.min_length:
-            ids = ops.arange(size, dtype="int32")
-            barred = ops.zeros((size,), dtype="bool")
-            for token in self.forbidden:
-                barred = ops.logical_or(barred, ids == token)
-            if self.min_length:
-                early = ops.logical_and(ids == EOS, t + 1 < self.min_length)
-                barred = ops.logical_or(barred, early)
-            logits = ops.where(barred, NEVER, logits)
-        if self.no_repeat_ngram:
-            logits = _without_repeats(logits, t, tokens, self.no_repeat_ngram)
-        return logits
 
     def get_config(self):
         """The arguments, for Keras's serialisation and the artifact's manifest."""
@@ -130,57 +303,6 @@ class Search:
         return cls(**config)
 
 
-def _without_repeats(logits, t, tokens, n):
-    """Bars what would complete an n-gram that stands in `tokens[:, :t]` already."""
-    rows, length = ops.shape(tokens)[0], ops.shape(tokens)[1]
-    places = ops.arange(length, dtype="int32")
-    completes = ops.broadcast_to(places < t, (rows, length))  # would repeat the token at a place
-    for back in range(1, n):
-        # The token `back` before the place must be the one `back` before the next token.
-        shifted = ops.roll(tokens, back, axis=1)
-        last = ops.take(tokens, ops.maximum(t - back, 0), axis=1)
-        same = ops.logical_and(ops.equal(shifted, ops.expand_dims(last, 1)), places >= back)
-        completes = ops.logical_and(completes, ops.logical_and(same, t >= back))
-    # What completes nothing writes into a column of its own.
-    size = logits.shape[-1]
-    columns = ops.where(completes, tokens, size)
-    row = ops.broadcast_to(ops.expand_dims(ops.arange(rows, dtype="int32"), 1), (rows, length))
-    indices = ops.reshape(ops.stack([row, columns], axis=-1), (-1, 2))
-    padded = ops.concatenate([logits, ops.zeros((rows, 1), dtype=logits.dtype)], axis=1)
-    barred = ops.full((rows * length,), NEVER, dtype=logits.dtype)
-    return ops.scatter_update(padded, indices, barred)[:, :size]
-
-
-def forced_tokens(prefix, t):
-    """The token `(B,)` that `prefix` `(B, P)` forces at step `t`; `PAD` where it forces none."""
-    none = ops.full((ops.shape(prefix)[0], 1), PAD, dtype="int32")
-    padded = ops.concatenate([ops.cast(prefix, "int32"), none], axis=1)
-    return ops.take(padded, ops.minimum(t, ops.shape(prefix)[1]), axis=1)
-
-
-def write(history, t, row):
-    """`history` `(T, ...)` with `row` written at step `t`."""
-    return ops.scatter_update(history, ops.reshape(t, (1, 1)), ops.expand_dims(row, 0))
-
-
-def with_column(tokens, t, column):
-    """`tokens` `(R, T)` with `column` `(R,)` written at step `t`."""
-    here = ops.expand_dims(ops.arange(tokens.shape[1], dtype="int32") == t, 0)
-    return ops.where(here, ops.expand_dims(column, 1), tokens)
-
-
-def best_first(values, k):
-    """The `k` largest of the last axis and their places, int32; of equals the first comes first.
-
-    TensorFlow and JAX promise this order; `torch.topk` promises none, so on torch a stable sort
-    decides wherever two of the values found are equal.
-    """
-    if keras.config.backend() != "torch":
-        found, places = ops.top_k(values, k)
-        return found, ops.cast(places, "int32")
-    # One value more than asked for shows whether the last one wanted is tied, too.
-    found, places = ops.top_k(values, min(k + 1, values.shape[-1]))
-    if bool(ops.any(found[..., 1:] == found[..., :-1])):
-        places = ops.argsort(-values, axis=-1)
-        found = ops.take_along_axis(values, places[..., :k], axis=-1)
-    return found[..., :k], ops.cast(places[..., :k], "int32")
+def ends(tokens, lengths, limits):
+    """Whether hypotheses end with `tokens`, all of one shape."""
+    return ops.logical_or(ops.equal(tokens, EOS), lengths >= limits)

@@ -1,22 +1,16 @@
 """Beam search and greedy search."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import keras
-from keras import ops, tree
+from keras import ops
 
-from keras_bahdanau.search.base import (
-    NEVER,
-    Generation,
-    Search,
-    best_first,
-    forced_tokens,
-    with_column,
-    write,
-)
+from keras_bahdanau.search.base import Hypotheses, Search, ends
+from keras_bahdanau.search.groups import choose_in_groups, repeats
+from keras_bahdanau.search.history import History, read, trace_back
+from keras_bahdanau.search.ranking import NEVER, best_first
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.ids import EOS, PAD
+from keras_bahdanau_runtime.ids import PAD
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -94,161 +88,86 @@ class BeamSearch(Search):
                 f"{self.normalization!r}"
             )
 
-    def __call__(
-        self,
-        step,
-        state,
-        start,
-        memory_length,
-        max_length,
-        limits=None,
-        prefix=None,
-        memory_mask=None,
-        noise=None,
-    ):
-        """Searches from one start token for each row; see `Search.__call__`."""
-        size, batch = self.size, ops.shape(start)[0]
-        rows = batch * size
-        row = ops.expand_dims(ops.arange(batch, dtype="int32"), -1)  # (B, 1)
-        beams = ops.broadcast_to(ops.arange(size, dtype="int32"), (batch, size))
-        limits = ops.full((batch,), max_length, dtype="int32") if limits is None else limits
-        limits = ops.expand_dims(limits, -1)
+    _branches = True
 
-        def advance(t, tokens, state, beam, histories):
-            logits, state, attended = step(tokens, state)
-            attended = ops.cast(attended, "float32")
-            forced = None if prefix is None else ops.repeat(forced_tokens(prefix, t), size)
-            log_probs, ids = self._candidates(logits, t, beam, forced, rows)
-            shape = (batch, size, ids.shape[-1])
-            log_probs, ids = ops.reshape(log_probs, shape), ops.reshape(ids, shape)
-            alive = ops.logical_not(beam.finished)
-            lengths = beam.lengths + ops.cast(alive, "int32")
-            coverage = beam.coverage
-            if self.coverage_penalty:
-                new = ops.where(ops.reshape(alive, (-1, 1)), attended, 0.0)
-                coverage = coverage + new
-            totals = ops.expand_dims(beam.totals, -1) + log_probs
-            ranks = self._score(totals, ops.expand_dims(lengths, -1), coverage, memory_mask)
-            ranks, best = self._choose(ranks, ids, alive)  # best: into (K * W,)
-
-            parent = best // ids.shape[-1]
-            origin = row * size + parent  # into (B * K,)
-            chosen = row * (size * ids.shape[-1]) + best  # into (B * K * W,)
-            origins = ops.reshape(origin, (-1,))
-
-            def follow(tensor):
-                return ops.take(tensor, origins, axis=0)
-
-            def inherit(tensor):
-                return ops.take(ops.reshape(tensor, (-1,)), origin, axis=0)
-
-            def pick(tensor):
-                return ops.take(ops.reshape(tensor, (-1,)), chosen, axis=0)
-
-            tokens, lengths = pick(ids), inherit(lengths)
-            ended = ops.logical_or(ops.equal(tokens, EOS), lengths >= limits)
-            finished = ops.logical_or(inherit(beam.finished), ended)
-            totals, ranks = self._retire(pick(totals), ranks, finished, limits)
-            so_far = beam.tokens
-            if self.no_repeat_ngram:
-                so_far = with_column(follow(so_far), t, ops.reshape(tokens, (-1,)))
-            if self.coverage_penalty:
-                coverage = follow(coverage)
-            made = (tokens, parent, pick(log_probs), attended)
-            return (
-                t + 1,
-                ops.reshape(tokens, (-1,)),
-                tree.map_structure(follow, state),
-                _Beam(totals, lengths, finished, ranks, so_far, coverage),
-                tuple(write(*pair) for pair in zip(histories, (t,) * 4, made, strict=True)),
-            )
-
-        def unfinished(t, tokens, state, beam, histories):
-            # A hypothesis at -inf does not exist: nothing is to come of it.
-            live = ops.logical_and(ops.logical_not(beam.finished), beam.totals > NEVER)
-            return ops.logical_and(t < max_length, ops.any(live))
-
+    def _first(self, batch, memory_length):
+        shape = (batch, self.size)
         # Only the first beam of a group exists at the start; the others would repeat it.
-        existing = beams % (size // self.groups) == 0
-        totals = ops.where(existing, 0.0, NEVER)
-        beam = _Beam(
+        first = ops.arange(self.size, dtype="int32") % (self.size // self.groups) == 0
+        totals = ops.broadcast_to(ops.where(first, 0.0, NEVER), shape)
+        coverage = ops.zeros((batch * self.size, memory_length)) if self.coverage_penalty else ()
+        return Hypotheses(
             totals=totals,
-            lengths=ops.zeros((batch, size), dtype="int32"),
-            finished=ops.zeros((batch, size), dtype="bool"),
+            lengths=ops.zeros(shape, dtype="int32"),
+            finished=ops.zeros(shape, dtype="bool"),
             scores=totals,
-            tokens=ops.full((rows, max_length), PAD, dtype="int32") if self.no_repeat_ngram else (),
-            coverage=ops.zeros((rows, memory_length)) if self.coverage_penalty else (),
+            coverage=coverage,
         )
-        histories = (
-            ops.full((max_length, batch, size), PAD, dtype="int32"),
-            ops.zeros((max_length, batch, size), dtype="int32"),
-            ops.zeros((max_length, batch, size), dtype="float32"),
-            ops.zeros((max_length, rows, memory_length), dtype="float32"),
-        )
-        t, _, _, beam, histories = ops.while_loop(
-            unfinished,
-            advance,
-            (
-                ops.convert_to_tensor(0, dtype="int32"),
-                ops.repeat(ops.cast(start, "int32"), size, axis=0),
-                tree.map_structure(lambda tensor: ops.repeat(tensor, size, axis=0), state),
-                beam,
-                histories,
-            ),
-        )
-        return self._collect(t, beam, histories)
 
-    def _candidates(self, logits, t, beam, forced, rows):
-        """The best `W` continuations of every hypothesis: log-probabilities and ids `(R, W)`.
+    def _live(self, hypotheses):
+        # Of what does not exist nothing is to come.
+        return ops.logical_and(ops.logical_not(hypotheses.finished), hypotheses.totals > NEVER)
+
+    def _advance(self, choices, hypotheses, task):
+        log_probs, ids = self._candidates(choices, hypotheses.finished, task)  # (B, K, W)
+        width = ids.shape[-1]
+        alive = ops.logical_not(hypotheses.finished)
+        lengths = hypotheses.lengths + ops.cast(alive, "int32")
+        coverage = hypotheses.coverage
+        if self.coverage_penalty:
+            coverage = coverage + ops.where(ops.reshape(alive, (-1, 1)), choices.weights, 0.0)
+        totals = ops.expand_dims(hypotheses.totals, -1) + log_probs
+        scores = self._score(totals, ops.expand_dims(lengths, -1), coverage, task.memory_mask)
+        scores, best = self._choose(scores, ids, alive)  # best: into (K * W,)
+
+        chosen = task.first_rows * width + best  # into (B * K * W,)
+        parents = task.first_rows + best // width  # into (B * K,)
+        tokens, log_probs, totals = (_entries(part, chosen) for part in (ids, log_probs, totals))
+        lengths, finished = (_entries(part, parents) for part in (lengths, hypotheses.finished))
+        finished = ops.logical_or(finished, ends(tokens, lengths, task.limits))
+        totals, scores = self._retire(totals, scores, finished, task.limits)
+        parents = ops.reshape(parents, (-1,))
+        if self.coverage_penalty:
+            coverage = ops.take(coverage, parents, axis=0)
+        return (
+            Hypotheses(totals, lengths, finished, scores, coverage),
+            History(ops.reshape(tokens, (-1,)), log_probs, choices.weights, parents),
+        )
+
+    def _candidates(self, choices, finished, task):
+        """The best `W` continuations of every hypothesis: log-probabilities and ids `(B, K, W)`.
 
         An ended hypothesis has one continuation, `PAD` at no cost. The logits are ranked, not the
         log-probabilities, whose rounding makes ties.
         """
-        logits, vocabulary = ops.cast(logits, "float32"), logits.shape[-1]
+        vocabulary = choices.logits.shape[-1]
         # Of W tokens at most K are chosen by earlier groups, so that enough others remain.
         width = self.size if self.groups == 1 else self.size + self.size // self.groups
-        ranked = self._allowed(logits, t, beam.tokens)
-        best, ids = best_first(ranked, min(width, vocabulary))
-        table = ops.reshape(ops.log_softmax(logits, axis=-1), (-1,))
-        place = ops.expand_dims(ops.arange(rows, dtype="int32") * vocabulary, -1)  # (R, 1)
+        best, ids = best_first(choices.allowed, min(width, vocabulary))
+        table = ops.reshape(ops.log_softmax(choices.logits, axis=-1), (-1,))
+        rows = ops.arange(task.batch * self.size, dtype="int32")
+        place = ops.expand_dims(rows * vocabulary, -1)  # (R, 1)
         log_probs = ops.take(table, place + ids, axis=0)
-        if ranked is not logits:
+        if choices.allowed is not choices.logits:
             log_probs = ops.where(ops.equal(best, NEVER), NEVER, log_probs)
         first = ops.arange(ids.shape[-1]) == 0
-        if forced is not None:
-            forced = ops.expand_dims(forced, -1)
+        if choices.forced is not None:
+            forced = ops.expand_dims(choices.forced, -1)
             given = ops.take(table, place + forced, axis=0)
             held = ops.not_equal(forced, PAD)
             log_probs = ops.where(held, ops.where(first, given, NEVER), log_probs)
             ids = ops.where(held, forced, ids)
-        finished = ops.reshape(beam.finished, (-1, 1))
+        finished = ops.reshape(finished, (-1, 1))
         log_probs = ops.where(finished, ops.where(first, 0.0, NEVER), log_probs)
-        return log_probs, ops.where(finished, PAD, ids)
+        ids = ops.where(finished, PAD, ids)
+        shape = (-1, self.size, ids.shape[-1])
+        return ops.reshape(log_probs, shape), ops.reshape(ids, shape)
 
-    def _choose(self, ranks, ids, alive):
-        """Ranks `(B, K)` of the next hypotheses and their places in the candidates `(B, K * W)`."""
-        batch, (_, size, width) = ops.shape(ranks)[0], ranks.shape
-        together = ops.reshape(ranks, (batch, size * width))
-        if self.groups == 1:
-            return best_first(together, size)
-        members = size // self.groups
-        # An ended hypothesis chooses no token: -1 is nobody's repetition.
-        ids = ops.where(ops.expand_dims(alive, -1), ids, -1)
-        chosen = []
-        for group in range(self.groups):
-            rows = slice(group * members, (group + 1) * members)
-            part = ranks[:, rows]
-            for earlier in chosen:  # (B, members) tokens of an earlier group
-                same = ops.equal(ids[:, rows, :, None], earlier[1][:, None, None, :])
-                same = ops.logical_and(same, ids[:, rows, :, None] >= 0)
-                part = part - self.diversity * ops.sum(ops.cast(same, "float32"), axis=-1)
-            _, places = best_first(ops.reshape(part, (batch, members * width)), members)
-            tokens = ops.take_along_axis(
-                ops.reshape(ids[:, rows], (batch, members * width)), places, axis=1
-            )
-            chosen.append((places + group * members * width, tokens))
-        places = ops.concatenate([places for places, _ in chosen], axis=1)
-        return ops.take_along_axis(together, places, axis=1), places
+    def _choose(self, scores, ids, alive):
+        """Scores `(B, K)` of the next hypotheses; their places in the candidates, `(B, K * W)`."""
+        if self.groups > 1:
+            return choose_in_groups(scores, ids, alive, self.groups, self.diversity)
+        return best_first(ops.reshape(scores, (-1, self.size * ids.shape[-1])), self.size)
 
     def _retire(self, totals, scores, finished, limits):
         """Ends the sentences that are done: their live hypotheses cease to exist."""
@@ -283,47 +202,17 @@ class BeamSearch(Search):
         base = (5.0 + lengths) / 6.0 if self.normalization == "gnmt" else lengths
         return base**self.length_penalty
 
-    def _without_duplicates(self, stop, beam, histories):
-        """The scores `(B, K)`, -inf where an earlier group found the same hypothesis."""
-        beams = ops.broadcast_to(ops.arange(self.size, dtype="int32"), ops.shape(beam.scores))
-        tokens, _, _ = _trace_back(stop, histories, beams)
-        same = ops.all(ops.equal(ops.expand_dims(tokens, 3), ops.expand_dims(tokens, 2)), axis=0)
-        lengths = beam.lengths
-        same = ops.logical_and(same, ops.expand_dims(lengths, 2) == ops.expand_dims(lengths, 1))
-        exists = ops.expand_dims(beam.scores > NEVER, 1)  # what is missing repeats nothing
-        ids = ops.arange(self.size, dtype="int32")
-        earlier = ops.expand_dims(ids, 1) > ops.expand_dims(ids, 0)
-        repeats = ops.any(ops.logical_and(ops.logical_and(same, exists), earlier), axis=2)
-        return ops.where(repeats, NEVER, beam.scores)
-
-    def _collect(self, stop, beam, histories):
-        """The `n_best` hypotheses of the last beam, best first, with their histories."""
-        max_length = histories[0].shape[0]
-        scores = beam.scores
+    def _best(self, hypotheses, history, stop):
+        scores = hypotheses.scores
         if self.groups > 1:
-            scores = self._without_duplicates(stop, beam, histories)
-        scores, beams = best_first(scores, self.n_best or self.size)
-        tokens, log_probs, origins = _trace_back(stop, histories, beams)
-        rows, memory_length = ops.shape(histories[3])[1:]
-        # One table of all steps' weights, of which each hypothesis takes its rows.
-        weights = ops.reshape(histories[3], (max_length * rows, memory_length))
-        step_row = ops.reshape(ops.arange(max_length, dtype="int32") * rows, (-1, 1, 1))
-        alignments = ops.take(weights, step_row + origins, axis=0)  # (T, B, n_best, Tx)
-        lengths = ops.take_along_axis(beam.lengths, beams, axis=1)
-        live = ops.expand_dims(ops.arange(max_length, dtype="int32"), (0, 1))
-        live = live < ops.expand_dims(lengths, -1)
-        return Generation(
-            tokens=ops.transpose(tokens, (1, 2, 0)),
-            scores=scores,
-            lengths=lengths,
-            alignments=ops.where(
-                ops.expand_dims(live, -1), ops.transpose(alignments, (1, 2, 0, 3)), 0.0
-            ),
-            totals=ops.where(
-                scores > NEVER, ops.take_along_axis(beam.totals, beams, axis=1), NEVER
-            ),
-            log_probs=ops.where(live, ops.transpose(log_probs, (1, 2, 0)), 0.0),
-        )
+            repeated = repeats(hypotheses.lengths, scores, history, stop)
+            scores = ops.where(repeated, NEVER, scores)
+        return best_first(scores, self.n_best or self.size)
+
+    def _along(self, history, rows, stop):
+        before, after = trace_back(history.parents, rows, stop)
+        log_probs = ops.reshape(history.log_probs, ops.shape(history.tokens))
+        return read(history.tokens, after), read(log_probs, after), read(history.weights, before)
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -361,42 +250,6 @@ class GreedySearch(BeamSearch):
         return {name: getattr(self, name) for name in names}
 
 
-class _Beam(NamedTuple):
-    """The hypotheses of a beam, `(B, K)` each."""
-
-    totals: Any  # float32 log-probabilities
-    lengths: Any  # int32
-    finished: Any  # bool
-    scores: Any  # float32
-    tokens: Any  # (B * K, T) int32 so far, where n-grams are watched; else ()
-    coverage: Any  # (B * K, Tx) float32, where coverage counts; else ()
-
-
-def _trace_back(stop, histories, beams):
-    """Follows the back-pointers from the last step to the first.
-
-    The pointers of all steps are composed at once, of two, four, eight... steps at a time: a loop
-    over the steps would wait for each of them.
-
-    Returns tokens and log-probabilities `(T, B, n)` of the hypotheses that end in `beams`
-    `(B, n)`, and for each of their steps the row of `(B * K,)` it was computed in.
-    """
-    steps, (batch, size) = histories[0].shape[0], ops.shape(histories[0])[1:]
-    rows = batch * size
-    step = ops.expand_dims(ops.arange(steps, dtype="int32"), -1)  # (T, 1)
-    own = ops.expand_dims(ops.arange(rows, dtype="int32"), 0)  # (1, R)
-    parents = ops.reshape(histories[1], (steps, rows)) + own // size * size
-    parents = ops.where(step < stop, parents, own)  # (T, R), the row before each step
-
-    def at(table, row, step=step):
-        return ops.take(ops.reshape(table, (-1,)), step * rows + row, axis=0)
-
-    # Row `r` after the last of `span` steps that follow step `t` was row `back[t, r]` after it.
-    back, span = ops.concatenate([parents[1:], own], axis=0), 1
-    while span < steps - 1:
-        later = ops.concatenate([back[span:], ops.broadcast_to(own, (span, rows))], axis=0)
-        back, span = at(back, later), 2 * span
-    step = ops.expand_dims(step, -1)  # (T, 1, 1)
-    first = ops.expand_dims(ops.arange(batch, dtype="int32") * size, -1)  # (B, 1)
-    row = at(back, first + beams, step)  # (T, B, n)
-    return at(histories[0], row, step), at(histories[2], row, step), at(parents, row, step)
+def _entries(table, places):
+    """What `table`, read as one row, holds at `places`."""
+    return ops.take(ops.reshape(table, (-1,)), places, axis=0)

@@ -4,19 +4,13 @@ from dataclasses import dataclass
 
 import keras
 import numpy as np
-from keras import ops, tree
+from keras import ops
 
-from keras_bahdanau.search.base import (
-    NEVER,
-    Generation,
-    Search,
-    best_first,
-    forced_tokens,
-    with_column,
-    write,
-)
+from keras_bahdanau.search.base import Hypotheses, Search, ends
+from keras_bahdanau.search.history import History
+from keras_bahdanau.search.ranking import NEVER, best_first
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.ids import EOS, PAD
+from keras_bahdanau_runtime.ids import PAD
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -70,77 +64,45 @@ class Sampling(Search):
         rng = np.random.default_rng(self.seed)
         return rng.random((batch, self.n, max_length), dtype="float32")
 
-    def __call__(
-        self,
-        step,
-        state,
-        start,
-        memory_length,
-        max_length,
-        limits=None,
-        prefix=None,
-        memory_mask=None,
-        noise=None,
-    ):
-        """Draws from one start token for each row; see `Search.__call__`.
+    def _draws(self, batch, max_length):
+        return keras.random.uniform((batch, self.n, max_length), seed=self.seed)
 
-        Without `noise` the numbers come from Keras's generator.
-        """
-        batch = ops.shape(start)[0]
-        rows = batch * self.n
-        limits = ops.full((batch,), max_length, dtype="int32") if limits is None else limits
-        limits = ops.repeat(limits, self.n)
-        if noise is None:
-            noise = keras.random.uniform((batch, self.n, max_length), seed=self.seed)
-        noise = ops.reshape(noise, (rows, max_length))
+    @property
+    def size(self):
+        """Number of hypotheses of a sentence."""
+        return self.n
 
-        def advance(t, tokens, state, totals, lengths, finished, so_far, histories):
-            logits, state, attended = step(tokens, state)
-            logits = ops.cast(logits, "float32")
-            allowed = self._allowed(logits, t, so_far)
-            tokens = self._draw(allowed, ops.take(noise, t, axis=1))
-            if prefix is not None:
-                forced = ops.repeat(forced_tokens(prefix, t), self.n)
-                held = ops.not_equal(forced, PAD)
-                tokens = ops.where(held, forced, tokens)
-                allowed = ops.where(ops.expand_dims(held, 1), logits, allowed)
-            # Where nothing is allowed there is no output: its log-probability is -inf.
-            picked = ops.take_along_axis(allowed, ops.expand_dims(tokens, 1), axis=1)
-            log_probs = ops.squeeze(picked, 1) - ops.logsumexp(logits, axis=-1)
-            tokens = ops.where(finished, PAD, tokens)
-            log_probs = ops.where(finished, 0.0, log_probs)
-            lengths = lengths + ops.cast(ops.logical_not(finished), "int32")
-            ended = ops.logical_or(ops.equal(tokens, EOS), lengths >= limits)
-            ended = ops.logical_or(ended, ops.equal(log_probs, NEVER))
-            if self.no_repeat_ngram:
-                so_far = with_column(so_far, t, tokens)
-            made = (tokens, log_probs, ops.cast(attended, "float32"))
-            histories = tuple(write(h, t, row) for h, row in zip(histories, made, strict=True))
-            finished = ops.logical_or(finished, ended)
-            return t + 1, tokens, state, totals + log_probs, lengths, finished, so_far, histories
-
-        def unfinished(t, tokens, state, totals, lengths, finished, so_far, histories):
-            return ops.logical_and(t < max_length, ops.logical_not(ops.all(finished)))
-
-        _, _, _, totals, lengths, _, _, histories = ops.while_loop(
-            unfinished,
-            advance,
-            (
-                ops.convert_to_tensor(0, dtype="int32"),
-                ops.repeat(ops.cast(start, "int32"), self.n, axis=0),
-                tree.map_structure(lambda tensor: ops.repeat(tensor, self.n, axis=0), state),
-                ops.zeros((rows,), dtype="float32"),
-                ops.zeros((rows,), dtype="int32"),
-                ops.zeros((rows,), dtype="bool"),
-                ops.full((rows, max_length), PAD, dtype="int32") if self.no_repeat_ngram else (),
-                (
-                    ops.full((max_length, rows), PAD, dtype="int32"),
-                    ops.zeros((max_length, rows), dtype="float32"),
-                    ops.zeros((max_length, rows, memory_length), dtype="float32"),
-                ),
-            ),
+    def _first(self, batch, memory_length):
+        shape = (batch * self.n,)
+        return Hypotheses(
+            totals=ops.zeros(shape, dtype="float32"),
+            lengths=ops.zeros(shape, dtype="int32"),
+            finished=ops.zeros(shape, dtype="bool"),
         )
-        return self._sorted(batch, totals, lengths, histories)
+
+    def _advance(self, choices, hypotheses, task):
+        totals, lengths, finished, *_ = hypotheses
+        allowed = choices.allowed
+        tokens = self._draw(allowed, choices.noise)
+        if choices.forced is not None:
+            held = ops.not_equal(choices.forced, PAD)
+            tokens = ops.where(held, choices.forced, tokens)
+            allowed = ops.where(ops.expand_dims(held, 1), choices.logits, allowed)
+        picked = ops.take_along_axis(allowed, ops.expand_dims(tokens, 1), axis=1)
+        log_probs = ops.squeeze(picked, 1) - ops.logsumexp(choices.logits, axis=-1)
+        tokens = ops.where(finished, PAD, tokens)
+        log_probs = ops.where(finished, 0.0, log_probs)
+        lengths = lengths + ops.cast(ops.logical_not(finished), "int32")
+        ended = ends(tokens, lengths, task.limits)
+        # Where nothing is allowed there is no output: its log-probability is -inf.
+        ended = ops.logical_or(ended, ops.equal(log_probs, NEVER))
+        return (
+            Hypotheses(totals + log_probs, lengths, ops.logical_or(finished, ended)),
+            History(tokens, log_probs, choices.weights),
+        )
+
+    def _best(self, hypotheses, history, stop):
+        return best_first(ops.reshape(hypotheses.totals, (-1, self.n)), self.n)
 
     def _draw(self, logits, numbers):
         """The ids `(R,)` that `numbers` `(R,)` in [0, 1) fall on, of `logits` `(R, V)`."""
@@ -161,24 +123,3 @@ class Sampling(Search):
         if ids is None:
             return chosen
         return ops.squeeze(ops.take_along_axis(ids, ops.expand_dims(chosen, 1), axis=1), 1)
-
-    def _sorted(self, batch, totals, lengths, histories):
-        """The outputs of each source, likeliest first."""
-        totals, order = best_first(ops.reshape(totals, (batch, self.n)), self.n)
-        first_row = ops.expand_dims(ops.arange(batch, dtype="int32") * self.n, -1)
-        rows = ops.reshape(first_row + order, (-1,))
-        lengths = ops.reshape(ops.take(lengths, rows), (batch, self.n))
-        tokens, log_probs, weights = (ops.take(history, rows, axis=1) for history in histories)
-        max_length, _, memory_length = ops.shape(weights)
-        live = ops.expand_dims(ops.arange(max_length, dtype="int32"), (0, 1))
-        live = ops.expand_dims(live < ops.expand_dims(lengths, -1), -1)
-        weights = ops.transpose(weights, (1, 0, 2))
-        alignments = ops.reshape(weights, (batch, self.n, max_length, memory_length))
-        return Generation(
-            tokens=ops.reshape(ops.transpose(tokens), (batch, self.n, max_length)),
-            scores=totals,
-            lengths=lengths,
-            alignments=ops.where(live, alignments, 0.0),
-            totals=totals,
-            log_probs=ops.reshape(ops.transpose(log_probs), (batch, self.n, max_length)),
-        )
