@@ -147,7 +147,7 @@ class Job:
 class GenerationJob(Job):
     """Of a model that generates: the whole search and, if asked for, its single steps."""
 
-    other_formats = "Keras's other exporters know nothing of a search"
+    other_formats = "Keras's other exporters know nothing of a search"  # why there are no more
 
     def check(self):
         super().check()

@@ -43,10 +43,10 @@ class Parity:
         worst = max(self.score_difference, self.alignment_difference)
         if wrong or not worst <= tolerance:
             raise ParityError(
-                f"The artifact and the Keras model disagree: {wrong} of {self.sentences} sources "
-                f"got other tokens; expected 0 and differences of at most {tolerance}. "
-                f"Received: score {self.score_difference:.2g}, "
-                f"alignment {self.alignment_difference:.2g}"
+                "The artifact must find the tokens of the Keras model, with differences of at "
+                f"most {tolerance}. Received: other tokens for {wrong} of {self.sentences} "
+                f"sources; differences of a score by {self.score_difference:.2g}, of an alignment "
+                f"weight by {self.alignment_difference:.2g}"
             )
 
     def to_json(self):
@@ -79,7 +79,7 @@ class CallParity:
         """Raises `ParityError` unless the outputs agree."""
         if not self.difference <= tolerance:
             raise ParityError(
-                f"The graph and the Keras model disagree: expected outputs that differ by at most "
+                "The graph's outputs must differ from the Keras model's by at most "
                 f"{tolerance} of the largest. Received: {self.difference:.2g}"
             )
 

@@ -217,8 +217,9 @@ class Generator:
         """
         from keras_bahdanau_export import export
 
+        kwargs["input_signature"] = input_signature
         for name, reason in _FIXED_BY_THE_ARTIFACT.items():
-            given = input_signature if name == "input_signature" else kwargs.pop(name, None)
+            given = kwargs.pop(name, None)
             if given is not None:
                 raise ValueError(f"Argument `{name}` must be None: {reason}. Received: {given!r}")
         parity = export(self, filepath, format=format, **kwargs)
