@@ -175,7 +175,7 @@ def prepare(folder):
     from keras_bahdanau import BeamSearch
     from keras_bahdanau_export import export
     from keras_bahdanau_export.onnx_graph import convert
-    from keras_bahdanau_export.passes import passes
+    from keras_bahdanau_export.passes.optimizer import PASSES, optimize
     from keras_bahdanau_export.rnn_operators import recurrent_operators
     from keras_bahdanau_export.trace import search_function
 
@@ -195,9 +195,9 @@ def prepare(folder):
     with recurrent_operators():
         function, _ = search_function(model, BeamSearch(BEAM), STEPS)
         stages.append(("recurrent operators", convert(function)))
-    for count, one in enumerate(passes.PASSES, start=1):
+    for count, one in enumerate(PASSES, start=1):
         lean = onnx_ir.serde.deserialize_model(stages[1][1])
-        passes.optimize(lean, passes.PASSES[:count])
+        optimize(lean, PASSES[:count])
         stages.append((one.__name__, onnx_ir.serde.serialize_model(lean)))
     (folder / "tf2onnx").mkdir()
     (folder / "tf2onnx" / "model.onnx").write_bytes(stages[0][1].SerializeToString())

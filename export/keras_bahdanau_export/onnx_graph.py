@@ -22,7 +22,7 @@ def write_onnx(function, signature, path, variables=()):
     `.data`.
 
     Args:
-        function: A `tf.function` with an input signature; see `functions`.
+        function: A `tf.function` with an input signature; see `trace`.
         signature: Its `Signature`.
         path: The file to write.
         variables: The Keras variables of its model.
@@ -34,7 +34,7 @@ def write_onnx(function, signature, path, variables=()):
     onnx = require("onnx", extra="export")
     onnx_ir = require("onnx_ir", extra="export")
     from keras_bahdanau_export.passes import graph as graphs  # which need onnx_ir
-    from keras_bahdanau_export.passes.passes import optimize
+    from keras_bahdanau_export.passes.optimizer import optimize
 
     given = _too_large(variables, graphs.LARGEST_FILE)
     with recurrent_operators():

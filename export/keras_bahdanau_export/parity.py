@@ -8,7 +8,7 @@ import numpy as np
 import keras_bahdanau.search as searches
 from keras_bahdanau_runtime.artifact import read_manifest
 from keras_bahdanau_runtime.errors import ParityError
-from keras_bahdanau_runtime.session import open_session
+from keras_bahdanau_runtime.session import CPU, open_session
 from keras_bahdanau_runtime.signature import MODEL_FILE
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.translator import Translator
@@ -43,10 +43,10 @@ class Parity:
         worst = max(self.score_difference, self.alignment_difference)
         if wrong or not worst <= tolerance:
             raise ParityError(
-                f"The artifact and the Keras model disagree: {wrong} of {self.sentences} sources "
-                f"got other tokens; expected 0 and differences of at most {tolerance}. "
-                f"Received: score {self.score_difference:.2g}, "
-                f"alignment {self.alignment_difference:.2g}"
+                "The artifact must find the tokens of the Keras model, with differences of at "
+                f"most {tolerance}. Received: other tokens for {wrong} of {self.sentences} "
+                f"sources; differences of a score by {self.score_difference:.2g}, of an alignment "
+                f"weight by {self.alignment_difference:.2g}"
             )
 
     def to_json(self):
@@ -79,7 +79,7 @@ class CallParity:
         """Raises `ParityError` unless the outputs agree."""
         if not self.difference <= tolerance:
             raise ParityError(
-                f"The graph and the Keras model disagree: expected outputs that differ by at most "
+                "The graph's outputs must differ from the Keras model's by at most "
                 f"{tolerance} of the largest. Received: {self.difference:.2g}"
             )
 
@@ -131,12 +131,13 @@ def verify(model, path, texts=(), count=16, seed=0):
     manifest = read_manifest(path)
     reduced = "precision" in manifest.other
     if not manifest.search:
-        found = compare_calls(model, manifest.folder / MODEL_FILE, examples=count, seed=seed)
+        session = open_session(manifest.folder / MODEL_FILE, CPU, None)
+        found = compare_calls(model, session, examples=count, seed=seed)
     else:
         settings = dict(manifest.search)
         max_length, name = settings.pop("max_length"), settings.pop("class")
         search = getattr(searches, name).from_config(settings)
-        translator = Translator(path, "CPUExecutionProvider")
+        translator = Translator(path, CPU)
         limit = manifest.max_source_length
         sources = random_sources(model.source_vocabulary_size, limit or 40, count, seed)
         sources += [ids for ids in translator.encode(texts) if limit is None or len(ids) <= limit]
@@ -146,14 +147,14 @@ def verify(model, path, texts=(), count=16, seed=0):
     return found
 
 
-def compare_calls(model, path, examples=3, length=7, seed=0):
+def compare_calls(model, session, examples=3, length=7, seed=0):
     """Calls a model and its graph with random inputs.
 
     Numbers are normally distributed, integers 0 or 1, as ids of any embedding may be.
 
     Args:
         model: A functional or `Sequential` Keras model, on any backend.
-        path: The ONNX file of its call.
+        session: The graph of its call, opened by `open_session`.
         examples: Size of the batch.
         length: Size of the other axes of any length.
         seed: Randomness.
@@ -171,7 +172,7 @@ def compare_calls(model, path, examples=3, length=7, seed=0):
         feeds[part.name] = drawn.astype(keras.backend.standardize_dtype(part.dtype))
     ours = model(keras.tree.pack_sequence_as(model.input, list(feeds.values())), training=False)
     ours = [keras.ops.convert_to_numpy(part) for part in keras.tree.flatten(ours)]
-    theirs = open_session(path, "CPUExecutionProvider", None).run(model.output_names, feeds)
+    theirs = session.run(model.output_names, feeds)
     largest = max(float(np.abs(part).max()) for part in ours)
     gap = max(float(np.abs(a - b).max()) for a, b in zip(ours, theirs, strict=True))
     return CallParity(examples, gap / max(largest, 1e-30), keras.config.backend())

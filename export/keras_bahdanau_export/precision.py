@@ -65,8 +65,8 @@ class PrecisionLoss:
             )
         elif self.bleu_loss > max_bleu_loss:
             raise PrecisionError(
-                f"In {self.precision} the model loses {self.bleu_loss:.2f} BLEU; expected at most "
-                f"{max_bleu_loss} (max_bleu_loss). Received: BLEU {self.bleu:.2f}"
+                f"In {self.precision} the model must lose at most {max_bleu_loss} BLEU "
+                f"(`max_bleu_loss`). Received: a loss of {self.bleu_loss:.2f}, to {self.bleu:.2f}"
             )
 
     def to_json(self):

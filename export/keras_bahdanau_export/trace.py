@@ -138,7 +138,8 @@ def forward_function(model):
 def _traced(function, signature):
     if keras.config.backend() != "tensorflow":
         raise ValueError(
-            f"Tracing needs the TensorFlow backend. Received: {keras.config.backend()!r}"
+            "Argument `model` must be on the TensorFlow backend to be traced. "
+            f"Received: one on {keras.config.backend()}"
         )
     specs = [
         tf.TensorSpec([axis if isinstance(axis, int) else None for axis in t.axes], t.dtype, t.name)

@@ -52,6 +52,8 @@ class Ensemble(Generator, keras.Model):
         self.models = models
         self.average = average
         self._compiled_searches = {}
+        if all(model.built for model in models):
+            self.build()  # which leaves nothing to make
 
     def build(self, input_shape=None):
         """Makes the weights of models that have none yet."""

@@ -13,6 +13,16 @@ from keras_bahdanau_runtime.text.batches import pad
 # Lengths are padded to multiples of this before generation, so that few shapes are compiled.
 _LENGTH_BUCKET = 8
 
+# Arguments of `keras.Model.export` that `export` refuses, and why.
+_FIXED_BY_THE_ARTIFACT = {
+    "input_signature": "the artifact fixes it, `source` (batch, source_length) int32, both of any "
+    "size. `max_source_length` limits the sources, `search` and `stepwise` choose the graphs; for "
+    "a graph with inputs of your own use keras.export.ExportArchive",
+    "opset_version": "the artifact fixes it, at one that onnxruntime runs on CPUs and GPUs alike",
+    "is_static": "TensorFlow traces the model, not JAX",
+    "jax2tf_kwargs": "TensorFlow traces the model, not JAX",
+}
+
 
 class Scores(NamedTuple):
     """How likely given targets are, as NumPy arrays.
@@ -182,6 +192,40 @@ class Generator:
         return Scores(
             found.totals[:, 0], found.log_probs[:, 0], found.lengths[:, 0], found.alignments[:, 0]
         )
+
+    def export(self, filepath, format="onnx", verbose=None, input_signature=None, **kwargs):
+        """Writes an artifact folder that runs without Keras; see `keras_bahdanau_export.export`.
+
+        It takes the place, and the arguments, of `keras.Model.export`, which writes the call of a
+        model but knows nothing of a search.
+
+        Args:
+            filepath: The folder to make.
+            format: "onnx" or "tf_saved_model", or a list of both.
+            verbose: Whether to print where the artifact is and how far it is from the model, if it
+                holds ONNX graphs. `None` prints nothing.
+            input_signature: Must be `None`, as must Keras's `opset_version`, `is_static` and
+                `jax2tf_kwargs`: graphs and their inputs are those that the runtime reads.
+            **kwargs: `search`, `max_length`, `stepwise` and the rest of
+                `keras_bahdanau_export.export`.
+
+        Returns:
+            The `Parity` that was reached, or `None` if no ONNX graph was asked for.
+
+        Raises:
+            ValueError: If an argument is wrong, or one of Keras's that has no place here is given.
+        """
+        from keras_bahdanau_export import export
+
+        kwargs["input_signature"] = input_signature
+        for name, reason in _FIXED_BY_THE_ARTIFACT.items():
+            given = kwargs.pop(name, None)
+            if given is not None:
+                raise ValueError(f"Argument `{name}` must be None: {reason}. Received: {given!r}")
+        parity = export(self, filepath, format=format, **kwargs)
+        if verbose:
+            print(f"Saved artifact at {str(filepath)!r}. {parity or ''}".rstrip())
+        return parity
 
     def _compiled_search(self, search, steps, names):
         key = (search, steps, names)

@@ -211,19 +211,6 @@ class Seq2Seq(Generator, keras.Model):
             return self.target_embedding(outputs, reverse=True)
         return self.output_layer(outputs)
 
-    def export(self, filepath, format="onnx", **kwargs):
-        """Writes an artifact folder that runs without Keras; see `keras_bahdanau_export.export`.
-
-        Args:
-            filepath: The folder to make.
-            format: "onnx" or "tf_saved_model", or a list of both.
-            **kwargs: `search`, `max_length`, `tokenizer` and the rest of
-                `keras_bahdanau_export.export`.
-        """
-        from keras_bahdanau_export import export
-
-        return export(self, filepath, format=format, **kwargs)
-
     def get_config(self):
         serialize = keras.saving.serialize_keras_object
         return {

@@ -55,12 +55,13 @@ def model(tokenizer):
     keras.utils.set_random_seed(3)
     model = RNNSearch(tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size, **SMALL)
     model.build()
+    model.tokenizer = tokenizer
     return model
 
 
 @pytest.fixture(scope="module")
-def artifact(model, tokenizer, tmp_path_factory):
-    """One export that the tests of this module share: both formats, a beam of three."""
+def artifact(model, tmp_path_factory):
+    """One export that the tests share: both formats, a beam of three, the model's tokenizer."""
     path = tmp_path_factory.mktemp("export") / "artifact"
     parity = export(
         model,
@@ -69,7 +70,6 @@ def artifact(model, tokenizer, tmp_path_factory):
         search=BeamSearch(3, length_penalty=0.6),
         max_length=9,
         max_source_length=30,
-        tokenizer=tokenizer,
         texts=TEXTS,
         stepwise=True,
     )
@@ -106,7 +106,7 @@ def test_the_manifest_says_what_was_written(artifact):
     assert manifest.search == json.loads(json.dumps({**search, "max_length": 9}))
     assert manifest.max_source_length == 30
     assert manifest.parity == json.loads(json.dumps(parity.to_json()))
-    assert {"model.onnx", "tokenizer.json"} < set(manifest.files)
+    assert {"model.onnx", "tokenizer.json"} < set(manifest.files)  # that of the model
 
 
 def test_the_saved_model_runs_without_this_package(artifact, model):
@@ -277,11 +277,34 @@ def test_what_onnx_cannot_say_is_refused(tmp_path):
 
 
 @pytest.mark.once
-def test_greedy_and_the_fixed_context_export_too(tmp_path):
+def test_greedy_and_the_fixed_context_export_too(tmp_path, capsys):
     model = RNNEncoderDecoder(50, 40, **SMALL)
     model.build()
-    parity = model.export(tmp_path / "artifact", search=GreedySearch(), max_length=6)
+    path = tmp_path / "artifact"
+    # The first arguments stand in the order of keras.Model.export.
+    parity = model.export(path, "onnx", True, None, search=GreedySearch(), max_length=6)
     assert parity.equal == parity.sentences
+    assert capsys.readouterr().out == f"Saved artifact at '{path}'. {parity}\n"
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"input_signature": [keras.InputSpec(shape=(None, 7))]},
+            "`input_signature`.*max_source_length",
+        ),
+        ({"opset_version": 15}, "`opset_version` must be None.*Received: 15"),
+        ({"is_static": True}, "`is_static` must be None.*TensorFlow traces"),
+        ({"jax2tf_kwargs": {}}, "`jax2tf_kwargs` must be None.*TensorFlow traces"),
+        ({"format": "litert"}, "`format`.*know nothing of a search.*Received: 'litert'"),
+    ],
+)
+def test_arguments_of_keras_that_have_no_place_say_why(model, tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        model.export(tmp_path / "a", **arguments)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_numbers_that_onnxruntime_does_not_compute_in_are_refused(tmp_path):
@@ -301,7 +324,7 @@ def test_half_precision_agrees_to_three_digits(tmp_path):
 
 
 def test_candidates_that_int32_cannot_count_are_refused(model, tmp_path):
-    with pytest.raises(ValueError, match=r"`search` and `max_length`: .*Received: 3 hypotheses"):
+    with pytest.raises(ValueError, match=r"`max_length` must .*Received: 3 hypotheses"):
         export(model, tmp_path / "a", search=BeamSearch(3), max_length=2**30)
     assert not list(tmp_path.iterdir())
 
@@ -368,8 +391,15 @@ def digest(*parts):
 def test_weights_too_large_for_a_file_stand_beside_it(model, tmp_path, monkeypatch, precision):
     monkeypatch.setattr(graph, "LARGEST_FILE", 2000)  # bytes, not 2 GB
     path = tmp_path / "a"
-    search = BeamSearch(2)
-    parity = export(model, path, search=search, max_length=4, stepwise=True, precision=precision)
+    parity = export(
+        model,
+        path,
+        search=BeamSearch(2),
+        max_length=4,
+        tokenizer=False,
+        stepwise=True,
+        precision=precision,
+    )
     assert parity.equal == parity.sentences
     files = {"encoder.onnx", "model.onnx", "step.onnx"}
     assert set(read_manifest(path).files) == files | {f"{name}.data" for name in files}
@@ -388,8 +418,7 @@ def test_an_ensemble_exports_with_its_steps(model, tokenizer, tmp_path):
     other = RNNSearch.from_config(model.get_config())
     other.build()
     ensemble = Ensemble([model, other])
-    ensemble.build()
-    parity = export(ensemble, tmp_path / "a", search=BeamSearch(2), max_length=5, stepwise=True)
+    parity = ensemble.export(tmp_path / "a", search=BeamSearch(2), max_length=5, stepwise=True)
     assert parity.equal == parity.sentences
     stepper = Stepper(read_manifest(tmp_path / "a"), "CPUExecutionProvider", None)
     log_probs, _, _ = stepper.step(
@@ -446,31 +475,39 @@ def test_what_does_not_sample_takes_no_noise(artifact):
     [
         ({"format": "tflite"}, "format.*tflite"),
         ({"max_length": 0}, "max_length.*0"),
-        ({"texts": ["a"], "tokenizer": None}, "tokenizer"),
+        ({"format": []}, r"format.*\[\]"),
+        ({"max_source_length": 0}, "max_source_length.*0"),
+        ({"tokenizer": "bpe"}, "tokenizer.*'bpe'"),
+        ({"texts": ["a"], "tokenizer": False}, "tokenizer"),
+        ({"texts": "a"}, "texts.*'a'"),
         ({"texts": ["a"], "references": ["b", "c"]}, "references.*1 texts.*2"),
+        ({"imports": "module"}, "imports.*'module'"),
         ({"precision": "int4"}, "precision.*int4"),
         ({"precision": "int8", "format": "tf_saved_model"}, "precision.*int8"),
     ],
 )
-def test_wrong_arguments_are_named(model, tokenizer, tmp_path, arguments, message):
+def test_wrong_arguments_are_named(model, tmp_path, arguments, message):
     with pytest.raises(ValueError, match=message):
-        export(model, tmp_path / "a", **{"tokenizer": tokenizer, **arguments})
+        export(model, tmp_path / "a", **arguments)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.once
 def test_a_model_that_does_not_generate_takes_no_search(tmp_path):
     model = keras.Sequential([keras.Input((None, 3)), keras.layers.GRU(2)])
-    for arguments in ({"search": GreedySearch()}, {"stepwise": True}):
-        with pytest.raises(ValueError, match="for models that generate"):
+    for arguments in ({"search": GreedySearch()}, {"stepwise": True}, {"texts": ["a"]}):
+        (name,) = arguments
+        with pytest.raises(ValueError, match=f"`{name}` must .*only for models that generate"):
             export(model, tmp_path / "a", **arguments)
+    with pytest.raises(ValueError, match=r"Keras's own `model\.export`"):
+        export(model, tmp_path / "a", format="litert")
     with pytest.raises(ValueError, match="`model` must be a Keras model"):
         export(keras.layers.Dense(2), tmp_path / "a")
 
 
 @pytest.mark.once
 def test_a_model_without_weights_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="no weights yet"):
+    with pytest.raises(ValueError, match="`model` must have weights"):
         RNNSearch(50, 40, **SMALL).export(tmp_path / "a")
 
 
@@ -480,6 +517,10 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tokenizer, tmp_path
     model.build()
     with pytest.raises(ValueError, match="at most the model's 50 source ids"):
         export(model, tmp_path / "a", tokenizer=tokenizer)
+    model.tokenizer = tokenizer
+    with pytest.raises(ValueError, match="at most the model's 50 source ids"):
+        export(model, tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.once

@@ -6,8 +6,15 @@ import onnx_ir
 import onnxruntime
 import pytest
 
-from keras_bahdanau_export.passes import passes
-from keras_bahdanau_export.passes import products as product_passes
+from keras_bahdanau_export.passes import (
+    conditions,
+    loops,
+    optimizer,
+    products,
+    recurrence,
+    shapes,
+    top_k,
+)
 
 pytestmark = pytest.mark.once
 
@@ -47,7 +54,7 @@ def rewritten(model, *chosen, **feeds):
     """The model after the passes, having checked that it computes what it did before."""
     before = results(model, feeds)
     lean = onnx_ir.serde.deserialize_model(model)
-    counts = passes.optimize(lean, chosen)
+    counts = optimizer.optimize(lean, chosen)
     lean = onnx_ir.serde.serialize_model(lean)
     for a, b in zip(before, results(lean, feeds), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
@@ -76,7 +83,7 @@ def loop():
 
 def test_lift_loop_state_takes_unchanged_state_out_of_the_loop():
     x = RNG.normal(size=(2, 3)).astype("float32")
-    graph, counts = rewritten(loop(), passes.lift_loop_state, x=x)
+    graph, counts = rewritten(loop(), loops.lift_loop_state, x=x)
     assert counts == [1]
     (body,) = bodies(graph)
     assert [value.name for value in body.input] == ["i", "go", "h"]
@@ -84,7 +91,7 @@ def test_lift_loop_state_takes_unchanged_state_out_of_the_loop():
 
 def test_hoist_invariants_moves_what_does_not_change_out_of_the_loop():
     x = RNG.normal(size=(2, 3)).astype("float32")
-    graph, _ = rewritten(loop(), passes.lift_loop_state, passes.hoist_invariants, x=x)
+    graph, _ = rewritten(loop(), loops.lift_loop_state, loops.hoist_invariants, x=x)
     (body,) = bodies(graph)
     assert operators(body).count("MatMul") == 1
     assert operators(graph).count("MatMul") == 1
@@ -95,7 +102,7 @@ def test_hoist_invariants_leaves_what_depends_on_the_state_and_what_is_random():
     kernel = RNG.normal(size=(3, 3)).astype("float32")
     model = graph_of(text, five=np.int64(5), yes=np.bool_(True), kernel=kernel)
     lean = onnx_ir.serde.deserialize_model(model)
-    assert passes.optimize(lean, [passes.lift_loop_state, passes.hoist_invariants]) == {
+    assert optimizer.optimize(lean, [loops.lift_loop_state, loops.hoist_invariants]) == {
         "lift_loop_state": 1,
         "hoist_invariants": 0,
     }
@@ -183,7 +190,7 @@ def test_scanned_histories(changes, count, steps, go):
         "x": RNG.normal(size=2).astype("float32"),
         "first": np.int64(1),
     }
-    graph, counts = rewritten(model, passes.scanned_histories, **feeds)
+    graph, counts = rewritten(model, loops.scanned_histories, **feeds)
     assert counts == [count]
     assert ("ScatterND" in operators(bodies(graph)[0])) == (not count)
 
@@ -207,7 +214,7 @@ def test_scanned_histories_of_sizes_that_only_the_run_tells():
             "buffer": RNG.normal(size=(5, 3)).astype("float32"),
             "first": np.int64(0),
         }
-        _, counts = rewritten(model, passes.scanned_histories, **feeds)
+        _, counts = rewritten(model, loops.scanned_histories, **feeds)
         assert counts == [1]
 
 
@@ -227,7 +234,9 @@ agraph (bool[4] c, bool[4] d, float[4] a, float[4] b) => (float[4] y) {
 def test_where_for_sums(negated, count):
     c, d = np.array([True, False, True, False]), np.array([True, True, False, False])
     a, b = RNG.normal(size=(2, 4)).astype("float32")
-    graph, counts = rewritten(graph_of(SELECT % negated), passes.where_for_sums, c=c, d=d, a=a, b=b)
+    graph, counts = rewritten(
+        graph_of(SELECT % negated), conditions.where_for_sums, c=c, d=d, a=a, b=b
+    )
     assert counts == [count]
     assert (operators(graph) == ["Where"]) == bool(count)
 
@@ -244,7 +253,7 @@ def test_integer_comparisons(number, count):
         limit=np.float32(number),
     )
     i = np.arange(4, dtype="int32")
-    graph, counts = rewritten(model, passes.integer_comparisons, i=i)
+    graph, counts = rewritten(model, conditions.integer_comparisons, i=i)
     assert counts == [count]
     assert operators(graph) == (["Less"] if count else ["Cast", "Less"])
 
@@ -262,7 +271,7 @@ def test_double_negations_and_casts_to_the_same_type():
         zero=np.float32(0),
     )
     c, x = np.array([True, False, True, False]), np.ones(4, "float32")
-    graph, counts = rewritten(model, passes.double_negations, c=c, x=x)
+    graph, counts = rewritten(model, conditions.double_negations, c=c, x=x)
     assert counts == [2]
     assert operators(graph) == ["Where"]
 
@@ -295,7 +304,7 @@ def test_plain_gathers(start, limit, count):
     )
     x = RNG.normal(size=(2, 2)).astype("float32")
     places = np.array([-1, 1, -2]) if limit == 0 else np.array([-1, -1, -2])
-    graph, counts = rewritten(model, passes.plain_gathers, x=x, i=places)
+    graph, counts = rewritten(model, shapes.plain_gathers, x=x, i=places)
     assert counts == [count]
     assert (operators(graph) == ["Gather"]) == bool(count)
 
@@ -317,7 +326,7 @@ def test_wide_shapes_drops_casts_between_sizes():
         two_three=np.array([2, 3], "int32"),
     )
     x = RNG.normal(size=(4, 6)).astype("float32")
-    graph, counts = rewritten(model, passes.wide_shapes, x=x)
+    graph, counts = rewritten(model, shapes.wide_shapes, x=x)
     assert counts == [1]
     assert "Cast" not in operators(graph)
 
@@ -348,7 +357,7 @@ def test_whole_products(dims, target, count):
         w=RNG.normal(size=(6, 4)).astype("float32"),
     )
     x = RNG.normal(size=(2, 3, 6)).astype("float32")
-    graph, counts = rewritten(model, passes.whole_products, x=x)
+    graph, counts = rewritten(model, products.whole_products, x=x)
     assert counts == [count]
     assert (operators(graph) == ["MatMul"]) == bool(count)
 
@@ -386,7 +395,7 @@ def test_contiguous_slices(width, start, end, count):
         steps=np.array([1, 2]),
     )
     x = RNG.normal(size=(2, 3)).astype("float32")
-    _, counts = rewritten(model, passes.contiguous_slices, x=x)
+    _, counts = rewritten(model, products.contiguous_slices, x=x)
     assert counts == [count]
 
 
@@ -455,7 +464,7 @@ def test_early_products(changes, count, inside, outside):
         "given": RNG.normal(size=(9, 3)).astype("float32"),
         "asked": np.array([6, 4]),
     }
-    graph, counts = rewritten(model, passes.early_products, passes.hoist_invariants, **feeds)
+    graph, counts = rewritten(model, products.early_products, loops.hoist_invariants, **feeds)
     (body,) = bodies(graph)
     assert counts[0] == count
     assert operators(body).count("MatMul") == inside
@@ -463,7 +472,7 @@ def test_early_products(changes, count, inside, outside):
 
 
 def test_early_products_make_no_table_that_is_too_large(monkeypatch):
-    monkeypatch.setattr(product_passes, "_TABLE", 9 * 5 - 1)
+    monkeypatch.setattr(products, "_TABLE", 9 * 5 - 1)
     test_early_products([], count=1, inside=2, outside=1)
 
 
@@ -480,7 +489,7 @@ def test_single_reshapes(last, count):
         last=np.array(last),
     )
     x = RNG.normal(size=(2, 6)).astype("float32")
-    graph, counts = rewritten(model, passes.single_reshapes, x=x)
+    graph, counts = rewritten(model, shapes.single_reshapes, x=x)
     assert counts == [count]
     assert operators(graph) == ["Reshape"] * (2 - count)
 
@@ -498,7 +507,7 @@ def test_chunked_top_ks_find_the_same_places(k, count, size):
     )
     x = RNG.normal(size=(3, 2000)).round(1).astype("float32")  # hundreds of ties
     x[1], x[2, 7:] = 0.0, -np.inf
-    graph, counts = rewritten(model, passes.chunked_top_ks, x=x)
+    graph, counts = rewritten(model, top_k.chunked_top_ks, x=x)
     assert counts == [count]
     assert operators(graph).count("TopK") == 1 + 2 * count
 
@@ -517,7 +526,7 @@ def test_chunked_top_ks_leave_short_rows_and_the_smallest():
     )
     widths = {"x": 900, "y": 1999, "z": 2000}
     feeds = {name: RNG.normal(size=(2, n)).astype("float32") for name, n in widths.items()}
-    _, counts = rewritten(model, passes.chunked_top_ks, **feeds)
+    _, counts = rewritten(model, top_k.chunked_top_ks, **feeds)
     assert counts == [0]
 
 
@@ -545,17 +554,17 @@ def test_bidirectional_operators(op_type, gates, lengths, count):
         "others": np.array([4, 2], "int32"),
         "h": RNG.normal(size=(1, 2, 4)).astype("float32"),
     }
-    graph, counts = rewritten(model, passes.bidirectional_operators, **feeds)
+    graph, counts = rewritten(model, recurrence.bidirectional_operators, **feeds)
     assert counts == [count]
     assert operators(graph).count(op_type) == 2 - count
 
 
 def test_optimize_runs_every_pass_until_nothing_is_left_to_do():
     lean = onnx_ir.serde.deserialize_model(loop())
-    first = passes.optimize(lean)
-    assert set(first) == {one.__name__ for one in passes.PASSES}
+    first = optimizer.optimize(lean)
+    assert set(first) == {one.__name__ for one in optimizer.PASSES}
     assert first["lift_loop_state"] and first["hoist_invariants"]
-    assert not any(passes.optimize(lean).values())
+    assert not any(optimizer.optimize(lean).values())
 
 
 def test_no_name_stands_for_two_values_in_a_body_and_around_it():
@@ -579,7 +588,7 @@ def test_no_name_stands_for_two_values_in_a_body_and_around_it():
         yes=np.bool_(True),
     )
     x = RNG.normal(size=(2, 2000)).astype("float32")
-    graph, counts = rewritten(model, passes.chunked_top_ks, x=x)
+    graph, counts = rewritten(model, top_k.chunked_top_ks, x=x)
     assert counts == [2]
     parts = (graph, *bodies(graph))
     names = [name for part in parts for node in part.node for name in node.output]

@@ -1,1 +1,1 @@
-"""Rewrites of a written ONNX graph."""
+"""Rewrites of a written ONNX graph; `optimizer` runs them in their order."""

@@ -1,4 +1,4 @@
-"""Passes that leave less to do in every step of a loop; see `passes`."""
+"""Passes that leave less to do in every step of a loop; see `optimizer`."""
 
 import numpy as np
 import onnx_ir as ir

@@ -1,4 +1,4 @@
-"""Passes that make products with weights fewer and leaner; see `passes`."""
+"""Passes that make products with weights fewer and leaner; see `optimizer`."""
 
 import numpy as np
 

@@ -1,0 +1,307 @@
+"""What an export does for each kind of model: for one that generates, and for the call of any."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import keras
+
+from keras_bahdanau.models.generation import Generator
+from keras_bahdanau.search import BeamSearch
+from keras_bahdanau_export import parity
+from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.session import CPU, open_session
+from keras_bahdanau_runtime.signature import (
+    ENCODER_FILE,
+    MODEL_FILE,
+    PRECISIONS,
+    SAVED_MODEL_FOLDER,
+    STEP_FILE,
+    Signature,
+    hypotheses,
+    most_rows,
+)
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
+from keras_bahdanau_runtime.translator import Translator
+
+FORMATS = ("onnx", "tf_saved_model")
+_POLICIES = ("float32", "float64", "float16", "mixed_float16")
+_HALF_TOLERANCE = 5e-3  # half precision knows three digits
+
+
+def job_for(model, format, search=None, tokenizer=None, **options):
+    """The job of exporting a model; the arguments are those of `export`."""
+    formats = list(format) if isinstance(format, (list, tuple)) else [format]
+    if not isinstance(model, Generator):
+        return CallJob(model, formats, search, tokenizer, **options)
+    search = BeamSearch() if search is None else search
+    if tokenizer is None:
+        tokenizer = getattr(model, "tokenizer", None)
+    return GenerationJob(model, formats, search, tokenizer or None, **options)
+
+
+class Graph(NamedTuple):
+    """One function of a model.
+
+    Attributes:
+        function: A `tf.function`.
+        signature: Its `Signature`.
+        file: Name of its ONNX file; `None` where only the SavedModel holds it.
+    """
+
+    function: Any
+    signature: Signature
+    file: str | None
+
+
+@dataclass
+class Job:
+    """What is exported, and how it is held against the model.
+
+    Args:
+        formats: List of formats.
+
+        The others are those of `export`.
+    """
+
+    model: Any
+    formats: list
+    search: Any = None
+    tokenizer: Any = None
+    max_length: int = 100
+    max_source_length: int | None = None
+    texts: Any = ()
+    references: Any = ()
+    stepwise: bool = False
+    precision: str = "float32"
+    max_bleu_loss: float = 0.5
+    imports: Any = ()
+
+    def check(self):
+        """Raises a `ValueError` that names the first argument that is wrong."""
+        if not isinstance(self.model, keras.Model):
+            raise ValueError(
+                f"Argument `model` must be a Keras model. Received: {type(self.model).__name__}"
+            )
+        unknown = [format for format in self.formats if format not in FORMATS]
+        if unknown or not self.formats:
+            raise ValueError(
+                f"Argument `format` must be one of {FORMATS} or a list of both; "
+                f"{self.other_formats}. Received: {unknown[0] if unknown else []!r}"
+            )
+        if not self.model.built:
+            raise ValueError(
+                "Argument `model` must have weights: train it, or call `model.build()` first. "
+                f"Received: a {type(self.model).__name__} that is not built"
+            )
+        if self.precision not in PRECISIONS or (
+            self.precision != "float32" and "onnx" not in self.formats
+        ):
+            raise ValueError(
+                f'Argument `precision` must be one of {PRECISIONS}, and "float32" where no ONNX '
+                f"graph is written. Received: {self.precision!r}"
+            )
+        for name in ("texts", "references", "imports"):
+            if isinstance(getattr(self, name), str):
+                raise ValueError(
+                    f"Argument `{name}` must be a list of str. Received: {getattr(self, name)!r}"
+                )
+        policies = self.policies()
+        if not policies <= set(_POLICIES):
+            raise ValueError(
+                f"Argument `model` must compute by the dtype policies {_POLICIES}, for which there "
+                f"are operators. Received: {sorted(policies)}. Make it anew with dtype='float32' "
+                "and give it the weights: new.set_weights(model.get_weights())."
+            )
+
+    def policies(self):
+        """The names of the dtype policies that the model's layers compute by."""
+        parts = serialized_parts(self.model)
+        parts = [part for part in parts if "DTypePolicy" in str(part.get("class_name"))]
+        configs = [part.get("config", {}) for part in parts]
+        return {str(config.get("name") or config.get("mode")) for config in configs}
+
+    def write(self, functions, folder):
+        """Writes the graphs of a model on the TensorFlow backend.
+
+        Args:
+            functions: What `functions` gave.
+            folder: The `Path` to write into.
+
+        Returns:
+            The signatures of the ONNX files, by name, as plain dicts.
+        """
+        from keras_bahdanau_export.onnx_graph import write_onnx
+        from keras_bahdanau_export.saved_model import write_saved_model
+
+        if "tf_saved_model" in self.formats:
+            traced = {name: graph.function for name, graph in functions.items()}
+            write_saved_model(self.model, folder / SAVED_MODEL_FOLDER, traced)
+        if "onnx" not in self.formats:
+            return {}
+        written = [graph for graph in functions.values() if graph.file is not None]
+        for graph in written:
+            write_onnx(graph.function, graph.signature, folder / graph.file, self.model.variables)
+        return {graph.file: graph.signature.to_json() for graph in written}
+
+
+class GenerationJob(Job):
+    """Of a model that generates: the whole search and, if asked for, its single steps."""
+
+    other_formats = "Keras's other exporters know nothing of a search"  # why there are no more
+
+    def check(self):
+        super().check()
+        check_positive(max_length=self.max_length)
+        if self.max_source_length is not None:
+            check_positive(max_source_length=self.max_source_length)
+        if self.tokenizer is not None:
+            self._check_tokenizer()
+        elif len(self.texts):
+            raise ValueError(
+                "Argument `tokenizer` must be given, or attached to the model, where `texts` are. "
+                "Received: none"
+            )
+        if len(self.references) not in (0, len(self.texts)):
+            raise ValueError(
+                f"Argument `references` must hold one for each of {len(self.texts)} texts. "
+                f"Received: {len(self.references)}"
+            )
+        settings, vocabulary = self._settings(), self.model.target_vocabulary_size
+        if most_rows(settings, vocabulary) < 1:
+            raise ValueError(
+                "Arguments `search` and `max_length` must leave candidates and steps that int32 "
+                f"counts. Received: {hypotheses(settings)} hypotheses of up to {self.max_length} "
+                f"tokens out of {vocabulary}"
+            )
+
+    def _check_tokenizer(self):
+        if not isinstance(self.tokenizer, Tokenizer):
+            raise ValueError(
+                "Argument `tokenizer` must be a Tokenizer, `None` for the one attached to the "
+                f"model, or `False` for none. Received: {self.tokenizer!r}"
+            )
+        for side in ("source", "target"):
+            known = getattr(self.model, f"{side}_vocabulary_size")
+            given = getattr(self.tokenizer, f"{side}_vocabulary_size")
+            if given > known:
+                raise ValueError(
+                    f"Argument `tokenizer` must have at most the model's {known} {side} ids. "
+                    f"Received: {given}"
+                )
+
+    def functions(self):
+        """What goes into the graphs, by name, each as a `Graph`; on the TensorFlow backend."""
+        from keras_bahdanau_export.trace import encode_function, search_function, step_function
+
+        search = search_function(self.model, self.search, self.max_length)
+        found = {"translate": Graph(*search, MODEL_FILE)}
+        if self.stepwise or "tf_saved_model" in self.formats:
+            files = (ENCODER_FILE, STEP_FILE) if self.stepwise else (None, None)
+            found["encode"] = Graph(*encode_function(self.model), files[0])
+            found["step"] = Graph(*step_function(self.model), files[1])
+        return found
+
+    def describe(self):
+        """What the manifest says of this kind of model."""
+        source, target = self.model.source_vocabulary_size, self.model.target_vocabulary_size
+        return {
+            "search": self._settings(),
+            "vocabulary": {"source": source, "target": target},
+            "max_source_length": self.max_source_length,
+        }
+
+    def open(self, folder):
+        """What runs the graphs that stand in `folder` now, as `compare` and `measure` take it."""
+        return Translator(folder, CPU)
+
+    def compare(self, translator):
+        """Holds the float32 graphs against the model; a `Parity`, or `ParityError`."""
+        found = parity.compare(
+            self.model, translator, self._sources(), self.search, self.max_length
+        )
+        found.enforce()
+        return found
+
+    def measure(self, full, reduced, size):
+        """What the smaller numbers cost, for the manifest.
+
+        Args:
+            full: The float32 graphs, opened.
+            reduced: The smaller ones, opened.
+            size: Share of the bytes left.
+
+        Raises:
+            PrecisionError: If they cost more than `max_bleu_loss`.
+        """
+        from keras_bahdanau_export.precision import measure
+
+        sources = self._sources()
+        loss = measure(full, reduced, self.precision, size, sources, self.texts, self.references)
+        loss.enforce(self.max_bleu_loss)
+        return loss.to_json()
+
+    def _settings(self):
+        name, config = type(self.search).__name__, self.search.get_config()
+        return {"class": name, **config, "max_length": self.max_length}
+
+    def _sources(self):
+        """The sources compared: random ones and the encoded texts, lists of ids."""
+        limit = self.max_source_length
+        sources = parity.random_sources(self.model.source_vocabulary_size, limit or 40)
+        sources += [self.tokenizer.encode_source(text) for text in self.texts]
+        return [ids for ids in sources if limit is None or len(ids) <= limit]
+
+
+class CallJob(Job):
+    """Of any other Keras model: its call."""
+
+    other_formats = "for the others there is Keras's own `model.export`"
+
+    def check(self):
+        super().check()
+        for name in ("search", "tokenizer", "max_source_length", "stepwise", "texts", "references"):
+            if getattr(self, name) not in (None, False, (), []):
+                raise ValueError(
+                    f"Argument `{name}` must be given only for models that generate. "
+                    f"Received: one for a {type(self.model).__name__}"
+                )
+
+    def functions(self):
+        """As for a model that generates."""
+        from keras_bahdanau_export.trace import forward_function
+
+        return {"call": Graph(*forward_function(self.model), MODEL_FILE)}
+
+    def describe(self):
+        """As for a model that generates."""
+        return {}
+
+    def open(self, folder):
+        """As for a model that generates."""
+        return open_session(folder / MODEL_FILE, CPU, None)
+
+    def compare(self, session):
+        """As for a model that generates; a `CallParity`."""
+        found = parity.compare_calls(self.model, session)
+        if self.policies() <= {"float32", "float64"}:
+            found.enforce()
+        else:
+            found.enforce(_HALF_TOLERANCE)
+        return found
+
+    def measure(self, full, reduced, size):
+        """As for a model that generates; there is no quality to lose but closeness."""
+        found = parity.compare_calls(self.model, reduced)
+        return {"precision": self.precision, "size": size, **found.to_json()}
+
+
+def serialized_parts(model):
+    """Every dict in the model's serialized form."""
+    left = [keras.saving.serialize_keras_object(model)]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            yield part
+            left.extend(part.values())
+        elif isinstance(part, (list, tuple)):
+            left.extend(part)

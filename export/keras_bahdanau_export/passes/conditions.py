@@ -1,0 +1,88 @@
+"""Passes that say what is true, and which of two values it chooses, with fewer nodes."""
+
+import numpy as np
+import onnx_ir as ir
+
+from keras_bahdanau_export.passes.graph import (
+    before_cast,
+    constant,
+    made_by,
+    nodes_of,
+    register,
+    replace,
+    rewrite,
+)
+
+_INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
+_COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal")
+
+
+def where_for_sums(graph):
+    """`cast(c) * a + cast(not c) * b` becomes `Where(c, a, b)`, as it was in TensorFlow."""
+    count = 0
+    for total in nodes_of(graph, "Add"):
+        for first, second in (total.inputs, tuple(reversed(total.inputs))):
+            chosen, other = _masked(first), _masked(second)
+            if chosen is None or other is None:
+                continue
+            (condition, kept), (negated, instead) = chosen, other
+            inverse = made_by(negated, "Not")
+            if inverse is not None and inverse.inputs[0] is condition:
+                rewrite(graph, total, "Where", [condition, kept, instead])
+                count += 1
+                break
+    return count
+
+
+def integer_comparisons(graph):
+    """`cast(i) < cast(j)` of integers as floats becomes `i < j`."""
+    count = 0
+    for compare in nodes_of(graph, *_COMPARISONS):
+        sides = [before_cast(side, to=ir.DataType.FLOAT) for side in compare.inputs]
+        known = {side.dtype for side in sides if side is not None}
+        if len(known) != 1 or not known <= set(_INTEGERS):
+            continue
+        (dtype,) = known
+        for i, side in enumerate(sides):
+            number = constant(compare.inputs[i])
+            if side is None and number is not None and _whole(number, dtype.numpy()):
+                name = f"{compare.outputs[0].name}_{i}"
+                sides[i] = register(graph, name, number.astype(dtype.numpy()))
+        if None not in sides:
+            rewrite(graph, compare, compare.op_type, sides)
+            count += 1
+    return count
+
+
+def double_negations(graph):
+    """`not not c` becomes `c`, and a cast to the type that a value has becomes the value."""
+    count = 0
+    for node in nodes_of(graph, "Not", "Cast"):
+        if node.op_type == "Cast":
+            same = node.inputs[0].dtype == ir.DataType(node.attributes["to"].value)
+            origin = node.inputs[0] if same else None
+        else:
+            inner = made_by(node.inputs[0], "Not")
+            origin = inner.inputs[0] if inner is not None else None
+        if origin is not None:
+            replace(node.outputs[0], origin)
+            count += 1
+    return count
+
+
+def _masked(value):
+    """`(condition, x)` if `value` is `cast(condition) * x`."""
+    product = made_by(value, "Mul")
+    if product is None:
+        return None
+    for factor, other in (product.inputs, tuple(reversed(product.inputs))):
+        cast = made_by(factor, "Cast")
+        if cast is not None and cast.inputs[0].dtype == ir.DataType.BOOL:
+            return cast.inputs[0], other
+    return None
+
+
+def _whole(numbers, dtype):
+    limits = np.iinfo(dtype)
+    inside = (numbers > float(limits.min)) & (numbers < float(limits.max))  # and no NaN
+    return bool((inside & (numbers == np.round(numbers))).all())

@@ -1,0 +1,115 @@
+"""The rewrites of an ONNX graph that tf2onnx wrote, in their order: each says the same with less.
+
+    model = onnx_ir.serde.deserialize_model(model_proto)
+    optimize(model)                                    # every one of `PASSES`
+
+A pass is a function of one graph (the main one or the body of a loop) that returns how many places
+it rewrote. It changes a place only where it can prove that the values stay the same. What a rewrite
+leaves unused is removed afterwards by onnx-ir, as are duplicates. A new pass stands in the file of
+what it rewrites, and in `PASSES`.
+"""
+
+import logging
+
+from onnx_ir.passes import common
+
+from keras_bahdanau_export.passes.conditions import (
+    double_negations,
+    integer_comparisons,
+    where_for_sums,
+)
+from keras_bahdanau_export.passes.graph import holds_graph, innermost_first, replace
+from keras_bahdanau_export.passes.loops import hoist_invariants, lift_loop_state, scanned_histories
+from keras_bahdanau_export.passes.products import contiguous_slices, early_products, whole_products
+from keras_bahdanau_export.passes.recurrence import bidirectional_operators
+from keras_bahdanau_export.passes.shapes import plain_gathers, single_reshapes, wide_shapes
+from keras_bahdanau_export.passes.top_k import chunked_top_ks
+
+logger = logging.getLogger("keras_bahdanau_export")
+
+PASSES = (
+    lift_loop_state,
+    scanned_histories,
+    hoist_invariants,
+    where_for_sums,
+    integer_comparisons,
+    double_negations,
+    plain_gathers,
+    wide_shapes,
+    whole_products,
+    contiguous_slices,
+    early_products,
+    single_reshapes,
+    chunked_top_ks,
+    bidirectional_operators,
+)
+
+
+def optimize(model, passes=PASSES):
+    """Runs the passes over a model, in place, loop bodies before the graph around them.
+
+    Args:
+        model: An `onnx_ir.Model`.
+        passes: Functions of a graph.
+
+    Returns:
+        A dict: how many places each pass rewrote, by its name.
+    """
+    counts = {one.__name__: 0 for one in passes}
+    names = [value.name for value in model.graph.outputs]
+    _tidy(model)
+    while True:  # one rewrite makes room for another, and each of them makes the graph smaller
+        before = sum(counts.values())
+        for one in passes:
+            common.ShapeInferencePass()(model)
+            counts[one.__name__] += sum(one(graph) for graph in innermost_first(model.graph))
+            _tidy(model)
+        if sum(counts.values()) == before:
+            break
+    common.OutputFixPass()(model)  # each output is a value of its own again
+    for name, value in zip(names, model.graph.outputs, strict=True):
+        value.name = name
+    logger.debug("Rewrites of the graph: %s", counts)
+    return counts
+
+
+def _tidy(model):
+    for clean in (
+        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        common.LiftSubgraphInitializersToMainGraphPass(),
+        common.IdentityEliminationPass(),
+        common.DeduplicateInitializersPass(),
+        common.RemoveUnusedNodesPass(),
+        common.NameFixPass(),
+    ):
+        clean(model)
+    graphs = list(innermost_first(model.graph))
+    for graph in graphs:
+        _share(graph)
+    # Inferring shapes, onnx mixes up values of one name, be it in a body and around it.
+    taken = {
+        value.name for graph in graphs for value in (*graph.inputs, *graph.initializers.values())
+    }
+    for value in (value for graph in graphs for node in graph for value in node.outputs):
+        name, number = value.name, 1
+        while value.name in taken:
+            value.name, number = f"{name}_{number}", number + 1
+        taken.add(value.name)
+
+
+def _share(graph):
+    """Merges nodes that compute the same; onnx-ir's own pass leaves out the bodies of loops."""
+    known = {}
+    for node in list(graph):
+        if holds_graph(node) or node.op_type.startswith("Random"):
+            continue
+        attributes = tuple(sorted((name, str(a.value)) for name, a in node.attributes.items()))
+        inputs = tuple(map(id, node.inputs))
+        same = known.setdefault((node.domain, node.op_type, inputs, attributes), node)
+        outputs = list(zip(node.outputs, same.outputs, strict=False))
+        if same is node or len(node.outputs) != len(same.outputs):
+            continue
+        if not any(old.is_graph_output() for old, _ in outputs):
+            for old, new in outputs:
+                replace(old, new)
+            graph.remove(node, safe=True)

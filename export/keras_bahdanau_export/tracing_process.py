@@ -1,0 +1,93 @@
+"""A short-lived TensorFlow process that traces the models of other backends.
+
+It reads a request from its standard input, loads the model from a `.keras` file, and writes the
+graphs and, as JSON, their signatures.
+"""
+
+import importlib
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import keras
+
+from keras_bahdanau_export.jobs import job_for, serialized_parts
+from keras_bahdanau_runtime.errors import ArtifactError
+
+logger = logging.getLogger("keras_bahdanau_export")
+
+
+def write_elsewhere(job, folder):
+    """Traces a model on JAX or torch, and writes its graphs, in a TensorFlow process.
+
+    Args:
+        job: A `Job`.
+        folder: The folder to write into.
+
+    Returns:
+        What `Job.write` returns.
+
+    Raises:
+        ArtifactError: If the process failed; the message holds the end of what it said.
+    """
+    logger.info("The model runs on %s: a TensorFlow process traces it.", keras.config.backend())
+    with tempfile.TemporaryDirectory() as scratch:
+        saved, answer = Path(scratch) / "model.keras", Path(scratch) / "signatures.json"
+        job.model.save(saved)
+        request = {
+            "model": str(saved),
+            "answer": str(answer),
+            "folder": str(folder),
+            "format": job.formats,
+            "search": keras.saving.serialize_keras_object(job.search),
+            "max_length": job.max_length,
+            "stepwise": job.stepwise,
+            "imports": [*job.imports, *_modules_of_parts(job.model)],
+        }
+        finished = subprocess.run(
+            [sys.executable, "-m", "keras_bahdanau_export.tracing_process"],
+            input=json.dumps(request),
+            env={**os.environ, "KERAS_BACKEND": "tensorflow"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if finished.returncode:
+            raise ArtifactError(
+                "The TensorFlow process that traces the model failed. If it could not find a class "
+                "of yours, register it with keras.saving.register_keras_serializable() and name "
+                "its module in imports=[...] (--import on the command line).\n"
+                f"{finished.stderr[-4000:]}"
+            )
+        return json.loads(answer.read_text(encoding="utf-8"))
+
+
+def _modules_of_parts(model):
+    """The modules, other than Keras's and ours, that a process has to import to load the model."""
+    known = ("keras", "keras_bahdanau", "builtins", "__main__")
+    named = {part.get("module") for part in serialized_parts(model)}
+    named = (module for module in named if isinstance(module, str))
+    return sorted(module for module in named if module.split(".")[0] not in known)
+
+
+def _main():
+    request = json.load(sys.stdin)
+    for module in request["imports"]:
+        importlib.import_module(module)
+    job = job_for(
+        keras.saving.load_model(request["model"], compile=False),
+        format=request["format"],
+        search=keras.saving.deserialize_keras_object(request["search"]),
+        max_length=request["max_length"],
+        stepwise=request["stepwise"],
+    )
+    signatures = job.write(job.functions(), Path(request["folder"]))
+    Path(request["answer"]).write_text(json.dumps(signatures), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    _main()
