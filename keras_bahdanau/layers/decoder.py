@@ -6,16 +6,19 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.attention import Attention, MultiSourceAttention
-from keras_bahdanau.layers.masking import checked_mask
-from keras_bahdanau.layers.recurrence import (
+from keras_bahdanau.layers.attention import MultiSourceAttention
+from keras_bahdanau.layers.decoder_checks import (
+    check_attention,
+    check_context_cell,
+    check_masks,
+    check_orders,
+    check_row,
+    check_sequences,
+    check_states,
     checked_cell,
-    dropout_masks,
-    flatten,
-    move,
-    parts_of,
-    run_over_time,
+    shapes_of,
 )
+from keras_bahdanau.layers.recurrence import dropout_masks, flatten, move, parts_of, run_over_time
 
 
 class DecoderState(NamedTuple):
@@ -70,9 +73,9 @@ class AttentiveDecoder(keras.layers.Layer):
         annotations_mask: `(B, Tx)` bool, True = keep, or `None`; likewise a list.
         initial_state: List of the cell's first state tensors, `(B, size)` each; zeros if `None`.
         inputs_mask: `(B, Ty)` bool: which steps count for the attention's penalty; or `None`.
-        feedback: `(inputs (B, M'), output (B, R)) -> (B, M)`, what each step reads in the place of
-            its row of `inputs`, `(B, Ty, M')` then, given the last output (zeros at first); or
-            `None`. The decoder must be built for `M` before.
+        feedback: `(t, inputs (B, M), output (B, R)) -> (B, M)`, what each step reads in the place
+            of its row of `inputs`, given its number `t`, an int32 scalar, and the last output
+            (zeros at first); or `None`. What was drawn beforehand it takes at `t`.
         return_attention_scores: Whether to return the weights too.
 
     Returns:
@@ -105,13 +108,8 @@ class AttentiveDecoder(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        for name, value in (("query", query), ("readout_state", readout_state)):
-            if value not in ("previous", "current"):
-                raise ValueError(
-                    f'Argument `{name}` must be "previous" or "current". Received: {value!r}'
-                )
-        if not isinstance(attention, Attention):
-            raise ValueError(f"Argument `attention` must be an Attention. Received: {attention!r}")
+        check_orders(query=query, readout_state=readout_state)
+        check_attention(attention)
         self.cell = checked_cell("cell", cell)
         self.attention = attention
         self.readout = readout
@@ -120,12 +118,7 @@ class AttentiveDecoder(keras.layers.Layer):
         self.context_cell = None
         if context_cell is not None:
             self.context_cell = checked_cell("context_cell", context_cell)
-            sizes = flatten(self.context_cell.state_size)
-            if query != "current" or sizes != self.state_sizes:
-                raise ValueError(
-                    'Argument `context_cell` needs query="current" and the state sizes of `cell`, '
-                    f"{self.state_sizes}. Received: query={query!r} and state sizes {sizes}"
-                )
+            check_context_cell(self.context_cell, query, self.state_sizes)
         self.input_feeding = input_feeding
         self.supports_masking = True
 
@@ -140,9 +133,8 @@ class AttentiveDecoder(keras.layers.Layer):
         return len(self.state_sizes) - len(flatten(parts_of(self.cell)[-1].state_size))
 
     def build(self, inputs_shape, annotations_shape):
-        self._check_shapes(inputs_shape, annotations_shape)
-        self._inputs_width = inputs_shape[-1]
-        self._annotations_widths = [shape[-1] for shape in self._sources(annotations_shape)]
+        check_sequences(inputs_shape, annotations_shape, self.attention)
+        self._widths = [shape[-1] for shape in [inputs_shape, *self._listed(annotations_shape)]]
         state, inputs, context = self._step_shapes(inputs_shape, annotations_shape)
         _build(self.attention, state, annotations_shape)
         if self.readout is not None:
@@ -156,56 +148,6 @@ class AttentiveDecoder(keras.layers.Layer):
         _build(self.cell, (inputs[0], width))
         if self.context_cell is not None:
             _build(self.context_cell, context)
-
-    def _step_shapes(self, inputs_shape, annotations_shape):
-        """Shapes of one step's state, inputs and context."""
-        batch = inputs_shape[0]
-        widths = [shape[-1] for shape in self._sources(annotations_shape)]
-        return (
-            (batch, self.state_sizes[self._output_index]),
-            (batch, inputs_shape[-1]),
-            (batch, self.attention.context_width(widths if self._several else widths[0])),
-        )
-
-    @property
-    def _several(self):
-        """Whether annotations, their masks and shapes come in lists."""
-        return isinstance(self.attention, MultiSourceAttention)
-
-    def _sources(self, annotations):
-        """The annotations, or their masks or shapes, as a list."""
-        return annotations if self._several else [annotations]
-
-    def _check_shapes(self, inputs, annotations, feedback=None):
-        """Raises a `ValueError` unless these are shapes of sequences that the layer can read."""
-        count = len(self.attention.attentions) if self._several else None
-        if (len(annotations) if isinstance(annotations[0], (list, tuple)) else None) != count:
-            expected = f"a list of {count} tensors" if self._several else "one tensor"
-            raise ValueError(
-                f"Argument `annotations` of AttentiveDecoder is expected to be {expected}. "
-                f"Received: shape {annotations}"
-            )
-        sources = self._sources(annotations)
-        sequences = [("inputs", inputs), *[("annotations", of) for of in sources]]
-        widths = [None] * len(sequences)
-        if self.built:
-            # What feedback reads is its own matter.
-            first = None if feedback is not None else self._inputs_width
-            widths = [first, *self._annotations_widths]
-        for (name, shape), width in zip(sequences, widths, strict=True):
-            if len(shape) != 3 or shape[-1] is None or width not in (None, shape[-1]):
-                raise ValueError(
-                    f"Argument `{name}` of AttentiveDecoder is expected to be "
-                    f"(batch, time, {width or 'width'}). Received: shape {tuple(shape)}"
-                )
-            if None not in (shape[0], inputs[0]) and shape[0] != inputs[0]:
-                raise ValueError(
-                    f"Argument `{name}` of AttentiveDecoder is expected to have as many rows as "
-                    f"`inputs`, {inputs[0]}. Received: shape {tuple(shape)}"
-                )
-
-    def _output_shape(self, *shapes):
-        return shapes[0] if self.readout is None else self.readout.compute_output_shape(*shapes)
 
     def memory(self, annotations, mask=None, training=None, steps=1):
         """What `step` attends to; see `Attention.memory`."""
@@ -223,21 +165,12 @@ class AttentiveDecoder(keras.layers.Layer):
             cell_state = [
                 ops.zeros((batch, size), dtype=self.compute_dtype) for size in self.state_sizes
             ]
-        self._check_states(cell_state)
+        check_states(cell_state, self.state_sizes)
         cell_state = tuple(ops.cast(state, self.compute_dtype) for state in cell_state)
         output = self._zero_output(batch) if self.input_feeding else ()
         return DecoderState(cell_state, self.attention.initial_state(memory), output)
 
-    def _check_states(self, states):
-        shapes = _shapes(states)
-        listed = isinstance(shapes, list) and all(len(shape) == 2 for shape in shapes)
-        if not listed or [shape[-1] for shape in shapes] != self.state_sizes:
-            raise ValueError(
-                "Argument `initial_state` must hold a tensor for each state of the cell, "
-                f"(batch, size) of sizes {self.state_sizes}. Received: shapes {shapes}"
-            )
-
-    def step(self, inputs, state, memory, training=None):
+    def step(self, inputs, state, memory, training=None, t=None):
         """One step of the decoder. In training it draws dropout masks of its own for each step.
 
         Args:
@@ -245,22 +178,15 @@ class AttentiveDecoder(keras.layers.Layer):
             state: `DecoderState` of `B * G` rows.
             memory: The memory of `B` rows.
             training: Whether the call is part of training.
+            t: Number of the step, for an attention that needs it; see `Attention.step`.
 
         Returns:
             `(output, state, weights)`: `(B * G, R)`, the next `DecoderState`, and `(B * G, Tx)`.
         """
         inputs = ops.cast(inputs, self.compute_dtype)
-        if inputs.shape[1:] != (self._inputs_width,):
-            raise ValueError(
-                "Argument `inputs` of AttentiveDecoder.step is expected to be "
-                f"(batch, {self._inputs_width}). Received: shape {tuple(inputs.shape)}"
-            )
+        check_row(inputs.shape, self._widths[0])
         with dropout_masks(self._cells, inputs, training):
-            read, context, weights, state = self._transition(inputs, state, memory, training)
-        output = self._read(read, inputs, context)
-        if self.input_feeding:
-            state = state._replace(output=output)
-        return output, state, weights
+            return self._step(t, inputs, state, memory, training)
 
     def call(
         self,
@@ -273,13 +199,10 @@ class AttentiveDecoder(keras.layers.Layer):
         return_attention_scores=False,
         training=None,
     ):
-        self._check_shapes(inputs.shape, _shapes(annotations), feedback)
+        self._check_shapes(inputs.shape, shapes_of(annotations))
         inputs = ops.cast(inputs, self.compute_dtype)
-        checked_mask("inputs_mask", inputs_mask, inputs)
-        if annotations_mask is not None:
-            sources = self._sources(annotations), self._sources(annotations_mask)
-            for of, mask in zip(*sources, strict=False):  # their number is the attention's matter
-                checked_mask("annotations_mask", mask, of)
+        masks = [] if annotations_mask is None else self._listed(annotations_mask)
+        check_masks(inputs_mask, inputs, masks, self._listed(annotations))
         memory = self.memory(annotations, annotations_mask, training, steps=ops.shape(inputs)[1])
         state = self.initial_state(memory, initial_state)
         want_weights = return_attention_scores or self.attention.penalized
@@ -294,30 +217,59 @@ class AttentiveDecoder(keras.layers.Layer):
             self.add_loss(self.attention.penalty(weights, inputs_mask))
         return (outputs, weights) if return_attention_scores else outputs
 
-    def _read_after(self, inputs, state, memory, want_weights, training):
-        """The loop without the readout, which has no recurrence and so runs once over all steps."""
+    # --- The equations ----------------------------------------------------------------------------
 
-        def step(x, state):
-            read, context, weights, state = self._transition(x, state, memory, training)
+    def _move(self, t, x, state, memory, training):
+        """Attention and cell; returns the state to read, the context, the weights, the state."""
+        before, cell = state.cell[self._output_index], state.cell
+
+        def attend(query):
+            return self.attention.step(query, memory, state.attention, training=training, t=t)
+
+        if self.input_feeding:
+            x = ops.concatenate([x, state.output], -1)
+        if self.query == "previous":
+            context, weights, attention = attend(before)
+            after, cell = move(self.cell, ops.concatenate([x, context], -1), cell, training)
+        else:
+            after, cell = move(self.cell, x, cell, training)
+            context, weights, attention = attend(after)
+            if self.context_cell is not None:
+                after, cell = move(self.context_cell, context, cell, training)
+        read = before if self.readout_state == "previous" else after
+        return read, context, weights, state._replace(cell=cell, attention=attention)
+
+    def _read(self, state, x, context):
+        return state if self.readout is None else self.readout(state, x, context)
+
+    def _step(self, t, x, state, memory, training):
+        """A whole step; its output goes into the state if that has a place for it."""
+        read, context, weights, state = self._move(t, x, state, memory, training)
+        output = self._read(read, x, context)
+        if not isinstance(state.output, tuple):
+            state = state._replace(output=output)
+        return output, state, weights
+
+    def _read_after(self, inputs, state, memory, want_weights, training):
+        """All steps without the readout, which has no recurrence and then runs once over them."""
+
+        def step(t, x, state):
+            read, context, weights, state = self._move(t, x, state, memory, training)
             return [read, context, weights] if want_weights else [read, context], state
 
         states, contexts, *weights = self._loop(step, inputs, state, want_weights)
-        states = ops.cast(states, self.compute_dtype)
-        outputs = self._read(states, inputs, ops.cast(contexts, self.compute_dtype))
-        return outputs, weights[0] if want_weights else None
+        states, contexts = (ops.cast(part, self.compute_dtype) for part in (states, contexts))
+        return self._read(states, inputs, contexts), weights[0] if want_weights else None
 
     def _read_inside(self, inputs, state, memory, feedback, want_weights, training):
-        """The loop with the readout inside, where a step depends on the output before it."""
-        if not self.input_feeding:
-            state = state._replace(output=self._zero_output(ops.shape(inputs)[0]))
+        """All steps with the readout, where a step depends on the output before it."""
 
-        def step(x, state):
-            x = x if feedback is None else feedback(x, state.output)
-            read, context, weights, state = self._transition(x, state, memory, training)
-            output = self._read(read, x, context)
-            state = state._replace(output=output)
+        def step(t, x, state):
+            x = x if feedback is None else feedback(t, x, state.output)
+            output, state, weights = self._step(t, x, state, memory, training)
             return [output, weights] if want_weights else [output], state
 
+        state = state._replace(output=self._zero_output(ops.shape(inputs)[0]))
         outputs, *weights = self._loop(step, inputs, state, want_weights)
         return ops.cast(outputs, self.compute_dtype), weights[0] if want_weights else None
 
@@ -325,28 +277,33 @@ class AttentiveDecoder(keras.layers.Layer):
         # What leaves the loop leaves it together; the weights stay float32 under mixed precision.
         return run_over_time(step, inputs, state, "float32" if want_weights else self.compute_dtype)
 
-    def _transition(self, inputs, state, memory, training):
-        """Attention and cell; returns the state to read, the context, the weights, the state."""
-        before, cell = state.cell[self._output_index], state.cell
-        if self.input_feeding:
-            inputs = ops.concatenate([inputs, state.output], -1)
-        if self.query == "previous":
-            context, weights, attention = self.attention.step(
-                before, memory, state.attention, training=training
-            )
-            after, cell = move(self.cell, ops.concatenate([inputs, context], -1), cell, training)
-        else:
-            after, cell = move(self.cell, inputs, cell, training)
-            context, weights, attention = self.attention.step(
-                after, memory, state.attention, training=training
-            )
-            if self.context_cell is not None:
-                after, cell = move(self.context_cell, context, cell, training)
-        read = before if self.readout_state == "previous" else after
-        return read, context, weights, state._replace(cell=cell, attention=attention)
+    # --- Shapes -----------------------------------------------------------------------------------
 
-    def _read(self, state, inputs, context):
-        return state if self.readout is None else self.readout(state, inputs, context)
+    def _step_shapes(self, inputs_shape, annotations_shape):
+        """Shapes of one step's state, inputs and context."""
+        batch = inputs_shape[0]
+        widths = [shape[-1] for shape in self._listed(annotations_shape)]
+        return (
+            (batch, self.state_sizes[self._output_index]),
+            (batch, inputs_shape[-1]),
+            (batch, self.attention.context_width(widths if self._several else widths[0])),
+        )
+
+    def _output_shape(self, *shapes):
+        return shapes[0] if self.readout is None else self.readout.compute_output_shape(*shapes)
+
+    def _check_shapes(self, inputs, annotations):
+        widths = self._widths if self.built else None
+        check_sequences(inputs, annotations, self.attention, widths)
+
+    @property
+    def _several(self):
+        """Whether annotations, their masks and shapes come in lists."""
+        return isinstance(self.attention, MultiSourceAttention)
+
+    def _listed(self, annotations):
+        """The annotations, or their masks or shapes, as a list."""
+        return annotations if self._several else [annotations]
 
     def _zero_output(self, batch):
         return ops.zeros((batch, self._output_width), dtype=self.compute_dtype)
@@ -374,15 +331,15 @@ class AttentiveDecoder(keras.layers.Layer):
         return_attention_scores=False,
         training=None,
     ):
-        shapes = _shapes(annotations)
-        self._check_shapes(inputs.shape, shapes, feedback)
+        shapes = shapes_of(annotations)
+        self._check_shapes(inputs.shape, shapes)
         if initial_state is not None:
-            self._check_states(initial_state)
+            check_states(initial_state, self.state_sizes)
         shape = self.compute_output_shape(inputs.shape, shapes)
         outputs = keras.KerasTensor(shape, dtype=self.compute_dtype)
         if not return_attention_scores:
             return outputs
-        lengths = [shape[1] for shape in self._sources(shapes)]
+        lengths = [shape[1] for shape in self._listed(shapes)]
         steps = None if None in lengths else sum(lengths)
         return outputs, keras.KerasTensor((*inputs.shape[:-1], steps), dtype="float32")
 
@@ -408,13 +365,6 @@ class AttentiveDecoder(keras.layers.Layer):
             for name in ("cell", "attention", "readout", "context_cell")
         }
         return cls(**{**config, **parts})
-
-
-def _shapes(tensors):
-    """The shape of a tensor, or a list of the shapes of several."""
-    if isinstance(tensors, (list, tuple)):
-        return [tuple(part.shape) for part in tensors]
-    return tuple(tensors.shape)
 
 
 def _build(layer, *shapes):

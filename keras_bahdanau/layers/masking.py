@@ -99,7 +99,7 @@ def checked_mask(name, mask, sequences):
     )
     if not fits or keras.backend.standardize_dtype(mask.dtype) != "bool":
         raise ValueError(
-            f"Argument `{name}` is expected to be bool of shape {expected}, True = keep. "
+            f"Argument `{name}` must be bool of shape {expected}, True = keep. "
             f"Received: {keras.backend.standardize_dtype(mask.dtype)} of shape {tuple(mask.shape)}"
         )
     return mask

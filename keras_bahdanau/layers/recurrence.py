@@ -1,4 +1,4 @@
-"""A step function run over time, and any Keras cell or stack of them as such a step."""
+"""Recurrence: a step function run over time, and any Keras cell or stack of them as a step."""
 
 import itertools
 from contextlib import contextmanager
@@ -12,36 +12,37 @@ def run_over_time(step, inputs, state, dtype):
 
     `keras.layers.RNN` has the loop that every backend runs, differentiates and compiles well,
     but no place for what a step reads besides its state. The step given here may close over
-    tensors, such as a memory, so nothing is kept on a layer between calls.
+    tensors, such as a memory, so nothing is kept on a layer between calls; and it is told its
+    number `t`, by which it takes its row of what was drawn for all steps beforehand.
 
     Args:
-        step: `(inputs (B, M), state) -> (outputs, state)`; `outputs` is a list of `(B, width)`
-            tensors, of which only the last may have a width that is unknown while tracing; `state`
-            is a nest of the same structure, shapes and dtypes as the one given.
+        step: `(t, inputs (B, M), state) -> (outputs, state)`; `t` is an int32 scalar tensor, 0 at
+            first; `outputs` is a list of `(B, width)` tensors, of which only the last may have a
+            width that is unknown while tracing; `state` is a nest of the same structure, shapes
+            and dtypes as the one given.
         inputs: `(B, T, M)` tensor.
-        state: Nest of `(B, size)` tensors before the first step.
-        dtype: Dtype of the outputs, which travel together through the loop.
+        state: Nest of `(B, size)` tensors before the first step, each of any dtype.
+        dtype: Dtype of the outputs, which leave the loop together.
 
     Returns:
         A list of `(B, T, width)` tensors of `dtype`, one for each output of the step.
 
     Example:
 
-    >>> import numpy as np
-    >>> add = lambda x, total: ([total + x], total + x)
-    >>> (sums,) = run_over_time(add, np.ones((1, 3, 1)), np.zeros((1, 1)), "float32")
+    >>> drawn, inputs = ops.ones((1, 3, 1)), ops.ones((1, 3, 1))
+    >>> def step(t, x, total):
+    ...     total = total + x + ops.take(drawn, t, axis=1)
+    ...     return [total], total
+    >>> (sums,) = run_over_time(step, inputs, ops.zeros((1, 1)), "float32")
     >>> [float(x) for x in sums[0, :, 0]]
-    [1.0, 2.0, 3.0]
+    [2.0, 4.0, 6.0]
     """
-    state = tree.map_structure(ops.convert_to_tensor, state)
-    # Keras carries all of the state in one dtype: the widest, so that none of it is rounded.
-    carried = keras.backend.result_type(dtype, *[part.dtype for part in flatten(state)])
-    cell = _StepCell(step, state, dtype, carried)
+    state = ops.convert_to_tensor(0, "int32"), tree.map_structure(ops.convert_to_tensor, state)
+    cell = _StepCell(step, state, dtype)
     # A loop on torch is one of Python; what Keras does not unroll takes its first step twice.
     unroll = keras.config.backend() == "torch"
-    loop = keras.layers.RNN(cell, return_sequences=True, unroll=unroll, dtype=carried)
+    loop = keras.layers.RNN(cell, return_sequences=True, unroll=unroll, dtype=dtype)
     emitted = loop.call(ops.convert_to_tensor(inputs), initial_state=flatten(state))
-    emitted = ops.cast(emitted, dtype)
     # The last output reaches to the end: its width may be known only when the graph runs.
     ends = [sum(cell.widths[:i]) for i in range(len(cell.widths))] + [None]
     parts = [emitted[..., start:end] for start, end in itertools.pairwise(ends)]
@@ -54,84 +55,43 @@ def _with_width(part, width):
 
 
 class _StepCell:
-    """A step function in the form that `keras.layers.RNN` asks of a cell."""
+    """A step function, with its number as one more state, as the cell of a `keras.layers.RNN`."""
 
-    def __init__(self, step, state, dtype, carried):
+    # Keras casts states to the dtype of the cell. Without one each keeps its own, so that under
+    # half precision no number of a step and no weight of an attention is rounded.
+    compute_dtype = None
+    # Keras makes no first states here: they are given.
+    state_size = ()
+
+    def __init__(self, step, state, dtype):
         self.step, self.state, self.dtype = step, state, dtype
-        self.compute_dtype = carried
-        self.dtypes = [part.dtype for part in flatten(state)]
-        self.mixed = any(keras.backend.standardize_dtype(part) != carried for part in self.dtypes)
-        self.state_size = [part.shape[-1] for part in flatten(state)]
         self.widths = []
 
     def call(self, inputs, states):
-        if self.mixed:
-            states = [ops.cast(part, of) for part, of in zip(states, self.dtypes, strict=True)]
-        outputs, state = self.step(inputs, pack(self.state, states))
-        state = flatten(state)
-        if self.mixed:
-            state = [ops.cast(part, self.compute_dtype) for part in state]
+        t, state = pack(self.state, states)
+        outputs, state = self.step(t, inputs, state)
         self.widths = [part.shape[-1] for part in outputs]
         outputs = [ops.cast(part, self.dtype) for part in outputs]
-        return ops.concatenate(outputs, axis=-1), state
+        return ops.concatenate(outputs, axis=-1), [t + 1, *flatten(state)]
 
     __call__ = call
 
 
-def flatten(state):
-    """The tensors of a nest of tuples and lists, in order.
-
-    `keras.tree` takes any structure, and in a loop on torch more time than the products of a step.
-
-    Example:
-
-    >>> flatten((1, [2, ()], 3))
-    [1, 2, 3]
-    """
-    if not isinstance(state, (tuple, list)):
-        return [state]
-    return [tensor for part in state for tensor in flatten(part)]
-
-
-def pack(template, tensors):
-    """The nest `template`, of tuples and lists, with one of `tensors` in each of its places.
-
-    Example:
-
-    >>> pack((0, [0, ()], 0), [1, 2, 3])
-    (1, [2, ()], 3)
-    """
-    return _pack(template, iter(tensors))
-
-
-def _pack(template, tensors):
-    if not isinstance(template, (tuple, list)):
-        return next(tensors)
-    parts = [_pack(part, tensors) for part in template]
-    return type(template)(*parts) if hasattr(template, "_fields") else type(template)(parts)
-
-
-def checked_cell(name, cell):
-    """One cell out of a cell or a list of them, whose output is its state."""
-    listed = isinstance(cell, (list, tuple))
-    cells = list(cell) if listed else [cell]
-    if not cells or not all(hasattr(part, "state_size") for part in cells):
-        raise ValueError(
-            f"Argument `{name}` must be a Keras RNN cell (with `state_size`) or a list of them. "
-            f"Received: {cell!r}"
-        )
-    cell = keras.layers.StackedRNNCells(cells) if listed else cell
-    state = flatten(parts_of(cell)[-1].state_size)[0]
-    if getattr(cell, "output_size", state) != state:
-        raise ValueError(
-            f"Argument `{name}` must have an output as wide as its first state, {state}. "
-            f"Received: an output of width {cell.output_size}"
-        )
-    return cell
-
-
 def move(cell, inputs, state, training):
-    """One step of a cell from a flat tuple of states to a flat tuple of states."""
+    """One step of a Keras cell, or of a stack, from a flat tuple of states to a flat tuple.
+
+    Args:
+        cell: The cell.
+        inputs: `(B, M)` tensor.
+        state: Tuple of `(B, size)` tensors, in the cell's own order.
+        training: Whether the call is part of training.
+
+    Returns:
+        `(output, state)`: `(B, N)`, and the tuple of the next states.
+
+    Raises:
+        ValueError: If the cell returns states of other widths than its `state_size` tells.
+    """
     sizes = cell.state_size
     nested = isinstance(sizes, (tuple, list))
     output, after = cell(inputs, pack(sizes if nested else [sizes], state), training=training)
@@ -169,12 +129,45 @@ def dropout_masks(cells, inputs, training):
         _forget(parts)
 
 
+def _forget(parts):
+    for part in parts:
+        part.reset_dropout_mask()
+        part.reset_recurrent_dropout_mask()
+
+
 def parts_of(cell):
     """The cells inside stacks, from the bottom to the top."""
     return [part for inner in getattr(cell, "cells", ()) for part in parts_of(inner)] or [cell]
 
 
-def _forget(parts):
-    for part in parts:
-        part.reset_dropout_mask()
-        part.reset_recurrent_dropout_mask()
+def flatten(state):
+    """The tensors of a nest of tuples and lists, in order.
+
+    `keras.tree` takes any structure, and in a loop on torch more time than the products of a step.
+
+    Example:
+
+    >>> flatten((1, [2, ()], 3))
+    [1, 2, 3]
+    """
+    if not isinstance(state, (tuple, list)):
+        return [state]
+    return [tensor for part in state for tensor in flatten(part)]
+
+
+def pack(template, tensors):
+    """The nest `template`, of tuples and lists, with one of `tensors` in each of its places.
+
+    Example:
+
+    >>> pack((0, [0, ()], 0), [1, 2, 3])
+    (1, [2, ()], 3)
+    """
+    return _pack(template, iter(tensors))
+
+
+def _pack(template, tensors):
+    if not isinstance(template, (tuple, list)):
+        return next(tensors)
+    parts = [_pack(part, tensors) for part in template]
+    return type(template)(*parts) if hasattr(template, "_fields") else type(template)(parts)

@@ -3,9 +3,6 @@
 import keras
 from keras import ops
 
-# Random numbers travel as digits of this base, which every float type holds exactly: a number in
-# bfloat16 could draw only some hundred different tokens.
-_BASE, _DIGITS = 256, 3
 _SCHEDULES = ("constant", "linear", "exponential", "inverse_sigmoid")
 
 
@@ -37,8 +34,9 @@ class ScheduledSampling(keras.layers.Layer):
         training: Whether the call is part of training; only then the count moves on.
 
     Returns:
-        `(B, Ty, 4)` float32 tensor: 1 where the model's token is to be read (never at the first
-        place), and the three digits to draw that token with, see `pick`.
+        `(own, numbers)`: `(B, Ty)` bool, where the model's token is to be read (never at the
+        first place), and `(B, Ty)` float32 in [0, 1), what to draw that token with, see `pick`.
+        A decoder's `feedback` takes those of its step, `ops.take(own, t, axis=1)`.
 
     Raises:
         ValueError: If `schedule` is unknown or a number is out of its range.
@@ -65,14 +63,14 @@ class ScheduledSampling(keras.layers.Layer):
             raise ValueError(
                 f"Argument `schedule` must be one of {_SCHEDULES}. Received: {schedule!r}"
             )
-        fits = {
-            "constant": 0 <= k <= 1,
-            "linear": 0 <= k <= 1,
-            "exponential": 0 < k < 1,
-            "inverse_sigmoid": k >= 1,
-        }
-        if not fits[schedule]:
-            raise ValueError(f"Argument `k` is out of the range of {schedule!r}. Received: {k!r}")
+        fits, limits = {
+            "constant": (0 <= k <= 1, "in [0, 1]"),
+            "linear": (0 <= k <= 1, "in [0, 1]"),
+            "exponential": (0 < k < 1, "between 0 and 1"),
+            "inverse_sigmoid": (k >= 1, "at least 1"),
+        }[schedule]
+        if not fits:
+            raise ValueError(f"Argument `k` must be {limits} for {schedule!r}. Received: {k!r}")
         if slope < 0:
             raise ValueError(f"Argument `slope` must be at least 0. Received: {slope!r}")
         if not 0 <= floor <= 1:
@@ -108,23 +106,22 @@ class ScheduledSampling(keras.layers.Layer):
         return ops.maximum(share, self.floor)
 
     def call(self, ids, training=None):
-        batch, steps = ops.shape(ids)[0], ops.shape(ids)[1]
+        shape = ops.shape(ids)
         if not training:
-            return ops.zeros((batch, steps, 1 + _DIGITS), dtype="float32")
-        shape = (batch, steps, 1 + _DIGITS)
-        numbers = keras.random.uniform(shape, dtype="float32", seed=self._seeds)
-        own = ops.cast(numbers[..., :1] >= self.truth(self.batches), "float32")
-        first = ops.cast(ops.reshape(ops.arange(steps) > 0, (1, steps, 1)), "float32")
+            return ops.zeros(shape, dtype="bool"), ops.zeros(shape, dtype="float32")
+        coins, numbers = (
+            keras.random.uniform(shape, dtype="float32", seed=self._seeds) for _ in range(2)
+        )
+        own = ops.logical_and(coins >= self.truth(self.batches), ops.arange(shape[1]) > 0)
         self.batches.assign_add(1.0)
-        return ops.concatenate([own * first, ops.floor(_BASE * numbers[..., 1:])], axis=-1)
+        return own, numbers
 
-    def pick(self, logits, digits):
+    def pick(self, logits, numbers):
         """The model's own tokens.
 
         Args:
             logits: `(B, V)` float tensor of the last step.
-            digits: `(B, 3)` float tensor of whole numbers in [0, 256), the digits of a number
-                in [0, 1) to the base 256, one for each draw.
+            numbers: `(B,)` float32 tensor in [0, 1), one for each draw.
 
         Returns:
             `(B,)` int32 ids; no gradient flows through them.
@@ -134,15 +131,9 @@ class ScheduledSampling(keras.layers.Layer):
             return ops.cast(ops.argmax(logits, axis=-1), "int32")
         # The id whose share of the line from 0 to 1 the number falls on; rounding may leave the
         # sum of all shares a little below 1.
-        number = sum(
-            ops.cast(digits[:, i : i + 1], "float32") / _BASE ** (i + 1) for i in range(_DIGITS)
-        )
         ends = ops.cumsum(ops.softmax(logits, axis=-1), axis=-1)
-        ids = ops.sum(ops.cast(ends <= number, "int32"), axis=-1)
+        ids = ops.sum(ops.cast(ends <= ops.expand_dims(numbers, -1), "int32"), axis=-1)
         return ops.minimum(ids, logits.shape[-1] - 1)
-
-    def compute_output_shape(self, ids_shape):
-        return (*ids_shape, 1 + _DIGITS)
 
     def get_config(self):
         return {

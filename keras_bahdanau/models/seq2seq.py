@@ -156,9 +156,7 @@ class Seq2Seq(Generator, keras.Model):
         embedded = self.dropout_layer(self.target_embedding(target), training=training)
         feedback = None
         if self.scheduled_sampling is not None and training:
-            choices = self.scheduled_sampling(target, training=True)
-            embedded = ops.concatenate([embedded, ops.cast(choices, embedded.dtype)], axis=-1)
-            feedback = self._own_token
+            feedback = self._own_token(*self.scheduled_sampling(target, training=True))
         guided = "alignment" in inputs
         outputs = self.decoder(
             embedded,
@@ -176,16 +174,15 @@ class Seq2Seq(Generator, keras.Model):
             self.add_loss(self.guided_alignment * guide)
         return self._logits(self.dropout_layer(outputs, training=training))
 
-    def _own_token(self, inputs, output):
-        """What a step reads: the true token's embedding, or that of the model's own."""
-        width = self.embedding_dim
-        embedded, own, digits = (
-            inputs[:, :width],
-            inputs[:, width : width + 1],
-            inputs[:, width + 1 :],
-        )
-        ids = self.scheduled_sampling.pick(self._logits(output), digits)
-        return ops.where(own > 0, self.target_embedding(ids), embedded)
+    def _own_token(self, own, numbers):
+        """What each step reads: the true token's embedding, or that of the model's own."""
+
+        def feedback(t, embedded, output):
+            ids = self.scheduled_sampling.pick(self._logits(output), ops.take(numbers, t, axis=1))
+            chosen = ops.expand_dims(ops.take(own, t, axis=1), -1)
+            return ops.where(chosen, self.target_embedding(ids), embedded)
+
+        return feedback
 
     def encode(self, source, training=None):
         """Annotations `(B, Tx, D)` of `source` `(B, Tx)`, their mask, the cell's first state."""

@@ -417,21 +417,22 @@ def output_weights_state(decoder, *args):
 @pytest.mark.parametrize("readout", ["state", "maxout"])
 def test_feedback_reads_the_last_output(readout, input_feeding, rng):
     decoder = made(rng, readout=readout, input_feeding=input_feeding)
-    _, annotations, states = data(rng, decoder)
-    hints = array(rng, B, TY, 2)  # of another width than what the decoder reads
+    inputs, annotations, states = data(rng, decoder)
+    hints = array(rng, B, TY, 2)  # taken by the number of the step
     width = UNITS if readout == "state" else R
     mixing = array(rng, 2 + width, M)
 
-    def feedback(hint, output):
-        return ops.matmul(ops.concatenate([hint, output], axis=-1), mixing)
+    def feedback(t, x, output):
+        hint = ops.take(hints, t, axis=1)
+        return x + ops.matmul(ops.concatenate([hint, output], axis=-1), mixing)
 
     actual = decoder(
-        hints, annotations, MASK, states, feedback=feedback, return_attention_scores=True
+        inputs, annotations, MASK, states, feedback=feedback, return_attention_scores=True
     )
     memory = decoder.memory(annotations, MASK)
     state, output = decoder.initial_state(memory, states), np.zeros((B, width), "float32")
     for i in range(TY):
-        read = feedback(ops.convert_to_tensor(hints[:, i]), ops.convert_to_tensor(output))
+        read = feedback(i, ops.convert_to_tensor(inputs[:, i]), ops.convert_to_tensor(output))
         output, state, weights = decoder.step(read, state, memory)
         assert_close((actual[0][:, i], actual[1][:, i]), (output, weights), 1e-6)
 
@@ -444,7 +445,7 @@ def test_feedback_of_the_inputs_changes_nothing(form, rng):
         annotations_mask=masks(decoder), initial_state=states, return_attention_scores=True
     )
     plain = decoder(inputs, annotations, **arguments)
-    fed = decoder(inputs, annotations, feedback=lambda x, output: x, **arguments)
+    fed = decoder(inputs, annotations, feedback=lambda t, x, output: x, **arguments)
     assert_close(fed, plain, 1e-6)
 
 
@@ -867,7 +868,7 @@ def test_attention_must_be_one(attention):
     ],
 )
 def test_context_cell_must_fit(cell, context_cell, query):
-    message = '`context_cell` needs query="current" and the state sizes of `cell`, .*. Received: '
+    message = '`context_cell` must come with query="current" .* sizes of `cell`, .*. Received: '
     with pytest.raises(ValueError, match=message + f"query='{query}' and state sizes"):
         unbuilt(cell, context_cell=context_cell, query=query)
 
@@ -918,7 +919,7 @@ def test_sequences_must_fit(wrong, ready):
         pytest.skip("Before it is built any width will do.")
     *shapes, name, expected = (WRONG_SHAPES | WRONG_WIDTHS)[wrong]
     decoder = built(unbuilt()) if ready else unbuilt()
-    message = rf"`{name}` of AttentiveDecoder is expected to .*{re.escape(expected)}.* Received: sh"
+    message = rf"`{name}` of AttentiveDecoder must .*{re.escape(expected)}.* Received: sh"
 
     arrays = [each(lambda of: np.zeros(of, "float32"), shape) for shape in shapes]
     with pytest.raises(ValueError, match=message):
@@ -937,7 +938,7 @@ def test_widths_must_be_known():
 @pytest.mark.parametrize("shape", [(B, TX, D), [(B, TX, D)], [(B, TX, D)] * 3])
 def test_every_source_must_come(shape):
     decoder = unbuilt(attention="two_sources")
-    message = "`annotations` of AttentiveDecoder is expected to be a list of 2 tensors. Received: "
+    message = "`annotations` of AttentiveDecoder must be a list of 2 tensors. Received: "
     with pytest.raises(ValueError, match=message):
         decoder.build((B, TY, M), shape)
 
@@ -947,7 +948,7 @@ def test_a_step_reads_one_row_of_the_right_width(rng):
     inputs, annotations, _ = data(rng, decoder)
     memory = decoder.memory(annotations)
     state = decoder.initial_state(memory)
-    message = r"`inputs` of AttentiveDecoder.step is expected to be \(batch, 7\). Received: shape"
+    message = r"`inputs` of AttentiveDecoder.step must be \(batch, 7\). Received: shape"
     for wrong in (inputs, inputs[:, 0, :-1]):
         with pytest.raises(ValueError, match=message):
             decoder.step(wrong, state, memory)
@@ -965,7 +966,7 @@ def test_masks_must_fit(name, rng):
     inputs, annotations, _ = data(rng, decoder)
     expected = (B, TX) if name == "annotations_mask" else (B, TY)
     for mask in WRONG_MASKS[name]:
-        message = rf"`{name}` is expected to be bool of shape {re.escape(str(expected))}, .* Rec"
+        message = rf"`{name}` must be bool of shape {re.escape(str(expected))}, .* Rec"
         with pytest.raises(ValueError, match=message):
             decoder(inputs, annotations, **{name: mask})
 
@@ -973,7 +974,7 @@ def test_masks_must_fit(name, rng):
 def test_masks_of_every_source_must_fit(rng):
     decoder = made(rng, attention="two_sources")
     inputs, annotations, _ = data(rng, decoder)
-    with pytest.raises(ValueError, match=r"`annotations_mask` is expected .* shape \(3, 3\)"):
+    with pytest.raises(ValueError, match=r"`annotations_mask` must be .* shape \(3, 3\)"):
         decoder(inputs, annotations, [None, MASK])
     with pytest.raises(ValueError, match=r"`mask` of MultiSourceAttention .* each of 2 sources"):
         decoder(inputs, annotations, [MASK])

@@ -94,7 +94,7 @@ def test_config_keeps_everything(scale):
         ({"score": "cosine"}, r"`score` must be one of \('dot', 'general', 'concat'\).*'cosine'"),
         ({"score": "concat"}, "`units` must be a positive integer. Received: None"),
         ({"score": "concat", "units": 0}, "`units` must be a positive integer. Received: 0"),
-        ({"score": "dot", "units": 4}, '`units` is only expected with score="concat". Received: 4'),
+        ({"score": "dot", "units": 4}, '`units` must be None without score="concat". Received: 4'),
         ({"scale": "big"}, "`scale` must be None, a number or \"learned\". Received: 'big'"),
         ({"scale": True}, '`scale` must be None, a number or "learned". Received: True'),
         ({"chunk_size": 0}, "`chunk_size` must be a positive integer. Received: 0"),
@@ -107,7 +107,7 @@ def test_options_are_checked(options, message):
 
 
 def test_a_dot_product_needs_equal_widths():
-    with pytest.raises(ValueError, match=r'score="dot" expects `query` as wide as the key, 6.* 4'):
+    with pytest.raises(ValueError, match=r"`query` must be as wide as the key .* 6. .* 4"):
         LuongAttention("dot")(np.ones((1, N)), np.ones((1, TX, D)))
 
 

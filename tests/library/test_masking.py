@@ -144,9 +144,7 @@ def test_sparsemax_drops_what_is_a_whole_below_the_best():
 )
 def test_masks_are_checked(mask):
     got = rf"{mask.dtype} of shape {tuple(mask.shape)}"
-    message = (
-        f"Argument `kept` is expected to be bool of shape (4, 4), True = keep. Received: {got}"
-    )
+    message = f"Argument `kept` must be bool of shape (4, 4), True = keep. Received: {got}"
     with pytest.raises(ValueError, match=re.escape(message)):
         checked_mask("kept", mask, np.ones((4, 4, 2)))
 

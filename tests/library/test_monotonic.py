@@ -7,7 +7,7 @@ import reference
 from gradients import differentiate
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from keras import ops, tree
+from keras import ops
 from layer_checks import array, assert_close, assert_config_round_trip, numpy, randomize
 from mechanisms import MASK, TX, B, D, N, U, asked
 
@@ -18,6 +18,7 @@ from keras_bahdanau import (
     LocationSensitiveAttention,
     LuongAttention,
     MonotonicAttention,
+    MultiSourceAttention,
 )
 from keras_bahdanau.layers.attention.monotonic import _expected_choice, _first_choice
 
@@ -177,7 +178,7 @@ def test_each_step_has_its_own_row_of_the_noise(rng):
     noise, named = numpy(memory.noise).astype("float64"), reference.named(attention)
     state, alignment = attention.initial_state(memory), np.eye(1, TX).repeat(B, 0)
     for i in range(3):
-        _, weights, state = attention.step(query[:, i], memory, state, training=True)
+        _, weights, state = attention.step(query[:, i], memory, state, training=True, t=i)
         for b in range(B):
             scores = reference.head_scores(query[b, i], values[b], MASK[b], named)[0]
             choose = reference.sigmoid(scores + named["score_bias"] + noise[b, i]) * MASK[b]
@@ -189,12 +190,50 @@ def test_grouped_queries_share_the_noise_of_their_row(rng):
     attention = built(rng, sigmoid_noise=2.0, seed=1)
     query, values = asked(rng)
     memory = attention.memory(values, training=True, steps=2)
-    _, once, _ = attention.step(query[:, 0], memory, attention.initial_state(memory), training=True)
-    state = tree.map_structure(
-        lambda part: ops.repeat(part, 2, axis=0), attention.initial_state(memory)
-    )
-    _, twice, _ = attention.step(np.repeat(query[:, 0], 2, 0), memory, state, training=True)
+    state = attention.initial_state(memory)
+    _, once, _ = attention.step(query[:, 0], memory, state, training=True, t=1)
+    query, state = np.repeat(query[:, 0], 2, 0), ops.repeat(state, 2, axis=0)
+    _, twice, _ = attention.step(query, memory, state, training=True, t=1)
     assert_close(twice, np.repeat(numpy(once), 2, 0), 1e-6)
+
+
+class Drawn(MonotonicAttention):
+    """A mechanism whose noise is given."""
+
+    def memory(self, values, key=None, mask=None, training=None, steps=1):
+        memory = super().memory(values, key, mask, training, steps)
+        return memory._replace(noise=ops.convert_to_tensor(self.noise)) if training else memory
+
+
+@pytest.mark.parametrize("inside", ["alone", "decoder", "second_source"])
+def test_a_loop_gives_each_step_its_row(inside, rng):
+    attention = Drawn(LuongAttention(), sigmoid_noise=1.0)
+    attention.noise = 2.0 * array(rng, B, 4, TX)
+    query, values = asked(rng, queries=4)
+    arguments = dict(return_attention_scores=True, training=True)
+    layer = attention
+    if inside != "alone":
+        if inside == "second_source":
+            attention = MultiSourceAttention([FixedContext(), attention])
+            values = [array(rng, B, 2, 1), values]
+        layer = AttentiveDecoder(keras.layers.GRUCell(3), attention)
+    _, weights = layer(query, values, **arguments)
+    memory = layer.memory(values, training=True, steps=4)
+    state = layer.initial_state(memory)
+    for i in range(4):
+        if inside == "alone":
+            _, actual, state = layer.step(query[:, i], memory, state, training=True, t=i)
+        else:
+            _, state, actual = layer.step(query[:, i], state, memory, training=True, t=i)
+        assert_close(actual, weights[:, i], 1e-6)
+
+
+def test_noise_needs_the_number_of_the_step(rng):
+    attention = built(rng, sigmoid_noise=2.0)
+    query, values = asked(rng)
+    memory = attention.memory(values, training=True, steps=2)
+    with pytest.raises(ValueError, match=r"`t` of MonotonicAttention.step must be .* Received: No"):
+        attention.step(query[:, 0], memory, attention.initial_state(memory), training=True)
 
 
 def test_a_call_and_a_decoder_draw_noise_for_all_their_steps(rng):
@@ -207,7 +246,8 @@ def test_a_call_and_a_decoder_draw_noise_for_all_their_steps(rng):
     )
     model_in = keras.Input((None, N)), keras.Input((None, D))
     model = keras.Model(model_in, decoder(*model_in))
-    model.compile("sgd", "mse", jit_compile=False)
+    xla = keras.config.backend() != "torch"
+    model.compile("sgd", "mse", jit_compile=xla)
     before = decoder.get_weights()
     model.train_on_batch([query, values], np.ones((B, 3, 5)))
     assert any(

@@ -163,13 +163,15 @@ def test_there_is_an_entry_for_each_source(rng):
         attention.memory(sources, mask=[MASK])
     with pytest.raises(ValueError, match=r"`value` of .* an entry for each of 2 sources"):
         MultiSourceAttention(parts())(query, sources[:1])
-    with pytest.raises(ValueError, match=r"`mask` is expected .* \(3, 5\)"):
+    with pytest.raises(ValueError, match=r"`mask` must be bool .* \(3, 5\)"):
         attention(query, sources, value_mask=[MASK2, MASK])
-    with pytest.raises(ValueError, match=r"`values` of [\w.]+ is expected .*6\)"):
+    with pytest.raises(ValueError, match=r"`values` of [\w.]+ must be .*6\)"):
         attention(query, sources[::-1])
-    with pytest.raises(ValueError, match=r"`query` of .* is expected to be 4 wide"):
+    with pytest.raises(ValueError, match=r"`query` of .* must be 4 wide"):
         attention(query[..., 1:], sources)
-    with pytest.raises(ValueError, match="`use_causal_mask` is not expected"):
+    with pytest.raises(
+        ValueError, match="`use_causal_mask` must be False for MultiSourceAttention"
+    ):
         attention(query, sources, use_causal_mask=True)
 
 

@@ -8,7 +8,7 @@ from layer_checks import POLICIES, array, assert_close, numpy
 from keras_bahdanau.layers.recurrence import flatten, pack, run_over_time
 
 
-def decay(x, state):
+def decay(t, x, state):
     """h_i = h_{i-1} / 2 + x_i, and the sum of all h; a nest as state, outputs of two widths."""
     (h,), (total, ()) = state
     h = 0.5 * h + x
@@ -78,7 +78,7 @@ def test_a_state_keeps_its_dtype_and_is_not_rounded(dtype):
     # 1 + 2^-12 is no number of either half precision.
     seen = []
 
-    def step(x, state):
+    def step(t, x, state):
         seen.append([keras.backend.standardize_dtype(part.dtype) for part in state])
         return [state[0]], (state[0] + 2.0**-12, state[1])
 
@@ -95,9 +95,23 @@ def test_a_state_keeps_its_dtype_and_is_not_rounded(dtype):
 def test_a_step_may_close_over_tensors(rng):
     inputs, memory = array(rng, 2, 3, 1), ops.convert_to_tensor(array(rng, 2, 1))
     (outputs,) = run_over_time(
-        lambda x, state: ([x * memory], state), inputs, ops.zeros((2, 1)), "float32"
+        lambda t, x, state: ([x * memory], state), inputs, ops.zeros((2, 1)), "float32"
     )
     assert_close(outputs, inputs * numpy(memory)[:, None], 1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_step_knows_its_number(dtype):
+    # bfloat16 counts to 256: a number carried in it would come to a stop there.
+    drawn = (37 * np.arange(300) % 101).astype("float32")[None, :, None]
+
+    def step(t, x, state):
+        assert keras.backend.standardize_dtype(t.dtype) == "int32" and tuple(t.shape) == ()
+        return [ops.take(drawn, t, axis=1)], state
+
+    inputs, state = ops.ones((1, 300, 1), dtype=dtype), ops.zeros((1, 1), dtype=dtype)
+    (taken,) = run_over_time(step, inputs, state, dtype)
+    assert_close(ops.cast(taken, "float32"), drawn, 0)
 
 
 def test_a_nest_is_taken_apart_and_put_together():

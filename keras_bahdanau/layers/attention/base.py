@@ -12,6 +12,8 @@ from keras_bahdanau.layers.recurrence import run_over_time
 class Memory(NamedTuple):
     """What a decoder attends to, computed once for a source and passed on as a value.
 
+    A mechanism that needs more has a named tuple of its own, with these fields first.
+
     Attributes:
         keys: What queries are scored against, in the mechanism's own form; for
             `BahdanauAttention` the projected annotations `U_a h`, `(B, Tx, U)`.
@@ -20,16 +22,12 @@ class Memory(NamedTuple):
         mask: `(B, Tx)` bool, True = keep, or `None`.
         dropout: `(B, Tx)` float32 factors on the weights, drawn once for a source in training,
             or `None`.
-        noise: `(B, steps, Tx)` float32 noise on the scores, one row for each step, or `None`.
-        fertility: `(B, Tx)` float32, how much attention a place is to get in all, or `None`.
     """
 
     keys: Any
     values: Any
     mask: Any = None
     dropout: Any = None
-    noise: Any = None
-    fertility: Any = None
 
 
 class Attention(keras.layers.Layer):
@@ -62,7 +60,8 @@ class Attention(keras.layers.Layer):
             steps: How many steps will be taken, for mechanisms that draw noise for each.
 
         Returns:
-            A `Memory`. Nothing that stood at a masked place is left in it.
+            A `Memory`, or the mechanism's own kind of it. Nothing that stood at a masked place is
+            left in it.
 
         Raises:
             ValueError: If the layer is not built, or a rank, a width, or the shape or dtype of
@@ -78,7 +77,7 @@ class Attention(keras.layers.Layer):
         """The state before the first step; `()` for a mechanism that keeps none."""
         return ()
 
-    def step(self, query, memory, state=(), training=None):
+    def step(self, query, memory, state=(), training=None, t=None):
         """Attends once: one row of weights and one context for each query.
 
         Args:
@@ -86,6 +85,8 @@ class Attention(keras.layers.Layer):
             memory: The `Memory` of `B` rows.
             state: What `initial_state` or the last step returned.
             training: Whether the call is part of training.
+            t: Number of the step, an int32 scalar or an int, 0 at first. A mechanism with noise
+                needs it in training; the others, and all outside of training, do without.
 
         Returns:
             `(context, weights, state)`: `(B * G, D)` in the compute dtype, `(B * G, Tx)`
@@ -135,7 +136,7 @@ class Attention(keras.layers.Layer):
         """
         if len(query.shape) not in (2, 3):
             raise ValueError(
-                f"Argument `query` of {type(self).__name__} is expected to be (batch, width) or "
+                f"Argument `query` of {type(self).__name__} must be (batch, width) or "
                 f"(batch, queries, width). Received: shape {tuple(query.shape)}"
             )
         single = len(query.shape) == 2
@@ -161,14 +162,13 @@ class Attention(keras.layers.Layer):
         """Contexts `(B, G, D)` and weights `(B, G, Tx)` of queries `(B, G, N)`, one by one."""
         if use_causal_mask:
             raise ValueError(
-                f"Argument `use_causal_mask` is not expected by {type(self).__name__}, which takes "
+                f"Argument `use_causal_mask` must be False for {type(self).__name__}, which takes "
                 "queries in order. Received: True"
             )
-
         self._check_width(queries)
 
-        def step(query, state):
-            context, weights, state = self.step(query, memory, state, training)
+        def step(t, query, state):
+            context, weights, state = self.step(query, memory, state, training, t)
             return [context, weights], state
 
         context, weights = run_over_time(step, queries, self.initial_state(memory), "float32")
@@ -189,7 +189,7 @@ class Attention(keras.layers.Layer):
         key = self._checked_values("key", key, self._key_width)
         if None not in (key.shape[1], values.shape[1]) and key.shape[1] != values.shape[1]:
             raise ValueError(
-                f"Argument `key` is expected to have as many steps as `values`, {values.shape[1]}. "
+                f"Argument `key` must have as many steps as `values`, {values.shape[1]}. "
                 f"Received: shape {tuple(key.shape)}"
             )
         return values, zero_masked(key, mask), mask
@@ -199,7 +199,7 @@ class Attention(keras.layers.Layer):
         values = ops.convert_to_tensor(values)
         if len(values.shape) != 3 or width not in (None, values.shape[-1]):
             raise ValueError(
-                f"Argument `{name}` of {type(self).__name__}.memory is expected to be "
+                f"Argument `{name}` of {type(self).__name__}.memory must be "
                 f"(batch, time, {'width' if width is None else width}). "
                 f"Received: shape {tuple(values.shape)}"
             )
@@ -208,8 +208,8 @@ class Attention(keras.layers.Layer):
     def _check_width(self, query):
         if query.shape[-1] != self._query_width:
             raise ValueError(
-                f"Argument `query` of {type(self).__name__} is expected to be "
-                f"{self._query_width} wide. Received: shape {tuple(query.shape)}"
+                f"Argument `query` of {type(self).__name__} must be {self._query_width} wide. "
+                f"Received: shape {tuple(query.shape)}"
             )
 
     def _grouped(self, query, memory):
@@ -217,8 +217,8 @@ class Attention(keras.layers.Layer):
         query = ops.cast(query, self.compute_dtype)
         if len(query.shape) != 2:
             raise ValueError(
-                f"Argument `query` of {type(self).__name__}.step is expected to be "
-                f"(batch, width). Received: shape {tuple(query.shape)}"
+                f"Argument `query` of {type(self).__name__}.step must be (batch, width). "
+                f"Received: shape {tuple(query.shape)}"
             )
         self._check_width(query)
         return ops.reshape(query, (ops.shape(memory.values)[0], -1, query.shape[-1]))

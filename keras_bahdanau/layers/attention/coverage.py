@@ -1,5 +1,7 @@
 """Coverage attention of Tu et al. (2016) and See, Liu and Manning (2017)."""
 
+from typing import Any, NamedTuple
+
 import keras
 from keras import ops
 
@@ -7,6 +9,24 @@ from keras_bahdanau.layers.attention.history import HistoryAttention
 
 # A place that wants no attention at all would divide by zero.
 _LEAST_FERTILITY = 1e-6
+
+
+class CoverageMemory(NamedTuple):
+    """A `Memory`, and how much attention each place is to get.
+
+    Attributes:
+        keys: As in `Memory`, and so the next three.
+        values: `(B, Tx, D)`.
+        mask: `(B, Tx)` or `None`.
+        dropout: `(B, Tx)` or `None`.
+        fertility: `(B, Tx)` float32 `Phi_j`, or `None` where it is 1.
+    """
+
+    keys: Any
+    values: Any
+    mask: Any = None
+    dropout: Any = None
+    fertility: Any = None
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -78,11 +98,11 @@ class CoverageAttention(HistoryAttention):
         """The projected keys, the annotations and their fertility; see `Attention.memory`."""
         memory = super().memory(values, key, mask, training, steps)
         if self.fertility is None:
-            return memory
+            return CoverageMemory(*memory)
         values, _, _ = self._checked_memory(values, None, mask)
         wish = ops.cast(ops.matmul(values, self.fertility_kernel), "float32")
         fertility = self.fertility * ops.sigmoid(ops.squeeze(wish, -1))
-        return memory._replace(fertility=ops.maximum(fertility, _LEAST_FERTILITY))
+        return CoverageMemory(*memory, ops.maximum(fertility, _LEAST_FERTILITY))
 
     def initial_state(self, memory):
         """Nothing is covered yet: `(B, Tx)` zeros."""

@@ -74,7 +74,7 @@ class FixedContext(Attention):
         weights = ops.cast(ops.equal(places, ops.expand_dims(last, -1)), "float32")
         return Memory(keys=weights, values=ops.expand_dims(context, 1), mask=mask)
 
-    def step(self, query, memory, state=(), training=None):
+    def step(self, query, memory, state=(), training=None, t=None):
         """The context and the one-hot weights again; see `Attention.step`."""
         groups = ops.shape(query)[0] // ops.shape(memory.keys)[0]
         context = ops.repeat(ops.squeeze(memory.values, 1), groups, axis=0)
@@ -83,7 +83,7 @@ class FixedContext(Attention):
     def _attend(self, queries, memory, use_causal_mask, training):
         if use_causal_mask:
             raise ValueError(
-                "Argument `use_causal_mask` is not expected by FixedContext, whose context is the "
+                "Argument `use_causal_mask` must be False for FixedContext, whose context is the "
                 "last annotation. Received: True"
             )
         count = ops.shape(queries)[1]

@@ -30,7 +30,7 @@ class HistoryAttention(BahdanauAttention):
         """The state after a step with `weights` `(B * G, Tx)`."""
         raise NotImplementedError
 
-    def step(self, query, memory, state=(), training=None):
+    def step(self, query, memory, state=(), training=None, t=None):
         """Attends once and remembers where; see `Attention.step`."""
         queries = self._grouped(query, memory)  # (B, G, N)
         features = ops.cast(self.features(state), self.compute_dtype)

@@ -69,8 +69,8 @@ class LuongAttention(ScoredAttention):
             check_positive(units=units)
         elif units is not None:
             raise ValueError(
-                f'Argument `units` is only expected with score="concat". Received: {units!r} '
-                f"with score={score!r}"
+                f'Argument `units` must be None without score="concat". Received: {units!r} with '
+                f"score={score!r}"
             )
         if chunk_size is not None:
             check_positive(chunk_size=chunk_size)
@@ -92,7 +92,7 @@ class LuongAttention(ScoredAttention):
         super().build(query_shape, value_shape, key_shape)
         if self.score == "dot" and self._query_width != self._key_width:
             raise ValueError(
-                'score="dot" expects `query` as wide as the key, '
+                'Argument `query` must be as wide as the key with score="dot", '
                 f"{self._key_width}. Received: a query of width {self._query_width}"
             )
         if self.score == "general":

@@ -13,16 +13,22 @@ from keras_bahdanau.layers.attention.scored import ScoredAttention
 _DOUBLINGS = 20
 
 
-class MonotonicState(NamedTuple):
-    """Where monotonic attention stands.
+class MonotonicMemory(NamedTuple):
+    """The `Memory` of the inner mechanism, and the noise on its scores.
 
     Attributes:
-        alignment: `(B * G, Tx)` float32 weights of the last step.
-        count: `(B * G, 1)` float32 number of steps taken.
+        keys: As in `Memory`, and so the next three.
+        values: `(B, Tx, D)`.
+        mask: `(B, Tx)` or `None`.
+        dropout: `(B, Tx)` or `None`.
+        noise: `(B, steps, Tx)` float32, a row for each step, or `None` where none is drawn.
     """
 
-    alignment: Any
-    count: Any
+    keys: Any
+    values: Any
+    mask: Any = None
+    dropout: Any = None
+    noise: Any = None
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -111,36 +117,33 @@ class MonotonicAttention(Attention):
         """The memory of the inner mechanism, with noise for `steps` steps in training."""
         memory = self.attention.memory(values, key, mask, training, steps)
         if not (training and self.sigmoid_noise):
-            return memory
+            return MonotonicMemory(*memory)
         batch, places = ops.shape(memory.values)[:2]
         noise = keras.random.normal(
             (batch, steps, places), stddev=self.sigmoid_noise, dtype="float32", seed=self._seeds
         )
-        return memory._replace(noise=noise)
+        return MonotonicMemory(*memory, noise)
 
     def initial_state(self, memory):
-        """All weight on the first place, and no step taken."""
+        """All weight on the first place: `(B, Tx)` float32."""
         batch, places = ops.shape(memory.values)[:2]
         first = ops.cast(ops.equal(ops.arange(places, dtype="int32"), 0), "float32")
-        alignment = ops.broadcast_to(ops.expand_dims(first, 0), (batch, places))
-        return MonotonicState(alignment, ops.zeros((batch, 1), dtype="float32"))
+        return ops.broadcast_to(ops.expand_dims(first, 0), (batch, places))
 
-    def step(self, query, memory, state=(), training=None):
-        """Moves on and attends; see `Attention.step`."""
+    def step(self, query, memory, state=(), training=None, t=None):
+        """Moves on and attends; the state is the weights of the last step; see `Attention.step`."""
         queries = self._grouped(query, memory)
-        batch, groups = ops.shape(queries)[:2]
         scores = self.attention.scores(queries, memory.keys) + ops.cast(self.bias, "float32")
         if memory.noise is not None:
-            row = ops.reshape(ops.cast(state.count, "int32"), (batch, groups, 1))
-            scores = scores + ops.take_along_axis(memory.noise, row, axis=1)
+            scores = scores + ops.expand_dims(_row(memory.noise, t), 1)
         mask = None if memory.mask is None else ops.expand_dims(memory.mask, 1)
-        before = ops.reshape(state.alignment, ops.shape(scores))
+        before = ops.reshape(state, ops.shape(scores))
         choose = _first_choice if self.mode == "hard" and not training else _expected_choice
         weights = choose(scores, mask, before)  # (B, G, Tx)
         context = self.attention.average(weights, memory)
         context = ops.reshape(context, (-1, context.shape[-1]))
-        weights = ops.reshape(weights, ops.shape(state.alignment))
-        return context, weights, MonotonicState(weights, state.count + 1.0)
+        weights = ops.reshape(weights, ops.shape(state))
+        return context, weights, weights
 
     def get_config(self):
         return {
@@ -156,6 +159,16 @@ class MonotonicAttention(Attention):
     def from_config(cls, config):
         attention = keras.saving.deserialize_keras_object(config["attention"])
         return cls(**{**config, "attention": attention})
+
+
+def _row(noise, t):
+    """The noise `(B, Tx)` of step `t`."""
+    if t is None:
+        raise ValueError(
+            "Argument `t` of MonotonicAttention.step must be the number of the step where the "
+            "memory holds noise. Received: None"
+        )
+    return ops.take(noise, t, axis=1)
 
 
 def _first_choice(scores, mask, before):

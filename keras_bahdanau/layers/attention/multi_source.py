@@ -91,11 +91,11 @@ class MultiSourceAttention(Attention):
         parts = zip(self.attentions, memory, strict=True)
         return tuple(part.initial_state(of) for part, of in parts)
 
-    def step(self, query, memory, state=(), training=None):
+    def step(self, query, memory, state=(), training=None, t=None):
         """Attends to every source; see `Attention.step`."""
         contexts, weights, states = zip(
             *[
-                part.step(query, of, before, training)
+                part.step(query, of, before, training, t)
                 for part, of, before in zip(self.attentions, memory, state, strict=True)
             ],
             strict=True,
@@ -105,7 +105,7 @@ class MultiSourceAttention(Attention):
     def _attend(self, queries, memory, use_causal_mask, training):
         if use_causal_mask:
             raise ValueError(
-                "Argument `use_causal_mask` is not expected by MultiSourceAttention, whose queries "
+                "Argument `use_causal_mask` must be False for MultiSourceAttention, whose queries "
                 "are not among the values. Received: True"
             )
         contexts, weights = zip(
@@ -125,8 +125,8 @@ class MultiSourceAttention(Attention):
             return [None] * count
         if not isinstance(given, (list, tuple)) or len(given) != count:
             raise ValueError(
-                f"Argument `{name}` of MultiSourceAttention is expected to be a list with an entry "
-                f"for each of {count} sources. Received: {type(given).__name__}"
+                f"Argument `{name}` of MultiSourceAttention must be a list with an entry for each "
+                f"of {count} sources. Received: {type(given).__name__}"
                 + (f" of {len(given)}" if isinstance(given, (list, tuple)) else "")
             )
         return given

@@ -66,7 +66,7 @@ class ScoredAttention(Attention):
             dropout = keras.random.dropout(places, self.dropout, seed=self._seeds)
         return Memory(self.make_keys(key), self.make_values(values), mask, dropout)
 
-    def step(self, query, memory, state=(), training=None):
+    def step(self, query, memory, state=(), training=None, t=None):
         """Attends with one query for each row, or with a group; see `Attention.step`."""
         scores = self.scores(self._grouped(query, memory), memory.keys)
         context, weights = self._weigh(scores, memory)

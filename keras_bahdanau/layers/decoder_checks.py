@@ -1,0 +1,122 @@
+"""What `AttentiveDecoder` asks of its arguments: parts, shapes, states and masks."""
+
+import keras
+
+from keras_bahdanau.layers.attention import Attention, MultiSourceAttention
+from keras_bahdanau.layers.masking import checked_mask
+from keras_bahdanau.layers.recurrence import flatten, parts_of
+
+
+def check_orders(**orders):
+    """Raises a `ValueError` unless each is "previous" or "current"."""
+    for name, value in orders.items():
+        if value not in ("previous", "current"):
+            raise ValueError(
+                f'Argument `{name}` must be "previous" or "current". Received: {value!r}'
+            )
+
+
+def check_attention(attention):
+    """Raises a `ValueError` unless this is an `Attention`."""
+    if not isinstance(attention, Attention):
+        raise ValueError(f"Argument `attention` must be an Attention. Received: {attention!r}")
+
+
+def checked_cell(name, cell):
+    """One cell out of a cell or a list of them.
+
+    Raises:
+        ValueError: If this is none, or its output is not as wide as its first state.
+    """
+    listed = isinstance(cell, (list, tuple))
+    cells = list(cell) if listed else [cell]
+    if not cells or not all(hasattr(part, "state_size") for part in cells):
+        raise ValueError(
+            f"Argument `{name}` must be a Keras RNN cell (with `state_size`) or a list of them. "
+            f"Received: {cell!r}"
+        )
+    cell = keras.layers.StackedRNNCells(cells) if listed else cell
+    state = flatten(parts_of(cell)[-1].state_size)[0]
+    if getattr(cell, "output_size", state) != state:
+        raise ValueError(
+            f"Argument `{name}` must have an output as wide as its first state, {state}. "
+            f"Received: an output of width {cell.output_size}"
+        )
+    return cell
+
+
+def check_context_cell(cell, query, sizes):
+    """Raises a `ValueError` unless this cell can move the states of `sizes` once more."""
+    own = flatten(cell.state_size)
+    if query != "current" or own != sizes:
+        raise ValueError(
+            'Argument `context_cell` must come with query="current" and have the state sizes of '
+            f"`cell`, {sizes}. Received: query={query!r} and state sizes {own}"
+        )
+
+
+def check_row(shape, width):
+    """Raises a `ValueError` unless this is the shape of one step's inputs."""
+    if shape[1:] != (width,):
+        raise ValueError(
+            f"Argument `inputs` of AttentiveDecoder.step must be (batch, {width}). "
+            f"Received: shape {tuple(shape)}"
+        )
+
+
+def check_sequences(inputs, annotations, attention, widths=None):
+    """Raises a `ValueError` unless these are shapes of sequences that a decoder can read.
+
+    Args:
+        inputs: Shape of the inputs.
+        annotations: Shape of the annotations, or a list of shapes.
+        attention: The decoder's `Attention`, which says whether and how many there are in a list.
+        widths: Widths of the inputs and of all annotations that the decoder was built for; `None`
+            before it is.
+    """
+    several = isinstance(attention, MultiSourceAttention)
+    count = len(attention.attentions) if several else None
+    if (len(annotations) if isinstance(annotations[0], (list, tuple)) else None) != count:
+        expected = f"a list of {count} tensors" if several else "one tensor"
+        raise ValueError(
+            f"Argument `annotations` of AttentiveDecoder must be {expected}. "
+            f"Received: shape {annotations}"
+        )
+    sources = annotations if several else [annotations]
+    sequences = [("inputs", inputs), *[("annotations", of) for of in sources]]
+    for (name, shape), width in zip(sequences, widths or [None] * len(sequences), strict=True):
+        if len(shape) != 3 or shape[-1] is None or width not in (None, shape[-1]):
+            raise ValueError(
+                f"Argument `{name}` of AttentiveDecoder must be (batch, time, {width or 'width'}). "
+                f"Received: shape {tuple(shape)}"
+            )
+        if None not in (shape[0], inputs[0]) and shape[0] != inputs[0]:
+            raise ValueError(
+                f"Argument `{name}` of AttentiveDecoder must have as many rows as `inputs`, "
+                f"{inputs[0]}. Received: shape {tuple(shape)}"
+            )
+
+
+def check_states(states, sizes):
+    """Raises a `ValueError` unless `states` lists a `(B, size)` tensor for each of `sizes`."""
+    shapes = shapes_of(states)
+    listed = isinstance(shapes, list) and all(len(shape) == 2 for shape in shapes)
+    if not listed or [shape[-1] for shape in shapes] != sizes:
+        raise ValueError(
+            "Argument `initial_state` must hold a tensor for each state of the cell, "
+            f"(batch, size) of sizes {sizes}. Received: shapes {shapes}"
+        )
+
+
+def check_masks(inputs_mask, inputs, annotations_masks, annotations):
+    """Raises a `ValueError` unless each mask, or `None`, fits; those of annotations are listed."""
+    checked_mask("inputs_mask", inputs_mask, inputs)
+    for mask, of in zip(annotations_masks, annotations, strict=False):
+        checked_mask("annotations_mask", mask, of)  # their number is the attention's matter
+
+
+def shapes_of(tensors):
+    """The shape of a tensor, or a list of the shapes of several."""
+    if isinstance(tensors, (list, tuple)):
+        return [tuple(part.shape) for part in tensors]
+    return tuple(tensors.shape)
