@@ -15,7 +15,7 @@ def check_positive(**numbers):
             raise ValueError(f"Argument `{name}` must be a positive integer. Received: {value!r}")
 
 
-def check_range(name, value, kind, low, high=None, open_low=False):
+def check_range(name, value, kind, low, high=None, open_low=False, open_high=False):
     """Raises a `ValueError` unless `value` is of `kind` and between `low` and `high`.
 
     Args:
@@ -25,6 +25,7 @@ def check_range(name, value, kind, low, high=None, open_low=False):
         low: The least value.
         high: The greatest value; no limit if `None`.
         open_low: Whether `low` itself is too low.
+        open_high: Whether `high` itself is too high.
 
     Example:
 
@@ -35,9 +36,10 @@ def check_range(name, value, kind, low, high=None, open_low=False):
     kinds = (int, float) if kind is float else int
     if isinstance(value, kinds) and not isinstance(value, bool):
         enough = value > low if open_low else value >= low
-        if enough and (high is None or value <= high):
+        if enough and (high is None or value < high or (value == high and not open_high)):
             return
     noun = "an int" if kind is int else "a number"
     limits = f"{'above' if open_low else 'of at least'} {low}"
-    limits += "" if high is None else f" and at most {high}"
+    if high is not None:
+        limits += f" and {'below' if open_high else 'at most'} {high}"
     raise ValueError(f"Argument `{name}` must be {noun} {limits}. Received: {value!r}")
