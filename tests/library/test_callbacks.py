@@ -149,6 +149,48 @@ def test_the_monitored_value_must_be_in_the_logs(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("monitor", "mode", "best"),
+    [
+        ("loss", "auto", 2),
+        ("val_loss", "auto", 2),
+        ("val_perplexity", "auto", 2),
+        ("mean_absolute_error", "auto", 2),
+        ("val_bleu", "auto", 4),
+        ("val_token_accuracy", "auto", 4),
+        ("accuracy_loss", "auto", 2),
+        ("wer", "min", 2),
+        ("wer", "max", 4),
+        ("loss", "max", 4),
+    ],
+)
+def test_the_best_of_a_loss_is_its_least(tmp_path, monitor, mode, best):
+    callback = checkpoint(tmp_path, monitor=monitor, mode=mode)
+    for epoch, value in enumerate([3.0, 1.0, 2.0, 4.0, 3.5]):
+        callback.model.layers[0].bias.assign([float(epoch + 1)])
+        callback.on_epoch_end(epoch, {monitor: value})
+    assert bias(tmp_path / "best.keras") == best
+    assert int(callback.best["epoch"]) == best
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("monitor", "mode", "message"),
+    [
+        ("wer", "auto", r"`mode` must be \"max\" or \"min\" where .* Received: monitor='wer'"),
+        (
+            "val_bleu",
+            "maximum",
+            r"`mode` must be \"auto\", \"max\" or \"min\"\. Received: 'maximum'",
+        ),
+    ],
+)
+def test_a_direction_that_nobody_knows_is_refused(tmp_path, monitor, mode, message):
+    with pytest.raises(ValueError, match=message):
+        RunCheckpoint(tmp_path, monitor=monitor, mode=mode)
+
+
 def epochs_kept(folder):
     """Number in the name and number in the file of each checkpoint of an epoch."""
     return {path.name: bias(path) for path in folder.glob("epoch-*.keras")}
