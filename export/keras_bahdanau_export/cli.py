@@ -142,20 +142,18 @@ def evaluate(
         if beam is not None:
             raise ValueError("beam: an artifact holds its search; export it again to change it.")
         found = _translate_with_bar(Translator(path), sources, batch_size, truncate=False)
-        translations = [translation.text for translation in found]
     else:
         from keras_bahdanau import BeamSearch
-        from keras_bahdanau.models.translation import translate as translate_with_keras
 
-        model, tokenizer = _load_run(path)
-        translations = translate_with_keras(
-            model,
-            tokenizer,
+        model, model.tokenizer = _load_run(path)
+        found = model.translate(
             sources,
             search=BeamSearch(5 if beam is None else beam, length_penalty),
             max_length=max_length,
             batch_size=batch_size,
+            alignments=False,
         )
+    translations = [translation.text for translation in found]
     scores = corpus_scores(translations, references)
     exact = sum(a == b for a, b in zip(translations, references, strict=True)) / len(references)
     print(f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}  exact {exact:.1%}")

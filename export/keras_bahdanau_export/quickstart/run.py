@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.table import Table
 
 from keras_bahdanau import BeamSearch, Tokenizer, plot_alignment
-from keras_bahdanau.models.translation import translate
 from keras_bahdanau.training.run import TOKENIZER_FILE, TrainingOptions, train
 from keras_bahdanau_export.quickstart.dates import split_dates
 from keras_bahdanau_runtime.errors import ParityError
@@ -70,8 +69,9 @@ def quickstart(output, pairs=20000, epochs=6, console=None):
     )
     translator = Translator(output / "artifact")
     found = translator.translate(unseen)
-    by_keras = translate(model, tokenizer, unseen, search=SEARCH, max_length=MAX_LENGTH)
-    differing = sum(a.text != b for a, b in zip(found, by_keras, strict=True))
+    model.tokenizer = tokenizer
+    by_keras = model.translate(unseen, search=SEARCH, max_length=MAX_LENGTH)
+    differing = sum(a.text != b.text for a, b in zip(found, by_keras, strict=True))
     if differing:
         raise ParityError(f"{differing} of {len(unseen)} unseen dates differ between the two.")
 
