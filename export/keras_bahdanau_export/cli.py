@@ -95,11 +95,18 @@ def evaluate(
                 f"Received: beam={beam} for the artifact {path}"
             )
         found = _translate_with_bar(Translator(path), sources, batch_size, truncate=False)
-        translations = [translation.text for translation in found]
     else:
-        translations = _translate_by_run(
-            path, sources, beam, length_penalty, max_length, batch_size
+        _import_keras(tensorflow=False)
+        from keras_bahdanau import BeamSearch
+
+        found = _load_run(path).translate(
+            sources,
+            search=BeamSearch(5 if beam is None else beam, length_penalty),
+            max_length=max_length,
+            batch_size=batch_size,
+            alignments=False,
         )
+    translations = [translation.text for translation in found]
     scores = corpus_scores(translations, references)
     exact = sum(a == b for a, b in zip(translations, references, strict=True)) / len(references)
     print(f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}  exact {exact:.1%}")
@@ -149,14 +156,14 @@ def export(
 
     for module in imports or ():
         importlib.import_module(module)
-    model, tokenizer = _load_run(run)
+    model = _load_run(run)
     model.export(
         artifact,
         format=format or "onnx",
         search=BeamSearch(beam, length_penalty),
         max_length=max_length,
         max_source_length=max_source_length,
-        tokenizer=tokenizer,
+        tokenizer=model.tokenizer,
         texts=texts,
         references=references,
         stepwise=stepwise,
@@ -296,40 +303,11 @@ def _import_keras(tensorflow: bool = True) -> None:
             importlib.import_module("tensorflow")
 
 
-def _load_run(run: Path) -> tuple[Any, Any]:
-    import keras
+def _load_run(run: Path) -> Any:
+    """The best model of a run, with its tokenizer."""
+    from keras_bahdanau.training.run import load_best
 
-    from keras_bahdanau import Tokenizer
-
-    for name in ("best.keras", "tokenizer.json"):
-        if not (run / name).exists():
-            raise ValueError(f"{run}: expected the folder of a training run, with {name} in it.")
-    # The optimiser is of no use here.
-    model = keras.saving.load_model(run / "best.keras", compile=False)
-    return model, Tokenizer.load(run / "tokenizer.json")
-
-
-def _translate_by_run(
-    run: Path,
-    texts: list[str],
-    beam: int | None,
-    length_penalty: float,
-    max_length: int,
-    batch_size: int,
-) -> list[str]:
-    _import_keras(tensorflow=False)
-    from keras_bahdanau import BeamSearch
-    from keras_bahdanau.models.translation import translate as translate_with_keras
-
-    model, tokenizer = _load_run(run)
-    return translate_with_keras(
-        model,
-        tokenizer,
-        texts,
-        search=BeamSearch(5 if beam is None else beam, length_penalty),
-        max_length=max_length,
-        batch_size=batch_size,
-    )
+    return load_best(run)
 
 
 def _translate_with_bar(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import keras
 
-from keras_bahdanau.models.translation import translate
+from keras_bahdanau.search import GreedySearch
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.text.scores import corpus_scores
 
@@ -22,13 +22,15 @@ class TranslationScore(keras.callbacks.Callback):
     Args:
         sources: List of `str`.
         references: List of `str`, one for each source.
-        tokenizer: The model's `Tokenizer`.
+        tokenizer: A `Tokenizer` to attach to the model; `None` if it has one.
         search: A `BeamSearch` or `GreedySearch`; `GreedySearch()` if `None`.
         max_length: Number of tokens after which a hypothesis is cut.
         batch_size: Sentences searched at once.
     """
 
-    def __init__(self, sources, references, tokenizer, search=None, max_length=100, batch_size=64):
+    def __init__(
+        self, sources, references, tokenizer=None, search=None, max_length=100, batch_size=64
+    ):
         super().__init__()
         self.sources = sources
         self.references = references
@@ -37,16 +39,20 @@ class TranslationScore(keras.callbacks.Callback):
         self.max_length = max_length
         self.batch_size = batch_size
 
+    def set_model(self, model):
+        super().set_model(model)
+        if self.tokenizer is not None:
+            model.tokenizer = self.tokenizer
+
     def on_epoch_end(self, epoch, logs=None):
-        translations = translate(
-            self.model,
-            self.tokenizer,
+        translations = self.model.translate(
             self.sources,
-            search=self.search,
+            search=GreedySearch() if self.search is None else self.search,
             max_length=self.max_length,
             batch_size=self.batch_size,
+            alignments=False,
         )
-        scores = corpus_scores(translations, self.references)
+        scores = corpus_scores([found.text for found in translations], self.references)
         if logs is not None:
             logs.update({f"val_{name}": score for name, score in scores.items()})
 

@@ -2,9 +2,8 @@
 
 run/
   options.json     what the run was started with
-  tokenizer.json
-  last.keras       model and optimiser after the last whole epoch
-  best.keras       the model with the best validation BLEU
+  last.keras       model, tokenizer and optimiser after the last whole epoch
+  best.keras       the same after the epoch with the best validation BLEU
   history.csv      one row an epoch
 """
 
@@ -26,8 +25,7 @@ from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 logger = logging.getLogger("keras_bahdanau")
 
-OPTIONS_FILE, TOKENIZER_FILE = "options.json", "tokenizer.json"
-LAST_FILE, BEST_FILE = "last.keras", "best.keras"
+OPTIONS_FILE, LAST_FILE, BEST_FILE = "options.json", "last.keras", "best.keras"
 
 
 def train(options, output, resume=False, callbacks=(), verbose=True, console=None):
@@ -55,13 +53,14 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
     options = TrainingOptions("train.en", "train.de", "dev.en", "dev.de", epochs=10)
     best = train(options, "run")
     model = keras.saving.load_model(best, compile=False)
+    model.translate(["a man on a bike"])[0].text
     ```
     """
     output = Path(output)
     _check_folder(options, output, resume)
     sources, targets = read_parallel(options.source, options.target)
     references = read_parallel(options.validation_source, options.validation_target)
-    model, tokenizer, dataset = _begin(options, output, sources, targets)
+    model, dataset = _begin(options, output, sources, targets)
     search = BeamSearch(options.validation_beam, 1.0 if options.validation_beam > 1 else 0.0)
     display = [ProgressDisplay(dataset.tokens / len(dataset), console)] if verbose else []
     model.fit(
@@ -71,7 +70,7 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
         shuffle=False,
         verbose=0,
         callbacks=[
-            TranslationScore(*references, tokenizer, search=search, max_length=options.max_length),
+            TranslationScore(*references, search=search, max_length=options.max_length),
             *callbacks,
             RunCheckpoint(output, epochs_done=dataset.epoch),
             *display,
@@ -94,6 +93,7 @@ def build(options, tokenizer, steps_per_epoch):
         initializer=None,
         dropout=options.dropout,
         tie_embeddings=options.tie_embeddings,
+        tokenizer=tokenizer,
     )
     model.build()
     warmup = max(1, int(options.warmup * steps_per_epoch))
@@ -112,13 +112,43 @@ def build(options, tokenizer, steps_per_epoch):
     return model
 
 
+def load_best(run):
+    """The best model of a run, with its tokenizer and without its optimiser.
+
+    Args:
+        run: A run's folder, as `train` leaves it.
+
+    Raises:
+        ValueError: If the folder holds no best model yet, or one without a tokenizer.
+    """
+    path = Path(run) / BEST_FILE
+    if not path.exists():
+        raise ValueError(
+            f"Argument `run` must be the folder of a training run. Received: {str(run)!r}, which "
+            f"has no {BEST_FILE}"
+        )
+    return _load(path, compile=False)
+
+
+def _load(path, compile):
+    model = keras.saving.load_model(path, compile=compile)
+    if getattr(model, "tokenizer", None) is None:
+        raise ValueError(
+            "Argument `run` must be the folder of a run of this version of keras_bahdanau. "
+            f"Received: {str(path.parent)!r}, whose {path.name} holds no tokenizer: set "
+            "`model.tokenizer` and save it again, or train anew"
+        )
+    return model
+
+
 def _begin(options, output, sources, targets):
-    """The model, tokenizer and data of a run that begins, or goes on from its last checkpoint."""
+    """The model and data of a run that begins, or goes on from its last checkpoint."""
     resuming = (output / LAST_FILE).exists()
     # Keras saves no dropout state: a resumed run draws other masks than it has had.
     keras.utils.set_random_seed(options.seed + resuming)
     if resuming:
-        tokenizer = Tokenizer.load(output / TOKENIZER_FILE)
+        model = _load(output / LAST_FILE, compile=True)
+        tokenizer = model.tokenizer
     else:
         tokenizer = Tokenizer.train(sources, targets, options.vocabulary_size, options.joint)
     dataset = TranslationDataset(
@@ -131,19 +161,17 @@ def _begin(options, output, sources, targets):
         seed=options.seed,
     )
     if resuming:
-        model = keras.saving.load_model(output / LAST_FILE)
         dataset.epoch = int(model.optimizer.iterations) // len(dataset)
         logger.info("Going on after epoch %d of %d.", dataset.epoch, options.epochs)
     else:
         model = build(options, tokenizer, len(dataset))
         _start_folder(options, output)
-        tokenizer.save(output / TOKENIZER_FILE)
     logger.info(
         "%d pairs, %d target tokens and %d batches an epoch in %d shapes; %s weights on %s.",
         len(sources), dataset.tokens, len(dataset), len(dataset.shapes),
         f"{model.count_params():,}", keras.config.backend(),
     )  # fmt: skip
-    return model, tokenizer, dataset
+    return model, dataset
 
 
 def _check_folder(options, output, resume):
