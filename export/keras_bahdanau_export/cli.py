@@ -94,17 +94,18 @@ def evaluate(
                 "Argument `beam` must be given to export: an artifact holds its search. "
                 f"Received: beam={beam} for the artifact {path}"
             )
-        found = _translate_with_bar(Translator(path), sources, batch_size, truncate=False)
+        found = _translate_with_bar(Translator(path), sources, batch_size=batch_size)
     else:
         _import_keras(tensorflow=False)
         from keras_bahdanau import BeamSearch
+        from keras_bahdanau.training.run import load_best
 
-        found = _load_run(path).translate(
+        found = _translate_with_bar(
+            load_best(path),
             sources,
             search=BeamSearch(5 if beam is None else beam, length_penalty),
             max_length=max_length,
             batch_size=batch_size,
-            alignments=False,
         )
     translations = [translation.text for translation in found]
     scores = corpus_scores(translations, references)
@@ -153,10 +154,11 @@ def export(
     texts, references = ([], []) if source is None else read_parallel(source, reference)
     _import_keras()
     from keras_bahdanau import BeamSearch
+    from keras_bahdanau.training.run import load_best
 
     for module in imports or ():
         importlib.import_module(module)
-    model = _load_run(run)
+    model = load_best(run)
     model.export(
         artifact,
         format=format or "onnx",
@@ -220,8 +222,10 @@ def translate(
         raise ValueError(
             f"Argument `output` must be a new file. Received: {str(output)!r}, which exists"
         )
-    texts = read_lines(sys.stdin.buffer if source is None else source)
-    found = _translate_with_bar(Translator(artifact), texts, batch_size, truncate)
+    texts = read_lines(sys.stdin.buffer if source is None else source, may_be_empty=True)
+    found = _translate_with_bar(
+        Translator(artifact), texts, batch_size=batch_size, truncate=truncate
+    )
     # A translation may hold a line break; one line in must stay one line out.
     text = "".join(" ".join(t.text.splitlines()) + "\n" for t in found)
     if output is None:
@@ -303,25 +307,17 @@ def _import_keras(tensorflow: bool = True) -> None:
             importlib.import_module("tensorflow")
 
 
-def _load_run(run: Path) -> Any:
-    """The best model of a run, with its tokenizer."""
-    from keras_bahdanau.training.run import load_best
-
-    return load_best(run)
-
-
-def _translate_with_bar(
-    translator: Translator, texts: list[str], batch_size: int, truncate: bool
-) -> list[Translation]:
+def _translate_with_bar(engine: Any, texts: list[str], **options: Any) -> list[Translation]:
+    """Translates with a `Translator` or a Keras model and shows how far it is."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("translating", total=len(texts))
-        return translator.translate(
+        found: list[Translation] = engine.translate(
             texts,
-            batch_size=batch_size,
-            truncate=truncate,
             progress=lambda done: progress.update(task, completed=done),
             alignments=False,
+            **options,
         )
+        return found
 
 
 def main() -> None:

@@ -8,8 +8,9 @@ import keras
 import pytest
 from rich.console import Console
 
-from keras_bahdanau import Tokenizer, TrainingOptions, train
+from keras_bahdanau import TrainingOptions, train
 from keras_bahdanau.training.options import read_options
+from keras_bahdanau.training.run import load_best
 
 PAIRS = [(f"say {word} {n}", f"{n} {word[::-1]}") for word in ("abc", "bcd") for n in range(9)]
 TEXTS = {
@@ -54,16 +55,13 @@ def finished(tmp_path_factory):
 def test_a_run_from_python_leaves_what_the_command_reads(finished):
     chosen, best, shown, seen = finished
     assert sorted(path.name for path in best.parent.iterdir()) == [
-        "best.keras", "history.csv", "last.keras", "options.json", "tokenizer.json",
-    ]  # fmt: skip
+        "best.keras", "history.csv", "last.keras", "options.json",
+]  # fmt: skip
     assert TrainingOptions.from_file(best.parent / "options.json") == chosen
     [logs] = seen
     assert {"loss", "val_bleu", "val_chrf"} <= set(logs)
     assert shown.startswith("epoch 1/1") and shown.count("\n") == 1
-    assert (
-        keras.saving.load_model(best).target_vocabulary_size
-        == Tokenizer.load(best.parent / "tokenizer.json").target_vocabulary_size
-    )
+    assert isinstance(keras.saving.load_model(best).translate(["say abc 1"])[0].text, str)
 
 
 def test_a_finished_run_is_resumed_and_changes_nothing(finished, capfd):
@@ -86,6 +84,22 @@ def test_a_folder_is_refused_that_is_taken_or_of_another_run(finished, tmp_path)
     old = {**{name: value for name, value in values.items() if name != "units"}, "width": 5}
     (tmp_path / "options.json").write_text(json.dumps(old))
     with pytest.raises(ValueError, match=r"`output` must be .* of this version.*`width`"):
+        train(chosen, tmp_path, resume=True)
+
+
+@pytest.mark.once
+def test_a_run_without_a_tokenizer_is_refused(finished, tmp_path):
+    chosen, best, *_ = finished
+    with pytest.raises(ValueError, match=r"`run` must be the folder of a training run.*no best"):
+        load_best(tmp_path)
+    (tmp_path / "options.json").write_text(json.dumps(chosen.to_dict()))
+    for name in ("best.keras", "last.keras"):
+        model = keras.saving.load_model(best.parent / name)
+        model.tokenizer = None
+        model.save(tmp_path / name)
+    with pytest.raises(ValueError, match=r"`run` must .*whose best\.keras holds no tokenizer"):
+        load_best(tmp_path)
+    with pytest.raises(ValueError, match=r"`run` must .*whose last\.keras holds no tokenizer"):
         train(chosen, tmp_path, resume=True)
 
 
