@@ -174,6 +174,7 @@ def export(
         imports=imports or (),
         overwrite=overwrite,
     )
+    console.print(f"The artifact is {artifact}.", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -252,7 +253,7 @@ def align(
     found = Translator(artifact).translate([text])[0]
     plot_alignment(found.alignment, found.source_tokens, found.tokens, output)
     print(found.text)
-    console.print(f"The alignment is drawn in {output}.", markup=False)
+    console.print(f"The alignment is drawn in {output}.", markup=False, soft_wrap=True)
 
 
 @app.command()

@@ -53,9 +53,10 @@ def train_command(console: Console) -> Callable[..., None]:
                 "Interrupted. Give the same command with --resume to go on from the last whole "
                 f"epoch in {output}.",
                 markup=False,
+                soft_wrap=True,
             )
             raise typer.Exit(130) from None
-        console.print(f"The best model is {best}.", markup=False)
+        console.print(f"The best model is {best}.", markup=False, soft_wrap=True)
 
     needed = [option for option in fields(TrainingOptions) if option.default is MISSING]
     others = [option for option in fields(TrainingOptions) if option.default is not MISSING]

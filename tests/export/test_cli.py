@@ -108,7 +108,7 @@ def trained(files, tmp_path_factory):
 def artifact(trained, tmp_path_factory):
     output = tmp_path_factory.mktemp("export") / "artifact"
     finished = process("export", trained, output, "--beam", 2, "--max-length", 12)
-    assert (finished.returncode, finished.stderr) == (0, "")
+    assert (finished.returncode, finished.stderr) == (0, f"The artifact is {output}.\n")
     return output
 
 
@@ -301,7 +301,7 @@ def test_an_artifact_needs_no_keras(files, artifact, tmp_path):
     evaluated = without_keras("--verbose", "evaluate", artifact, *test_set)
     assert evaluated.returncode == 0, evaluated.stderr
     assert evaluated.stdout.startswith("BLEU ")
-    assert "Running model.onnx on CPU" in evaluated.stderr
+    assert "model.onnx on" in evaluated.stderr
     aligned = without_keras("align", artifact, "say abc 1", "--output", picture)
     assert aligned.returncode == 0, aligned.stderr
     assert aligned.stdout == translated.stdout
