@@ -81,25 +81,20 @@ def translate_texts(
     encoded = encode_texts(texts, tokenizer, max_source_length, truncate)
     results = [[] if ids else [_empty(alignments)] for ids in encoded]
     filled = [index for index, ids in enumerate(encoded) if ids]
+    report = progress or (lambda done: None)
     done = len(encoded) - len(filled)
-    if progress is not None and done:
-        progress(done)
+    if done:
+        report(done)
     # Longest first: if memory does not suffice, it shows at once.
     for batch in length_sorted_batches([len(encoded[index]) for index in filled], batch_size):
         indices = [filled[place] for place in batch]
         outputs = search(pad([encoded[index] for index in indices]))
-        beam = outputs["tokens"].shape[1]
-        if n_best > beam:
-            raise ValueError(
-                f"Argument `n_best` must be at most {beam}, the hypotheses that the search keeps. "
-                f"Received: {n_best}"
-            )
+        _check_n_best(n_best, outputs)
         for row, index in enumerate(indices):
             found = {name: values[row] for name, values in outputs.items()}
             results[index] = _read_hypotheses(tokenizer, found, encoded[index], n_best)
         done += len(batch)
-        if progress is not None:
-            progress(done)
+        report(done)
     return [hypotheses[0] for hypotheses in results] if n_best == 1 else results
 
 
@@ -132,6 +127,15 @@ def encode_texts(
     if max_source_length is not None:
         [encoded] = cut(max_source_length, texts=encoded)
     return encoded
+
+
+def _check_n_best(n_best: int, outputs: Outputs) -> None:
+    beam = outputs["tokens"].shape[1]
+    if n_best > beam:
+        raise ValueError(
+            f"Argument `n_best` must be at most {beam}, the hypotheses that the search keeps. "
+            f"Received: {n_best}"
+        )
 
 
 def _empty(alignments: bool) -> Translation:

@@ -449,12 +449,12 @@ def test_an_artifact_that_samples_draws_as_keras_does(model, tmp_path):
     other = translator.translate_ids(source, noise=np.zeros((2, 3, 9)))
     assert (other["tokens"] == other["tokens"][:, :1]).all()  # the same numbers, the same outputs
     for noise in (np.zeros((2, 3, 8)), np.ones((2, 3, 9))):
-        with pytest.raises(ValueError, match=r"noise: expected numbers in \[0, 1\) of shape"):
+        with pytest.raises(ValueError, match=r"`noise` must hold numbers in \[0, 1\) of shape"):
             translator.translate_ids(source, noise=noise)
 
 
 def test_what_does_not_sample_takes_no_noise(artifact):
-    with pytest.raises(ValueError, match="noise: expected None"):
+    with pytest.raises(ValueError, match="`noise` must be None"):
         Translator(artifact[0]).translate_ids([[5, 3]], noise=np.zeros((1, 3, 9)))
 
 
