@@ -41,6 +41,9 @@ from keras_bahdanau.training.averaging import average_checkpoints
 from keras_bahdanau.training.callbacks import RunCheckpoint, TranslationScore
 from keras_bahdanau.training.losses import AlignmentCrossentropy, TokenCrossentropy
 from keras_bahdanau.training.metrics import Perplexity, TokenAccuracy
+from keras_bahdanau.training.options import TrainingOptions
+from keras_bahdanau.training.progress import ProgressDisplay
+from keras_bahdanau.training.run import train
 from keras_bahdanau_runtime.text.alignment import (
     hard_alignment,
     phrase_spans,
@@ -76,6 +79,7 @@ __all__ = [
     "PaperTraining",
     "PerGate",
     "Perplexity",
+    "ProgressDisplay",
     "RNNEncoderDecoder",
     "RNNSearch",
     "ResidualCell",
@@ -89,6 +93,7 @@ __all__ = [
     "TokenAccuracy",
     "TokenCrossentropy",
     "Tokenizer",
+    "TrainingOptions",
     "TranslationDataset",
     "TranslationScore",
     "average_checkpoints",
@@ -103,4 +108,5 @@ __all__ = [
     "read_alignments",
     "replace_unknowns",
     "to_pharaoh",
+    "train",
 ]

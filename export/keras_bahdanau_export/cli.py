@@ -1,9 +1,10 @@
-"""The command `keras-bahdanau`: train, evaluate, export, translate, align, inspect, quickstart.
+"""The command `keras-bahdanau`: train, evaluate, export, verify, translate, align, inspect.
 
-Keras is imported only inside the commands that need it; `translate` and `inspect` run without it.
+Keras is imported only inside the commands that need it: `train`, `export`, `verify`, `quickstart`
+and `evaluate` of a run.
 """
 
-import importlib
+import importlib.util
 import logging
 import os
 import sys
@@ -22,6 +23,7 @@ try:
     from rich.logging import RichHandler
     from rich.progress import Progress
     from rich.table import Table
+    from rich.text import Text
 except ModuleNotFoundError as error:
     raise MissingDependencyError(error.name or "typer", extra="cli") from error
 
@@ -44,81 +46,29 @@ BatchSize = Annotated[int, typer.Option(help="Sentences searched at once.")]
 
 @app.callback()
 def _configure(
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only warnings.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show what is done, not only warnings.")
+    ] = False,
 ) -> None:
     handler = RichHandler(console=console, show_path=False, show_level=False, log_time_format="%X")
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
-    for name in ("keras_bahdanau", "keras_bahdanau_export"):
-        logging.getLogger(name).setLevel(logging.WARNING if quiet else logging.INFO)
+    for name in ("keras_bahdanau", "keras_bahdanau_export", "keras_bahdanau_runtime"):
+        logging.getLogger(name).setLevel(logging.INFO if verbose else logging.WARNING)
 
 
-@app.command()
-def train(
-    source: Annotated[Path, typer.Argument(help="Source sentences, one a line; plain or .gz.")],
-    target: Annotated[Path, typer.Argument(help="Their translations, line by line.")],
-    validation_source: Annotated[Path, typer.Option(help="Held-out source sentences.")],
-    validation_target: Annotated[Path, typer.Option(help="Their translations.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The run's folder.")],
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted run.")
-    ] = False,
-    model: Annotated[str, typer.Option(help="rnnsearch or rnnencdec.")] = "rnnsearch",
-    vocabulary_size: Annotated[int, typer.Option(help="Byte-pair pieces to learn.")] = 5000,
-    joint: Annotated[
-        bool, typer.Option("--joint/--separate", help="One vocabulary for both languages, or two.")
-    ] = True,
-    units: Annotated[int, typer.Option(help="Width of each recurrence.")] = 256,
-    embedding_dim: Annotated[int, typer.Option(help="Width of the embeddings.")] = 256,
-    attention_units: Annotated[int, typer.Option(help="Width of the alignment model.")] = 256,
-    tie_embeddings: Annotated[
-        bool, typer.Option(help="Use the target embedding as the output layer.")
-    ] = True,
-    dropout: Annotated[float, typer.Option(help="Share of features dropped.")] = 0.3,
-    label_smoothing: Annotated[float, typer.Option(help="Share of the target spread out.")] = 0.1,
-    batch_size: Annotated[int, typer.Option(help="Sentences in a batch.")] = 64,
-    epochs: Annotated[int, typer.Option(help="Passes over the text.")] = 20,
-    learning_rate: Annotated[float, typer.Option(help="Adam's peak rate; falls to zero.")] = 1e-3,
-    warmup: Annotated[float, typer.Option(help="Epochs until the peak rate.")] = 0.5,
-    clip_norm: Annotated[float, typer.Option(help="Largest norm of all gradients.")] = 1.0,
-    max_length: Annotated[int, typer.Option(help="Longest sentence in tokens.")] = 100,
-    validation_beam: Annotated[int, typer.Option(help="Beam of each epoch's validation.")] = 1,
-    seed: Annotated[int, typer.Option(help="Randomness of weights, order and dropout.")] = 0,
-) -> None:
+# The options stand in the library, which needs Keras: they are read when the command is used.
+@app.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+def train(context: typer.Context) -> None:
     """Trains a model on two text files and keeps the best by validation BLEU."""
-    from keras_bahdanau.training import run as training
+    _import_keras()
+    from keras_bahdanau_export.train_command import train_command
 
-    options = training.TrainingOptions(
-        source=str(source),
-        target=str(target),
-        validation_source=str(validation_source),
-        validation_target=str(validation_target),
-        model=model,
-        vocabulary_size=vocabulary_size,
-        joint=joint,
-        units=units,
-        embedding_dim=embedding_dim,
-        attention_units=attention_units,
-        tie_embeddings=tie_embeddings,
-        dropout=dropout,
-        label_smoothing=label_smoothing,
-        batch_size=batch_size,
-        epochs=epochs,
-        learning_rate=learning_rate,
-        warmup=warmup,
-        clip_norm=clip_norm,
-        max_length=max_length,
-        validation_beam=validation_beam,
-        seed=seed,
-    )
-    try:
-        best = training.train(options, output, resume=resume, console=console)
-    except KeyboardInterrupt:
-        console.print(
-            f"Interrupted. The last whole epoch is kept in {output}: "
-            "give the same command with --resume to go on."
-        )
-        raise typer.Exit(130) from None
-    console.print(f"The best model is {best}.")
+    run = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    run.command(help=train.__doc__)(train_command(console))
+    run(context.args, prog_name=context.command_path)
 
 
 @app.command()
@@ -140,22 +90,24 @@ def evaluate(
     sources, references = read_parallel(source, reference)
     if (path / MANIFEST_FILE).exists():
         if beam is not None:
-            raise ValueError("beam: an artifact holds its search; export it again to change it.")
-        found = _translate_with_bar(Translator(path), sources, batch_size, truncate=False)
-        translations = [translation.text for translation in found]
+            raise ValueError(
+                "Argument `beam` must be given to export: an artifact holds its search. "
+                f"Received: beam={beam} for the artifact {path}"
+            )
+        found = _translate_with_bar(Translator(path), sources, batch_size=batch_size)
     else:
+        _import_keras(tensorflow=False)
         from keras_bahdanau import BeamSearch
-        from keras_bahdanau.models.translation import translate as translate_with_keras
+        from keras_bahdanau.training.run import load_best
 
-        model, tokenizer = _load_run(path)
-        translations = translate_with_keras(
-            model,
-            tokenizer,
+        found = _translate_with_bar(
+            load_best(path),
             sources,
             search=BeamSearch(5 if beam is None else beam, length_penalty),
             max_length=max_length,
             batch_size=batch_size,
         )
+    translations = [translation.text for translation in found]
     scores = corpus_scores(translations, references)
     exact = sum(a == b for a, b in zip(translations, references, strict=True)) / len(references)
     print(f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}  exact {exact:.1%}")
@@ -192,22 +144,28 @@ def export(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an artifact.")] = False,
 ) -> None:
     """Writes the best model of a run as an artifact that runs without Keras."""
-    from keras_bahdanau import BeamSearch
     from keras_bahdanau_runtime.text.corpus import read_parallel
 
     if (source is None) != (reference is None):
-        raise ValueError("source, reference: expected both or neither.")
+        given = "source" if reference is None else "reference"
+        raise ValueError(
+            f"Arguments `source` and `reference` must be given together. Received: {given} alone"
+        )
     texts, references = ([], []) if source is None else read_parallel(source, reference)
+    _import_keras()
+    from keras_bahdanau import BeamSearch
+    from keras_bahdanau.training.run import load_best
+
     for module in imports or ():
         importlib.import_module(module)
-    model, tokenizer = _load_run(run)
+    model = load_best(run)
     model.export(
         artifact,
         format=format or "onnx",
         search=BeamSearch(beam, length_penalty),
         max_length=max_length,
         max_source_length=max_source_length,
-        tokenizer=tokenizer,
+        tokenizer=model.tokenizer,
         texts=texts,
         references=references,
         stepwise=stepwise,
@@ -216,6 +174,7 @@ def export(
         imports=imports or (),
         overwrite=overwrite,
     )
+    console.print(f"The artifact is {artifact}.", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -229,6 +188,7 @@ def verify(
     seed: Annotated[int, typer.Option(help="Randomness of these.")] = 0,
 ) -> None:
     """Holds an artifact against the Keras model once more; exit status 1 if they disagree."""
+    _import_keras()
     import keras
 
     from keras_bahdanau_export import parity
@@ -257,20 +217,16 @@ def translate(
     ] = False,
 ) -> None:
     """Translates line by line with onnxruntime: one line in, one line out."""
+    from keras_bahdanau_runtime.text.corpus import read_lines
+
     if output is not None and output.exists():
-        raise ValueError(f"output: {str(output)!r} exists.")
-    name = "standard input" if source is None else str(source)
-    data = sys.stdin.buffer.read() if source is None else source.read_bytes()
-    lines = data.split(b"\n")
-    if lines[-1] == b"":
-        lines.pop()
-    texts = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            texts.append(line.removesuffix(b"\r").decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{name}, line {number}: not UTF-8 ({error.reason}).") from error
-    found = _translate_with_bar(Translator(artifact), texts, batch_size, truncate)
+        raise ValueError(
+            f"Argument `output` must be a new file. Received: {str(output)!r}, which exists"
+        )
+    texts = read_lines(sys.stdin.buffer if source is None else source, may_be_empty=True)
+    found = _translate_with_bar(
+        Translator(artifact), texts, batch_size=batch_size, truncate=truncate
+    )
     # A translation may hold a line break; one line in must stay one line out.
     text = "".join(" ".join(t.text.splitlines()) + "\n" for t in found)
     if output is None:
@@ -293,11 +249,11 @@ def align(
     from keras_bahdanau_runtime.text.alignment import plot_alignment
 
     if not text.strip():
-        raise ValueError("text: expected a sentence. Received: blank text")
+        raise ValueError(f"Argument `text` must be a sentence. Received: {text!r}")
     found = Translator(artifact).translate([text])[0]
     plot_alignment(found.alignment, found.source_tokens, found.tokens, output)
     print(found.text)
-    console.print(f"The alignment is drawn in {output}.")
+    console.print(f"The alignment is drawn in {output}.", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -307,15 +263,16 @@ def inspect(artifact: Artifact) -> None:
     for name in manifest.files:
         if name.endswith(".onnx"):
             check_contents(manifest.folder / name, manifest.files)
-    table = Table("property", "value", title=str(artifact))
+    table = Table("property", "value", title=Text(str(artifact)))
     table.add_row("format version", str(manifest.format_version))
     for name, record in manifest.files.items():
-        table.add_row(name, f"{record.bytes:,} bytes, sha256 {record.sha256[:12]}...")
+        table.add_row(Text(name), f"{record.bytes:,} bytes, sha256 {record.sha256[:12]}...")
     sections = {
         name: getattr(manifest, name) for name in ("search", "vocabulary", "packages", "parity")
     }
     for name, values in {**sections, **manifest.other}.items():
-        table.add_row(name, "\n".join(f"{key}: {value}" for key, value in values.items()))
+        lines = [f"{key}: {value}" for key, value in values.items()]
+        table.add_row(Text(name), Text("\n".join(lines)))
     table.add_row("max source length", str(manifest.max_source_length))
     Console().print(table)
 
@@ -329,36 +286,39 @@ def quickstart(
     epochs: Annotated[int, typer.Option(help="Passes over them.")] = 6,
 ) -> None:
     """Dates as people write them to ISO dates: trains, exports and translates, in minutes."""
+    _import_keras()
     from keras_bahdanau_export.quickstart.run import quickstart as run
 
     run(output, pairs=pairs, epochs=epochs, console=console)
 
 
-def _load_run(run: Path) -> tuple[Any, Any]:
-    import keras
+def _import_keras(tensorflow: bool = True) -> None:
+    """Imports Keras, and TensorFlow where it is installed, without the lines that come with it.
 
-    from keras_bahdanau import Tokenizer
+    Args:
+        tensorflow: Whether TensorFlow is needed whatever the backend. Export traces with it, and
+            Keras's `set_random_seed` imports it if it can.
+    """
+    from keras_bahdanau_export.quiet import quiet_imports
 
-    for name in ("best.keras", "tokenizer.json"):
-        if not (run / name).exists():
-            raise ValueError(f"{run}: expected the folder of a training run, with {name} in it.")
-    # The optimiser is of no use here.
-    model = keras.saving.load_model(run / "best.keras", compile=False)
-    return model, Tokenizer.load(run / "tokenizer.json")
+    with quiet_imports():
+        import keras_bahdanau  # noqa: F401
+
+        if tensorflow and importlib.util.find_spec("tensorflow") is not None:
+            importlib.import_module("tensorflow")
 
 
-def _translate_with_bar(
-    translator: Translator, texts: list[str], batch_size: int, truncate: bool
-) -> list[Translation]:
+def _translate_with_bar(engine: Any, texts: list[str], **options: Any) -> list[Translation]:
+    """Translates with a `Translator` or a Keras model and shows how far it is."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("translating", total=len(texts))
-        return translator.translate(
+        found: list[Translation] = engine.translate(
             texts,
-            batch_size=batch_size,
-            truncate=truncate,
             progress=lambda done: progress.update(task, completed=done),
             alignments=False,
+            **options,
         )
+        return found
 
 
 def main() -> None:
@@ -368,7 +328,8 @@ def main() -> None:
     try:
         app()
     except (ValueError, OSError, ImportError, ArtifactError) as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
+        message = Text.assemble(("error:", "red"), f" {error}")
+        console.print(message, highlight=False, soft_wrap=True)
         sys.exit(1)
 
 

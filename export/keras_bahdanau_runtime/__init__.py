@@ -11,7 +11,8 @@ from keras_bahdanau_runtime.errors import (
 )
 from keras_bahdanau_runtime.stepper import Stepper
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
-from keras_bahdanau_runtime.translator import Translation, Translator
+from keras_bahdanau_runtime.translation import Translation
+from keras_bahdanau_runtime.translator import Translator
 
 __all__ = [
     "ArtifactError",

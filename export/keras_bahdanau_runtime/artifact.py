@@ -137,7 +137,7 @@ def write_manifest(folder: str | os.PathLike[str], contents: Mapping[str, Any]) 
     taken = sorted(set(contents) & set(_WRITTEN_HERE))
     if taken:
         raise ValueError(
-            f"contents: expected no key of {_WRITTEN_HERE}, which are filled in here. "
+            f"Argument `contents` must have no key of {_WRITTEN_HERE}, which are filled in here. "
             f"Received: {taken}"
         )
     files = {}
@@ -157,7 +157,7 @@ def write_manifest(folder: str | os.PathLike[str], contents: Mapping[str, Any]) 
     try:
         _parse(folder, document)
     except CorruptArtifactError as error:
-        raise ValueError(f"contents: {error}") from error
+        raise ValueError(f"Argument `contents` must make a manifest. {error}") from error
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     (folder / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8")
 
@@ -184,7 +184,8 @@ def read_manifest(folder: str | os.PathLike[str], verify: bool = True) -> Manife
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(
-            f"folder: expected the folder of an artifact. Received: {str(folder)!r}, which is none."
+            "Argument `folder` must be the folder of an artifact. "
+            f"Received: {str(folder)!r}, which is none."
         )
     path = folder / MANIFEST_FILE
     if path.is_symlink() or not path.is_file():
@@ -305,7 +306,7 @@ def _list_files(folder: Path) -> list[str]:
     names = []
     for path in folder.rglob("*"):
         if path.is_symlink():
-            raise ValueError(f"folder: expected no links inside an artifact. Received: {path}")
+            raise ValueError(f"Argument `folder` must hold no links. Received: {path}")
         if path.is_file() and path != folder / MANIFEST_FILE:
             names.append(path.relative_to(folder).as_posix())
     return sorted(names)
@@ -321,8 +322,8 @@ def _check_destination(destination: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise ValueError(
-            f"path: expected a new folder, or overwrite=True. Received: {destination}, "
-            "which exists."
+            "Argument `path` must be a new folder, or `overwrite` be True. "
+            f"Received: {destination}, which exists."
         )
     # overwrite=True on a mistyped path must never delete a home directory.
     plain = destination.is_dir() and not destination.is_symlink()
@@ -330,7 +331,7 @@ def _check_destination(destination: Path, overwrite: bool) -> None:
     ours = plain and manifest.is_file() and FORMAT.encode() in manifest.read_bytes()
     if not ours and not (plain and not any(destination.iterdir())):
         raise ValueError(
-            "path: expected an artifact or an empty folder to overwrite. "
+            "Argument `path` must be an artifact or an empty folder to overwrite. "
             f"Received: {destination}, which is neither."
         )
 

@@ -1,7 +1,10 @@
-"""Checks of arguments that many layers share."""
+"""Checks of arguments that all three packages share, and the one dialect of their messages."""
+
+from collections.abc import Iterable
+from typing import Any
 
 
-def check_positive(**numbers):
+def check_positive(**numbers: Any) -> None:
     """Raises a `ValueError` that names the first of `numbers` that is not a positive integer.
 
     Example:
@@ -15,7 +18,15 @@ def check_positive(**numbers):
             raise ValueError(f"Argument `{name}` must be a positive integer. Received: {value!r}")
 
 
-def check_range(name, value, kind, low, high=None, open_low=False):
+def check_range(
+    name: str,
+    value: Any,
+    kind: type[int] | type[float],
+    low: float,
+    high: float | None = None,
+    open_low: bool = False,
+    open_high: bool = False,
+) -> None:
     """Raises a `ValueError` unless `value` is of `kind` and between `low` and `high`.
 
     Args:
@@ -25,6 +36,7 @@ def check_range(name, value, kind, low, high=None, open_low=False):
         low: The least value.
         high: The greatest value; no limit if `None`.
         open_low: Whether `low` itself is too low.
+        open_high: Whether `high` itself is too high.
 
     Example:
 
@@ -32,12 +44,51 @@ def check_range(name, value, kind, low, high=None, open_low=False):
     Traceback (most recent call last):
     ValueError: Argument `top_p` must be a number above 0 and at most 1. Received: 1.5
     """
-    kinds = (int, float) if kind is float else int
-    if isinstance(value, kinds) and not isinstance(value, bool):
+    if isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool):
         enough = value > low if open_low else value >= low
-        if enough and (high is None or value <= high):
+        if enough and (high is None or value < high or (value == high and not open_high)):
             return
     noun = "an int" if kind is int else "a number"
     limits = f"{'above' if open_low else 'of at least'} {low}"
-    limits += "" if high is None else f" and at most {high}"
+    if high is not None:
+        limits += f" and {'below' if open_high else 'at most'} {high}"
     raise ValueError(f"Argument `{name}` must be {noun} {limits}. Received: {value!r}")
+
+
+def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
+    """The texts as a list.
+
+    Args:
+        name: The argument's name, for the message.
+        texts: Some `str`.
+
+    Raises:
+        ValueError: If they are one `str`, or hold anything but Unicode text.
+    """
+    if isinstance(texts, str):
+        raise ValueError(
+            f"Argument `{name}` must be a list of str. Received: one str, {texts!r:.80}"
+        )
+    texts = list(texts)
+    for index, text in enumerate(texts):
+        check_text(f"{name}[{index}]", text)
+    return texts
+
+
+def check_text(name: str, text: Any) -> None:
+    """Raises a `ValueError` unless `text` is a `str` whose every part stands for a character.
+
+    Example:
+
+    >>> check_text("texts[1]", b"a man")
+    Traceback (most recent call last):
+    ValueError: Argument `texts[1]` must be a str. Received: b'a man'
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"Argument `{name}` must be a str. Received: {text!r:.80}")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"Argument `{name}` must be a str without lone surrogates. Received: {text!r:.80}"
+        ) from error

@@ -78,6 +78,7 @@ def require(package: str, extra: str) -> Any:
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        if error.name != package:
+        # Of `google.protobuf`, `google` may be what is missing.
+        if not f"{package}.".startswith(f"{error.name}."):
             raise
         raise MissingDependencyError(package, extra) from error

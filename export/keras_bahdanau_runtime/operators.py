@@ -9,10 +9,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
-
-from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtifactError
+from keras_bahdanau_runtime.errors import (
+    CorruptArtifactError,
+    UnsupportedArtifactError,
+    require,
+)
 
 _PACKAGE = "keras_bahdanau_contents"
 _STANDARD = ("", "ai.onnx")
@@ -66,8 +67,11 @@ def check_contents(path: Path, listed: Collection[str]) -> None:
     Raises:
         CorruptArtifactError: It is no ONNX file, or names data outside the artifact.
         UnsupportedArtifactError: It has functions, or operators that are not on the list.
+        MissingDependencyError: protobuf is not installed.
     """
     model = _model_class()()
+    from google.protobuf.message import DecodeError
+
     try:
         model.ParseFromString(path.read_bytes())
     except DecodeError as error:
@@ -108,6 +112,9 @@ def _graphs(graph: Any) -> Iterator[Any]:
 
 def _model_class() -> Any:
     """A message class of protobuf, which onnxruntime brings along; the onnx package it does not."""
+    require("google.protobuf", extra="runtime")
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
     pool = descriptor_pool.DescriptorPool()
     file = descriptor_pb2.FileDescriptorProto(
         name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto2"

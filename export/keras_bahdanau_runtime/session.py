@@ -47,7 +47,7 @@ def open_session(
     names = [provider if isinstance(provider, str) else provider[0] for provider in chosen]
     if not names or not set(names) <= set(available):
         raise ValueError(
-            f"providers: expected 'auto' or some of {available}. Received: {providers!r}"
+            f"Argument `providers` must be 'auto' or some of {available}. Received: {providers!r}"
         )
     if capture and CUDA in names:
         place = names.index(CUDA)
@@ -66,7 +66,8 @@ def open_session(
     lost = [name for name in names if name not in used]
     if lost and providers != "auto":
         raise ValueError(
-            f"providers: {lost} could not be started; onnxruntime printed why. It would use {used}."
+            f"Argument `providers` must name some that start. Received: {lost}, which did not; "
+            f"onnxruntime printed why and would use {used}."
         )
     if lost:
         logger.warning("%s could not be started; onnxruntime printed why.", lost)

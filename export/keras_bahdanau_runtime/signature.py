@@ -1,4 +1,4 @@
-"""Names, ids and shapes that the writers and the runtime must agree on, written once.
+"""Names and shapes that the writers and the runtime must agree on, written once.
 
 Letters: `batch` B, `source_length` Tx, `beam` K, `length` T (target steps).
 """
@@ -18,12 +18,6 @@ TOKENIZER_FILE = "tokenizer.json"
 SAVED_MODEL_FOLDER = "saved_model"
 
 PRECISIONS = ("float32", "float16", "int8")
-
-TOKENIZER_FORMAT = "keras_bahdanau tokenizer"
-TOKENIZER_VERSION = 1
-
-PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
-EOS_TOKEN = "</s>"
 
 
 @dataclass(frozen=True)
@@ -61,8 +55,8 @@ class Signature:
         }
 
 
-# Hypotheses stand best first. A token row is right-padded with `PAD_ID`, holds no `BOS_ID`, and
-# ends in `EOS_ID` unless the length limit cut it; `lengths` counts its tokens, `EOS_ID` included.
+# Hypotheses stand best first. A token row is right-padded with `PAD`, holds no `BOS`, and
+# ends in `EOS` unless the length limit cut it; `lengths` counts its tokens, `EOS` included.
 TRANSLATE = Signature(
     inputs=(Tensor("source", "int32", ("batch", "source_length")),),
     outputs=(

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.artifact import Manifest
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError, require
+from keras_bahdanau_runtime.ids import BOS, EOS
 from keras_bahdanau_runtime.operators import check_contents
 from keras_bahdanau_runtime.session import Providers, device_of, empty_like, open_session, run
-from keras_bahdanau_runtime.signature import BOS_ID, ENCODER_FILE, EOS_ID, STEP_FILE
+from keras_bahdanau_runtime.signature import ENCODER_FILE, STEP_FILE
 
 Values = dict[str, Any]  # `onnxruntime.OrtValue`s by name, which stay where the graph computes
 
@@ -122,8 +123,10 @@ class Stepper:
             if memory is buffers.memory and any(state is known for known in buffers.states):
                 break
         else:
-            raise ValueError("state, memory: expected those of the last start or step. Received: "
-                             "others; without fixed=True any can be stepped from.")  # fmt: skip
+            raise ValueError(
+                "Arguments `state` and `memory` must be those of the last start or step. "
+                "Received: others; without fixed=True any can be stepped from."
+            )
         turn = int(state is buffers.states[1])
         after = buffers.states[1 - turn]
         buffers.tokens.update_inplace(np.ascontiguousarray(tokens, np.int32))
@@ -141,10 +144,10 @@ class Stepper:
             max_length: int. Number of tokens after which the output is cut.
         """
         state, memory = self.start(source)
-        token = BOS_ID
+        token = BOS
         for _ in range(max_length):
             log_probs, _, state = self.step(np.array([token], np.int32), state, memory)
             token = int(log_probs[0].argmax())
-            if token == EOS_ID:
+            if token == EOS:
                 return
             yield token

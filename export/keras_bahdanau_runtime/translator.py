@@ -1,13 +1,8 @@
-"""Translates with an artifact: onnxruntime, numpy and tokenizers, and no Keras.
+"""Translates with an artifact: onnxruntime, numpy and tokenizers, and no Keras."""
 
-encode the texts -> sort by length -> run model.onnx in batches -> decode -> restore the order
-"""
-
-import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,54 +10,26 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from keras_bahdanau_runtime.artifact import read_manifest
-from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtifactError
+from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.errors import (
+    CorruptArtifactError,
+    UnsupportedArtifactError,
+    require,
+)
+from keras_bahdanau_runtime.ids import PAD
 from keras_bahdanau_runtime.operators import check_contents
 from keras_bahdanau_runtime.session import Providers, check_graph, open_session, run
 from keras_bahdanau_runtime.signature import (
-    EOS_ID,
-    EOS_TOKEN,
     MODEL_FILE,
     NOISE,
-    PAD_ID,
     SAMPLE,
     TOKENIZER_FILE,
     TRANSLATE,
     most_rows,
 )
 from keras_bahdanau_runtime.stepper import Stepper
-from keras_bahdanau_runtime.text.pieces import read_tokenizers, source_pieces, target_pieces
-
-logger = logging.getLogger("keras_bahdanau_runtime")
-
-
-@dataclass(frozen=True, eq=False)
-class Translation:
-    """One translation of one text.
-
-    Args:
-        text: str. The translation.
-        score: float. Its score under the search; higher is better.
-        tokens: list of str. Readable pieces of `text`, with `"</s>"` last when the sentence was
-            finished. A character spread over several tokens stands at the last of them.
-        source_tokens: list of str. The same for the source.
-        alignment: float32 array of shape `(len(tokens), len(source_tokens))`, the attention
-            weights; `None` where they were not asked for.
-    """
-
-    text: str
-    score: float
-    tokens: list[str]
-    source_tokens: list[str]
-    alignment: NDArray[np.float32] | None = field(repr=False)
-
-
-@dataclass(frozen=True)
-class _Source:
-    """One encoded text: its place among the texts, its ids, and a readable piece for each id."""
-
-    index: int
-    ids: list[int]
-    pieces: list[str]
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer, TokenizerVersionError
+from keras_bahdanau_runtime.translation import Translation, encode_texts, translate_texts
 
 
 class Translator:
@@ -100,7 +67,7 @@ class Translator:
         threads: int | None = None,
     ) -> None:
         if threads is not None:
-            _check_positive("threads", threads)
+            check_positive(threads=threads)
         self.manifest = read_manifest(path)
         folder = self.manifest.folder
         if MODEL_FILE not in self.manifest.files:
@@ -128,10 +95,9 @@ class Translator:
         self._providers, self._threads = providers, threads
         self._stepper: Stepper | None = None
         self._opening = threading.Lock()
-        self._tokenizers: tuple[Any, Any] | None = None
+        self._tokenizer: Tokenizer | None = None
         if TOKENIZER_FILE in self.manifest.files:
-            self._tokenizers = read_tokenizers(folder / TOKENIZER_FILE)
-            self._check_vocabulary(folder / TOKENIZER_FILE)
+            self._tokenizer = _load_tokenizer(folder / TOKENIZER_FILE, self.manifest.vocabulary)
 
     @property
     def providers(self) -> list[str]:
@@ -171,39 +137,25 @@ class Translator:
             ValueError: `texts` is one str, an item is not a str or too long, a number is out of
                 range, or the artifact holds no tokenizer.
         """
-        _check_positive("batch_size", batch_size)
-        _check_positive("n_best", n_best)
-        sources, total = self._encode(texts, truncate)
-        empty = Translation("", 0.0, [], [], np.zeros((0, 0), np.float32) if alignments else None)
-        results: list[list[Translation]] = [[empty] for _ in range(total)]
-        done = total - len(sources)
-        if progress is not None and done:
-            progress(done)
-        # Longest first: if memory does not suffice, it shows at once.
-        sources.sort(key=lambda source: len(source.ids), reverse=True)
-        for start in range(0, len(sources), batch_size):
-            batch = sources[start : start + batch_size]
-            rows = np.full((len(batch), len(batch[0].ids)), PAD_ID, np.int32)
-            for row, source in zip(rows, batch, strict=True):
-                row[: len(source.ids)] = source.ids
-            found = self._run(rows)
-            wanted = [name for name in found if alignments or name != "alignments"]
-            outputs = {name: found[name].numpy() for name in wanted}
-            beam = outputs["tokens"].shape[1]
-            if n_best > beam:
-                raise ValueError(
-                    f"n_best: expected at most the beam width, {beam}. Received: {n_best}"
-                )
-            for place, source in enumerate(batch):
-                results[source.index] = [
-                    self._read_hypothesis(outputs, place, k, source)
-                    for k in range(n_best)
-                    if k == 0 or not np.isneginf(outputs["scores"][place, k])
-                ]
-            done += len(batch)
-            if progress is not None:
-                progress(done)
-        return [hypotheses[0] for hypotheses in results] if n_best == 1 else results
+        names = [tensor.name for tensor in TRANSLATE.outputs]
+        if not alignments:
+            names.remove("alignments")
+
+        def search(source: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
+            found = self._run(source)
+            return {name: found[name].numpy() for name in names}
+
+        return translate_texts(
+            texts,
+            self._text_tokenizer(),
+            search,
+            batch_size=batch_size,
+            n_best=n_best,
+            max_source_length=self.manifest.max_source_length,
+            truncate=truncate,
+            progress=progress,
+            alignments=alignments,
+        )
 
     def encode(self, texts: Iterable[str]) -> list[list[int]]:
         """The token ids of texts, blank ones left out.
@@ -217,7 +169,7 @@ class Translator:
         Raises:
             ValueError: As `translate`.
         """
-        return [source.ids for source in self._encode(texts, truncate=False)[0]] if texts else []
+        return [ids for ids in self._encode(texts) if ids]
 
     def translate_ids(
         self, source: ArrayLike, noise: ArrayLike | None = None
@@ -242,26 +194,28 @@ class Translator:
         array = np.asarray(source)
         if array.ndim != 2 or array.size == 0 or array.dtype.kind not in "iu":
             raise ValueError(
-                "source: expected a non-empty integer array of shape (batch, source_length). "
-                f"Received: dtype {array.dtype}, shape {array.shape}"
+                "Argument `source` must be a non-empty integer array of shape (batch, "
+                f"source_length). Received: dtype {array.dtype}, shape {array.shape}"
             )
         vocabulary = self.manifest.vocabulary
         most = most_rows(self.manifest.search, vocabulary.get("target", 1))
         if len(array) > most:
             raise ValueError(
-                f"source: expected at most {most} rows at once. Received: {len(array)}"
+                f"Argument `source` must have at most {most} rows. Received: {len(array)}"
             )
         size = vocabulary["source"]
         limit = self.manifest.max_source_length or array.shape[1]
         for wrong, expected in (
             ((array < 0) | (array >= size), f"ids from 0 to {size - 1}"),
-            ((array == PAD_ID).all(axis=1, keepdims=True), "a token in every row"),
-            ((array[:, :-1] == PAD_ID) & (array[:, 1:] != PAD_ID), "padding (0) at the right only"),
-            (array[:, limit:] != PAD_ID, f"at most {limit} tokens a row"),
+            ((array == PAD).all(axis=1, keepdims=True), "a token in every row"),
+            ((array[:, :-1] == PAD) & (array[:, 1:] != PAD), "padding (0) at the right only"),
+            (array[:, limit:] != PAD, f"at most {limit} tokens a row"),
         ):
             if wrong.any():
                 row = int(np.argwhere(wrong)[0, 0])
-                raise ValueError(f"source: expected {expected}. Received: row {row}, {array[row]}")
+                raise ValueError(
+                    f"Argument `source` must hold {expected}. Received: row {row}, {array[row]}"
+                )
         outputs = self._run(array.astype(np.int32), noise)
         return {name: value.numpy() for name, value in outputs.items()}
 
@@ -287,25 +241,21 @@ class Translator:
         >>> for piece in Translator("artifact").stream("a man on a bike"):
         ...     print(piece, end="", flush=True)
         """
-        _check_positive("max_length", max_length)
-        sources, _ = self._encode([text], truncate=False)
-        stepper = self._opened_stepper()
-        return self._stream(stepper, sources, max_length)
+        check_positive(max_length=max_length)
+        [ids] = self._encode([text])
+        return self._stream(self._opened_stepper(), ids, max_length)
 
-    def _stream(self, stepper: Stepper, sources: list[_Source], max_length: int) -> Iterator[str]:
-        ids: list[int] = []
-        text = shown = ""
-        for source in sources:  # one, or none for a blank text
-            for token in stepper.greedy(np.asarray([source.ids], np.int32), max_length):
-                ids.append(token)
-                text = "".join(target_pieces(self._text_tokenizers()[1], ids))
-                # The next token may complete the character that ends in replacement signs.
-                sure = text.rstrip("\N{REPLACEMENT CHARACTER}")
-                if len(sure) > len(shown):
-                    yield sure[len(shown) :]
-                    shown = sure
-            if len(text) > len(shown):
-                yield text[len(shown) :]
+    def _stream(self, stepper: Stepper, ids: list[int], max_length: int) -> Iterator[str]:
+        if not ids:  # of a blank text
+            return
+        decoder = self._text_tokenizer().target_decoder()
+        for token in stepper.greedy(np.asarray([ids], np.int32), max_length):
+            added = decoder.add(token)
+            if added:
+                yield added
+        rest = decoder.end()
+        if rest:
+            yield rest
 
     def _opened_stepper(self) -> Stepper:
         with self._opening:
@@ -319,7 +269,10 @@ class Translator:
         if self._draws:
             feeds[NOISE.name] = self._checked_noise(noise, len(source))
         elif noise is not None:
-            raise ValueError("noise: expected None, as this artifact draws nothing.")
+            raise ValueError(
+                "Argument `noise` must be None for an artifact that draws nothing. "
+                f"Received: {noise!r:.80}"
+            )
         return run(self._session, feeds, [tensor.name for tensor in TRANSLATE.outputs])
 
     def _checked_noise(self, noise: ArrayLike | None, rows: int) -> NDArray[np.float32]:
@@ -330,88 +283,41 @@ class Translator:
         array = np.asarray(noise, np.float32)
         if array.shape != shape or not ((array >= 0) & (array < 1)).all():
             raise ValueError(
-                f"noise: expected numbers in [0, 1) of shape {shape}. Received: shape {array.shape}"
+                f"Argument `noise` must hold numbers in [0, 1) of shape {shape}. "
+                f"Received: shape {array.shape}"
             )
         return array
 
-    def _encode(self, texts: Iterable[str], truncate: bool) -> tuple[list[_Source], int]:
-        """Returns the sources that are not blank, and the number of all texts."""
-        if isinstance(texts, str):
+    def _encode(self, texts: Iterable[str]) -> list[list[int]]:
+        return encode_texts(texts, self._text_tokenizer(), self.manifest.max_source_length)
+
+    def _text_tokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
             raise ValueError(
-                f"texts: expected a list of str. Received: one str, {texts!r:.80}; write [text]."
+                f"Argument `texts` needs a tokenizer, and the artifact {self.manifest.folder} was "
+                "exported without one. Export it with tokenizer=..., or call translate_ids."
             )
-        tokenizer, _ = self._text_tokenizers()
-        texts = list(texts)
-        for index, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise ValueError(
-                    f"texts: expected str items. Received: {type(text).__name__} at index {index}"
-                )
-            try:
-                text.encode("utf-8")
-            except UnicodeEncodeError as error:
-                raise ValueError(
-                    f"texts: expected Unicode at index {index}. Received: {error}"
-                ) from error
-        indices = [index for index, text in enumerate(texts) if text.strip()]
-        limit = self.manifest.max_source_length
-        sources, cut = [], 0
-        encodings = tokenizer.encode_batch([texts[index] for index in indices])
-        for index, encoding in zip(indices, encodings, strict=True):
-            ids, pieces = encoding.ids, source_pieces(texts[index], encoding)
-            if limit is not None and len(ids) > limit:
-                if not truncate:
-                    raise ValueError(
-                        f"texts: expected at most {limit} tokens, end of sentence included. "
-                        f"Received: {len(ids)} at index {index}. Split the text, or pass "
-                        "truncate=True."
-                    )
-                cut += 1
-                ids, pieces = [*ids[: limit - 1], EOS_ID], [*pieces[: limit - 1], EOS_TOKEN]
-            sources.append(_Source(index, ids, pieces))
-        if cut:
-            logger.warning(
-                "Truncated %d of %d texts to %d tokens (truncate=True).", cut, len(texts), limit
+        return self._tokenizer
+
+
+def _load_tokenizer(path: Path, vocabulary: Mapping[str, int]) -> Tokenizer:
+    """The artifact's tokenizer, which may have at most as many ids as the model."""
+    require("tokenizers", extra="runtime")
+    try:
+        tokenizer = Tokenizer.load(path)
+    except TokenizerVersionError as error:
+        raise UnsupportedArtifactError(str(error)) from error
+    except ValueError as error:
+        raise CorruptArtifactError(str(error)) from error
+    sizes = {
+        "source": tokenizer.source_vocabulary_size,
+        "target": tokenizer.target_vocabulary_size,
+    }
+    for side, size in sizes.items():
+        known = vocabulary.get(side)
+        if known is not None and size > known:
+            raise CorruptArtifactError(
+                f"{path}: expected at most {known} {side} tokens, as many as the model knows. "
+                f"Received: {size}"
             )
-        return sources, len(texts)
-
-    def _read_hypothesis(
-        self, outputs: dict[str, NDArray[Any]], place: int, k: int, source: _Source
-    ) -> Translation:
-        ids = outputs["tokens"][place, k, : int(outputs["lengths"][place, k])].tolist()
-        words = ids[: ids.index(EOS_ID)] if EOS_ID in ids else ids
-        pieces = target_pieces(self._text_tokenizers()[1], words)
-        if len(words) < len(ids):
-            pieces.append(EOS_TOKEN)
-        alignment = outputs.get("alignments")
-        if alignment is not None:  # copied, as a view would keep the whole batch in memory
-            alignment = alignment[place, k, : len(pieces), : len(source.ids)].copy()
-        return Translation(
-            text="".join(pieces[: len(words)]),
-            score=float(outputs["scores"][place, k]),
-            tokens=pieces,
-            source_tokens=list(source.pieces),
-            alignment=alignment,
-        )
-
-    def _text_tokenizers(self) -> tuple[Any, Any]:
-        if self._tokenizers is None:
-            raise ValueError(
-                f"texts: the artifact {self.manifest.folder} was exported without a tokenizer and "
-                "takes no text. Export it with tokenizer=..., or call translate_ids."
-            )
-        return self._tokenizers
-
-    def _check_vocabulary(self, path: Path) -> None:
-        for side, tokenizer in zip(("source", "target"), self._text_tokenizers(), strict=True):
-            size, known = tokenizer.get_vocab_size(), self.manifest.vocabulary.get(side)
-            if known is not None and size > known:
-                raise CorruptArtifactError(
-                    f"{path}: expected at most {known} {side} tokens, as many as the model knows. "
-                    f"Received: {size}"
-                )
-
-
-def _check_positive(name: str, value: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}: expected an int of at least 1. Received: {value!r}")
+    return tokenizer

@@ -21,11 +21,12 @@ class Ensemble(Generator, keras.Model):
     Args:
         models: At least one `Seq2Seq`; all with the same vocabulary sizes.
         average: "probability" or "log_probability", the space in which predictions are averaged.
+        tokenizer: The `Tokenizer` of the models' texts; that of the models if `None`.
         **kwargs: Passed to `keras.Model`.
 
     Raises:
-        ValueError: If there are no models, their vocabularies differ in size, or `average` is
-            unknown.
+        ValueError: If there are no models, their vocabularies differ in size, `average` is unknown,
+            or the models' tokenizers differ and none is given.
 
     Example:
 
@@ -35,7 +36,7 @@ class Ensemble(Generator, keras.Model):
     (1, 5)
     """
 
-    def __init__(self, models, average="probability", **kwargs):
+    def __init__(self, models, average="probability", tokenizer=None, **kwargs):
         super().__init__(**kwargs)
         models = list(models)
         if not models:
@@ -51,6 +52,7 @@ class Ensemble(Generator, keras.Model):
         self.source_vocabulary_size, self.target_vocabulary_size = sizes[0]
         self.models = models
         self.average = average
+        self.tokenizer = _shared_tokenizer(models) if tokenizer is None else tokenizer
         self._compiled_searches = {}
         if all(model.built for model in models):
             self.build()  # which leaves nothing to make
@@ -103,3 +105,14 @@ class Ensemble(Generator, keras.Model):
     def from_config(cls, config):
         models = [keras.saving.deserialize_keras_object(model) for model in config["models"]]
         return cls(**{**config, "models": models})
+
+
+def _shared_tokenizer(models):
+    """The one tokenizer of all models that have any, or `None`."""
+    tokenizers = [model.tokenizer for model in models if model.tokenizer is not None]
+    if any(other != tokenizers[0] for other in tokenizers[1:]):
+        raise ValueError(
+            "Argument `models` must share one tokenizer, or `tokenizer` be given. "
+            "Received: models whose tokenizers differ"
+        )
+    return tokenizers[0] if tokenizers else None

@@ -1,5 +1,6 @@
 """Generation and scoring for every model that can say what a step of it is."""
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,7 +9,10 @@ from keras import ops, tree
 from keras_bahdanau.models.compiled import compile_inference
 from keras_bahdanau.search import BeamSearch, GreedySearch
 from keras_bahdanau_runtime.ids import BOS, PAD
+from keras_bahdanau_runtime.signature import TOKENIZER_FILE
 from keras_bahdanau_runtime.text.batches import pad
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
+from keras_bahdanau_runtime.translation import translate_texts
 
 # Lengths are padded to multiples of this before generation, so that few shapes are compiled.
 _LENGTH_BUCKET = 8
@@ -45,6 +49,47 @@ class Generator:
 
     The model gives `source_vocabulary_size`, `target_vocabulary_size`, `start` and `step`.
     """
+
+    _tokenizer = None
+
+    @property
+    def tokenizer(self):
+        """The `Tokenizer` of the model's texts, or `None`; saved inside its `.keras` file.
+
+        Setting it raises a `ValueError` for anything else, or more ids than the model has.
+        """
+        return self._tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer):
+        if tokenizer is not None:
+            self._check_tokenizer(tokenizer)
+        self._tokenizer = tokenizer
+
+    def _check_tokenizer(self, tokenizer):
+        if not isinstance(tokenizer, Tokenizer):
+            raise ValueError(
+                "Argument `tokenizer` must be a Tokenizer or None. "
+                f"Received: {type(tokenizer).__name__}"
+            )
+        for side in ("source", "target"):
+            known = getattr(self, f"{side}_vocabulary_size")
+            size = getattr(tokenizer, f"{side}_vocabulary_size")
+            if size > known:
+                raise ValueError(
+                    f"Argument `tokenizer` must have at most the model's {known} {side} ids. "
+                    f"Received: {size}"
+                )
+
+    def save_assets(self, folder):
+        """Writes the tokenizer where Keras collects what a `.keras` file holds besides weights."""
+        if self.tokenizer is not None:
+            self.tokenizer.save(Path(folder, TOKENIZER_FILE))
+
+    def load_assets(self, folder):
+        """Reads what `save_assets` wrote; `folder` is `None` for a part that wrote nothing."""
+        if folder is not None and Path(folder, TOKENIZER_FILE).exists():
+            self.tokenizer = Tokenizer.load(Path(folder, TOKENIZER_FILE))
 
     def start(self, source):
         """What generation begins with.
@@ -150,6 +195,72 @@ class Generator:
             tokens=found.tokens[:, :, :longest],
             alignments=found.alignments[:, :, :longest, : source.shape[1]],
             log_probs=found.log_probs[:, :, :longest],
+        )
+
+    def translate(
+        self,
+        texts,
+        search=None,
+        max_length=100,
+        n_best=1,
+        batch_size=32,
+        progress=None,
+        alignments=True,
+    ):
+        """Translates texts, in batches of similar length, and returns them in the order given.
+
+        `Translator.translate` returns the same for the exported model. A blank text gives an empty
+        `Translation` with score 0.
+
+        Args:
+            texts: List of `str`, one sentence each.
+            search: As in `generate`.
+            max_length: As in `generate`; an int or a function of the sources' lengths.
+            n_best: Number of hypotheses for each text, best first; at most as many as the search
+                keeps. A text gets fewer where the search found fewer.
+            batch_size: Number of sentences searched at once.
+            progress: Called after each batch with the number of texts done so far.
+            alignments: Whether translations hold the attention weights.
+
+        Returns:
+            A list of `Translation`; with `n_best` above 1, a list of such lists.
+
+        Raises:
+            ValueError: If the model has no tokenizer, `texts` is one `str`, an item is not a `str`,
+                or a number is out of range.
+
+        Example:
+
+        ```python
+        model.tokenizer = Tokenizer.load("tokenizer.json")
+        model.translate(["a man on a bike"])[0].text
+        ```
+        """
+        if self.tokenizer is None:
+            raise ValueError(
+                "Argument `texts` needs a model with a tokenizer. Received: a model without one; "
+                "attach it with model.tokenizer = Tokenizer.load(...), or call generate with ids."
+            )
+        size = 0
+
+        def search_rows(source):
+            # The first batch is the largest: a shorter one repeats its rows, so that no new shape
+            # is compiled for it.
+            nonlocal size
+            size = max(size, len(source))
+            filled = np.resize(source, (size, source.shape[1]))
+            found = self.generate(filled, search, max_length)._asdict()
+            names = ["tokens", "scores", "lengths", *(["alignments"] if alignments else [])]
+            return {name: found[name][: len(source)] for name in names}
+
+        return translate_texts(
+            texts,
+            self.tokenizer,
+            search_rows,
+            batch_size=batch_size,
+            n_best=n_best,
+            progress=progress,
+            alignments=alignments,
         )
 
     def score(self, source, target):

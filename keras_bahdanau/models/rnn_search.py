@@ -32,8 +32,8 @@ class RNNSearch(Seq2Seq):
             `None` for Keras's own.
         dropout: As in `Seq2Seq`.
         tie_embeddings: As in `Seq2Seq`.
-        **kwargs: `scheduled_sampling` and `guided_alignment` of `Seq2Seq`, and what `keras.Model`
-            takes.
+        **kwargs: `scheduled_sampling`, `guided_alignment` and `tokenizer` of `Seq2Seq`, and what
+            `keras.Model` takes.
 
     Raises:
         ValueError: If a size is not a positive integer or `initializer` is unknown.

@@ -32,6 +32,9 @@ class Seq2Seq(Generator, keras.Model):
         guided_alignment: What the `AlignmentCrossentropy` of the attention's weights is multiplied
             with when it is added to the loss; counts only where inputs hold an "alignment".
         kernel_initializer: Initialiser of embeddings and output layer; `None` for Keras's own.
+        tokenizer: The `Tokenizer` of the model's texts, for `translate`; `None` for a model of ids.
+            It may be attached later, too: `model.tokenizer = tokenizer`. The `.keras` file holds
+            it, the configuration does not.
         **kwargs: Passed to `keras.Model`.
 
     Call arguments:
@@ -43,7 +46,8 @@ class Seq2Seq(Generator, keras.Model):
         Logits `(B, Ty, V)`.
 
     Raises:
-        ValueError: If a size is not a positive integer.
+        ValueError: If a size is not a positive integer, or the tokenizer has more ids than the
+            model.
 
     Example:
 
@@ -70,6 +74,7 @@ class Seq2Seq(Generator, keras.Model):
         scheduled_sampling=None,
         guided_alignment: float = 1.0,
         kernel_initializer=None,
+        tokenizer=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -120,6 +125,7 @@ class Seq2Seq(Generator, keras.Model):
                 name="output_layer",
             )
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.tokenizer = tokenizer
         self._compiled_searches = {}
 
     def _initializer(self, default):

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import keras
 
-from keras_bahdanau.models.translation import translate
+from keras_bahdanau.search import GreedySearch
+from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.text.scores import corpus_scores
 
 
@@ -21,13 +22,15 @@ class TranslationScore(keras.callbacks.Callback):
     Args:
         sources: List of `str`.
         references: List of `str`, one for each source.
-        tokenizer: The model's `Tokenizer`.
+        tokenizer: A `Tokenizer` to attach to the model; `None` if it has one.
         search: A `BeamSearch` or `GreedySearch`; `GreedySearch()` if `None`.
         max_length: Number of tokens after which a hypothesis is cut.
         batch_size: Sentences searched at once.
     """
 
-    def __init__(self, sources, references, tokenizer, search=None, max_length=100, batch_size=64):
+    def __init__(
+        self, sources, references, tokenizer=None, search=None, max_length=100, batch_size=64
+    ):
         super().__init__()
         self.sources = sources
         self.references = references
@@ -36,18 +39,29 @@ class TranslationScore(keras.callbacks.Callback):
         self.max_length = max_length
         self.batch_size = batch_size
 
+    def set_model(self, model):
+        super().set_model(model)
+        if self.tokenizer is not None:
+            model.tokenizer = self.tokenizer
+
     def on_epoch_end(self, epoch, logs=None):
-        translations = translate(
-            self.model,
-            self.tokenizer,
+        translations = self.model.translate(
             self.sources,
-            search=self.search,
+            search=GreedySearch() if self.search is None else self.search,
             max_length=self.max_length,
             batch_size=self.batch_size,
+            alignments=False,
         )
-        scores = corpus_scores(translations, self.references)
+        scores = corpus_scores([found.text for found in translations], self.references)
         if logs is not None:
             logs.update({f"val_{name}": score for name, score in scores.items()})
+
+
+# The words that end a value's name and tell which way is better.
+DIRECTIONS = {
+    **dict.fromkeys(("loss", "error", "perplexity", "crossentropy", "mse", "mae", "ter"), "min"),
+    **dict.fromkeys(("accuracy", "acc", "bleu", "chrf", "auc", "f1", "precision", "recall"), "max"),
+}
 
 
 class RunCheckpoint(keras.callbacks.Callback):
@@ -60,7 +74,9 @@ class RunCheckpoint(keras.callbacks.Callback):
 
     Args:
         folder: Where the files go; must exist.
-        monitor: Name of the value in the logs that is to grow, such as "val_bleu".
+        monitor: Name of the value in the logs that tells the best epoch, such as "val_bleu".
+        mode: "max" if the best is the largest value, "min" if it is the smallest, "auto" to tell by
+            the name's last word: that of "val_loss" falls, that of "val_token_accuracy" grows.
         keep: How many of the last epochs keep a file of their own; older ones are deleted, and so
             are those of epochs that a resumed run is yet to repeat. 0 for none, and to leave alone
             what is there.
@@ -68,7 +84,8 @@ class RunCheckpoint(keras.callbacks.Callback):
             beyond them are dropped.
 
     Raises:
-        ValueError: If `keep` is not an int of at least 0, or `monitor` is not in the logs.
+        ValueError: If `keep` is not an int of at least 0, `mode` is unknown, or "auto" and the name
+            tells nothing; at the end of an epoch, if `monitor` is not in the logs.
 
     Example:
 
@@ -82,25 +99,27 @@ class RunCheckpoint(keras.callbacks.Callback):
     ```
     """
 
-    def __init__(self, folder, monitor="val_bleu", keep=0, epochs_done=0):
+    def __init__(self, folder, monitor="val_bleu", mode="auto", keep=0, epochs_done=0):
         super().__init__()
-        if not isinstance(keep, int) or keep < 0:
-            raise ValueError(f"Argument `keep` must be an int of at least 0. Received: {keep!r}")
-        self.keep = keep
+        check_range("keep", keep, int, 0)
         self.folder = Path(folder)
         self.monitor = monitor
+        self.mode = _direction(monitor, mode)
+        self.keep = keep
         self.rows = self._read_history()[:epochs_done]
 
     @property
     def best(self):
         """The row of `history.csv` that `best.keras` is of, or `None`."""
-        rows = [row for row in self.rows if not math.isnan(self._value(row))]
-        return max(reversed(rows), key=self._value, default=None)  # the latest of equals
+        rows = [row for row in self.rows if not math.isnan(self._quality(row))]
+        return max(reversed(rows), key=self._quality, default=None)  # the latest of equals
 
-    def _value(self, row):
+    def _quality(self, row):
+        """What the best epoch has the most of: the monitored value, or its negative."""
         # An older run may have monitored something else.
         value = row.get(self.monitor, "")
-        return math.nan if value == "" else float(value)
+        value = math.nan if value == "" else float(value)
+        return -value if self.mode == "min" else value
 
     def on_epoch_end(self, epoch, logs=None):
         row = {"epoch": epoch + 1, **{name: float(value) for name, value in (logs or {}).items()}}
@@ -114,7 +133,7 @@ class RunCheckpoint(keras.callbacks.Callback):
         # The suffix must stay .keras, by which Keras knows the format.
         fresh = self.folder / "writing.keras"
         self.model.save(fresh)
-        if best is None or row[self.monitor] >= self._value(best):
+        if best is None or self._quality(row) >= self._quality(best):
             self._copy(fresh, "best.keras")
         if self.keep:
             self._copy(fresh, f"epoch-{epoch + 1:02d}.keras")
@@ -149,3 +168,18 @@ class RunCheckpoint(keras.callbacks.Callback):
             writer.writeheader()
             writer.writerows(self.rows)
         os.replace(writing, self.folder / "history.csv")
+
+
+def _direction(monitor, mode):
+    """Whether the best of a value of this name is its "max" or its "min"."""
+    if mode not in ("auto", "max", "min"):
+        raise ValueError(f'Argument `mode` must be "auto", "max" or "min". Received: {mode!r}')
+    if mode != "auto":
+        return mode
+    word = monitor.lower().rsplit("_", 1)[-1]
+    if word not in DIRECTIONS:
+        raise ValueError(
+            'Argument `mode` must be "max" or "min" where the name of `monitor` ends in none of '
+            f"{sorted(DIRECTIONS)}. Received: monitor={monitor!r}"
+        )
+    return DIRECTIONS[word]

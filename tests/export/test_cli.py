@@ -1,17 +1,23 @@
 """The command, from two text files to translations, with real processes and real files."""
 
 import csv
+import dataclasses
+import gzip
+import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
+from keras_bahdanau import TrainingOptions
 from keras_bahdanau_export import cli
 
 pytestmark = pytest.mark.once
 
 EPOCHS = 4
+DEV = "validation_source: dev.src\nvalidation_target: dev.tgt\n"
 PAIRS = [
     (f"say {word} {n}", f"{n} {word[::-1]}") for word in ("abc", "bcd", "cde") for n in range(9)
 ]
@@ -24,6 +30,12 @@ def files(tmp_path_factory):
         for suffix, side in (("src", 0), ("tgt", 1)):
             text = "".join(f"{pair[side]}\n" for pair in pairs)
             (folder / f"{name}.{suffix}").write_text(text, encoding="utf-8")
+    (folder / "run.yaml").write_text(
+        f"validation_source: {folder / 'dev.src'}\n"
+        f"validation_target: {folder / 'dev.tgt'}\n"
+        "vocabulary_size: 280\nunits: 8\nembedding_dim: 6\nattention_units: 7\n"
+        "batch_size: 16\nmax_length: 24\ndropout: 0\nepochs: 99\n"
+    )
     return folder
 
 
@@ -51,12 +63,21 @@ cli.main()
 def train_arguments(files, output, *more):
     return [
         "train", str(files / "train.src"), str(files / "train.tgt"),
-        "--validation-source", str(files / "dev.src"),
-        "--validation-target", str(files / "dev.tgt"),
-        "--output", str(output), "--vocabulary-size", "280", "--units", "8",
-        "--embedding-dim", "6", "--attention-units", "7", "--batch-size", "16",
-        "--epochs", str(EPOCHS), "--max-length", "24", "--dropout", "0", *more,
+        "--config", str(files / "run.yaml"), "--epochs", str(EPOCHS), "--output", str(output),
+        *more,
     ]  # fmt: skip
+
+
+def process(*arguments):
+    """Runs the command in a process of its own, as a shell would."""
+    environment = {name: os.environ[name] for name in os.environ if name != "TF_CPP_MIN_LOG_LEVEL"}
+    return subprocess.run(
+        [sys.executable, "-m", "keras_bahdanau_export.cli", *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def run(monkeypatch, capsysbinary, *arguments):
@@ -73,25 +94,21 @@ def run(monkeypatch, capsysbinary, *arguments):
 
 @pytest.fixture(scope="module")
 def trained(files, tmp_path_factory):
-    """An uninterrupted run, in a process of its own."""
+    """An uninterrupted run, in a process of its own that shows nothing but its progress."""
     output = tmp_path_factory.mktemp("run") / "run"
-    subprocess.run(
-        [sys.executable, "-m", "keras_bahdanau_export.cli", *train_arguments(files, output)],
-        check=True,
-        capture_output=True,
-    )
+    finished = process(*train_arguments(files, output))
+    assert finished.returncode == 0, finished.stderr
+    text = " ".join(finished.stderr.split())
+    line = r"epoch \d/4 loss \S+ BLEU \S+ chrF \S+ \d+ s "
+    assert re.fullmatch(rf"({line}){{{EPOCHS}}}The best model is .*", text), finished.stderr
     return output
 
 
 @pytest.fixture(scope="module")
 def artifact(trained, tmp_path_factory):
     output = tmp_path_factory.mktemp("export") / "artifact"
-    arguments = ["export", trained, output, "--beam", 2, "--max-length", 12]
-    subprocess.run(
-        [sys.executable, "-m", "keras_bahdanau_export.cli", *map(str, arguments)],
-        check=True,
-        capture_output=True,
-    )
+    finished = process("export", trained, output, "--beam", 2, "--max-length", 12)
+    assert (finished.returncode, finished.stderr) == (0, f"The artifact is {output}.\n")
     return output
 
 
@@ -106,9 +123,24 @@ def test_a_run_leaves_its_files(trained):
         "history.csv",
         "last.keras",
         "options.json",
-        "tokenizer.json",
     ]
     assert [row["epoch"] for row in history(trained)] == ["1", "2", "3", "4"]
+
+
+def test_flags_win_over_the_file_and_the_file_over_defaults(files, trained):
+    options = json.loads((trained / "options.json").read_text())
+    assert options["source"] == str(files / "train.src")
+    assert (options["epochs"], options["units"], options["warmup"]) == (EPOCHS, 8, 0.5)
+
+
+def test_the_options_of_a_run_are_a_file_for_another(monkeypatch, capsysbinary, trained):
+    config = ("train", "--config", trained / "options.json", "--output", trained, "--resume")
+    status, _, err = run(monkeypatch, capsysbinary, *config)
+    assert (status, "The best model is" in err) == (0, True)
+    # A flag that says what is the default wins, too.
+    status, _, err = run(monkeypatch, capsysbinary, *config, "--batch-size", 64)
+    assert status == 1
+    assert "`batch_size` was 16, is 64" in err
 
 
 def test_ctrl_c_keeps_the_last_epoch_and_resume_ends_where_an_unbroken_run_ends(
@@ -124,11 +156,8 @@ def test_ctrl_c_keeps_the_last_epoch_and_resume_ends_where_an_unbroken_run_ends(
     assert interrupted.returncode == 130, interrupted.stderr
     assert "--resume" in " ".join(interrupted.stderr.splitlines()[-2:])
     assert len(history(tmp_path / "run")) == 1
-    subprocess.run(
-        [sys.executable, "-m", "keras_bahdanau_export.cli", *arguments, "--resume"],
-        check=True,
-        capture_output=True,
-    )
+    resumed = process(*arguments, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
     whole, resumed = history(trained), history(tmp_path / "run")
     assert len(resumed) == EPOCHS
     for a, b in zip(whole, resumed, strict=True):
@@ -139,14 +168,60 @@ def test_resume_refuses_other_options(monkeypatch, capsysbinary, files, trained)
     arguments = train_arguments(files, trained, "--resume", "--dropout", "0.5")
     status, _, err = run(monkeypatch, capsysbinary, *arguments)
     assert status == 1
-    assert "dropout was 0.0, is 0.5" in err
+    assert "`dropout` was 0.0, is 0.5" in err
+
+
+def test_help_holds_every_option_with_its_default(monkeypatch, capsysbinary):
+    monkeypatch.setenv("COLUMNS", "200")
+    status, out, _ = run(monkeypatch, capsysbinary, "train", "--help")
+    assert status == 0
+    text = " ".join(out.replace("│", " ").split())
+    for option in dataclasses.fields(TrainingOptions):
+        if not option.metadata.get("positional"):
+            assert f"--{option.name.replace('_', '-')}" in text
+        assert option.metadata["help"] in text
+        if option.default is not dataclasses.MISSING and option.type is not bool:
+            assert f"{option.metadata['help']} [default: {option.default}]" in text
+    assert "--joint --separate" in text
+    assert "--tie-embeddings --no-tie-embeddings" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "flags", "message"),
+    [
+        ("unit: 8", (), "Argument `unit` must be an option of training. Did you mean `units`?"),
+        (
+            DEV + "units: many",
+            (),
+            "Argument `units` must be an int of at least 1. Received: 'many'",
+        ),
+        (DEV + "units: 8", ("--units", 0), "Argument `units` must be an int of at least 1."),
+        ("units: 8", (), "Argument `validation_source`, `validation_target` must be given."),
+        ("8", (), "Argument `config` must hold a mapping of options to values."),
+    ],
+)
+def test_bad_options_are_named_before_anything_is_made(
+    monkeypatch, capsysbinary, files, tmp_path, content, flags, message
+):
+    (tmp_path / "run.yaml").write_text(content)
+    arguments = train_arguments(files, tmp_path / "run", "--config", tmp_path / "run.yaml", *flags)
+    status, _, err = run(monkeypatch, capsysbinary, *arguments)
+    assert status == 1
+    assert message in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_brackets_in_names_are_no_markup(monkeypatch, capsysbinary):
+    status, _, err = run(monkeypatch, capsysbinary, "inspect", "no[/red]such")
+    assert status == 1
+    assert "no[/red]such" in err
 
 
 def test_train_refuses_an_existing_folder(monkeypatch, capsysbinary, files, trained):
     status, _, err = run(monkeypatch, capsysbinary, *train_arguments(files, trained))
     assert status == 1
     assert "exists" in err
-    assert "--resume" in err
+    assert "resume" in err
 
 
 @pytest.mark.parametrize(
@@ -188,19 +263,80 @@ def test_one_line_in_is_one_line_out(monkeypatch, capsysbinary, artifact, tmp_pa
     assert (status, "exists" in err) == (1, True)
 
 
-def test_translate_reads_standard_input_without_keras(artifact):
-    program = (
-        "import sys; from keras_bahdanau_export import cli\n"
-        f"sys.argv = ['keras-bahdanau', 'translate', {str(artifact)!r}]\n"
-        "cli.app(standalone_mode=False)\n"
-        "loaded = {'keras', 'tensorflow', 'jax', 'torch'} & set(sys.modules)\n"
-        "sys.exit(f'loaded {loaded}' if loaded else 0)"
+@pytest.mark.parametrize("name", ["in.gz", "in"])
+def test_translate_reads_text_as_train_does(monkeypatch, capsysbinary, artifact, tmp_path, name):
+    pack = gzip.compress if name.endswith(".gz") else bytes
+    (tmp_path / "plain").write_bytes(b"say abc 1\nsay cde 5\n")
+    (tmp_path / name).write_bytes(pack(b"\xef\xbb\xbfsay abc 1\r\nsay cde 5"))
+    _, expected, _ = run(monkeypatch, capsysbinary, "translate", artifact, tmp_path / "plain")
+    status, out, _ = run(monkeypatch, capsysbinary, "translate", artifact, tmp_path / name)
+    assert (status, out) == (0, expected)
+
+
+# The command, where importing Keras or a backend is an error.
+WITHOUT_KERAS = """
+import sys
+for name in ("keras", "tensorflow", "jax", "torch", "keras_bahdanau"):
+    sys.modules[name] = None
+from keras_bahdanau_export import cli
+cli.main()
+"""
+
+
+def without_keras(*arguments, text=None):
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_KERAS, *map(str, arguments)],
+        input=text,
+        capture_output=True,
+        text=True,
     )
+
+
+def test_an_artifact_needs_no_keras(files, artifact, tmp_path):
+    picture = tmp_path / "picture.png"
+    test_set = (files / "dev.src", files / "dev.tgt")
+    translated = without_keras("translate", artifact, text="say abc 1\n")
+    assert (translated.returncode, translated.stderr) == (0, "")
+    assert translated.stdout.count("\n") == 1
+    evaluated = without_keras("--verbose", "evaluate", artifact, *test_set)
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert evaluated.stdout.startswith("BLEU ")
+    assert "model.onnx on" in evaluated.stderr
+    aligned = without_keras("align", artifact, "say abc 1", "--output", picture)
+    assert aligned.returncode == 0, aligned.stderr
+    assert aligned.stdout == translated.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+LOADS_A_LIBRARY = """
+import os, sys
+from keras_bahdanau_export.quiet import quiet_imports
+with quiet_imports():
+    os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are written to"
+                b" STDERR\\n")
+    os.write(2, b"I0000 00:00:1795297885.877061   11221 cudart_stub.cc:31] Could not find cuda\\n")
+    os.write(2, b"E0000 00:00:1.2       1 computation_placer.cc:177] computation placer already\\n")
+    os.write(2, b"2026-01-01 10:00:00.123456: I tensorflow/core/util/port.cc:153] oneDNN custom\\n")
+    os.write(2, b"To enable the following instructions: AVX2 FMA, in other operations\\n")
+    sys.stderr.write("a warning from Python\\n")
+    os.write(2, b"F0000 00:00:1.2       1 cpu_feature_guard.cc:9] compiled to use AVX\\n")
+    if sys.argv[1] == "abort":
+        os.abort()
+sys.stderr.write("after\\n")
+"""
+
+
+@pytest.mark.parametrize(("end", "last"), [("abort", []), ("go on", ["after"])])
+def test_only_the_noise_of_loading_is_held_back(end, last):
     finished = subprocess.run(
-        [sys.executable, "-c", program], input="say abc 1\n", capture_output=True, text=True
+        [sys.executable, "-c", LOADS_A_LIBRARY, end], capture_output=True, text=True
     )
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.count("\n") == 1
+    assert (finished.returncode == 0) == bool(last)
+    assert finished.stderr.splitlines() == [
+        "a warning from Python",
+        "F0000 00:00:1.2       1 cpu_feature_guard.cc:9] compiled to use AVX",
+        *last,
+    ]
 
 
 def test_bytes_that_are_not_utf8_are_named(monkeypatch, capsysbinary, artifact, tmp_path):
@@ -221,15 +357,6 @@ def test_evaluate_gives_keras_and_the_artifact_the_same_score(
     )  # fmt: skip
     assert by_artifact == by_keras
     assert by_keras.startswith("BLEU ")
-
-
-def test_align_draws_a_picture(monkeypatch, capsysbinary, artifact, tmp_path):
-    picture = tmp_path / "picture.png"
-    status, out, _ = run(
-        monkeypatch, capsysbinary, "align", artifact, "say abc 1", "--output", picture
-    )
-    assert (status, out.count("\n")) == (0, 1)
-    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_inspect_prints_the_manifest(monkeypatch, capsysbinary, artifact):

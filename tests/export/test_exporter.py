@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import itertools
 import json
 import os
 import resource
@@ -128,6 +129,23 @@ def test_translations_come_in_order_and_with_alignments(artifact):
         np.testing.assert_allclose(translation.alignment.sum(-1), 1.0, atol=1e-5)
 
 
+def test_both_engines_give_the_same_translations(artifact, model, tokenizer, monkeypatch):
+    monkeypatch.setattr(model, "tokenizer", tokenizer)
+    texts = [*TEXTS, " ", "two dogs on a bike: \U0001f600"]
+    theirs = Translator(artifact[0]).translate(texts, n_best=3, batch_size=2)
+    ours = model.translate(
+        texts, BeamSearch(3, length_penalty=0.6), max_length=9, n_best=3, batch_size=2
+    )
+    assert [len(hypotheses) for hypotheses in ours] == [3, 3, 3, 1, 3]
+    pairs = zip(itertools.chain(*ours), itertools.chain(*theirs), strict=True)
+    for one, other in pairs:
+        assert (one.text, one.tokens) == (other.text, other.tokens)
+        assert one.source_tokens == other.source_tokens
+        assert one.score == pytest.approx(other.score, abs=1e-4)
+        assert one.alignment.dtype == other.alignment.dtype
+        np.testing.assert_allclose(one.alignment, other.alignment, atol=1e-5)
+
+
 def test_steps_say_what_a_greedy_search_says(artifact, model, tokenizer):
     stepper = Stepper(read_manifest(artifact[0]), "CPUExecutionProvider", None)
     for text in TEXTS:
@@ -164,7 +182,7 @@ def test_steps_in_fixed_buffers_are_the_same(artifact):
 def test_fixed_buffers_refuse_a_state_that_is_not_theirs(artifact):
     fixed = Stepper(read_manifest(artifact[0]), "CPUExecutionProvider", None, fixed=True)
     state, memory = fixed.start(np.array([[5, 3]], "int32"))
-    with pytest.raises(ValueError, match="state, memory: expected those of the last start"):
+    with pytest.raises(ValueError, match="`state` and `memory` must be those of the last start"):
         fixed.step(np.array([BOS], "int32"), dict(state), memory)
 
 
@@ -460,12 +478,12 @@ def test_an_artifact_that_samples_draws_as_keras_does(model, tmp_path):
     other = translator.translate_ids(source, noise=np.zeros((2, 3, 9)))
     assert (other["tokens"] == other["tokens"][:, :1]).all()  # the same numbers, the same outputs
     for noise in (np.zeros((2, 3, 8)), np.ones((2, 3, 9))):
-        with pytest.raises(ValueError, match=r"noise: expected numbers in \[0, 1\) of shape"):
+        with pytest.raises(ValueError, match=r"`noise` must hold numbers in \[0, 1\) of shape"):
             translator.translate_ids(source, noise=noise)
 
 
 def test_what_does_not_sample_takes_no_noise(artifact):
-    with pytest.raises(ValueError, match="noise: expected None"):
+    with pytest.raises(ValueError, match="`noise` must be None"):
         Translator(artifact[0]).translate_ids([[5, 3]], noise=np.zeros((1, 3, 9)))
 
 

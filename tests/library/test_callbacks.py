@@ -16,7 +16,6 @@ from keras_bahdanau import (
     TranslationScore,
     average_checkpoints,
 )
-from keras_bahdanau.models.translation import translate
 from keras_bahdanau_runtime.text.scores import corpus_scores
 
 TEXTS = ["a b", "b a", "c a b", "b c"]
@@ -149,6 +148,48 @@ def test_the_monitored_value_must_be_in_the_logs(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("monitor", "mode", "best"),
+    [
+        ("loss", "auto", 2),
+        ("val_loss", "auto", 2),
+        ("val_perplexity", "auto", 2),
+        ("mean_absolute_error", "auto", 2),
+        ("val_bleu", "auto", 4),
+        ("val_token_accuracy", "auto", 4),
+        ("accuracy_loss", "auto", 2),
+        ("wer", "min", 2),
+        ("wer", "max", 4),
+        ("loss", "max", 4),
+    ],
+)
+def test_the_best_of_a_loss_is_its_least(tmp_path, monitor, mode, best):
+    callback = checkpoint(tmp_path, monitor=monitor, mode=mode)
+    for epoch, value in enumerate([3.0, 1.0, 2.0, 4.0, 3.5]):
+        callback.model.layers[0].bias.assign([float(epoch + 1)])
+        callback.on_epoch_end(epoch, {monitor: value})
+    assert bias(tmp_path / "best.keras") == best
+    assert int(callback.best["epoch"]) == best
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("monitor", "mode", "message"),
+    [
+        ("wer", "auto", r"`mode` must be \"max\" or \"min\" where .* Received: monitor='wer'"),
+        (
+            "val_bleu",
+            "maximum",
+            r"`mode` must be \"auto\", \"max\" or \"min\"\. Received: 'maximum'",
+        ),
+    ],
+)
+def test_a_direction_that_nobody_knows_is_refused(tmp_path, monitor, mode, message):
+    with pytest.raises(ValueError, match=message):
+        RunCheckpoint(tmp_path, monitor=monitor, mode=mode)
+
+
 def epochs_kept(folder):
     """Number in the name and number in the file of each checkpoint of an epoch."""
     return {path.name: bias(path) for path in folder.glob("epoch-*.keras")}
@@ -190,10 +231,10 @@ def test_early_stopping_and_model_checkpoint_read_the_scores(
     tmp_path, monkeypatch, monitor, best, last
 ):
     scores = iter([{"bleu": b, "chrf": c} for b, c in zip(*SCORES.values(), strict=True)])
-    monkeypatch.setattr("keras_bahdanau.training.callbacks.translate", lambda *_, **__: [])
     monkeypatch.setattr("keras_bahdanau.training.callbacks.corpus_scores", lambda *_: next(scores))
     weights = []
     model = dense()
+    model.translate = lambda *_, **__: []
     file = tmp_path / "best.keras"
     logs = model.fit(
         np.ones((4, 2)),
@@ -201,7 +242,7 @@ def test_early_stopping_and_model_checkpoint_read_the_scores(
         epochs=9,
         verbose=0,
         callbacks=[
-            TranslationScore([], [], tokenizer=None),
+            TranslationScore([], []),
             keras.callbacks.EarlyStopping(
                 monitor=monitor, mode="max", patience=2, restore_best_weights=True
             ),
@@ -236,13 +277,13 @@ def test_a_run_in_fit_scores_keeps_and_resumes(tmp_path):
     logs = model.fit(
         data, epochs=2, shuffle=False, verbose=0, callbacks=[score, RunCheckpoint(tmp_path)]
     ).history
-    expected = corpus_scores(
-        translate(model, tokenizer(), TEXTS, GreedySearch(), max_length=4, batch_size=4), TEXTS
-    )
+    found = model.translate(TEXTS, GreedySearch(), max_length=4)
+    expected = corpus_scores([translation.text for translation in found], TEXTS)
     assert (logs["val_bleu"][-1], logs["val_chrf"][-1]) == (expected["bleu"], expected["chrf"])
     assert history(tmp_path) == list(enumerate(logs["val_bleu"], start=1))
 
     again = keras.saving.load_model(tmp_path / "last.keras")
+    assert again.tokenizer == tokenizer()
     done = int(again.optimizer.iterations) // len(data)
     assert done == 2
     for old, new in zip(model.get_weights(), again.get_weights(), strict=True):

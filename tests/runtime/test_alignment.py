@@ -1,10 +1,12 @@
+import sys
 import warnings
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from keras_bahdanau import plot_alignment
+from keras_bahdanau_runtime.errors import MissingDependencyError
+from keras_bahdanau_runtime.text.alignment import plot_alignment
 
 pytestmark = pytest.mark.once
 
@@ -40,6 +42,12 @@ def test_source_runs_along_x_and_weights_are_what_is_drawn(rng):
     np.testing.assert_allclose(image.get_array(), alignment, rtol=1e-6)
     assert image.get_clim() == (0.0, 1.0)
     assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first word stands at the top
+
+
+def test_missing_library_names_the_command(rng, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "keras-bahdanau\[plot\]"'):
+        plot_alignment(some_alignment(rng), SOURCE, TARGET)
 
 
 def test_writes_nothing_without_a_path(rng, tmp_path, monkeypatch):

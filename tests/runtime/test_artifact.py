@@ -3,6 +3,8 @@
 import errno
 import hashlib
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -180,7 +182,7 @@ def test_overwrite_deletes_nothing_but_an_artifact(tmp_path, artifact):
     (tmp_path / "file").write_text("text", "utf-8")
     (tmp_path / "link").symlink_to(artifact)
     for path in (home, tmp_path / "file", tmp_path / "link"):
-        with pytest.raises(ValueError, match="expected an artifact or an empty folder"):
+        with pytest.raises(ValueError, match="`path` must be an artifact or an empty folder"):
             with publish(path, overwrite=True):
                 pytest.fail("the block must not run")
     assert (home / "thesis.txt").read_text("utf-8") == "years of work"
@@ -266,7 +268,10 @@ def test_links_inside_are_refused(artifact, name, verify):
 
 def test_links_are_not_published(tmp_path):
     (tmp_path / "outside").write_bytes(b"")
-    with pytest.raises(ValueError, match="no links"), publish(tmp_path / "artifact") as folder:
+    with (
+        pytest.raises(ValueError, match="`folder` must hold no links"),
+        publish(tmp_path / "artifact") as folder,
+    ):
         (folder / "model.onnx").symlink_to(tmp_path / "outside")
         write_manifest(folder, {})
     assert names(tmp_path) == ["outside"]
@@ -304,6 +309,27 @@ def test_a_missing_package_names_its_pip_command():
         require("no_such_package_of_this_name", extra="runtime")
     assert 'pip install "keras-bahdanau[runtime]"' in str(raised.value)
     assert raised.value.name == "no_such_package_of_this_name"
+
+
+def test_a_missing_parent_of_a_package_counts_as_missing():
+    with pytest.raises(MissingDependencyError):
+        require("no_such_package_of_this_name.part", extra="runtime")
+
+
+def test_the_runtime_loads_with_numpy_alone():
+    code = (
+        "import sys\n"
+        "for name in ('google', 'onnxruntime', 'tokenizers', 'sacrebleu', 'matplotlib', 'onnx'):\n"
+        "    sys.modules[name] = None\n"
+        "import keras_bahdanau_runtime\n"
+        "from keras_bahdanau_runtime.text import alignment, batches, corpus, scores\n"
+        "try:\n"
+        "    keras_bahdanau_runtime.Tokenizer.train(['a'], ['b'])\n"
+        "except keras_bahdanau_runtime.MissingDependencyError as error:\n"
+        "    print(error.package, error.extra)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["tokenizers", "text"]
 
 
 def test_a_broken_package_raises_its_own_error(tmp_path, monkeypatch):

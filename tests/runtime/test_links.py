@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_bahdanau import (
+from keras_bahdanau_runtime.text.alignment import (
     hard_alignment,
     phrase_spans,
-    read_alignments,
     replace_unknowns,
     to_pharaoh,
 )
+from keras_bahdanau_runtime.text.corpus import read_alignments
 
 pytestmark = pytest.mark.once
 

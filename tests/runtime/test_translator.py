@@ -239,17 +239,17 @@ def test_many_threads_share_one_translator(translator):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"texts": "a man"}, "expected a list of str"),
-        ({"texts": ["a", b"man"]}, "bytes at index 1"),
-        ({"texts": ["a", "b", None]}, "NoneType at index 2"),
-        ({"texts": b"ab"}, "int at index 0"),
-        ({"texts": ["a", "\ud800"]}, "Unicode at index 1"),
+        ({"texts": "a man"}, "`texts` must be a list of str. Received: one str"),
+        ({"texts": ["a", b"man"]}, "`texts[1]` must be a str. Received: b'man'"),
+        ({"texts": ["a", "b", None]}, "`texts[2]` must be a str. Received: None"),
+        ({"texts": b"ab"}, "`texts[0]` must be a str"),
+        ({"texts": ["a", "\ud800"]}, "`texts[1]` must be a str without lone surrogates"),
         ({"texts": ["a", "x " * 40]}, "at most 40 tokens"),
         ({"texts": ["a", "x " * 40]}, "at index 1"),
-        ({"texts": ["a"], "batch_size": 0}, "batch_size: expected"),
-        ({"texts": ["a"], "n_best": 0}, "n_best: expected"),
-        ({"texts": ["a"], "n_best": True}, "n_best: expected"),
-        ({"texts": ["a"], "n_best": 3}, "beam width, 2. Received: 3"),
+        ({"texts": ["a"], "batch_size": 0}, "`batch_size` must be a positive integer"),
+        ({"texts": ["a"], "n_best": 0}, "`n_best` must be a positive integer"),
+        ({"texts": ["a"], "n_best": True}, "`n_best` must be a positive integer"),
+        ({"texts": ["a"], "n_best": 3}, "`n_best` must be at most 2"),
     ],
 )
 def test_bad_texts(translator, arguments, message):
@@ -260,9 +260,9 @@ def test_bad_texts(translator, arguments, message):
 
 def test_truncation_is_asked_for_and_logged(translator, caplog):
     text = "x " * 40
-    with caplog.at_level(logging.WARNING, "keras_bahdanau_export"):
+    with caplog.at_level(logging.WARNING, "keras_bahdanau_runtime"):
         short, long = translator.translate(["a", text], truncate=True)
-    assert "Truncated 1 of 2 texts to 40 tokens" in caplog.text
+    assert "Cut 1 of 2 texts to 40 ids." in caplog.text
     assert len(long.tokens) == len(long.source_tokens) == 40
     assert long.tokens[-1] == long.source_tokens[-1] == "</s>"
     assert text.startswith(long.text) and short.text == "a"
@@ -290,8 +290,8 @@ def test_translate_ids(wordless):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ([5, 3], "shape (batch, source_length)"),
-        ([[[5, 3]]], "shape (batch, source_length)"),
+        ([5, 3], "array of shape (batch, source_length)"),
+        ([[[5, 3]]], "array of shape (batch, source_length)"),
         (np.zeros((0, 4), np.int32), "shape (0, 4)"),
         (np.zeros((4, 0), np.int32), "shape (4, 0)"),
         ([[5.0, 3.0]], "dtype float64"),
@@ -316,12 +316,12 @@ def test_padding_beyond_the_limit_does_not_count(translator):
 
 
 def test_an_artifact_without_a_tokenizer_takes_no_text(wordless):
-    with pytest.raises(ValueError, match="without a tokenizer"):
+    with pytest.raises(ValueError, match="exported without one"):
         wordless.translate(["a man"])
 
 
 def test_auto_provider_is_logged(artifact, caplog):
-    with caplog.at_level(logging.INFO, "keras_bahdanau_export"):
+    with caplog.at_level(logging.INFO, "keras_bahdanau_runtime"):
         translator = Translator(artifact)
     assert translator.providers[-1] == "CPUExecutionProvider"
     assert f"on {', '.join(translator.providers)} (providers='auto'" in caplog.text
@@ -337,14 +337,14 @@ def test_named_provider(artifact, providers):
 
 @pytest.mark.parametrize("providers", ["NoSuchProvider", ["CPUExecutionProvider", "gpu"], []])
 def test_unavailable_provider(artifact, providers):
-    with pytest.raises(ValueError, match=r"providers: expected .*CPUExecutionProvider"):
+    with pytest.raises(ValueError, match=r"`providers` must be .*CPUExecutionProvider"):
         Translator(artifact, providers=providers)
 
 
 def test_more_rows_than_the_search_can_count(translator):
     most = (2**31 - 1) // VOCABULARY["target"]  # of one hypothesis each
     rows = np.broadcast_to(np.array([[3]], "int32"), (most + 1, 1))  # which takes no memory
-    with pytest.raises(ValueError, match=f"source: expected at most {most} rows at once"):
+    with pytest.raises(ValueError, match=f"`source` must have at most {most} rows"):
         translator.translate_ids(rows)
 
 
@@ -372,7 +372,7 @@ def test_alignments_are_left_where_they_are_unless_asked_for(translator):
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, True])
 def test_bad_threads(artifact, threads):
-    with pytest.raises(ValueError, match="threads: expected"):
+    with pytest.raises(ValueError, match="`threads` must be a positive integer"):
         Translator(artifact, threads=threads)
 
 
@@ -406,7 +406,7 @@ def test_unusable_artifacts(tmp_path, changes, error, message):
     assert message in str(raised.value)
 
 
-@pytest.mark.parametrize("package", ["onnxruntime", "tokenizers"])
+@pytest.mark.parametrize("package", ["onnxruntime", "tokenizers", "google.protobuf"])
 def test_a_missing_package_names_its_pip_command(artifact, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingDependencyError, match=r'pip install "keras-bahdanau\[runtime\]"'):

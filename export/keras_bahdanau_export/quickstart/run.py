@@ -13,10 +13,9 @@ from pathlib import Path
 import keras
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from keras_bahdanau import BeamSearch, Tokenizer, plot_alignment
-from keras_bahdanau.models.translation import translate
-from keras_bahdanau.training.run import TOKENIZER_FILE, TrainingOptions, train
+from keras_bahdanau import BeamSearch, TrainingOptions, plot_alignment, train
 from keras_bahdanau_export.quickstart.dates import split_dates
 from keras_bahdanau_runtime.errors import ParityError
 from keras_bahdanau_runtime.text.corpus import read_parallel
@@ -47,39 +46,37 @@ def quickstart(output, pairs=20000, epochs=6, console=None):
     console = Console() if console is None else console
     output = Path(output)
     if output.exists():
-        raise ValueError(f"output: {str(output)!r} exists. Choose another, or remove it.")
+        raise ValueError(
+            f"Argument `output` must be a new folder. Received: {str(output)!r}, which exists"
+        )
     began = time.perf_counter()
     console.rule("1. Dates in many languages")
     options = _write_data(output / "data", pairs, epochs)
     unseen, expected = read_parallel(output / "data/test.source", output / "data/test.target")
     for text, iso in list(zip(unseen, expected, strict=True))[:4]:
-        console.print(f"{text}  ->  {iso}", highlight=False)
+        console.print(f"{text}  ->  {iso}", highlight=False, markup=False)
 
     console.rule("2. Training with model.fit")
     best = train(options, output / "run", console=console)
     model = keras.saving.load_model(best, compile=False)
-    tokenizer = Tokenizer.load(output / "run" / TOKENIZER_FILE)
 
     console.rule("3. Export, and the same with onnxruntime")
     model.export(
         output / "artifact",
         search=SEARCH,
         max_length=MAX_LENGTH,
-        tokenizer=tokenizer,
+        tokenizer=model.tokenizer,
         texts=unseen[:32],
     )
     translator = Translator(output / "artifact")
     found = translator.translate(unseen)
-    by_keras = translate(model, tokenizer, unseen, search=SEARCH, max_length=MAX_LENGTH)
-    differing = sum(a.text != b for a, b in zip(found, by_keras, strict=True))
+    by_keras = model.translate(unseen, search=SEARCH, max_length=MAX_LENGTH)
+    differing = sum(a.text != b.text for a, b in zip(found, by_keras, strict=True))
     if differing:
         raise ParityError(f"{differing} of {len(unseen)} unseen dates differ between the two.")
 
     console.rule("4. Dates it has never seen")
-    table = Table("a person writes", "onnxruntime answers", "right?")
-    for text, translation, iso in list(zip(unseen, found, expected, strict=True))[:8]:
-        table.add_row(text, translation.text, "yes" if translation.text == iso else f"no: {iso}")
-    console.print(table)
+    _show_examples(console, unseen, found, expected)
     picture = output / "alignment.png"
     example = translator.translate(["Thursday, 3 March 1994"])[0]
     plot_alignment(example.alignment, example.source_tokens, example.tokens, picture)
@@ -91,9 +88,19 @@ def quickstart(output, pairs=20000, epochs=6, console=None):
         f"model {best}, artifact {output / 'artifact'}, picture {picture}\n"
         f"{time.perf_counter() - began:.0f} seconds",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
     return exact
+
+
+def _show_examples(console, texts, found, expected, count=8):
+    table = Table("a person writes", "onnxruntime answers", "right?")
+    for text, translation, iso in list(zip(texts, found, expected, strict=True))[:count]:
+        right = "yes" if translation.text == iso else f"no: {iso}"
+        # Texts of the model are no markup.
+        table.add_row(text, Text(translation.text), right)
+    console.print(table)
 
 
 def _write_data(folder, pairs, epochs):
@@ -104,10 +111,10 @@ def _write_data(folder, pairs, epochs):
             lines = "".join(f"{pair[column]}\n" for pair in part)
             (folder / f"{name}.{suffix}").write_text(lines, encoding="utf-8")
     return TrainingOptions(
-        source=str(folder / "train.source"),
-        target=str(folder / "train.target"),
-        validation_source=str(folder / "validation.source"),
-        validation_target=str(folder / "validation.target"),
+        source=folder / "train.source",
+        target=folder / "train.target",
+        validation_source=folder / "validation.source",
+        validation_target=folder / "validation.target",
         vocabulary_size=1000,
         units=128,
         embedding_dim=64,

@@ -3,15 +3,20 @@
 A link is a pair (source place, target place), both counted from 0.
 """
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.errors import require
 
 Link = tuple[int, int]
 
 
-def hard_alignment(alignment, threshold: float | None = None) -> list[Link]:
+def hard_alignment(alignment: ArrayLike, threshold: float | None = None) -> list[Link]:
     """The links of one soft alignment.
 
     Args:
@@ -24,25 +29,24 @@ def hard_alignment(alignment, threshold: float | None = None) -> list[Link]:
         Links in the order of the target.
 
     Raises:
-        ValueError: If `alignment` is not two-dimensional or `threshold` is not in (0, 1].
+        ValueError: If `alignment` is not two-dimensional, or `threshold` not above 0 and at most 1.
 
     Example:
 
     >>> hard_alignment([[0.9, 0.1], [0.4, 0.6], [0.0, 0.0]])
     [(0, 0), (1, 1)]
     """
-    alignment = np.asarray(alignment, dtype="float64")
-    if alignment.ndim != 2:
+    weights = np.asarray(alignment, dtype="float64")
+    if weights.ndim != 2:
         raise ValueError(
             "Argument `alignment` must be (target places, source places). "
-            f"Received: shape {alignment.shape}"
+            f"Received: shape {weights.shape}"
         )
     if threshold is None:
-        best = alignment.argmax(axis=1)
-        return [(int(best[i]), i) for i in np.flatnonzero(alignment.any(axis=1)).tolist()]
-    if not 0 < threshold <= 1:
-        raise ValueError(f"Argument `threshold` must be in (0, 1]. Received: {threshold!r}")
-    return [(int(j), int(i)) for i, j in np.argwhere(alignment >= threshold)]
+        best = weights.argmax(axis=1)
+        return [(int(best[i]), i) for i in np.flatnonzero(weights.any(axis=1)).tolist()]
+    check_range("threshold", threshold, float, 0, 1, open_low=True)
+    return [(int(j), int(i)) for i, j in np.argwhere(weights >= threshold)]
 
 
 def to_pharaoh(links: Iterable[Link]) -> str:
@@ -70,7 +74,7 @@ def phrase_spans(links: Iterable[Link], max_length: int = 7) -> list[tuple[range
         Sorted `(source span, target span)` pairs.
 
     Raises:
-        ValueError: If `max_length < 1`.
+        ValueError: If `max_length` is not an int of at least 1.
 
     Example:
 
@@ -78,8 +82,7 @@ def phrase_spans(links: Iterable[Link], max_length: int = 7) -> list[tuple[range
     [(range(0, 1), range(0, 1)), (range(1, 2), range(2, 3)), (range(1, 3), range(1, 3)), \
 (range(2, 3), range(1, 2))]
     """
-    if max_length < 1:
-        raise ValueError(f"Argument `max_length` must be at least 1. Received: {max_length!r}")
+    check_range("max_length", max_length, int, 1)
     links = set(links)
     found = set()
     targets = sorted({target for _, target in links})
@@ -98,7 +101,7 @@ def phrase_spans(links: Iterable[Link], max_length: int = 7) -> list[tuple[range
 def replace_unknowns(
     tokens: Sequence[str],
     source_tokens: Sequence[str],
-    alignment,
+    alignment: ArrayLike,
     unknown: str = "<unk>",
     dictionary: Mapping[str, str] | None = None,
 ) -> list[str]:
@@ -122,14 +125,14 @@ def replace_unknowns(
     >>> replace_unknowns(["<unk>", "schläft"], ["Rex", "sleeps"], [[0.9, 0.1], [0.2, 0.8]])
     ['Rex', 'schläft']
     """
-    alignment = np.asarray(alignment, dtype="float64")
+    weights = np.asarray(alignment, dtype="float64")
     expected = (len(tokens), len(source_tokens))
-    if alignment.shape != expected:
+    if weights.shape != expected:
         raise ValueError(
             f"Argument `alignment` must be (target words, source words), {expected}. "
-            f"Received: {alignment.shape}"
+            f"Received: {weights.shape}"
         )
-    best = {target: source_tokens[source] for source, target in hard_alignment(alignment)}
+    best = {target: source_tokens[source] for source, target in hard_alignment(weights)}
     dictionary = {} if dictionary is None else dictionary
     return [
         dictionary.get(best[i], best[i]) if token == unknown and i in best else token
@@ -137,7 +140,13 @@ def replace_unknowns(
     ]
 
 
-def plot_alignment(alignment, source_tokens, target_tokens, path=None, title=None):
+def plot_alignment(
+    alignment: ArrayLike,
+    source_tokens: Sequence[str],
+    target_tokens: Sequence[str],
+    path: str | os.PathLike[str] | None = None,
+    title: str | None = None,
+) -> Any:
     """Draws one alignment: source along x, generated tokens along y, darkness by weight.
 
     Args:
@@ -152,23 +161,22 @@ def plot_alignment(alignment, source_tokens, target_tokens, path=None, title=Non
 
     Raises:
         ValueError: If the shape of `alignment` does not fit the tokens.
+        MissingDependencyError: matplotlib is not installed.
     """
-    alignment = np.asarray(alignment, dtype="float32")
+    weights = np.asarray(alignment, dtype="float32")
     expected = (len(target_tokens), len(source_tokens))
-    if alignment.shape != expected:
+    if weights.shape != expected:
         raise ValueError(
             f"Argument `alignment` must be (target tokens, source tokens), {expected}. "
-            f"Received: {alignment.shape}"
+            f"Received: {weights.shape}"
         )
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError('Drawing needs matplotlib: pip install "keras-bahdanau[plot]"') from error
+    rows, columns = expected
+    require("matplotlib", extra="plot")
+    from matplotlib.figure import Figure
 
-    rows, columns = alignment.shape
     figure = Figure(figsize=(2.0 + 0.34 * columns, 1.6 + 0.34 * rows), dpi=120)
     axes = figure.add_subplot()
-    image = axes.imshow(alignment, cmap="Greys", vmin=0.0, vmax=1.0, aspect="auto")
+    image = axes.imshow(weights, cmap="Greys", vmin=0.0, vmax=1.0, aspect="auto")
     axes.set_xticks(range(columns), [_label(t) for t in source_tokens], rotation=60, ha="left")
     axes.set_yticks(range(rows), [_label(t) for t in target_tokens])
     axes.xaxis.tick_top()
@@ -183,11 +191,11 @@ def plot_alignment(alignment, source_tokens, target_tokens, path=None, title=Non
         figure.suptitle(title, fontsize=10)
     figure.tight_layout()
     if path is not None:
-        figure.savefig(Path(path), bbox_inches="tight")
+        figure.savefig(os.fspath(path), bbox_inches="tight")
     return figure
 
 
-def _label(token):
+def _label(token: str) -> str:
     # A space would not be seen, a control character cannot be drawn, a dollar starts mathematics.
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in token)
     return shown.replace(" ", "\N{OPEN BOX}").replace("$", r"\$")

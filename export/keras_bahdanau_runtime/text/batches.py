@@ -2,8 +2,10 @@
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import PAD
@@ -13,7 +15,7 @@ logger = logging.getLogger("keras_bahdanau_runtime")
 
 def pad(
     sequences: Sequence[Sequence[int]], bucket: int = 1, max_length: int | None = None
-) -> np.ndarray:
+) -> NDArray[np.int32]:
     """Puts id lists into one array, with `PAD` at the right.
 
     Args:
@@ -34,19 +36,19 @@ def pad(
     [[5, 6, 3, 0], [3, 0, 0, 0]]
     """
     if not len(sequences):
-        raise ValueError("`sequences` must hold at least one list of ids. Received none.")
+        raise ValueError("Argument `sequences` must hold at least one list of ids. Received: none")
     check_range("bucket", bucket, int, 1)
     if max_length is not None:
         check_range("max_length", max_length, int, 1)
         (sequences,) = cut(max_length, sequences=sequences)
-    width = round_up(max(1, max(map(len, sequences))), bucket)
-    padded = np.full((len(sequences), width), PAD, "int32")
+    width = int(round_up(max(1, max(map(len, sequences))), bucket))
+    padded = np.full((len(sequences), width), PAD, np.int32)
     for row, sequence in zip(padded, sequences, strict=True):
         row[: len(sequence)] = sequence
     return padded
 
 
-def length_sorted_batches(lengths: Iterable[int], batch_size: int) -> list[np.ndarray]:
+def length_sorted_batches(lengths: Iterable[int], batch_size: int) -> list[NDArray[np.int64]]:
     """Cuts sentences into batches of similar length, from the longest to the shortest.
 
     The caller puts results back in order: `results[indices] = generated`.
@@ -71,17 +73,20 @@ def length_sorted_batches(lengths: Iterable[int], batch_size: int) -> list[np.nd
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
-def round_up(lengths, bucket):
-    """`lengths`, an int or a list of them, rounded up to multiples of `bucket`."""
+def round_up(lengths: int | Sequence[int], bucket: int) -> Any:
+    """`lengths`, an int or a list of them, rounded up to multiples of `bucket`: int or an array."""
     return -(np.negative(lengths) // bucket) * bucket
 
 
-def cut(max_length, **lists):
-    """Each of `lists` with its sequences cut to `max_length`; one warning counts them."""
+def cut(max_length: int, **lists: Sequence[Sequence[int]]) -> list[list[Any]]:
+    """Each of `lists` with its sequences cut to `max_length` ids; one warning counts them.
+
+    The last id of a sequence stays the last.
+    """
     too_long = {name: sum(len(ids) > max_length for ids in lists[name]) for name in lists}
     if any(too_long.values()):
         counts = (f"{too_long[name]} of {len(lists[name])} {name}" for name in lists)
-        logger.warning("Cut %s to `max_length=%d` ids.", " and ".join(counts), max_length)
+        logger.warning("Cut %s to %d ids.", " and ".join(counts), max_length)
     return [
         [
             ids if len(ids) <= max_length else [*ids[: max_length - 1], ids[-1]]

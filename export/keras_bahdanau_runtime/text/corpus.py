@@ -7,47 +7,65 @@ import os
 import re
 import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 
-def read_lines(path: str | os.PathLike) -> list[str]:
-    r"""Reads a text file of one sentence a line.
+def read_lines(source: str | os.PathLike[str] | BinaryIO, may_be_empty: bool = False) -> list[str]:
+    r"""Reads text of one sentence a line.
 
     A line ends with `\n` or `\r\n` and nothing else: other separators of Unicode, such as
-    U+2028, belong to the sentence. A byte order mark at the start of the file is dropped.
+    U+2028, belong to the sentence. A byte order mark at the start is dropped.
 
     Args:
-        path: UTF-8 text; compressed by gzip if the name ends with `.gz`.
+        source: Path of UTF-8 text, compressed by gzip if the name ends with `.gz`; or a binary file
+            object such as `sys.stdin.buffer`, which is read to its end.
+        may_be_empty: Whether text of no line gives an empty list instead of an error.
 
     Returns:
         The lines, blank ones included, without their ends.
 
     Raises:
-        ValueError: If the file is empty, is not UTF-8 (the line is named) or is no whole gzip file.
+        ValueError: If the text is empty, is not UTF-8 (the line is named) or is no whole gzip file.
+
+    Example:
+
+    >>> import io
+    >>> read_lines(io.BytesIO(b"a man\r\n\non a bike"))
+    ['a man', '', 'on a bike']
     """
-    path = Path(path)
-    data = path.read_bytes()
-    if path.suffix == ".gz":
-        try:
-            data = gzip.decompress(data)
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise ValueError(f"{path} is not a whole gzip file: {error}") from error
+    if isinstance(source, (str, os.PathLike)):
+        name, data = os.fspath(source), _read_file(Path(source))
+    else:
+        name, data = str(getattr(source, "name", "the stream")), source.read()
     data = data.removeprefix(codecs.BOM_UTF8)
     if not data:
-        raise ValueError(f"{path} is empty: expected one sentence a line.")
+        if may_be_empty:
+            return []
+        raise ValueError(f"{name} is empty: expected one sentence a line.")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ValueError(
-            f"{path}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x}, {error.reason})."
+            f"{name}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x}, {error.reason})."
         ) from error
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
+def _read_file(path: Path) -> bytes:
+    data = path.read_bytes()
+    if path.suffix != ".gz":
+        return data
+    try:
+        return gzip.decompress(data)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is not a whole gzip file: {error}") from error
+
+
 def read_parallel(
-    source_path: str | os.PathLike, target_path: str | os.PathLike
+    source_path: str | os.PathLike[str], target_path: str | os.PathLike[str]
 ) -> tuple[list[str], list[str]]:
     """Reads two files whose lines translate each other.
 
@@ -67,7 +85,7 @@ def read_parallel(
     sources, targets = read_lines(source_path), read_lines(target_path)
     if len(sources) != len(targets):
         raise ValueError(
-            "`source_path` and `target_path` must have the same number of lines. "
+            "Arguments `source_path` and `target_path` must have the same number of lines. "
             f"Received: {len(sources)} in {source_path}, {len(targets)} in {target_path}"
         )
     pairs = [(s, t) for s, t in zip(sources, targets, strict=True) if s.strip() and t.strip()]
@@ -88,7 +106,7 @@ def read_parallel(
     return [source for source, _ in pairs], [target for _, target in pairs]
 
 
-def read_alignments(path: str | os.PathLike) -> list[list[tuple[int, int]]]:
+def read_alignments(path: str | os.PathLike[str]) -> list[list[tuple[int, int]]]:
     r"""Reads word alignments in Pharaoh format, as fast_align and eflomal write them.
 
     A line such as `0-0 1-2 2-1` holds, for one pair of sentences, places from 0 of a source token
@@ -115,11 +133,13 @@ def read_alignments(path: str | os.PathLike) -> list[list[tuple[int, int]]]:
     """
     alignments = []
     for number, line in enumerate(read_lines(path), start=1):
-        links = [(link, re.fullmatch(r"([0-9]+)-([0-9]+)", link)) for link in line.split()]
-        for link, match in links:
+        links = []
+        for link in line.split():
+            match = re.fullmatch(r"([0-9]+)-([0-9]+)", link)
             if match is None:
                 raise ValueError(
                     f"{path}, line {number}: expected links such as 0-0 1-2. Received: {link!r:.80}"
                 )
-        alignments.append([(int(match[1]), int(match[2])) for _, match in links])
+            links.append((int(match[1]), int(match[2])))
+        alignments.append(links)
     return alignments

@@ -1,18 +1,23 @@
 """Text on its way to ids and back: the tokenizer."""
 
-import codecs
-import functools
 import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from keras_bahdanau_runtime.ids import BOS, EOS, PAD, UNK
+from keras_bahdanau_runtime.checks import check_range, check_text, checked_texts
+from keras_bahdanau_runtime.errors import require
+from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL
+from keras_bahdanau_runtime.text.decoder import TextDecoder, byte_pieces
 
 FORMAT = "keras_bahdanau tokenizer"
 VERSION = 1
-SPECIAL = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
 SMALLEST_VOCABULARY = len(SPECIAL) + 256  # every byte is a piece, so no text is ever unknown
+
+
+class TokenizerVersionError(ValueError):
+    """A tokenizer file is of a version that this package does not know."""
 
 
 class Tokenizer:
@@ -21,7 +26,7 @@ class Tokenizer:
     Text becomes UTF-8 bytes and frequent byte sequences become pieces, so nothing is ever unknown
     and `decode(encode_target(text)) == text` for any text. Digits stand one by one. The ids 0 to 3
     are `<pad>`, `<unk>`, `<s>` and `</s>`; a text that spells one of them is encoded as the
-    ordinary characters it consists of.
+    ordinary characters it consists of. Two tokenizers are equal if their files would be.
 
     Most users call `Tokenizer.train` or `Tokenizer.load`.
 
@@ -38,9 +43,13 @@ class Tokenizer:
     'ein  Mann, 😀'
     """
 
-    def __init__(self, source, target=None):
+    def __init__(self, source: Any, target: Any = None) -> None:
         self._source = source
         self._target = source if target is None else target
+        self._source_pieces = byte_pieces(source.get_vocab())
+        self._target_pieces = (
+            self._source_pieces if target is None else byte_pieces(target.get_vocab())
+        )
 
     @classmethod
     def train(
@@ -69,16 +78,12 @@ class Tokenizer:
             ValueError: If `vocabulary_size` is below 260, `min_frequency` below 1, or `sources` or
                 `targets` holds anything but text or no text at all.
         """
-        if vocabulary_size < SMALLEST_VOCABULARY:
-            raise ValueError(
-                f"`vocabulary_size` must be at least {SMALLEST_VOCABULARY} (4 special pieces and "
-                f"256 bytes). Received: vocabulary_size={vocabulary_size}"
-            )
-        if min_frequency < 1:
-            raise ValueError(
-                f"`min_frequency` must be at least 1. Received: min_frequency={min_frequency}"
-            )
-        sources, targets = _sentences("sources", sources), _sentences("targets", targets)
+        check_range("vocabulary_size", vocabulary_size, int, SMALLEST_VOCABULARY)
+        check_range("min_frequency", min_frequency, int, 1)
+        sources, targets = checked_texts("sources", sources), checked_texts("targets", targets)
+        for name, texts in (("sources", sources), ("targets", targets)):
+            if not any(texts):
+                raise ValueError(f"Argument `{name}` must hold a sentence. Received: {texts!r:.80}")
         if joint:
             return cls(_learn(sources + targets, vocabulary_size, min_frequency))
         return cls(
@@ -87,7 +92,7 @@ class Tokenizer:
         )
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> "Tokenizer":
+    def load(cls, path: str | os.PathLike[str]) -> "Tokenizer":
         """Reads a tokenizer that `save` wrote.
 
         Args:
@@ -97,29 +102,28 @@ class Tokenizer:
             A `Tokenizer`.
 
         Raises:
-            ValueError: If the file is no such JSON, or of a version this package does not know.
+            ValueError: If the file is no such JSON; a `TokenizerVersionError` if it is of a version
+                that this package does not know.
         """
         try:
-            document = json.loads(Path(path).read_bytes())
-        except ValueError as error:
-            raise ValueError(f"The tokenizer file {path} is not valid JSON: {error}") from error
-        found = document.get("format") if isinstance(document, dict) else None
-        if found != FORMAT:
+            document = json.loads(Path(path).read_bytes().decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}: expected JSON in UTF-8. Received: {error}") from error
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise ValueError(
-                f'{path} is not a tokenizer file: expected "format": "{FORMAT}". '
-                f"Received: {found!r}"
+                f"{path}: expected an object with 'format': {FORMAT!r}. Received: {document!r:.80}"
             )
         if document.get("version") != VERSION:
-            raise ValueError(
-                f"{path} is a tokenizer file of another version: expected {VERSION}. "
-                f"Received: {document.get('version')!r}"
+            raise TokenizerVersionError(
+                f"{path}: expected version {VERSION}. Received: {document.get('version')!r}"
             )
-        source, target = (_restore(path, document, side) for side in ("source", "target"))
-        if source is None:
-            raise ValueError(f'The tokenizer file {path} has no "source" vocabulary.')
-        return cls(source, target)
+        target = document.get("target")
+        return cls(
+            _restore(path, "source", document.get("source")),
+            None if target is None else _restore(path, "target", target),
+        )
 
-    def save(self, path: str | os.PathLike) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Writes everything to one JSON file, which appears whole or not at all.
 
         `source` and `target` in it are what the `tokenizers` library reads by itself
@@ -129,19 +133,29 @@ class Tokenizer:
         Args:
             path: The file to write. An existing one is replaced.
         """
-        document = {
+        path = Path(path)
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            text = json.dumps(self._document(), ensure_ascii=False)
+            part.write_text(text + "\n", encoding="utf-8")
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _document(self) -> dict[str, Any]:
+        return {
             "format": FORMAT,
             "version": VERSION,
             "source": json.loads(self._source.to_str()),
             "target": None if self.joint else json.loads(self._target.to_str()),
         }
-        path = Path(path)
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            part.write_text(json.dumps(document, ensure_ascii=False) + "\n", encoding="utf-8")
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tokenizer):
+            return NotImplemented
+        return self is other or self._document() == other._document()
+
+    __hash__ = None  # type: ignore[assignment]  # by value it would take as long as `save`
 
     @property
     def joint(self) -> bool:
@@ -151,12 +165,12 @@ class Tokenizer:
     @property
     def source_vocabulary_size(self) -> int:
         """Number of ids on the source side."""
-        return self._source.get_vocab_size()
+        return int(self._source.get_vocab_size())
 
     @property
     def target_vocabulary_size(self) -> int:
         """Number of ids on the target side."""
-        return self._target.get_vocab_size()
+        return int(self._target.get_vocab_size())
 
     def encode_source(self, text: str) -> list[int]:
         """Ids of a source text.
@@ -172,6 +186,11 @@ class Tokenizer:
                 character.
         """
         return _encode(self._source, text)
+
+    def encode_sources(self, texts: Iterable[str]) -> list[list[int]]:
+        """Ids of many source texts, encoded side by side on all cores; see `encode_source`."""
+        checked = checked_texts("texts", texts)
+        return [encoding.ids for encoding in self._source.encode_batch_fast(checked)]
 
     def encode_target(self, text: str) -> list[int]:
         """Ids of a target text. As `encode_source`."""
@@ -191,8 +210,8 @@ class Tokenizer:
             ValueError: If an id is outside the target vocabulary.
         """
         ids = self._read(ids)
-        text = ids[:-1] if ids[-1:] == [EOS] else ids
-        return self._target.decode(text, skip_special_tokens=False)
+        words = ids[:-1] if ids[-1:] == [EOS] else ids
+        return "".join(self.target_decoder().tokens(words))
 
     def source_tokens(self, text: str) -> list[str]:
         """The readable piece behind each id of a source text.
@@ -211,7 +230,7 @@ class Tokenizer:
         >>> Tokenizer.train(["ab ab"], ["ab"], vocabulary_size=300).source_tokens("ab ab é")
         ['ab', ' ab', ' ', '', 'é', '</s>']
         """
-        return _pieces(self._source, self.encode_source(text))
+        return self.source_decoder().tokens(self.encode_source(text))
 
     def target_tokens(self, ids: Iterable[int]) -> list[str]:
         """The readable piece behind each target id.
@@ -225,15 +244,23 @@ class Tokenizer:
         Raises:
             ValueError: If an id is outside the target vocabulary.
         """
-        return _pieces(self._target, self._read(ids))
+        return self.target_decoder().tokens(self._read(ids))
 
-    def _read(self, ids):
-        kept = []
+    def source_decoder(self) -> TextDecoder:
+        """A `TextDecoder` for the ids of one source text."""
+        return TextDecoder(self._source_pieces)
+
+    def target_decoder(self) -> TextDecoder:
+        """A `TextDecoder` for the ids of one target text."""
+        return TextDecoder(self._target_pieces)
+
+    def _read(self, ids: Iterable[int]) -> list[int]:
+        kept: list[int] = []
         for index in map(int, ids):
             if not 0 <= index < self.target_vocabulary_size:
                 raise ValueError(
-                    f"`ids` must lie between 0 and {self.target_vocabulary_size - 1}, the last id "
-                    f"of the target vocabulary. Received: {index}"
+                    f"Argument `ids` must hold ids in [0, {self.target_vocabulary_size}). "
+                    f"Received: {index}"
                 )
             if index not in (PAD, BOS):
                 kept.append(index)
@@ -242,30 +269,13 @@ class Tokenizer:
         return kept
 
 
-def _tokenizers():
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise ImportError(
-            '`Tokenizer` needs the `tokenizers` library: pip install "keras-bahdanau[text]"'
-        ) from error
-    return tokenizers
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    check_text("text", text)
+    return list(tokenizer.encode(text).ids)
 
 
-def _sentences(name, texts):
-    if isinstance(texts, str):
-        raise ValueError(f"`{name}` must be an iterable of str. Received one str: {texts!r:.80}")
-    texts = list(texts)
-    for index, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise ValueError(f"`{name}[{index}]` must be a str. Received: {text!r:.80}")
-    if not any(texts):
-        raise ValueError(f"`{name}` must hold at least one sentence that is not empty.")
-    return texts
-
-
-def _learn(texts, vocabulary_size, min_frequency):
-    lib = _tokenizers()
+def _learn(texts: list[str], vocabulary_size: int, min_frequency: int) -> Any:
+    lib = require("tokenizers", extra="text")
     tokenizer = lib.Tokenizer(lib.models.BPE())
     # A space in front makes the first word the piece it is elsewhere; decoding takes it away.
     tokenizer.normalizer = lib.normalizers.Prepend(" ")
@@ -296,60 +306,19 @@ def _learn(texts, vocabulary_size, min_frequency):
     return lib.Tokenizer.from_str(json.dumps(document))
 
 
-def _restore(path, document, side):
-    if document.get(side) is None:
-        return None
-    lib = _tokenizers()
+def _restore(path: str | os.PathLike[str], side: str, document: Any) -> Any:
+    lib = require("tokenizers", extra="text")
     try:
-        tokenizer = lib.Tokenizer.from_str(json.dumps(document[side]))
-    except Exception as error:  # the library raises plain Exception
-        raise ValueError(f'Cannot read "{side}" of the tokenizer file {path}: {error}') from error
+        tokenizer = lib.Tokenizer.from_str(json.dumps(document))
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(
+            f"{path}: expected {side!r} to be the JSON of a tokenizer. Received: {error}"
+        ) from error
     special = {index: tokenizer.id_to_token(index) for index in SPECIAL}
     if special != SPECIAL:
         raise ValueError(
-            f'"{side}" of the tokenizer file {path} must begin with the ids '
-            f"{SPECIAL}. Received: {special}"
+            f"{path}: expected {side!r} to begin with the ids {SPECIAL}. Received: {special}"
         )
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
     return tokenizer
-
-
-def _encode(tokenizer, text):
-    try:
-        return tokenizer.encode(text).ids
-    except TypeError as error:
-        raise ValueError(
-            f"`text` must be a str without lone surrogates. Received: {text!r:.80}"
-        ) from error
-
-
-def _pieces(tokenizer, ids):
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    byte_of = _byte_of()
-    pieces = []
-    for position, index in enumerate(ids):
-        token = tokenizer.id_to_token(index)
-        if index in SPECIAL:
-            # Bytes still waiting for the rest of their character belong to the piece before.
-            if pieces:
-                pieces[-1] += decoder.decode(b"", final=True)
-            pieces.append(token)
-            continue
-        piece = decoder.decode(bytes(byte_of[letter] for letter in token))
-        pieces.append(piece if position else piece.removeprefix(" "))
-    if pieces:
-        pieces[-1] += decoder.decode(b"", final=True)
-    return pieces
-
-
-@functools.cache
-def _byte_of():
-    """The byte behind each letter of byte-level pieces.
-
-    Printable Latin-1 letters stand for themselves, the other bytes, in order, for the letters from
-    U+0100 on.
-    """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = (byte for byte in range(256) if byte not in printable)
-    return {chr(byte): byte for byte in printable} | {
-        chr(0x100 + place): byte for place, byte in enumerate(others)
-    }

@@ -1,0 +1,90 @@
+"""The command `train`: its arguments and flags are the fields of `TrainingOptions`."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from keras_bahdanau.training.options import TrainingOptions, read_options
+from keras_bahdanau.training.run import train
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="The run's folder.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        help="YAML or JSON file of any of these options; what is given here wins over it."
+    ),
+]
+
+
+def train_command(console: Console) -> Callable[..., None]:
+    """Makes the function that typer turns into the command.
+
+    Args:
+        console: Where progress and messages go.
+
+    Returns:
+        A function whose signature holds a parameter for each field of `TrainingOptions`.
+    """
+
+    def command(
+        context: typer.Context, output: Path, resume: bool, config: Path | None, **options: Any
+    ) -> None:
+        read = {} if config is None else read_options(config)
+        given = {
+            name: value
+            for name, value in options.items()
+            if context.get_parameter_source(name).name == "COMMANDLINE"
+        }
+        try:
+            best = train(
+                TrainingOptions.from_values({**read, **given}),
+                output,
+                resume=resume,
+                console=console,
+            )
+        except KeyboardInterrupt:
+            console.print(
+                "Interrupted. Give the same command with --resume to go on from the last whole "
+                f"epoch in {output}.",
+                markup=False,
+                soft_wrap=True,
+            )
+            raise typer.Exit(130) from None
+        console.print(f"The best model is {best}.", markup=False, soft_wrap=True)
+
+    needed = [option for option in fields(TrainingOptions) if option.default is MISSING]
+    others = [option for option in fields(TrainingOptions) if option.default is not MISSING]
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            _parameter("context", typer.Context),
+            *map(_parameter_of, needed),
+            _parameter("output", Output),
+            _parameter("config", Config, None),
+            _parameter("resume", Resume, False),
+            *map(_parameter_of, others),
+        ]
+    )
+    return command
+
+
+def _parameter_of(option: Field[Any]) -> inspect.Parameter:
+    """The parameter of a field; one that must be given may come from the file, and so may lack."""
+    flags = [option.metadata["flags"]] if "flags" in option.metadata else []
+    kind = typer.Argument if option.metadata.get("positional") else typer.Option
+    if option.default is not MISSING:
+        about = kind(*flags, help=option.metadata["help"])
+        return _parameter(option.name, Annotated[option.type, about], option.default)
+    about = kind(*flags, help=option.metadata["help"] + " Required, here or in the file.")
+    return _parameter(option.name, Annotated[option.type | None, about], None)
+
+
+def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> Any:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )

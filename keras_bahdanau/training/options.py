@@ -1,0 +1,211 @@
+"""The options of a training run: written once, with their help texts and limits."""
+
+import difflib
+import json
+import math
+import os
+import re
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
+from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.errors import require
+from keras_bahdanau_runtime.text.tokenizer import SMALLEST_VOCABULARY
+
+MODELS = {"rnnsearch": RNNSearch, "rnnencdec": RNNEncoderDecoder}
+
+
+def _option(default: Any, help: str, **metadata: Any) -> Any:
+    """A field with its help text; `limits` are arguments of `check_range`, `choices` are names."""
+    return field(default=default, metadata={"help": help, **metadata})
+
+
+_COUNT = {"low": 1}
+_SHARE = {"low": 0, "high": 1, "open_high": True}
+_ABOVE_ZERO = {"low": 0, "open_low": True}
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """Everything that decides a training run, checked as it is made.
+
+    Texts are UTF-8, one sentence a line, plain or .gz. Lengths are in tokens. The learning rate
+    rises for `warmup` epochs to `learning_rate` and falls to zero by a half cosine over the rest.
+    The command `keras-bahdanau train` has these options, with the help texts below.
+
+    Raises:
+        ValueError: If a value has another type than its field, or is outside its limits.
+
+    Example:
+
+    ```python
+    options = TrainingOptions(
+        source="train.en",
+        target="train.de",
+        validation_source="dev.en",
+        validation_target="dev.de",
+        units=512,
+    )
+    longer = TrainingOptions.from_file("run/options.json", epochs=40)
+    ```
+    """
+
+    source: Path = field(
+        metadata={"help": "Source sentences, one a line; plain or .gz.", "positional": True}
+    )
+    target: Path = field(metadata={"help": "Their translations, line by line.", "positional": True})
+    validation_source: Path = field(metadata={"help": "Held-out source sentences."})
+    validation_target: Path = field(metadata={"help": "Their translations."})
+    model: str = _option("rnnsearch", "rnnsearch or rnnencdec.", choices=tuple(MODELS))
+    vocabulary_size: int = _option(
+        5000, "Byte-pair pieces to learn.", limits={"low": SMALLEST_VOCABULARY}
+    )
+    joint: bool = _option(
+        True, "One vocabulary for both languages, or two.", flags="--joint/--separate"
+    )
+    units: int = _option(256, "Width of each recurrence.", limits=_COUNT)
+    embedding_dim: int = _option(256, "Width of the embeddings.", limits=_COUNT)
+    attention_units: int = _option(256, "Width of the alignment model.", limits=_COUNT)
+    tie_embeddings: bool = _option(True, "Use the target embedding as the output layer.")
+    dropout: float = _option(0.3, "Share of features dropped.", limits=_SHARE)
+    label_smoothing: float = _option(0.1, "Share of the target spread out.", limits=_SHARE)
+    batch_size: int = _option(64, "Sentences in a batch.", limits=_COUNT)
+    epochs: int = _option(20, "Passes over the text.", limits=_COUNT)
+    learning_rate: float = _option(1e-3, "Adam's peak rate; falls to zero.", limits=_ABOVE_ZERO)
+    warmup: float = _option(0.5, "Epochs until the peak rate.", limits={"low": 0})
+    clip_norm: float = _option(1.0, "Largest norm of all gradients.", limits=_ABOVE_ZERO)
+    max_length: int = _option(100, "Longest sentence in tokens.", limits={"low": 2})
+    validation_beam: int = _option(1, "Beam of each epoch's validation.", limits=_COUNT)
+    # A resumed run takes the next seed, and NumPy takes 32 bits.
+    seed: int = _option(
+        0, "Randomness of weights, order and dropout.", limits={"low": 0, "high": 2**32 - 2}
+    )
+
+    def __post_init__(self):
+        for option in fields(self):
+            value = _checked(option, getattr(self, option.name))
+            object.__setattr__(self, option.name, value)
+
+    @classmethod
+    def from_values(cls, values):
+        """Options from a mapping of their names, such as that of a file.
+
+        Args:
+            values: Mapping of names to values.
+
+        Raises:
+            ValueError: If a name is no option (the nearest one is named), one without a default is
+                missing, or as the class.
+        """
+        known = [option.name for option in fields(cls)]
+        for name in values:
+            if name not in known:
+                near = difflib.get_close_matches(str(name), known, n=1)
+                hint = f"Did you mean `{near[0]}`?" if near else f"The options are {known}."
+                raise ValueError(
+                    f"Argument `{name}` must be an option of training. {hint} "
+                    f"Received: {name}={values[name]!r}"
+                )
+        required = [option.name for option in fields(cls) if option.default is MISSING]
+        missing = [f"`{name}`" for name in required if name not in values]
+        if missing:
+            raise ValueError(
+                f"Argument {', '.join(missing)} must be given. "
+                f"Received: {', '.join(values) or 'nothing'}"
+            )
+        return cls(**values)
+
+    @classmethod
+    def from_file(cls, path, **values):
+        """Options from a YAML or JSON file, such as the `options.json` of an earlier run.
+
+        Args:
+            path: The file, a mapping of names to values. Paths in it are read from the working
+                folder, as everywhere.
+            **values: Options that win over those of the file.
+
+        Raises:
+            ValueError: As `read_options` and `from_values`.
+        """
+        return cls.from_values({**read_options(path), **values})
+
+    def to_dict(self):
+        """The options by name, as JSON can say them."""
+        values = {option.name: getattr(self, option.name) for option in fields(self)}
+        return {
+            name: str(value) if isinstance(value, Path) else value for name, value in values.items()
+        }
+
+
+def read_options(path):
+    """Reads the mapping in a YAML or JSON file.
+
+    Args:
+        path: A file whose name ends with .json, .yaml or .yml.
+
+    Returns:
+        A `dict`, not checked further; an empty YAML file is an empty one.
+
+    Raises:
+        ValueError: If the file has another name, is not what its name says, or holds no mapping.
+        MissingDependencyError: If the file is YAML and PyYAML is not installed.
+    """
+    path = Path(path)
+    if path.suffix not in (".json", ".yaml", ".yml"):
+        raise ValueError(
+            f"Argument `config` must end with .json, .yaml or .yml. Received: {str(path)!r}"
+        )
+    data = path.read_bytes()
+    if path.suffix == ".json":
+        format, parse, errors = "JSON", json.loads, ValueError
+    else:
+        yaml = require("yaml", extra="cli")
+        format, errors = "YAML", yaml.YAMLError
+        parse = _parse_yaml
+    try:
+        values = parse(data)
+    except errors as error:
+        raise ValueError(
+            f"Argument `config` must be {format}. Received: {str(path)!r}: "
+            + " ".join(str(error).split())
+        ) from error
+    values = {} if values is None and format == "YAML" else values
+    if not isinstance(values, dict):
+        raise ValueError(
+            "Argument `config` must hold a mapping of options to values. "
+            f"Received: {str(path)!r}, which holds {values!r:.80}"
+        )
+    return values
+
+
+def _parse_yaml(data):
+    yaml = require("yaml", extra="cli")
+
+    class Loader(yaml.SafeLoader):
+        """YAML 1.1, to which 1e-3 is a text, with the numbers of YAML 1.2."""
+
+    number = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
+    return yaml.load(data, Loader)
+
+
+def _checked(option, value):
+    """The value of a field in the field's type, or a `ValueError` that says what it must be."""
+    name, kind, rules = option.name, option.type, option.metadata
+    if kind is Path:
+        if not isinstance(value, str | os.PathLike):
+            raise ValueError(f"Argument `{name}` must be a path. Received: {value!r}")
+    elif kind is bool:
+        if not isinstance(value, bool):
+            raise ValueError(f"Argument `{name}` must be true or false. Received: {value!r}")
+    elif kind is str:
+        if value not in rules["choices"]:
+            choices = ", ".join(map(repr, rules["choices"]))
+            raise ValueError(f"Argument `{name}` must be one of {choices}. Received: {value!r}")
+    else:
+        check_range(name, value, kind, **rules["limits"])
+        if not math.isfinite(value):
+            raise ValueError(f"Argument `{name}` must be a finite number. Received: {value!r}")
+    return kind(value)

@@ -1,0 +1,192 @@
+"""Options of a run, their files, and a run from Python."""
+
+import dataclasses
+import io
+import json
+
+import keras
+import pytest
+from rich.console import Console
+
+from keras_bahdanau import TrainingOptions, train
+from keras_bahdanau.training.options import read_options
+from keras_bahdanau.training.run import load_best
+
+PAIRS = [(f"say {word} {n}", f"{n} {word[::-1]}") for word in ("abc", "bcd") for n in range(9)]
+TEXTS = {
+    "source": "a.src",
+    "target": "a.tgt",
+    "validation_source": "b.src",
+    "validation_target": "b.tgt",
+}
+
+
+def options(**values):
+    return TrainingOptions(**{**TEXTS, **values})
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run from Python: its options, folder, what the console showed, what a callback saw."""
+    folder = tmp_path_factory.mktemp("run")
+    texts = {}
+    for name, pairs, side in (
+        ("source", PAIRS, 0),
+        ("target", PAIRS, 1),
+        ("validation_source", PAIRS[:3], 0),
+        ("validation_target", PAIRS[:3], 1),
+    ):
+        texts[name] = folder / f"{name}.txt"
+        texts[name].write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+    chosen = TrainingOptions(
+        **texts, vocabulary_size=270, units=5, embedding_dim=4, attention_units=3, batch_size=18,
+        epochs=1, max_length=16,
+    )  # fmt: skip
+    shown, seen = io.StringIO(), []
+    best = train(
+        chosen,
+        folder / "run",
+        callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=lambda _, logs: seen.append(logs))],
+        console=Console(file=shown, width=200),
+    )
+    return chosen, best, shown.getvalue(), seen
+
+
+def test_a_run_from_python_leaves_what_the_command_reads(finished):
+    chosen, best, shown, seen = finished
+    assert sorted(path.name for path in best.parent.iterdir()) == [
+        "best.keras", "history.csv", "last.keras", "options.json",
+]  # fmt: skip
+    assert TrainingOptions.from_file(best.parent / "options.json") == chosen
+    [logs] = seen
+    assert {"loss", "val_bleu", "val_chrf"} <= set(logs)
+    assert shown.startswith("epoch 1/1") and shown.count("\n") == 1
+    assert isinstance(keras.saving.load_model(best).translate(["say abc 1"])[0].text, str)
+
+
+def test_a_finished_run_is_resumed_and_changes_nothing(finished, capfd):
+    chosen, best, *_ = finished
+    before = best.read_bytes()
+    assert train(chosen, best.parent, resume=True, verbose=False) == best
+    assert best.read_bytes() == before
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.once
+def test_a_folder_is_refused_that_is_taken_or_of_another_run(finished, tmp_path):
+    chosen, best, *_ = finished
+    with pytest.raises(ValueError, match=r"`output` must be a new folder; `resume`"):
+        train(chosen, best.parent)
+    other = dataclasses.replace(chosen, units=6)
+    with pytest.raises(ValueError, match=r"`options` must be those of .*`units` was 5, is 6"):
+        train(other, best.parent, resume=True)
+    values = chosen.to_dict()
+    old = {**{name: value for name, value in values.items() if name != "units"}, "width": 5}
+    (tmp_path / "options.json").write_text(json.dumps(old))
+    with pytest.raises(ValueError, match=r"`output` must be .* of this version.*`width`"):
+        train(chosen, tmp_path, resume=True)
+
+
+@pytest.mark.once
+def test_a_run_without_a_tokenizer_is_refused(finished, tmp_path):
+    chosen, best, *_ = finished
+    with pytest.raises(ValueError, match=r"`run` must be the folder of a training run.*no best"):
+        load_best(tmp_path)
+    (tmp_path / "options.json").write_text(json.dumps(chosen.to_dict()))
+    for name in ("best.keras", "last.keras"):
+        model = keras.saving.load_model(best.parent / name)
+        model.tokenizer = None
+        model.save(tmp_path / name)
+    with pytest.raises(ValueError, match=r"`run` must .*whose best\.keras holds no tokenizer"):
+        load_best(tmp_path)
+    with pytest.raises(ValueError, match=r"`run` must .*whose last\.keras holds no tokenizer"):
+        train(chosen, tmp_path, resume=True)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("source", 3, "must be a path. Received: 3"),
+        ("model", "transformer", "must be one of 'rnnsearch', 'rnnencdec'. Received: 'transformer"),
+        ("vocabulary_size", 259, "must be an int of at least 260. Received: 259"),
+        ("joint", "yes", "must be true or false. Received: 'yes'"),
+        ("tie_embeddings", 1, "must be true or false. Received: 1"),
+        ("units", 0, "must be an int of at least 1. Received: 0"),
+        ("units", "256", "must be an int of at least 1. Received: '256'"),
+        ("units", 8.0, "must be an int of at least 1. Received: 8.0"),
+        ("epochs", True, "must be an int of at least 1. Received: True"),
+        ("dropout", 1.0, "must be a number of at least 0 and below 1. Received: 1.0"),
+        ("label_smoothing", -0.1, "must be a number of at least 0 and below 1. Received: -0.1"),
+        ("learning_rate", 0, "must be a number above 0. Received: 0"),
+        ("learning_rate", float("nan"), "must be a number above 0. Received: nan"),
+        ("clip_norm", float("inf"), "must be a finite number. Received: inf"),
+        ("warmup", None, "must be a number of at least 0. Received: None"),
+        ("max_length", 1, "must be an int of at least 2. Received: 1"),
+        ("seed", 2**32 - 1, "must be an int of at least 0 and at most 4294967294."),
+    ],
+)
+def test_values_out_of_their_limits_are_named(name, value, message):
+    with pytest.raises(ValueError) as caught:
+        options(**{name: value})
+    assert str(caught.value).startswith(f"Argument `{name}` {message}")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"unit": 3}, r"Argument `unit` must be an option .* Did you mean `units`\? .*unit=3"),
+        ({"Batch-Size": 3}, r"`Batch-Size` .* Did you mean `batch_size`\?"),
+        ({"xyz": None}, r"`xyz` must be .* The options are \['source', 'target', .*'seed'\]"),
+        ({7: 1}, r"`7` must be an option"),
+    ],
+)
+def test_unknown_names_are_answered_with_the_nearest(values, message):
+    with pytest.raises(ValueError, match=message):
+        TrainingOptions.from_values({**TEXTS, **values})
+
+
+@pytest.mark.once
+def test_missing_names_are_named():
+    with pytest.raises(ValueError, match="Argument `target`, `validation_target` must be given"):
+        TrainingOptions.from_values({"source": "a", "validation_source": "b"})
+
+
+@pytest.mark.once
+def test_options_come_from_yaml_and_json_alike(tmp_path):
+    text = "".join(f"{name}: {value}\n" for name, value in TEXTS.items())
+    (tmp_path / "run.yaml").write_text(
+        text + "units: 8\nlearning_rate: 3e-3\nwarmup: 2\nclip_norm: 1_0.5\njoint: false\n"
+    )
+    expected = options(units=9, learning_rate=0.003, warmup=2.0, clip_norm=10.5, joint=False)
+    assert TrainingOptions.from_file(tmp_path / "run.yaml", units=9) == expected
+    (tmp_path / "run.json").write_text(json.dumps(expected.to_dict()))
+    assert TrainingOptions.from_file(tmp_path / "run.json") == expected
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("run.yml", "- units\n- 8\n", r"must hold a mapping .*run\.yml', which holds \['units', 8"),
+        ("run.json", "[1]", r"must hold a mapping .* which holds \[1\]"),
+        ("run.json", "null", r"must hold a mapping .* which holds None"),
+        ("run.yaml", "units: [8", r"must be YAML\. Received: .*run\.yaml.*line 1"),
+        ("run.yaml", "units: !!python/name:os.system", r"must be YAML\."),
+        ("run.json", "units: 8", r"must be JSON\. Received: .*run\.json.*line 1"),
+        ("run.json", b"\xff\xfe\xfa", r"must be JSON\."),
+        ("run.yaml", b"a: \xff", r"must be YAML\."),
+        ("run.toml", "units = 8", r"must end with \.json, \.yaml or \.yml\. Received: .*run\.toml"),
+    ],
+)
+def test_files_that_hold_no_options_are_named(tmp_path, name, text, message):
+    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match="Argument `config` " + message):
+        read_options(tmp_path / name)
+
+
+@pytest.mark.once
+def test_an_empty_yaml_file_holds_no_options(tmp_path):
+    (tmp_path / "run.yaml").write_text("# nothing yet\n")
+    assert read_options(tmp_path / "run.yaml") == {}

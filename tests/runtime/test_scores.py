@@ -1,0 +1,33 @@
+import sys
+
+import pytest
+
+from keras_bahdanau_runtime.errors import MissingDependencyError
+from keras_bahdanau_runtime.text.scores import corpus_scores
+
+pytestmark = pytest.mark.once
+
+
+def test_identical_text_scores_100():
+    texts = ["A man rides a red bike .", "Zwei Hunde spielen im Schnee ."]
+    assert corpus_scores(texts, texts) == pytest.approx({"bleu": 100.0, "chrf": 100.0})
+
+
+def test_bleu_by_hand():
+    # Precisions 5/6, 3/5, 2/4, 1/3, no brevity penalty: (5/6 * 3/5 * 2/4 * 1/3) ** (1/4).
+    scores = corpus_scores(["a b c d x f"], ["a b c d e f"])
+    assert scores["bleu"] == pytest.approx(100 * (1 / 12) ** 0.25)
+    assert 0 < scores["chrf"] < 100
+
+
+@pytest.mark.parametrize("translations, references", [(["a"], ["a", "b"]), (["a"], []), ([], [])])
+def test_refuses_lists_that_do_not_match(translations, references):
+    received = f"Received: {len(translations)} and {len(references)}"
+    with pytest.raises(ValueError, match=received):
+        corpus_scores(translations, references)
+
+
+def test_missing_library_names_the_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "keras-bahdanau\[text\]"'):
+        corpus_scores(["a"], ["a"])

@@ -1,0 +1,115 @@
+"""What both engines share, with a search that copies its source."""
+
+import numpy as np
+import pytest
+
+from keras_bahdanau_runtime.ids import EOS, PAD
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
+from keras_bahdanau_runtime.translation import encode_texts, translate_texts
+
+pytestmark = pytest.mark.once
+
+TEXTS = ["short", "", "the longest of them all", "x", "   ", "twin a", "twin b", "\t", "last"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(TEXTS, TEXTS, vocabulary_size=270)
+
+
+class Copy:
+    """A search whose best hypothesis is the source; the second, for a long one, its first id."""
+
+    def __init__(self, alignments=True):
+        self.shapes = []
+        self.alignments = alignments
+
+    def __call__(self, source):
+        assert source.dtype == np.int32
+        self.shapes.append(source.shape)
+        lengths = (source != PAD).sum(axis=1)
+        first = np.full_like(source, PAD)
+        first[:, 0] = source[:, 0]
+        found = {
+            "tokens": np.stack([source, first], axis=1),
+            "scores": np.stack([lengths, np.where(lengths > 3, -1.0, -np.inf)], axis=1),
+            "lengths": np.stack([lengths, np.ones_like(lengths)], axis=1),
+        }
+        if self.alignments:
+            width = source.shape[1]
+            found["alignments"] = np.tile(np.eye(width, dtype="float32"), (*lengths.shape, 2, 1, 1))
+        return found
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 4, 64])
+def test_translations_keep_the_order(tokenizer, batch_size):
+    search, done = Copy(), []
+    found = translate_texts(TEXTS, tokenizer, search, batch_size, progress=done.append)
+    assert [translation.text for translation in found] == [text.strip() for text in TEXTS]
+    for translation, text in zip(found, TEXTS, strict=True):
+        ids = tokenizer.encode_source(text) if text.strip() else []
+        assert translation.score == len(ids)
+        np.testing.assert_array_equal(translation.alignment, np.eye(len(ids)))
+        assert translation.source_tokens == translation.tokens
+    # Blank texts are done at once, and then a batch at a time from the longest to the shortest.
+    assert done == [3, *(min(9, 3 + n) for n in range(batch_size, 6 + batch_size, batch_size))]
+    widths = [width for _, width in search.shapes]
+    assert widths == sorted(widths, reverse=True)
+    assert sum(rows for rows, _ in search.shapes) == 6
+
+
+def test_n_best_leaves_out_what_was_not_found(tokenizer):
+    found = translate_texts(["twin twin a", "", "x"], tokenizer, Copy(), n_best=2)
+    assert [len(hypotheses) for hypotheses in found] == [2, 1, 1]
+    best, second = found[0]
+    assert second.text == best.tokens[0] and second.tokens == best.tokens[:1]
+    assert second.alignment.shape == (1, len(best.source_tokens))
+    with pytest.raises(ValueError, match=r"`n_best` must be at most 2, the hypotheses .* 3"):
+        translate_texts(["x"], tokenizer, Copy(), n_best=3)
+
+
+def test_weights_that_were_not_asked_for(tokenizer):
+    found = translate_texts(["x", " "], tokenizer, Copy(alignments=False), alignments=False)
+    assert [translation.alignment for translation in found] == [None, None]
+
+
+def test_an_id_without_a_piece_is_shown_as_unknown(tokenizer):
+    def search(source):
+        tokens = np.array([[[tokenizer.target_vocabulary_size, EOS]]], "int32")
+        return {"tokens": tokens, "scores": np.zeros((1, 1)), "lengths": np.array([[2]])}
+
+    [found] = translate_texts(["x"], tokenizer, search, alignments=False)
+    assert (found.text, found.tokens) == ("<unk>", ["<unk>", "</s>"])
+
+
+def test_what_follows_the_end_is_not_read(tokenizer):
+    def search(source):
+        tokens = np.array([[[*tokenizer.encode_target("x"), 9, 9]]], "int32")
+        alignments = np.ones((1, 1, tokens.shape[2], source.shape[1]), "float32")
+        lengths = np.array([[tokens.shape[2]]])
+        scores = np.zeros((1, 1))
+        return dict(tokens=tokens, scores=scores, lengths=lengths, alignments=alignments)
+
+    [found] = translate_texts(["x"], tokenizer, search)
+    assert (found.text, found.tokens[-1]) == ("x", "</s>")
+    assert found.alignment.shape == (len(found.tokens), len(found.source_tokens))
+
+
+@pytest.mark.parametrize("texts", [[], ["", " "]])
+def test_nothing_to_translate(tokenizer, texts):
+    search = Copy()
+    assert [t.text for t in translate_texts(texts, tokenizer, search)] == [""] * len(texts)
+    assert not search.shapes
+
+
+def test_encoded_texts_are_cut_only_if_asked(tokenizer, caplog):
+    texts = ["x", " ", "the longest of them all"]
+    whole = encode_texts(texts, tokenizer)
+    assert whole == [tokenizer.encode_source("x"), [], tokenizer.encode_source(texts[2])]
+    limit = len(whole[2]) - 1
+    with pytest.raises(ValueError, match=f"at most {limit} tokens .* {limit + 1} at index 2"):
+        encode_texts(texts, tokenizer, limit)
+    assert not caplog.records
+    cut = encode_texts(texts, tokenizer, limit, truncate=True)
+    assert cut == [*whole[:2], [*whole[2][: limit - 1], EOS]]
+    assert caplog.messages == [f"Cut 1 of 3 texts to {limit} ids."]
