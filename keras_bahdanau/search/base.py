@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from keras import ops, tree
 
 from keras_bahdanau.search.constraints import without_ids, without_repeats
-from keras_bahdanau.search.history import empty_history, write
+from keras_bahdanau.search.history import empty_history, entries, write
 from keras_bahdanau.search.ranking import NEVER
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import EOS, PAD
@@ -203,10 +203,11 @@ class Search:
                 state, so_far = tree.map_structure(
                     lambda tensor: ops.take(tensor, made.parents, axis=0), (state, so_far)
                 )
+            tokens = ops.reshape(made.tokens, (-1,))
             if self.no_repeat_ngram:
                 here = ops.expand_dims(ops.arange(max_length, dtype="int32") == t, 0)
-                so_far = ops.where(here, ops.expand_dims(made.tokens, 1), so_far)
-            return t + 1, made.tokens, so_far, state, hypotheses, write(history, t, made)
+                so_far = ops.where(here, ops.expand_dims(tokens, 1), so_far)
+            return t + 1, tokens, so_far, state, hypotheses, write(history, t, made)
 
         def unfinished(t, tokens, so_far, state, hypotheses, history):
             return ops.logical_and(t < max_length, ops.any(self._live(hypotheses)))
@@ -245,10 +246,7 @@ class Search:
         scores, places = self._best(hypotheses, history, stop)
         rows = task.first_rows + places  # (B, n)
         tokens, log_probs, weights = self._along(history, rows, stop)
-        lengths, totals = (
-            ops.take(ops.reshape(part, (-1,)), rows, axis=0)
-            for part in (hypotheses.lengths, hypotheses.totals)
-        )
+        lengths, totals = entries(hypotheses.lengths, rows), entries(hypotheses.totals, rows)
         steps = ops.expand_dims(ops.arange(ops.shape(tokens)[0], dtype="int32"), (0, 1))
         live = steps < ops.expand_dims(lengths, -1)
         alignments = ops.transpose(weights, (1, 2, 0, 3))

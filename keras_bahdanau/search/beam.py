@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_bahdanau.search.base import Hypotheses, Search, ends
 from keras_bahdanau.search.groups import choose_in_groups, repeats
-from keras_bahdanau.search.history import History, read, trace_back
+from keras_bahdanau.search.history import History, entries, trace_back
 from keras_bahdanau.search.ranking import NEVER, best_first
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import PAD
@@ -122,8 +122,8 @@ class BeamSearch(Search):
 
         chosen = task.first_rows * width + best  # into (B * K * W,)
         parents = task.first_rows + best // width  # into (B * K,)
-        tokens, log_probs, totals = (_entries(part, chosen) for part in (ids, log_probs, totals))
-        lengths, finished = (_entries(part, parents) for part in (lengths, hypotheses.finished))
+        tokens, log_probs, totals = (entries(part, chosen) for part in (ids, log_probs, totals))
+        lengths, finished = (entries(part, parents) for part in (lengths, hypotheses.finished))
         finished = ops.logical_or(finished, ends(tokens, lengths, task.limits))
         totals, scores = self._retire(totals, scores, finished, task.limits)
         parents = ops.reshape(parents, (-1,))
@@ -131,7 +131,7 @@ class BeamSearch(Search):
             coverage = ops.take(coverage, parents, axis=0)
         return (
             Hypotheses(totals, lengths, finished, scores, coverage),
-            History(ops.reshape(tokens, (-1,)), log_probs, choices.weights, parents),
+            History(tokens, log_probs, choices.weights, parents),
         )
 
     def _candidates(self, choices, finished, task):
@@ -211,8 +211,12 @@ class BeamSearch(Search):
 
     def _along(self, history, rows, stop):
         before, after = trace_back(history.parents, rows, stop)
-        log_probs = ops.reshape(history.log_probs, ops.shape(history.tokens))
-        return read(history.tokens, after), read(log_probs, after), read(history.weights, before)
+        weights = ops.reshape(history.weights, (-1, ops.shape(history.weights)[-1]))  # (T * R, Tx)
+        return (
+            entries(history.tokens, after),
+            entries(history.log_probs, after),
+            ops.take(weights, before, axis=0),
+        )
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -248,8 +252,3 @@ class GreedySearch(BeamSearch):
         """The constraints."""
         names = ("min_length", "forbidden", "no_repeat_ngram")
         return {name: getattr(self, name) for name in names}
-
-
-def _entries(table, places):
-    """What `table`, read as one row, holds at `places`."""
-    return ops.take(ops.reshape(table, (-1,)), places, axis=0)

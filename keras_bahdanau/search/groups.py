@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from keras_bahdanau.search.history import read, trace_back
+from keras_bahdanau.search.history import entries, trace_back
 from keras_bahdanau.search.ranking import NEVER, best_first
 
 
@@ -51,9 +51,9 @@ def repeats(lengths, scores, history, stop):
         stop: Number of steps that were made, a scalar int32 tensor.
     """
     size = scores.shape[1]
-    rows = ops.arange(ops.shape(history.tokens)[1], dtype="int32")
-    _, rows = trace_back(history.parents, ops.reshape(rows, (-1, size)), stop)
-    tokens = read(history.tokens, rows)  # (T, B, K)
+    rows = ops.arange(ops.shape(history.parents)[1], dtype="int32")
+    _, places = trace_back(history.parents, ops.reshape(rows, (-1, size)), stop)
+    tokens = entries(history.tokens, places)  # (T, B, K)
     same = ops.all(ops.equal(ops.expand_dims(tokens, 3), ops.expand_dims(tokens, 2)), axis=0)
     same = ops.logical_and(same, ops.expand_dims(lengths, 2) == ops.expand_dims(lengths, 1))
     exists = ops.expand_dims(scores > NEVER, 1)

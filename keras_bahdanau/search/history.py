@@ -11,8 +11,8 @@ class History(NamedTuple):
     """What each step wrote of the `R` hypotheses: `T` rows, of which each step fills its own.
 
     Attributes:
-        tokens: `(T, R)` int32 tokens chosen.
-        log_probs: `(T, ...)` float32, their log-probabilities, in the shape of the hypotheses.
+        tokens: `(T, ...)` int32 tokens chosen, in the shape of the hypotheses.
+        log_probs: `(T, ...)` float32, their log-probabilities, likewise.
         weights: `(T, R, Tx)` float32 attention weights, in the rows that the step was given.
         parents: `(T, R)` int32, the row that each hypothesis stood in before the step; `()` where
             none ever leaves its row.
@@ -27,7 +27,7 @@ class History(NamedTuple):
 def empty_history(max_length, rows, memory_length, shape, parents):
     """The `History` before the first step; with back-pointers if `parents`."""
     return History(
-        tokens=ops.full((max_length, rows), PAD, dtype="int32"),
+        tokens=ops.full((max_length, *shape), PAD, dtype="int32"),
         log_probs=ops.zeros((max_length, *shape), dtype="float32"),
         weights=ops.zeros((max_length, rows, memory_length), dtype="float32"),
         parents=ops.zeros((max_length, rows), dtype="int32") if parents else (),
@@ -43,11 +43,9 @@ def write(history, t, step):
     return tree.map_structure(at, history, step)
 
 
-def read(table, rows):
-    """What `table` `(T, R, ...)` holds in `rows` `(T, ...)` int32, those of each step."""
-    steps, size, *rest = ops.shape(table)
-    step = ops.reshape(ops.arange(steps, dtype="int32"), (-1,) + (1,) * (len(rows.shape) - 1))
-    return ops.take(ops.reshape(table, (steps * size, *rest)), step * size + rows, axis=0)
+def entries(table, places):
+    """What `table`, read as one row of numbers, holds at `places`, int32; in their shape."""
+    return ops.take(ops.reshape(table, (-1,)), places, axis=0)
 
 
 def trace_back(parents, rows, stop):
@@ -62,16 +60,20 @@ def trace_back(parents, rows, stop):
         stop: Number of steps that were made, a scalar int32 tensor.
 
     Returns:
-        `(before, after)`, the rows `(T, B, n)` int32 that they stood in before and after each step.
+        `(before, after)`: where they stood before and after each step, `(T, B, n)` int32 places in
+        the `T * R` rows of a history.
     """
     steps, size = ops.shape(parents)
     step = ops.expand_dims(ops.arange(steps, dtype="int32"), -1)  # (T, 1)
     own = ops.expand_dims(ops.arange(size, dtype="int32"), 0)  # (1, R)
     parents = ops.where(step < stop, parents, own)
+    begin = step * size
+
     # Row `r` after the last of `span` steps that follow step `t` was row `back[t, r]` after it.
     back, span = ops.concatenate([parents[1:], own], axis=0), 1
     while span < steps - 1:
         later = ops.concatenate([back[span:], ops.broadcast_to(own, (span, size))], axis=0)
-        back, span = read(back, later), 2 * span
-    after = read(back, ops.broadcast_to(rows, (steps, *ops.shape(rows))))
-    return read(parents, after), after
+        back, span = entries(back, begin + later), 2 * span
+    begin = ops.expand_dims(begin, -1)  # (T, 1, 1)
+    after = begin + entries(back, begin + rows)
+    return begin + entries(parents, after), after
