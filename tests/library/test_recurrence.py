@@ -100,6 +100,7 @@ def test_a_step_may_close_over_tensors(rng):
     assert_close(outputs, inputs * numpy(memory)[:, None], 1e-6)
 
 
+@pytest.mark.once
 def test_a_nest_is_taken_apart_and_put_together():
     nest = (1, [2, ()], (3, (4,)))
     assert flatten(nest) == [1, 2, 3, 4]
