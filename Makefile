@@ -13,6 +13,9 @@ TEST_READY := $(VENV)/.ready-test
 BACKENDS := tensorflow jax torch
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+# What training, search and runtime stand on; torch compiles nothing and so starts at once.
+QUICK := tests/test_house.py tests/runtime $(addprefix tests/library/test_,$(addsuffix .py, \
+	attention bahdanau bridge cells decoder encoder generation losses masking readout recurrence search))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 2
@@ -20,7 +23,7 @@ export GRPC_VERBOSITY ?= ERROR
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart test lint bench clean $(BACKENDS:%=test-%)
+.PHONY: help quickstart test test-quick lint bench clean $(BACKENDS:%=test-%)
 
 help: ## List these commands
 	@echo "Usage: make COMMAND"
@@ -32,7 +35,18 @@ help: ## List these commands
 quickstart: $(QUICKSTART_READY) ## Train, export and run a small model: dates in many languages
 	KERAS_BACKEND=tensorflow $(BIN)/keras-bahdanau quickstart
 
-test: lint $(BACKENDS:%=test-%) ## Check everything: lint, then the tests on every backend
+# Every backend is tested whatever the others do, and has its line at the end: its own, or that it
+# did not come so far.
+test: lint ## Check everything: lint, then the tests on every backend
+	@summary=$$(mktemp) && status=0; \
+	for backend in $(BACKENDS); do \
+		TEST_SUMMARY=$$summary $(MAKE) --no-print-directory test-$$backend || status=1; \
+		grep -q "^$$backend:" $$summary || echo "$$backend: did not finish" >> $$summary; \
+	done; \
+	echo; cat $$summary; rm -f $$summary; exit $$status
+
+test-quick: $(TEST_READY) ## Check the core on one backend, in a minute or so
+	KERAS_BACKEND=torch $(PYTEST) $(QUICK)
 
 # What does not depend on the backend is tested under the first one only.
 test-tensorflow: $(TEST_READY)

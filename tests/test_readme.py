@@ -12,6 +12,7 @@ BLOCKS = re.findall(
 )
 
 
+@pytest.mark.once
 def test_the_readme_runs():
     assert len(BLOCKS) == 3
     namespace = {}

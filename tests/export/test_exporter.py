@@ -100,6 +100,7 @@ def test_all_hypotheses_agree_with_keras(artifact, model, tokenizer):
     np.testing.assert_allclose(theirs["alignments"][:, :, :longest], ours.alignments, atol=1e-5)
 
 
+@pytest.mark.once
 def test_the_manifest_says_what_was_written(artifact):
     path, parity = artifact
     manifest = read_manifest(path)
@@ -119,6 +120,7 @@ def test_the_saved_model_runs_without_this_package(artifact, model):
     np.testing.assert_array_equal(found["tokens"][:, :, : ours.tokens.shape[2]], ours.tokens)
 
 
+@pytest.mark.once
 def test_translations_come_in_order_and_with_alignments(artifact):
     found = Translator(artifact[0]).translate([TEXTS[1], "", TEXTS[0]])
     assert [len(t.source_tokens) for t in found][1] == 0
@@ -163,6 +165,7 @@ def test_steps_say_what_a_greedy_search_says(artifact, model, tokenizer):
         np.testing.assert_array_equal(tokens[1:], ours.tokens[0, 0])
 
 
+@pytest.mark.once
 def test_steps_in_fixed_buffers_are_the_same(artifact):
     manifest = read_manifest(artifact[0])
     free = Stepper(manifest, "CPUExecutionProvider", None)
@@ -179,6 +182,7 @@ def test_steps_in_fixed_buffers_are_the_same(artifact):
             ours, theirs = (state, ours[1]), (other, theirs[1])
 
 
+@pytest.mark.once
 def test_fixed_buffers_refuse_a_state_that_is_not_theirs(artifact):
     fixed = Stepper(read_manifest(artifact[0]), "CPUExecutionProvider", None, fixed=True)
     state, memory = fixed.start(np.array([[5, 3]], "int32"))
@@ -325,6 +329,7 @@ def test_arguments_of_keras_that_have_no_place_say_why(model, tmp_path, argument
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.once
 def test_numbers_that_onnxruntime_does_not_compute_in_are_refused(tmp_path):
     x = keras.Input((4,), name="x")
     model = keras.Model(x, keras.layers.Dense(2, dtype="mixed_bfloat16")(x))
@@ -333,6 +338,7 @@ def test_numbers_that_onnxruntime_does_not_compute_in_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.once
 def test_half_precision_agrees_to_three_digits(tmp_path):
     keras.utils.set_random_seed(0)
     x = keras.Input((None, 4), name="x")
@@ -341,6 +347,7 @@ def test_half_precision_agrees_to_three_digits(tmp_path):
     assert 1e-6 < parity.difference < 5e-3
 
 
+@pytest.mark.once
 def test_candidates_that_int32_cannot_count_are_refused(model, tmp_path):
     with pytest.raises(ValueError, match=r"`max_length` must .*Received: 3 hypotheses"):
         export(model, tmp_path / "a", search=BeamSearch(3), max_length=2**30)
@@ -482,6 +489,7 @@ def test_an_artifact_that_samples_draws_as_keras_does(model, tmp_path):
             translator.translate_ids(source, noise=noise)
 
 
+@pytest.mark.once
 def test_what_does_not_sample_takes_no_noise(artifact):
     with pytest.raises(ValueError, match="`noise` must be None"):
         Translator(artifact[0]).translate_ids([[5, 3]], noise=np.zeros((1, 3, 9)))

@@ -263,6 +263,7 @@ def test_compiled_training_with_unknown_sizes_equals_eager(name, rng):
     assert any(not np.array_equal(a, s) for a, s in zip(after[0], start, strict=True))
 
 
+@pytest.mark.once
 @mechanism
 def test_config_round_trip(name):
     assert_config_round_trip(MECHANISMS[name].make())
@@ -305,6 +306,7 @@ CALLS = {
 }
 
 
+@pytest.mark.once
 @mechanism
 @pytest.mark.parametrize("message", CALLS)
 def test_calls_are_checked(name, message, rng):
@@ -316,6 +318,7 @@ def test_calls_are_checked(name, message, rng):
 LOOKING = [name for name in MECHANISMS if not name.startswith("fixed")]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", LOOKING)
 def test_widths_are_those_of_the_build(name, rng):
     attention = made(name, rng)
@@ -331,12 +334,14 @@ def test_widths_are_those_of_the_build(name, rng):
         attention.step(QUERY, memory, state)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", LOOKING)
 def test_a_memory_needs_a_built_layer(name):
     with pytest.raises(ValueError, match="Attention is not built: call the layer once"):
         MECHANISMS[name].make().memory(VALUES)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", [n for n in MECHANISMS if not n.startswith(("bahdanau", "luong"))])
 def test_only_mechanisms_without_order_look_back_causally(name, rng):
     with pytest.raises(ValueError, match=r"`use_causal_mask` must be False for \w+.* True"):

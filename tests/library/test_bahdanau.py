@@ -56,6 +56,7 @@ def test_keys_may_differ_from_values(rng):
     assert_close(attention(query, values, keys, value_mask=MASK), actual[0], 1e-6)
 
 
+@pytest.mark.once
 def test_keys_are_checked(rng):
     attention, values = made(rng, KEY), np.ones((B, TX, D))
     with pytest.raises(ValueError, match=r"`key` of [\w.]+ is expected .*5\).* \(3, 5, 6\)"):
@@ -206,6 +207,7 @@ def test_steps_share_the_dropout_of_their_memory(rng):
 # --- Configuration --------------------------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_config_keeps_everything():
     attention = BahdanauAttention(
         U,
@@ -254,6 +256,7 @@ def test_one_initializer_makes_different_kernels():
     assert not np.allclose(weights["query_kernel"], weights["key_kernel"])
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["units", "num_heads", "chunk_size"])
 @pytest.mark.parametrize("value", [0, -1, 2.0, "4", True])
 def test_sizes_must_be_positive_integers(name, value):
@@ -261,6 +264,7 @@ def test_sizes_must_be_positive_integers(name, value):
         BahdanauAttention(**{"units": U, name: value})
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -277,6 +281,7 @@ def test_options_are_checked(options, message):
         BahdanauAttention(U, **options)
 
 
+@pytest.mark.once
 def test_heads_must_divide_the_values():
     with pytest.raises(ValueError, match="`num_heads` must divide the width of the values, 6"):
         BahdanauAttention(U, num_heads=4)(np.ones((1, N)), np.ones((1, TX, D)))

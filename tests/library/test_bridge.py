@@ -97,6 +97,7 @@ def test_dynamic_shapes(source):
     assert [tuple(state.shape) for state in states] == [(None, size) for size in SIZES]
 
 
+@pytest.mark.once
 @sources
 def test_config_round_trip(source):
     assert_config_round_trip(Bridge(SIZES, source, kernel_initializer="he_normal"))
@@ -121,6 +122,7 @@ def test_mixed_precision(source, policy, rng):
         assert_close(keras.ops.cast(keras.ops.concatenate(states, -1), "float32"), expected, 0.03)
 
 
+@pytest.mark.once
 def test_source_must_be_known():
     with pytest.raises(ValueError, match=r"`source` must be one of \(.*\). Received: 'first'"):
         Bridge(SIZES, "first")

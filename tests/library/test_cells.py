@@ -258,6 +258,7 @@ def test_dropout_in_a_decoder(names, rng):
 # --- As Keras layers ------------------------------------------------------------------------------
 
 
+@pytest.mark.once
 @every_cell
 def test_config_round_trip(name):
     assert_config_round_trip(CELLS[name](dropout=0.1, recurrent_dropout=0.2))
@@ -298,6 +299,7 @@ def test_a_bare_state_or_none(name, rng):
         assert_close([bare, state], [numpy(cell(inputs, states)[0])] * 2, 1e-6)
 
 
+@pytest.mark.once
 def test_a_residual_cell_shows_the_cell_inside():
     inner = keras.layers.GRUCell(N)
     cell = ResidualCell(inner)
@@ -312,6 +314,7 @@ def test_a_residual_cell_returns_the_states_as_it_took_them(count, rng):
     keras.tree.assert_same_structure(after, states)
 
 
+@pytest.mark.once
 def test_errors():
     with pytest.raises(ValueError, match=r"`cell` must be a Keras RNN cell .* Received: <Dense"):
         ResidualCell(keras.layers.Dense(3))

@@ -67,6 +67,7 @@ def test_symbolic_call():
     assert tuple(keras.Model(inputs, coverage_penalty(inputs)).output_shape) == (None, None)
 
 
+@pytest.mark.once
 def test_refuses_the_weights_of_one_step(weights):
     with pytest.raises(ValueError, match=r"`weights` must be .*Received: shape \(5, 4\)"):
         coverage_penalty(weights[0])

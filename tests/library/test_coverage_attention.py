@@ -97,6 +97,7 @@ def test_fit_lowers_the_coverage_loss(rng):
     assert losses[-1] < 0.8 * losses[0]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -111,11 +112,13 @@ def test_options_are_checked(options, message):
         CoverageAttention(**{"units": U, **options})
 
 
+@pytest.mark.once
 def test_several_sources_take_no_penalty():
     with pytest.raises(ValueError, match="`attentions` must hold no mechanism with a penalty"):
         MultiSourceAttention([CoverageAttention(U, coverage_loss=1.0)])
 
 
+@pytest.mark.once
 def test_config_keeps_everything():
     assert_config_round_trip(CoverageAttention(U, 2.0, 0.5, False, num_heads=2, dropout=0.1))
 

@@ -764,6 +764,7 @@ def test_any_layer_may_read_out(rng):
     assert_close(decoder(inputs, annotations)[..., UNITS : UNITS + M], inputs + 1.0)
 
 
+@pytest.mark.once
 @all_forms
 def test_config_round_trip(form):
     assert_config_round_trip(unbuilt(**ALL[form]))
@@ -809,6 +810,7 @@ def test_mixed_precision(form, policy, rng):
 # --- Errors ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["query", "readout_state"])
 def test_orders_must_be_known(name):
     with pytest.raises(ValueError, match=f'`{name}` must be "previous" or "current".*: \'next\''):
@@ -827,6 +829,7 @@ class Odd:
         return state, [state]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "cell", [keras.layers.Dense(3), None, "gru", [], [GRU(3), keras.layers.Dense(3)]], ids=str
 )
@@ -839,12 +842,14 @@ def test_cell_must_be_a_cell(name, cell):
         AttentiveDecoder(attention=BahdanauAttention(4), query="current", **cells)
 
 
+@pytest.mark.once
 def test_output_must_be_as_wide_as_the_state():
     message = "`cell` must have an output as wide as its first state, 3. Received: .* width 5"
     with pytest.raises(ValueError, match=message):
         AttentiveDecoder(Odd(output_size=5), BahdanauAttention(4))
 
 
+@pytest.mark.once
 def test_states_must_be_of_the_state_size(rng):
     decoder = built(AttentiveDecoder(Odd(returned=4), BahdanauAttention(4)))
     message = r"`cell` must return states of its `state_size`, 3.\s+Received: .* \[\(3, 4\)\]"
@@ -852,12 +857,14 @@ def test_states_must_be_of_the_state_size(rng):
         decoder(*data(rng, decoder)[:2])
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("attention", [None, keras.layers.Attention(), "bahdanau"], ids=str)
 def test_attention_must_be_one(attention):
     with pytest.raises(ValueError, match=r"`attention` must be an Attention. Received: "):
         AttentiveDecoder(GRU(3), attention)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("cell", "context_cell", "query"),
     [
@@ -873,6 +880,7 @@ def test_context_cell_must_fit(cell, context_cell, query):
         unbuilt(cell, context_cell=context_cell, query=query)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("cell", ["gru", "lstm", "gru_on_lstm"])
 def test_first_state_must_have_every_tensor(cell, rng):
     decoder = made(rng, cell)
@@ -912,6 +920,7 @@ def each(make, shape):
     return [make(of) for of in shape] if isinstance(shape, list) else make(shape)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("ready", [False, True], ids=["unbuilt", "built"])
 @pytest.mark.parametrize("wrong", WRONG_SHAPES | WRONG_WIDTHS)
 def test_sequences_must_fit(wrong, ready):
@@ -930,11 +939,13 @@ def test_sequences_must_fit(wrong, ready):
             decoder(*symbols)
 
 
+@pytest.mark.once
 def test_widths_must_be_known():
     with pytest.raises(ValueError, match=r"`inputs` .* \(batch, time, width\). Received: shape"):
         unbuilt()(keras.Input((None, None)), keras.Input((None, D)))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("shape", [(B, TX, D), [(B, TX, D)], [(B, TX, D)] * 3])
 def test_every_source_must_come(shape):
     decoder = unbuilt(attention="two_sources")
@@ -943,6 +954,7 @@ def test_every_source_must_come(shape):
         decoder.build((B, TY, M), shape)
 
 
+@pytest.mark.once
 def test_a_step_reads_one_row_of_the_right_width(rng):
     decoder = made(rng)
     inputs, annotations, _ = data(rng, decoder)
@@ -960,6 +972,7 @@ WRONG_MASKS = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", WRONG_MASKS)
 def test_masks_must_fit(name, rng):
     decoder = made(rng)
@@ -971,6 +984,7 @@ def test_masks_must_fit(name, rng):
             decoder(inputs, annotations, **{name: mask})
 
 
+@pytest.mark.once
 def test_masks_of_every_source_must_fit(rng):
     decoder = made(rng, attention="two_sources")
     inputs, annotations, _ = data(rng, decoder)

@@ -150,11 +150,13 @@ def test_dynamic_shapes(form, rng):
     assert_close(model.predict([values, keep], verbose=0), numpy(model([values, keep])))
 
 
+@pytest.mark.once
 @forms
 def test_config_round_trip(form):
     assert_config_round_trip(BidirectionalEncoder(UNITS, dropout=0.1, **FORMS[form]))
 
 
+@pytest.mark.once
 def test_config_keeps_initializers():
     encoder = BidirectionalEncoder(
         UNITS, kernel_initializer=keras.initializers.RandomNormal(stddev=0.01)
@@ -193,6 +195,7 @@ def test_mixed_precision(form, policy, rng):
 # --- Errors ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["units", "num_layers"])
 @pytest.mark.parametrize("value", [0, -2, 1.5, "2"])
 def test_sizes_must_be_positive_integers(name, value):
@@ -202,6 +205,7 @@ def test_sizes_must_be_positive_integers(name, value):
         BidirectionalEncoder(**{"units": UNITS, name: value})
 
 
+@pytest.mark.once
 def test_cell_must_be_known():
     with pytest.raises(ValueError, match=r"`cell` must be one of \['gru', 'lstm'\].*'rnn'"):
         BidirectionalEncoder(UNITS, cell="rnn")

@@ -58,6 +58,7 @@ def test_fresh_copies_differ():
     assert fresh("zeros") == "zeros"
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("inner", ["zeros", "orthogonal", keras.initializers.RandomNormal(seed=3)])
 def test_config_round_trip(inner):
     initializer = PerGate(inner, GATES)
@@ -76,6 +77,7 @@ def test_a_layer_with_it_is_saved(tmp_path):
     np.testing.assert_array_equal(loaded.get_weights()[1], layer.get_weights()[1])
 
 
+@pytest.mark.once
 def test_errors():
     with pytest.raises(ValueError, match=r"`gates` must be a positive integer\. Received: 0"):
         PerGate("zeros", 0)

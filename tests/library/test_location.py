@@ -63,6 +63,7 @@ def test_keys_and_dropout_come_from_the_base(rng):
     assert_config_round_trip(attention)
 
 
+@pytest.mark.once
 def test_config_keeps_the_initializer_of_the_filters():
     attention = LocationSensitiveAttention(U, 2, 3, False, False, location_initializer="ones")
     assert_config_round_trip(attention)
@@ -72,6 +73,7 @@ def test_config_keeps_the_initializer_of_the_filters():
     assert (weights["location_filters"] == 1).all()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["filters", "kernel_size", "units"])
 @pytest.mark.parametrize("value", [0, 1.5, None])
 def test_sizes_must_be_positive_integers(name, value):

@@ -167,6 +167,7 @@ def test_learns_in_fit(rng, policy):
     assert history[-1] < history[0] < 2 * np.log(6)
 
 
+@pytest.mark.once
 def test_config_round_trip():
     loss = TokenCrossentropy(label_smoothing=0.2, name="nats", reduction="sum")
     again = keras.losses.deserialize(keras.losses.serialize(loss))
@@ -238,12 +239,14 @@ def test_gradient_is_softmax_less_labels(rng):
     np.testing.assert_allclose(gradient, 2 * float(loss) * expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0, 2])
 def test_refuses_smoothing_outside_its_range(smoothing):
     with pytest.raises(ValueError, match="`label_smoothing` must be in"):
         TokenCrossentropy(label_smoothing=smoothing)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("shape", [(3, 4, 1), (3,)])
 def test_refuses_labels_that_do_not_fit_the_logits(shape):
     with pytest.raises(ValueError, match=r"`y_pred` must be logits .*Received: shapes"):
@@ -349,6 +352,7 @@ def test_alignment_in_half_precision_is_computed_in_single(rng, dtype):
     np.testing.assert_allclose(float(loss), expected, rtol=1e-5)
 
 
+@pytest.mark.once
 def test_alignment_config_round_trip():
     loss = AlignmentCrossentropy(name="guide", reduction="sum")
     again = keras.losses.deserialize(keras.losses.serialize(loss))
@@ -356,6 +360,7 @@ def test_alignment_config_round_trip():
     assert again.get_config() == loss.get_config()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("shape", [(3, 4), (3, 5, 4)])
 def test_alignment_refuses_shapes_that_differ(rng, shape):
     _, weights = links(rng)

@@ -71,6 +71,7 @@ def test_chunks_change_no_number_and_no_gradient(rng):
         assert_close(gradients, found[-1][1], 1e-5)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("scale", SCALES)
 def test_config_keeps_everything(scale):
     attention = LuongAttention(
@@ -88,6 +89,7 @@ def test_config_keeps_everything(scale):
     assert (reference.named(attention)["query_kernel"] == 1).all()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -106,6 +108,7 @@ def test_options_are_checked(options, message):
         LuongAttention(**options)
 
 
+@pytest.mark.once
 def test_a_dot_product_needs_equal_widths():
     with pytest.raises(ValueError, match=r"`query` must be as wide as the key .* 6. .* 4"):
         LuongAttention("dot")(np.ones((1, N)), np.ones((1, TX, D)))

@@ -134,6 +134,7 @@ def test_half_precision_is_summed_in_single(rng, metric, dtype):
     np.testing.assert_allclose(float(measured.result()), expected, rtol=1e-4)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("metric", METRICS)
 def test_config_round_trip(metric):
     measured = metric(name="mine")
@@ -155,6 +156,7 @@ def test_is_saved_with_the_model(tmp_path, rng):
         np.testing.assert_allclose(value, before[name], rtol=1e-6)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("metric", METRICS)
 def test_refuses_labels_that_do_not_fit_the_logits(metric):
     with pytest.raises(ValueError, match="`y_pred` must be logits"):

@@ -156,6 +156,7 @@ def namespace():
     return names
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("code", sorted(set(CODE)))
 def test_what_stands_for_it_here_runs(code, namespace):
     eval(compile(code, "migration.md", "eval"), namespace)

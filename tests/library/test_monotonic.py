@@ -258,6 +258,7 @@ def test_a_call_and_a_decoder_draw_noise_for_all_their_steps(rng):
 # --- Configuration --------------------------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_config_keeps_everything():
     assert_config_round_trip(MonotonicAttention(LuongAttention("dot"), 1.5, -3.0, "soft", 7))
 
@@ -269,6 +270,7 @@ def test_inner_dropout_acts_on_the_context(rng):
     assert not np.allclose(context, weights @ values, atol=1e-3)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "attention",
     [
@@ -285,6 +287,7 @@ def test_the_inner_mechanism_is_checked(attention):
         MonotonicAttention(attention)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("options", "message"),
     [

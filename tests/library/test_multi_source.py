@@ -144,16 +144,19 @@ def test_a_decoder_attends_to_both(rng):
     assert_close(decoder(inputs, spoiled, annotations_mask=[MASK, MASK2]), outputs, 1e-6)
 
 
+@pytest.mark.once
 def test_config_keeps_the_parts():
     assert_config_round_trip(MultiSourceAttention([*parts(), FixedContext(2)]))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("attentions", [[], None, BahdanauAttention(U), ["bahdanau"]], ids=str)
 def test_attentions_must_be_a_list_of_attentions(attentions):
     with pytest.raises(ValueError, match="`attentions` must be a list of Attention layers"):
         MultiSourceAttention(attentions)
 
 
+@pytest.mark.once
 def test_there_is_an_entry_for_each_source(rng):
     attention, (query, sources) = built(rng), asked(rng)
     for values, got in ((sources[:1], "list of 1"), (np.ones((B, TX, D)), "ndarray")):

@@ -98,6 +98,7 @@ def test_dynamic_shapes(activation, rng):
         assert model(parts(rng, *shape)).shape == (*shape, UNITS)
 
 
+@pytest.mark.once
 @activations
 def test_config_round_trip(activation):
     assert_config_round_trip(DeepOutput(UNITS, activation, kernel_initializer="he_normal"))
@@ -122,6 +123,7 @@ def test_mixed_precision(activation, policy, rng):
     assert_close(keras.ops.cast(outputs, "float32"), np.array(expected), 0.05)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("units", [0, -1, 2.5, None])
 def test_units_must_be_a_positive_integer(units):
     with pytest.raises(ValueError, match=f"`units` must be a positive integer. Received: {units}"):

@@ -184,11 +184,13 @@ def test_keras_s_own_initialisation():
             np.testing.assert_allclose(value @ value.T, np.eye(N), atol=1e-5)
 
 
+@pytest.mark.once
 def test_refuses_an_unknown_initializer():
     with pytest.raises(ValueError, match="`initializer` must be"):
         RNNSearch(SOURCE_VOCABULARY, TARGET_VOCABULARY, **SIZES, initializer="he")
 
 
+@pytest.mark.once
 def test_a_config_keeps_the_initialisation():
     model = made("rnnsearch")
     again = RNNSearch.from_config(model.get_config())

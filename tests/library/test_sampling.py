@@ -60,6 +60,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(arguments, expected):
     np.testing.assert_allclose(found.totals[0], np.log(SHARES)[found.tokens[0, :, 0]], rtol=1e-4)
 
 
+@pytest.mark.once
 def test_frequencies_with_a_seed():
     search = Sampling(n=4000, seed=3)
     _, frequencies = drawn(search, search.noise(1, 1).ravel())
@@ -120,6 +121,7 @@ def test_where_nothing_is_allowed_nothing_is_drawn(rng):
     assert (found.lengths == 2).all()  # it ends there
 
 
+@pytest.mark.once
 def test_a_seed_repeats_its_numbers():
     first = Sampling(n=2, seed=7).noise(3, 4)
     assert first.shape == (3, 2, 4) and first.dtype == np.float32
@@ -138,6 +140,7 @@ def test_draws_numbers_of_its_own_where_none_are_given(rng):
     np.testing.assert_array_equal(found.tokens, find(search, table).tokens)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "name, value",
     [
@@ -163,6 +166,7 @@ def test_refuses_numbers_out_of_their_range(name, value):
         Sampling(**{name: value})
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("search", [Sampling(), Sampling(3, 0.5, 4, 0.9, 1, forbidden=(0,))])
 def test_config_round_trip(search):
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(search))

@@ -51,6 +51,7 @@ def test_schedules_are_the_papers(name):
         np.testing.assert_allclose(float(sampling.truth(step)), expected, rtol=1e-5)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -160,6 +161,7 @@ def test_without_sampling_the_likeliest_is_read():
     assert numpy(ids).tolist() == [1, 0]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_config_round_trip(name):
     assert_config_round_trip(ScheduledSampling(**SCHEDULES[name][0], sample=False, seed=3))

@@ -342,6 +342,7 @@ def test_stops_when_all_have_ended():
     assert len(calls) == 2
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("size", [0, -1, 2.0, "3", None])
 def test_refuses_a_beam_of_no_size(size):
     with pytest.raises(ValueError, match="`size` must be an int of at least 1"):
@@ -364,6 +365,7 @@ BAD_ARGUMENTS = [
 ]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("arguments", BAD_ARGUMENTS, ids=str)
 def test_refuses_numbers_out_of_their_range(arguments):
     with pytest.raises(ValueError, match=f"Argument `{next(iter(arguments))}` must .*Received: "):
@@ -378,6 +380,7 @@ SEARCHES = [
 ]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
 def test_config_round_trip(search):
     config = keras.saving.serialize_keras_object(search)
@@ -385,5 +388,6 @@ def test_config_round_trip(search):
     assert again == search and type(again) is type(search) and hash(again) == hash(search)
 
 
+@pytest.mark.once
 def test_searches_are_told_apart():
     assert len({GreedySearch(), BeamSearch(1, 0.0), BeamSearch(1), BeamSearch(2)}) == 4

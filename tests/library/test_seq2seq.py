@@ -154,6 +154,7 @@ def test_fit_is_guided_by_alignments():
     assert entropy() < 0.9 * before
 
 
+@pytest.mark.once
 def test_refuses_a_negative_guide():
     with pytest.raises(ValueError, match="`guided_alignment` must be at least 0"):
         MODELS["rnnsearch"](guided_alignment=-1.0)
@@ -272,6 +273,7 @@ def test_training_goes_on_as_if_it_had_not_been_saved(reloaded):
     assert losses[2] < losses[0] < trained("rnnsearch")[1][-1]
 
 
+@pytest.mark.once
 @every_model
 def test_config_round_trip(name):
     model = MODELS[name]()
@@ -282,6 +284,7 @@ def test_config_round_trip(name):
     assert [w.shape for w in again.weights] == [w.shape for w in model.weights]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["rnnsearch", "rnnencdec"])
 def test_a_config_keeps_how_the_model_is_trained(name):
     sampling = ScheduledSampling("linear", k=0.9, slope=0.001)
@@ -384,12 +387,14 @@ BAD_SOURCES = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("source", BAD_SOURCES.values(), ids=BAD_SOURCES)
 def test_refuses_a_source_it_cannot_read(source):
     with pytest.raises(ValueError, match="`source`"):
         trained("rnnsearch")[0].generate(source)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("max_length", [0, -1, 2.5, None])
 def test_refuses_to_generate_no_tokens(max_length):
     with pytest.raises(ValueError, match="`max_length` must be a positive integer"):
@@ -431,12 +436,14 @@ def test_tied_embeddings_share_one_matrix():
     )
 
 
+@pytest.mark.once
 def test_refuses_to_tie_embeddings_of_another_width():
     model = RNNSearch(*VOCABULARIES, **SIZES, tie_embeddings=True)
     with pytest.raises(ValueError, match=r"`tie_embeddings` needs .* width 6"):
         model.build()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "name", ["source_vocabulary_size", "target_vocabulary_size", "embedding_dim"]
 )
