@@ -162,16 +162,14 @@ class Search:
         batch = ops.shape(start)[0]
         hypotheses = self._first(batch, memory_length)
         shape = ops.shape(hypotheses.totals)
-        noise = self._draws(batch, max_length) if noise is None else noise
         task = self._task(batch, shape, max_length, limits, prefix, memory_mask, noise)
         rows = batch * self.size
         history = empty_history(max_length, rows, memory_length, shape, self._branches)
-        return self._collect(
-            task, *self._loop(step, task, max_length, state, start, hypotheses, history)
-        )
+        last = self._loop(step, task, max_length, state, start, hypotheses, history)
+        return self._collect(task, *last)
 
     def _task(self, batch, shape, max_length, limits, prefix, memory_mask, noise):
-        """The `Task`, of hypotheses in `shape`."""
+        """The `Task` for hypotheses in `shape`, of what `__call__` was given."""
         if limits is None:
             limits = ops.full(shape, max_length, dtype="int32")
         else:
@@ -180,6 +178,7 @@ class Search:
             none = ops.full((batch, 1), PAD, dtype="int32")
             prefix = ops.concatenate([ops.cast(prefix, "int32"), none], axis=1)
             prefix = ops.repeat(prefix, self.size, axis=0)
+        noise = self._draws(batch, max_length) if noise is None else noise
         return Task(
             batch=batch,
             first_rows=ops.expand_dims(ops.arange(batch, dtype="int32") * self.size, -1),
@@ -190,7 +189,7 @@ class Search:
         )
 
     def _loop(self, step, task, max_length, state, start, hypotheses, history):
-        """Number of steps made, the last hypotheses, and the history of all."""
+        """Steps until all have ended: their number, the last hypotheses, the whole history."""
 
         def repeat(tensor):
             return ops.repeat(tensor, self.size, axis=0)

@@ -121,6 +121,14 @@ def test_where_nothing_is_allowed_nothing_is_drawn(rng):
     assert (found.lengths == 2).all()  # it ends there
 
 
+def test_step_t_draws_with_the_number_t():
+    table = np.zeros((2, 4, 5, 5), "float32")  # every token as likely as the others
+    noise = np.random.default_rng(0).random((2, 3, 4), dtype="float32")
+    found = find(Sampling(3, forbidden=(EOS,)), Task(table, noise=noise))
+    # Equally likely outputs stay in the order of their numbers.
+    np.testing.assert_array_equal(found.tokens, np.array([0, 1, 2, 4])[(4 * noise).astype(int)])
+
+
 @pytest.mark.once
 def test_a_seed_repeats_its_numbers():
     first = Sampling(n=2, seed=7).noise(3, 4)

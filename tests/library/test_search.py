@@ -4,9 +4,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops, tree
-from searching import Sentence, Task, check, check_beam, find, outputs_of, random_tables
+from searching import (
+    Sentence,
+    Task,
+    check,
+    check_beam,
+    find,
+    log_softmax,
+    outputs_of,
+    random_tables,
+)
 
-from keras_bahdanau import BeamSearch, GreedySearch
+from keras_bahdanau import BeamSearch, GreedySearch, Sampling
+from keras_bahdanau.search.history import trace_back
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
 PENALTIES = [0.0, 0.6, 1.0]
@@ -326,6 +336,34 @@ def test_spells_words(search, max_length):
         assert lengths[b, 0] == len(expected)
         diagonal = np.eye(max_length, 12) * (np.arange(max_length) < len(expected))[:, None]
         np.testing.assert_array_equal(alignments[b, 0], diagonal)
+
+
+NUMBERS = np.random.default_rng(5).random((2, 2, 4), dtype="float32")
+
+
+@pytest.mark.parametrize(
+    ("search", "noise"), [(BeamSearch(3), None), (Sampling(2), NUMBERS)], ids=["beam", "sampling"]
+)
+def test_log_probabilities_will_do_for_logits(search, noise, rng):
+    table = 2 * rng.normal(size=(2, 4, 5, 5)).astype("float32")
+    found = find(search, Task(table, noise=noise))
+    again = find(search, Task(log_softmax(table).astype("float32"), noise=noise))
+    np.testing.assert_array_equal(again.tokens, found.tokens)
+    np.testing.assert_allclose(again.totals, found.totals, rtol=1e-5)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 8])
+def test_back_pointers_are_followed_to_the_first_step(steps, rng):
+    parents = rng.integers(0, 6, size=(steps, 6)).astype("int32")
+    rows = np.array([[0, 2], [5, 3]], "int32")
+    for stop in {1, steps - 1, steps} - {0}:
+        before, after = map(ops.convert_to_numpy, trace_back(*map(ops.array, (parents, rows)), stop))
+        for place in np.ndindex(2, 2):
+            row = rows[place]
+            for t in reversed(range(steps)):
+                assert after[t][place] == 6 * t + row
+                row = parents[t, row] if t < stop else row  # no step was made after `stop`
+                assert before[t][place] == 6 * t + row
 
 
 def test_stops_when_all_have_ended():
