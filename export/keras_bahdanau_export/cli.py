@@ -147,9 +147,8 @@ def export(
     from keras_bahdanau_runtime.text.corpus import read_parallel
 
     if (source is None) != (reference is None):
-        given = "source" if reference is None else "reference"
         raise ValueError(
-            f"Arguments `source` and `reference` must be given together. Received: {given} alone"
+            "Arguments `source` and `reference` must be given together. Received: one of them"
         )
     texts, references = ([], []) if source is None else read_parallel(source, reference)
     _import_keras()
@@ -227,8 +226,7 @@ def translate(
     found = _translate_with_bar(
         Translator(artifact), texts, batch_size=batch_size, truncate=truncate
     )
-    # A translation may hold a line break; one line in must stay one line out.
-    text = "".join(" ".join(t.text.splitlines()) + "\n" for t in found)
+    text = "".join(_one_line(translation.text) + "\n" for translation in found)
     if output is None:
         sys.stdout.buffer.write(text.encode("utf-8"))
         return
@@ -252,7 +250,7 @@ def align(
         raise ValueError(f"Argument `text` must be a sentence. Received: {text!r}")
     found = Translator(artifact).translate([text])[0]
     plot_alignment(found.alignment, found.source_tokens, found.tokens, output)
-    print(found.text)
+    print(_one_line(found.text))
     console.print(f"The alignment is drawn in {output}.", markup=False, soft_wrap=True)
 
 
@@ -306,6 +304,11 @@ def _import_keras(tensorflow: bool = True) -> None:
 
         if tensorflow and importlib.util.find_spec("tensorflow") is not None:
             importlib.import_module("tensorflow")
+
+
+def _one_line(text: str) -> str:
+    """The text without line breaks, which a translation may hold: one line in is one line out."""
+    return " ".join(text.splitlines())
 
 
 def _translate_with_bar(engine: Any, texts: list[str], **options: Any) -> list[Translation]:

@@ -61,19 +61,9 @@ def quickstart(output, pairs=20000, epochs=6, console=None):
     model = keras.saving.load_model(best, compile=False)
 
     console.rule("3. Export, and the same with onnxruntime")
-    model.export(
-        output / "artifact",
-        search=SEARCH,
-        max_length=MAX_LENGTH,
-        tokenizer=model.tokenizer,
-        texts=unseen[:32],
-    )
-    translator = Translator(output / "artifact")
+    translator = _export(model, output / "artifact", unseen)
     found = translator.translate(unseen)
-    by_keras = model.translate(unseen, search=SEARCH, max_length=MAX_LENGTH)
-    differing = sum(a.text != b.text for a, b in zip(found, by_keras, strict=True))
-    if differing:
-        raise ParityError(f"{differing} of {len(unseen)} unseen dates differ between the two.")
+    _compare(found, model.translate(unseen, search=SEARCH, max_length=MAX_LENGTH))
 
     console.rule("4. Dates it has never seen")
     _show_examples(console, unseen, found, expected)
@@ -92,6 +82,23 @@ def quickstart(output, pairs=20000, epochs=6, console=None):
         soft_wrap=True,
     )
     return exact
+
+
+def _export(model, folder, texts):
+    model.export(
+        folder,
+        search=SEARCH,
+        max_length=MAX_LENGTH,
+        tokenizer=model.tokenizer,
+        texts=texts[:32],
+    )
+    return Translator(folder)
+
+
+def _compare(found, by_keras):
+    differing = sum(a.text != b.text for a, b in zip(found, by_keras, strict=True))
+    if differing:
+        raise ParityError(f"{differing} of {len(found)} unseen dates differ between the two.")
 
 
 def _show_examples(console, texts, found, expected, count=8):
