@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_bahdanau.initializers import fresh
 from keras_bahdanau.layers.masking import reverse_by_length, sequence_lengths, zero_masked
+from keras_bahdanau_runtime.checks import check_positive
 
 _CELLS = {"gru": keras.layers.GRU, "lstm": keras.layers.LSTM}
 
@@ -61,11 +62,7 @@ class BidirectionalEncoder(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        for name, value in (("units", units), ("num_layers", num_layers)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(
-                    f"Argument `{name}` must be a positive integer. Received: {value!r}"
-                )
+        check_positive(units=units, num_layers=num_layers)
         if cell not in _CELLS:
             raise ValueError(f"Argument `cell` must be one of {sorted(_CELLS)}. Received: {cell!r}")
         self.units = units
