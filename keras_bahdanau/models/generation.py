@@ -7,15 +7,13 @@ import numpy as np
 from keras import ops, tree
 
 from keras_bahdanau.models.compiled import compile_inference
+from keras_bahdanau.models.inputs import LENGTH_BUCKET, checked_ids, checked_limits, checked_prefix
 from keras_bahdanau.search import BeamSearch, GreedySearch
 from keras_bahdanau_runtime.ids import BOS, PAD
 from keras_bahdanau_runtime.signature import TOKENIZER_FILE
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translation import translate_texts
-
-# Lengths are padded to multiples of this before generation, so that few shapes are compiled.
-_LENGTH_BUCKET = 8
 
 # Arguments of `keras.Model.export` that `export` refuses, and why.
 _FIXED_BY_THE_ARTIFACT = {
@@ -177,17 +175,17 @@ class Generator:
                 f"Argument `search` must forbid ids in [0, {self.target_vocabulary_size}). "
                 f"Received: {outside[0]}"
             )
-        limits, steps = _limits(max_length, (source != PAD).sum(axis=1))
+        limits, steps = checked_limits(max_length, (source != PAD).sum(axis=1))
         extra = {}
         if prefix is not None:
-            extra["prefix"] = self._checked_prefix(prefix, limits)
+            extra["prefix"] = checked_prefix(prefix, self.target_vocabulary_size, limits)
         noise = search.noise(len(source), steps)
         if noise is not None:
             extra["noise"] = noise
         if not self.built:
             self.build()
         found = self._compiled_search(search, steps, tuple(extra))(
-            pad(source.tolist(), bucket=_LENGTH_BUCKET), limits, *extra.values()
+            pad(source.tolist(), bucket=LENGTH_BUCKET), limits, *extra.values()
         )
         found = tree.map_structure(ops.convert_to_numpy, found)
         longest = int(found.lengths.max())
@@ -348,79 +346,3 @@ class Generator:
 
             self._compiled_searches[key] = compile_inference(self, run)
         return self._compiled_searches[key]
-
-    def _checked_prefix(self, prefix, limits):
-        prefix = checked_ids("prefix", prefix, self.target_vocabulary_size)
-        if len(prefix) != len(limits):
-            raise ValueError(
-                f"Argument `prefix` must hold one prefix for each of {len(limits)} sources. "
-                f"Received: {len(prefix)}"
-            )
-        lengths = (prefix != PAD).sum(axis=1)
-        over = np.flatnonzero(lengths > limits)
-        if over.size:
-            raise ValueError(
-                f"Argument `prefix` must be no longer than `max_length`, {limits[over[0]]}. "
-                f"Received: {lengths[over[0]]} ids in row {over[0]}"
-            )
-        return pad(prefix.tolist(), bucket=_LENGTH_BUCKET)
-
-
-def checked_ids(name, ids, size):
-    """Ids `(B, T)` int32 out of an array or a list of lists, padded at the right.
-
-    Args:
-        name: What the caller calls them, for the message.
-        ids: `(B, T)` int array padded at the right with 0, or a list of lists of ids.
-        size: Number of ids that there are.
-
-    Raises:
-        ValueError: If they are not integers, are outside the vocabulary, or hold padding
-            elsewhere than at the right.
-
-    Example:
-
-    >>> checked_ids("source", [[5, 6], [7]], size=10).tolist()
-    [[5, 6], [7, 0]]
-    """
-    if isinstance(ids, (list, tuple)):
-        if all(np.ndim(row) == 1 for row in ids):
-            width = max(map(len, ids), default=0)
-            ids = [[*row, *[PAD] * (width - len(row))] for row in ids]
-        ids = np.asarray(ids)  # which keeps what is no int32 for the checks below
-    ids = ops.convert_to_numpy(ids)
-    if ids.ndim != 2 or 0 in ids.shape:
-        raise ValueError(
-            f"Argument `{name}` must be (batch, time) with at least one sentence of at least "
-            f"one id. Received: shape {ids.shape}"
-        )
-    if not np.issubdtype(ids.dtype, np.integer):
-        raise ValueError(f"Argument `{name}` must hold integers. Received: {ids.dtype}")
-    outside = ids[(ids < 0) | (ids >= size)]
-    if outside.size:
-        raise ValueError(
-            f"Argument `{name}` must hold ids in [0, {size}). Received: {int(outside[0])}"
-        )
-    gaps = np.argwhere((ids[:, :-1] == PAD) & (ids[:, 1:] != PAD))
-    if gaps.size:
-        raise ValueError(
-            f"Argument `{name}` must be padded ({PAD}) at the right only. "
-            f"Received: row {gaps[0, 0]}, {ids[gaps[0, 0]]}"
-        )
-    return ids.astype("int32")
-
-
-def _limits(max_length, lengths):
-    """`(B,)` int32 limits of the outputs, and the number of steps that a search makes room for."""
-    given = max_length(lengths) if callable(max_length) else max_length
-    limits = np.asarray(given)
-    wrong = limits.dtype.kind not in "iu" or limits.ndim > 1 or (limits < 1).any()
-    if wrong or limits.shape not in ((), lengths.shape):
-        raise ValueError(
-            "Argument `max_length` must be a positive integer, one for each source, or a function "
-            f"that gives them. Received: {given!r}"
-        )
-    # A number is the room itself; others share the room of their bucket.
-    room = int(limits) if not limits.ndim else -(-int(limits.max()) // _LENGTH_BUCKET)
-    room = room * _LENGTH_BUCKET if limits.ndim else room
-    return np.broadcast_to(limits, lengths.shape).astype("int32"), room
