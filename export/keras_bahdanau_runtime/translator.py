@@ -49,7 +49,7 @@ class Translator:
             positive.
         CorruptArtifactError: The artifact is incomplete, damaged or tampered with.
         UnsupportedArtifactError: It is in a newer format, holds no `model.onnx`, or one with
-            operators that are not on the list in `contents`.
+            operators that are not on the list in `operators`.
         MissingDependencyError: onnxruntime is not installed, or tokenizers is not and the artifact
             needs it.
 

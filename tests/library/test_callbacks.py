@@ -266,14 +266,26 @@ def tokenizer():
     return Tokenizer.train(TEXTS, TEXTS, vocabulary_size=270)
 
 
+def small_model(**arguments):
+    size = tokenizer().source_vocabulary_size
+    sizes = dict(units=6, embedding_dim=5, attention_units=4, maxout_units=3)
+    return RNNSearch(size, size, **sizes, **arguments)
+
+
+@pytest.mark.once
+def test_a_score_gives_its_tokenizer_to_the_model():
+    model = small_model()
+    TranslationScore([], [], tokenizer()).set_model(model)
+    assert model.tokenizer is tokenizer()
+    TranslationScore([], []).set_model(model)
+    assert model.tokenizer is tokenizer()
+
+
 def test_a_run_in_fit_scores_keeps_and_resumes(tmp_path):
     ids = [tokenizer().encode_source(text) for text in TEXTS]
     data = TranslationDataset(ids, ids, batch_size=4)
-    size = tokenizer().source_vocabulary_size
-    model = compile_to_copy(
-        RNNSearch(size, size, units=6, embedding_dim=5, attention_units=4, maxout_units=3)
-    )
-    score = TranslationScore(TEXTS, TEXTS, tokenizer(), max_length=4, batch_size=4)
+    model = compile_to_copy(small_model(tokenizer=tokenizer()))
+    score = TranslationScore(TEXTS, TEXTS, max_length=4, batch_size=4)
     logs = model.fit(
         data, epochs=2, shuffle=False, verbose=0, callbacks=[score, RunCheckpoint(tmp_path)]
     ).history

@@ -32,23 +32,31 @@ def model(tokenizer):
     return model
 
 
+@pytest.fixture(scope="module")
+def generated(model, tokenizer):
+    """What `generate` finds for each text that is not blank, in one batch."""
+    sources = [tokenizer.encode_source(text) for text in TEXTS if text.strip()]
+    return model.generate(sources, SEARCH, max_length=6)
+
+
 @pytest.mark.parametrize("batch_size", [2, 32])
-def test_translate_says_what_generate_finds(model, tokenizer, batch_size):
+def test_translate_says_what_generate_finds(model, tokenizer, generated, batch_size):
     found = model.translate(TEXTS, SEARCH, max_length=6, n_best=2, batch_size=batch_size)
+    rows = iter(range(len(TEXTS)))
     for text, hypotheses in zip(TEXTS, found, strict=True):
         if not text.strip():
             assert [(t.text, t.score, t.tokens) for t in hypotheses] == [("", 0.0, [])]
             continue
-        ids = tokenizer.encode_source(text)
-        alone = model.generate([ids], SEARCH, max_length=6)
+        row, source_tokens = next(rows), tokenizer.source_tokens(text)
         for k, translation in enumerate(hypotheses):
-            length = alone.lengths[0, k]
-            tokens = tokenizer.target_decoder().tokens(alone.tokens[0, k, :length].tolist())
+            length = generated.lengths[row, k]
+            ids = generated.tokens[row, k, :length].tolist()
+            tokens = tokenizer.target_decoder().tokens(ids)
             assert translation.tokens == tokens
             assert translation.text == "".join(tokens).removesuffix("</s>")
-            assert translation.source_tokens == tokenizer.source_tokens(text)
-            assert translation.score == pytest.approx(alone.scores[0, k], abs=1e-5)
-            weights = alone.alignments[0, k, :length, : len(ids)]
+            assert translation.source_tokens == source_tokens
+            assert translation.score == pytest.approx(generated.scores[row, k], abs=1e-5)
+            weights = generated.alignments[row, k, :length, : len(source_tokens)]
             np.testing.assert_allclose(translation.alignment, weights, atol=1e-5)
 
 
