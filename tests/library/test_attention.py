@@ -297,12 +297,12 @@ def test_mixed_precision_in_a_compiled_loop(name, rng):
 
 QUERY, VALUES = np.ones((B, TQ, N)), np.ones((B, TX, D))
 CALLS = {
-    r"`query` of \w+ is expected .* shape \(3, 2, 4, 1\)": dict(query=QUERY[..., None]),
-    r"`values` of [\w.]+ is expected .* shape \(3, 6\)": dict(value=VALUES[:, 0]),
+    r"`query` of \w+ must be .* shape \(3, 2, 4, 1\)": dict(query=QUERY[..., None]),
+    r"`values` of [\w.]+ must be .* shape \(3, 6\)": dict(value=VALUES[:, 0]),
     r"`mask` must be bool .*float\w+ of shape": dict(value_mask=MASK.astype("float32")),
-    r"`mask` is expected .* shape \(3, 5\).* shape \(3, 5, 1\)": dict(value_mask=MASK[..., None]),
-    r"`mask` is expected .* shape \(3, 5\).* shape \(3, 4\)": dict(value_mask=MASK[:, 1:]),
-    r"`query_mask` is expected .* shape \(3, 2\).* shape \(3, 1\)": dict(query_mask=MASK[:, :1]),
+    r"`mask` must be .* shape \(3, 5\).* shape \(3, 5, 1\)": dict(value_mask=MASK[..., None]),
+    r"`mask` must be .* shape \(3, 5\).* shape \(3, 4\)": dict(value_mask=MASK[:, 1:]),
+    r"`query_mask` must be .* shape \(3, 2\).* shape \(3, 1\)": dict(query_mask=MASK[:, :1]),
 }
 
 
@@ -324,13 +324,13 @@ def test_widths_are_those_of_the_build(name, rng):
     attention = made(name, rng)
     with pytest.raises(ValueError, match=r"`query` of \w+ must be 4 wide.* \(3, 2, 5\)"):
         attention(np.ones((B, TQ, N + 1)), VALUES)
-    with pytest.raises(ValueError, match=r"`values` of [\w.]+ is expected .*6\).* \(3, 5, 7\)"):
+    with pytest.raises(ValueError, match=r"`values` of [\w.]+ must be .*6\).* \(3, 5, 7\)"):
         attention(QUERY, np.ones((B, TX, D + 1)))
     memory = attention.memory(VALUES)
     state = attention.initial_state(memory)
     with pytest.raises(ValueError, match=r"`query` of \w+ must be 4 wide.* \(3, 5\)"):
         attention.step(np.ones((B, N + 1)), memory, state)
-    with pytest.raises(ValueError, match=r"`query` of [\w.]+ is expected .* shape \(3, 2, 4\)"):
+    with pytest.raises(ValueError, match=r"`query` of [\w.]+ must be .* shape \(3, 2, 4\)"):
         attention.step(QUERY, memory, state)
 
 
