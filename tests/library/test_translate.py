@@ -130,6 +130,7 @@ def test_a_tokenizer_may_not_have_more_ids_than_the_model(tokenizer):
     assert model.tokenizer is None
 
 
+@pytest.mark.once
 def test_the_file_holds_the_tokenizer_and_the_configuration_does_not(model, tokenizer, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -170,6 +171,7 @@ def test_a_tokenizer_in_a_file_is_checked(model, tmp_path):
         keras.saving.load_model(tmp_path / "changed.keras")
 
 
+@pytest.mark.once
 def test_an_ensemble_speaks_as_its_models_do(model, tokenizer, tmp_path):
     other = small(tokenizer)
     other.build()
