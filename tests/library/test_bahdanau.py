@@ -61,7 +61,9 @@ def test_keys_are_checked(rng):
     attention, values = made(rng, KEY), np.ones((B, TX, D))
     with pytest.raises(ValueError, match=r"`key` of [\w.]+ must be .*5\).* \(3, 5, 6\)"):
         attention.memory(values, values)
-    with pytest.raises(ValueError, match=r"`key` must have as many steps as `values`, 5.* \(3, 4, 5\)"):
+    with pytest.raises(
+        ValueError, match=r"`key` must have as many steps as `values`, 5.* \(3, 4, 5\)"
+    ):
         attention.memory(values, np.ones((B, TX - 1, KEY)))
 
 

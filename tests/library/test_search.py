@@ -357,14 +357,8 @@ def test_back_pointers_are_followed_to_the_first_step(steps, rng):
     parents = rng.integers(0, 6, size=(steps, 6)).astype("int32")
     rows = np.array([[0, 2], [5, 3]], "int32")
     for stop in {1, steps - 1, steps} - {0}:
-<<<<<<< HEAD
-        before, after = map(
-            ops.convert_to_numpy, trace_back(*map(ops.array, (parents, rows)), stop)
-        )
-=======
         traced = trace_back(ops.array(parents), ops.array(rows), stop)
         before, after = map(ops.convert_to_numpy, traced)
->>>>>>> search
         for place in np.ndindex(2, 2):
             row = rows[place]
             for t in reversed(range(steps)):
