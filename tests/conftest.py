@@ -16,13 +16,14 @@ from pathlib import Path
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("TF2ONNX_CATCH_ERRORS", "FALSE")  # which copies the graph for each pass
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    " --xla_cpu_multi_thread_eigen=false",
+    " --xla_cpu_use_fusion_emitters=false --xla_cpu_multi_thread_eigen=false",
 )
 if os.environ["KERAS_BACKEND"] == "jax":
     # A folder for each worker and its processes, as JAX does not write a file at one stroke.

