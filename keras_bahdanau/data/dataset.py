@@ -89,23 +89,27 @@ class TranslationDataset(keras.utils.PyDataset):
         super().__init__(**kwargs)
         if len(sources) != len(targets):
             raise ValueError(
-                "`sources` and `targets` must have the same length. "
+                "Arguments `sources` and `targets` must have the same length. "
                 f"Received: {len(sources)} sources, {len(targets)} targets"
             )
         if not len(sources):
-            raise ValueError("`sources` and `targets` must hold at least one pair. Received none.")
+            raise ValueError(
+                "Arguments `sources` and `targets` must hold at least one pair. Received: none"
+            )
         check_range("batch_size", batch_size, int, 1)
         check_range("bucket", bucket, int, 1)
         check_range("seed", seed, int, 0)
         if max_length is not None:
             check_range("max_length", max_length, int, 2)
         if shuffle not in (True, False, "once"):
-            raise ValueError(f'`shuffle` must be True, False or "once". Received: {shuffle!r}')
+            raise ValueError(
+                f'Argument `shuffle` must be True, False or "once". Received: {shuffle!r}'
+            )
         if sort_window is not None:
             check_range("sort_window", sort_window, int, batch_size)
             if sort_window % batch_size:
                 raise ValueError(
-                    f"`sort_window` must be a multiple of `batch_size`, {batch_size}. "
+                    f"Argument `sort_window` must be a multiple of `batch_size`, {batch_size}. "
                     f"Received: sort_window={sort_window}"
                 )
         self.batch_size = batch_size
@@ -203,13 +207,17 @@ def _checked(name, sequences):
         except ValueError:  # ragged
             array = np.asarray(None)
         if array.ndim == 1 and not array.size:
-            raise ValueError(f"`{name}[{index}]` must hold at least one id. Received: {ids!r}")
+            raise ValueError(
+                f"Argument `{name}[{index}]` must hold at least one id. Received: {ids!r}"
+            )
         if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise ValueError(f"`{name}[{index}]` must be a list of ints. Received: {ids!s:.80}")
+            raise ValueError(
+                f"Argument `{name}[{index}]` must be a list of ints. Received: {ids!s:.80}"
+            )
         if array.min() <= PAD or array.max() > np.iinfo("int32").max:
             raise ValueError(
-                f"`{name}[{index}]` must hold ids from 1 to 2147483647 ({PAD} is padding, "
-                f"which is added here). Received: {ids!s:.80}"
+                f"Argument `{name}[{index}]` must hold ids from 1 to 2147483647 ({PAD} is "
+                f"padding, which is added here). Received: {ids!s:.80}"
             )
         checked.append(array.astype("int32"))
     return checked
@@ -219,7 +227,7 @@ def _aligned(alignments, sources, targets, max_length):
     """An int array `(links, 2)` of (source place, target place) for each pair, after the cut."""
     if len(alignments) != len(sources):
         raise ValueError(
-            "`alignments` must hold one list for each pair of sentences. "
+            "Argument `alignments` must hold one list for each pair of sentences. "
             f"Received: {len(alignments)} for {len(sources)} pairs"
         )
     aligned = []
@@ -233,11 +241,12 @@ def _aligned(alignments, sources, targets, max_length):
             places = np.zeros((0, 2), int)
         if places.ndim != 2 or places.shape[1] != 2 or places.dtype.kind not in "iu":
             raise ValueError(
-                f"`alignments[{index}]` must be a list of pairs of ints. Received: {links!s:.80}"
+                f"Argument `alignments[{index}]` must be a list of pairs of ints. "
+                f"Received: {links!s:.80}"
             )
         if (places < 0).any() or (places >= lengths).any():
             raise ValueError(
-                f"`alignments[{index}]` must hold pairs (source place, target place) below "
+                f"Argument `alignments[{index}]` must hold pairs (source place, target place) below "
                 f"{tuple(lengths.tolist())}, the lengths of the sentences. "
                 f"Received: {links!s:.80}"
             )
