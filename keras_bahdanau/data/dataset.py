@@ -246,8 +246,8 @@ def _aligned(alignments, sources, targets, max_length):
             )
         if (places < 0).any() or (places >= lengths).any():
             raise ValueError(
-                f"Argument `alignments[{index}]` must hold pairs (source place, target place) below "
-                f"{tuple(lengths.tolist())}, the lengths of the sentences. "
+                f"Argument `alignments[{index}]` must hold pairs (source place, target place) "
+                f"below {tuple(lengths.tolist())}, the lengths of the sentences. "
                 f"Received: {links!s:.80}"
             )
         if max_length is not None:
