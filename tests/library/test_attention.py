@@ -8,11 +8,13 @@ from gradients import differentiate
 from keras import ops, tree
 from layer_checks import (
     POLICIES,
+    any_size,
     array,
     assert_close,
     assert_config_round_trip,
     assert_garbage_is_ignored,
     assert_survives_saving,
+    compiled_alone,
     dtype_policy,
     numpy,
     right_mask,
@@ -183,7 +185,9 @@ def embedding():
 
 def masked_model(attention):
     """Ids of a source and of queries; both masks travel with the tensors."""
-    source, targets = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
+    source, targets = (
+        keras.Input(any_size(ids.shape[1]), dtype="int32") for ids in (SOURCE_IDS, QUERY_IDS)
+    )
     context, weights = attention(
         embedding()(targets), embedding()(source), return_attention_scores=True
     )
@@ -245,6 +249,7 @@ def test_one_query_or_a_known_number_of_them_keeps_its_shape_in_a_functional_mod
     assert tuple(context.shape) == (None, TQ, MECHANISMS[name].width)
 
 
+@compiled_alone
 @pytest.mark.parametrize(
     "name", ["bahdanau_chunks", "luong_concat", "location", "coverage_fertility", "monotonic"]
 )
@@ -253,7 +258,7 @@ def test_compiled_training_with_unknown_sizes_equals_eager(name, rng):
     targets = [array(rng, B, TQ, D), array(rng, B, TQ, TX)]
     attention = made(name, rng)
     start = attention.get_weights()
-    for options in ({"run_eagerly": True}, {"jit_compile": keras.backend.backend() != "torch"}):
+    for options in ({"run_eagerly": True}, {"jit_compile": True}):
         attention.set_weights(start)
         model = functional(attention)
         model.compile("sgd", ["mse", "mse"], **options)
@@ -282,6 +287,7 @@ def test_mixed_precision(name, policy, rng):
     assert_close((ops.cast(context, "float32"), weights), expected, 0.06)
 
 
+@compiled_alone
 @pytest.mark.parametrize("name", ["bahdanau_heads", "location", "coverage_fertility", "monotonic"])
 def test_mixed_precision_in_a_compiled_loop(name, rng):
     query, values = asked(rng)
