@@ -8,6 +8,10 @@ from gradients import differentiate
 from keras import ops, tree
 
 POLICIES = ["mixed_float16", "mixed_bfloat16"]
+# Of models that are compiled and trained, which takes long: each on two of the three backends.
+TRAINED_POLICIES = {"tensorflow": POLICIES[:1], "jax": POLICIES[1:], "torch": POLICIES}[
+    keras.config.backend()
+]
 
 
 def array(rng, *shape):
