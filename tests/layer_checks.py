@@ -9,6 +9,10 @@ from gradients import differentiate
 from keras import ops, tree
 
 POLICIES = ["mixed_float16", "mixed_bfloat16"]
+# Of models that are compiled and trained, which takes long: each on two of the three backends.
+TRAINED_POLICIES = {"tensorflow": POLICIES[:1], "jax": POLICIES[1:], "torch": POLICIES}[
+    keras.config.backend()
+]
 
 compiled_alone = pytest.mark.skipif(
     keras.config.backend() == "torch", reason="torch compiles nothing: it is the eager call again"

@@ -6,11 +6,15 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 from keras import ops, tree
 
 from keras_bahdanau import Generation
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
+
+# JAX compiles a search once for all examples; the others run each of them step by step.
+FEW = settings(max_examples=12 if keras.config.backend() == "jax" else 4, deadline=None)
 
 
 class Task(NamedTuple):

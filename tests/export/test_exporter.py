@@ -355,7 +355,7 @@ def test_candidates_that_int32_cannot_count_are_refused(model, tmp_path):
 
 
 @pytest.mark.once
-def test_every_backend_gives_the_same_graph(artifact, model, tmp_path):
+def test_another_backend_gives_the_same_graph(artifact, model, tmp_path):
     """Of one set of weights, whatever the names and the order in the file."""
     model.save(tmp_path / "model.keras")
     code = """
@@ -365,22 +365,20 @@ from keras_bahdanau_export import export
 folder = sys.argv[1]
 model = keras.saving.load_model(f"{folder}/model.keras", compile=False)
 search = BeamSearch(3, length_penalty=0.6)
-export(model, f"{folder}/{keras.config.backend()}", search=search, max_length=9)
+export(model, f"{folder}/torch", search=search, max_length=9)
 """
-    runs = {
-        backend: subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path)],
-            env={**os.environ, "KERAS_BACKEND": backend},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for backend in ("jax", "torch")
-    }
-    ours = structure(onnx.load(artifact[0] / "model.onnx").graph, {})
-    errors = {backend: run.communicate()[1] for backend, run in runs.items()}
-    for backend, run in runs.items():
-        assert run.returncode == 0, errors[backend]
-        assert structure(onnx.load(tmp_path / backend / "model.onnx").graph, {}) == ours
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env={**os.environ, "KERAS_BACKEND": "torch"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    ours, theirs = (
+        structure(onnx.load(path / "model.onnx").graph, {})
+        for path in (artifact[0], tmp_path / "torch")
+    )
+    assert theirs == ours
 
 
 def structure(graph, around):

@@ -1,17 +1,16 @@
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
-from searching import Sentence, Task, check, find, outputs_of, random_tables
+from searching import FEW, Sentence, Task, check, find, outputs_of, random_tables
 
 from keras_bahdanau import Sampling
 from keras_bahdanau_runtime.ids import EOS, PAD
 
 SHARES = np.array([0.1, 0.3, 0.05, 0.15, 0.4])
 GRID = (np.arange(1000) + 0.5) / 1000  # numbers that fall everywhere alike
-FEW = settings(max_examples=8, deadline=None)
 
 
 def drawn(search, numbers, shares=SHARES):

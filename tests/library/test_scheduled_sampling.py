@@ -7,7 +7,13 @@ from copying import compile_to_copy, copy_task
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
-from layer_checks import POLICIES, assert_close, assert_config_round_trip, dtype_policy, numpy
+from layer_checks import (
+    TRAINED_POLICIES,
+    assert_close,
+    assert_config_round_trip,
+    dtype_policy,
+    numpy,
+)
 
 from keras_bahdanau import (
     AttentiveDecoder,
@@ -269,7 +275,7 @@ def test_learns_under_xla():
     assert len(moments) == 2 * count and all(moment.any() for moment in moments)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", TRAINED_POLICIES)
 def test_mixed_precision(policy):
     with dtype_policy(policy):
         model = compile_to_copy(translator(ScheduledSampling("constant", k=0.3)))

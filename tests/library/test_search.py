@@ -1,10 +1,11 @@
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops, tree
 from searching import (
+    FEW,
     Sentence,
     Task,
     check,
@@ -21,7 +22,6 @@ from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
 PENALTIES = [0.0, 0.6, 1.0]
 SPACES = [(4, 4), (5, 3)]  # V and T; small enough to list every output there is
-FEW = settings(max_examples=8, deadline=None)
 SEEDS = st.integers(0, 2**32 - 1)
 
 
