@@ -59,11 +59,16 @@ def optimize(model, passes=PASSES):
     names = [value.name for value in model.graph.outputs]
     _tidy(model)
     while True:  # one rewrite makes room for another, and each of them makes the graph smaller
-        before = sum(counts.values())
+        before, changed = sum(counts.values()), True
         for one in passes:
-            common.ShapeInferencePass()(model)
-            counts[one.__name__] += sum(one(graph) for graph in innermost_first(model.graph))
-            _tidy(model)
+            if changed:  # inferring shapes takes longer than all passes
+                common.ShapeInferencePass()(model)
+            found = sum(one(graph) for graph in innermost_first(model.graph))
+            counts[one.__name__] += found
+            changed = found > 0
+            if changed:
+                _tidy(model)
+        _tidy(model)  # what it merges lets it merge more
         if sum(counts.values()) == before:
             break
     common.OutputFixPass()(model)  # each output is a value of its own again
