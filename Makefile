@@ -12,7 +12,9 @@ QUICKSTART_READY := $(VENV)/.ready-quickstart
 TEST_READY := $(VENV)/.ready-test
 BACKENDS := tensorflow jax torch
 WORKERS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+# In the order of the folders: the exports, the longest modules, first, lest one of them stands alone
+# at the end. Left to itself xdist starts with the modules of the most tests.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # What training, search and runtime stand on; torch compiles nothing and so starts at once.
 QUICK := tests/test_house.py tests/runtime $(addprefix tests/library/test_,$(addsuffix .py, \
 	attention bahdanau bridge cells decoder encoder generation losses masking readout recurrence search))
