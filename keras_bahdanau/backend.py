@@ -1,8 +1,15 @@
-"""Imports Keras first of all, or says which backend to install."""
+"""Imports Keras first of all, or says what to install."""
 
 try:
     import keras  # noqa: F401
 except ModuleNotFoundError as error:
+    if error.name == "keras":
+        raise ImportError(
+            "keras_bahdanau needs Keras and a backend. Install both with: "
+            'pip install "keras-bahdanau[tensorflow]", or with [jax] or [torch]. An artifact runs '
+            "without Keras: import keras_bahdanau_runtime.",
+            name=error.name,
+        ) from error
     if error.name not in ("tensorflow", "jax", "torch"):
         raise
     raise ImportError(

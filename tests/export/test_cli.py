@@ -383,6 +383,7 @@ def test_a_folder_that_is_no_run_is_named(monkeypatch, capsysbinary, tmp_path):
 @pytest.mark.parametrize(
     ("missing", "module", "command"),
     [
+        ("keras", "keras_bahdanau", 'pip install "keras-bahdanau[tensorflow]"'),
         ("jax", "keras_bahdanau", 'pip install "keras-bahdanau[jax]"'),
         ("typer", "keras_bahdanau_export.cli", 'pip install "keras-bahdanau[cli]"'),
     ],
