@@ -47,7 +47,8 @@ def pytest_unconfigure():
 
 def pytest_terminal_summary(terminalreporter):
     """Adds the line of this backend to the file that `make test` prints at its end."""
-    if file := os.environ.get("TEST_SUMMARY"):
+    file = os.environ.get("TEST_SUMMARY")
+    if file and "PYTEST_XDIST_WORKER" not in os.environ:  # the workers have parts of it
         counts = {name: len(terminalreporter.stats.get(name, [])) for name in OUTCOMES}
         said = [f"{n} {name}" for name, n in counts.items() if n or name in ("passed", "skipped")]
         seconds = f"{time.monotonic() - STARTED:.0f} seconds"
