@@ -157,14 +157,12 @@ def export(
 
     for module in imports or ():
         importlib.import_module(module)
-    model = load_best(run)
-    model.export(
+    load_best(run).export(
         artifact,
         format=format or "onnx",
         search=BeamSearch(beam, length_penalty),
         max_length=max_length,
         max_source_length=max_source_length,
-        tokenizer=model.tokenizer,
         texts=texts,
         references=references,
         stepwise=stepwise,

@@ -180,14 +180,7 @@ class GenerationJob(Job):
                 "Argument `tokenizer` must be a Tokenizer, `None` for the one attached to the "
                 f"model, or `False` for none. Received: {self.tokenizer!r}"
             )
-        for side in ("source", "target"):
-            known = getattr(self.model, f"{side}_vocabulary_size")
-            given = getattr(self.tokenizer, f"{side}_vocabulary_size")
-            if given > known:
-                raise ValueError(
-                    f"Argument `tokenizer` must have at most the model's {known} {side} ids. "
-                    f"Received: {given}"
-                )
+        self.model.check_tokenizer(self.tokenizer)
 
     def functions(self):
         """What goes into the graphs, by name, each as a `Graph`; on the TensorFlow backend."""

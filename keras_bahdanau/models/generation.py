@@ -61,10 +61,11 @@ class Generator:
     @tokenizer.setter
     def tokenizer(self, tokenizer):
         if tokenizer is not None:
-            self._check_tokenizer(tokenizer)
+            self.check_tokenizer(tokenizer)
         self._tokenizer = tokenizer
 
-    def _check_tokenizer(self, tokenizer):
+    def check_tokenizer(self, tokenizer):
+        """Raises a `ValueError` unless this is a `Tokenizer` with at most the model's ids."""
         if not isinstance(tokenizer, Tokenizer):
             raise ValueError(
                 "Argument `tokenizer` must be a Tokenizer or None. "

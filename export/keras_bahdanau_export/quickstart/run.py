@@ -89,7 +89,6 @@ def _export(model, folder, texts):
         folder,
         search=SEARCH,
         max_length=MAX_LENGTH,
-        tokenizer=model.tokenizer,
         texts=texts[:32],
     )
     return Translator(folder)
