@@ -156,6 +156,14 @@ class Seq2Seq(Generator, keras.Model):
             )
         self.built = True
 
+    def make_train_function(self, force=False):
+        """As Keras's, with every variable made before: a step that makes some is traced twice."""
+        if not self.built:
+            self.build()
+        if not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
+        return super().make_train_function(force)
+
     def call(self, inputs, training=None):
         annotations, mask, cell_state = self.encode(inputs["source"], training=training)
         target = inputs["target"]

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_bahdanau import BeamSearch, GreedySearch, RNNSearch
+from keras_bahdanau import BeamSearch, GreedySearch, Perplexity, RNNSearch, TokenCrossentropy
 from keras_bahdanau.models.compiled import compile_inference
 
 BACKEND = keras.config.backend()
@@ -77,3 +77,18 @@ def test_refuses_a_backend_it_does_not_know(monkeypatch):
     monkeypatch.setattr(keras.config, "backend", lambda: "numpy")
     with pytest.raises(ValueError, match="'numpy' is not supported: use tensorflow, jax or torch"):
         compile_inference(None, None)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="The others try the step out beforehand.")
+def test_the_first_step_of_training_is_traced_once(monkeypatch):
+    model, calls = small(), []
+
+    def call(self, *args, **kwargs):
+        calls.append(1)
+        return original(self, *args, **kwargs)
+
+    original = RNNSearch.call
+    monkeypatch.setattr(RNNSearch, "call", call)
+    model.compile("adam", TokenCrossentropy(), metrics=[Perplexity()], jit_compile=False)
+    model.fit({"source": sources(2, 4), "target": sources(2, 3)}, sources(2, 3), verbose=0)
+    assert len(calls) == 1
