@@ -12,7 +12,7 @@ BLOCKS = re.findall(
 )
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_the_readme_runs():
     assert len(BLOCKS) == 3
     namespace = {}
@@ -20,7 +20,7 @@ def test_the_readme_runs():
         exec(compile(block, "README.md", "exec"), namespace)
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_the_classifier_example_learns():
     example = runpy.run_path(str(ROOT / "examples" / "classify_with_attention.py"))
     assert example["main"](examples=1000, epochs=10) > 0.95

@@ -8,8 +8,10 @@ A process of its own, as the number of devices is settled when a backend starts.
 import os
 import sys
 
-flags = os.environ.get("XLA_FLAGS", "")  # those of the tests compile in half the time
-os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=2"
+# Beside the flags of the tests, which compile in half the time.
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+)
 
 import contextlib
 

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -14,7 +15,7 @@ import pytest
 from keras_bahdanau import TrainingOptions
 from keras_bahdanau_export import cli
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.tracing
 
 EPOCHS = 4
 DEV = "validation_source: dev.src\nvalidation_target: dev.tgt\n"
@@ -39,25 +40,19 @@ def files(tmp_path_factory):
     return folder
 
 
-# The command, with Ctrl-C at the moment when the first epoch is reported.
-INTERRUPTED = """
-import signal, sys
-from keras_bahdanau_export import cli
+class Interrupting:
+    """A stream that presses Ctrl-C when the first epoch is reported."""
 
-class Watched:
     def __init__(self, stream):
         self.stream = stream
+
     def write(self, text):
         self.stream.write(text)
         if "epoch 1/" in text:
             signal.raise_signal(signal.SIGINT)
+
     def __getattr__(self, name):
         return getattr(self.stream, name)
-
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
-sys.stderr = Watched(sys.stderr)
-cli.main()
-"""
 
 
 def train_arguments(files, output, *more):
@@ -144,20 +139,19 @@ def test_the_options_of_a_run_are_a_file_for_another(monkeypatch, capsysbinary, 
 
 
 def test_ctrl_c_keeps_the_last_epoch_and_resume_ends_where_an_unbroken_run_ends(
-    files, trained, tmp_path
+    monkeypatch, capsysbinary, files, trained, tmp_path
 ):
     arguments = train_arguments(files, tmp_path / "run")
-    interrupted = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, *arguments],
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    assert interrupted.returncode == 130, interrupted.stderr
-    assert "--resume" in " ".join(interrupted.stderr.splitlines()[-2:])
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job has none
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", Interrupting(sys.stderr))
+        status, _, err = run(patched, capsysbinary, *arguments)
+    signal.signal(signal.SIGINT, handler)
+    assert status == 130, err
+    assert "--resume" in err.split("epoch 1/")[-1]
     assert len(history(tmp_path / "run")) == 1
-    resumed = process(*arguments, "--resume")
-    assert resumed.returncode == 0, resumed.stderr
+    status, _, err = run(monkeypatch, capsysbinary, *arguments, "--resume")
+    assert status == 0, err
     whole, resumed = history(trained), history(tmp_path / "run")
     assert len(resumed) == EPOCHS
     for a, b in zip(whole, resumed, strict=True):

@@ -11,7 +11,7 @@ pytest.importorskip("babel")
 from keras_bahdanau_export.quickstart import dates
 from keras_bahdanau_export.quickstart.dates import date_pairs, date_texts, split_dates
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.tracing
 
 
 def days_of(year):

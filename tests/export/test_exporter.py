@@ -4,12 +4,10 @@ import hashlib
 import importlib
 import itertools
 import json
-import os
 import resource
 import runpy
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import keras
@@ -28,8 +26,10 @@ from keras_bahdanau import (
     Tokenizer,
 )
 from keras_bahdanau_export import export
+from keras_bahdanau_export.jobs import job_for
 from keras_bahdanau_export.parity import Parity, compare, random_sources, verify
 from keras_bahdanau_export.passes import graph
+from keras_bahdanau_export.tracing_process import write_elsewhere
 from keras_bahdanau_runtime import (
     CorruptArtifactError,
     ParityError,
@@ -43,6 +43,9 @@ from keras_bahdanau_runtime.stepper import Stepper
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ["a man on a bike", "two dogs run", "a dog on a bike"]
+traced_as_on_torch = pytest.mark.skipif(
+    keras.config.backend() == "jax", reason="A TensorFlow process traces it, as on torch."
+)
 SMALL = dict(units=6, embedding_dim=5, attention_units=4, maxout_units=5, initializer=None)
 
 
@@ -100,7 +103,7 @@ def test_all_hypotheses_agree_with_keras(artifact, model, tokenizer):
     np.testing.assert_allclose(theirs["alignments"][:, :, :longest], ours.alignments, atol=1e-5)
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_the_manifest_says_what_was_written(artifact):
     path, parity = artifact
     manifest = read_manifest(path)
@@ -120,7 +123,7 @@ def test_the_saved_model_runs_without_this_package(artifact, model):
     np.testing.assert_array_equal(found["tokens"][:, :, : ours.tokens.shape[2]], ours.tokens)
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_translations_come_in_order_and_with_alignments(artifact):
     found = Translator(artifact[0]).translate([TEXTS[1], "", TEXTS[0]])
     assert [len(t.source_tokens) for t in found][1] == 0
@@ -165,7 +168,7 @@ def test_steps_say_what_a_greedy_search_says(artifact, model, tokenizer):
         np.testing.assert_array_equal(tokens[1:], ours.tokens[0, 0])
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_steps_in_fixed_buffers_are_the_same(artifact):
     manifest = read_manifest(artifact[0])
     free = Stepper(manifest, "CPUExecutionProvider", None)
@@ -182,7 +185,7 @@ def test_steps_in_fixed_buffers_are_the_same(artifact):
             ours, theirs = (state, ours[1]), (other, theirs[1])
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_fixed_buffers_refuse_a_state_that_is_not_theirs(artifact):
     fixed = Stepper(read_manifest(artifact[0]), "CPUExecutionProvider", None, fixed=True)
     state, memory = fixed.start(np.array([[5, 3]], "int32"))
@@ -200,7 +203,7 @@ def test_a_translation_streams(artifact, model, tokenizer):
     assert list(translator.stream(" ")) == []
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_the_example_needs_only_onnxruntime(artifact):
     example = runpy.run_path(str(ROOT / "examples" / "translate_with_onnxruntime.py"))
     sentences = [[5, 6, 7, 3], [8, 3]]
@@ -210,7 +213,7 @@ def test_the_example_needs_only_onnxruntime(artifact):
         assert ids == tokens[0, : lengths[0]].tolist()
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_the_example_in_javascript_finds_the_same(artifact):
     try:
         subprocess.run(["node", "-e", "require('onnxruntime-web')"], check=True, cwd=ROOT)
@@ -246,6 +249,7 @@ def test_an_artifact_can_be_verified_again(artifact, model):
         verify(other, artifact[0])
 
 
+@traced_as_on_torch
 def test_the_call_of_any_keras_model_exports(tmp_path):
     ids = keras.Input((None,), dtype="int32", name="ids")
     hidden = keras.layers.Embedding(2, 4, mask_zero=True)(ids)
@@ -274,6 +278,7 @@ class Doubled(keras.layers.Layer):
 """
 
 
+@traced_as_on_torch
 def test_a_layer_of_the_users_own_is_found_by_its_module(tmp_path, monkeypatch):
     (tmp_path / "own_layers.py").write_text(OWN_LAYER)
     monkeypatch.syspath_prepend(tmp_path)
@@ -289,7 +294,7 @@ def test_a_layer_of_the_users_own_is_found_by_its_module(tmp_path, monkeypatch):
         assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_what_onnx_cannot_say_is_refused(tmp_path):
     x = keras.Input((3,), name="x")
     model = keras.Model(x, keras.layers.Activation(keras.ops.erfinv, name="y")(x))
@@ -298,7 +303,7 @@ def test_what_onnx_cannot_say_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_greedy_and_the_fixed_context_export_too(tmp_path, capsys):
     model = RNNEncoderDecoder(50, 40, **SMALL)
     model.build()
@@ -309,7 +314,7 @@ def test_greedy_and_the_fixed_context_export_too(tmp_path, capsys):
     assert capsys.readouterr().out == f"Saved artifact at '{path}'. {parity}\n"
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -329,7 +334,7 @@ def test_arguments_of_keras_that_have_no_place_say_why(model, tmp_path, argument
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_numbers_that_onnxruntime_does_not_compute_in_are_refused(tmp_path):
     x = keras.Input((4,), name="x")
     model = keras.Model(x, keras.layers.Dense(2, dtype="mixed_bfloat16")(x))
@@ -338,7 +343,7 @@ def test_numbers_that_onnxruntime_does_not_compute_in_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_half_precision_agrees_to_three_digits(tmp_path):
     keras.utils.set_random_seed(0)
     x = keras.Input((None, 4), name="x")
@@ -347,36 +352,20 @@ def test_half_precision_agrees_to_three_digits(tmp_path):
     assert 1e-6 < parity.difference < 5e-3
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_candidates_that_int32_cannot_count_are_refused(model, tmp_path):
     with pytest.raises(ValueError, match=r"`max_length` must .*Received: 3 hypotheses"):
         export(model, tmp_path / "a", search=BeamSearch(3), max_length=2**30)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.once
-def test_another_backend_gives_the_same_graph(artifact, model, tmp_path):
+@pytest.mark.tracing
+def test_the_process_that_traces_for_other_backends_gives_the_same_graph(artifact, model, tmp_path):
     """Of one set of weights, whatever the names and the order in the file."""
-    model.save(tmp_path / "model.keras")
-    code = """
-import sys, keras
-from keras_bahdanau import BeamSearch
-from keras_bahdanau_export import export
-folder = sys.argv[1]
-model = keras.saving.load_model(f"{folder}/model.keras", compile=False)
-search = BeamSearch(3, length_penalty=0.6)
-export(model, f"{folder}/torch", search=search, max_length=9)
-"""
-    run = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        env={**os.environ, "KERAS_BACKEND": "torch"},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert run.returncode == 0, run.stderr
+    job = job_for(model, "onnx", search=BeamSearch(3, length_penalty=0.6), max_length=9)
+    write_elsewhere(job, tmp_path)
     ours, theirs = (
-        structure(onnx.load(path / "model.onnx").graph, {})
-        for path in (artifact[0], tmp_path / "torch")
+        structure(onnx.load(path / "model.onnx").graph, {}) for path in (artifact[0], tmp_path)
     )
     assert theirs == ours
 
@@ -409,24 +398,16 @@ def digest(*parts):
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_weights_too_large_for_a_file_stand_beside_it(model, tmp_path, monkeypatch, precision):
     monkeypatch.setattr(graph, "LARGEST_FILE", 2000)  # bytes, not 2 GB
     path = tmp_path / "a"
-    stepwise = precision == "float32"
     parity = export(
-        model,
-        path,
-        search=GreedySearch(),
-        max_length=4,
-        tokenizer=False,
-        stepwise=stepwise,
-        precision=precision,
+        model, path, search=GreedySearch(), max_length=4, tokenizer=False, precision=precision
     )
     assert parity.equal == parity.sentences
-    files = {"encoder.onnx", "model.onnx", "step.onnx"} if stepwise else {"model.onnx"}
-    assert set(read_manifest(path).files) == files | {f"{name}.data" for name in files}
+    assert set(read_manifest(path).files) == {"model.onnx", "model.onnx.data"}
     weights = 4 * model.count_params()
     whole = sum(file.stat().st_size for file in path.glob("model.onnx*"))
     nodes = (path / "model.onnx").stat().st_size
@@ -436,7 +417,7 @@ def test_weights_too_large_for_a_file_stand_beside_it(model, tmp_path, monkeypat
         Translator(path)
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_an_ensemble_exports_with_its_steps(model, tokenizer, tmp_path):
     keras.utils.set_random_seed(8)
     other = RNNSearch.from_config(model.get_config())
@@ -452,7 +433,7 @@ def test_an_ensemble_exports_with_its_steps(model, tokenizer, tmp_path):
     assert float(log_probs.max()) == pytest.approx(float(ours.totals[0, 0]), abs=1e-5)
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_every_option_of_a_beam_exports(model, tmp_path):
     search = BeamSearch(
         4,
@@ -471,7 +452,7 @@ def test_every_option_of_a_beam_exports(model, tmp_path):
     assert found["tokens"].shape[:2] == (2, 2) and (found["lengths"] >= 3).all()
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_an_artifact_that_samples_draws_as_keras_does(model, tmp_path):
     search = Sampling(3, temperature=1.5, top_k=40, top_p=0.9, seed=7)
     parity = export(model, tmp_path / "artifact", search=search, max_length=9)
@@ -488,13 +469,13 @@ def test_an_artifact_that_samples_draws_as_keras_does(model, tmp_path):
             translator.translate_ids(source, noise=noise)
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_what_does_not_sample_takes_no_noise(artifact):
     with pytest.raises(ValueError, match="`noise` must be None"):
         Translator(artifact[0]).translate_ids([[5, 3]], noise=np.zeros((1, 3, 9)))
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -517,7 +498,7 @@ def test_wrong_arguments_are_named(model, tmp_path, arguments, message):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_a_model_that_does_not_generate_takes_no_search(tmp_path):
     model = keras.Sequential([keras.Input((None, 3)), keras.layers.GRU(2)])
     for arguments in ({"search": GreedySearch()}, {"stepwise": True}, {"texts": ["a"]}):
@@ -530,13 +511,13 @@ def test_a_model_that_does_not_generate_takes_no_search(tmp_path):
         export(keras.layers.Dense(2), tmp_path / "a")
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_a_model_without_weights_is_refused(tmp_path):
     with pytest.raises(ValueError, match="`model` must have weights"):
         RNNSearch(50, 40, **SMALL).export(tmp_path / "a")
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tokenizer, tmp_path):
     model = RNNSearch(50, 40, **SMALL)
     model.build()
@@ -545,14 +526,14 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tokenizer, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_an_existing_folder_is_refused(model, artifact):
     with pytest.raises(ValueError, match="artifact"):
         export(model, artifact[0])
     read_manifest(artifact[0])
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_a_full_disk_leaves_no_half_artifact(tmp_path):
     x = keras.Input((40,), name="x")
     model = keras.Model(x, keras.layers.Dense(40, name="y")(x))  # of 6400 bytes
@@ -568,7 +549,7 @@ def test_a_full_disk_leaves_no_half_artifact(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 def test_an_artifact_of_other_weights_fails_parity(artifact, tokenizer):
     keras.utils.set_random_seed(4)
     other = RNNSearch(tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size, **SMALL)
@@ -580,7 +561,7 @@ def test_an_artifact_of_other_weights_fails_parity(artifact, tokenizer):
         parity.enforce()
 
 
-@pytest.mark.once
+@pytest.mark.tracing
 @pytest.mark.parametrize(
     ("equal", "ties", "difference", "passes"),
     [(4, 0, 1e-6, True), (3, 1, 1e-6, True), (3, 0, 1e-6, False), (4, 0, 0.1, False)],

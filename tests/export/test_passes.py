@@ -16,7 +16,7 @@ from keras_bahdanau_export.passes import (
     top_k,
 )
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.tracing
 
 RNG = np.random.default_rng(0)
 

@@ -14,7 +14,7 @@ from keras_bahdanau_runtime.artifact import read_manifest
 from keras_bahdanau_runtime.errors import PrecisionError
 
 pytestmark = [
-    pytest.mark.once,
+    pytest.mark.tracing,
     pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow traces"),
 ]
 

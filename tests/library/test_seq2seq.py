@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from copying import compile_to_copy, copy_task
 from keras import ops
-from layer_checks import TRAINED_POLICIES
+from layer_checks import SOME_POLICIES
 
 from keras_bahdanau import (
     AttentiveDecoder,
@@ -170,7 +170,7 @@ def test_dropout_acts_in_training_alone():
     assert np.abs(noisy - still).max() > 1e-3
 
 
-@pytest.fixture(params=TRAINED_POLICIES)
+@pytest.fixture(params=SOME_POLICIES)
 def half_precision(request):
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(request.param)
