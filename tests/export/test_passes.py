@@ -135,6 +135,12 @@ ELEMENT = [
     ("Reshape(t, pair)", "Reshape(t, both_sides)"),
     ("row = Unsqueeze(new", "top = ReduceMax<keepdims = 0>(new, zeros)\n      row = Unsqueeze(top"),
 ]
+TWO_STATES = [
+    ("count, all = Loop", "count, same, all = Loop"),
+    ("int64 t, float[5,2] before", "int64 t, float[5,2] unread, float[5,2] before"),
+    ("next, float[5,2] after)", "next, float[5,2] after, float[5,2] after)"),
+    ("start, buffer", "start, buffer, buffer"),
+]
 
 
 @pytest.mark.parametrize("steps, go", [(5, True), (3, True), (0, True), (5, False)])
@@ -152,6 +158,7 @@ ELEMENT = [
         ([("ScatterND(", 'ScatterND<reduction = "add">(')], 0),
         (READ_AFTERWARDS, 0),
         (ELEMENT, 0),
+        (TWO_STATES, 0),
     ],
     ids=[
         "state",
@@ -165,6 +172,7 @@ ELEMENT = [
         "added up",
         "read afterwards",
         "one element",
+        "two states",
     ],
 )
 def test_scanned_histories(changes, count, steps, go):
