@@ -9,7 +9,7 @@ from keras_bahdanau.search.constraints import without_ids, without_repeats
 from keras_bahdanau.search.history import empty_history, entries, write
 from keras_bahdanau.search.ranking import NEVER
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.ids import EOS, PAD
+from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
 
 class Generation(NamedTuple):
@@ -109,7 +109,8 @@ class Search:
 
     Args:
         min_length: Number of tokens, `EOS` included, before which no hypothesis ends.
-        forbidden: Ids that are never chosen, such as `(PAD, UNK, BOS)`.
+        forbidden: Ids that are never chosen; padding and the start of a sentence unless told
+            otherwise, which no output may hold. `(0, 1, 2)` forbids the unknown word, too.
         no_repeat_ngram: No sequence of this many tokens occurs twice in a hypothesis; 0 allows all.
 
     Raises:
@@ -117,7 +118,7 @@ class Search:
     """
 
     min_length: int = 0
-    forbidden: tuple[int, ...] = ()
+    forbidden: tuple[int, ...] = (PAD, BOS)
     no_repeat_ngram: int = 0
 
     def __post_init__(self):
@@ -126,6 +127,10 @@ class Search:
             check_range(name, getattr(self, name), int, 0)
         for token in self.forbidden:
             check_range("forbidden", token, int, 0)
+
+    # Whether the search ranks tokens: it then asks for some more and leaves forbidden ones out,
+    # which spares a pass over the vocabulary.
+    _ranks = False
 
     def __call__(
         self,
@@ -225,8 +230,9 @@ class Search:
     def _choices(self, task, t, so_far, logits, weights):
         """What step `t` may choose from; tokens `so_far` `(R, T)`."""
         logits = allowed = ops.cast(logits, "float32")
-        if self.forbidden or self.min_length:
-            allowed = without_ids(allowed, t, self.forbidden, self.min_length)
+        forbidden = () if self._ranks else self.forbidden
+        if forbidden or self.min_length:
+            allowed = without_ids(allowed, t, forbidden, self.min_length)
         if self.no_repeat_ngram:
             allowed = without_repeats(allowed, t, so_far, self.no_repeat_ngram)
         forced = task.prefix

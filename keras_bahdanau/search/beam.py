@@ -10,7 +10,7 @@ from keras_bahdanau.search.groups import choose_in_groups, repeats
 from keras_bahdanau.search.history import History, entries, trace_back
 from keras_bahdanau.search.ranking import NEVER, best_first
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.ids import PAD
+from keras_bahdanau_runtime.ids import BOS, PAD
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -39,7 +39,8 @@ class BeamSearch(Search):
             (arXiv 1610.02424). The scores returned hold no such term.
         diversity: What a repeated choice costs, in nats.
         min_length: Number of tokens, `EOS` included, before which no hypothesis ends.
-        forbidden: Ids that are never chosen, such as `(PAD, UNK, BOS)`.
+        forbidden: Ids that are never chosen; padding and the start of a sentence unless told
+            otherwise.
         no_repeat_ngram: No sequence of this many tokens occurs twice in a hypothesis; 0 allows all.
 
     Raises:
@@ -88,7 +89,7 @@ class BeamSearch(Search):
                 f"{self.normalization!r}"
             )
 
-    _branches = True
+    _branches = _ranks = True
 
     def _first(self, batch, memory_length):
         shape = (batch, self.size)
@@ -143,6 +144,7 @@ class BeamSearch(Search):
         vocabulary = choices.logits.shape[-1]
         # Of W tokens at most K are chosen by earlier groups, so that enough others remain.
         width = self.size if self.groups == 1 else self.size + self.size // self.groups
+        width += len(set(self.forbidden))
         best, ids = best_first(choices.allowed, min(width, vocabulary))
         table = ops.reshape(ops.log_softmax(choices.logits, axis=-1), (-1,))
         rows = ops.arange(task.batch * self.size, dtype="int32")
@@ -150,6 +152,9 @@ class BeamSearch(Search):
         log_probs = ops.take(table, place + ids, axis=0)
         if choices.allowed is not choices.logits:
             log_probs = ops.where(ops.equal(best, NEVER), NEVER, log_probs)
+        if self.forbidden:
+            barrier = [NEVER if token in self.forbidden else 0.0 for token in range(vocabulary)]
+            log_probs = log_probs + ops.take(ops.convert_to_tensor(barrier, "float32"), ids)
         first = ops.arange(ids.shape[-1]) == 0
         if choices.forced is not None:
             forced = ops.expand_dims(choices.forced, -1)
@@ -226,16 +231,16 @@ class GreedySearch(BeamSearch):
 
     Args:
         min_length: Number of tokens, `EOS` included, before which the output does not end.
-        forbidden: Ids that are never chosen.
+        forbidden: Ids that are never chosen; as for `BeamSearch`.
         no_repeat_ngram: No sequence of this many tokens occurs twice; 0 allows all.
 
     Example:
 
     >>> GreedySearch(min_length=3)
-    GreedySearch(min_length=3, forbidden=(), no_repeat_ngram=0)
+    GreedySearch(min_length=3, forbidden=(0, 2), no_repeat_ngram=0)
     """
 
-    def __init__(self, *, min_length=0, forbidden=(), no_repeat_ngram=0):
+    def __init__(self, *, min_length=0, forbidden=(PAD, BOS), no_repeat_ngram=0):
         super().__init__(
             size=1,
             length_penalty=0.0,

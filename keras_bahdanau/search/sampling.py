@@ -31,7 +31,7 @@ class Sampling(Search):
         top_p: Share of the probability to draw from, in (0, 1].
         seed: Int; the same draws every time. `None` for other draws at every call.
         min_length: Number of tokens, `EOS` included, before which no output ends.
-        forbidden: Ids that are never drawn.
+        forbidden: Ids that are never drawn; as for `BeamSearch`.
         no_repeat_ngram: No sequence of this many tokens occurs twice in an output; 0 allows all.
 
     Raises:

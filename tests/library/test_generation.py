@@ -8,10 +8,10 @@ from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 SOURCE = [[5, 6, 7, 3], [8, 3], [6, 6, 5, 8, 7, 3]]
 LENGTH = 6
 SEARCHES = [
-    GreedySearch(forbidden=(PAD,)),
-    BeamSearch(3, 0.6, coverage_penalty=0.2, forbidden=(PAD,)),
-    BeamSearch(4, 1.0, n_best=2, groups=2, diversity=0.5, forbidden=(PAD,), no_repeat_ngram=2),
-    Sampling(n=3, top_p=0.9, seed=2, forbidden=(PAD,)),
+    GreedySearch(),
+    BeamSearch(3, 0.6, coverage_penalty=0.2),
+    BeamSearch(4, 1.0, n_best=2, groups=2, diversity=0.5, no_repeat_ngram=2),
+    Sampling(n=3, top_p=0.9, seed=2),
 ]
 each_search = pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "beam", "groups", "draw"])
 
@@ -96,6 +96,20 @@ def test_neither_batch_nor_order_nor_padding_matters(model, search):
         for b in range(2):
             alone = model.generate([SOURCE[b]], search, max_length=int(limits[b]))
             same(alone, rows_of(found, [b]))
+
+
+@pytest.mark.parametrize("search", [GreedySearch, BeamSearch, Sampling])
+def test_no_output_holds_padding_or_a_start_unless_asked_for(model, search):
+    """Although the model, whose weights are random, would write them."""
+    for options in ({}, {"min_length": 5}):
+        found = model.generate(SOURCE, search(**options), max_length=LENGTH)
+        for b, k in existing(found):
+            tokens = found.tokens[b, k, : found.lengths[b, k]]
+            assert not {PAD, BOS} & set(tokens.tolist())
+            model.score([SOURCE[b]], [tokens.tolist()])  # which reads any output of a search
+    allowed = model.generate(SOURCE * 30, Sampling(n=2, forbidden=()), max_length=LENGTH)
+    live = np.arange(LENGTH) < allowed.lengths[..., None]
+    assert (allowed.tokens[live] == PAD).any()
 
 
 def test_one_padded_batch_is_scored_like_its_sentences(model):

@@ -53,7 +53,7 @@ def only(ids):
     ids=str,
 )
 def test_tokens_are_drawn_as_often_as_they_are_likely(arguments, expected):
-    found, frequencies = drawn(Sampling(n=1000, **arguments), GRID)
+    found, frequencies = drawn(Sampling(**{"n": 1000, "forbidden": (), **arguments}), GRID)
     np.testing.assert_allclose(frequencies, expected / expected.sum(), atol=0.0021)
     # What is drawn from is changed, what it is worth is not.
     np.testing.assert_allclose(found.totals[0], np.log(SHARES)[found.tokens[0, :, 0]], rtol=1e-4)
@@ -61,7 +61,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(arguments, expected):
 
 @pytest.mark.once
 def test_frequencies_with_a_seed():
-    search = Sampling(n=4000, seed=3)
+    search = Sampling(n=4000, seed=3, forbidden=())
     _, frequencies = drawn(search, search.noise(1, 1).ravel())
     assert np.abs(frequencies - SHARES).max() < 4 * np.sqrt(0.25 / 4000)
 
@@ -71,7 +71,7 @@ def test_frequencies_with_a_seed():
     [(0.0, 0), (0.099, 0), (0.101, 1), (0.399, 1), (0.401, 2), (0.601, 4), (1 - 2.0**-24, 4)],
 )
 def test_a_number_falls_on_a_token(number, token):
-    found, _ = drawn(Sampling(), [number])
+    found, _ = drawn(Sampling(forbidden=()), [number])
     assert found.tokens[0, 0, 0] == token
 
 
@@ -79,7 +79,9 @@ def test_a_number_falls_on_a_token(number, token):
 def test_no_number_falls_on_an_impossible_token(arguments):
     shares = np.array([0.0, 0.5, 0.0, 0.5, 0.0])
     with np.errstate(divide="ignore"):
-        found, frequencies = drawn(Sampling(n=3, **arguments), [0.0, 0.5, 1 - 2.0**-24], shares)
+        found, frequencies = drawn(
+            Sampling(n=3, forbidden=(), **arguments), [0.0, 0.5, 1 - 2.0**-24], shares
+        )
     assert frequencies[[0, 2, 4]].sum() == 0 and np.isfinite(found.totals).all()
 
 
