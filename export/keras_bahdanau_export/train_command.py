@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from keras_bahdanau.training.options import TrainingOptions, read_options
-from keras_bahdanau.training.run import train
+from keras_bahdanau.training.run import LAST_FILE, train
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="The run's folder.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
@@ -49,9 +49,9 @@ def train_command(console: Console) -> Callable[..., None]:
                 console=console,
             )
         except KeyboardInterrupt:
+            kept = "go on from the last whole epoch" if (output / LAST_FILE).exists() else "begin"
             console.print(
-                "Interrupted. Give the same command with --resume to go on from the last whole "
-                f"epoch in {output}.",
+                f"Interrupted. Give the same command with --resume to {kept} in {output}.",
                 markup=False,
                 soft_wrap=True,
             )

@@ -6,6 +6,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from keras_bahdanau_runtime.files import written
+
 
 def average_checkpoints(paths, output):
     """Writes a model whose weights are the mean of those in several `.keras` files.
@@ -60,10 +62,8 @@ def average_checkpoints(paths, output):
     weights = model.weights
     for index, total in sums.items():
         weights[index].assign(total / len(paths))
-    # The suffix must stay .keras, by which Keras knows the format.
-    writing = output.with_name(f"writing-{output.name}")
-    model.save(writing)
-    os.replace(writing, output)
+    with written(output) as writing:
+        model.save(writing)
 
 
 def _difference(found, expected):

@@ -2,7 +2,6 @@
 
 import csv
 import math
-import os
 import shutil
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import keras
 
 from keras_bahdanau.search import GreedySearch
 from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.text.scores import corpus_scores
 
 
@@ -130,22 +130,20 @@ class RunCheckpoint(keras.callbacks.Callback):
             )
         best = self.best
         self.rows.append(row)
-        # The suffix must stay .keras, by which Keras knows the format.
-        fresh = self.folder / "writing.keras"
-        self.model.save(fresh)
-        if best is None or self._quality(row) >= self._quality(best):
-            self._copy(fresh, "best.keras")
-        if self.keep:
-            self._copy(fresh, f"epoch-{epoch + 1:02d}.keras")
-        # In this order a kill between the two leaves a row too many, which a resumed run drops.
-        self._write_history()
-        os.replace(fresh, self.folder / "last.keras")
+        with written(self.folder / "last.keras") as fresh:
+            self.model.save(fresh)
+            if best is None or self._quality(row) >= self._quality(best):
+                self._copy(fresh, "best.keras")
+            if self.keep:
+                self._copy(fresh, f"epoch-{epoch + 1:02d}.keras")
+            # Before the model: a kill between leaves a row too many, which a resumed run drops.
+            self._write_history()
         if self.keep:
             self._delete_all_but(range(epoch + 2 - self.keep, epoch + 2))
 
     def _copy(self, fresh, name):
-        shutil.copyfile(fresh, self.folder / "writing.copy")
-        os.replace(self.folder / "writing.copy", self.folder / name)
+        with written(self.folder / name) as copy:
+            shutil.copyfile(fresh, copy)
 
     def _delete_all_but(self, epochs):
         for path in self.folder.glob("epoch-*.keras"):
@@ -157,17 +155,29 @@ class RunCheckpoint(keras.callbacks.Callback):
         path = self.folder / "history.csv"
         if not path.exists():
             return []
-        with path.open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+            for row in rows:
+                [float(value) for value in row.values() if value != ""]
+                int(row["epoch"])
+        except (KeyError, TypeError, ValueError, csv.Error) as error:
+            raise ValueError(
+                "Argument `folder` must be new, or of a run whose history.csv holds a row of "
+                f"numbers for each epoch. Received: {str(path)!r}: {type(error).__name__} {error}"
+            ) from error
+        return rows
 
     def _write_history(self):
-        writing = self.folder / "writing.csv"
-        with writing.open("w", newline="", encoding="utf-8") as file:
+        path = self.folder / "history.csv"
+        with (
+            written(path) as writing,
+            writing.open("w", newline="", encoding="utf-8") as file,
+        ):
             names = dict.fromkeys(name for row in self.rows for name in row)
             writer = csv.DictWriter(file, fieldnames=names, restval="")
             writer.writeheader()
             writer.writerows(self.rows)
-        os.replace(writing, self.folder / "history.csv")
 
 
 def _direction(monitor, mode):

@@ -12,7 +12,7 @@ from typing import Any
 from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import require
-from keras_bahdanau_runtime.text.tokenizer import SMALLEST_VOCABULARY
+from keras_bahdanau_runtime.text.tokenizer import MOST_PIECES, SMALLEST_VOCABULARY
 
 MODELS = {"rnnsearch": RNNSearch, "rnnencdec": RNNEncoderDecoder}
 
@@ -60,7 +60,7 @@ class TrainingOptions:
     validation_target: Path = field(metadata={"help": "Their translations."})
     model: str = _option("rnnsearch", "rnnsearch or rnnencdec.", choices=tuple(MODELS))
     vocabulary_size: int = _option(
-        5000, "Byte-pair pieces to learn.", limits={"low": SMALLEST_VOCABULARY}
+        5000, "Byte-pair pieces to learn.", limits={"low": SMALLEST_VOCABULARY, "high": MOST_PIECES}
     )
     joint: bool = _option(
         True, "One vocabulary for both languages, or two.", flags="--joint/--separate"
@@ -159,7 +159,7 @@ def read_options(path):
         )
     data = path.read_bytes()
     if path.suffix == ".json":
-        format, parse, errors = "JSON", json.loads, ValueError
+        format, parse, errors = "JSON", json.loads, (ValueError, RecursionError)
     else:
         yaml = require("yaml", extra="cli")
         format, errors = "YAML", yaml.YAMLError

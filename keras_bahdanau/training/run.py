@@ -2,14 +2,16 @@
 
 run/
   options.json     what the run was started with
+  texts.json       hashes of the text files it was started with
   last.keras       model, tokenizer and optimiser after the last whole epoch
   best.keras       the same after the epoch with the best validation BLEU
   history.csv      one row an epoch
 """
 
+import contextlib
+import hashlib
 import json
 import logging
-import os
 from pathlib import Path
 
 import keras
@@ -18,14 +20,16 @@ from keras_bahdanau.data.dataset import TranslationDataset
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.training.callbacks import RunCheckpoint, TranslationScore
 from keras_bahdanau.training.losses import TokenCrossentropy
-from keras_bahdanau.training.options import MODELS, TrainingOptions
+from keras_bahdanau.training.options import MODELS, TrainingOptions, read_options
 from keras_bahdanau.training.progress import ProgressDisplay
+from keras_bahdanau_runtime.files import locked, written
 from keras_bahdanau_runtime.text.corpus import read_parallel
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 logger = logging.getLogger("keras_bahdanau")
 
-OPTIONS_FILE, LAST_FILE, BEST_FILE = "options.json", "last.keras", "best.keras"
+OPTIONS_FILE, TEXTS_FILE = "options.json", "texts.json"
+LAST_FILE, BEST_FILE = "last.keras", "best.keras"
 
 
 def train(options, output, resume=False, callbacks=(), verbose=True, console=None):
@@ -44,8 +48,9 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
         The path of `best.keras`.
 
     Raises:
-        ValueError: If the folder exists without `resume`, the options differ from the run's, or
-            a text file is not as `read_parallel` wants it.
+        ValueError: If the folder exists without `resume`, another process trains in it, the options
+            or texts differ from the run's, or a text file is not as `read_parallel` wants it.
+            Nothing is made then.
 
     Example:
 
@@ -60,22 +65,23 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
     _check_folder(options, output, resume)
     sources, targets = read_parallel(options.source, options.target)
     references = read_parallel(options.validation_source, options.validation_target)
-    model, dataset = _begin(options, output, sources, targets)
-    search = BeamSearch(options.validation_beam, 1.0 if options.validation_beam > 1 else 0.0)
-    display = [ProgressDisplay(dataset.tokens / len(dataset), console)] if verbose else []
-    model.fit(
-        dataset,
-        epochs=options.epochs,
-        initial_epoch=dataset.epoch,
-        shuffle=False,
-        verbose=0,
-        callbacks=[
-            TranslationScore(*references, search=search, max_length=options.max_length),
-            *callbacks,
-            RunCheckpoint(output, epochs_done=dataset.epoch),
-            *display,
-        ],
-    )
+    with _claimed(output):
+        model, dataset = _begin(options, output, sources, targets)
+        search = BeamSearch(options.validation_beam, 1.0 if options.validation_beam > 1 else 0.0)
+        display = [ProgressDisplay(dataset.tokens / len(dataset), console)] if verbose else []
+        model.fit(
+            dataset,
+            epochs=options.epochs,
+            initial_epoch=dataset.epoch,
+            shuffle=False,
+            verbose=0,
+            callbacks=[
+                TranslationScore(*references, search=search, max_length=options.max_length),
+                *callbacks,
+                RunCheckpoint(output, epochs_done=dataset.epoch),
+                *display,
+            ],
+        )
     return output / BEST_FILE
 
 
@@ -165,7 +171,8 @@ def _begin(options, output, sources, targets):
         logger.info("Going on after epoch %d of %d.", dataset.epoch, options.epochs)
     else:
         model = build(options, tokenizer, len(dataset))
-        _start_folder(options, output)
+        _write_json(output / TEXTS_FILE, _hashes(options))
+        _write_json(output / OPTIONS_FILE, options.to_dict())
     logger.info(
         "%d pairs, %d target tokens and %d batches an epoch in %d shapes; %s weights on %s.",
         len(sources), dataset.tokens, len(dataset), len(dataset.shapes),
@@ -203,12 +210,58 @@ def _check_folder(options, output, resume):
             f"Argument `options` must be those of the run in {output}. "
             f"Received: {', '.join(changed)}"
         )
+    _check_texts(options, output / TEXTS_FILE)
 
 
-def _start_folder(options, output):
-    """Makes the run's folder, or begins anew in one that holds no checkpoint yet."""
+def _check_texts(options, path):
+    """Refuses texts that are no longer those that the run was started with."""
+    if not path.exists():
+        logger.warning("%s is missing: the texts may be others than the run's.", path)
+        return
+    before = read_options(path)
+    changed = [
+        f"`{name}` {getattr(options, name)}"
+        for name, value in _hashes(options).items()
+        if before.get(name) != value
+    ]
+    if changed:
+        raise ValueError(
+            "Argument `options` must name the texts that the run was started with. "
+            f"Received: {', '.join(changed)}, changed since then"
+        )
+
+
+def _hashes(options):
+    """The SHA-256 of each text file, by the name of its option."""
+    found = {}
+    for name in ("source", "target", "validation_source", "validation_target"):
+        with open(getattr(options, name), "rb") as file:
+            found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+@contextlib.contextmanager
+def _claimed(output):
+    """Makes the run's folder and keeps other processes out; takes it away again if it stays empty.
+
+    Files that a killed process was writing are removed.
+    """
     output.mkdir(parents=True, exist_ok=True)
-    writing = output / "writing.json"
-    text = json.dumps(options.to_dict(), indent=2) + "\n"
-    writing.write_text(text, encoding="utf-8")
-    os.replace(writing, output / OPTIONS_FILE)
+    with locked(output) as ours:
+        if not ours:
+            raise ValueError(
+                "Argument `output` must be a folder that no other process trains in. "
+                f"Received: {str(output)!r}"
+            )
+        for path in output.glob(".*.writing.*"):
+            path.unlink()
+        try:
+            yield
+        finally:
+            if not any(output.iterdir()):
+                output.rmdir()
+
+
+def _write_json(path, values):
+    with written(path) as writing:
+        writing.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import shutil
 
 import keras
 import pytest
@@ -11,6 +12,7 @@ from rich.console import Console
 from keras_bahdanau import TrainingOptions, train
 from keras_bahdanau.training.options import read_options
 from keras_bahdanau.training.run import load_best
+from keras_bahdanau_runtime.files import locked
 
 PAIRS = [(f"say {word} {n}", f"{n} {word[::-1]}") for word in ("abc", "bcd") for n in range(9)]
 TEXTS = {
@@ -55,7 +57,7 @@ def finished(tmp_path_factory):
 def test_a_run_from_python_leaves_what_the_command_reads(finished):
     chosen, best, shown, seen = finished
     assert sorted(path.name for path in best.parent.iterdir()) == [
-        "best.keras", "history.csv", "last.keras", "options.json",
+        "best.keras", "history.csv", "last.keras", "options.json", "texts.json",
 ]  # fmt: skip
     assert TrainingOptions.from_file(best.parent / "options.json") == chosen
     [logs] = seen
@@ -109,7 +111,8 @@ def test_a_run_without_a_tokenizer_is_refused(finished, tmp_path):
     [
         ("source", 3, "must be a path. Received: 3"),
         ("model", "transformer", "must be one of 'rnnsearch', 'rnnencdec'. Received: 'transformer"),
-        ("vocabulary_size", 259, "must be an int of at least 260. Received: 259"),
+        ("vocabulary_size", 259, "must be an int of at least 260 and at most 1048576. "),
+        ("vocabulary_size", 10**9, "must be an int of at least 260 and at most 1048576. "),
         ("joint", "yes", "must be true or false. Received: 'yes'"),
         ("tie_embeddings", 1, "must be true or false. Received: 1"),
         ("units", 0, "must be an int of at least 1. Received: 0"),
@@ -121,6 +124,7 @@ def test_a_run_without_a_tokenizer_is_refused(finished, tmp_path):
         ("learning_rate", 0, "must be a number above 0. Received: 0"),
         ("learning_rate", float("nan"), "must be a number above 0. Received: nan"),
         ("clip_norm", float("inf"), "must be a finite number. Received: inf"),
+        ("warmup", -1, "must be a number of at least 0. Received: -1"),
         ("warmup", None, "must be a number of at least 0. Received: None"),
         ("max_length", 1, "must be an int of at least 2. Received: 1"),
         ("seed", 2**32 - 1, "must be an int of at least 0 and at most 4294967294."),
@@ -190,3 +194,67 @@ def test_files_that_hold_no_options_are_named(tmp_path, name, text, message):
 def test_an_empty_yaml_file_holds_no_options(tmp_path):
     (tmp_path / "run.yaml").write_text("# nothing yet\n")
     assert read_options(tmp_path / "run.yaml") == {}
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """The options and folder of a finished run of one's own, its texts beside it."""
+    chosen, best, *_ = finished
+    shutil.copytree(best.parent, tmp_path / "run")
+    texts = {name: tmp_path / f"{name}.txt" for name in TEXTS}
+    for name, path in texts.items():
+        shutil.copy(getattr(chosen, name), path)
+    chosen = dataclasses.replace(chosen, **texts)
+    options_file = tmp_path / "run" / "options.json"
+    options_file.write_text(json.dumps(chosen.to_dict()))
+    return chosen, tmp_path / "run"
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("change", [b"say more 1\n", b""])
+def test_a_run_goes_on_with_its_own_texts_only(copied, name, change):
+    chosen, folder = copied
+    path = getattr(chosen, name)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:-1], change or lines[0]]))
+    with pytest.raises(ValueError, match=f"the texts that the run was started with.*`{name}`"):
+        train(chosen, folder, resume=True, verbose=False)
+
+
+@pytest.mark.once
+def test_two_processes_do_not_train_in_one_folder(copied):
+    chosen, folder = copied
+    with locked(folder) as ours:
+        assert ours
+        with pytest.raises(ValueError, match="no other process trains in"):
+            train(chosen, folder, resume=True, verbose=False)
+    train(chosen, folder, resume=True, verbose=False)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "garbage", [b"\0\xff\xfe", b"a,b\n1,2\n", b"epoch,val_bleu\n1,high\n", b"epoch\n1,2,3\n"]
+)
+def test_a_history_that_is_none_is_named(copied, garbage):
+    chosen, folder = copied
+    (folder / "history.csv").write_bytes(garbage)
+    with pytest.raises(ValueError, match=r"history\.csv"):
+        train(chosen, folder, resume=True, verbose=False)
+
+
+@pytest.mark.once
+def test_a_refused_start_leaves_nothing_and_a_killed_one_is_tidied(copied, tmp_path):
+    chosen, folder = copied
+    (chosen.target).write_text("one line\n")
+    with pytest.raises(ValueError, match="same number of lines"):
+        train(chosen, tmp_path / "new", verbose=False)
+    assert not (tmp_path / "new").exists()
+    shutil.copy(chosen.source, chosen.target)
+    with pytest.raises(ValueError, match="texts that the run"):
+        train(chosen, folder, resume=True, verbose=False)
+    left = folder / ".last.123.writing.keras"
+    left.write_bytes(b"half")
+    (folder / "texts.json").unlink()  # as of a run of an earlier version
+    train(chosen, folder, resume=True, verbose=False)
+    assert not left.exists()

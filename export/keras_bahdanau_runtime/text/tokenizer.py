@@ -4,16 +4,19 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from keras_bahdanau_runtime.checks import check_range, check_text, checked_texts
-from keras_bahdanau_runtime.errors import require
+from keras_bahdanau_runtime.errors import RunError, require
+from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL
 from keras_bahdanau_runtime.text.decoder import TextDecoder, byte_pieces
 
 FORMAT = "keras_bahdanau tokenizer"
 VERSION = 1
 SMALLEST_VOCABULARY = len(SPECIAL) + 256  # every byte is a piece, so no text is ever unknown
+
+MOST_PIECES = 2**20  # the library makes room for as many as it is told, or aborts the process
 
 
 class TokenizerVersionError(ValueError):
@@ -75,10 +78,10 @@ class Tokenizer:
             A `Tokenizer`.
 
         Raises:
-            ValueError: If `vocabulary_size` is below 260, `min_frequency` below 1, or `sources` or
-                `targets` holds anything but text or no text at all.
+            ValueError: If `vocabulary_size` is below 260 or above a million, `min_frequency` below
+                1, or `sources` or `targets` holds anything but text or no text at all.
         """
-        check_range("vocabulary_size", vocabulary_size, int, SMALLEST_VOCABULARY)
+        check_range("vocabulary_size", vocabulary_size, int, SMALLEST_VOCABULARY, MOST_PIECES)
         check_range("min_frequency", min_frequency, int, 1)
         sources, targets = checked_texts("sources", sources), checked_texts("targets", targets)
         for name, texts in (("sources", sources), ("targets", targets)):
@@ -105,8 +108,14 @@ class Tokenizer:
             ValueError: If the file is no such JSON; a `TokenizerVersionError` if it is of a version
                 that this package does not know.
         """
+        return cls.parse(Path(path).read_bytes(), path)
+
+    @classmethod
+    def parse(cls, contents: bytes, path: str | os.PathLike[str] = "the tokenizer") -> "Tokenizer":
+        """As `load`, of the bytes of such a file; `path` is its name in messages."""
+        require("tokenizers", extra="text")
         try:
-            document = json.loads(Path(path).read_bytes().decode("utf-8"))
+            document = json.loads(contents.decode("utf-8"))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}: expected JSON in UTF-8. Received: {error}") from error
         if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -133,14 +142,9 @@ class Tokenizer:
         Args:
             path: The file to write. An existing one is replaced.
         """
-        path = Path(path)
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            text = json.dumps(self._document(), ensure_ascii=False)
-            part.write_text(text + "\n", encoding="utf-8")
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+        text = json.dumps(self._document(), ensure_ascii=False)
+        with written(path) as writing:
+            writing.write_text(text + "\n", encoding="utf-8")
 
     def _document(self) -> dict[str, Any]:
         return {
@@ -190,7 +194,10 @@ class Tokenizer:
     def encode_sources(self, texts: Iterable[str]) -> list[list[int]]:
         """Ids of many source texts, encoded side by side on all cores; see `encode_source`."""
         checked = checked_texts("texts", texts)
-        return [encoding.ids for encoding in self._source.encode_batch_fast(checked)]
+        try:
+            return [encoding.ids for encoding in self._source.encode_batch_fast(checked)]
+        except BaseException as error:
+            _raise_panic(error)
 
     def encode_target(self, text: str) -> list[int]:
         """Ids of a target text. As `encode_source`."""
@@ -271,7 +278,10 @@ class Tokenizer:
 
 def _encode(tokenizer: Any, text: str) -> list[int]:
     check_text("text", text)
-    return list(tokenizer.encode(text).ids)
+    try:
+        return list(tokenizer.encode(text).ids)
+    except BaseException as error:
+        _raise_panic(error)
 
 
 def _learn(texts: list[str], vocabulary_size: int, min_frequency: int) -> Any:
@@ -308,17 +318,54 @@ def _learn(texts: list[str], vocabulary_size: int, min_frequency: int) -> Any:
 
 def _restore(path: str | os.PathLike[str], side: str, document: Any) -> Any:
     lib = require("tokenizers", extra="text")
+    if _holds_pattern(document):
+        raise ValueError(
+            f"{path}: expected {side!r} to split text without a pattern, which may take for ever. "
+            "Received: a regular expression"
+        )
     try:
         tokenizer = lib.Tokenizer.from_str(json.dumps(document))
     except Exception as error:  # the library raises nothing narrower
         raise ValueError(
             f"{path}: expected {side!r} to be the JSON of a tokenizer. Received: {error}"
         ) from error
+    except BaseException as error:
+        _raise_panic(error)
     special = {index: tokenizer.id_to_token(index) for index in SPECIAL}
     if special != SPECIAL:
         raise ValueError(
             f"{path}: expected {side!r} to begin with the ids {SPECIAL}. Received: {special}"
         )
+    ids = sorted(tokenizer.get_vocab().values())
+    if ids != list(range(len(ids))):
+        raise ValueError(
+            f"{path}: expected {side!r} to have the ids from 0 to {len(ids) - 1}. "
+            f"Received: gaps, or up to {ids[-1]}"
+        )
     tokenizer.no_padding()
     tokenizer.no_truncation()
+    for text in ("", "a b", SPECIAL[EOS]):
+        found = _encode(tokenizer, text)
+        if found[-1:] != [EOS] or {PAD, BOS, EOS} & set(found[:-1]):
+            raise ValueError(
+                f"{path}: expected {side!r} to end a text with {EOS}, and to give it no other id "
+                f"of padding, begin or end. Received: {found} for {text!r}"
+            )
     return tokenizer
+
+
+def _holds_pattern(document: Any) -> bool:
+    """Whether a tokenizer's JSON holds a regular expression."""
+    if isinstance(document, dict):
+        if isinstance(document.get("Regex"), str):
+            return True
+        return any(_holds_pattern(part) for key, part in document.items() if key != "vocab")
+    return isinstance(document, list) and any(map(_holds_pattern, document))
+
+
+def _raise_panic(error: BaseException) -> NoReturn:
+    """Raises again; a panic of the library's Rust, which is no `Exception`, as a `RunError`."""
+    if type(error).__name__ != "PanicException":
+        raise error
+    message = " ".join(str(error).split())[:200]
+    raise RunError(f"The tokenizers library could not do it: {message}") from error
