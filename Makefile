@@ -20,12 +20,12 @@ QUICK := tests/test_house.py tests/runtime $(addprefix tests/library/test_,$(add
 	attention bahdanau bridge cells decoder encoder generation losses masking readout recurrence search))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-export TF_CPP_MIN_LOG_LEVEL ?= 2
+export TF_CPP_MIN_LOG_LEVEL ?= 3
 export GRPC_VERBOSITY ?= ERROR
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart test test-quick lint bench clean $(BACKENDS:%=test-%)
+.PHONY: help quickstart test test-quick test-soak lint bench clean $(BACKENDS:%=test-%)
 
 help: ## List these commands
 	@echo "Usage: make COMMAND"
@@ -46,6 +46,10 @@ test: lint ## Check everything: lint, then the tests on every backend
 		grep -q "^$$backend:" $$summary || echo "$$backend: did not finish" >> $$summary; \
 	done; \
 	echo; cat $$summary; rm -f $$summary; exit $$status
+
+# Hours of it find more: MUTATIONS=200000.
+test-soak: $(TEST_READY) ## Check 20,000 spoiled artifacts, some minutes
+	MUTATIONS=$${MUTATIONS:-20000} KERAS_BACKEND=torch $(PYTEST) tests/hostile
 
 test-quick: $(TEST_READY) ## Check the core on one backend, in a minute or so
 	KERAS_BACKEND=torch $(PYTEST) $(QUICK)

@@ -82,7 +82,7 @@ def _xla(folder):
 def _graph(path):
     from keras_bahdanau_runtime.session import open_session
 
-    session = open_session(path, "CPUExecutionProvider", None)
+    session = open_session(path.read_bytes(), path, "CPUExecutionProvider", None)
     return lambda batch: session.run(["tokens", "scores"], {"source": source(batch)})
 
 
@@ -237,8 +237,8 @@ def recurrent(folder):
     write_onnx(*forward_function(model), Path(folder) / "operator.onnx")
     given = {"x": np.random.default_rng(0).random((1, 2 * LENGTH, UNITS), "float32")}
     sessions = {
-        name: open_session(Path(folder) / f"{name}.onnx", "CPUExecutionProvider", None)
-        for name in ("loop", "operator")
+        path.stem: open_session(path.read_bytes(), path, "CPUExecutionProvider", None)
+        for path in (Path(folder) / "loop.onnx", Path(folder) / "operator.onnx")
     }
     seconds = {name: [] for name in sessions}
     for _ in range(60):

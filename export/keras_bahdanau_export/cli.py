@@ -8,13 +8,16 @@ import importlib.util
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
-from keras_bahdanau_runtime.artifact import read_manifest
+from keras_bahdanau_runtime.artifact import Manifest, reading
 from keras_bahdanau_runtime.errors import ArtifactError, MissingDependencyError
-from keras_bahdanau_runtime.operators import check_contents
+from keras_bahdanau_runtime.files import written
+from keras_bahdanau_runtime.session import checked_graph
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
+from keras_bahdanau_runtime.translation import BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translation, Translator
 
 try:
@@ -41,7 +44,10 @@ Artifact = Annotated[Path, typer.Argument(help="An artifact (from export).")]
 Beam = Annotated[int, typer.Option(help="Hypotheses kept by the search; 1 is greedy.")]
 LengthPenalty = Annotated[float, typer.Option(help="Exponent of the GNMT length penalty.")]
 MaxLength = Annotated[int, typer.Option(help="Tokens after which an output is cut.")]
-BatchSize = Annotated[int, typer.Option(help="Sentences searched at once.")]
+BatchSize = Annotated[int, typer.Option(help="Most sentences searched at once.")]
+BatchTokens = Annotated[
+    int, typer.Option(help="Most source tokens searched at once, padding included.")
+]
 
 
 @app.callback()
@@ -51,6 +57,7 @@ def _configure(
     ] = False,
 ) -> None:
     handler = RichHandler(console=console, show_path=False, show_level=False, log_time_format="%X")
+    handler.addFilter(_make_harmless)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
     for name in ("keras_bahdanau", "keras_bahdanau_export", "keras_bahdanau_runtime"):
         logging.getLogger(name).setLevel(logging.INFO if verbose else logging.WARNING)
@@ -82,6 +89,7 @@ def evaluate(
     length_penalty: LengthPenalty = 1.0,
     max_length: MaxLength = 100,
     batch_size: BatchSize = 32,
+    batch_tokens: BatchTokens = BATCH_TOKENS,
 ) -> None:
     """Translates a test set and prints BLEU (13a, cased) and chrF."""
     from keras_bahdanau_runtime.text.corpus import read_parallel
@@ -94,19 +102,18 @@ def evaluate(
                 "Argument `beam` must be given to export: an artifact holds its search. "
                 f"Received: beam={beam} for the artifact {path}"
             )
-        found = _translate_with_bar(Translator(path), sources, batch_size=batch_size)
+        engine, options = Translator(path), {}
     else:
         _import_keras(tensorflow=False)
         from keras_bahdanau import BeamSearch
         from keras_bahdanau.training.run import load_best
 
-        found = _translate_with_bar(
-            load_best(path),
-            sources,
-            search=BeamSearch(5 if beam is None else beam, length_penalty),
-            max_length=max_length,
-            batch_size=batch_size,
-        )
+        engine = load_best(path)
+        search = BeamSearch(5 if beam is None else beam, length_penalty)
+        options = {"search": search, "max_length": max_length}
+    found = _translate_with_bar(
+        engine, sources, batch_size=batch_size, batch_tokens=batch_tokens, **options
+    )
     translations = [translation.text for translation in found]
     scores = corpus_scores(translations, references)
     exact = sum(a == b for a, b in zip(translations, references, strict=True)) / len(references)
@@ -171,7 +178,7 @@ def export(
         imports=imports or (),
         overwrite=overwrite,
     )
-    console.print(f"The artifact is {artifact}.", markup=False, soft_wrap=True)
+    _say(f"The artifact is {artifact}.")
 
 
 @app.command()
@@ -208,29 +215,38 @@ def translate(
         Path | None, typer.Option("--output", "-o", help="A new file; standard output if absent.")
     ] = None,
     batch_size: BatchSize = 32,
+    batch_tokens: BatchTokens = BATCH_TOKENS,
+    seconds: Annotated[
+        float | None, typer.Option(help="Longest time of one run of the graph.")
+    ] = None,
     truncate: Annotated[
         bool,
-        typer.Option("--truncate", help="Cut sources over the limit instead of refusing them."),
+        typer.Option("--truncate", help="Cut sources over the limit instead of leaving them out."),
     ] = False,
 ) -> None:
-    """Translates line by line with onnxruntime: one line in, one line out."""
-    from keras_bahdanau_runtime.text.corpus import read_lines
+    """Translates line by line with onnxruntime: one line in, one line out, while they come.
+
+    A line that cannot be translated gives an empty one; it is named on standard error, and the exit
+    status is 1 at the end.
+    """
+    from keras_bahdanau_runtime.text.corpus import iterate_lines
 
     if output is not None and output.exists():
         raise ValueError(
             f"Argument `output` must be a new file. Received: {str(output)!r}, which exists"
         )
-    texts = read_lines(sys.stdin.buffer if source is None else source, may_be_empty=True)
-    found = _translate_with_bar(
-        Translator(artifact), texts, batch_size=batch_size, truncate=truncate
+    texts = iterate_lines(_standard("stdin") if source is None else source)
+    engine = Translator(artifact, seconds=seconds)
+    found = engine.translate_stream(
+        texts, batch_size=batch_size, batch_tokens=batch_tokens, truncate=truncate
     )
-    text = "".join(_one_line(translation.text) + "\n" for translation in found)
     if output is None:
-        sys.stdout.buffer.write(text.encode("utf-8"))
-        return
-    writing = output.with_name(f".{output.name}.writing")
-    writing.write_text(text, encoding="utf-8")
-    os.replace(writing, output)
+        failed = _write_lines(found, _standard("stdout"))
+    else:
+        with written(output) as path, path.open("xb") as file:
+            failed = _write_lines(found, file)
+    if failed:
+        raise ArtifactError(f"{failed} lines could not be translated; they were left blank.")
 
 
 @app.command()
@@ -249,26 +265,34 @@ def align(
     found = Translator(artifact).translate([text])[0]
     plot_alignment(found.alignment, found.source_tokens, found.tokens, output)
     print(_one_line(found.text))
-    console.print(f"The alignment is drawn in {output}.", markup=False, soft_wrap=True)
+    _say(f"The alignment is drawn in {output}.")
 
 
 @app.command()
 def inspect(artifact: Artifact) -> None:
     """Checks an artifact and prints what its manifest says."""
-    manifest = read_manifest(artifact)
-    for name in manifest.files:
-        if name.endswith(".onnx"):
-            check_contents(manifest.folder / name, manifest.files)
-    table = Table("property", "value", title=Text(str(artifact)))
+
+    def check(manifest: Manifest) -> Manifest:
+        for name in manifest.files:
+            if name.endswith(".onnx"):
+                checked_graph(manifest, name)
+            else:
+                manifest.check(name)
+        return manifest
+
+    manifest = reading(artifact, check)
+    table = Table("property", "value", title=_plain(artifact))
     table.add_row("format version", str(manifest.format_version))
     for name, record in manifest.files.items():
-        table.add_row(Text(name), f"{record.bytes:,} bytes, sha256 {record.sha256[:12]}...")
+        row = f"{record.bytes:,} bytes, sha256 {record.sha256[:12]}..."
+        table.add_row(_plain(name), _plain(row))
     sections = {
         name: getattr(manifest, name) for name in ("search", "vocabulary", "packages", "parity")
     }
     for name, values in {**sections, **manifest.other}.items():
-        lines = [f"{key}: {value}" for key, value in values.items()]
-        table.add_row(Text(name), Text("\n".join(lines)))
+        if isinstance(values, dict):
+            values = "\n".join(f"{key}: {value}" for key, value in values.items())
+        table.add_row(_plain(name), _plain(values))
     table.add_row("max source length", str(manifest.max_source_length))
     Console().print(table)
 
@@ -304,6 +328,48 @@ def _import_keras(tensorflow: bool = True) -> None:
             importlib.import_module("tensorflow")
 
 
+def _plain(value: Any) -> Text:
+    """What may come from outside, as text that is neither markup nor a command to a terminal."""
+    shown = "".join(
+        letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1]
+        for letter in str(value)
+    )
+    return Text(shown)
+
+
+def _say(message: str) -> None:
+    console.print(_plain(message), highlight=False, soft_wrap=True)
+
+
+def _make_harmless(record: logging.LogRecord) -> bool:
+    """A filter of the log that lets everything pass, as `_plain` shows it."""
+    record.msg, record.args = _plain(record.getMessage()).plain, None
+    return True
+
+
+def _standard(name: str) -> Any:
+    """A standard stream of bytes."""
+    stream = getattr(sys, name)
+    if stream is None:
+        raise ValueError(f"Argument `{name}` must be open. Received: a closed standard stream")
+    return stream.buffer
+
+
+def _write_lines(found: Iterator[Translation], file: BinaryIO) -> int:
+    """Writes each translation when it comes; returns how many there are none of."""
+    failed = 0
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("translating", total=None)
+        for number, translation in enumerate(found, start=1):
+            file.write((_one_line(translation.text) + "\n").encode("utf-8"))
+            file.flush()
+            progress.update(task, completed=number)
+            if translation.error is not None:
+                failed += 1
+                _say(f"line {number}: {translation.error}")
+    return failed
+
+
 def _one_line(text: str) -> str:
     """The text without line breaks, which a translation may hold: one line in is one line out."""
     return " ".join(text.splitlines())
@@ -328,8 +394,12 @@ def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         app()
-    except (ValueError, OSError, ImportError, ArtifactError) as error:
-        message = Text.assemble(("error:", "red"), f" {error}")
+    except BrokenPipeError:
+        # Nobody reads on, as after `| head`. Python would say so once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (ValueError, OSError, ImportError, MemoryError, ArtifactError) as error:
+        message = Text.assemble(("error:", "red"), " ", _plain(str(error) or repr(error)))
         console.print(message, highlight=False, soft_wrap=True)
         sys.exit(1)
 

@@ -8,8 +8,9 @@ import keras
 from keras_bahdanau.models.generation import Generator
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau_export import parity
+from keras_bahdanau_runtime.artifact import read_manifest
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.session import CPU, open_session
+from keras_bahdanau_runtime.session import CPU, open_graph
 from keras_bahdanau_runtime.signature import (
     ENCODER_FILE,
     MODEL_FILE,
@@ -271,7 +272,7 @@ class CallJob(Job):
 
     def open(self, folder):
         """As for a model that generates."""
-        return open_session(folder / MODEL_FILE, CPU, None)
+        return open_graph(read_manifest(folder), MODEL_FILE, CPU, None)
 
     def compare(self, session):
         """As for a model that generates; a `CallParity`."""

@@ -5,16 +5,17 @@ from dataclasses import asdict, dataclass, replace
 import keras
 import numpy as np
 
-import keras_bahdanau.search as searches
+from keras_bahdanau.search import BeamSearch, GreedySearch, Sampling
 from keras_bahdanau_runtime.artifact import read_manifest
-from keras_bahdanau_runtime.errors import ParityError
-from keras_bahdanau_runtime.session import CPU, open_session
+from keras_bahdanau_runtime.errors import CorruptArtifactError, ParityError
+from keras_bahdanau_runtime.session import CPU, open_graph
 from keras_bahdanau_runtime.signature import MODEL_FILE
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.translator import Translator
 
 # Two hypotheses whose scores differ by less are tied: rounding decides which one leads.
 _TIE = 1e-4
+_SEARCHES = {kind.__name__: kind for kind in (BeamSearch, GreedySearch, Sampling)}
 
 
 @dataclass(frozen=True)
@@ -131,12 +132,18 @@ def verify(model, path, texts=(), count=16, seed=0):
     manifest = read_manifest(path)
     reduced = "precision" in manifest.other
     if not manifest.search:
-        session = open_session(manifest.folder / MODEL_FILE, CPU, None)
+        session = open_graph(manifest, MODEL_FILE, CPU, None)
         found = compare_calls(model, session, examples=count, seed=seed)
     else:
         settings = dict(manifest.search)
-        max_length, name = settings.pop("max_length"), settings.pop("class")
-        search = getattr(searches, name).from_config(settings)
+        max_length, name = settings.pop("max_length", 1), settings.pop("class", None)
+        try:
+            search = _SEARCHES[name].from_config(settings)
+        except (KeyError, TypeError) as error:
+            raise CorruptArtifactError(
+                f"{manifest.folder}: expected the settings of a search of keras_bahdanau. "
+                f"Received: {manifest.search!r:.200}"
+            ) from error
         translator = Translator(path, CPU)
         limit = manifest.max_source_length
         sources = random_sources(model.source_vocabulary_size, limit or 40, count, seed)

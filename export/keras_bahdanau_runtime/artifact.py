@@ -4,26 +4,35 @@ with publish("artifact") as folder:             # a temporary folder beside the 
     write_the_graph(folder / "model.onnx")
     write_manifest(folder, {"vocabulary": {"source": 8000, "target": 8000}})
 manifest = read_manifest("artifact")            # every byte checked
+graph = manifest.read("model.onnx")             # the bytes that were checked, and no others
 """
 
 import contextlib
+import glob
 import hashlib
 import json
 import logging
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtifactError
+from keras_bahdanau_runtime.files import exchange, flush, locked
 from keras_bahdanau_runtime.signature import FORMAT, FORMAT_VERSION, MANIFEST_FILE, SIGNATURES
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 _WRITTEN_HERE = ("format", "format_version", "files")
+_LARGEST_MANIFEST = 2**24  # bytes
+_MOST = 2**31 - 1  # what an int32 of a graph can count
+# Numbers of a search's settings that the runtime reads, and the least of each.
+_COUNTS = {"size": 1, "n": 1, "n_best": 1, "groups": 1, "max_length": 1, "min_length": 0}
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,30 @@ class Manifest:
     parity: Mapping[str, Any]
     other: Mapping[str, Any]
 
+    def read(self, name: str) -> bytes:
+        """The bytes of a listed file, read once and then compared with its size and hash.
+
+        Raises:
+            CorruptArtifactError: They are others, or there is no such file.
+        """
+        record, path = self.files[name], self.folder / name
+        with _opened(self.folder, name) as file:
+            size = os.fstat(file.fileno()).st_size
+            contents = file.read() if size == record.bytes else b""
+        digest = hashlib.sha256(contents).hexdigest()
+        _compare(path, record, len(contents) or size, digest)
+        return contents
+
+    def check(self, name: str) -> None:
+        """As `read`, but holds no more than a part of the file in memory."""
+        record, path = self.files[name], self.folder / name
+        with _opened(self.folder, name) as file:
+            size = os.fstat(file.fileno()).st_size
+            digest = ""
+            if size == record.bytes:
+                digest, size = hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
+        _compare(path, record, size, digest)
+
 
 @contextlib.contextmanager
 def publish(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[Path]:
@@ -93,20 +126,22 @@ def publish(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[P
     _check_destination(destination, overwrite)
     destination.parent.mkdir(parents=True, exist_ok=True)
     temporary = destination.with_name(f".{destination.name}.{secrets.token_hex(4)}.partial")
+    _remove_leftovers(destination)
     try:
         temporary.mkdir()
-        yield temporary
-        manifest = read_manifest(temporary)
-        unlisted = sorted(set(_list_files(temporary)) - set(manifest.files))
-        if unlisted:
-            raise CorruptArtifactError(
-                f"{MANIFEST_FILE}: expected every file of the folder to be listed. "
-                f"Written after the manifest: {unlisted}"
-            )
-        _flush(*temporary.rglob("*"), temporary)
-        _check_destination(destination, overwrite)  # again: the block may have taken minutes
-        _move_into_place(temporary, destination)
-        _flush(destination.parent)
+        with locked(temporary):
+            yield temporary
+            manifest = read_manifest(temporary)
+            unlisted = sorted(set(_list_files(temporary)) - set(manifest.files))
+            if unlisted:
+                raise CorruptArtifactError(
+                    f"{MANIFEST_FILE}: expected every file of the folder to be listed. "
+                    f"Written after the manifest: {unlisted}"
+                )
+            flush(*temporary.rglob("*"), temporary)
+            _check_destination(destination, overwrite)  # again: the block may have taken minutes
+            _move_into_place(temporary, destination)
+        flush(destination.parent)
     except BaseException:
         if temporary.exists():
             shutil.rmtree(temporary)
@@ -181,7 +216,49 @@ def read_manifest(folder: str | os.PathLike[str], verify: bool = True) -> Manife
             the folder.
         UnsupportedArtifactError: The artifact was written in a newer format.
     """
+    if not verify:
+        return _read_manifest(Path(folder))
+
+    def check(manifest: Manifest) -> Manifest:
+        for name in manifest.files:
+            manifest.check(name)
+        return manifest
+
+    return reading(folder, check)
+
+
+def reading(folder: str | os.PathLike[str], read: Callable[[Manifest], Read]) -> Read:
+    """What `read` makes of an artifact, all of it from one: of the new one if it is replaced.
+
+    Args:
+        folder: The artifact.
+        read: A function of its `Manifest`, which is called again if the folder has become another
+            one when the files no longer match.
+
+    Raises:
+        As `read_manifest`, and what `read` raises of a folder that is still the same.
+    """
     folder = Path(folder)
+    while True:
+        before = _identity(folder)
+        try:
+            return read(_read_manifest(folder))
+        except CorruptArtifactError:
+            if _identity(folder) == before:
+                raise
+            logger.info("The artifact %s was replaced while it was read: reading it again.", folder)
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    """The manifest, with every path in it checked."""
     if not folder.is_dir():
         raise ValueError(
             "Argument `folder` must be the folder of an artifact. "
@@ -193,12 +270,20 @@ def read_manifest(folder: str | os.PathLike[str], verify: bool = True) -> Manife
             f"{path}: expected a file. It is missing: no artifact, or a half-written one."
         )
     try:
-        document = json.loads(path.read_bytes().decode("utf-8"))
+        with open(path, "rb", opener=_open_without_waiting) as file:
+            text = file.read(_LARGEST_MANIFEST + 1)
+        if len(text) > _LARGEST_MANIFEST:
+            raise ValueError(f"more than {_LARGEST_MANIFEST} bytes")
+        document = json.loads(text.decode("utf-8"))
+    except OSError as error:
+        raise CorruptArtifactError(
+            f"{path}: expected a file that can be read. Received: {error.strerror}."
+        ) from error
     except (ValueError, RecursionError) as error:
         raise CorruptArtifactError(f"{path}: expected JSON in UTF-8. Received: {error}") from error
     manifest = _parse(folder, document)
-    for name, record in manifest.files.items():
-        _check_file(folder, name, record, verify)
+    for name in manifest.files:
+        _check_place(folder, name)
     return manifest
 
 
@@ -212,6 +297,13 @@ def _parse(folder: Path, document: Any) -> Manifest:
                 f"{path}: expected {where}{key!r} to be {kind.__name__}. Received: {value!r:.80}"
             )
         return value
+
+    def count(source: Mapping[str, Any], key: str, least: int, where: str = "") -> None:
+        if not least <= field(source, key, int, where) <= _MOST:
+            raise CorruptArtifactError(
+                f"{path}: expected {where}{key!r} to be at least {least} and at most {_MOST}. "
+                f"Received: {source[key]!r:.80}"
+            )
 
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise CorruptArtifactError(
@@ -240,14 +332,17 @@ def _parse(folder: Path, document: Any) -> Manifest:
     rest = {"vocabulary": {}, "search": {}, "packages": {}, "parity": {}, **document}
     found = {key: field(rest, key, dict) for key in sections}
     for key in found["vocabulary"]:
-        field(found["vocabulary"], key, int, "in 'vocabulary', ")
+        count(found["vocabulary"], key, 1, "in 'vocabulary', ")
+    for key, least in _COUNTS.items():
+        if found["search"].get(key) is not None:
+            count(found["search"], key, least, "in 'search', ")
+    if found["search"].get("seed") is not None:
+        count(found["search"], "seed", 0, "in 'search', ")
     for key in found["packages"]:
         field(found["packages"], key, str, "in 'packages', ")
     limit = document.get("max_source_length")
-    if limit is not None and field(document, "max_source_length", int) < 1:
-        raise CorruptArtifactError(
-            f"{path}: expected 'max_source_length' to be at least 1. Received: {limit}"
-        )
+    if limit is not None:
+        count(document, "max_source_length", 1)
     known = {*sections, *_WRITTEN_HERE, "max_source_length"}
     other = {key: value for key, value in document.items() if key not in known}
     return Manifest(
@@ -275,7 +370,7 @@ def _check_name(path: Path, name: str) -> None:
         )
 
 
-def _check_file(folder: Path, name: str, record: FileRecord, verify: bool) -> None:
+def _check_place(folder: Path, name: str) -> None:
     path = folder / name
     steps = [
         folder.joinpath(*PurePosixPath(name).parts[: i + 1])
@@ -287,14 +382,32 @@ def _check_file(folder: Path, name: str, record: FileRecord, verify: bool) -> No
         )
     if not path.is_file():
         raise CorruptArtifactError(f"{path}: listed in {MANIFEST_FILE}, but there is no such file.")
-    if not verify:
-        return
-    size = path.stat().st_size
+
+
+@contextlib.contextmanager
+def _opened(folder: Path, name: str) -> Iterator[BufferedReader]:
+    """A listed file, opened for reading."""
+    _check_place(folder, name)
+    try:
+        file = open(folder / name, "rb", opener=_open_without_waiting)
+    except OSError as error:  # gone, or not ours to read
+        raise CorruptArtifactError(
+            f"{folder / name}: expected a file that can be read. Received: {error.strerror}."
+        ) from error
+    with file:
+        yield file
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Opens a pipe that took a file's place without waiting for somebody to write into it."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _compare(path: Path, record: FileRecord, size: int, digest: str) -> None:
     if size != record.bytes:
         raise CorruptArtifactError(
             f"{path}: expected {record.bytes} bytes. Received: {size} bytes."
         )
-    digest, _ = _digest(path)
     if digest != record.sha256:
         raise CorruptArtifactError(
             f"{path}: expected sha256 {record.sha256}. Received: {digest}: the file was changed."
@@ -336,32 +449,37 @@ def _check_destination(destination: Path, overwrite: bool) -> None:
         )
 
 
-def _flush(*paths: Path) -> None:
-    """Waits until files, and folders where the system allows it, are on the disk."""
-    for path in paths:
-        if os.name == "nt" and path.is_dir():  # Windows opens no folders
-            continue
-        descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 def _move_into_place(temporary: Path, destination: Path) -> None:
     if not destination.exists():
         temporary.rename(destination)
         return
-    aside = temporary.with_suffix(".replaced")
-    try:
-        destination.rename(aside)
-        temporary.rename(destination)
-    except BaseException:
-        if aside.exists() and not destination.exists():
-            aside.rename(destination)
-        raise
+    if exchange(temporary, destination):
+        replaced = temporary
+    else:
+        # For a moment there is none; a process that is killed then leaves both beside it.
+        replaced = temporary.with_suffix(".replaced")
+        try:
+            destination.rename(replaced)
+            temporary.rename(destination)
+        except BaseException:
+            if replaced.exists() and not destination.exists():
+                replaced.rename(destination)
+            raise
     logger.info("Replaced the artifact that stood at %s.", destination)
     try:
-        shutil.rmtree(aside)
+        shutil.rmtree(replaced)
     except OSError as error:  # the new artifact stands; failing now would claim that it does not
-        logger.warning("Could not remove the replaced artifact %s: %s", aside, error)
+        logger.warning("Could not remove the replaced artifact %s: %s", replaced, error)
+
+
+def _remove_leftovers(destination: Path) -> None:
+    """Removes what writers of the same artifact left who were killed."""
+    for path in destination.parent.glob(f".{glob.escape(destination.name)}.*"):
+        if path.suffix not in (".partial", ".replaced") or path.is_symlink() or not path.is_dir():
+            continue
+        if path.suffix == ".replaced" and not destination.exists():
+            continue  # the only copy there is
+        with locked(path) as ours:
+            if ours:
+                shutil.rmtree(path)
+                logger.warning("Removed %s, which a writer that was killed left there.", path)

@@ -6,6 +6,8 @@ caller could not have known from the arguments alone.
     ArtifactError
     ├── CorruptArtifactError       damaged, incomplete or tampered with
     ├── UnsupportedArtifactError   whole, but not for this version or this use
+    ├── RunError                   onnxruntime could not run the graph
+    │   └── LimitError             it took longer, or more memory, than was allowed
     ├── UnsupportedModelError      the model holds what ONNX cannot say
     ├── ParityError                the written graph does not say what the Keras model says
     └── PrecisionError             smaller numbers cost more quality than was allowed
@@ -26,6 +28,14 @@ class CorruptArtifactError(ArtifactError):
 
 class UnsupportedArtifactError(ArtifactError):
     """The artifact is whole, but this version cannot use it (for example, a newer format)."""
+
+
+class RunError(ArtifactError):
+    """The graph was opened, but a run of it failed."""
+
+
+class LimitError(RunError):
+    """A run took longer, or more memory, than it was given."""
 
 
 class UnsupportedModelError(ArtifactError):

@@ -1,13 +1,17 @@
 """What an ONNX file asks of onnxruntime, known before onnxruntime opens it.
 
-A graph may name operators of other domains, which load native libraries, and tensors in other
-files. An artifact needs neither: its operators are those of a list of the ONNX standard's, and its
-files are listed, with their hashes, in the manifest.
+A graph may name operators of other domains, which load native libraries, tensors in other files, or
+tensors larger than the memory. An artifact needs none of them. What is not on the lists of this
+file is refused: an operator, a field of a message, a key of data outside the graph.
 """
 
-from collections.abc import Collection, Iterator
-from pathlib import Path, PurePosixPath
-from typing import Any
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
 
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
@@ -37,82 +41,201 @@ _OPERATORS = frozenset(
     Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze Where Xor
     """.split()
 )
-# The few fields of ONNX's messages that are read here: (number, name, type, repeated).
+# What an artifact's graph is written in: the fields of ONNX's messages, as `number name type`, `*`
+# for many. What is not here, such as functions, sparse tensors, sequences or training, is refused.
 _MESSAGES = {
-    "Entry": [(1, "key", "string", False), (2, "value", "string", False)],
-    "Tensor": [(8, "name", "string", False), (13, "external_data", "Entry", True)],
-    "Attribute": [
-        (5, "t", "Tensor", False),
-        (6, "g", "Graph", False),
-        (11, "graphs", "Graph", True),
-    ],
-    "Node": [
-        (4, "op_type", "string", False),
-        (5, "attribute", "Attribute", True),
-        (7, "domain", "string", False),
-    ],
-    "Graph": [(1, "node", "Node", True), (5, "initializer", "Tensor", True)],
-    "Function": [(1, "name", "string", False)],
-    "Model": [(7, "graph", "Graph", False), (25, "functions", "Function", True)],
+    "Model": """
+        1 ir_version int64, 2 producer_name string, 3 producer_version string, 4 domain string,
+        5 model_version int64, 6 doc_string string, 7 graph Graph, 8 opset_import *OperatorSet
+    """,
+    "OperatorSet": "1 domain string, 2 version int64",
+    "Graph": """
+        1 node *Node, 2 name string, 5 initializer *Tensor, 10 doc_string string,
+        11 input *Value, 12 output *Value, 13 value_info *Value
+    """,
+    "Node": """
+        1 input *string, 2 output *string, 3 name string, 4 op_type string, 5 attribute *Attribute,
+        6 doc_string string, 7 domain string
+    """,
+    "Attribute": """
+        1 name string, 2 f float, 3 i int64, 4 s bytes, 5 t Tensor, 6 g Graph, 7 floats *float,
+        8 ints *int64, 9 strings *bytes, 13 doc_string string, 20 type int32
+    """,
+    "Tensor": """
+        1 dims *int64, 2 data_type int32, 4 float_data *float, 5 int32_data *int32,
+        7 int64_data *int64, 8 name string, 9 raw_data bytes, 10 double_data *double,
+        11 uint64_data *uint64, 12 doc_string string, 13 external_data *Entry,
+        14 data_location int32
+    """,
+    "Entry": "1 key string, 2 value string",
+    "Value": "1 name string, 2 type Type, 3 doc_string string",
+    "Type": "1 tensor_type TensorType, 6 denotation string",
+    "TensorType": "1 elem_type int32, 2 shape Shape",
+    "Shape": "1 dim *Dimension",
+    "Dimension": "1 dim_value int64, 2 dim_param string, 3 denotation string",
 }
+_EXTERNAL = 1  # of `data_location`
+# Numbers of a tensor whose size stands in the graph; 1 GB in float32.
+_LARGEST = 2**28
+# Steps of a loop whose number stands in the graph. A loop that stops by its condition has none.
+_MOST_STEPS = 2**20
+_NO_LIMIT = 2**63 - 1
 
 
-def check_contents(path: Path, listed: Collection[str]) -> None:
-    """Refuses a graph with operators that are not on the list, or with tensors in unlisted files.
+def check_contents(contents: bytes, path: Path, listed: Mapping[str, int]) -> None:
+    """Refuses a graph that holds what is not on the lists of this file.
 
     Args:
-        path: `Path` of an ONNX file.
-        listed: Names of the files that the manifest lists, relative to the file's folder.
+        contents: The bytes of an ONNX file.
+        path: Its `Path`, for messages.
+        listed: The files that may hold its tensors and their sizes in bytes, by name relative to
+            the file's folder.
 
     Raises:
-        CorruptArtifactError: It is no ONNX file, or names data outside the artifact.
-        UnsupportedArtifactError: It has functions, or operators that are not on the list.
+        CorruptArtifactError: It is no ONNX file, or names data that is not in the artifact.
+        UnsupportedArtifactError: It has operators or fields that are not on the list, or a constant
+            that asks for more memory or steps than any model does.
         MissingDependencyError: protobuf is not installed.
     """
+    require("google.protobuf", extra="runtime")
     model = _model_class()()
     from google.protobuf.message import DecodeError
 
     try:
-        model.ParseFromString(path.read_bytes())
+        model.ParseFromString(contents)
     except DecodeError as error:
         raise CorruptArtifactError(f"{path}: expected an ONNX file. Received: {error}") from error
-    if model.functions:
-        raise UnsupportedArtifactError(
-            f"{path}: expected tensor operators of the ONNX standard only. "
-            f"Received: the function {model.functions[0].name!r}"
+    if not model.HasField("graph") or not model.graph.node:
+        raise CorruptArtifactError(f"{path}: expected an ONNX file. Received: one without a graph")
+    for message in _messages(model, path):
+        kind = message.DESCRIPTOR.name
+        if kind == "Node":
+            _check_node(message, path)
+        elif kind == "Tensor":
+            _check_tensor(message, path, listed)
+    _check_sizes(model.graph, {}, path)
+
+
+def _messages(message: Any, path: Path) -> Iterator[Any]:
+    """The message and every one inside it; one with an unknown field is refused."""
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    name = message.DESCRIPTOR.name
+    unknown = UnknownFieldSet(message)
+    if len(unknown):
+        _refuse(path, f"field {unknown[0].field_number} of a {name}Proto of ONNX")
+    yield message
+    for _, field, kind, many in _fields(name):
+        if kind == "string":
+            try:
+                getattr(message, field)[:]
+            except UnicodeDecodeError as error:
+                raise CorruptArtifactError(
+                    f"{path}: expected names in UTF-8. Received: {error}"
+                ) from error
+        elif kind in _MESSAGES:
+            held = getattr(message, field) if many else [getattr(message, field)]
+            for inner in held if many or message.HasField(field) else []:
+                yield from _messages(inner, path)
+
+
+def _check_node(node: Any, path: Path) -> None:
+    if node.domain not in _STANDARD or node.op_type not in _OPERATORS:
+        _refuse(path, f"{node.op_type!r} of {node.domain or 'ai.onnx'!r}")
+
+
+def _check_tensor(tensor: Any, path: Path, listed: Mapping[str, int]) -> None:
+    told = {entry.key: entry.value for entry in tensor.external_data}
+    if not told and tensor.data_location != _EXTERNAL:
+        return
+    numbers = [told.get(key, "0") for key in ("offset", "length")]
+    size = listed.get(told.get("location", ""))
+    if (
+        size is None
+        or len(told) < len(tensor.external_data)
+        or not set(told) <= {"location", "offset", "length", "checksum"}
+        or not all(number.isascii() and number.isdigit() for number in numbers)
+        or sum(map(int, numbers)) > size
+    ):
+        raise CorruptArtifactError(
+            f"{path}: expected data in files of the artifact. "
+            f"Received: {tensor.name!r:.80} in {told!r:.200}"
         )
-    for graph in _graphs(model.graph):
-        for node in graph.node:
-            if node.domain not in _STANDARD or node.op_type not in _OPERATORS:
-                raise UnsupportedArtifactError(
-                    f"{path}: expected tensor operators of the ONNX standard only. "
-                    f"Received: {node.op_type!r} of {node.domain or 'ai.onnx'!r}"
-                )
-        constants = [attribute.t for node in graph.node for attribute in node.attribute]
-        for tensor in (*graph.initializer, *constants):
-            for entry in tensor.external_data:
-                if entry.key == "location" and not _inside(entry.value, listed):
-                    raise CorruptArtifactError(
-                        f"{path}: expected data in files of the artifact. "
-                        f"Received: {tensor.name!r} in {entry.value!r}"
-                    )
 
 
-def _inside(location: str, listed: Collection[str]) -> bool:
-    return str(PurePosixPath(location)) == location and location in listed
+def _check_sizes(graph: Any, around: Mapping[str, Any], path: Path) -> None:
+    """Refuses constants that make tensors or loops of a size that no model has.
 
-
-def _graphs(graph: Any) -> Iterator[Any]:
-    yield graph
+    Args:
+        graph: A graph.
+        around: Tensors of the graphs around it, by name.
+        path: For messages.
+    """
+    known = {**around, **{tensor.name: tensor for tensor in graph.initializer}}
+    for value in graph.input:
+        known.pop(value.name, None)
     for node in graph.node:
+        attributes = {attribute.name: attribute for attribute in node.attribute}
+        if node.op_type == "Constant" and "value" in attributes:
+            known.update((name, attributes["value"].t) for name in node.output)
+        given = [_integers(known.get(name)) for name in node.input]
+        size = 0
+        if node.op_type in _SHAPED_BY and len(given) > _SHAPED_BY[node.op_type]:
+            size = math.prod(map(abs, given[_SHAPED_BY[node.op_type]] or [0]))
+        elif node.op_type in ("RandomNormal", "RandomUniform") and "shape" in attributes:
+            size = math.prod(map(abs, attributes["shape"].ints))
+        elif node.op_type == "Pad" and len(given) > 1:
+            size = sum(map(abs, given[1] or []))
+        elif node.op_type == "Range" and len(given) == 3 and all(given):
+            (start,), (end,), (step,) = (part[:1] for part in given if part)
+            size = abs(end - start) // max(abs(step), 1)
+        if size > _LARGEST:
+            _refuse(path, f"{node.op_type} to {size:,} numbers")
+        if node.op_type == "Loop" and given and given[0]:
+            endless = given[0][0] == _NO_LIMIT and len(node.input) > 1 and node.input[1]
+            if given[0][0] > _MOST_STEPS and not endless:
+                _refuse(path, f"a Loop of {given[0][0]:,} steps")
         for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _graphs(inner)
+            if attribute.HasField("g"):
+                _check_sizes(attribute.g, known, path)
 
 
+# Operators whose result has the shape, or so many times the shape, that one of their inputs says.
+_SHAPED_BY = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1, "OneHot": 1}
+_INTEGERS = {6: ("<i4", "int32_data"), 7: ("<i8", "int64_data")}
+
+
+def _integers(tensor: Any) -> list[int] | None:
+    """The numbers of an int32 or int64 tensor of a few that stand in the graph; or `None`."""
+    if tensor is None or tensor.data_type not in _INTEGERS or len(tensor.raw_data) > 1024:
+        return None
+    dtype, field = _INTEGERS[tensor.data_type]
+    if len(tensor.raw_data) % np.dtype(dtype).itemsize:
+        return None
+    if tensor.raw_data:
+        return [int(number) for number in np.frombuffer(tensor.raw_data, dtype)]
+    return [int(number) for number in getattr(tensor, field)]
+
+
+def _refuse(path: Path, received: str) -> NoReturn:
+    raise UnsupportedArtifactError(
+        f"{path}: expected tensor operators of the ONNX standard only. Received: {received}"
+    )
+
+
+@functools.cache
+def _fields(message: str) -> list[tuple[int, str, str, bool]]:
+    """Number, name, type of each field of a message, and whether there may be many."""
+    found = []
+    for text in _MESSAGES[message].split(","):
+        number, name, kind = text.split()
+        found.append((int(number), name, kind.removeprefix("*"), kind.startswith("*")))
+    return found
+
+
+@functools.cache
 def _model_class() -> Any:
     """A message class of protobuf, which onnxruntime brings along; the onnx package it does not."""
-    require("google.protobuf", extra="runtime")
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     pool = descriptor_pool.DescriptorPool()
@@ -120,15 +243,15 @@ def _model_class() -> Any:
         name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto2"
     )
     kinds = descriptor_pb2.FieldDescriptorProto
-    for name, fields in _MESSAGES.items():
+    for name in _MESSAGES:
         message = file.message_type.add(name=name)
-        for number, field, kind, repeated in fields:
+        for number, field, kind, many in _fields(name):
             added = message.field.add(name=field, number=number)
-            added.label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
-            if kind == "string":
-                added.type = kinds.TYPE_STRING
-            else:
+            added.label = kinds.LABEL_REPEATED if many else kinds.LABEL_OPTIONAL
+            if kind in _MESSAGES:
                 added.type = kinds.TYPE_MESSAGE
                 added.type_name = f".{_PACKAGE}.{kind}"
+            else:
+                added.type = getattr(kinds, f"TYPE_{kind.upper()}")
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Model"))

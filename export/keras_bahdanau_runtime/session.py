@@ -1,6 +1,8 @@
 """Opens and runs ONNX graphs with onnxruntime, and says on what they run."""
 
+import functools
 import logging
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.errors import CorruptArtifactError, require
+from keras_bahdanau_runtime.artifact import Manifest
+from keras_bahdanau_runtime.errors import CorruptArtifactError, LimitError, RunError, require
+from keras_bahdanau_runtime.operators import check_contents
 from keras_bahdanau_runtime.signature import Signature
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -22,19 +26,60 @@ CUDA = "CUDAExecutionProvider"
 GPU = ("TensorrtExecutionProvider", CUDA)
 
 
-def open_session(
-    path: Path, providers: Providers, threads: int | None, capture: bool = False
+def open_graph(
+    manifest: Manifest,
+    name: str,
+    providers: Providers,
+    threads: int | None,
+    capture: bool = False,
 ) -> Any:
-    """Opens a graph with onnxruntime.
+    """Opens a graph of an artifact: its bytes are read once, checked, and given to onnxruntime.
 
     Args:
-        path: `Path` of an ONNX file.
+        manifest: Of the artifact.
+        name: The graph's file.
         providers: As for `Translator`.
         threads: As for `Translator`.
         capture: bool. Whether CUDA records each run as a CUDA graph and replays it; see `Stepper`.
 
     Raises:
         ValueError: A provider is not installed, or could not be started.
+        CorruptArtifactError: The file is not what the manifest says, or no graph.
+        UnsupportedArtifactError: It asks for what an artifact may not; see `operators`.
+    """
+    contents, data = checked_graph(manifest, name)
+    return open_session(contents, manifest.folder / name, providers, threads, data, capture)
+
+
+def checked_graph(manifest: Manifest, name: str) -> tuple[bytes, dict[str, bytes]]:
+    """The bytes of a graph of an artifact, and of the file that may hold its weights, checked."""
+    contents, beside = manifest.read(name), f"{name}.data"
+    data = {beside: manifest.read(beside)} if beside in manifest.files else {}
+    check_contents(contents, manifest.folder / name, {key: len(of) for key, of in data.items()})
+    return contents, data
+
+
+def open_session(
+    contents: bytes,
+    path: Path,
+    providers: Providers,
+    threads: int | None,
+    data: Mapping[str, bytes] | None = None,
+    capture: bool = False,
+) -> Any:
+    """Opens a graph with onnxruntime.
+
+    Args:
+        contents: The bytes of an ONNX file.
+        path: Its `Path`, for messages.
+        providers: As for `Translator`.
+        threads: As for `Translator`.
+        data: Contents of the files that hold its weights, by name.
+        capture: As for `open_graph`.
+
+    Raises:
+        ValueError: A provider is not installed, or could not be started.
+        CorruptArtifactError: onnxruntime finds no graph in it that it can run.
     """
     onnxruntime = require("onnxruntime", extra="runtime")
     available = onnxruntime.get_available_providers()
@@ -55,12 +100,29 @@ def open_session(
         given_options = {} if isinstance(given, str) else given[1]
         chosen[place] = (CUDA, {**given_options, "enable_cuda_graph": "1"})
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors: its warnings are of names inside graphs
+    # Warnings are of names inside graphs. What fails is raised; only why a provider does not start
+    # is printed and no more.
+    options.log_severity_level = 4 if names == [CPU] else 3
     if threads is not None:
         options.intra_op_num_threads = threads
     if names != [CPU]:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    session = onnxruntime.InferenceSession(str(path), options, providers=chosen)
+    if data:
+        names_and_bytes = list(data), list(data.values()), [len(part) for part in data.values()]
+        options.add_external_initializers_from_files_in_memory(*names_and_bytes)
+    try:
+        session = onnxruntime.InferenceSession(
+            contents,
+            options,
+            providers=chosen,
+            # On the CPU it would only try the same again, and say so on standard output.
+            enable_fallback=names != [CPU],
+        )
+    except _onnxruntime_errors() as error:
+        raise CorruptArtifactError(
+            f"{path}: expected a graph that onnxruntime opens. Received: {_one_line(error)}"
+        ) from error
+    session.weights = data  # which onnxruntime reads where they are
     # onnxruntime goes on without a provider whose libraries do not load, and only prints so.
     used = session.get_providers()
     lost = [name for name in names if name not in used]
@@ -81,6 +143,20 @@ def open_session(
     if used[0] != CPU:
         _say_what_stays_on_cpu(session, path, used[0])
     return session
+
+
+@functools.cache
+def _onnxruntime_errors() -> tuple[type[Exception], ...]:
+    """What onnxruntime raises; its classes have no base of their own."""
+    state = require("onnxruntime.capi.onnxruntime_pybind11_state", extra="runtime")
+    classes = (kind for kind in vars(state).values() if isinstance(kind, type))
+    own = (kind for kind in classes if issubclass(kind, Exception))
+    # A message of its own that holds a name of the graph which is no UTF-8 makes the fourth.
+    return (*own, RuntimeError, MemoryError, UnicodeDecodeError)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 def _say_what_stays_on_cpu(session: Any, path: Path, asked: str) -> None:
@@ -123,6 +199,7 @@ def run(
     inputs: Mapping[str, NDArray[Any] | Any],
     outputs: Sequence[str] | Mapping[str, Any],
     graph_id: int | None = None,
+    seconds: float | None = None,
 ) -> dict[str, Any]:
     """Runs a graph and leaves the outputs where it computes.
 
@@ -131,9 +208,15 @@ def run(
         inputs: Arrays, or `OrtValue`s of another run, by name.
         outputs: Names; or `OrtValue`s by name, to write into.
         graph_id: int. The CUDA graph to record or replay, for a session with `capture`.
+        seconds: The longest that it may take. onnxruntime looks at the clock before each operator,
+            in loops, too, and stops; within a single operator it does not.
 
     Returns:
         The outputs, `OrtValue`s by name. `.numpy()` of one copies it to the host.
+
+    Raises:
+        LimitError: It took longer than `seconds`, or more memory than there was.
+        RunError: It failed otherwise.
     """
     binding = session.io_binding()
     for name, value in inputs.items():
@@ -147,12 +230,25 @@ def run(
             binding.bind_ortvalue_output(name, outputs[name])
         else:
             binding.bind_output(name, *device)
-    options = None
+    options = require("onnxruntime", extra="runtime").RunOptions()
+    options.log_severity_level = 4  # what fails is raised, not printed
     if graph_id is not None and device[0] == "cuda":
-        options = require("onnxruntime", extra="runtime").RunOptions()
         options.add_run_config_entry("gpu_graph_id", str(graph_id))
-    session.run_with_iobinding(binding, options)
-    binding.synchronize_outputs()
+    clock = threading.Timer(seconds, setattr, (options, "terminate", True)) if seconds else None
+    if clock:
+        clock.start()
+    try:
+        session.run_with_iobinding(binding, options)
+        binding.synchronize_outputs()
+    except _onnxruntime_errors() as error:
+        if options.terminate:
+            raise LimitError(f"A run of the graph took longer than {seconds} s.") from error
+        message = _one_line(error)
+        kind = LimitError if isinstance(error, MemoryError) or "alloc" in message else RunError
+        raise kind(f"onnxruntime could not run the graph: {message}") from error
+    finally:
+        if clock:
+            clock.cancel()
     return dict(zip(outputs, binding.get_outputs(), strict=True))
 
 

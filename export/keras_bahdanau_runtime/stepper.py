@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from keras_bahdanau_runtime.artifact import Manifest
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError, require
 from keras_bahdanau_runtime.ids import BOS, EOS
-from keras_bahdanau_runtime.operators import check_contents
-from keras_bahdanau_runtime.session import Providers, device_of, empty_like, open_session, run
+from keras_bahdanau_runtime.session import Providers, device_of, empty_like, open_graph, run
 from keras_bahdanau_runtime.signature import ENCODER_FILE, STEP_FILE
 
 Values = dict[str, Any]  # `onnxruntime.OrtValue`s by name, which stay where the graph computes
@@ -63,11 +62,9 @@ class Stepper:
             raise UnsupportedArtifactError(
                 f"{manifest.folder}: holds no {missing[0]}. Export it with stepwise=True."
             )
-        for name in (ENCODER_FILE, STEP_FILE):
-            check_contents(manifest.folder / name, manifest.files)
         threads = threads or 1
-        self._encoder = open_session(manifest.folder / ENCODER_FILE, providers, threads)
-        self._step = open_session(manifest.folder / STEP_FILE, providers, threads, capture=fixed)
+        self._encoder = open_graph(manifest, ENCODER_FILE, providers, threads)
+        self._step = open_graph(manifest, STEP_FILE, providers, threads, capture=fixed)
         # A part of the memory that a step does not read is no input of it.
         self._reads = {value.name for value in self._step.get_inputs()}
         self._made = [value.name for value in self._encoder.get_outputs()]

@@ -3,6 +3,7 @@
 encode the texts -> sort by length -> search in batches -> read the hypotheses -> restore the order
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,8 @@ from keras_bahdanau_runtime.text.batches import cut, length_sorted_batches, pad
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 Outputs = Mapping[str, NDArray[Any]]
+# A batch of 32 ordinary sentences has some 1,000 ids; memory and time grow with the padded ones.
+BATCH_TOKENS = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +33,8 @@ class Translation:
         source_tokens: list of str. The same for the source.
         alignment: float32 array of shape `(len(tokens), len(source_tokens))`, the attention
             weights; `None` where they were not asked for.
+        error: str. Why there is no translation, of a text that could not be translated and was
+            kept (`on_error="keep"`), with an empty `text` and a `score` of NaN; otherwise `None`.
     """
 
     text: str
@@ -37,6 +42,7 @@ class Translation:
     tokens: list[str]
     source_tokens: list[str]
     alignment: NDArray[np.float32] | None = field(repr=False)
+    error: str | None = None
 
 
 def translate_texts(
@@ -44,11 +50,13 @@ def translate_texts(
     tokenizer: Tokenizer,
     search: Callable[[NDArray[np.int32]], Outputs],
     batch_size: int = 32,
+    batch_tokens: int | None = BATCH_TOKENS,
     n_best: int = 1,
     max_source_length: int | None = None,
     truncate: bool = False,
     progress: Callable[[int], object] | None = None,
     alignments: bool = True,
+    on_error: str = "raise",
 ) -> list[Translation] | list[list[Translation]]:
     """Translates texts, in batches of similar length, and returns them in the order given.
 
@@ -62,40 +70,72 @@ def translate_texts(
             returns NumPy arrays: `"tokens"` `(B, K, T)` int32, `"scores"` `(B, K)`, `"lengths"`
             `(B, K)` and, if asked for, `"alignments"` `(B, K, T, Tx)`, hypotheses best first. One
             that does not exist scores -inf.
-        batch_size: int. Sentences in one batch.
+        batch_size: int. Most sentences in one batch.
+        batch_tokens: int. Most source ids in one batch, padding included; a longer sentence is a
+            batch of its own. `None` for no limit.
         n_best: int. Hypotheses for each text, best first; fewer where the search found fewer.
         max_source_length: int, the longest source in tokens; `None` for no limit.
         truncate: bool. Whether to cut longer ones, with a warning in the log, instead of raising.
         progress: Called after each batch with the number of texts done so far.
         alignments: bool. Whether translations hold the attention weights.
+        on_error: "raise", or "keep" for a `Translation` with an `error` in the place of each text
+            that is too long or that the search fails for. The other texts of its batch are then
+            searched for one by one.
 
     Returns:
-        A list of `Translation`; with `n_best` above 1, a list of such lists. A blank text has one
-        hypothesis.
+        A list of `Translation`; with `n_best` above 1, a list of such lists. A blank text, and one
+        with an error, has one hypothesis.
 
     Raises:
         ValueError: `texts` is one str, an item is not a str or too long, a number is out of range,
             or `n_best` is above the number of hypotheses `K`.
     """
     check_positive(batch_size=batch_size, n_best=n_best)
-    encoded = encode_texts(texts, tokenizer, max_source_length, truncate)
+    if on_error not in ("raise", "keep"):
+        raise ValueError(f'Argument `on_error` must be "raise" or "keep". Received: {on_error!r}')
+    keep = on_error == "keep"
+    encoded = encode_texts(texts, tokenizer, None if keep else max_source_length, truncate)
     results = [[] if ids else [_empty(alignments)] for ids in encoded]
-    filled = [index for index, ids in enumerate(encoded) if ids]
+    if keep and max_source_length is not None:
+        if truncate:
+            [encoded] = cut(max_source_length, texts=encoded)
+        for index, ids in enumerate(encoded):
+            if len(ids) > max_source_length:
+                results[index] = [_failed(_too_long(max_source_length, len(ids), index))]
+    filled = [index for index, ids in enumerate(encoded) if ids and not results[index]]
     report = progress or (lambda done: None)
     done = len(encoded) - len(filled)
     if done:
         report(done)
     # Longest first: if memory does not suffice, it shows at once.
-    for batch in length_sorted_batches([len(encoded[index]) for index in filled], batch_size):
+    lengths = [len(encoded[index]) for index in filled]
+    for batch in length_sorted_batches(lengths, batch_size, batch_tokens):
         indices = [filled[place] for place in batch]
-        outputs = search(pad([encoded[index] for index in indices]))
-        _check_n_best(n_best, outputs)
-        for row, index in enumerate(indices):
-            found = {name: values[row] for name, values in outputs.items()}
+        rows = _search(search, [encoded[index] for index in indices], keep)
+        for index, found in zip(indices, rows, strict=True):
+            if isinstance(found, str):
+                results[index] = [_failed(found)]
+                continue
+            _check_n_best(n_best, found)
             results[index] = _read_hypotheses(tokenizer, found, encoded[index], n_best)
         done += len(batch)
         report(done)
     return [hypotheses[0] for hypotheses in results] if n_best == 1 else results
+
+
+def _search(
+    search: Callable[[NDArray[np.int32]], Outputs], rows: list[list[int]], keep: bool
+) -> list[Outputs | str]:
+    """For each row its part of the outputs or, with `keep`, why there is none."""
+    try:
+        outputs = search(pad(rows))
+    except Exception as error:  # of an engine that is not known here; nothing of it is lost
+        if not keep:
+            raise
+        if len(rows) == 1:
+            return [f"{type(error).__name__}: {error}"]
+        return [found for row in rows for found in _search(search, [row], keep)]
+    return [{name: values[i] for name, values in outputs.items()} for i in range(len(rows))]
 
 
 def encode_texts(
@@ -118,19 +158,22 @@ def encode_texts(
     found = tokenizer.encode_sources([texts[index] for index in filled])
     for index, ids in zip(filled, found, strict=True):
         if not truncate and max_source_length is not None and len(ids) > max_source_length:
-            raise ValueError(
-                f"Argument `texts` must have at most {max_source_length} tokens each, end of "
-                f"sentence included. Received: {len(ids)} at index {index}. Split the text, or "
-                "pass truncate=True."
-            )
+            raise ValueError(_too_long(max_source_length, len(ids), index))
         encoded[index] = ids
     if max_source_length is not None:
         [encoded] = cut(max_source_length, texts=encoded)
     return encoded
 
 
-def _check_n_best(n_best: int, outputs: Outputs) -> None:
-    beam = outputs["tokens"].shape[1]
+def _too_long(limit: int, length: int, index: int) -> str:
+    return (
+        f"Argument `texts` must have at most {limit} tokens each, end of sentence included. "
+        f"Received: {length} at index {index}. Split the text, or pass truncate=True."
+    )
+
+
+def _check_n_best(n_best: int, found: Outputs) -> None:
+    beam = found["tokens"].shape[0]
     if n_best > beam:
         raise ValueError(
             f"Argument `n_best` must be at most {beam}, the hypotheses that the search keeps. "
@@ -140,6 +183,10 @@ def _check_n_best(n_best: int, outputs: Outputs) -> None:
 
 def _empty(alignments: bool) -> Translation:
     return Translation("", 0.0, [], [], np.zeros((0, 0), np.float32) if alignments else None)
+
+
+def _failed(reason: str) -> Translation:
+    return Translation("", math.nan, [], [], None, reason)
 
 
 def _read_hypotheses(

@@ -2,23 +2,22 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from keras_bahdanau_runtime.artifact import read_manifest
-from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.artifact import Manifest, reading
+from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
+    RunError,
     UnsupportedArtifactError,
     require,
 )
 from keras_bahdanau_runtime.ids import PAD
-from keras_bahdanau_runtime.operators import check_contents
-from keras_bahdanau_runtime.session import Providers, check_graph, open_session, run
+from keras_bahdanau_runtime.session import Providers, check_graph, open_graph, run
 from keras_bahdanau_runtime.signature import (
     MODEL_FILE,
     NOISE,
@@ -28,8 +27,16 @@ from keras_bahdanau_runtime.signature import (
     most_rows,
 )
 from keras_bahdanau_runtime.stepper import Stepper
+from keras_bahdanau_runtime.stream import windows
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer, TokenizerVersionError
-from keras_bahdanau_runtime.translation import Translation, encode_texts, translate_texts
+from keras_bahdanau_runtime.translation import (
+    BATCH_TOKENS,
+    Translation,
+    encode_texts,
+    translate_texts,
+)
+
+WINDOW = 2048  # texts: enough for batches of like length
 
 
 class Translator:
@@ -43,10 +50,13 @@ class Translator:
         threads: int, the threads of one operator. `None` leaves it to onnxruntime, one for each
             physical core, which was the fastest wherever it was measured. A server that runs
             several translators or requests at once gives each of them fewer.
+        seconds: float, the longest that one run of the graph may take, the bound of what an
+            artifact from a stranger, or a batch that is too large, can hold up. `None` for no
+            limit.
 
     Raises:
-        ValueError: `path` is not a folder, a provider is not available, or `threads` is not
-            positive.
+        ValueError: `path` is not a folder, a provider is not available, or `threads` or `seconds`
+            is not positive.
         CorruptArtifactError: The artifact is incomplete, damaged or tampered with.
         UnsupportedArtifactError: It is in a newer format, holds no `model.onnx`, or one with
             operators that are not on the list in `operators`.
@@ -65,10 +75,20 @@ class Translator:
         path: str | os.PathLike[str],
         providers: Providers = "auto",
         threads: int | None = None,
+        seconds: float | None = None,
     ) -> None:
         if threads is not None:
             check_positive(threads=threads)
-        self.manifest = read_manifest(path)
+        if seconds is not None:
+            check_range("seconds", seconds, float, 0, open_low=True)
+        self._providers, self._threads, self._seconds = providers, threads, seconds
+        self._stepper: Stepper | None = None
+        self._opening = threading.Lock()
+        reading(path, self._open)
+
+    def _open(self, manifest: Manifest) -> None:
+        """Reads every file once, and opens what was read."""
+        self.manifest = manifest
         folder = self.manifest.folder
         if MODEL_FILE not in self.manifest.files:
             raise UnsupportedArtifactError(
@@ -84,20 +104,19 @@ class Translator:
             raise CorruptArtifactError(
                 f"{folder}: the manifest gives no vocabulary size for 'source'."
             )
-        check_contents(folder / MODEL_FILE, self.manifest.files)
-        self._session = open_session(folder / MODEL_FILE, providers, threads)
+        read = {MODEL_FILE, f"{MODEL_FILE}.data", TOKENIZER_FILE}
+        for name in set(manifest.files) - read:
+            manifest.check(name)
+        self._session = open_graph(manifest, MODEL_FILE, self._providers, self._threads)
         self._draws = signature == SAMPLE.to_json()
         check_graph(self._session, SAMPLE if self._draws else TRANSLATE, folder / MODEL_FILE)
         if self._draws and not {"n", "max_length", "seed"} <= set(self.manifest.search):
             raise CorruptArtifactError(
                 f"{folder}: the manifest does not say how many numbers the search draws."
             )
-        self._providers, self._threads = providers, threads
-        self._stepper: Stepper | None = None
-        self._opening = threading.Lock()
         self._tokenizer: Tokenizer | None = None
         if TOKENIZER_FILE in self.manifest.files:
-            self._tokenizer = _load_tokenizer(folder / TOKENIZER_FILE, self.manifest.vocabulary)
+            self._tokenizer = _load_tokenizer(manifest)
 
     @property
     def providers(self) -> list[str]:
@@ -108,10 +127,12 @@ class Translator:
         self,
         texts: Iterable[str],
         batch_size: int = 32,
+        batch_tokens: int | None = BATCH_TOKENS,
         n_best: int = 1,
         truncate: bool = False,
         progress: Callable[[int], object] | None = None,
         alignments: bool = True,
+        on_error: str = "raise",
     ) -> list[Translation] | list[list[Translation]]:
         """Translates texts, in batches of similar length, and returns them in the order given.
 
@@ -120,7 +141,9 @@ class Translator:
 
         Args:
             texts: list of str, one sentence each.
-            batch_size: int. Sentences in one run of the model.
+            batch_size: int. Most sentences in one run of the model.
+            batch_tokens: int. Most source ids in one run, padding included, which is what its
+                memory and time grow with; a longer sentence is run alone. `None` for no limit.
             n_best: int. Hypotheses for each text, best first; at most the beam width of the
                 artifact. A text gets fewer where the search found fewer.
             truncate: bool. Whether to cut a text longer than the artifact's limit, with the number
@@ -128,14 +151,19 @@ class Translator:
             progress: Called after each batch with the number of texts done so far.
             alignments: bool. Whether to fetch the attention weights, by far the largest output,
                 from where they were computed.
+            on_error: "raise", or "keep" for a `Translation` with an `error` in the place of each
+                text that is too long or that a run fails for. The other texts of its batch are
+                then run one by one.
 
         Returns:
-            A list of `Translation`; with `n_best` above 1, a list of such lists. A blank text has
-            one hypothesis.
+            A list of `Translation`; with `n_best` above 1, a list of such lists. A blank text, and
+            one with an error, has one hypothesis.
 
         Raises:
             ValueError: `texts` is one str, an item is not a str or too long, a number is out of
                 range, or the artifact holds no tokenizer.
+            RunError: onnxruntime could not run the graph, for want of memory, for example.
+            LimitError: A run took longer than `seconds`.
         """
         names = [tensor.name for tensor in TRANSLATE.outputs]
         if not alignments:
@@ -150,12 +178,61 @@ class Translator:
             self._text_tokenizer(),
             search,
             batch_size=batch_size,
+            batch_tokens=batch_tokens,
             n_best=n_best,
             max_source_length=self.manifest.max_source_length,
             truncate=truncate,
             progress=progress,
             alignments=alignments,
+            on_error=on_error,
         )
+
+    def translate_stream(
+        self,
+        texts: Iterable[str],
+        window: int = WINDOW,
+        batch_size: int = 32,
+        batch_tokens: int | None = BATCH_TOKENS,
+        truncate: bool = False,
+        alignments: bool = False,
+        on_error: str = "keep",
+    ) -> Iterator[Translation]:
+        """Translates texts while they come, in their order; memory does not grow with their number.
+
+        What has come while the last window was translated is the next one: from a person typing a
+        single text, from a file as many as a window holds.
+
+        Args:
+            texts: Any iterable of str, read by a thread; it may wait for its texts.
+            window: int. Most texts that are sorted into batches together, and that are read ahead.
+            batch_size: As for `translate`.
+            batch_tokens: As for `translate`.
+            truncate: As for `translate`.
+            alignments: As for `translate`.
+            on_error: As for `translate`, but "keep" unless told otherwise.
+
+        Yields:
+            One `Translation` for each text.
+
+        Raises:
+            ValueError: As `translate`; and what `texts` raises, after the texts before it.
+
+        Example:
+
+        >>> for found in Translator("artifact").translate_stream(open("source.txt")):
+        ...     print(found.text, flush=True)
+        """
+        check_positive(window=window)
+        for gathered in windows(texts, window):
+            found = self.translate(
+                gathered,
+                batch_size=batch_size,
+                batch_tokens=batch_tokens,
+                truncate=truncate,
+                alignments=alignments,
+                on_error=on_error,
+            )
+            yield from (one for one in found if isinstance(one, Translation))
 
     def encode(self, texts: Iterable[str]) -> list[list[int]]:
         """The token ids of texts, blank ones left out.
@@ -273,7 +350,37 @@ class Translator:
                 "Argument `noise` must be None for an artifact that draws nothing. "
                 f"Received: {noise!r:.80}"
             )
-        return run(self._session, feeds, [tensor.name for tensor in TRANSLATE.outputs])
+        names = [tensor.name for tensor in TRANSLATE.outputs]
+        found = run(self._session, feeds, names, seconds=self._seconds)
+        self._check_outputs(found, source)
+        return found
+
+    def _check_outputs(self, found: dict[str, Any], source: NDArray[np.int32]) -> None:
+        """Refuses what no search finds, which a graph from a stranger may give."""
+        rows, width = source.shape
+        shapes = {name: tuple(value.shape()) for name, value in found.items()}
+        beam, steps = (*shapes["tokens"][1:], 0, 0)[:2]
+        expected = {
+            "tokens": (rows, beam, steps),
+            "scores": (rows, beam),
+            "lengths": (rows, beam),
+            "alignments": (rows, beam, steps, width),
+        }
+        if shapes != expected or not beam:
+            raise RunError(
+                f"The graph must give hypotheses for {rows} sources of {width} ids. "
+                f"Received: {shapes}"
+            )
+        tokens, lengths = found["tokens"].numpy(), found["lengths"].numpy()
+        size = self.manifest.vocabulary.get("target", 2**31)
+        if (
+            not ((tokens >= 0) & (tokens < size)).all()
+            or not ((lengths >= 0) & (lengths <= steps)).all()
+        ):
+            raise RunError(
+                f"The graph must give tokens from 0 to {size - 1} and at most {steps} of them. "
+                f"Received: up to {tokens.max(initial=0)}, and {lengths.max(initial=0)} of them"
+            )
 
     def _checked_noise(self, noise: ArrayLike | None, rows: int) -> NDArray[np.float32]:
         search = self.manifest.search
@@ -300,11 +407,12 @@ class Translator:
         return self._tokenizer
 
 
-def _load_tokenizer(path: Path, vocabulary: Mapping[str, int]) -> Tokenizer:
+def _load_tokenizer(manifest: Manifest) -> Tokenizer:
     """The artifact's tokenizer, which may have at most as many ids as the model."""
     require("tokenizers", extra="runtime")
+    path, vocabulary = manifest.folder / TOKENIZER_FILE, manifest.vocabulary
     try:
-        tokenizer = Tokenizer.load(path)
+        tokenizer = Tokenizer.parse(manifest.read(TOKENIZER_FILE), path)
     except TokenizerVersionError as error:
         raise UnsupportedArtifactError(str(error)) from error
     except ValueError as error:

@@ -13,7 +13,7 @@ from keras_bahdanau_runtime.ids import BOS, PAD
 from keras_bahdanau_runtime.signature import TOKENIZER_FILE
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
-from keras_bahdanau_runtime.translation import translate_texts
+from keras_bahdanau_runtime.translation import BATCH_TOKENS, translate_texts
 
 # Arguments of `keras.Model.export` that `export` refuses, and why.
 _FIXED_BY_THE_ARTIFACT = {
@@ -205,6 +205,8 @@ class Generator:
         batch_size=32,
         progress=None,
         alignments=True,
+        batch_tokens=BATCH_TOKENS,
+        on_error="raise",
     ):
         """Translates texts, in batches of similar length, and returns them in the order given.
 
@@ -217,9 +219,13 @@ class Generator:
             max_length: As in `generate`; an int or a function of the sources' lengths.
             n_best: Number of hypotheses for each text, best first; at most as many as the search
                 keeps. A text gets fewer where the search found fewer.
-            batch_size: Number of sentences searched at once.
+            batch_size: Most sentences searched at once.
             progress: Called after each batch with the number of texts done so far.
             alignments: Whether translations hold the attention weights.
+            batch_tokens: Most source ids searched at once, padding included; a longer sentence is
+                searched for alone. `None` for no limit.
+            on_error: "raise", or "keep" for a `Translation` with an `error` in the place of each
+                text that the search fails for.
 
         Returns:
             A list of `Translation`; with `n_best` above 1, a list of such lists.
@@ -243,8 +249,8 @@ class Generator:
         size = 0
 
         def search_rows(source):
-            # The first batch is the largest: a shorter one repeats its rows, so that no new shape
-            # is compiled for it.
+            # No batch but the last has fewer rows than one before it: it repeats its rows, so that
+            # no new shape is compiled for it.
             nonlocal size
             size = max(size, len(source))
             filled = np.resize(source, (size, source.shape[1]))
@@ -257,9 +263,11 @@ class Generator:
             self.tokenizer,
             search_rows,
             batch_size=batch_size,
+            batch_tokens=batch_tokens,
             n_best=n_best,
             progress=progress,
             alignments=alignments,
+            on_error=on_error,
         )
 
     def score(self, source, target):

@@ -118,6 +118,7 @@ def test_a_run_leaves_its_files(trained):
         "history.csv",
         "last.keras",
         "options.json",
+        "texts.json",
     ]
     assert [row["epoch"] for row in history(trained)] == ["1", "2", "3", "4"]
 

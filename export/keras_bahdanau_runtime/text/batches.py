@@ -48,29 +48,45 @@ def pad(
     return padded
 
 
-def length_sorted_batches(lengths: Iterable[int], batch_size: int) -> list[NDArray[np.int64]]:
+def length_sorted_batches(
+    lengths: Iterable[int], batch_size: int, batch_tokens: int | None = None
+) -> list[NDArray[np.int64]]:
     """Cuts sentences into batches of similar length, from the longest to the shortest.
 
     The caller puts results back in order: `results[indices] = generated`.
 
     Args:
         lengths: Length of each sentence.
-        batch_size: Number of sentences in a batch; the last one may have fewer.
+        batch_size: Largest number of sentences in a batch.
+        batch_tokens: Largest number of ids in a batch, padding included; a longer sentence is a
+            batch of its own. `None` for no limit.
 
     Returns:
         One int array of indices into `lengths` for each batch.
 
     Raises:
-        ValueError: If `batch_size` is below 1.
+        ValueError: If `batch_size` or `batch_tokens` is below 1.
 
     Example:
 
     >>> [batch.tolist() for batch in length_sorted_batches([4, 9, 7], batch_size=2)]
     [[1, 2], [0]]
+    >>> [batch.tolist() for batch in length_sorted_batches([4, 9, 4], 2, batch_tokens=10)]
+    [[1], [0, 2]]
     """
     check_range("batch_size", batch_size, int, 1)
-    order = np.argsort(-np.asarray(list(lengths), "int64"), kind="stable")
-    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    if batch_tokens is not None:
+        check_range("batch_tokens", batch_tokens, int, 1)
+    known = np.asarray(list(lengths), "int64")
+    order = np.argsort(-known, kind="stable")
+    batches, start = [], 0
+    while start < len(order):
+        most = batch_size
+        if batch_tokens is not None:  # all are as wide as the first, which is the longest
+            most = min(most, max(1, batch_tokens // max(1, int(known[order[start]]))))
+        batches.append(order[start : start + most])
+        start += most
+    return batches
 
 
 def round_up(lengths: int | Sequence[int], bucket: int) -> Any:

@@ -1,26 +1,24 @@
 """Readers of text files with one sentence, or one sentence's word alignment, a line."""
 
 import codecs
+import contextlib
 import gzip
 import logging
 import os
 import re
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 
 def read_lines(source: str | os.PathLike[str] | BinaryIO, may_be_empty: bool = False) -> list[str]:
-    r"""Reads text of one sentence a line.
-
-    A line ends with `\n` or `\r\n` and nothing else: other separators of Unicode, such as
-    U+2028, belong to the sentence. A byte order mark at the start is dropped.
+    r"""Reads text of one sentence a line, all of it; see `iterate_lines`.
 
     Args:
-        source: Path of UTF-8 text, compressed by gzip if the name ends with `.gz`; or a binary file
-            object such as `sys.stdin.buffer`, which is read to its end.
+        source: As `iterate_lines` takes it.
         may_be_empty: Whether text of no line gives an empty list instead of an error.
 
     Returns:
@@ -35,33 +33,57 @@ def read_lines(source: str | os.PathLike[str] | BinaryIO, may_be_empty: bool = F
     >>> read_lines(io.BytesIO(b"a man\r\n\non a bike"))
     ['a man', '', 'on a bike']
     """
+    lines = list(iterate_lines(source))
+    if not lines and not may_be_empty:
+        raise ValueError(f"{_name_of(source)} is empty: expected one sentence a line.")
+    return lines
+
+
+def iterate_lines(source: str | os.PathLike[str] | BinaryIO) -> Iterator[str]:
+    r"""Reads text of one sentence a line, each line as it comes.
+
+    A line ends with `\n` or `\r\n` and nothing else: other separators of Unicode, such as
+    U+2028, belong to the sentence. A byte order mark at the start is dropped.
+
+    Args:
+        source: Path of UTF-8 text, compressed by gzip if the name ends with `.gz`; or a binary file
+            object such as `sys.stdin.buffer`, which is read to its end.
+
+    Yields:
+        The lines, blank ones included, without their ends.
+
+    Raises:
+        ValueError: If a line is not UTF-8 (it is named), or the file is no whole gzip file.
+    """
+    name = _name_of(source)
     if isinstance(source, (str, os.PathLike)):
-        name, data = os.fspath(source), _read_file(Path(source))
+        opened: Any = gzip.open if Path(source).suffix == ".gz" else open
+        opened = opened(source, "rb")
     else:
-        name, data = str(getattr(source, "name", "the stream")), source.read()
-    data = data.removeprefix(codecs.BOM_UTF8)
-    if not data:
-        if may_be_empty:
-            return []
-        raise ValueError(f"{name} is empty: expected one sentence a line.")
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"{name}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x}, {error.reason})."
-        ) from error
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+        opened = contextlib.nullcontext(source)
+    with opened as file:
+        try:
+            for number, line in enumerate(file, start=1):
+                if number == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)
+                    if not line:
+                        continue
+                try:
+                    text = line.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise ValueError(
+                        f"{name}, line {number}: not UTF-8 "
+                        f"(byte 0x{line[error.start]:02x}, {error.reason})."
+                    ) from error
+                yield text.removesuffix("\n").removesuffix("\r")
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ValueError(f"{name} is not a whole gzip file: {error}") from error
 
 
-def _read_file(path: Path) -> bytes:
-    data = path.read_bytes()
-    if path.suffix != ".gz":
-        return data
-    try:
-        return gzip.decompress(data)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} is not a whole gzip file: {error}") from error
+def _name_of(source: str | os.PathLike[str] | BinaryIO) -> str:
+    if isinstance(source, (str, os.PathLike)):
+        return os.fspath(source)
+    return str(getattr(source, "name", "the stream"))
 
 
 def read_parallel(

@@ -1,0 +1,181 @@
+"""Artifacts spoiled by chance: each seed is one artifact; run by `test_mutations.py`.
+
+    python tests/hostile/mutations.py ARTIFACT SCRATCH FIRST LAST
+
+For every seed it prints what was done, before it opens and runs the artifact, and then how that
+ended. A process of its own, so that a crash is seen and has a seed.
+"""
+
+import copy
+import hashlib
+import json
+import random
+import resource
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import onnx
+
+from keras_bahdanau_runtime import Translator
+from keras_bahdanau_runtime.errors import ArtifactError
+
+SECONDS = 2.0  # of one run
+TEXTS = ["a man on a bike", "a dog"]
+ODD_NUMBERS = [0, -1, 1, 2**31 - 1, 2**31, 2**62, 2**63 - 1, 10**30, 1.5, float("inf")]
+ODD_VALUES = [None, True, "", "a", "../x", "\x1b[2J", [], [1], {}, {"a": 1}, *ODD_NUMBERS]
+
+
+def spoil_bytes(rng, contents):
+    """Flips, drops, repeats or inserts bytes at one or more places."""
+    contents = bytearray(contents)
+    for _ in range(rng.choice([1, 1, 1, 3, 10])):
+        at = rng.randrange(len(contents) + 1)
+        length = rng.choice([1, 1, 2, 8, 64])
+        kind = rng.randrange(4)
+        if kind == 0 and at < len(contents):
+            contents[at] ^= 1 << rng.randrange(8)
+        elif kind == 1:
+            del contents[at : at + length]
+        elif kind == 2:
+            contents[at:at] = contents[at : at + length]
+        else:
+            contents[at:at] = rng.randbytes(length)
+    return bytes(contents)
+
+
+def places(document):
+    """Every place in nested lists and dicts, as `(container, key)`."""
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in list(items):
+        yield document, key
+        if isinstance(value, (dict, list)):
+            yield from places(value)
+
+
+def spoil_json(rng, document):
+    """Replaces or removes a value somewhere, or adds one; returns what was done."""
+    container, key = rng.choice(list(places(document)))
+    kind = rng.randrange(5)
+    if kind == 0:
+        del container[key]
+        return f"without {key!r}"
+    if kind == 1 and isinstance(container, dict):
+        container[rng.choice(["extra", "search", "class", "size", ""])] = rng.choice(ODD_VALUES)
+        return f"more beside {key!r}"
+    container[key] = copy.deepcopy(rng.choice(ODD_VALUES))
+    return f"{key!r} = {container[key]!r}"
+
+
+def messages(message):
+    yield message
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in value if field.is_repeated else [value]:
+                yield from messages(inner)
+
+
+def odd_value(rng, field):
+    """A value of a field's type that is seldom meant."""
+    kind = field.cpp_type
+    if kind in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
+        return rng.choice([0.0, -1.0, 1e38, float("nan"), float("inf")])
+    if kind == field.CPPTYPE_ENUM:
+        return rng.choice(list(field.enum_type.values_by_number))
+    if kind == field.CPPTYPE_INT32:
+        return rng.choice([0, 1, 2, 7, 16, -1, 2**31 - 1])
+    if kind == field.CPPTYPE_INT64:
+        return rng.choice([0, 1, 2, -1, 2**31, 2**40, 2**62, -(2**63), 2**63 - 1])
+    if kind == field.CPPTYPE_UINT64:
+        return rng.choice([0, 1, 2**64 - 1])
+    words = ["", "source", "tokens", "Loop", "ConstantOfShape", "Expand", "../x", "\x1b[2J"]
+    word = rng.choice(words)
+    return word.encode() if field.type == field.TYPE_BYTES else word
+
+
+def spoil_graph(rng, contents):
+    """Changes, adds or removes a field of one message, known by name."""
+    model = onnx.ModelProto.FromString(contents)
+    message = rng.choice(list(messages(model)))
+    field = rng.choice(list(message.DESCRIPTOR.fields))
+    name = f"{message.DESCRIPTOR.name}.{field.name}"
+    if rng.random() < 0.2:
+        message.ClearField(field.name)
+        return model.SerializeToString(), f"without {name}"
+    if field.message_type is not None:
+        value = getattr(message, field.name)
+        if field.is_repeated:
+            others = [part for part in messages(model) if part.DESCRIPTOR == field.message_type]
+            value.add().CopyFrom(copy.deepcopy(rng.choice(others)) if others else value.add())
+        else:
+            value.SetInParent()
+        return model.SerializeToString(), f"more {name}"
+    value = odd_value(rng, field)
+    if field.is_repeated:
+        held = getattr(message, field.name)
+        if held and rng.random() < 0.7:
+            held[rng.randrange(len(held))] = value
+        else:
+            held.append(value)
+    else:
+        setattr(message, field.name, value)
+    return model.SerializeToString(), f"{name} = {value!r}"
+
+
+def spoil(seed, artifact, folder):
+    """Makes the artifact of a seed in `folder`; returns what was done to it."""
+    rng = random.Random(seed)
+    shutil.copytree(artifact, folder)
+    names = sorted(path.name for path in folder.iterdir())
+    kind = rng.choice(["bytes", "bytes known", "manifest", "tokenizer", "graph", "graph", "graph"])
+    if kind.startswith("bytes"):
+        path = folder / rng.choice(names)
+        path.write_bytes(spoil_bytes(rng, path.read_bytes()))
+        done = f"bytes of {path.name}"
+    elif kind == "graph":
+        path = folder / rng.choice([name for name in names if name.endswith(".onnx")])
+        contents, done = spoil_graph(rng, path.read_bytes())
+        path.write_bytes(contents)
+    else:
+        path = folder / {"manifest": "manifest.json", "tokenizer": "tokenizer.json"}[kind]
+        document = json.loads(path.read_text("utf-8"))
+        done = spoil_json(rng, document)
+        path.write_text(json.dumps(document), "utf-8")
+    if path.name != "manifest.json" and kind != "bytes":  # so that it gets beyond the hashes
+        manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+        contents = path.read_bytes()
+        digest = hashlib.sha256(contents).hexdigest()
+        manifest["files"][path.name] = {"sha256": digest, "bytes": len(contents)}
+        (folder / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    return f"{kind}: {done}"
+
+
+def attempt(folder):
+    """Opens and runs an artifact: "fine", or the class of the clear error."""
+    try:
+        translator = Translator(folder, threads=1, seconds=SECONDS)
+        if "tokenizer.json" in translator.manifest.files:
+            translator.translate(TEXTS)
+        else:
+            translator.translate_ids([[5, 6, 3]])
+    except ArtifactError as error:
+        assert str(error) and "\n" not in str(error), repr(error)
+        return type(error).__name__
+    return "fine"
+
+
+def main(artifact, scratch, first, last):
+    for seed in range(first, last):
+        folder = scratch / "artifact"
+        print(seed, spoil(seed, artifact, folder).encode("ascii", "backslashreplace").decode())
+        sys.stdout.flush()
+        began = time.monotonic()
+        found = attempt(folder)
+        shutil.rmtree(folder)
+        megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        print("->", found, f"{time.monotonic() - began:.2f}", megabytes, flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,149 @@
+"""The command under what shells, pipes, disks and file names do to it."""
+
+import codecs
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from copy_artifact import make
+
+pytestmark = pytest.mark.once
+
+COMMAND = [sys.executable, "-m", "keras_bahdanau_export.cli"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("command") / "artifact")
+
+
+def run(*arguments, data=b"", **options):
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        input=data,
+        capture_output=True,
+        env=ENVIRONMENT,
+        **options,
+    )
+
+
+def assert_clear(finished, *words):
+    """Exit status 1 and one line that says why."""
+    said = finished.stderr.decode()
+    assert finished.returncode == 1, said
+    assert "Traceback" not in said and "\x1b" not in said
+    assert said.startswith("error: ") and said.count("\n") == 1, said
+    for word in words:
+        assert word in said
+
+
+def test_a_line_is_answered_before_the_next_one_comes(artifact):
+    with subprocess.Popen(
+        [*COMMAND, "translate", str(artifact)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT,
+    ) as waiting:  # fmt: skip
+        for text in (b"a man\n", b"\n", b"a dog on a boat\n"):
+            waiting.stdin.write(text)
+            waiting.stdin.flush()
+            assert waiting.stdout.readline() == text
+        waiting.stdin.close()
+        assert waiting.wait() == 0
+
+
+def test_lines_come_back_in_order_whatever_their_lengths(artifact):
+    texts = [f"a {'dog ' * (n * 37 % 11)}{n}".rstrip() for n in range(5000)]
+    data = "".join(f"{text}\n" for text in texts).encode()
+    finished = run("translate", artifact, data=codecs.BOM_UTF8 + data)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout == data
+
+
+def test_lines_that_cannot_be_translated_are_left_blank_and_named(artifact, tmp_path):
+    data = b"a man\n" + b"a dog on a boat " * 30 + b"\na dog\n"
+    finished = run("translate", artifact, "-o", tmp_path / "out", data=data)
+    said = finished.stderr.decode()
+    assert finished.returncode == 1
+    assert said.startswith("line 2: ") and "at most 40 tokens" in said
+    assert said.splitlines()[-1] == "error: 1 lines could not be translated; they were left blank."
+    assert (tmp_path / "out").read_bytes() == b"a man\n\na dog\n"
+    assert run("translate", artifact, "--truncate", data=data).returncode == 0
+
+
+def test_bytes_that_are_no_text_are_named_after_the_lines_before_them(artifact, tmp_path):
+    data = b"a man\n\xff\n"
+    finished = run("translate", artifact, data=data)
+    assert finished.stdout in (b"", b"a man\n")  # the source may fail before the first window
+    assert_clear(finished, "line 2: not UTF-8")
+    assert_clear(run("translate", artifact, "-o", tmp_path / "out", data=data), "line 2")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other limits.")
+def test_a_full_disk_leaves_nothing_half_written(artifact, tmp_path):
+    import resource
+
+    def little_room():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+
+    data = b"a man on a bike\n" * 5000
+    finished = run("translate", artifact, "-o", tmp_path / "out", data=data, preexec_fn=little_room)
+    assert_clear(finished, "File too large")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="A shell of Windows closes no streams.")
+@pytest.mark.parametrize(("closed", "name"), [("<&-", "stdin"), (">&-", "stdout")])
+def test_a_closed_stream_is_an_error(artifact, closed, name):
+    line = f"echo a man | {' '.join(COMMAND)} translate {artifact} {closed}"
+    finished = subprocess.run(line, shell=True, capture_output=True, env=ENVIRONMENT)
+    assert_clear(finished, f"`{name}`")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other pipes.")
+def test_a_reader_who_leaves_is_no_traceback(artifact):
+    line = f"yes 'a man' | head -n 20000 | {' '.join(COMMAND)} translate {artifact} | head -n 1"
+    finished = subprocess.run(line, shell=True, capture_output=True, env=ENVIRONMENT)
+    assert finished.stdout == b"a man\n" and finished.stderr == b""
+
+
+NAMES = ["[/x]", "[red]x", "\x1b[2Jx", "a\nb", "no such"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_shown_as_they_are_and_do_nothing_to_a_terminal(artifact, tmp_path, name):
+    finished = run("inspect", name, cwd=tmp_path)
+    said = finished.stderr.decode()
+    assert finished.returncode == 1 and "Traceback" not in said and "\x1b" not in said
+    assert repr(name)[1:-1] in said
+    link = tmp_path / name
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(artifact)
+    shown = run("inspect", name, cwd=tmp_path)
+    assert shown.returncode == 0 and b"\x1b" not in shown.stdout, shown.stderr
+    assert name.split("\n")[0].replace("\x1b", "\\x1b") in shown.stdout.decode()
+
+
+def test_what_a_manifest_says_is_neither_markup_nor_a_command(tmp_path):
+    odd = {"note": "[red]\x1b[2J[/x]", "[b]": ["\x1b]0;title\x07"], "a": {"[/y]": "\x1b"}}
+    finished = run("inspect", make(tmp_path / "a", **odd))
+    assert finished.returncode == 0, finished.stderr
+    shown = finished.stdout.decode()
+    assert "\x1b" not in shown and "\x07" not in shown
+    assert "[red]\\x1b[2J[/x]" in shown and "[/y]" in shown
+
+
+@pytest.mark.parametrize("command", ["translate", "inspect", "evaluate", "align"])
+def test_every_command_says_in_a_line_what_is_wrong_with_an_artifact(artifact, tmp_path, command):
+    (tmp_path / "text").write_text("a man\n")
+    files = {"translate": [tmp_path / "text"], "align": ["a man"], "inspect": []}
+    rest = files.get(command, [tmp_path / "text", tmp_path / "text"])
+    broken = make(tmp_path / "a")
+    graph = broken / "model.onnx"
+    graph.write_bytes(graph.read_bytes()[:-1] + b"\x00")
+    assert_clear(run(command, broken, *rest), "sha256")
+    (broken / "manifest.json").write_text('{"format": "keras_bahdanau artifact"}')
+    assert_clear(run(command, broken, *rest), "'format_version'")

@@ -1,0 +1,105 @@
+"""Writers who are killed, and readers while an artifact is replaced."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from copy_artifact import make
+
+from keras_bahdanau_runtime import Translator
+from keras_bahdanau_runtime.artifact import publish, read_manifest, write_manifest
+
+pytestmark = pytest.mark.once
+
+# Replaces an artifact again and again, each time by one of another size.
+WRITER = """
+import itertools, sys
+from keras_bahdanau_runtime.artifact import publish, write_manifest
+print("go", flush=True)
+for n in itertools.count():
+    with publish(sys.argv[1], overwrite=True) as folder:
+        for name in ("a.bin", "b.bin", "c.bin"):
+            (folder / name).write_bytes(bytes([n % 256]) * (1000 + n))
+        write_manifest(folder, {"n": n})
+"""
+
+
+def writer(path):
+    started = subprocess.Popen(
+        [sys.executable, "-c", WRITER, path],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert started.stdout.readline() == b"go\n"
+    return started
+
+
+def versions(path, count):
+    """What so many readings of an artifact found, the last one first."""
+    found = [read_manifest(path).other["n"] for _ in range(count)]
+    assert found == sorted(found)
+    return found[-1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Other systems rename twice.")
+def test_a_reader_always_finds_a_whole_artifact(tmp_path):
+    with publish(tmp_path / "artifact") as folder:
+        write_manifest(folder, {"n": -1})
+    with writer(tmp_path / "artifact") as replacing:
+        while versions(tmp_path / "artifact", 20) < 30:
+            pass
+        replacing.kill()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows knows no SIGKILL.")
+def test_a_killed_writer_leaves_an_artifact_and_the_next_one_tidies_up(tmp_path):
+    rng = random.Random(0)
+    with publish(tmp_path / "artifact") as folder:
+        write_manifest(folder, {"n": -1})
+    for _ in range(8):
+        with writer(tmp_path / "artifact") as replacing:
+            timer = threading.Timer(rng.uniform(0, 0.05), replacing.send_signal, [signal.SIGKILL])
+            timer.start()
+            replacing.wait()
+        read_manifest(tmp_path / "artifact")
+    make_anew = publish(tmp_path / "artifact", overwrite=True)
+    with make_anew as folder:
+        write_manifest(folder, {"n": -2})
+    assert [path.name for path in tmp_path.iterdir()] == ["artifact"]
+    assert read_manifest(tmp_path / "artifact").other == {"n": -2}
+
+
+def test_a_writer_at_work_is_not_a_leftover(tmp_path):
+    with publish(tmp_path / "artifact") as folder:
+        (folder / "a.bin").write_bytes(b"a")
+        with publish(tmp_path / "artifact") as other:
+            write_manifest(other, {"n": 1})
+        assert (folder / "a.bin").exists()
+        write_manifest(folder, {"n": 2})
+        with pytest.raises(ValueError, match="exists"):
+            with publish(tmp_path / "artifact"):
+                pytest.fail("the block must not run")
+        shutil.rmtree(tmp_path / "artifact")
+    assert read_manifest(tmp_path / "artifact").other == {"n": 2}
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="Linux counts them.")
+def test_a_thousand_runs_and_a_hundred_openings_leave_no_file_open(tmp_path):
+    artifact = make(tmp_path / "artifact")
+    translator = Translator(artifact, threads=1)
+    translator.translate(["a man"])
+    before = open_files()
+    for _ in range(100):
+        Translator(artifact, threads=1).translate(["a man"])
+    for _ in range(1000):
+        translator.translate(["a man"])
+    assert open_files() <= before + 1

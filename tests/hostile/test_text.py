@@ -1,0 +1,142 @@
+"""Any text in: one translation for each, in order, the same as alone; what one costs the others."""
+
+import gzip
+import io
+import math
+
+import pytest
+from copy_artifact import TOKENIZER, copy_graph, make
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_bahdanau_runtime import Translator
+from keras_bahdanau_runtime.errors import LimitError, RunError
+from keras_bahdanau_runtime.text.corpus import iterate_lines, read_lines
+
+pytestmark = pytest.mark.once
+
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "artifact"
+    return Translator(make(path, max_source_length=None), threads=1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts=st.lists(ANY_TEXT, max_size=12), tokens=st.integers(1, 200), size=st.integers(1, 5))
+def test_each_text_has_its_translation_whatever_stands_beside_it(translator, texts, tokens, size):
+    found = translator.translate(texts, batch_size=size, batch_tokens=tokens)
+    assert [one.text for one in found] == [text if text.strip() else "" for text in texts]
+    streamed = list(translator.translate_stream(iter(texts), window=size, batch_tokens=tokens))
+    assert [one.text for one in streamed] == [one.text for one in found]
+    for text, one in zip(texts, found, strict=True):
+        [alone] = translator.translate([text])
+        assert (alone.text, alone.tokens, alone.score) == (one.text, one.tokens, one.score)
+
+
+@given(texts=st.lists(ANY_TEXT.map(lambda text: text.replace("\n", " ").rstrip("\r"))))
+def test_lines_come_back_as_they_were_written(texts):
+    data = "".join(f"{text}\n" for text in texts).encode()
+    expected = [text.removeprefix("\ufeff") if i == 0 else text for i, text in enumerate(texts)]
+    assert read_lines(io.BytesIO(data), may_be_empty=True) == expected
+    with_mark = b"\xef\xbb\xbf" + data
+    assert list(iterate_lines(io.BytesIO(with_mark))) == texts
+
+
+@pytest.mark.parametrize("cut", [5, 20])
+def test_a_cut_gzip_file_is_named_after_the_lines_before_it(tmp_path, cut):
+    path = tmp_path / "text.gz"
+    path.write_bytes(gzip.compress(b"a man\n" * 1000)[:-cut])
+    with pytest.raises(ValueError, match=r"text\.gz is not a whole gzip file"):
+        list(iterate_lines(path))
+
+
+def test_a_long_text_is_run_alone(translator, monkeypatch):
+    shapes, run = [], translator._run
+
+    def watched(source):
+        shapes.append(source.shape)
+        return run(source)
+
+    monkeypatch.setattr(translator, "_run", watched)
+    translator.translate([*["a man"] * 40, "a dog " * 500], batch_tokens=400)
+    assert shapes[0][0] == 1 and shapes[0][1] > 400
+    assert max(rows for rows, _ in shapes) == 32
+    assert all(rows * width <= 400 for rows, width in shapes[1:])
+
+
+def test_a_text_that_cannot_be_translated_leaves_the_others(translator):
+    limit = len(TOKENIZER.encode("a man").ids)
+    translator = Translator(make_limited(translator, limit), threads=1)
+    texts = ["a man", "a man on a bike on a bike", "", "a dog"]
+    with pytest.raises(ValueError, match="at index 1"):
+        translator.translate(texts)
+    found = translator.translate(texts, on_error="keep", n_best=2)
+    assert [len(hypotheses) for hypotheses in found] == [1, 1, 1, 1]
+    one, long, empty, other = (hypotheses[0] for hypotheses in found)
+    assert (one.text, empty.text, other.text) == ("a man", "", "a dog")
+    assert one.error is empty.error is other.error is None
+    assert long.text == "" and math.isnan(long.score) and f"at most {limit}" in long.error
+    cut = translator.translate(texts, on_error="keep", truncate=True)
+    assert cut[1].error is None and cut[1].text.startswith("a man")
+    with pytest.raises(ValueError, match="`on_error` must be"):
+        translator.translate(texts, on_error="ignore")
+
+
+def make_limited(translator, limit):
+    path = translator.manifest.folder.with_name("limited")
+    return path if path.exists() else make(path, max_source_length=limit)
+
+
+# Takes the id 6 of any sentence as the number of places of a tensor: too many, for large ids.
+HUNGRY = (
+    copy_graph()
+    .replace(
+        "is_pad = Equal",
+        """largest = ReduceMax <keepdims = 1> (source)
+    wide = Cast <to = 7> (largest)
+    flat = Reshape (wide, one)
+    huge = Mul (flat, many)
+    taken = ConstantOfShape (huge)
+    is_pad = Equal""",
+    )
+    .replace("int64[1] two = {2}", "int64[1] two = {2}, int64[1] many = {1099511627776}")
+)
+
+
+def test_memory_that_is_not_there_is_a_limit(tmp_path):
+    translator = Translator(make(tmp_path / "a", HUNGRY), threads=1)
+    with pytest.raises(RunError):
+        translator.translate(["a man"])
+    [found] = translator.translate(["a man"], on_error="keep")
+    assert found.error.startswith(("RunError", "LimitError"))
+
+
+ENDLESS = (
+    copy_graph()
+    .replace(
+        "is_pad = Equal",
+        """scalar = ReduceSum <keepdims = 0> (one)
+    yes = Cast <to = 9> (scalar)
+    spun = Loop <body = again (int64 i, bool go, int64[1] n) => (bool still, int64[1] next) {
+        still = Identity (go)
+        next = Add (n, n)
+    }> (endless, yes, one)
+    is_pad = Equal""",
+    )
+    .replace("int64[1] two = {2}", "int64[1] two = {2}, int64 endless = {9223372036854775807}")
+)
+
+
+def test_a_run_ends_at_its_deadline(tmp_path):
+    translator = Translator(make(tmp_path / "a", ENDLESS), threads=1, seconds=0.2)
+    with pytest.raises(LimitError, match=r"longer than 0\.2 s"):
+        translator.translate(["a man"])
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), "1", True])
+def test_a_deadline_must_be_a_time(translator, seconds):
+    with pytest.raises(ValueError, match="`seconds` must be a number above 0"):
+        Translator(translator.manifest.folder, seconds=seconds)

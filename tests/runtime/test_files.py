@@ -1,0 +1,108 @@
+"""Files that appear whole or not at all, and folders that change places at one stroke."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from keras_bahdanau_runtime.files import exchange, locked, written
+from keras_bahdanau_runtime.stream import windows
+
+pytestmark = pytest.mark.once
+
+
+def test_a_file_appears_when_the_block_has_ended(tmp_path):
+    path = tmp_path / "notes.txt"
+    with written(path) as writing:
+        writing.write_text("new")
+        assert not path.exists() and writing.suffix == ".txt"
+    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "full"), KeyboardInterrupt(), ValueError()])
+def test_a_block_that_fails_changes_nothing(tmp_path, error):
+    path = tmp_path / "notes.txt"
+    path.write_text("old")
+    with pytest.raises(type(error)), written(path) as writing:
+        writing.write_text("ne")
+        raise error
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Other systems rename twice.")
+def test_two_folders_change_places(tmp_path):
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "name").write_text(name)
+    assert exchange(tmp_path / "one", tmp_path / "other")
+    assert (tmp_path / "one" / "name").read_text() == "other"
+    with pytest.raises(FileNotFoundError):
+        exchange(tmp_path / "one", tmp_path / "missing")
+
+
+def test_a_lock_is_held_once_and_ends_with_its_process(tmp_path):
+    with locked(tmp_path) as first, locked(tmp_path) as second:
+        assert first and second == (sys.platform == "win32")
+    code = (
+        "import os, sys, pathlib\n"
+        "from keras_bahdanau_runtime.files import locked\n"
+        "with locked(pathlib.Path(sys.argv[1])) as ours:\n"
+        "    print(ours, flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert holder.stdout.readline() == "True\n"
+    with locked(tmp_path) as ours:
+        assert ours == (sys.platform == "win32")
+    holder.kill()
+    holder.wait()
+    holder.stdin.close()
+    holder.stdout.close()
+    with locked(tmp_path) as ours:
+        assert ours
+
+
+def test_windows_hold_what_has_come_and_no_more_than_their_size():
+    asked = threading.Semaphore(0)
+
+    def slow():
+        for text in "abc":
+            asked.acquire()
+            yield text
+        asked.acquire()
+        yield from map(str, range(10))
+
+    found = windows(slow(), size=4)
+    for text in "abc":
+        asked.release()
+        assert next(found) == [text]  # although the source waits for the next
+    asked.release()
+    rest = list(found)
+    assert [text for window in rest for text in window] == list(map(str, range(10)))
+    assert max(map(len, rest)) <= 4
+
+
+def test_what_a_source_raises_comes_after_its_texts():
+    def broken():
+        yield "a"
+        raise ValueError("no more")
+
+    found = windows(broken(), size=4)
+    assert next(found) == ["a"]
+    with pytest.raises(ValueError, match="no more"):
+        next(found)
+    assert list(windows([], size=4)) == []
+
+
+def test_no_thread_stays_behind_a_caller_who_leaves():
+    found = windows(map(str, range(100)), size=2)
+    next(found)
+    found.close()
+    for thread in threading.enumerate():
+        if thread.name == "keras_bahdanau texts":
+            thread.join(timeout=5)
+            assert not thread.is_alive()
