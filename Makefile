@@ -48,8 +48,8 @@ test: lint ## Check everything: lint, then the tests on every backend
 	echo; cat $$summary; rm -f $$summary; exit $$status
 
 # Hours of it find more: MUTATIONS=200000.
-test-soak: $(TEST_READY) ## Check 20,000 spoiled artifacts, some minutes
-	MUTATIONS=$${MUTATIONS:-20000} KERAS_BACKEND=torch $(PYTEST) tests/hostile
+test-soak: $(TEST_READY) ## Spoil 20,000 artifacts and kill a run 50 times, some minutes
+	MUTATIONS=$${MUTATIONS:-20000} KILLS=$${KILLS:-50} KERAS_BACKEND=torch $(PYTEST) tests/hostile
 
 test-quick: $(TEST_READY) ## Check the core on one backend, in a minute or so
 	KERAS_BACKEND=torch $(PYTEST) $(QUICK)

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -266,6 +267,9 @@ def _quantize_products(path, smaller, left_out, external):
         )
     finally:
         root.setLevel(level)
+    graph = onnx.load(smaller, load_external_data=False)
+    del graph.metadata_props[:]  # who wrote it; an artifact has none
+    smaller.write_bytes(graph.SerializeToString())
 
 
 def _stored(graph, name, array):

@@ -219,7 +219,7 @@ class Translator:
 
         Example:
 
-        >>> for found in Translator("artifact").translate_stream(open("source.txt")):
+        >>> for found in Translator("artifact").translate_stream(iterate_lines("source.txt")):
         ...     print(found.text, flush=True)
         """
         check_positive(window=window)

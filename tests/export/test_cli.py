@@ -337,7 +337,8 @@ def test_only_the_noise_of_loading_is_held_back(end, last):
 def test_bytes_that_are_not_utf8_are_named(monkeypatch, capsysbinary, artifact, tmp_path):
     (tmp_path / "in").write_bytes(b"ok\n\xff\n")
     status, out, err = run(monkeypatch, capsysbinary, "translate", artifact, tmp_path / "in")
-    assert (status, out) == (1, "")
+    assert status == 1
+    assert out.count("\n") <= 1  # of the line before it
     assert "line 2: not UTF-8" in err
 
 

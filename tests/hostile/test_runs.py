@@ -1,0 +1,79 @@
+"""A training run that is killed again and again ends where an unbroken one ends.
+
+`make test-soak` kills it more often: the number is taken from KILLS.
+"""
+
+import contextlib
+import os
+import random
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bahdanau  # noqa: F401  # registers what the files hold
+
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(sys.platform == "win32", reason="Windows knows no SIGKILL."),
+]
+
+KILLS = int(os.environ.get("KILLS", "1"))
+EPOCHS = 10 + 12 * KILLS
+# A run, which says when it begins to train.
+TRAIN = f"""
+import sys
+from pathlib import Path
+import keras
+from keras_bahdanau import TrainingOptions, train
+
+folder = Path(sys.argv[1])
+options = TrainingOptions(
+    folder / "a.src", folder / "a.tgt", folder / "a.src", folder / "a.tgt", vocabulary_size=270,
+    units=4, embedding_dim=4, attention_units=4, dropout=0, batch_size=4, max_length=12,
+    epochs={EPOCHS},
+)
+begun = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: print("epoch", flush=True))
+train(options, folder / sys.argv[2], resume=True, callbacks=[begun], verbose=False)
+"""
+
+
+def start(folder, name):
+    return subprocess.Popen(
+        [sys.executable, "-c", TRAIN, folder, name],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+def weights(path):
+    model = keras.saving.load_model(path)
+    return [np.asarray(value) for value in [*model.get_weights(), *model.optimizer.variables]]
+
+
+def test_a_killed_run_ends_where_an_unbroken_one_ends(tmp_path):
+    for suffix in ("src", "tgt"):
+        (tmp_path / f"a.{suffix}").write_text("".join(f"say {n} {n}\n" for n in range(8)))
+    with start(tmp_path, "whole") as whole:
+        assert whole.stdout.read().count(b"epoch\n") == EPOCHS
+    rng = random.Random(0)
+    for _ in range(KILLS):
+        with start(tmp_path, "killed") as run:
+            for _ in range(rng.randrange(1, 10)):
+                assert run.stdout.readline() == b"epoch\n"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                run.wait(rng.uniform(0, 0.3))  # any moment of the epochs that follow
+            assert run.poll() is None
+            run.kill()
+    with start(tmp_path, "killed") as run:
+        rest = run.stdout.read().count(b"epoch\n")
+    assert 0 < rest < EPOCHS
+    for name in ("last.keras", "best.keras"):
+        ours, theirs = weights(tmp_path / "killed" / name), weights(tmp_path / "whole" / name)
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert (tmp_path / "killed" / "history.csv").read_text().count("\n") == EPOCHS + 1
+    assert not list((tmp_path / "killed").glob(".*"))
