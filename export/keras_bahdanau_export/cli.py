@@ -38,6 +38,7 @@ app = typer.Typer(
 )
 # Messages go to standard error, so that standard output holds nothing but results.
 console = Console(stderr=True)
+_SHOWN = 64  # lines between two looks at the bar
 
 RunOrArtifact = Annotated[Path, typer.Argument(help="A run's folder (from train) or an artifact.")]
 Artifact = Annotated[Path, typer.Argument(help="An artifact (from export).")]
@@ -363,7 +364,8 @@ def _write_lines(found: Iterator[Translation], file: BinaryIO) -> int:
         for number, translation in enumerate(found, start=1):
             file.write((_one_line(translation.text) + "\n").encode("utf-8"))
             file.flush()
-            progress.update(task, completed=number)
+            if number % _SHOWN == 0:
+                progress.update(task, completed=number)
             if translation.error is not None:
                 failed += 1
                 _say(f"line {number}: {translation.error}")

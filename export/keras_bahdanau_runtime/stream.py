@@ -1,7 +1,7 @@
 """Texts that come one after another, gathered into windows that are worth a batch."""
 
-import queue
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
 
 _END = object()
@@ -26,17 +26,21 @@ def windows(texts: Iterable[str], size: int) -> Iterator[list[str]]:
     >>> [len(window) for window in windows(["a"], size=3)]
     [1]
     """
-    arrived: queue.Queue[object] = queue.Queue(maxsize=size)
-    left = threading.Event()
+    # Looked at far more often than waited for: a deque and two events, and no lock for each text.
+    arrived: deque[object] = deque()
+    some, room, left = threading.Event(), threading.Event(), threading.Event()
 
     def put(item: object) -> bool:
-        while not left.is_set():
-            try:
-                arrived.put(item, timeout=_PATIENCE)
-                return True
-            except queue.Full:
-                continue
-        return False
+        while len(arrived) >= size:
+            room.clear()
+            if len(arrived) >= size:
+                room.wait(_PATIENCE)
+            if left.is_set():
+                return False
+        arrived.append(item)
+        if not some.is_set():
+            some.set()
+        return not left.is_set()
 
     def read() -> None:
         try:
@@ -50,22 +54,24 @@ def windows(texts: Iterable[str], size: int) -> Iterator[list[str]]:
     # A daemon: nothing can wake a thread that waits for a line of a terminal.
     threading.Thread(target=read, daemon=True, name="keras_bahdanau texts").start()
     try:
-        ended = False
-        while not ended:
+        item: object = ()
+        while isinstance(item, tuple):
+            some.wait()
+            some.clear()
             window: list[str] = []
-            item = arrived.get()
-            while isinstance(item, tuple):
+            while arrived:
+                item = arrived.popleft()
+                if not isinstance(item, tuple):
+                    break
                 window.extend(item)
                 if len(window) == size:
+                    some.set()  # there may be more
                     break
-                try:
-                    item = arrived.get_nowait()
-                except queue.Empty:
-                    break
+            room.set()
             if window:
                 yield window
-            ended = not isinstance(item, tuple)
-            if isinstance(item, Exception):
-                raise item
+        if isinstance(item, Exception):
+            raise item
     finally:
         left.set()
+        room.set()

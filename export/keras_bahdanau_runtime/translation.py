@@ -111,12 +111,11 @@ def translate_texts(
     lengths = [len(encoded[index]) for index in filled]
     for batch in length_sorted_batches(lengths, batch_size, batch_tokens):
         indices = [filled[place] for place in batch]
-        rows = _search(search, [encoded[index] for index in indices], keep)
+        rows = _search(search, [encoded[index] for index in indices], n_best, keep)
         for index, found in zip(indices, rows, strict=True):
             if isinstance(found, str):
                 results[index] = [_failed(found)]
                 continue
-            _check_n_best(n_best, found)
             results[index] = _read_hypotheses(tokenizer, found, encoded[index], n_best)
         done += len(batch)
         report(done)
@@ -124,7 +123,7 @@ def translate_texts(
 
 
 def _search(
-    search: Callable[[NDArray[np.int32]], Outputs], rows: list[list[int]], keep: bool
+    search: Callable[[NDArray[np.int32]], Outputs], rows: list[list[int]], n_best: int, keep: bool
 ) -> list[Outputs | str]:
     """For each row its part of the outputs or, with `keep`, why there is none."""
     try:
@@ -134,7 +133,13 @@ def _search(
             raise
         if len(rows) == 1:
             return [f"{type(error).__name__}: {error}"]
-        return [found for row in rows for found in _search(search, [row], keep)]
+        return [found for row in rows for found in _search(search, [row], n_best, keep)]
+    beam = outputs["tokens"].shape[1]
+    if n_best > beam:
+        raise ValueError(
+            f"Argument `n_best` must be at most {beam}, the hypotheses that the search keeps. "
+            f"Received: {n_best}"
+        )
     return [{name: values[i] for name, values in outputs.items()} for i in range(len(rows))]
 
 
@@ -170,15 +175,6 @@ def _too_long(limit: int, length: int, index: int) -> str:
         f"Argument `texts` must have at most {limit} tokens each, end of sentence included. "
         f"Received: {length} at index {index}. Split the text, or pass truncate=True."
     )
-
-
-def _check_n_best(n_best: int, found: Outputs) -> None:
-    beam = found["tokens"].shape[0]
-    if n_best > beam:
-        raise ValueError(
-            f"Argument `n_best` must be at most {beam}, the hypotheses that the search keeps. "
-            f"Received: {n_best}"
-        )
 
 
 def _empty(alignments: bool) -> Translation:

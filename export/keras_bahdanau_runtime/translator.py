@@ -170,8 +170,7 @@ class Translator:
             names.remove("alignments")
 
         def search(source: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
-            found = self._run(source)
-            return {name: found[name].numpy() for name in names}
+            return self._arrays(self._run(source), source, names)
 
         return translate_texts(
             texts,
@@ -293,8 +292,9 @@ class Translator:
                 raise ValueError(
                     f"Argument `source` must hold {expected}. Received: row {row}, {array[row]}"
                 )
-        outputs = self._run(array.astype(np.int32), noise)
-        return {name: value.numpy() for name, value in outputs.items()}
+        ids = array.astype(np.int32)
+        outputs = self._run(ids, noise)
+        return self._arrays(outputs, ids, list(outputs))
 
     def stream(self, text: str, max_length: int = 100) -> Iterator[str]:
         """Translates one text greedily and yields the translation while it is made.
@@ -351,12 +351,12 @@ class Translator:
                 f"Received: {noise!r:.80}"
             )
         names = [tensor.name for tensor in TRANSLATE.outputs]
-        found = run(self._session, feeds, names, seconds=self._seconds)
-        self._check_outputs(found, source)
-        return found
+        return run(self._session, feeds, names, seconds=self._seconds)
 
-    def _check_outputs(self, found: dict[str, Any], source: NDArray[np.int32]) -> None:
-        """Refuses what no search finds, which a graph from a stranger may give."""
+    def _arrays(
+        self, found: dict[str, Any], source: NDArray[np.int32], names: list[str]
+    ) -> dict[str, NDArray[Any]]:
+        """Outputs as arrays; refuses what no search finds, which a stranger's graph may give."""
         rows, width = source.shape
         shapes = {name: tuple(value.shape()) for name, value in found.items()}
         beam, steps = (*shapes["tokens"][1:], 0, 0)[:2]
@@ -371,16 +371,16 @@ class Translator:
                 f"The graph must give hypotheses for {rows} sources of {width} ids. "
                 f"Received: {shapes}"
             )
-        tokens, lengths = found["tokens"].numpy(), found["lengths"].numpy()
-        size = self.manifest.vocabulary.get("target", 2**31)
-        if (
-            not ((tokens >= 0) & (tokens < size)).all()
-            or not ((lengths >= 0) & (lengths <= steps)).all()
-        ):
-            raise RunError(
-                f"The graph must give tokens from 0 to {size - 1} and at most {steps} of them. "
-                f"Received: up to {tokens.max(initial=0)}, and {lengths.max(initial=0)} of them"
-            )
+        arrays = {name: found[name].numpy() for name in names}
+        limits = {"tokens": self.manifest.vocabulary.get("target", 2**31) - 1, "lengths": steps}
+        for name, most in limits.items():
+            # As unsigned numbers the negative ones are the largest.
+            if arrays[name].view(np.uint32).max(initial=0) > most:
+                raise RunError(
+                    f"The graph must give {name} from 0 to {most}. "
+                    f"Received: {arrays[name].min()} to {arrays[name].max()}"
+                )
+        return arrays
 
     def _checked_noise(self, noise: ArrayLike | None, rows: int) -> NDArray[np.float32]:
         search = self.manifest.search
