@@ -200,6 +200,7 @@ def run(
     outputs: Sequence[str] | Mapping[str, Any],
     graph_id: int | None = None,
     seconds: float | None = None,
+    shrink: bool = False,
 ) -> dict[str, Any]:
     """Runs a graph and leaves the outputs where it computes.
 
@@ -210,6 +211,8 @@ def run(
         graph_id: int. The CUDA graph to record or replay, for a session with `capture`.
         seconds: The longest that it may take. onnxruntime looks at the clock before each operator,
             in loops, too, and stops; within a single operator it does not.
+        shrink: Whether to give memory back to the system afterwards, which onnxruntime otherwise
+            keeps for the next run. On the CPU.
 
     Returns:
         The outputs, `OrtValue`s by name. `.numpy()` of one copies it to the host.
@@ -234,6 +237,8 @@ def run(
     options.log_severity_level = 4  # what fails is raised, not printed
     if graph_id is not None and device[0] == "cuda":
         options.add_run_config_entry("gpu_graph_id", str(graph_id))
+    if shrink and device[0] == "cpu":
+        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     clock = threading.Timer(seconds, setattr, (options, "terminate", True)) if seconds else None
     if clock:
         clock.start()

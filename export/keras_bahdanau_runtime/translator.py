@@ -351,7 +351,8 @@ class Translator:
                 f"Received: {noise!r:.80}"
             )
         names = [tensor.name for tensor in TRANSLATE.outputs]
-        return run(self._session, feeds, names, seconds=self._seconds)
+        large = source.size > BATCH_TOKENS  # seldom: the next run would not need as much memory
+        return run(self._session, feeds, names, seconds=self._seconds, shrink=large)
 
     def _arrays(
         self, found: dict[str, Any], source: NDArray[np.int32], names: list[str]
