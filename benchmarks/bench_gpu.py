@@ -24,7 +24,7 @@ def main():
 
     from keras_bahdanau import BeamSearch
     from keras_bahdanau_runtime import Translator, export
-    from keras_bahdanau_runtime.artifact import read_manifest
+    from keras_bahdanau_runtime.manifest import read_manifest
     from keras_bahdanau_runtime.stepper import Stepper
 
     model = benchmark_model()

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
-from keras_bahdanau_runtime.artifact import Manifest, reading
 from keras_bahdanau_runtime.errors import ArtifactError, MissingDependencyError
 from keras_bahdanau_runtime.files import written
+from keras_bahdanau_runtime.manifest import Manifest, reading
 from keras_bahdanau_runtime.session import checked_graph
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
 from keras_bahdanau_runtime.translation import BATCH_TOKENS
@@ -27,6 +27,8 @@ try:
     from rich.progress import Progress
     from rich.table import Table
     from rich.text import Text
+
+    from keras_bahdanau_export.shown import console, make_harmless, plain, say
 except ModuleNotFoundError as error:
     raise MissingDependencyError(error.name or "typer", extra="cli") from error
 
@@ -36,8 +38,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Attentive recurrent sequence-to-sequence models: train, export, translate.",
 )
-# Messages go to standard error, so that standard output holds nothing but results.
-console = Console(stderr=True)
 _SHOWN = 64  # lines between two looks at the bar
 
 RunOrArtifact = Annotated[Path, typer.Argument(help="A run's folder (from train) or an artifact.")]
@@ -58,7 +58,7 @@ def _configure(
     ] = False,
 ) -> None:
     handler = RichHandler(console=console, show_path=False, show_level=False, log_time_format="%X")
-    handler.addFilter(_make_harmless)
+    handler.addFilter(make_harmless)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
     for name in ("keras_bahdanau", "keras_bahdanau_export", "keras_bahdanau_runtime"):
         logging.getLogger(name).setLevel(logging.INFO if verbose else logging.WARNING)
@@ -179,7 +179,7 @@ def export(
         imports=imports or (),
         overwrite=overwrite,
     )
-    _say(f"The artifact is {artifact}.")
+    say(f"The artifact is {artifact}.")
 
 
 @app.command()
@@ -266,7 +266,7 @@ def align(
     found = Translator(artifact).translate([text])[0]
     plot_alignment(found.alignment, found.source_tokens, found.tokens, output)
     print(_one_line(found.text))
-    _say(f"The alignment is drawn in {output}.")
+    say(f"The alignment is drawn in {output}.")
 
 
 @app.command()
@@ -282,18 +282,18 @@ def inspect(artifact: Artifact) -> None:
         return manifest
 
     manifest = reading(artifact, check)
-    table = Table("property", "value", title=_plain(artifact))
+    table = Table("property", "value", title=plain(artifact))
     table.add_row("format version", str(manifest.format_version))
     for name, record in manifest.files.items():
         row = f"{record.bytes:,} bytes, sha256 {record.sha256[:12]}..."
-        table.add_row(_plain(name), _plain(row))
+        table.add_row(plain(name), plain(row))
     sections = {
         name: getattr(manifest, name) for name in ("search", "vocabulary", "packages", "parity")
     }
     for name, values in {**sections, **manifest.other}.items():
         if isinstance(values, dict):
             values = "\n".join(f"{key}: {value}" for key, value in values.items())
-        table.add_row(_plain(name), _plain(values))
+        table.add_row(plain(name), plain(values))
     table.add_row("max source length", str(manifest.max_source_length))
     Console().print(table)
 
@@ -329,25 +329,6 @@ def _import_keras(tensorflow: bool = True) -> None:
             importlib.import_module("tensorflow")
 
 
-def _plain(value: Any) -> Text:
-    """What may come from outside, as text that is neither markup nor a command to a terminal."""
-    shown = "".join(
-        letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1]
-        for letter in str(value)
-    )
-    return Text(shown)
-
-
-def _say(message: str) -> None:
-    console.print(_plain(message), highlight=False, soft_wrap=True)
-
-
-def _make_harmless(record: logging.LogRecord) -> bool:
-    """A filter of the log that lets everything pass, as `_plain` shows it."""
-    record.msg, record.args = _plain(record.getMessage()).plain, None
-    return True
-
-
 def _standard(name: str) -> Any:
     """A standard stream of bytes."""
     stream = getattr(sys, name)
@@ -368,7 +349,7 @@ def _write_lines(found: Iterator[Translation], file: BinaryIO) -> int:
                 progress.update(task, completed=number)
             if translation.error is not None:
                 failed += 1
-                _say(f"line {number}: {translation.error}")
+                say(f"line {number}: {translation.error}")
     return failed
 
 
@@ -401,7 +382,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (ValueError, OSError, ImportError, MemoryError, ArtifactError) as error:
-        message = Text.assemble(("error:", "red"), " ", _plain(str(error) or repr(error)))
+        message = Text.assemble(("error:", "red"), " ", plain(str(error) or repr(error)))
         console.print(message, highlight=False, soft_wrap=True)
         sys.exit(1)
 

@@ -8,8 +8,8 @@ import keras
 from keras_bahdanau.models.generation import Generator
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau_export import parity
-from keras_bahdanau_runtime.artifact import read_manifest
 from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.session import CPU, open_graph
 from keras_bahdanau_runtime.signature import (
     ENCODER_FILE,

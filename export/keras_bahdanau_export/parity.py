@@ -6,8 +6,8 @@ import keras
 import numpy as np
 
 from keras_bahdanau.search import BeamSearch, GreedySearch, Sampling
-from keras_bahdanau_runtime.artifact import read_manifest
 from keras_bahdanau_runtime.errors import CorruptArtifactError, ParityError
+from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.session import CPU, open_graph
 from keras_bahdanau_runtime.signature import MODEL_FILE
 from keras_bahdanau_runtime.text.batches import pad

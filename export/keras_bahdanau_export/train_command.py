@@ -11,6 +11,7 @@ from rich.console import Console
 
 from keras_bahdanau.training.options import TrainingOptions, read_options
 from keras_bahdanau.training.run import LAST_FILE, train
+from keras_bahdanau_export.shown import say
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="The run's folder.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
@@ -50,13 +51,9 @@ def train_command(console: Console) -> Callable[..., None]:
             )
         except KeyboardInterrupt:
             kept = "go on from the last whole epoch" if (output / LAST_FILE).exists() else "begin"
-            console.print(
-                f"Interrupted. Give the same command with --resume to {kept} in {output}.",
-                markup=False,
-                soft_wrap=True,
-            )
+            say(f"Interrupted. Give the same command with --resume to {kept} in {output}.")
             raise typer.Exit(130) from None
-        console.print(f"The best model is {best}.", markup=False, soft_wrap=True)
+        say(f"The best model is {best}.")
 
     needed = [option for option in fields(TrainingOptions) if option.default is MISSING]
     others = [option for option in fields(TrainingOptions) if option.default is not MISSING]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.artifact import Manifest
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError, require
 from keras_bahdanau_runtime.ids import BOS, EOS
+from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.session import Providers, device_of, empty_like, open_graph, run
 from keras_bahdanau_runtime.signature import ENCODER_FILE, STEP_FILE
 

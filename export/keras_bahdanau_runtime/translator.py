@@ -8,16 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from keras_bahdanau_runtime.artifact import Manifest, reading
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
-    RunError,
     UnsupportedArtifactError,
     require,
 )
 from keras_bahdanau_runtime.ids import PAD
-from keras_bahdanau_runtime.session import Providers, check_graph, open_graph, run
+from keras_bahdanau_runtime.manifest import Manifest, reading
+from keras_bahdanau_runtime.session import (
+    Providers,
+    check_graph,
+    open_graph,
+    run,
+    search_arrays,
+)
 from keras_bahdanau_runtime.signature import (
     MODEL_FILE,
     NOISE,
@@ -88,19 +93,18 @@ class Translator:
 
     def _open(self, manifest: Manifest) -> None:
         """Reads every file once, and opens what was read."""
-        self.manifest = manifest
-        folder = self.manifest.folder
-        if MODEL_FILE not in self.manifest.files:
+        self.manifest, folder = manifest, manifest.folder
+        if MODEL_FILE not in manifest.files:
             raise UnsupportedArtifactError(
                 f"{folder}: holds no {MODEL_FILE}. Export it with format='onnx'."
             )
-        signature = self.manifest.signatures.get(MODEL_FILE)
+        signature = manifest.signatures.get(MODEL_FILE)
         if signature not in (TRANSLATE.to_json(), SAMPLE.to_json()):
             raise UnsupportedArtifactError(
                 f"{folder}: {MODEL_FILE} holds no search but the call of a model. "
                 "Run it with onnxruntime.InferenceSession."
             )
-        if "source" not in self.manifest.vocabulary:
+        if "source" not in manifest.vocabulary:
             raise CorruptArtifactError(
                 f"{folder}: the manifest gives no vocabulary size for 'source'."
             )
@@ -110,12 +114,12 @@ class Translator:
         self._session = open_graph(manifest, MODEL_FILE, self._providers, self._threads)
         self._draws = signature == SAMPLE.to_json()
         check_graph(self._session, SAMPLE if self._draws else TRANSLATE, folder / MODEL_FILE)
-        if self._draws and not {"n", "max_length", "seed"} <= set(self.manifest.search):
+        if self._draws and not {"n", "max_length", "seed"} <= set(manifest.search):
             raise CorruptArtifactError(
                 f"{folder}: the manifest does not say how many numbers the search draws."
             )
         self._tokenizer: Tokenizer | None = None
-        if TOKENIZER_FILE in self.manifest.files:
+        if TOKENIZER_FILE in manifest.files:
             self._tokenizer = _load_tokenizer(manifest)
 
     @property
@@ -168,14 +172,10 @@ class Translator:
         names = [tensor.name for tensor in TRANSLATE.outputs]
         if not alignments:
             names.remove("alignments")
-
-        def search(source: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
-            return self._arrays(self._run(source), source, names)
-
         return translate_texts(
             texts,
             self._text_tokenizer(),
-            search,
+            lambda source: self._arrays(source, names),
             batch_size=batch_size,
             batch_tokens=batch_tokens,
             n_best=n_best,
@@ -190,11 +190,9 @@ class Translator:
         self,
         texts: Iterable[str],
         window: int = WINDOW,
-        batch_size: int = 32,
-        batch_tokens: int | None = BATCH_TOKENS,
-        truncate: bool = False,
         alignments: bool = False,
         on_error: str = "keep",
+        **options: Any,
     ) -> Iterator[Translation]:
         """Translates texts while they come, in their order; memory does not grow with their number.
 
@@ -204,11 +202,9 @@ class Translator:
         Args:
             texts: Any iterable of str, read by a thread; it may wait for its texts.
             window: int. Most texts that are sorted into batches together, and that are read ahead.
-            batch_size: As for `translate`.
-            batch_tokens: As for `translate`.
-            truncate: As for `translate`.
             alignments: As for `translate`.
-            on_error: As for `translate`, but "keep" unless told otherwise.
+            on_error: As for `translate`.
+            **options: `batch_size`, `batch_tokens` and `truncate` of `translate`.
 
         Yields:
             One `Translation` for each text.
@@ -223,14 +219,7 @@ class Translator:
         """
         check_positive(window=window)
         for gathered in windows(texts, window):
-            found = self.translate(
-                gathered,
-                batch_size=batch_size,
-                batch_tokens=batch_tokens,
-                truncate=truncate,
-                alignments=alignments,
-                on_error=on_error,
-            )
+            found = self.translate(gathered, alignments=alignments, on_error=on_error, **options)
             yield from (one for one in found if isinstance(one, Translation))
 
     def encode(self, texts: Iterable[str]) -> list[list[int]]:
@@ -292,9 +281,7 @@ class Translator:
                 raise ValueError(
                     f"Argument `source` must hold {expected}. Received: row {row}, {array[row]}"
                 )
-        ids = array.astype(np.int32)
-        outputs = self._run(ids, noise)
-        return self._arrays(outputs, ids, list(outputs))
+        return self._arrays(array.astype(np.int32), names=None, noise=noise)
 
     def stream(self, text: str, max_length: int = 100) -> Iterator[str]:
         """Translates one text greedily and yields the translation while it is made.
@@ -340,6 +327,14 @@ class Translator:
                 self._stepper = Stepper(self.manifest, self._providers, self._threads)
             return self._stepper
 
+    def _arrays(
+        self, source: NDArray[np.int32], names: list[str] | None, noise: ArrayLike | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """The outputs of these names, or all of them."""
+        found = self._run(source, noise)
+        size = self.manifest.vocabulary.get("target", 2**31)
+        return search_arrays(found, source.shape, size, names or list(found))
+
     def _run(self, source: NDArray[np.int32], noise: ArrayLike | None = None) -> dict[str, Any]:
         """The outputs, left where they were computed."""
         feeds: dict[str, NDArray[Any]] = {TRANSLATE.inputs[0].name: source}
@@ -353,35 +348,6 @@ class Translator:
         names = [tensor.name for tensor in TRANSLATE.outputs]
         large = source.size > BATCH_TOKENS  # seldom: the next run would not need as much memory
         return run(self._session, feeds, names, seconds=self._seconds, shrink=large)
-
-    def _arrays(
-        self, found: dict[str, Any], source: NDArray[np.int32], names: list[str]
-    ) -> dict[str, NDArray[Any]]:
-        """Outputs as arrays; refuses what no search finds, which a stranger's graph may give."""
-        rows, width = source.shape
-        shapes = {name: tuple(value.shape()) for name, value in found.items()}
-        beam, steps = (*shapes["tokens"][1:], 0, 0)[:2]
-        expected = {
-            "tokens": (rows, beam, steps),
-            "scores": (rows, beam),
-            "lengths": (rows, beam),
-            "alignments": (rows, beam, steps, width),
-        }
-        if shapes != expected or not beam:
-            raise RunError(
-                f"The graph must give hypotheses for {rows} sources of {width} ids. "
-                f"Received: {shapes}"
-            )
-        arrays = {name: found[name].numpy() for name in names}
-        limits = {"tokens": self.manifest.vocabulary.get("target", 2**31) - 1, "lengths": steps}
-        for name, most in limits.items():
-            # As unsigned numbers the negative ones are the largest.
-            if arrays[name].view(np.uint32).max(initial=0) > most:
-                raise RunError(
-                    f"The graph must give {name} from 0 to {most}. "
-                    f"Received: {arrays[name].min()} to {arrays[name].max()}"
-                )
-        return arrays
 
     def _checked_noise(self, noise: ArrayLike | None, rows: int) -> NDArray[np.float32]:
         search = self.manifest.search
@@ -418,11 +384,8 @@ def _load_tokenizer(manifest: Manifest) -> Tokenizer:
         raise UnsupportedArtifactError(str(error)) from error
     except ValueError as error:
         raise CorruptArtifactError(str(error)) from error
-    sizes = {
-        "source": tokenizer.source_vocabulary_size,
-        "target": tokenizer.target_vocabulary_size,
-    }
-    for side, size in sizes.items():
+    for side in ("source", "target"):
+        size = getattr(tokenizer, f"{side}_vocabulary_size")
         known = vocabulary.get(side)
         if known is not None and size > known:
             raise CorruptArtifactError(

@@ -36,9 +36,9 @@ from keras_bahdanau_runtime import (
     Translator,
     UnsupportedArtifactError,
 )
-from keras_bahdanau_runtime.artifact import read_manifest
 from keras_bahdanau_runtime.errors import ArtifactError, UnsupportedModelError
 from keras_bahdanau_runtime.ids import BOS, PAD, UNK
+from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.stepper import Stepper
 
 ROOT = Path(__file__).resolve().parents[2]

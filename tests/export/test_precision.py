@@ -10,8 +10,8 @@ from keras_bahdanau import BeamSearch, GreedySearch, RNNSearch, Tokenizer
 from keras_bahdanau_export import export
 from keras_bahdanau_export.precision import PrecisionLoss
 from keras_bahdanau_runtime import Translator
-from keras_bahdanau_runtime.artifact import read_manifest
 from keras_bahdanau_runtime.errors import PrecisionError
+from keras_bahdanau_runtime.manifest import read_manifest
 
 pytestmark = [
     pytest.mark.tracing,

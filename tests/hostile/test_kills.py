@@ -12,7 +12,8 @@ import pytest
 from copy_artifact import make
 
 from keras_bahdanau_runtime import Translator
-from keras_bahdanau_runtime.artifact import publish, read_manifest, write_manifest
+from keras_bahdanau_runtime.artifact import publish, write_manifest
+from keras_bahdanau_runtime.manifest import read_manifest
 
 pytestmark = pytest.mark.once
 

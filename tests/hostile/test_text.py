@@ -56,9 +56,9 @@ def test_a_cut_gzip_file_is_named_after_the_lines_before_it(tmp_path, cut):
 def test_a_long_text_is_run_alone(translator, monkeypatch):
     shapes, run = [], translator._run
 
-    def watched(source):
+    def watched(source, noise):
         shapes.append(source.shape)
-        return run(source)
+        return run(source, noise)
 
     monkeypatch.setattr(translator, "_run", watched)
     translator.translate([*["a man"] * 40, "a dog " * 500], batch_tokens=400)

@@ -10,7 +10,7 @@ import pytest
 
 import keras_bahdanau_export
 import keras_bahdanau_runtime
-from keras_bahdanau_runtime.artifact import _move_into_place, publish, read_manifest, write_manifest
+from keras_bahdanau_runtime.artifact import _move_into_place, publish, write_manifest
 from keras_bahdanau_runtime.errors import (
     ArtifactError,
     CorruptArtifactError,
@@ -19,6 +19,7 @@ from keras_bahdanau_runtime.errors import (
     UnsupportedArtifactError,
     require,
 )
+from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.signature import FORMAT_VERSION, TRANSLATE
 
 pytestmark = pytest.mark.once

@@ -1,0 +1,29 @@
+"""What the command shows: on standard error, so that standard output holds nothing but results."""
+
+import logging
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+console = Console(stderr=True)
+
+
+def plain(value: Any) -> Text:
+    """What may come from outside, as text that is neither markup nor a command to a terminal."""
+    shown = "".join(
+        letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1]
+        for letter in str(value)
+    )
+    return Text(shown)
+
+
+def say(message: str) -> None:
+    """Prints a message, however long, in one line."""
+    console.print(plain(message), highlight=False, soft_wrap=True)
+
+
+def make_harmless(record: logging.LogRecord) -> bool:
+    """A filter of the log that lets everything pass, as `plain` shows it."""
+    record.msg, record.args = plain(record.getMessage()).plain, None
+    return True
