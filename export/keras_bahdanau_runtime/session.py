@@ -83,22 +83,8 @@ def open_session(
     """
     onnxruntime = require("onnxruntime", extra="runtime")
     available = onnxruntime.get_available_providers()
-    chosen: list[str | tuple[str, dict[str, Any]]]
-    if providers == "auto":
-        chosen = [name for name in (CUDA,) if name in available]
-        chosen.append(CPU)
-    else:
-        chosen = [providers] if isinstance(providers, str) else list(providers)
+    chosen = _chosen(providers, available, capture)
     names = [provider if isinstance(provider, str) else provider[0] for provider in chosen]
-    if not names or not set(names) <= set(available):
-        raise ValueError(
-            f"Argument `providers` must be 'auto' or some of {available}. Received: {providers!r}"
-        )
-    if capture and CUDA in names:
-        place = names.index(CUDA)
-        given = chosen[place]
-        given_options = {} if isinstance(given, str) else given[1]
-        chosen[place] = (CUDA, {**given_options, "enable_cuda_graph": "1"})
     options = onnxruntime.SessionOptions()
     # Warnings are of names inside graphs. What fails is raised; only why a provider does not start
     # is printed and no more.
@@ -143,6 +129,29 @@ def open_session(
     if used[0] != CPU:
         _say_what_stays_on_cpu(session, path, used[0])
     return session
+
+
+def _chosen(
+    providers: Providers, available: Sequence[str], capture: bool
+) -> list[str | tuple[str, dict[str, Any]]]:
+    """The providers to ask onnxruntime for; the arguments are those of `open_session`."""
+    chosen: list[str | tuple[str, dict[str, Any]]]
+    if providers == "auto":
+        chosen = [name for name in (CUDA,) if name in available]
+        chosen.append(CPU)
+    else:
+        chosen = [providers] if isinstance(providers, str) else list(providers)
+    names = [provider if isinstance(provider, str) else provider[0] for provider in chosen]
+    if not names or not set(names) <= set(available):
+        raise ValueError(
+            f"Argument `providers` must be 'auto' or some of {available}. Received: {providers!r}"
+        )
+    if capture and CUDA in names:
+        place = names.index(CUDA)
+        given = chosen[place]
+        given_options = {} if isinstance(given, str) else given[1]
+        chosen[place] = (CUDA, {**given_options, "enable_cuda_graph": "1"})
+    return chosen
 
 
 @functools.cache
