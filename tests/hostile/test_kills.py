@@ -1,5 +1,6 @@
 """Writers who are killed, and readers while an artifact is replaced."""
 
+import contextlib
 import os
 import random
 import shutil
@@ -30,14 +31,19 @@ for n in itertools.count():
 """
 
 
+@contextlib.contextmanager
 def writer(path):
-    started = subprocess.Popen(
+    """A process that replaces the artifact as long as the block runs."""
+    with subprocess.Popen(
         [sys.executable, "-c", WRITER, path],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert started.stdout.readline() == b"go\n"
-    return started
+    ) as started:
+        try:
+            assert started.stdout.readline() == b"go\n"
+            yield started
+        finally:
+            started.kill()
 
 
 def versions(path, count):
@@ -51,10 +57,9 @@ def versions(path, count):
 def test_a_reader_always_finds_a_whole_artifact(tmp_path):
     with publish(tmp_path / "artifact") as folder:
         write_manifest(folder, {"n": -1})
-    with writer(tmp_path / "artifact") as replacing:
+    with writer(tmp_path / "artifact"):
         while versions(tmp_path / "artifact", 20) < 30:
             pass
-        replacing.kill()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows knows no SIGKILL.")
