@@ -140,3 +140,37 @@ def test_a_run_ends_at_its_deadline(tmp_path):
 def test_a_deadline_must_be_a_time(translator, seconds):
     with pytest.raises(ValueError, match="`seconds` must be a number above 0"):
         Translator(translator.manifest.folder, seconds=seconds)
+
+
+# Asks for more memory than there is for a text that holds a learned piece: ids from 260 on.
+LARGE = """large = Greater (largest, bytes)
+    wide = Cast <to = 7> (large)"""
+CHOOSY = HUNGRY.replace("wide = Cast <to = 7> (largest)", LARGE)
+CHOOSY = CHOOSY.replace("int64[1] many", "int32 bytes = {259}, int64[1] many")
+
+
+def test_a_run_that_fails_for_one_text_is_repeated_for_the_others(tmp_path):
+    translator = Translator(make(tmp_path / "a", CHOOSY), threads=1)
+    found = translator.translate(["xyz", "a man", "qqq"], on_error="keep")
+    assert [one.text for one in found] == ["xyz", "", "qqq"]
+    assert [one.error is None for one in found] == [True, False, True]
+
+
+LIES = {
+    "one score": ("scores = Concat <axis = 1> (score, second_score)", "scores = Identity (score)"),
+    "no such token": ("empty_row = Mul (row, pad)", "empty_row = Add (row, thousand)"),
+    "a negative token": ("empty_row = Mul (row, pad)", "empty_row = Sub (row, thousand)"),
+    "too long": ("lengths = Max (shorter, pad)", "lengths = Add (shorter, thousand)"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_what_no_search_finds_is_refused(tmp_path, name):
+    old, new = LIES[name]
+    graph = copy_graph().replace(old, new)
+    graph = graph.replace("<int32 pad = {0}", "<int32[1] thousand = {1000}, int32 pad = {0}")
+    translator = Translator(make(tmp_path / "a", graph), threads=1)
+    with pytest.raises(RunError, match="The graph must give"):
+        translator.translate(["a man"])
+    with pytest.raises(RunError, match="The graph must give"):
+        translator.translate_ids([[5, 6, 3]])

@@ -5,6 +5,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -165,6 +166,18 @@ def test_overwrite_replaces_the_whole_artifact(artifact):
         write_manifest(folder, {})
     assert list(read_manifest(artifact).files) == ["encoder.onnx"]
     assert names(artifact) == ["encoder.onnx", "manifest.json"]
+    assert names(artifact.parent) == ["artifact"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Other systems rename twice.")
+def test_an_artifact_is_replaced_at_one_stroke(artifact, monkeypatch):
+    def rename(*paths):
+        raise AssertionError("For a moment there was no artifact.")
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with publish(artifact, overwrite=True) as folder:
+        write_manifest(folder, {"n": 1})
+    assert read_manifest(artifact).other == {"n": 1}
     assert names(artifact.parent) == ["artifact"]
 
 

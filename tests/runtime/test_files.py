@@ -1,5 +1,6 @@
 """Files that appear whole or not at all, and folders that change places at one stroke."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -106,3 +107,19 @@ def test_no_thread_stays_behind_a_caller_who_leaves():
         if thread.name == "keras_bahdanau texts":
             thread.join(timeout=5)
             assert not thread.is_alive()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux says what a descriptor is.")
+def test_a_file_is_on_the_disk_before_it_takes_its_place_and_its_folder_after(
+    tmp_path, monkeypatch
+):
+    flushed, fsync = [], os.fsync
+
+    def watched(descriptor):
+        flushed.append((os.readlink(f"/proc/self/fd/{descriptor}"), (tmp_path / "a").exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    with written(tmp_path / "a") as writing:
+        writing.write_text("new")
+    assert flushed == [(str(writing), False), (str(tmp_path), True)]

@@ -298,6 +298,9 @@ def test_a_tampered_graph_is_never_run(tmp_path):
         Translator(path)
 
 
+PATTERN = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "b"}
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
@@ -311,6 +314,16 @@ def test_a_tampered_graph_is_never_run(tmp_path):
         ({"document": {**DOCUMENT, "version": 2}}, UnsupportedArtifactError, "expected version 1"),
         ({"document": {**DOCUMENT, "source": None}}, CorruptArtifactError, "JSON of a tokenizer"),
         ({"document": {**DOCUMENT, "target": {}}}, CorruptArtifactError, "JSON of a tokenizer"),
+        (
+            {"document": {**DOCUMENT, "source": {**SIDE, "post_processor": None}}},
+            CorruptArtifactError,
+            "to end a text with 3",
+        ),
+        (
+            {"document": {**DOCUMENT, "source": {**SIDE, "normalizer": PATTERN}}},
+            CorruptArtifactError,
+            "without a pattern",
+        ),
     ],
 )
 def test_unusable_artifacts(tmp_path, changes, error, message):
