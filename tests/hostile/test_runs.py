@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 KILLS = int(os.environ.get("KILLS", "1"))
-EPOCHS = 10 + 12 * KILLS
+EPOCHS = 20 + 12 * KILLS
 # A run, which says when it begins to train.
 TRAIN = f"""
 import sys
@@ -65,7 +65,7 @@ def test_a_killed_run_ends_where_an_unbroken_one_ends(tmp_path):
             for _ in range(rng.randrange(1, 10)):
                 assert run.stdout.readline() == b"epoch\n"
             with contextlib.suppress(subprocess.TimeoutExpired):
-                run.wait(rng.uniform(0, 0.3))  # any moment of the epochs that follow
+                run.wait(rng.uniform(0, 0.1))  # any moment of the epochs that follow
             assert run.poll() is None
             run.kill()
     with start(tmp_path, "killed") as run:
