@@ -1,7 +1,7 @@
 """A training run that is killed again and again ends where an unbroken one ends.
 
-`make test-soak` kills it 50 times; the number is taken from KILLS. Without it the command's own test
-of Ctrl-C and resume stands for this one, which takes long.
+`make test-soak` kills it 50 times; the number is taken from KILLS. Without it the command's own
+test of Ctrl-C and resume stands for this one, which takes long.
 """
 
 import contextlib
