@@ -75,7 +75,7 @@ def train(context: typer.Context) -> None:
     from keras_bahdanau_export.train_command import train_command
 
     run = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    run.command(help=train.__doc__)(train_command(console))
+    run.command(help=train.__doc__)(train_command())
     run(context.args, prog_name=context.command_path)
 
 

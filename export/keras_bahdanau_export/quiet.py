@@ -34,7 +34,6 @@ def quiet_imports() -> Iterator[None]:
     shown = os.dup(2)
     arguments = [sys.executable, "-I", "-S", "-c", FILTER]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stderr=shown) as process:
-        assert process.stdin is not None
         os.dup2(process.stdin.fileno(), 2)
         try:
             yield

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from keras_bahdanau.training.options import TrainingOptions, read_options
 from keras_bahdanau.training.run import LAST_FILE, train
-from keras_bahdanau_export.shown import say
+from keras_bahdanau_export.shown import console, say
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="The run's folder.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
@@ -23,11 +22,8 @@ Config = Annotated[
 ]
 
 
-def train_command(console: Console) -> Callable[..., None]:
+def train_command() -> Callable[..., None]:
     """Makes the function that typer turns into the command.
-
-    Args:
-        console: Where progress and messages go.
 
     Returns:
         A function whose signature holds a parameter for each field of `TrainingOptions`.

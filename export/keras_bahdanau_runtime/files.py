@@ -7,7 +7,6 @@ with written("translations.txt") as path:       # another file, beside it
 import contextlib
 import ctypes
 import errno
-import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -18,8 +17,7 @@ try:
 except ModuleNotFoundError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-logger = logging.getLogger("keras_bahdanau_runtime")
-
+_LINUX = sys.platform == "linux"
 _HERE = -100  # AT_FDCWD of Linux: paths are relative to the working directory
 _EXCHANGE = 2  # RENAME_EXCHANGE of Linux
 
@@ -72,9 +70,6 @@ def exchange(one: Path, other: Path) -> bool:
     if number in (errno.ENOSYS, errno.EINVAL):  # an old kernel, or a file system that cannot
         return False
     raise OSError(number, os.strerror(number), str(one), None, str(other))
-
-
-_LINUX = sys.platform == "linux"
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ WRITTEN_HERE = ("format", "format_version", "files")  # keys that `write_manifes
 _LARGEST_MANIFEST = 2**24  # bytes
 _MOST = 2**31 - 1  # what an int32 of a graph can count
 # Numbers of a search's settings that the runtime reads, and the least of each.
-_COUNTS = {"size": 1, "n": 1, "n_best": 1, "groups": 1, "max_length": 1, "min_length": 0}
+_COUNTS = {"size": 1, "n": 1, "n_best": 1, "groups": 1, "max_length": 1, "min_length": 0, "seed": 0}
 Read = TypeVar("Read")
 
 
@@ -235,8 +235,6 @@ def parse_manifest(folder: Path, document: Any) -> Manifest:
     for key, least in _COUNTS.items():
         if found["search"].get(key) is not None:
             count(found["search"], key, least, "in 'search', ")
-    if found["search"].get("seed") is not None:
-        count(found["search"], "seed", 0, "in 'search', ")
     for key in found["packages"]:
         field(found["packages"], key, str, "in 'packages', ")
     limit = document.get("max_source_length")

@@ -80,6 +80,9 @@ _LARGEST = 2**28
 # Steps of a loop whose number stands in the graph. A loop that stops by its condition has none.
 _MOST_STEPS = 2**20
 _NO_LIMIT = 2**63 - 1
+# Operators whose result has the shape, or so many times the shape, that one of their inputs says.
+_SHAPED_BY = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1, "OneHot": 1}
+_INTEGERS = {6: ("<i4", "int32_data"), 7: ("<i8", "int64_data")}  # by `data_type`
 
 
 def check_contents(contents: bytes, path: Path, listed: Mapping[str, int]) -> None:
@@ -198,11 +201,6 @@ def _check_sizes(graph: Any, around: Mapping[str, Any], path: Path) -> None:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 _check_sizes(attribute.g, known, path)
-
-
-# Operators whose result has the shape, or so many times the shape, that one of their inputs says.
-_SHAPED_BY = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1, "OneHot": 1}
-_INTEGERS = {6: ("<i4", "int32_data"), 7: ("<i8", "int64_data")}
 
 
 def _integers(tensor: Any) -> list[int] | None:

@@ -94,11 +94,10 @@ def translate_texts(
     if on_error not in ("raise", "keep"):
         raise ValueError(f'Argument `on_error` must be "raise" or "keep". Received: {on_error!r}')
     keep = on_error == "keep"
-    encoded = encode_texts(texts, tokenizer, None if keep else max_source_length, truncate)
+    refused = None if keep and not truncate else max_source_length
+    encoded = encode_texts(texts, tokenizer, refused, truncate)
     results = [[] if ids else [_empty(alignments)] for ids in encoded]
     if keep and max_source_length is not None:
-        if truncate:
-            [encoded] = cut(max_source_length, texts=encoded)
         for index, ids in enumerate(encoded):
             if len(ids) > max_source_length:
                 results[index] = [_failed(_too_long(max_source_length, len(ids), index))]

@@ -159,8 +159,10 @@ class RunCheckpoint(keras.callbacks.Callback):
             with path.open(newline="", encoding="utf-8") as file:
                 rows = list(csv.DictReader(file))
             for row in rows:
-                [float(value) for value in row.values() if value != ""]
                 int(row["epoch"])
+                for value in row.values():
+                    if value != "":
+                        float(value)
         except (KeyError, TypeError, ValueError, csv.Error) as error:
             raise ValueError(
                 "Argument `folder` must be new, or of a run whose history.csv holds a row of "

@@ -16,15 +16,19 @@ def small():
 @pytest.fixture
 def counted(monkeypatch):
     """A model, and how often its search is run by Python: once for each compilation."""
-    model, calls = small(), []
+    return small(), calls_of("search", monkeypatch)
 
-    def search(self, *args, **kwargs):
+
+def calls_of(name, monkeypatch):
+    """A list that grows by one whenever Python runs this method of a model."""
+    calls, original = [], getattr(RNNSearch, name)
+
+    def method(self, *args, **kwargs):
         calls.append(1)
         return original(self, *args, **kwargs)
 
-    original = RNNSearch.search
-    monkeypatch.setattr(RNNSearch, "search", search)
-    return model, calls
+    monkeypatch.setattr(RNNSearch, name, method)
+    return calls
 
 
 def sources(batch, length):
@@ -81,14 +85,7 @@ def test_refuses_a_backend_it_does_not_know(monkeypatch):
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="The others try the step out beforehand.")
 def test_the_first_step_of_training_is_traced_once(monkeypatch):
-    model, calls = small(), []
-
-    def call(self, *args, **kwargs):
-        calls.append(1)
-        return original(self, *args, **kwargs)
-
-    original = RNNSearch.call
-    monkeypatch.setattr(RNNSearch, "call", call)
+    model, calls = small(), calls_of("call", monkeypatch)
     model.compile("adam", TokenCrossentropy(), metrics=[Perplexity()], jit_compile=False)
     model.fit({"source": sources(2, 4), "target": sources(2, 3)}, sources(2, 3), verbose=0)
     assert len(calls) == 1

@@ -15,7 +15,6 @@ from keras_bahdanau_runtime.text.decoder import TextDecoder, byte_pieces
 FORMAT = "keras_bahdanau tokenizer"
 VERSION = 1
 SMALLEST_VOCABULARY = len(SPECIAL) + 256  # every byte is a piece, so no text is ever unknown
-
 MOST_PIECES = 2**20  # the library makes room for as many as it is told, or aborts the process
 
 
@@ -113,7 +112,6 @@ class Tokenizer:
     @classmethod
     def parse(cls, contents: bytes, path: str | os.PathLike[str] = "the tokenizer") -> "Tokenizer":
         """As `load`, of the bytes of such a file; `path` is its name in messages."""
-        require("tokenizers", extra="text")
         try:
             document = json.loads(contents.decode("utf-8"))
         except (ValueError, RecursionError) as error:
