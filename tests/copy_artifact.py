@@ -55,6 +55,39 @@ copy (int32[batch, source_length] {name}) => (
 
 
 COPY = copy_graph()
+COPY_ENCODER = """
+<ir_version: 8, opset_import: ["" : 17]>
+encode (int32[batch, source_length] source) => (
+    int32[batch, source_length] memory_0, int32[batch] state_0)
+<int32 pad = {0}, int64[1] one = {1}>
+{
+    memory_0 = Identity (source)
+    nothing = Mul (source, pad)
+    state_0 = ReduceMax <axes = [1], keepdims = 0> (nothing)
+}
+"""
+COPY_STEP = """
+<ir_version: 8, opset_import: ["" : 17]>
+step (int32[batch] tokens, int32[batch, source_length] memory_0, int32[batch] state_0) => (
+    float[batch, vocabulary] log_probs, float[batch, source_length] alignment,
+    int32[batch] next_state_0)
+<int32 next = {1}, int64[1] one = {1}, int64[1] second = {1}, int64[1] size = {290},
+ float[2] odds = {-9.0, 0.0}>
+{
+    next_state_0 = Add (state_0, next)
+    place = Unsqueeze (state_0, one)
+    token = GatherElements <axis = 1> (memory_0, place)
+    flat = Squeeze (token, one)
+    row = Cast <to = 7> (flat)
+    log_probs = OneHot (row, size, odds)
+    shape = Shape (memory_0)
+    columns = Gather (shape, second)
+    column = Cast <to = 7> (state_0)
+    aligned = OneHot (column, columns, odds)
+    alignment = Exp (aligned)
+}
+"""
+COPY_STEPS = (COPY_ENCODER, COPY_STEP)
 
 
 def train_tokenizer():
@@ -84,10 +117,15 @@ DOCUMENT = {"format": "keras_bahdanau tokenizer", "version": 1, "source": SIDE, 
 VOCABULARY = {"source": 290, "target": 290}
 
 
-def make(path, graph=COPY, document=DOCUMENT, **contents):
-    with publish(path) as folder:
-        if graph is not None:
-            (folder / "model.onnx").write_bytes(onnx.parser.parse_model(graph).SerializeToString())
+def make(path, graph=COPY, document=DOCUMENT, steps=None, overwrite=False, **contents):
+    """An artifact of these graphs; `steps` are the encoder and the step, such as `COPY_STEPS`."""
+    graphs = {"model.onnx": graph}
+    if steps is not None:
+        graphs.update(zip(("encoder.onnx", "step.onnx"), steps, strict=True))
+    with publish(path, overwrite) as folder:
+        for name, text in graphs.items():
+            if text is not None:
+                (folder / name).write_bytes(onnx.parser.parse_model(text).SerializeToString())
         if document is not None:
             (folder / "tokenizer.json").write_text(json.dumps(document), "utf-8")
         write_manifest(folder, {"vocabulary": VOCABULARY, "max_source_length": 40, **contents})

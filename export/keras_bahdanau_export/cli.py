@@ -15,7 +15,7 @@ from typing import Annotated, Any, BinaryIO
 from keras_bahdanau_runtime.errors import ArtifactError, MissingDependencyError
 from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.manifest import Manifest, reading
-from keras_bahdanau_runtime.session import checked_graph
+from keras_bahdanau_runtime.session import checked_graph, cores
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
 from keras_bahdanau_runtime.translation import BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translation, Translator
@@ -103,7 +103,7 @@ def evaluate(
                 "Argument `beam` must be given to export: an artifact holds its search. "
                 f"Received: beam={beam} for the artifact {path}"
             )
-        engine, options = Translator(path), {}
+        engine, options = Translator(path, workers=cores()), {}
     else:
         _import_keras(tensorflow=False)
         from keras_bahdanau import BeamSearch
@@ -220,6 +220,12 @@ def translate(
     seconds: Annotated[
         float | None, typer.Option(help="Longest time of one run of the graph.")
     ] = None,
+    megabytes: Annotated[
+        float | None, typer.Option(help="Most memory of the runs, weights not counted.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Batches run at once; one for each core if absent.")
+    ] = None,
     truncate: Annotated[
         bool,
         typer.Option("--truncate", help="Cut sources over the limit instead of leaving them out."),
@@ -237,14 +243,15 @@ def translate(
             f"Argument `output` must be a new file. Received: {str(output)!r}, which exists"
         )
     texts = iterate_lines(_standard("stdin") if source is None else source)
-    engine = Translator(artifact, seconds=seconds)
+    workers = cores() if workers is None else workers
+    engine = Translator(artifact, seconds=seconds, megabytes=megabytes, workers=workers)
     found = engine.translate_stream(
         texts, batch_size=batch_size, batch_tokens=batch_tokens, truncate=truncate
     )
     if output is None:
         failed = _write_lines(found, _standard("stdout"))
     else:
-        with written(output) as path, path.open("xb") as file:
+        with written(output) as path, path.open("wb") as file:
             failed = _write_lines(found, file)
     if failed:
         raise ArtifactError(f"{failed} lines could not be translated; they were left blank.")

@@ -9,6 +9,7 @@ import numpy as np
 from keras_bahdanau_export.rnn_operators import HANDLERS, recurrent_operators
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError, UnsupportedModelError, require
 from keras_bahdanau_runtime.operators import check_contents
+from keras_bahdanau_runtime.signature import weights_file
 
 # Kernels registered for older operator sets are found on CUDA, too; tf2onnx knows none above 18.
 OPSET = 18
@@ -57,7 +58,7 @@ def write_onnx(function, signature, path, variables=()):
     graphs.save(model, path)
     try:
         onnx.checker.check_model(str(path))
-        beside = path.with_name(f"{path.name}.data")
+        beside = path.with_name(weights_file(path.name))
         sizes = {beside.name: beside.stat().st_size} if beside.exists() else {}
         check_contents(path.read_bytes(), path, sizes)
     except (onnx.checker.ValidationError, UnsupportedArtifactError) as error:

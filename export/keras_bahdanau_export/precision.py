@@ -26,7 +26,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from keras_bahdanau_export.passes.graph import constant, put, register, save, take_place
 from keras_bahdanau_runtime.errors import PrecisionError
-from keras_bahdanau_runtime.signature import PRECISIONS
+from keras_bahdanau_runtime.signature import PRECISIONS, weights_file
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.text.scores import corpus_scores
 
@@ -159,7 +159,7 @@ def reduce_precision(path, precision):
             smaller.parent.mkdir()
             _quantize_products(written, smaller, small, external)
             written = smaller
-        path.with_name(f"{path.name}.data").unlink(missing_ok=True)
+        path.with_name(weights_file(path.name)).unlink(missing_ok=True)
         for file in written.parent.glob(f"{path.name}*"):
             file.replace(path.with_name(file.name))
 

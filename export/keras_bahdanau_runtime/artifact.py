@@ -57,6 +57,7 @@ def publish(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[P
     destination.parent.mkdir(parents=True, exist_ok=True)
     temporary = destination.with_name(f".{destination.name}.{secrets.token_hex(4)}.partial")
     _remove_leftovers(destination)
+    published = False
     try:
         temporary.mkdir()
         with locked(temporary):
@@ -70,10 +71,13 @@ def publish(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[P
                 )
             flush(*temporary.rglob("*"), temporary)
             _check_destination(destination, overwrite)  # again: the block may have taken minutes
-            _move_into_place(temporary, destination)
-        flush(destination.parent)
+            replaced = _move_into_place(temporary, destination)
+            published = True
+            flush(destination.parent)
+            if replaced is not None:
+                _remove_replaced(replaced, destination)
     except BaseException:
-        if temporary.exists():
+        if not published and temporary.exists():
             shutil.rmtree(temporary)
             logger.warning(
                 "No artifact was written to %s; the partial files were removed.", destination
@@ -162,22 +166,26 @@ def _check_destination(destination: Path, overwrite: bool) -> None:
         )
 
 
-def _move_into_place(temporary: Path, destination: Path) -> None:
+def _move_into_place(temporary: Path, destination: Path) -> Path | None:
+    """Makes `temporary` the artifact; returns where the replaced one stands now, if there was."""
     if not destination.exists():
         temporary.rename(destination)
-        return
+        return None
     if exchange(temporary, destination):
-        replaced = temporary
-    else:
-        # For a moment there is none; a process that is killed then leaves both beside it.
-        replaced = temporary.with_suffix(".replaced")
-        try:
-            destination.rename(replaced)
-            temporary.rename(destination)
-        except BaseException:
-            if replaced.exists() and not destination.exists():
-                replaced.rename(destination)
-            raise
+        return temporary
+    # For a moment there is none; a process that is killed then leaves both beside it.
+    replaced = temporary.with_suffix(".replaced")
+    try:
+        destination.rename(replaced)
+        temporary.rename(destination)
+    except BaseException:
+        if replaced.exists() and not destination.exists():
+            replaced.rename(destination)
+        raise
+    return replaced
+
+
+def _remove_replaced(replaced: Path, destination: Path) -> None:
     logger.info("Replaced the artifact that stood at %s.", destination)
     try:
         shutil.rmtree(replaced)

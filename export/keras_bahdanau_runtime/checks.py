@@ -3,6 +3,11 @@
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from keras_bahdanau_runtime.ids import PAD
+
 
 def check_positive(**numbers: Any) -> None:
     """Raises a `ValueError` that names the first of `numbers` that is not a positive integer.
@@ -92,3 +97,38 @@ def check_text(name: str, text: Any) -> None:
         raise ValueError(
             f"Argument `{name}` must be a str without lone surrogates. Received: {text!r:.80}"
         ) from error
+
+
+def checked_ids(
+    name: str, value: ArrayLike, vocabulary: int, max_length: int | None
+) -> NDArray[np.int32]:
+    """The ids of sources as an array `(B, T)` int32.
+
+    Raises:
+        ValueError: Wrong rank or dtype, no rows, a row of only padding or with padding inside, an
+            id outside the vocabulary, or a row longer than `max_length`.
+
+    Example:
+
+    >>> checked_ids("source", [[5, 3], [3, 0]], vocabulary=10, max_length=None).shape
+    (2, 2)
+    """
+    array = np.asarray(value)
+    if array.ndim != 2 or array.size == 0 or array.dtype.kind not in "iu":
+        raise ValueError(
+            f"Argument `{name}` must be a non-empty integer array of shape (batch, "
+            f"source_length). Received: dtype {array.dtype}, shape {array.shape}"
+        )
+    limit = max_length or array.shape[1]
+    for wrong, expected in (
+        ((array < 0) | (array >= vocabulary), f"ids from 0 to {vocabulary - 1}"),
+        ((array == PAD).all(axis=1, keepdims=True), "a token in every row"),
+        ((array[:, :-1] == PAD) & (array[:, 1:] != PAD), "padding (0) at the right only"),
+        (array[:, limit:] != PAD, f"at most {limit} tokens a row"),
+    ):
+        if wrong.any():
+            row = int(np.argwhere(wrong)[0, 0])
+            raise ValueError(
+                f"Argument `{name}` must hold {expected}. Received: row {row}, {array[row]}"
+            )
+    return array.astype(np.int32)

@@ -7,7 +7,9 @@ with written("translations.txt") as path:       # another file, beside it
 import contextlib
 import ctypes
 import errno
+import glob
 import os
+import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,10 +28,12 @@ _EXCHANGE = 2  # RENAME_EXCHANGE of Linux
 def written(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yields a path to write to, which takes the place of `path` when the block ends well.
 
-    On any exception, `KeyboardInterrupt` and a full disk included, `path` is as it was.
+    On any exception, `KeyboardInterrupt` and a full disk included, `path` is as it was. What a
+    writer of the same file left who was killed is removed, where the system has locks.
 
     Args:
-        path: The file to make or replace. The other one stands beside it, with the same suffix.
+        path: The file to make or replace. The other one stands beside it, empty, with the same
+            suffix.
 
     Example:
 
@@ -37,9 +41,15 @@ def written(path: str | os.PathLike[str]) -> Iterator[Path]:
     ...     _ = path.write_text("hello")
     """
     path = Path(path)
-    writing = path.with_name(f".{path.stem}.{os.getpid()}.writing{path.suffix}")
+    for left in path.parent.glob(f".{glob.escape(path.stem)}.*.writing{glob.escape(path.suffix)}"):
+        with locked(left) as ours:
+            if ours and fcntl is not None:
+                left.unlink()
+    writing = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.writing{path.suffix}")
     try:
-        yield writing
+        writing.touch(exist_ok=False)
+        with locked(writing):
+            yield writing
         flush(writing)
         os.replace(writing, path)
         flush(path.parent)
@@ -73,8 +83,8 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[bool]:
-    """Holds the lock of a folder as long as the block runs, and says whether it got it.
+def locked(path: Path) -> Iterator[bool]:
+    """Holds the lock of a folder or a file as long as the block runs, and says whether it got it.
 
     The system takes the lock from a process that dies. Where it has no such locks, on Windows, the
     answer is always True.
@@ -82,7 +92,7 @@ def locked(folder: Path) -> Iterator[bool]:
     if fcntl is None:
         yield True
         return
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

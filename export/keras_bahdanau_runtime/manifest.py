@@ -15,7 +15,11 @@ from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtifactError
+from keras_bahdanau_runtime.errors import (
+    ArtifactError,
+    CorruptArtifactError,
+    UnsupportedArtifactError,
+)
 from keras_bahdanau_runtime.signature import FORMAT, FORMAT_VERSION, MANIFEST_FILE
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -140,6 +144,20 @@ def reading(folder: str | os.PathLike[str], read: Callable[[Manifest], Read]) ->
             if _identity(folder) == before:
                 raise
             logger.info("The artifact %s was replaced while it was read: reading it again.", folder)
+
+
+@contextlib.contextmanager
+def unreplaced(manifest: Manifest) -> Iterator[None]:
+    """For reading more of an artifact later: says so if it is another one by then."""
+    try:
+        yield
+    except ArtifactError as error:
+        if _read_manifest(manifest.folder) == manifest:
+            raise
+        raise CorruptArtifactError(
+            f"{manifest.folder}: expected the artifact that was opened. It was replaced since: "
+            "open it anew."
+        ) from error
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:

@@ -7,6 +7,7 @@ file is refused: an operator, a field of a message, a key of data outside the gr
 
 import functools
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -82,6 +83,8 @@ _MOST_STEPS = 2**20
 _NO_LIMIT = 2**63 - 1
 # Operators whose result has the shape, or so many times the shape, that one of their inputs says.
 _SHAPED_BY = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1, "OneHot": 1}
+_DIGITS = re.compile("[0-9]{1,18}")
+_DATA = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 _INTEGERS = {6: ("<i4", "int32_data"), 7: ("<i8", "int64_data")}  # by `data_type`
 
 
@@ -148,21 +151,28 @@ def _check_node(node: Any, path: Path) -> None:
 
 
 def _check_tensor(tensor: Any, path: Path, listed: Mapping[str, int]) -> None:
+    held = max(len(tensor.raw_data), *(len(getattr(tensor, field)) for field in _DATA))
     told = {entry.key: entry.value for entry in tensor.external_data}
-    if not told and tensor.data_location != _EXTERNAL:
-        return
-    numbers = [told.get(key, "0") for key in ("offset", "length")]
-    size = listed.get(told.get("location", ""))
-    if (
-        size is None
-        or len(told) < len(tensor.external_data)
-        or not set(told) <= {"location", "offset", "length", "checksum"}
-        or not all(number.isascii() and number.isdigit() for number in numbers)
-        or sum(map(int, numbers)) > size
-    ):
+    if told or tensor.data_location == _EXTERNAL:
+        offset, length = (told.get(key, "0") for key in ("offset", "length"))
+        size = listed.get(told.get("location", ""))
+        if (
+            size is None
+            or len(told) < len(tensor.external_data)
+            or not set(told) <= {"location", "offset", "length", "checksum"}
+            or not all(_DIGITS.fullmatch(number) for number in (offset, length))
+            or int(offset) + int(length) > size
+        ):
+            raise CorruptArtifactError(
+                f"{path}: expected data in files of the artifact. "
+                f"Received: {tensor.name!r:.80} in {told!r:.200}"
+            )
+        held = int(length) or size - int(offset)
+    # Of no type are there more than two numbers in a byte.
+    if min(tensor.dims, default=0) < 0 or math.prod(tensor.dims) > 2 * held:
         raise CorruptArtifactError(
-            f"{path}: expected data in files of the artifact. "
-            f"Received: {tensor.name!r:.80} in {told!r:.200}"
+            f"{path}: expected as many numbers as a tensor's shape says. "
+            f"Received: {tensor.name!r:.80} of shape {list(tensor.dims)[:8]}"
         )
 
 

@@ -1,10 +1,12 @@
 """Opens and runs ONNX graphs with onnxruntime, and says on what they run."""
 
+import contextlib
 import functools
 import logging
+import os
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from keras_bahdanau_runtime.errors import CorruptArtifactError, LimitError, RunError, require
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.operators import check_contents
-from keras_bahdanau_runtime.signature import Signature
+from keras_bahdanau_runtime.signature import Signature, weights_file
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -22,8 +24,18 @@ Providers = str | Sequence[str | tuple[str, dict[str, Any]]]
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
+_one_arena = threading.Lock()
+_AS_REQUESTED = 1  # extends an arena by what is needed, where the default doubles it
+_FOLDED, _FOLDED_SHARE = 2**24, 32  # bytes of a tensor made of constants; times the graph's bytes
 # TensorRT is used where it is asked for: it compiles a graph anew, for minutes, for each new shape.
 GPU = ("TensorrtExecutionProvider", CUDA)
+
+
+def cores() -> int:
+    """The processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # macOS and Windows
 
 
 def open_graph(
@@ -31,6 +43,7 @@ def open_graph(
     name: str,
     providers: Providers,
     threads: int | None,
+    megabytes: float | None = None,
     capture: bool = False,
 ) -> Any:
     """Opens a graph of an artifact: its bytes are read once, checked, and given to onnxruntime.
@@ -40,6 +53,7 @@ def open_graph(
         name: The graph's file.
         providers: As for `Translator`.
         threads: As for `Translator`.
+        megabytes: As for `Translator`.
         capture: bool. Whether CUDA records each run as a CUDA graph and replays it; see `Stepper`.
 
     Raises:
@@ -48,12 +62,13 @@ def open_graph(
         UnsupportedArtifactError: It asks for what an artifact may not; see `operators`.
     """
     contents, data = checked_graph(manifest, name)
-    return open_session(contents, manifest.folder / name, providers, threads, data, capture)
+    path = manifest.folder / name
+    return open_session(contents, path, providers, threads, data, megabytes, capture)
 
 
 def checked_graph(manifest: Manifest, name: str) -> tuple[bytes, dict[str, bytes]]:
     """The bytes of a graph of an artifact, and of the file that may hold its weights, checked."""
-    contents, beside = manifest.read(name), f"{name}.data"
+    contents, beside = manifest.read(name), weights_file(name)
     data = {beside: manifest.read(beside)} if beside in manifest.files else {}
     check_contents(contents, manifest.folder / name, {key: len(of) for key, of in data.items()})
     return contents, data
@@ -65,6 +80,7 @@ def open_session(
     providers: Providers,
     threads: int | None,
     data: Mapping[str, bytes] | None = None,
+    megabytes: float | None = None,
     capture: bool = False,
 ) -> Any:
     """Opens a graph with onnxruntime.
@@ -75,6 +91,7 @@ def open_session(
         providers: As for `Translator`.
         threads: As for `Translator`.
         data: Contents of the files that hold its weights, by name.
+        megabytes: As for `Translator`.
         capture: As for `open_graph`.
 
     Raises:
@@ -93,21 +110,34 @@ def open_session(
         options.intra_op_num_threads = threads
     if names != [CPU]:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    data = data or {}
     if data:
         names_and_bytes = list(data), list(data.values()), [len(part) for part in data.values()]
         options.add_external_initializers_from_files_in_memory(*names_and_bytes)
+    # Products of weights are made now and not at every run, but no tensor that a few numbers swell.
+    size = len(contents) + sum(map(len, data.values()))
+    swollen = str(max(_FOLDED, _FOLDED_SHARE * size))
+    options.add_session_config_entry(
+        "optimization.constant_folding_max_output_size_in_bytes", swollen
+    )
     try:
-        session = onnxruntime.InferenceSession(
-            contents,
-            options,
-            providers=chosen,
-            # On the CPU it would only try the same again, and say so on standard output.
-            enable_fallback=names != [CPU],
-        )
+        with _arena(onnxruntime, options, megabytes):
+            session = onnxruntime.InferenceSession(
+                contents,
+                options,
+                providers=chosen,
+                # On the CPU it would only try the same again, and say so on standard output.
+                enable_fallback=names != [CPU],
+            )
     except _onnxruntime_errors() as error:
         raise CorruptArtifactError(
             f"{path}: expected a graph that onnxruntime opens. Received: {_one_line(error)}"
         ) from error
+    names_of = [value.name for value in (*session.get_inputs(), *session.get_outputs())]
+    if len(set(names_of)) < len(names_of):
+        raise CorruptArtifactError(
+            f"{path}: expected a name of its own for each input and output. Received: {names_of}"
+        )
     session.weights = data  # which onnxruntime reads where they are
     # onnxruntime goes on without a provider whose libraries do not load, and only prints so.
     used = session.get_providers()
@@ -129,6 +159,27 @@ def open_session(
     if used[0] != CPU:
         _say_what_stays_on_cpu(session, path, used[0])
     return session
+
+
+@contextlib.contextmanager
+def _arena(onnxruntime: Any, options: Any, megabytes: float | None) -> Iterator[None]:
+    """Gives a session that is made in the block an arena of at most this size, for the CPU.
+
+    An arena with a bound is to be had only as the one that the process shares. A session keeps the
+    one that it found: a new one for each is thus its own.
+    """
+    if megabytes is None:
+        yield
+        return
+    kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
+    place = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, onnxruntime.OrtMemType.DEFAULT)
+    bound = onnxruntime.OrtArenaCfg(
+        {"max_mem": int(megabytes * 2**20), "arena_extend_strategy": _AS_REQUESTED}
+    )
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    with _one_arena:
+        onnxruntime.create_and_register_allocator(place, bound)
+        yield
 
 
 def _chosen(
@@ -230,18 +281,7 @@ def run(
         LimitError: It took longer than `seconds`, or more memory than there was.
         RunError: It failed otherwise.
     """
-    binding = session.io_binding()
-    for name, value in inputs.items():
-        if isinstance(value, np.ndarray):
-            binding.bind_cpu_input(name, np.ascontiguousarray(value))
-        else:
-            binding.bind_ortvalue_input(name, value)
-    device = device_of(session)
-    for name in outputs:
-        if isinstance(outputs, Mapping):
-            binding.bind_ortvalue_output(name, outputs[name])
-        else:
-            binding.bind_output(name, *device)
+    binding, device = session.io_binding(), device_of(session)
     options = require("onnxruntime", extra="runtime").RunOptions()
     options.log_severity_level = 4  # what fails is raised, not printed
     if graph_id is not None and device[0] == "cuda":
@@ -252,13 +292,24 @@ def run(
     if clock:
         clock.start()
     try:
+        for name, value in inputs.items():
+            if isinstance(value, np.ndarray):
+                binding.bind_cpu_input(name, np.ascontiguousarray(value))
+            else:
+                binding.bind_ortvalue_input(name, value)
+        for name in outputs:
+            if isinstance(outputs, Mapping):
+                binding.bind_ortvalue_output(name, outputs[name])
+            else:
+                binding.bind_output(name, *device)
         session.run_with_iobinding(binding, options)
         binding.synchronize_outputs()
     except _onnxruntime_errors() as error:
         if options.terminate:
             raise LimitError(f"A run of the graph took longer than {seconds} s.") from error
         message = _one_line(error)
-        kind = LimitError if isinstance(error, MemoryError) or "alloc" in message else RunError
+        scarce = isinstance(error, MemoryError) or "alloc" in message.lower()
+        kind = LimitError if scarce else RunError
         raise kind(f"onnxruntime could not run the graph: {message}") from error
     finally:
         if clock:

@@ -74,6 +74,11 @@ SAMPLE = replace(TRANSLATE, inputs=(*TRANSLATE.inputs, NOISE))
 SIGNATURES: Mapping[str, Signature] = {MODEL_FILE: TRANSLATE}
 
 
+def weights_file(graph: str) -> str:
+    """Name of the file beside a graph's that holds weights which are too large for it."""
+    return f"{graph}.data"
+
+
 def hypotheses(search: Mapping[str, Any]) -> int:
     """How many hypotheses a search keeps for each sentence, by its settings in the manifest."""
     return int(search.get("size") or search.get("n") or 1)

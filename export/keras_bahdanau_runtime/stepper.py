@@ -1,5 +1,6 @@
 """Decodes token by token with `encoder.onnx` and `step.onnx`."""
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.errors import UnsupportedArtifactError, require
+from keras_bahdanau_runtime.errors import (
+    CorruptArtifactError,
+    RunError,
+    UnsupportedArtifactError,
+    require,
+)
 from keras_bahdanau_runtime.ids import BOS, EOS
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.session import Providers, device_of, empty_like, open_graph, run
@@ -43,9 +49,12 @@ class Stepper:
             shape's step is then recorded as a CUDA graph and replayed, which spares the launch of
             its kernels. Only the last state of the last `start` of that shape can then be stepped
             from, by one thread.
+        seconds: As for `Translator`, for one step.
+        megabytes: As for `Translator`.
 
     Raises:
         UnsupportedArtifactError: The artifact holds no `encoder.onnx` and `step.onnx`.
+        CorruptArtifactError: They are not what the manifest says, or no encoder and step.
 
     Example:
 
@@ -55,7 +64,13 @@ class Stepper:
     """
 
     def __init__(
-        self, manifest: Manifest, providers: Providers, threads: int | None, fixed: bool = False
+        self,
+        manifest: Manifest,
+        providers: Providers,
+        threads: int | None,
+        fixed: bool = False,
+        seconds: float | None = None,
+        megabytes: float | None = None,
     ) -> None:
         missing = [name for name in (ENCODER_FILE, STEP_FILE) if name not in manifest.files]
         if missing:
@@ -63,8 +78,11 @@ class Stepper:
                 f"{manifest.folder}: holds no {missing[0]}. Export it with stepwise=True."
             )
         threads = threads or 1
-        self._encoder = open_graph(manifest, ENCODER_FILE, providers, threads)
-        self._step = open_graph(manifest, STEP_FILE, providers, threads, capture=fixed)
+        self._encoder = open_graph(manifest, ENCODER_FILE, providers, threads, megabytes)
+        self._step = open_graph(manifest, STEP_FILE, providers, threads, megabytes, capture=fixed)
+        self._run = functools.partial(run, seconds=seconds)
+        _check_graphs(self._encoder, self._step, manifest)
+        self._vocabulary = manifest.vocabulary.get("target")
         # A part of the memory that a step does not read is no input of it.
         self._reads = {value.name for value in self._step.get_inputs()}
         self._made = [value.name for value in self._encoder.get_outputs()]
@@ -74,7 +92,9 @@ class Stepper:
     def start(self, source: NDArray[np.int32]) -> tuple[Values, Values]:
         """Encodes `source` `(B, Tx)` int32: the first state and the memory, `OrtValue`s by name."""
         buffers = self._buffers.get(source.shape)
-        found = run(self._encoder, {"source": source}, buffers.made if buffers else self._made)
+        found = self._run(
+            self._encoder, {"source": source}, buffers.made if buffers else self._made
+        )
         if buffers is None:
             state = {name: part for name, part in found.items() if name.startswith("state_")}
             read = self._reads - set(state)
@@ -91,7 +111,8 @@ class Stepper:
             np.zeros(rows, np.int32), *device_of(self._step)
         )
         inputs = self._inputs(tokens, state, memory)
-        results = run(self._step, inputs, ["log_probs", "alignment"], graph_id=-1)  # not recorded
+        names = ["log_probs", "alignment"]
+        results = self._run(self._step, inputs, names, graph_id=-1)  # not recorded
         other = {name: empty_like(part, self._step) for name, part in state.items()}
         return _Buffers(len(self._buffers), made, memory, (state, other), tokens, results)
 
@@ -110,12 +131,14 @@ class Stepper:
 
         Raises:
             ValueError: With `fixed`, `state` is not the one that the last step left.
+            RunError: onnxruntime could not run the graph, or it gave no such outputs.
+            LimitError: It took longer than `seconds`, or more than `megabytes`.
         """
         if not self._fixed:
             names = ["log_probs", "alignment", *(f"next_{name}" for name in state)]
-            found = run(self._step, self._inputs(tokens, state, memory), names)
+            found = self._run(self._step, self._inputs(tokens, state, memory), names)
             after = {name: found[f"next_{name}"] for name in state}
-            return found["log_probs"].numpy(), found["alignment"].numpy(), after
+            return *self._odds(found, len(tokens)), after
         for buffers in self._buffers.values():
             if memory is buffers.memory and any(state is known for known in buffers.states):
                 break
@@ -129,9 +152,19 @@ class Stepper:
         buffers.tokens.update_inplace(np.ascontiguousarray(tokens, np.int32))
         written = {**buffers.results, **{f"next_{name}": part for name, part in after.items()}}
         inputs = self._inputs(buffers.tokens, state, memory)
-        run(self._step, inputs, written, graph_id=2 * buffers.number + turn + 1)
-        results = buffers.results
-        return results["log_probs"].numpy(), results["alignment"].numpy(), after
+        self._run(self._step, inputs, written, graph_id=2 * buffers.number + turn + 1)
+        return *self._odds(buffers.results, len(tokens)), after
+
+    def _odds(self, found: Values, rows: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The log-probabilities and the alignment of a step as arrays."""
+        log_probs, weights = found["log_probs"].numpy(), found["alignment"].numpy()
+        expected = (rows, self._vocabulary or log_probs.shape[-1])
+        if log_probs.shape != expected or weights.shape[:-1] != (rows,):
+            raise RunError(
+                f"The graph must give log-probabilities of shape {expected} and an alignment for "
+                f"each row. Received: shapes {log_probs.shape} and {weights.shape}"
+            )
+        return log_probs, weights
 
     def greedy(self, source: NDArray[np.int32], max_length: int) -> Iterator[int]:
         """Yields the likeliest token at every step, up to the end of the sentence.
@@ -148,3 +181,26 @@ class Stepper:
             if token == EOS:
                 return
             yield token
+
+
+def _check_graphs(encoder: Any, step: Any, manifest: Manifest) -> None:
+    """Raises `CorruptArtifactError` unless a step reads what the encoder makes and goes on."""
+    source, made, read, written = (
+        {value.name: value.type for value in values}
+        for values in (
+            encoder.get_inputs(), encoder.get_outputs(), step.get_inputs(), step.get_outputs()
+        )
+    )  # fmt: skip
+    states = {f"next_{name}": of for name, of in made.items() if name.startswith("state_")}
+    results = {"log_probs": "tensor(float)", "alignment": "tensor(float)"}
+    if (
+        source != {"source": "tensor(int32)"}
+        or not {"tokens": "tensor(int32)"}.items() <= read.items()
+        or not read.items() <= {"tokens": "tensor(int32)", **made}.items()
+        or written != {**results, **states}
+        or not states
+    ):
+        raise CorruptArtifactError(
+            f"{manifest.folder}: expected a {STEP_FILE} that reads what {ENCODER_FILE} makes. "
+            f"Received: {source} to {made}, and {read} to {written}"
+        )

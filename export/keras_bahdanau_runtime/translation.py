@@ -3,10 +3,12 @@
 encode the texts -> sort by length -> search in batches -> read the hypotheses -> restore the order
 """
 
+import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,8 @@ from keras_bahdanau_runtime.ids import EOS
 from keras_bahdanau_runtime.text.batches import cut, length_sorted_batches, pad
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
+_T = TypeVar("_T")
+_Found = TypeVar("_Found")
 Outputs = Mapping[str, NDArray[Any]]
 # A batch of 32 ordinary sentences has some 1,000 ids; memory and time grow with the padded ones.
 BATCH_TOKENS = 4096
@@ -57,6 +61,7 @@ def translate_texts(
     progress: Callable[[int], object] | None = None,
     alignments: bool = True,
     on_error: str = "raise",
+    workers: int = 1,
 ) -> list[Translation] | list[list[Translation]]:
     """Translates texts, in batches of similar length, and returns them in the order given.
 
@@ -81,6 +86,7 @@ def translate_texts(
         on_error: "raise", or "keep" for a `Translation` with an `error` in the place of each text
             that is too long or that the search fails for. The other texts of its batch are then
             searched for one by one.
+        workers: int. Threads that call `search`, each with a batch of its own.
 
     Returns:
         A list of `Translation`; with `n_best` above 1, a list of such lists. A blank text, and one
@@ -108,17 +114,39 @@ def translate_texts(
         report(done)
     # Longest first: if memory does not suffice, it shows at once.
     lengths = [len(encoded[index]) for index in filled]
-    for batch in length_sorted_batches(lengths, batch_size, batch_tokens):
-        indices = [filled[place] for place in batch]
-        rows = _search(search, [encoded[index] for index in indices], n_best, keep)
-        for index, found in zip(indices, rows, strict=True):
-            if isinstance(found, str):
-                results[index] = [_failed(found)]
-                continue
-            results[index] = _read_hypotheses(tokenizer, found, encoded[index], n_best)
-        done += len(batch)
-        report(done)
+    batches = [
+        [filled[place] for place in batch]
+        for batch in length_sorted_batches(lengths, batch_size, batch_tokens)
+    ]
+
+    def searched(batch: list[int]) -> list[Outputs | str]:
+        return _search(search, [encoded[index] for index in batch], n_best, keep)
+
+    with _mapped(searched, batches, workers) as found:
+        for batch, rows in zip(batches, found, strict=True):
+            for index, row in zip(batch, rows, strict=True):
+                if isinstance(row, str):
+                    results[index] = [_failed(row)]
+                else:
+                    results[index] = _read_hypotheses(tokenizer, row, encoded[index], n_best)
+            done += len(batch)
+            report(done)
     return [hypotheses[0] for hypotheses in results] if n_best == 1 else results
+
+
+@contextlib.contextmanager
+def _mapped(
+    function: Callable[[_T], _Found], items: list[_T], workers: int
+) -> Iterator[Iterator[_Found]]:
+    """What `function` makes of each item, in order, by as many threads; none is left behind."""
+    if workers == 1 or len(items) < 2:
+        yield map(function, items)
+        return
+    pool = ThreadPoolExecutor(min(workers, len(items)), "keras_bahdanau search")
+    try:
+        yield pool.map(function, items)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _search(

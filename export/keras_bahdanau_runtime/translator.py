@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from keras_bahdanau_runtime.checks import check_positive, check_range
+from keras_bahdanau_runtime.checks import check_positive, check_range, checked_ids
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     UnsupportedArtifactError,
     require,
 )
-from keras_bahdanau_runtime.ids import PAD
-from keras_bahdanau_runtime.manifest import Manifest, reading
+from keras_bahdanau_runtime.manifest import Manifest, reading, unreplaced
 from keras_bahdanau_runtime.session import (
     Providers,
     check_graph,
+    cores,
     open_graph,
     run,
     search_arrays,
@@ -30,6 +30,7 @@ from keras_bahdanau_runtime.signature import (
     TOKENIZER_FILE,
     TRANSLATE,
     most_rows,
+    weights_file,
 )
 from keras_bahdanau_runtime.stepper import Stepper
 from keras_bahdanau_runtime.stream import windows
@@ -53,15 +54,21 @@ class Translator:
             which. A name, or a list of names or `(name, options)` pairs, is taken exactly. What
             runs on the CPU although another provider was asked for is logged, too.
         threads: int, the threads of one operator. `None` leaves it to onnxruntime, one for each
-            physical core, which was the fastest wherever it was measured. A server that runs
-            several translators or requests at once gives each of them fewer.
+            physical core, the fastest for one batch after another. A server that runs several
+            translators or requests at once gives each of them fewer.
         seconds: float, the longest that one run of the graph may take, the bound of what an
             artifact from a stranger, or a batch that is too large, can hold up. `None` for no
             limit.
+        megabytes: float, the most memory that the runs of one graph may take together for their
+            tensors, weights not counted, on the CPU; on CUDA the provider has `gpu_mem_limit`.
+            `None` for no limit.
+        workers: int, the batches of one call that run at once; `threads=None` then shares the
+            cores among them. One for each core is the fastest for many texts on a CPU, and holds
+            as many batches in memory.
 
     Raises:
-        ValueError: `path` is not a folder, a provider is not available, or `threads` or `seconds`
-            is not positive.
+        ValueError: `path` is not a folder, a provider is not available, or `threads`, `seconds`,
+            `megabytes` or `workers` is not positive.
         CorruptArtifactError: The artifact is incomplete, damaged or tampered with.
         UnsupportedArtifactError: It is in a newer format, holds no `model.onnx`, or one with
             operators that are not on the list in `operators`.
@@ -81,12 +88,20 @@ class Translator:
         providers: Providers = "auto",
         threads: int | None = None,
         seconds: float | None = None,
+        megabytes: float | None = None,
+        workers: int = 1,
     ) -> None:
+        check_positive(workers=workers)
         if threads is not None:
             check_positive(threads=threads)
-        if seconds is not None:
-            check_range("seconds", seconds, float, 0, open_low=True)
-        self._providers, self._threads, self._seconds = providers, threads, seconds
+        elif workers > 1:
+            threads = max(1, cores() // workers)
+        for name, limit in (("seconds", seconds), ("megabytes", megabytes)):
+            if limit is not None:
+                check_range(name, limit, float, 0, open_low=True)
+        self._providers, self._threads = providers, threads
+        self._seconds, self._megabytes = seconds, megabytes
+        self._workers = workers
         self._stepper: Stepper | None = None
         self._opening = threading.Lock()
         reading(path, self._open)
@@ -108,10 +123,12 @@ class Translator:
             raise CorruptArtifactError(
                 f"{folder}: the manifest gives no vocabulary size for 'source'."
             )
-        read = {MODEL_FILE, f"{MODEL_FILE}.data", TOKENIZER_FILE}
+        read = {MODEL_FILE, weights_file(MODEL_FILE), TOKENIZER_FILE}
         for name in set(manifest.files) - read:
             manifest.check(name)
-        self._session = open_graph(manifest, MODEL_FILE, self._providers, self._threads)
+        self._session = open_graph(
+            manifest, MODEL_FILE, self._providers, self._threads, self._megabytes
+        )
         self._draws = signature == SAMPLE.to_json()
         check_graph(self._session, SAMPLE if self._draws else TRANSLATE, folder / MODEL_FILE)
         if self._draws and not {"n", "max_length", "seed"} <= set(manifest.search):
@@ -167,7 +184,7 @@ class Translator:
             ValueError: `texts` is one str, an item is not a str or too long, a number is out of
                 range, or the artifact holds no tokenizer.
             RunError: onnxruntime could not run the graph, for want of memory, for example.
-            LimitError: A run took longer than `seconds`.
+            LimitError: A run took longer than `seconds`, or more than `megabytes`.
         """
         names = [tensor.name for tensor in TRANSLATE.outputs]
         if not alignments:
@@ -184,6 +201,7 @@ class Translator:
             progress=progress,
             alignments=alignments,
             on_error=on_error,
+            workers=self._workers,
         )
 
     def translate_stream(
@@ -256,32 +274,14 @@ class Translator:
                 an id outside the vocabulary, or a row longer than the artifact's limit; or `noise`
                 of another shape, or for an artifact that does not sample.
         """
-        array = np.asarray(source)
-        if array.ndim != 2 or array.size == 0 or array.dtype.kind not in "iu":
-            raise ValueError(
-                "Argument `source` must be a non-empty integer array of shape (batch, "
-                f"source_length). Received: dtype {array.dtype}, shape {array.shape}"
-            )
         vocabulary = self.manifest.vocabulary
+        array = checked_ids("source", source, vocabulary["source"], self.manifest.max_source_length)
         most = most_rows(self.manifest.search, vocabulary.get("target", 1))
         if len(array) > most:
             raise ValueError(
                 f"Argument `source` must have at most {most} rows. Received: {len(array)}"
             )
-        size = vocabulary["source"]
-        limit = self.manifest.max_source_length or array.shape[1]
-        for wrong, expected in (
-            ((array < 0) | (array >= size), f"ids from 0 to {size - 1}"),
-            ((array == PAD).all(axis=1, keepdims=True), "a token in every row"),
-            ((array[:, :-1] == PAD) & (array[:, 1:] != PAD), "padding (0) at the right only"),
-            (array[:, limit:] != PAD, f"at most {limit} tokens a row"),
-        ):
-            if wrong.any():
-                row = int(np.argwhere(wrong)[0, 0])
-                raise ValueError(
-                    f"Argument `source` must hold {expected}. Received: row {row}, {array[row]}"
-                )
-        return self._arrays(array.astype(np.int32), names=None, noise=noise)
+        return self._arrays(array, names=None, noise=noise)
 
     def stream(self, text: str, max_length: int = 100) -> Iterator[str]:
         """Translates one text greedily and yields the translation while it is made.
@@ -299,6 +299,7 @@ class Translator:
         Raises:
             ValueError: As `translate`.
             UnsupportedArtifactError: The artifact holds no steps; export with `stepwise=True`.
+            CorruptArtifactError: Its steps are damaged, or it was replaced since it was opened.
 
         Example:
 
@@ -324,7 +325,14 @@ class Translator:
     def _opened_stepper(self) -> Stepper:
         with self._opening:
             if self._stepper is None:
-                self._stepper = Stepper(self.manifest, self._providers, self._threads)
+                with unreplaced(self.manifest):
+                    self._stepper = Stepper(
+                        self.manifest,
+                        self._providers,
+                        self._threads,
+                        seconds=self._seconds,
+                        megabytes=self._megabytes,
+                    )
             return self._stepper
 
     def _arrays(

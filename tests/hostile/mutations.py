@@ -157,6 +157,7 @@ def attempt(folder):
         translator = Translator(folder, threads=1, seconds=SECONDS)
         if "tokenizer.json" in translator.manifest.files:
             translator.translate(TEXTS)
+            "".join(translator.stream(TEXTS[0], max_length=20))
         else:
             translator.translate_ids([[5, 6, 3]])
     except ArtifactError as error:

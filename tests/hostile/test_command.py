@@ -95,6 +95,56 @@ def test_a_full_disk_leaves_nothing_half_written(artifact, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+# A file system of 200 kB, seen by this process and its children only.
+SMALL = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=200k none "$0" && cd "$0" && "$@"']
+
+
+@pytest.fixture(scope="module")
+def small_disk(tmp_path_factory):
+    place = str(tmp_path_factory.mktemp("disk"))
+    if sys.platform != "linux" or subprocess.run([*SMALL, place, "true"]).returncode:
+        pytest.skip("This system lets nobody mount a file system.")
+    return [*SMALL, place]
+
+
+def test_a_small_file_system_that_fills_up_stays_empty(artifact, small_disk):
+    line = "; ".join([
+        '"$@"', "echo $?", "ls -A",
+        'head -c 1000000 /dev/zero > whole 2> /dev/null', '"$@"', "echo $?", "ls -A",
+    ])  # fmt: skip
+    command = [*COMMAND, "translate", str(artifact), "-o", "out"]
+    finished = subprocess.run(
+        [*small_disk, "sh", "-c", line, "sh", *command],
+        input=b"a man on a bike\n" * 50_000,
+        capture_output=True,
+        env=ENVIRONMENT,
+    )
+    assert finished.stdout.decode().split() == ["1", "1", "whole"]
+    said = finished.stderr.decode().splitlines()
+    assert said == ["error: [Errno 28] No space left on device"] * 2
+
+
+def test_an_artifact_that_does_not_fit_is_not_there(small_disk):
+    code = (
+        "from keras_bahdanau_runtime.artifact import publish, write_manifest\n"
+        "with publish('a') as folder:\n"
+        "    (folder / 'a.bin').write_bytes(bytes(100_000))\n"
+        "    write_manifest(folder, {'n': 1})\n"
+        "try:\n"
+        "    with publish('a', overwrite=True) as folder:\n"
+        "        (folder / 'a.bin').write_bytes(bytes(150_000))\n"
+        "        write_manifest(folder, {'n': 2})\n"
+        "except OSError as error:\n"
+        "    print(error.strerror)\n"
+        "import os\n"
+        "from keras_bahdanau_runtime.manifest import read_manifest\n"
+        "print(os.listdir('.'), read_manifest('a').other)\n"
+    )
+    command = [*small_disk, sys.executable, "-c", code]
+    finished = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
+    assert finished.stdout == "No space left on device\n['a'] {'n': 1}\n", finished.stderr
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="A shell of Windows closes no streams.")
 @pytest.mark.parametrize(("closed", "name"), [("<&-", "stdin"), (">&-", "stdout")])
 def test_a_closed_stream_is_an_error(artifact, closed, name):

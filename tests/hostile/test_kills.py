@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from copy_artifact import make
@@ -94,18 +95,56 @@ def test_a_writer_at_work_is_not_a_leftover(tmp_path):
     assert read_manifest(tmp_path / "artifact").other == {"n": 2}
 
 
+TRANSLATE = [sys.executable, "-m", "keras_bahdanau_export.cli", "translate"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows knows no SIGKILL.")
+def test_a_killed_translation_leaves_no_file_and_the_next_one_tidies_up(tmp_path):
+    artifact, output = make(tmp_path / "artifact"), tmp_path / "out" / "a.txt"
+    output.parent.mkdir()
+    texts = "a man on a bike\n" * 100_000
+    (tmp_path / "texts").write_text(texts)
+    command = [*TRANSLATE, artifact, tmp_path / "texts", "-o", output]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    rng = random.Random(0)
+    for _ in range(3):
+        with subprocess.Popen(command, env=environment) as writing:
+            while not list(output.parent.iterdir()):
+                assert writing.poll() is None
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                writing.wait(rng.uniform(0, 0.3))  # some moment of the seconds that it takes
+            writing.kill()
+        assert not output.exists()
+        assert len(list(output.parent.iterdir())) == 1  # of this one; the last one's is gone
+    (tmp_path / "texts").write_text(texts[:1600])
+    subprocess.run(command, env=environment, check=True)
+    assert list(output.parent.iterdir()) == [output] and output.read_text() == texts[:1600]
+
+
 def open_files():
     return len(os.listdir("/proc/self/fd"))
 
 
+def megabytes():
+    """Memory that this process holds now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="Linux counts them.")
-def test_a_thousand_runs_and_a_hundred_openings_leave_no_file_open(tmp_path):
+def test_a_thousand_openings_and_runs_hold_no_memory_and_no_file(tmp_path):
     artifact = make(tmp_path / "artifact")
+    before = open_files(), megabytes()
+    for number in range(1000):
+        Translator(artifact, threads=1, megabytes=50).translate(["a man"])
+        if number == 200:  # by then what there is once is there
+            before = open_files(), megabytes()
+    assert open_files() <= before[0] + 1
+    assert megabytes() < before[1] + 20
     translator = Translator(artifact, threads=1)
-    translator.translate(["a man"])
-    before = open_files()
-    for _ in range(100):
-        Translator(artifact, threads=1).translate(["a man"])
-    for _ in range(1000):
-        translator.translate(["a man"])
-    assert open_files() <= before + 1
+    for number in range(1000):
+        translator.translate(["a man on a bike " * (1 + number % 9)], truncate=True)
+        if number == 200:
+            before = open_files(), megabytes()
+    assert open_files() <= before[0] + 1
+    assert megabytes() < before[1] + 20

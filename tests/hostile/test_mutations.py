@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from copy_artifact import make
+from copy_artifact import COPY_STEPS, make
 
 pytestmark = pytest.mark.once
 
@@ -22,7 +22,8 @@ GROWTH = 150  # MB, over one process; the first artifacts load the libraries
 
 @pytest.mark.parametrize("first", range(0, COUNT, PART))
 def test_spoiled_artifacts_are_refused_or_run(first, tmp_path):
-    artifact, scratch = make(tmp_path / "artifact"), tmp_path / "scratch"
+    artifact = make(tmp_path / "artifact", steps=COPY_STEPS)
+    scratch = tmp_path / "scratch"
     scratch.mkdir()
     last = min(first + PART, COUNT)
     finished = subprocess.run(

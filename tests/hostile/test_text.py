@@ -3,6 +3,8 @@
 import gzip
 import io
 import math
+import sys
+import threading
 
 import pytest
 from copy_artifact import TOKENIZER, copy_graph, make
@@ -24,13 +26,24 @@ def translator(tmp_path_factory):
     return Translator(make(path, max_source_length=None), threads=1)
 
 
+@pytest.fixture(scope="module")
+def crowd(translator):
+    return Translator(translator.manifest.folder, workers=3)
+
+
 @settings(max_examples=60, deadline=None)
 @given(texts=st.lists(ANY_TEXT, max_size=12), tokens=st.integers(1, 200), size=st.integers(1, 5))
-def test_each_text_has_its_translation_whatever_stands_beside_it(translator, texts, tokens, size):
+def test_each_text_has_its_translation_whatever_stands_beside_it(
+    translator, crowd, texts, tokens, size
+):
     found = translator.translate(texts, batch_size=size, batch_tokens=tokens)
     assert [one.text for one in found] == [text if text.strip() else "" for text in texts]
     streamed = list(translator.translate_stream(iter(texts), window=size, batch_tokens=tokens))
     assert [one.text for one in streamed] == [one.text for one in found]
+    done = []
+    beside = crowd.translate(texts, batch_size=size, progress=done.append)
+    assert [one.text for one in beside] == [one.text for one in found]
+    assert done == sorted(done) and (done or [0])[-1] == len(texts)
     for text, one in zip(texts, found, strict=True):
         [alone] = translator.translate([text])
         assert (alone.text, alone.tokens, alone.score) == (one.text, one.tokens, one.score)
@@ -114,6 +127,56 @@ def test_memory_that_is_not_there_is_a_limit(tmp_path):
     assert found.error.startswith(("RunError", "LimitError"))
 
 
+# Takes 4 MB for every id of a sentence.
+GREEDY = HUNGRY.replace("largest = ReduceMax <keepdims = 1> (source)", "largest = Size (source)")
+GREEDY = GREEDY.replace("{1099511627776}", "{1048576}")
+
+
+def test_memory_has_a_limit_for_each_translator(tmp_path):
+    path = make(tmp_path / "a", GREEDY)
+    free, small, large = (Translator(path, threads=1, megabytes=limit) for limit in (None, 30, 400))
+    short, long = "a man", "a man on a bike " * 4 + "on"
+    assert small.translate([short])[0].text == short
+    with pytest.raises(LimitError, match="could not run"):
+        small.translate([long])
+    one, other = small.translate([long, short], on_error="keep")
+    assert "LimitError" in one.error and other.text == short
+    for translator in (large, free):
+        assert translator.translate([long])[0].text == long
+
+
+def test_what_a_worker_raises_is_raised(tmp_path):
+    translator = Translator(make(tmp_path / "a", GREEDY), workers=2, megabytes=60)
+    texts = ["a man"] * 40 + ["a man on a bike " * 6]
+    with pytest.raises(LimitError):
+        translator.translate(texts, batch_size=1)
+    found = translator.translate(texts, batch_size=1, on_error="keep")
+    assert [one.error is None for one in found] == [True] * 40 + [False]
+    assert not [one for one in threading.enumerate() if "search" in one.name]
+
+
+# Has a constant of a gigabyte that onnxruntime could make when it opens the graph.
+VAST = (
+    copy_graph()
+    .replace("is_pad = Equal", "vast = ConstantOfShape (huge)\n    is_pad = Equal")
+    .replace("int64[1] two = {2}", "int64[1] two = {2}, int64[1] huge = {268435456}")
+    .replace("score = Neg (float_count)", "most = ReduceMax <keepdims = 0> (vast)\n"
+             "    none = Add (float_count, most)\n    score = Neg (none)")
+)  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows counts memory otherwise.")
+def test_opening_makes_no_large_tensors(tmp_path):
+    import resource
+
+    path = make(tmp_path / "a", VAST)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    translator = Translator(path, threads=1, megabytes=30)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
+    with pytest.raises(LimitError):
+        translator.translate(["a man"])
+
+
 ENDLESS = (
     copy_graph()
     .replace(
@@ -136,10 +199,17 @@ def test_a_run_ends_at_its_deadline(tmp_path):
         translator.translate(["a man"])
 
 
-@pytest.mark.parametrize("seconds", [0, -1, float("nan"), "1", True])
-def test_a_deadline_must_be_a_time(translator, seconds):
-    with pytest.raises(ValueError, match="`seconds` must be a number above 0"):
-        Translator(translator.manifest.folder, seconds=seconds)
+@pytest.mark.parametrize("name", ["seconds", "megabytes"])
+@pytest.mark.parametrize("limit", [0, -1, float("nan"), "1", True])
+def test_a_limit_must_be_a_number(translator, name, limit):
+    with pytest.raises(ValueError, match=f"`{name}` must be a number above 0"):
+        Translator(translator.manifest.folder, **{name: limit})
+
+
+@pytest.mark.parametrize("workers", [0, 1.5, None])
+def test_workers_must_be_counted(translator, workers):
+    with pytest.raises(ValueError, match="`workers` must be a positive integer"):
+        Translator(translator.manifest.folder, workers=workers)
 
 
 # Asks for more memory than there is for a text that holds a learned piece: ids from 260 on.

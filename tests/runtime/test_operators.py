@@ -169,13 +169,31 @@ def test_loops_that_stop_by_their_condition_pass():
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("offset", "9"), ("length", "9"), ("offset", "-1"), ("offset", "x"), ("basepath", "/")],
+    [
+        ("offset", "9"),
+        ("length", "9"),
+        ("offset", "-1"),
+        ("offset", "x"),
+        ("basepath", "/"),
+        ("length", "9" * 5000),
+    ],
 )
 def test_places_outside_the_file_of_the_weights_are_refused(key, value):
     made = outside("w.bin")
     made.graph.initializer[0].external_data.add(key=key, value=value)
     with pytest.raises(CorruptArtifactError, match=r"data in files of the artifact"):
         check(made, listed=["w.bin"])
+
+
+@pytest.mark.parametrize("dims", [[2**62], [-1], [3], [2**20, 2**20], [2, 2]])
+def test_a_shape_beyond_the_numbers_of_a_tensor_is_refused(dims):
+    made = model()
+    tensor = onnx.numpy_helper.from_array(np.zeros(1, "uint8"), "odd")
+    del tensor.dims[:]
+    tensor.dims.extend(dims)
+    made.graph.initializer.append(tensor)
+    with pytest.raises(CorruptArtifactError, match="as many numbers as a tensor's shape says"):
+        check(made)
 
 
 def test_two_places_of_one_tensor_are_refused():

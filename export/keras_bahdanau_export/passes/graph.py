@@ -4,6 +4,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from keras_bahdanau_runtime.signature import weights_file
+
 LARGEST_FILE = 2**31 - 2**24  # bytes of weights; protobuf reads nothing of 2 GiB
 
 
@@ -15,7 +17,7 @@ def save(model, path):
     """
     weights = [g.initializers.values() for g in (model.graph, *model.graph.subgraphs())]
     size = sum(value.const_value.nbytes for values in weights for value in values)
-    external = f"{Path(path).name}.data" if size > LARGEST_FILE else None
+    external = weights_file(Path(path).name) if size > LARGEST_FILE else None
     ir.save(model, path, external_data=external)
     return external is not None
 

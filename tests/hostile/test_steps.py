@@ -1,0 +1,83 @@
+"""Steps of a stranger: an encoder and a step that are none, lie, or take too long."""
+
+import pytest
+from copy_artifact import COPY_ENCODER, COPY_STEP, COPY_STEPS, make
+
+from keras_bahdanau_runtime import Translator
+from keras_bahdanau_runtime.errors import CorruptArtifactError, LimitError, RunError
+
+pytestmark = pytest.mark.once
+
+
+def test_steps_give_the_text_piece_by_piece(tmp_path):
+    translator = Translator(make(tmp_path / "a", steps=COPY_STEPS))
+    assert list(translator.stream("a man on")) == ["a", " man", " on"]
+    assert list(translator.stream("a man on a bike", max_length=2)) == ["a", " man"]
+    assert list(translator.stream(" ")) == []
+
+
+NOT_STEPS = {
+    "another input": ("int32[batch] tokens", "int32[batch] words"),
+    "another output": ("next_state_0", "next_state_1"),
+    "a memory that nobody makes": ("memory_0", "memory_1"),
+    "a state of another type": ("int32[batch] state_0", "int64[batch] state_0"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_STEPS)
+def test_graphs_that_do_not_fit_are_refused(tmp_path, name):
+    step = COPY_STEP.replace(*NOT_STEPS[name])
+    if "int64" in step.split("=>")[0]:
+        step = step.replace(
+            "next_state_0 = Add (state_0, next)", "next_state_0 = Add (tokens, next)"
+        )
+    translator = Translator(make(tmp_path / "a", steps=(COPY_ENCODER, step)))
+    with pytest.raises(CorruptArtifactError, match=r"expected a step\.onnx that reads"):
+        translator.stream("a man")
+    assert translator.translate(["a man"])[0].text == "a man"
+
+
+LIES = {
+    "a token too many": ("int64[1] size = {290}", "int64[1] size = {291}"),
+    "a row too many": (
+        "log_probs = OneHot (row, size, odds)",
+        "both = Concat <axis = 0> (row, row)\n    log_probs = OneHot (both, size, odds)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_odds_of_another_shape_are_refused(tmp_path, name):
+    steps = COPY_ENCODER, COPY_STEP.replace(*LIES[name])
+    with pytest.raises(RunError, match="must give log-probabilities of shape"):
+        list(Translator(make(tmp_path / "a", steps=steps)).stream("a man"))
+
+
+def test_a_step_ends_at_its_deadline_and_within_its_memory(tmp_path):
+    endless = COPY_STEP.replace(
+        "row = Cast",
+        """sure = Cast <to = 9> (next)
+    spun = Loop <body = again (int64 i, bool go, int64[1] n) => (bool still, int64[1] after) {
+        still = Identity (go)
+        after = Add (n, n)
+    }> (endless, sure, one)
+    row = Cast""",
+    ).replace("int32 next = {1}", "int32 next = {1}, int64 endless = {9223372036854775807}")
+    path = make(tmp_path / "a", steps=(COPY_ENCODER, endless))
+    with pytest.raises(LimitError, match=r"longer than 0\.2 s"):
+        list(Translator(path, seconds=0.2).stream("a man"))
+    large = COPY_STEP.replace(
+        "row = Cast",
+        "width = Mul (second, many)\n    taken = ConstantOfShape (width)\n    row = Cast",
+    ).replace("int32 next = {1}", "int32 next = {1}, int64[1] many = {100000000}")
+    path = make(tmp_path / "b", steps=(COPY_ENCODER, large))
+    with pytest.raises(LimitError, match="could not run"):
+        list(Translator(path, megabytes=30).stream("a man"))
+
+
+def test_steps_of_an_artifact_that_was_replaced_are_not_mixed_with_it(tmp_path):
+    path = tmp_path / "a"
+    translator = Translator(make(path, steps=COPY_STEPS))
+    make(path, steps=(COPY_ENCODER, COPY_STEP.replace("-9.0", "-8.0")), overwrite=True)
+    with pytest.raises(CorruptArtifactError, match="replaced since"):
+        translator.stream("a man")
