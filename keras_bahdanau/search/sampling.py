@@ -29,7 +29,7 @@ class Sampling(Search):
         temperature: Above 1 flattens the distribution, below 1 sharpens it.
         top_k: Number of tokens to draw from; all if `None`.
         top_p: Share of the probability to draw from, in (0, 1].
-        seed: Int; the same draws every time. `None` for other draws at every call.
+        seed: Int below 2^31; the same draws every time. `None` for other draws at every call.
         min_length: Number of tokens, `EOS` included, before which no output ends.
         forbidden: Ids that are never drawn; as for `BeamSearch`.
         no_repeat_ngram: No sequence of this many tokens occurs twice in an output; 0 allows all.
@@ -57,7 +57,7 @@ class Sampling(Search):
         if self.top_k is not None:
             check_range("top_k", self.top_k, int, 1)
         if self.seed is not None:
-            check_range("seed", self.seed, int, 0)
+            check_range("seed", self.seed, int, 0, 2**31 - 1)
 
     def noise(self, batch, max_length):
         """Numbers in [0, 1) to draw with, `(batch, n, max_length)` float32: those of `seed`."""

@@ -1,4 +1,4 @@
-"""A training run that is killed again and again ends where an unbroken one ends.
+"""A training run that is killed again and again ends where an unbroken one ends; so an export.
 
 `make test-soak` kills it 50 times; the number is taken from KILLS. Without it the command's own
 test of Ctrl-C and resume stands for this one, which takes long.
@@ -9,12 +9,14 @@ import os
 import random
 import subprocess
 import sys
+import time
 
 import keras
 import numpy as np
 import pytest
 
 import keras_bahdanau  # noqa: F401  # registers what the files hold
+from keras_bahdanau_runtime import Translator
 
 pytestmark = [
     pytest.mark.once,
@@ -56,9 +58,37 @@ def weights(path):
     return [np.asarray(value) for value in [*model.get_weights(), *model.optimizer.variables]]
 
 
-def test_a_killed_run_ends_where_an_unbroken_one_ends(tmp_path):
+def write_texts(folder):
     for suffix in ("src", "tgt"):
-        (tmp_path / f"a.{suffix}").write_text("".join(f"say {n} {n}\n" for n in range(8)))
+        (folder / f"a.{suffix}").write_text("".join(f"say {n} {n}\n" for n in range(8)))
+
+
+def test_a_killed_export_leaves_the_artifact_and_the_next_one_tidies_up(tmp_path):
+    write_texts(tmp_path)
+    with start(tmp_path, "run") as run:
+        assert run.stdout.readline() == b"epoch\n"
+        assert run.stdout.readline() == b"epoch\n"
+        run.kill()
+    artifact = tmp_path / "out" / "artifact"
+    command = [sys.executable, "-m", "keras_bahdanau_export.cli", "export"]
+    command += [tmp_path / "run", artifact, "--overwrite", "--max-length", "12"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    began = time.monotonic()
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    whole, first = time.monotonic() - began, Translator(artifact).translate(["say 1 1"])[0].text
+    rng = random.Random(0)
+    for _ in range(max(1, KILLS // 10)):
+        with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as exporting:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                exporting.wait(rng.uniform(0, whole))
+            exporting.kill()
+        assert Translator(artifact).translate(["say 1 1"])[0].text == first
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert list(artifact.parent.iterdir()) == [artifact]
+
+
+def test_a_killed_run_ends_where_an_unbroken_one_ends(tmp_path):
+    write_texts(tmp_path)
     with start(tmp_path, "whole") as whole:
         assert whole.stdout.read().count(b"epoch\n") == EPOCHS
     rng = random.Random(0)
