@@ -133,12 +133,12 @@ def _messages(message: Any, path: Path) -> Iterator[Any]:
     yield message
     for _, field, kind, many in _fields(name):
         if kind == "string":
-            try:
-                getattr(message, field)[:]
-            except UnicodeDecodeError as error:
+            held = getattr(message, field) if many else [getattr(message, field)]
+            wrong = [text for text in held if not isinstance(text, str)]
+            if wrong:  # protobuf gives bytes for what is no text
                 raise CorruptArtifactError(
-                    f"{path}: expected names in UTF-8. Received: {error}"
-                ) from error
+                    f"{path}: expected names in UTF-8. Received: {wrong[0]!r:.80}"
+                )
         elif kind in _MESSAGES:
             held = getattr(message, field) if many else [getattr(message, field)]
             for inner in held if many or message.HasField(field) else []:

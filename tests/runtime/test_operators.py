@@ -89,6 +89,14 @@ def test_what_is_no_onnx_file_is_refused():
             check(contents)
 
 
+def test_names_that_are_no_text_are_refused():
+    contents = model().SerializeToString()
+    for name in (b"x", b"y"):
+        assert name in contents
+        with pytest.raises(CorruptArtifactError, match="names in UTF-8"):
+            check(contents.replace(name, b"\xf3"))
+
+
 def loop(trips):
     body = onnx.parser.parse_graph(
         "body (int64 i, bool go) => (bool still) { still = Identity(go) }"
