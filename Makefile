@@ -49,7 +49,8 @@ test: lint ## Check everything: lint, then the tests on every backend
 
 # Hours of it find more: MUTATIONS=200000.
 test-soak: $(TEST_READY) ## Spoil 20,000 artifacts and kill a run 50 times, some minutes
-	MUTATIONS=$${MUTATIONS:-20000} KILLS=$${KILLS:-50} KERAS_BACKEND=torch $(PYTEST) tests/hostile
+	MUTATIONS=$${MUTATIONS:-20000} KILLS=$${KILLS:-50} REPLACEMENTS=$${REPLACEMENTS:-50} \
+		KERAS_BACKEND=torch $(PYTEST) tests/hostile tests/service
 
 test-quick: $(TEST_READY) ## Check the core on one backend, in a minute or so
 	KERAS_BACKEND=torch $(PYTEST) $(QUICK)

@@ -1,4 +1,4 @@
-"""The command `keras-bahdanau`: train, evaluate, export, verify, translate, align, inspect.
+"""The command `keras-bahdanau`: train, evaluate, export, verify, translate, align, inspect, serve.
 
 Keras is imported only inside the commands that need it: `train`, `export`, `verify`, `quickstart`
 and `evaluate` of a run.
@@ -28,6 +28,7 @@ try:
     from rich.table import Table
     from rich.text import Text
 
+    from keras_bahdanau_export.serve_command import serve
     from keras_bahdanau_export.shown import console, make_harmless, plain, say
 except ModuleNotFoundError as error:
     raise MissingDependencyError(error.name or "typer", extra="cli") from error
@@ -38,6 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Attentive recurrent sequence-to-sequence models: train, export, translate.",
 )
+app.command()(serve)
 _SHOWN = 64  # lines between two looks at the bar
 
 RunOrArtifact = Annotated[Path, typer.Argument(help="A run's folder (from train) or an artifact.")]

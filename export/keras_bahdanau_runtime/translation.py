@@ -128,7 +128,7 @@ def translate_texts(
                 if isinstance(row, str):
                     results[index] = [_failed(row)]
                 else:
-                    results[index] = _read_hypotheses(tokenizer, row, encoded[index], n_best)
+                    results[index] = read_hypotheses(tokenizer, row, encoded[index], n_best)
             done += len(batch)
             report(done)
     return [hypotheses[0] for hypotheses in results] if n_best == 1 else results
@@ -212,10 +212,17 @@ def _failed(reason: str) -> Translation:
     return Translation("", math.nan, [], [], None, reason)
 
 
-def _read_hypotheses(
+def read_hypotheses(
     tokenizer: Tokenizer, found: Outputs, source: list[int], n_best: int
 ) -> list[Translation]:
-    """The best hypotheses for one source; `found` holds its row of each output."""
+    """The best hypotheses for one source.
+
+    Args:
+        tokenizer: `Tokenizer`.
+        found: Its row of each output of a search, as `translate_texts` describes them.
+        source: The ids of the source.
+        n_best: int. Most hypotheses.
+    """
     existing = [k for k in range(n_best) if k == 0 or not np.isneginf(found["scores"][k])]
     source_tokens = tokenizer.source_decoder().tokens(source)
     alignments = found.get("alignments")

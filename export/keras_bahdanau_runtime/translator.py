@@ -126,23 +126,23 @@ class Translator:
         read = {MODEL_FILE, weights_file(MODEL_FILE), TOKENIZER_FILE}
         for name in set(manifest.files) - read:
             manifest.check(name)
-        self._session = open_graph(
+        self.session = open_graph(
             manifest, MODEL_FILE, self._providers, self._threads, self._megabytes
         )
         self._draws = signature == SAMPLE.to_json()
-        check_graph(self._session, SAMPLE if self._draws else TRANSLATE, folder / MODEL_FILE)
+        check_graph(self.session, SAMPLE if self._draws else TRANSLATE, folder / MODEL_FILE)
         if self._draws and not {"n", "max_length", "seed"} <= set(manifest.search):
             raise CorruptArtifactError(
                 f"{folder}: the manifest does not say how many numbers the search draws."
             )
-        self._tokenizer: Tokenizer | None = None
+        self.tokenizer: Tokenizer | None = None
         if TOKENIZER_FILE in manifest.files:
-            self._tokenizer = _load_tokenizer(manifest)
+            self.tokenizer = _load_tokenizer(manifest)
 
     @property
     def providers(self) -> list[str]:
         """Names of the execution providers in use, the preferred one first."""
-        return list(self._session.get_providers())
+        return list(self.session.get_providers())
 
     def translate(
         self,
@@ -186,13 +186,10 @@ class Translator:
             RunError: onnxruntime could not run the graph, for want of memory, for example.
             LimitError: A run took longer than `seconds`, or more than `megabytes`.
         """
-        names = [tensor.name for tensor in TRANSLATE.outputs]
-        if not alignments:
-            names.remove("alignments")
         return translate_texts(
             texts,
             self._text_tokenizer(),
-            lambda source: self._arrays(source, names),
+            lambda source: self.search(source, alignments),
             batch_size=batch_size,
             batch_tokens=batch_tokens,
             n_best=n_best,
@@ -281,7 +278,7 @@ class Translator:
             raise ValueError(
                 f"Argument `source` must have at most {most} rows. Received: {len(array)}"
             )
-        return self._arrays(array, names=None, noise=noise)
+        return self.search(array, noise=noise)
 
     def stream(self, text: str, max_length: int = 100) -> Iterator[str]:
         """Translates one text greedily and yields the translation while it is made.
@@ -308,7 +305,7 @@ class Translator:
         """
         check_positive(max_length=max_length)
         [ids] = self._encode([text])
-        return self._stream(self._opened_stepper(), ids, max_length)
+        return self._stream(self.open_steps(), ids, max_length)
 
     def _stream(self, stepper: Stepper, ids: list[int], max_length: int) -> Iterator[str]:
         if not ids:  # of a blank text
@@ -322,26 +319,26 @@ class Translator:
         if rest:
             yield rest
 
-    def _opened_stepper(self) -> Stepper:
+    def open_steps(self) -> Stepper:
+        """The `Stepper` of this artifact, opened at the first call; raises as `stream`."""
         with self._opening:
             if self._stepper is None:
+                given = self.manifest, self._providers, self._threads
                 with unreplaced(self.manifest):
-                    self._stepper = Stepper(
-                        self.manifest,
-                        self._providers,
-                        self._threads,
-                        seconds=self._seconds,
-                        megabytes=self._megabytes,
-                    )
+                    self._stepper = Stepper(*given, False, self._seconds, self._megabytes)
             return self._stepper
 
-    def _arrays(
-        self, source: NDArray[np.int32], names: list[str] | None, noise: ArrayLike | None = None
+    def search(
+        self,
+        source: NDArray[np.int32],
+        alignments: bool = True,
+        noise: ArrayLike | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """The outputs of these names, or all of them."""
+        """The outputs of `translate_ids`, "alignments" if asked for; `source` is not checked."""
         found = self._run(source, noise)
         size = self.manifest.vocabulary.get("target", 2**31)
-        return search_arrays(found, source.shape, size, names or list(found))
+        names = [name for name in found if alignments or name != "alignments"]
+        return search_arrays(found, source.shape, size, names)
 
     def _run(self, source: NDArray[np.int32], noise: ArrayLike | None = None) -> dict[str, Any]:
         """The outputs, left where they were computed."""
@@ -355,7 +352,7 @@ class Translator:
             )
         names = [tensor.name for tensor in TRANSLATE.outputs]
         large = source.size > BATCH_TOKENS  # seldom: the next run would not need as much memory
-        return run(self._session, feeds, names, seconds=self._seconds, shrink=large)
+        return run(self.session, feeds, names, seconds=self._seconds, shrink=large)
 
     def _checked_noise(self, noise: ArrayLike | None, rows: int) -> NDArray[np.float32]:
         search = self.manifest.search
@@ -374,12 +371,12 @@ class Translator:
         return encode_texts(texts, self._text_tokenizer(), self.manifest.max_source_length)
 
     def _text_tokenizer(self) -> Tokenizer:
-        if self._tokenizer is None:
+        if self.tokenizer is None:
             raise ValueError(
                 f"Argument `texts` needs a tokenizer, and the artifact {self.manifest.folder} was "
                 "exported without one. Export it with tokenizer=..., or call translate_ids."
             )
-        return self._tokenizer
+        return self.tokenizer
 
 
 def _load_tokenizer(manifest: Manifest) -> Tokenizer:

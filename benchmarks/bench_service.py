@@ -1,0 +1,154 @@
+"""The service under load: against calls of the same translator, and one client against many.
+
+    python benchmarks/bench_service.py [ARTIFACT SOURCES]
+
+Server, load and the calls that they are compared with share the machine and take turns, so that
+ratios mean something where times do not. Without arguments a graph that copies its source stands
+for the model, which shows what the service itself costs.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "export"), str(ROOT / "tests")]
+
+from keras_bahdanau_runtime import Translator  # noqa: E402
+
+PORT = 8765
+SERVE = [sys.executable, "-m", "keras_bahdanau_export.cli", "serve"]
+
+
+class Client:
+    """One connection that asks again as soon as it is answered, as cheaply as Python can."""
+
+    def __init__(self, path, bodies, times):
+        self.path, self.bodies, self.times = path, bodies, times
+
+    async def run(self, until):
+        reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
+        while time.perf_counter() < until and self.bodies:
+            body = self.bodies.pop()
+            began = time.perf_counter()
+            head = f"POST {self.path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+            writer.write(head.encode() + body)
+            answer = await reader.readuntil(b"\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 200"), answer
+            place = answer.lower().index(b"content-length: ") + 16
+            await reader.readexactly(int(answer[place : answer.index(b"\r", place)]))
+            self.times.append(time.perf_counter() - began)
+        writer.close()
+
+
+def load(clients, path, bodies, seconds):
+    """Requests a second, and the times of all, by so many clients; in this process."""
+    times, left = [], list(bodies)
+    count = len(left)
+
+    async def go():
+        until = time.perf_counter() + seconds
+        await asyncio.gather(*(Client(path, left, times).run(until) for _ in range(clients)))
+
+    began = time.perf_counter()
+    asyncio.run(go())
+    spent = time.perf_counter() - began
+    assert len(times) == count - len(left)
+    return len(times) / spent, sorted(times)
+
+
+def percentile(times, share):
+    return 1000 * times[min(len(times) - 1, int(share * len(times)))]
+
+
+def start(artifact):
+    began = time.perf_counter()
+    server = subprocess.Popen(
+        [*SERVE, f"model={artifact}", "--port", str(PORT), "--grpc-port", "0"],
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "export")},
+    )
+    while True:
+        try:
+            load(1, "/v2/repository/index", [b""], 5)
+            return server, time.perf_counter() - began
+        except OSError:
+            time.sleep(0.01)
+
+
+def memory(process):
+    """Megabytes that a process holds."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("artifact", nargs="?")
+    parser.add_argument("sources", nargs="?")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--clients", type=int, default=64)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        artifact, texts = given.artifact, [f"a man on a bike {n}" for n in range(1000)]
+        if artifact is None:
+            from copy_artifact import make
+
+            artifact = make(Path(folder) / "copy")
+        if given.sources is not None:
+            texts = Path(given.sources).read_text("utf-8").splitlines()
+        server, seconds = start(artifact)
+        try:
+            report(server, seconds, artifact, texts, given)
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def report(server, seconds, artifact, texts, given):
+    print(f"{os.cpu_count()} cores; ready after {seconds:.2f} s with {memory(server):.0f} MB")
+    bodies = [json.dumps({"text": text}).encode() for text in texts]
+    translator = Translator(artifact)
+    ratios, singles, tails = [], [], []
+    for _ in range(given.rounds):
+        began = time.perf_counter()
+        translator.translate(texts, alignments=False)
+        bulk = len(texts) / (time.perf_counter() - began)
+        many, times = load(given.clients, "/translate", bodies, 600)
+        direct = []
+        for text in texts[:50]:
+            began = time.perf_counter()
+            translator.translate([text], alignments=False)
+            direct.append(time.perf_counter() - began)
+        _, alone = load(1, "/translate", bodies[-50:][::-1], 600)
+        ratios.append(many / bulk)
+        tails.append(percentile(times, 0.99) / percentile(times, 0.5))
+        one, other = 1000 * statistics.median(direct), percentile(alone, 0.5)
+        singles.append((other - 2) / one)
+        print(
+            f"{given.clients} clients {many:.0f} texts/s, bulk {bulk:.0f}: {ratios[-1]:.2f}; "
+            f"p50 {percentile(times, 0.5):.0f} ms, p99 {percentile(times, 0.99):.0f} ms; "
+            f"1 client {other:.1f} ms, direct {one:.1f} ms"
+        )
+    source = {"name": "source", "datatype": "INT32", "shape": [1, 3], "data": [5, 6, 3]}
+    asked = json.dumps({"inputs": [source], "outputs": [{"name": "lengths"}]}).encode()
+    rate, _ = load(16, "/v2/models/model-graph/infer", [asked] * 20_000, 5)
+    print(
+        f"medians: {given.clients} clients / bulk {statistics.median(ratios):.2f}, p99 / p50 "
+        f"{statistics.median(tails):.1f}, (1 client - 2 ms) / direct "
+        f"{statistics.median(singles):.2f}; graph {rate:.0f} requests/s by 16 clients; "
+        f"{memory(server):.0f} MB in the end; load took "
+        f"{resource.getrusage(resource.RUSAGE_SELF).ru_utime:.0f} s of a core"
+    )
+
+
+if __name__ == "__main__":
+    main()

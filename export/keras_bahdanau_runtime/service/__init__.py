@@ -1,0 +1,1 @@
+"""The inference service: models behind HTTP and gRPC."""

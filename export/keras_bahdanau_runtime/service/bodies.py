@@ -1,0 +1,76 @@
+"""Bodies of requests: read within limits of time and size, and unpacked within the same."""
+
+import asyncio
+import zlib
+
+from fastapi import Request
+
+from keras_bahdanau_runtime.service.engine import Limits
+from keras_bahdanau_runtime.service.errors import ServiceError
+
+_GZIP, _ZLIB, _PLAIN = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
+_SECONDS = 30.0  # for a body to come
+
+
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """The body of a request, unpacked.
+
+    Args:
+        request: The request.
+        limits: `Limits`; `body` bounds the bytes before and after they are unpacked.
+
+    Raises:
+        ServiceError: "too_large", "timeout" where it does not come, "unsupported" for an encoding
+            that is not gzip or deflate, "invalid" for one that is broken.
+    """
+    told = request.headers.get("content-length", "0")
+    if told.isdigit() and int(told[:20]) > limits.body:
+        raise _too_large(limits)
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(_SECONDS):
+            async for part in request.stream():
+                size += len(part)
+                if size > limits.body:
+                    raise _too_large(limits)
+                parts.append(part)
+    except TimeoutError:
+        raise ServiceError("timeout", f"The body took longer than {_SECONDS:g} seconds.") from None
+    body = b"".join(parts)
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    return body if encoding in ("identity", "") else unpack(body, encoding, limits)
+
+
+def unpack(body: bytes, encoding: str, limits: Limits) -> bytes:
+    """What was packed by gzip or deflate, by zlib's header or without one.
+
+    Raises:
+        ServiceError: As `read_body`.
+
+    Example:
+
+    >>> unpack(zlib.compress(b"a man"), "deflate", Limits())
+    b'a man'
+    """
+    ways = {"gzip": [_GZIP], "x-gzip": [_GZIP], "deflate": [_ZLIB, _PLAIN]}.get(encoding)
+    if ways is None:
+        raise ServiceError(
+            "unsupported",
+            f"Argument `Content-Encoding` must be gzip or deflate. Received: {encoding!r:.80}",
+            "Content-Encoding",
+        )
+    for way in ways:
+        unpacking = zlib.decompressobj(way)
+        try:
+            found = unpacking.decompress(body, limits.body + 1)
+        except zlib.error:
+            continue
+        if len(found) > limits.body:
+            raise _too_large(limits)
+        if unpacking.eof:
+            return found
+    raise ServiceError("invalid", f"The body must be whole {encoding}. Received: {len(body)} bytes")
+
+
+def _too_large(limits: Limits) -> ServiceError:
+    return ServiceError("too_large", f"The body must have at most {limits.body} bytes, unpacked.")

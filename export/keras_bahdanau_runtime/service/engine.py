@@ -1,0 +1,296 @@
+"""The one queue behind every door: work waits here, leaves in batches, and comes back.
+
+engine = Engine()
+results = await engine.run(job, payloads, lengths)      # in an event loop
+
+A job computes in a thread; onnxruntime holds no lock of Python's meanwhile. There are as many
+threads as cores, and every graph is opened with one thread, so batches and requests do not fight.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from keras_bahdanau_runtime.checks import check_positive, check_range
+from keras_bahdanau_runtime.service.errors import ServiceError
+from keras_bahdanau_runtime.service.metrics import Metrics
+from keras_bahdanau_runtime.session import cores
+from keras_bahdanau_runtime.translation import BATCH_TOKENS
+
+logger = logging.getLogger("keras_bahdanau_runtime")
+
+_ALIKE = 4  # lengths in a batch differ by less than this factor
+
+
+class Job(Protocol):
+    """What works on payloads, in a thread.
+
+    Attributes:
+        name: Of the model, for the metrics.
+        shared: bool. Whether payloads of several requests may be worked on together.
+    """
+
+    name: str
+    shared: bool
+
+    def run(self, payloads: Sequence[Any]) -> Sequence[Any]:
+        """The result for each payload."""
+        ...
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a service takes on.
+
+    Args:
+        characters: int. Most characters in a text.
+        tokens: int. Most tokens in a text, end of sentence included.
+        texts: int. Most texts in a request.
+        queue: int. Most texts that wait or are worked on.
+        queued_tokens: int. Most tokens of these.
+        body: int. Most bytes of a request, before and after it is unpacked.
+        seconds: float. Longest time for a request that names none, and the longest it may name.
+
+    Raises:
+        ValueError: One of them is not positive.
+    """
+
+    characters: int = 5000
+    tokens: int = 1024
+    texts: int = 256
+    queue: int = 4096
+    queued_tokens: int = 500_000
+    body: int = 16 * 2**20
+    seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        counts = {name: value for name, value in vars(self).items() if name != "seconds"}
+        check_positive(**counts)
+        check_range("seconds", self.seconds, float, 0, open_low=True)
+
+
+@dataclass(eq=False)
+class _Work:
+    """One payload on its way."""
+
+    job: Job
+    payload: Any
+    length: int
+    arrived: float
+    future: "asyncio.Future[Any]"
+
+
+@dataclass
+class Engine:
+    """Gathers payloads into batches of like length and has them worked on.
+
+    A batch leaves when nothing is worked on, when it is full, or when its oldest payload has waited
+    `max_wait`; and it leaves only when a thread is free. The oldest payload goes first, and takes
+    along those of its job whose lengths are nearest to its own.
+
+    Args:
+        limits: `Limits`.
+        max_wait: float, seconds that a payload may wait for others while a thread is free.
+        batch_size: int. Most payloads in a batch.
+        batch_tokens: int. Most tokens in a batch, padding included; a longer one goes alone.
+        threads: int, the batches at once; `None` for the cores that this process may use.
+        metrics: `Metrics` to count in.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    max_wait: float = 0.005
+    batch_size: int = 32
+    batch_tokens: int = BATCH_TOKENS
+    threads: int | None = None
+    metrics: Metrics = field(default_factory=Metrics)
+    draining: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.threads = cores() if self.threads is None else self.threads
+        check_positive(
+            batch_size=self.batch_size, batch_tokens=self.batch_tokens, threads=self.threads
+        )
+        check_range("max_wait", self.max_wait, float, 0)
+        self._pool = ThreadPoolExecutor(self.threads, "keras_bahdanau service")
+        self._waiting: deque[_Work] = deque()
+        self._running = 0  # batches
+        self._held, self._held_tokens = 0, 0  # payloads that wait or are worked on
+        self._done, self._seconds = 0, 0.0  # payloads, and the time of threads for them
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def run(
+        self,
+        job: Job,
+        payloads: Sequence[Any],
+        lengths: Sequence[int],
+        seconds: float | None = None,
+    ) -> list[Any]:
+        """The results for payloads, in their order.
+
+        A caller that is cancelled takes its payloads back: those that wait are dropped, and results
+        of those that are worked on are thrown away.
+
+        Args:
+            job: A `Job`.
+            payloads: What it works on.
+            lengths: Number of tokens of each.
+            seconds: The longest that it may take; the limit's if `None`.
+
+        Raises:
+            ServiceError: "overloaded" if the queue is full, "unavailable" while draining, "timeout"
+                after `seconds`.
+            Exception: What the job raises.
+        """
+        self._admit(len(payloads), sum(lengths))
+        loop = asyncio.get_running_loop()
+        now = time.monotonic()
+        works = [
+            _Work(job, payload, length, now, loop.create_future())
+            for payload, length in zip(payloads, lengths, strict=True)
+        ]
+        self._held += len(works)
+        self._held_tokens += sum(lengths)
+        self.metrics.queue.set(self._held)
+        self._idle.clear()
+        self._waiting.extend(works)
+        self._dispatch()
+        limit = min(seconds or self.limits.seconds, self.limits.seconds)
+        try:
+            async with asyncio.timeout(limit):
+                return [await work.future for work in works]
+        except TimeoutError:
+            raise ServiceError(
+                "timeout", f"The answer took longer than {limit:g} seconds."
+            ) from None
+        finally:
+            for work in works:
+                if not work.future.done():
+                    work.future.cancel()
+                elif not work.future.cancelled():
+                    work.future.exception()  # seen, though a sibling's was raised
+            self._held -= len(works)
+            self._held_tokens -= sum(lengths)
+            self.metrics.queue.set(self._held)
+            if not self._held:
+                self._idle.set()
+
+    def _admit(self, count: int, tokens: int) -> None:
+        if self.draining:
+            raise ServiceError("unavailable", "The service is about to stop.", retry_after=1)
+        full = (
+            self._held + count > self.limits.queue
+            or self._held_tokens + tokens > self.limits.queued_tokens
+        )
+        if full:
+            raise ServiceError(
+                "overloaded",
+                f"The queue is full: {self._held} texts of {self._held_tokens} tokens.",
+                retry_after=self._wait(),
+            )
+
+    def _wait(self) -> int:
+        """Seconds until what is held now will be done, at the speed so far."""
+        each = self._seconds / self._done if self._done else 0.0
+        return max(1, math.ceil(self._held * each / (self.threads or 1)))
+
+    async def drain(self, seconds: float) -> bool:
+        """Refuses new work and waits for what was accepted; says whether all of it was done."""
+        self.draining = True
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Lets the threads go; what waits is dropped."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _dispatch(self) -> None:
+        """Sends as many batches as there are threads free."""
+        while self._running < (self.threads or 1):
+            while self._waiting and self._waiting[0].future.done():
+                self._waiting.popleft()
+            if not self._waiting:
+                return
+            batch, full = self._gather()
+            left = batch[0].arrived + self.max_wait - time.monotonic()
+            if batch[0].job.shared and self._running and not full and left > 0:
+                if self._timer is None:
+                    self._timer = asyncio.get_running_loop().call_later(left, self._time_is_up)
+                return
+            chosen = set(map(id, batch))
+            self._waiting = deque(work for work in self._waiting if id(work) not in chosen)
+            self._send(batch)
+
+    def _time_is_up(self) -> None:
+        self._timer = None
+        self._dispatch()
+
+    def _gather(self) -> tuple[list[_Work], bool]:
+        """The batch of the oldest payload, and whether there is no room for more."""
+        oldest = self._waiting[0]
+        if not oldest.job.shared:
+            return [oldest], True
+        middle = math.log(max(1, oldest.length))
+        near = [work for work in self._waiting if work.job is oldest.job and not work.future.done()]
+        # Stable: of two that are as near, the older one goes first.
+        near.sort(key=lambda work: abs(math.log(max(1, work.length)) - middle))
+        batch, short, long = [oldest], oldest.length, oldest.length
+        for work in near:
+            if work is oldest:
+                continue
+            shorter, longer = min(short, work.length), max(long, work.length)
+            if longer >= _ALIKE * max(1, shorter):
+                break
+            if len(batch) == self.batch_size or longer * (len(batch) + 1) > self.batch_tokens:
+                return batch, True
+            batch.append(work)
+            short, long = shorter, longer
+        return batch, len(batch) == self.batch_size
+
+    def _send(self, batch: list[_Work]) -> None:
+        job, now = batch[0].job, time.monotonic()
+        self._running += 1
+        for work in batch:
+            self.metrics.wait.labels(job.name).observe(now - work.arrived)
+            self.metrics.tokens.labels(job.name).inc(work.length)
+        self.metrics.batches.labels(job.name).observe(len(batch))
+        loop = asyncio.get_running_loop()
+        payloads = [work.payload for work in batch]
+        running = loop.run_in_executor(self._pool, _results, job, payloads)
+        running.add_done_callback(lambda done: self._arrive(batch, now, done))
+
+    def _arrive(self, batch: list[_Work], began: float, done: "asyncio.Future[list[Any]]") -> None:
+        self._running -= 1
+        self._done += len(batch)
+        self._seconds += time.monotonic() - began
+        if not done.cancelled():
+            for work, result in zip(batch, done.result(), strict=True):
+                if work.future.done():
+                    continue
+                if isinstance(result, Exception):
+                    work.future.set_exception(result)
+                else:
+                    work.future.set_result(result)
+        self._dispatch()
+
+
+def _results(job: Job, payloads: list[Any]) -> list[Any]:
+    """The result for each payload, or why there is none: one that fails does not fail others."""
+    try:
+        return list(job.run(payloads))
+    except Exception as error:  # it is raised again where the result is awaited
+        if len(payloads) == 1:
+            return [error]
+        logger.info("A batch of %d failed, and is tried one by one: %s", len(payloads), error)
+        return [result for payload in payloads for result in _results(job, [payload])]

@@ -1,0 +1,375 @@
+"""The door of HTTP: what people call, the Open Inference Protocol, the page and the metrics."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
+from keras_bahdanau_runtime.service.bodies import read_body
+from keras_bahdanau_runtime.service.errors import KINDS, ServiceError
+from keras_bahdanau_runtime.service.models import Model
+from keras_bahdanau_runtime.service.protocol import parse_rest, render_rest, server_metadata
+from keras_bahdanau_runtime.service.repository import Repository
+from keras_bahdanau_runtime.service.text_model import TextModel
+from keras_bahdanau_runtime.translation import Translation
+
+_PAGE = Path(__file__).with_name("page.html")
+_GONE = 499  # what proxies write down for a client that left; nobody receives it
+_Found = TypeVar("_Found")
+
+
+class TranslateRequest(BaseModel):
+    """The body of `/translate`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: str | list[str] = Field(description="One text, or several.")
+    model: str | None = Field(None, description="Name of the model; the first one if absent.")
+    n_best: int = Field(1, ge=1, description="Most hypotheses for a text.")
+    alignments: bool = Field(False, description="Whether to give the attention weights.")
+    timeout: float | None = Field(None, gt=0, description="Longest time in seconds.")
+
+
+class StreamRequest(BaseModel):
+    """The body of `/translate/stream`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: str = Field(description="One text.")
+    model: str | None = Field(None, description="Name of the model; the first one if absent.")
+
+
+class Hypothesis(BaseModel):
+    """One translation of one text; see `keras_bahdanau_runtime.Translation`."""
+
+    text: str
+    score: float
+    tokens: list[str]
+    source_tokens: list[str]
+    alignment: list[list[float]] | None
+    error: str | None
+
+
+class Translations(BaseModel):
+    """The answer of `/translate`: one for each text; with `n_best` above 1 a list for each."""
+
+    translations: list[Hypothesis] | list[list[Hypothesis]]
+
+
+class Problem(BaseModel):
+    """Every answer that is none."""
+
+    error: Annotated[str, Field(description="What was expected and what came.")]
+    code: Annotated[str, Field(description=f"One of {', '.join(KINDS)}.")]
+    argument: Annotated[str | None, Field(description="The argument that is wrong.")]
+
+
+def build_app(repository: Repository) -> FastAPI:
+    """The application of ASGI that answers for the models of a repository.
+
+    Args:
+        repository: `Repository`.
+    """
+    version = server_metadata()["version"]
+    problems: dict[int | str, dict[str, Any]] = {
+        status: {"model": Problem}
+        for status in sorted({kind.http for kind in KINDS.values()} - {500, 405})
+    }
+    app = FastAPI(title="keras_bahdanau", version=version, responses=problems, redoc_url=None)
+    app.add_exception_handler(ServiceError, _answer_error)
+    app.add_exception_handler(HTTPException, _answer_http)
+    _add_protocol(app, repository)
+    _add_translation(app, repository)
+    _add_management(app, repository)
+    _shorten(app)
+    return app
+
+
+def _shorten(app: FastAPI) -> None:
+    """Lets the paths of most requests be found first, and without FastAPI's reading of arguments.
+
+    Their functions take a request and give a response; FastAPI describes them in OpenAPI.
+    """
+    names = ("infer", "translate", "stream")
+    app.router.routes[:0] = [
+        Route(route.path, route.endpoint, methods=["POST"])
+        for route in app.routes
+        if isinstance(route, APIRoute) and route.endpoint.__name__ in names
+    ]
+
+
+def problem(error: ServiceError) -> JSONResponse:
+    """The answer that tells of an error."""
+    headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+    if error.kind == "unauthenticated":
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(error.to_json(), error.status, headers)
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ServiceError)
+    return problem(error)
+
+
+async def _answer_http(request: Request, error: Exception) -> Response:
+    """What the router says of paths and methods that it does not know."""
+    assert isinstance(error, HTTPException)
+    kinds = {status.http: kind for kind, status in KINDS.items()}
+    kind = kinds.get(error.status_code, "invalid")
+    said = f"{request.method} {request.url.path!r:.200}: {error.detail}"
+    return problem(ServiceError(kind, said))
+
+
+def _add_translation(app: FastAPI, repository: Repository) -> None:
+
+    def text_model(name: str | None) -> TextModel:
+        models = [repository.get(known) for known, _ in repository.names()] if name is None else []
+        chosen = repository.get(name) if name is not None else None
+        for model in models:
+            if chosen is None and isinstance(model, TextModel):
+                chosen = model
+        if not isinstance(chosen, TextModel):
+            raise ServiceError(
+                "not_found" if name is None else "conflict",
+                f"Argument `model` must name a model of texts. Received: {name!r:.200}",
+                "model",
+            )
+        return chosen
+
+    @app.post(
+        "/translate",
+        response_model=Translations,
+        openapi_extra=_body_of(TranslateRequest),
+        summary="Translate one text or several",
+    )
+    async def translate(request: Request) -> Response:
+        asked = _parsed(TranslateRequest, await read_body(request, repository.engine.limits))
+        model = text_model(asked.model)
+        texts = [asked.text] if isinstance(asked.text, str) else asked.text
+        found = await _while_there(
+            request, model.translate(texts, asked.n_best, asked.alignments, asked.timeout)
+        )
+        plain = [[_plain(one) for one in best] for best in found]
+        answer = plain if asked.n_best > 1 else [best[0] for best in plain]
+        return _json({"translations": answer})
+
+    @app.post(
+        "/translate/stream",
+        response_class=StreamingResponse,
+        openapi_extra=_body_of(StreamRequest),
+        summary="Translate one text, piece by piece, as server-sent events",
+    )
+    async def stream(request: Request) -> Response:
+        asked = _parsed(StreamRequest, await read_body(request, repository.engine.limits))
+        pieces = text_model(asked.model).stream(asked.text)
+        first = await anext(pieces, None)  # what goes wrong before it has a status of its own
+
+        async def events() -> AsyncIterator[bytes]:
+            said = []
+            try:
+                if first is not None:
+                    said.append(first)
+                    yield _event({"delta": first})
+                async for piece in pieces:
+                    said.append(piece)
+                    yield _event({"delta": piece})
+                yield _event({"text": "".join(said)})
+            except ServiceError as error:
+                yield _event(error.to_json())
+
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(events(), media_type="text/event-stream", headers=headers)
+
+    @app.get("/models", summary="The models of texts")
+    async def models() -> Response:
+        found = []
+        for name, versions in repository.names():
+            model = repository.get(name)
+            if isinstance(model, TextModel):
+                most = repository.engine.limits.characters
+                told = {"streams": model.streams, "max_characters": most, "n_best": model.most}
+                found.append({"name": name, "versions": versions, **told})
+        return _json({"models": found})
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+        policy += "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'"
+        headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
+        return Response(_PAGE.read_bytes(), media_type="text/html; charset=utf-8", headers=headers)
+
+
+def _add_protocol(app: FastAPI, repository: Repository) -> None:
+    server = server_metadata()
+
+    @app.get("/v2", summary="What this server is")
+    async def metadata() -> Response:
+        return _json(server)
+
+    @app.get("/v2/health/live", summary="Whether the process answers")
+    async def live() -> Response:
+        return Response()
+
+    @app.get("/v2/health/ready", summary="Whether every model answers")
+    async def ready() -> Response:
+        if not repository.ready:
+            raise ServiceError("unavailable", "Not every model is ready.", retry_after=1)
+        return Response()
+
+    for prefix in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
+        _add_model(app, repository, prefix)
+
+
+def _add_model(app: FastAPI, repository: Repository, prefix: str) -> None:
+    def asked(request: Request) -> Model:
+        given = request.path_params
+        return repository.get(given["name"], given.get("version", ""))
+
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in ("name", "version")
+        if f"{{{name}}}" in prefix
+    ]
+    extra: dict[str, Any] = {"parameters": parameters}
+
+    @app.get(prefix, summary="The inputs and outputs of a model", openapi_extra=extra)
+    async def metadata(request: Request) -> Response:
+        model = asked(request)
+        tensors = {
+            side: [
+                {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
+                for spec in getattr(model, side)
+            ]
+            for side in ("inputs", "outputs")
+        }
+        told = {"name": model.name, "versions": model.versions, "platform": model.platform}
+        return _json({**told, **tensors})
+
+    @app.get(f"{prefix}/ready", summary="Whether a model answers", openapi_extra=extra)
+    async def ready(request: Request) -> Response:
+        if repository.draining:
+            raise ServiceError("unavailable", "The service is about to stop.", retry_after=1)
+        asked(request)
+        return Response()
+
+    body = {"content": {"application/json": {"schema": {"type": "object"}}}, "required": True}
+
+    @app.post(
+        f"{prefix}/infer",
+        summary="Tensors in, tensors out",
+        openapi_extra={**extra, "requestBody": body},
+    )
+    async def infer(request: Request) -> Response:
+        model = asked(request)
+        given = await read_body(request, repository.engine.limits)
+        length = request.headers.get("inference-header-content-length")
+        if length is not None and not (length.isascii() and length.isdigit() and len(length) < 12):
+            raise ServiceError(
+                "invalid",
+                "Argument `Inference-Header-Content-Length` must be a number of bytes. "
+                f"Received: {length!r:.80}",
+                "Inference-Header-Content-Length",
+            )
+        wanted = parse_rest(given, None if length is None else int(length))
+        answer = await _while_there(request, model.infer(wanted))
+        rendered, header = render_rest(answer, wanted)
+        if header is None:
+            return Response(rendered, media_type="application/json")
+        headers = {"Inference-Header-Content-Length": str(header)}
+        return Response(rendered, media_type="application/octet-stream", headers=headers)
+
+    @app.get(f"{prefix}/stats", summary="Counts and times of a model", openapi_extra=extra)
+    async def statistics(request: Request) -> Response:
+        return _json({"model_stats": [asked(request).statistics()]})
+
+
+def _add_management(app: FastAPI, repository: Repository) -> None:
+    @app.post("/v2/repository/index", summary="Every model and its state")
+    async def index() -> Response:
+        return _json(repository.index())
+
+    @app.post("/v2/repository/models/{name}/load", summary="Open a model, or open it anew")
+    async def load(name: str) -> Response:
+        await repository.load(name)
+        return _json({})
+
+    @app.post("/v2/repository/models/{name}/unload", summary="Take a model away")
+    async def unload(name: str) -> Response:
+        await repository.unload(name)
+        return _json({})
+
+    @app.get("/metrics", summary="What Prometheus reads")
+    async def metrics() -> Response:
+        media = "text/plain; version=0.0.4; charset=utf-8"
+        return Response(repository.engine.metrics.render(), media_type=media)
+
+
+async def _while_there(request: Request, answer: Awaitable[_Found]) -> _Found:
+    """The answer, which is taken back when the client leaves."""
+    working = asyncio.ensure_future(answer)
+    watching = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise HTTPException(_GONE, "The client left.")
+        return working.result()
+    finally:
+        watching.cancel()
+        working.cancel()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+_Asked = TypeVar("_Asked", bound=BaseModel)
+
+
+def _parsed(kind: type[_Asked], body: bytes) -> _Asked:
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        if first["type"] == "json_invalid":
+            raise ServiceError(
+                "invalid", f"The body must be JSON. Received: {first['msg']}"
+            ) from error
+        argument = str(first["loc"][0]) if first["loc"] else None
+        raise ServiceError(
+            "unprocessable", f"Argument `{argument}`: {first['msg']}.", argument
+        ) from error
+
+
+def _plain(one: Translation) -> dict[str, Any]:
+    return {
+        "text": one.text,
+        "score": one.score,
+        "tokens": one.tokens,
+        "source_tokens": one.source_tokens,
+        "alignment": None if one.alignment is None else one.alignment.tolist(),
+        "error": one.error,
+    }
+
+
+def _json(value: Any) -> Response:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return Response(text.encode("utf-8"), media_type="application/json")
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(value, ensure_ascii=False).encode("utf-8") + b"\n\n"
+
+
+def _body_of(kind: type[BaseModel]) -> dict[str, Any]:
+    """What OpenAPI is told of a body that is read here, as it may be compressed."""
+    schema = kind.model_json_schema()
+    return {"requestBody": {"content": {"application/json": {"schema": schema}}, "required": True}}

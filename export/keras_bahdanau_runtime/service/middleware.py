@@ -1,0 +1,139 @@
+"""What happens to every request of HTTP: its id, its key, its line in the log."""
+
+import hmac
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_bahdanau_runtime.service.errors import ServiceError
+from keras_bahdanau_runtime.service.http import problem
+from keras_bahdanau_runtime.service.metrics import Metrics
+
+logger = logging.getLogger("keras_bahdanau_runtime")
+
+_OPEN = {"/", "/v2/health/live", "/v2/health/ready"}  # paths that need no key
+_LONGEST_ID = 128
+_random = random.Random()  # ids are no secrets, and the system's generator takes 0.1 ms
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Keys:
+    """The keys that open the service.
+
+    Args:
+        keys: list of str; none where everybody may come in.
+
+    Example:
+
+    >>> Keys(["secret"]).check({"authorization": "Bearer secret"})
+    """
+
+    def __init__(self, keys: Sequence[str] = ()) -> None:
+        self._keys = [key.encode("utf-8") for key in keys]
+
+    @classmethod
+    def read(cls, path: Path) -> "Keys":
+        """The keys of a file, one a line.
+
+        Raises:
+            ValueError: There are none.
+        """
+        keys = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+        if not keys:
+            raise ValueError(f"Argument `api_key_file` must hold a key. Received: {path}, empty")
+        return cls(keys)
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Lets a request in by `Authorization: Bearer KEY` or `X-API-Key: KEY`.
+
+        Raises:
+            ServiceError: "unauthenticated".
+        """
+        if not self._keys:
+            return
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        given = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        sent = given.encode("utf-8", "replace")
+        # All are compared, whichever fits, so that the time tells nothing.
+        if not sum(hmac.compare_digest(sent, key) for key in self._keys):
+            raise ServiceError(
+                "unauthenticated",
+                "Argument `Authorization` must be a Bearer key of this service. "
+                f"Received: {'another' if given else 'none'}",
+                "Authorization",
+            )
+
+
+class Middleware:
+    """Wraps the application.
+
+    A request keeps the id that it brought in `X-Request-ID`, or gets one; `traceparent` is handed
+    back and logged. What nobody foresaw is logged and answered with status 500.
+
+    Args:
+        app: An application of ASGI.
+        keys: `Keys`.
+        metrics: `Metrics`.
+    """
+
+    def __init__(self, app: Any, keys: Keys, metrics: Metrics) -> None:
+        self._app, self._keys, self._metrics = app, keys, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request as ASGI has it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        headers = {name.decode("latin-1"): of.decode("latin-1") for name, of in scope["headers"]}
+        trace = _clean(headers.get("traceparent", ""))
+        given = _clean(headers.get("x-request-id", "")) or f"{_random.getrandbits(64):016x}"
+        status = 0
+
+        async def sent(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                added = [(b"x-request-id", given.encode("latin-1"))]
+                if trace:
+                    added.append((b"traceparent", trace.encode("latin-1")))
+                message["headers"] = [*message.get("headers", ()), *added]
+            await send(message)
+
+        try:
+            if scope["path"] not in _OPEN:
+                self._keys.check(headers)
+            await self._app(scope, receive, sent)
+        except ServiceError as error:
+            await problem(error)(scope, receive, sent)
+        except Exception:
+            logger.exception("The request %s failed.", given)
+            if not status:
+                failure = ServiceError("internal", "The service failed; its log says why.")
+                await problem(failure)(scope, receive, sent)
+        finally:
+            seconds = time.perf_counter() - began
+            route = getattr(scope.get("route"), "path", "")
+            model = scope.get("path_params", {}).get("name", "")
+            self._metrics.requests.labels(model if status != 404 else "", route, str(status)).inc()
+            logger.info(
+                "%s %s %d",
+                scope["method"],
+                scope["path"],
+                status,
+                extra={
+                    "request_id": given,
+                    "traceparent": trace,
+                    "milliseconds": round(1000 * seconds, 2),
+                },
+            )
+
+
+def _clean(value: str) -> str:
+    """What a client sent to be written down, without what a log or a header cannot hold."""
+    return "".join(c for c in value[:_LONGEST_ID] if c.isascii() and c.isprintable())

@@ -1,0 +1,185 @@
+"""What is called by a name: what models of texts and models of tensors have in common."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from keras_bahdanau_runtime.errors import LimitError, RunError
+from keras_bahdanau_runtime.service.engine import Engine, Job
+from keras_bahdanau_runtime.service.errors import ServiceError
+from keras_bahdanau_runtime.service.protocol import InferRequest, InferResponse, Tensor, TensorSpec
+
+
+class Counts:
+    """What Triton's statistics say of a model; nanoseconds."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.last = 0  # milliseconds since 1970
+        self.inferences = self.executions = 0
+        self.succeeded, self.failed, self.ran = [0, 0], [0, 0], [0, 0]  # count, time
+
+    def executed(self, payloads: int, nanoseconds: int) -> None:
+        """One run of the graph, for so many payloads."""
+        with self._lock:
+            self.inferences += payloads
+            self.executions += 1
+            self.ran[0] += payloads
+            self.ran[1] += nanoseconds
+
+    def answered(self, nanoseconds: int, well: bool) -> None:
+        """One request."""
+        with self._lock:
+            self.last = time.time_ns() // 10**6
+            kind = self.succeeded if well else self.failed
+            kind[0] += 1
+            kind[1] += nanoseconds
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts as Triton names them."""
+        queued = max(0, self.succeeded[1] - self.ran[1])
+        nothing = {"count": 0, "ns": 0}
+
+        def duration(pair: Sequence[int]) -> dict[str, int]:
+            return {"count": pair[0], "ns": pair[1]}
+
+        return {
+            "last_inference": self.last,
+            "inference_count": self.inferences,
+            "execution_count": self.executions,
+            "inference_stats": {
+                "success": duration(self.succeeded),
+                "fail": duration(self.failed),
+                "queue": duration((self.succeeded[0], queued)),
+                "compute_input": nothing,
+                "compute_infer": duration(self.ran),
+                "compute_output": nothing,
+                "cache_hit": nothing,
+                "cache_miss": nothing,
+            },
+            "batch_stats": [],
+        }
+
+
+class Model:
+    """What is called by a name. Both kinds of model are one.
+
+    Args:
+        name: As it is called.
+        version: A number, as a str.
+        engine: The `Engine` that its work goes through.
+    """
+
+    platform = ""
+    inputs: list[TensorSpec]
+    outputs: list[TensorSpec]
+
+    def __init__(self, name: str, version: str, engine: Engine) -> None:
+        self.name, self.version, self.versions = name, version, [version]
+        self.engine, self.counts = engine, Counts()
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """Answers a request of the Open Inference Protocol.
+
+        Raises:
+            ServiceError: Of the kind that fits.
+        """
+        with self.measured():
+            check_names("outputs", [wanted.name for wanted in request.outputs], self.outputs)
+            outputs = await self._infer(request)
+        wanted = {output.name for output in request.outputs} or self._usual()
+        chosen = [tensor for tensor in outputs if tensor.name in wanted]
+        return InferResponse(self.name, self.version, chosen, request.id)
+
+    @contextlib.contextmanager
+    def measured(self) -> Iterator[None]:
+        """Counts what is answered in the block."""
+        metrics, began, well = self.engine.metrics, time.perf_counter_ns(), False
+        try:
+            yield
+            well = True
+        except ServiceError as error:
+            metrics.errors.labels(self.name, error.kind).inc()
+            raise
+        finally:
+            spent = time.perf_counter_ns() - began
+            self.counts.answered(spent, well)
+            metrics.latency.labels(self.name).observe(spent / 1e9)
+
+    async def _infer(self, request: InferRequest) -> list[Tensor]:
+        raise NotImplementedError
+
+    def _usual(self) -> set[str]:
+        """The outputs of a request that names none."""
+        return {spec.name for spec in self.outputs}
+
+    def statistics(self) -> dict[str, Any]:
+        """As Triton's statistics extension has it."""
+        return {"name": self.name, "version": self.version, **self.counts.to_json()}
+
+
+class CountedJob:
+    """Work that is counted."""
+
+    shared = False
+
+    def __init__(self, model: Model) -> None:
+        self.name, self._counts = model.name, model.counts
+
+    def run(self, payloads: Sequence[Any]) -> list[Any]:
+        began = time.perf_counter_ns()
+        results = self._run(payloads)
+        self._counts.executed(len(payloads), time.perf_counter_ns() - began)
+        return results
+
+    def _run(self, payloads: Sequence[Any]) -> list[Any]:
+        raise NotImplementedError
+
+
+async def answered(
+    engine: Engine, job: Job, payloads: Sequence[Any], lengths: Sequence[int], seconds: float | None
+) -> list[Any]:
+    """What `Engine.run` gives; what a graph may fail with is told as a `ServiceError`."""
+    try:
+        return await engine.run(job, payloads, lengths, seconds)
+    except LimitError as error:
+        raise ServiceError("too_large", f"The model could not do it: {error}") from error
+    except RunError as error:
+        raise ServiceError("unprocessable", f"The model could not do it: {error}") from error
+
+
+def check_names(
+    argument: str, names: Sequence[str], known: Sequence[TensorSpec], complete: bool = False
+) -> None:
+    """Raises a `ServiceError` for a name that is unknown or comes twice, or one that is missing."""
+    expected = [spec.name for spec in known]
+    if len(set(names)) < len(names) or not set(names) <= set(expected):
+        raise ServiceError(
+            "invalid",
+            f"Argument `{argument}` must hold some of {expected}, each once. "
+            f"Received: {names!r:.200}",
+            argument,
+        )
+    if complete and len(names) < len(expected):
+        raise ServiceError(
+            "invalid",
+            f"Argument `{argument}` must hold {expected}. Received: {names!r:.200}",
+            argument,
+        )
+
+
+def parameter(
+    parameters: Mapping[str, Any], name: str, kinds: tuple[type, ...], default: Any
+) -> Any:
+    """A parameter of a request, of one of these types."""
+    value = parameters.get(name, default)
+    if value is default:
+        return default
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        raise ServiceError(
+            "invalid", f"Argument `{name}` must be {expected}. Received: {value!r:.80}", name
+        )
+    return value

@@ -1,0 +1,226 @@
+"""The models of a service: opened, replaced and taken away while others are answered.
+
+An artifact served as NAME is the model NAME, with texts in and translations out, and the model
+`NAME-graph`, which has exactly the tensors of `model.onnx`. Without a tokenizer, or with the graph
+of any other Keras model, it is `NAME-graph` alone.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from keras_bahdanau_runtime.errors import ArtifactError
+from keras_bahdanau_runtime.manifest import Manifest, reading
+from keras_bahdanau_runtime.service.engine import Engine
+from keras_bahdanau_runtime.service.errors import ServiceError
+from keras_bahdanau_runtime.service.graph_model import GraphModel
+from keras_bahdanau_runtime.service.models import Model
+from keras_bahdanau_runtime.service.text_model import TextModel
+from keras_bahdanau_runtime.session import CPU, open_graph
+from keras_bahdanau_runtime.signature import MANIFEST_FILE, MODEL_FILE, SAMPLE, STEP_FILE, TRANSLATE
+from keras_bahdanau_runtime.translator import Translator
+
+logger = logging.getLogger("keras_bahdanau_runtime")
+
+_GRAPH = "-graph"
+_NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
+
+
+class Repository:
+    """Models by name and version.
+
+    What is asked of a model while another takes its place is answered by the one that was there
+    when the question came. The old one goes when its last answer has.
+
+    Args:
+        sources: Folders by name: each an artifact, or one whose subfolders are artifacts and have
+            numbers for names, the versions. The highest is called where none is named.
+        engine: `Engine` that all work goes through.
+        megabytes: As for `Translator`.
+
+    Raises:
+        ValueError: A name cannot stand in an address, or two models would have one.
+    """
+
+    def __init__(
+        self, sources: Mapping[str, Path], engine: Engine, megabytes: float | None = None
+    ) -> None:
+        self.sources, self.engine, self._megabytes = dict(sources), engine, megabytes
+        for name in sources:
+            if not _NAME.fullmatch(name):
+                raise ValueError(
+                    "Argument `sources` must have names of letters, digits, '.', '_' and '-'. "
+                    f"Received: {name!r}"
+                )
+        clash = {name + _GRAPH for name in sources} & set(sources)
+        if clash:
+            raise ValueError(
+                f"Argument `sources` must leave the names {sorted(clash)} to graphs. "
+                f"Received: {sorted(sources)}"
+            )
+        self._models: dict[str, dict[str, list[Model]]] = {}  # by source and version
+        self._reasons: dict[str, str] = {}  # why a source is not there, or not the latest
+        self._seen: dict[str, Any] = {}  # what `watch` saw of each
+        self._loading = {name: asyncio.Lock() for name in sources}
+
+    @property
+    def draining(self) -> bool:
+        """Whether the service is about to stop."""
+        return self.engine.draining
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model is there to be called."""
+        return not self.draining and set(self._models) == set(self.sources)
+
+    def names(self) -> list[tuple[str, list[str]]]:
+        """The models, with their versions."""
+        found: dict[str, list[str]] = {}
+        for versions in self._models.values():
+            for version, models in sorted(versions.items(), key=lambda item: int(item[0])):
+                for model in models:
+                    found.setdefault(model.name, []).append(version)
+        return sorted(found.items())
+
+    def get(self, name: str, version: str = "") -> Model:
+        """The model of a name, the highest version where none is named.
+
+        Raises:
+            ServiceError: "not_found", or "unavailable" for one that is not loaded.
+        """
+        source = name if name in self.sources else name.removesuffix(_GRAPH)
+        if source not in self.sources:
+            raise ServiceError("not_found", f"There is no model {name!r:.200}.", "model")
+        versions = self._models.get(source)
+        if versions is None:
+            reason = self._reasons.get(source, "it is being loaded")
+            raise ServiceError(
+                "unavailable", f"The model {name!r:.200} is not there: {reason}", "model", 1
+            )
+        chosen = version or max(versions, key=int)
+        for model in versions.get(chosen, ()):
+            if model.name == name:
+                return model
+        raise ServiceError(
+            "not_found",
+            f"There is no model {name!r:.200} of version {chosen!r:.80}: it has "
+            f"{[model.name for model in next(iter(versions.values()))]} of {sorted(versions)}.",
+            "version" if version else "model",
+        )
+
+    def index(self) -> list[dict[str, str]]:
+        """Every model with its state, as Triton's repository extension has it."""
+        found = []
+        for source in sorted(self.sources):
+            reason = self._reasons.get(source, "")
+            for version, models in sorted(self._models.get(source, {}).items()):
+                found += [(model.name, version, "READY", reason) for model in models]
+            if source not in self._models:
+                found.append((source, "", "UNAVAILABLE" if reason else "LOADING", reason))
+        names = ("name", "version", "state", "reason")
+        return [dict(zip(names, one, strict=True)) for one in found]
+
+    async def load(self, name: str) -> None:
+        """Opens a model, or opens it anew; one that cannot be opened leaves the old one.
+
+        Raises:
+            ServiceError: "not_found", or "unprocessable" for an artifact that cannot be served.
+        """
+        source = name if name in self.sources else name.removesuffix(_GRAPH)
+        if source not in self.sources:
+            raise ServiceError("not_found", f"There is no model {name!r:.200}.", "model")
+        async with self._loading[source]:
+            self._seen[source] = _state(self.sources[source])
+            try:
+                opened = await asyncio.to_thread(self._open, source)
+            except (ArtifactError, ValueError, OSError) as error:
+                self._reasons[source] = str(error)
+                kept = "the old one goes on" if source in self._models else "it is not served"
+                logger.error("The model %s could not be loaded, %s: %s", source, kept, error)
+                raise ServiceError("unprocessable", str(error), "model") from error
+            self._models[source] = opened
+            self._reasons.pop(source, None)
+            logger.info("The model %s is ready: versions %s.", source, sorted(opened))
+
+    async def unload(self, name: str) -> None:
+        """Takes a model away, to be loaded again; what it was asked before is answered.
+
+        Raises:
+            ServiceError: "not_found".
+        """
+        source = name if name in self.sources else name.removesuffix(_GRAPH)
+        if source not in self.sources:
+            raise ServiceError("not_found", f"There is no model {name!r:.200}.", "model")
+        async with self._loading[source]:
+            self._models.pop(source, None)
+            self._reasons[source] = "it was unloaded"
+
+    async def watch(self, seconds: float) -> None:
+        """Looks at the folders for ever, and loads those that were replaced."""
+        while True:
+            await asyncio.sleep(seconds)
+            for source in self.sources:
+                if source in self._models and _state(self.sources[source]) != self._seen[source]:
+                    try:
+                        await self.load(source)
+                    except ServiceError:
+                        continue  # it is logged, and stands in the index
+
+    def _open(self, source: str) -> dict[str, list[Model]]:
+        """The models of a source by version; in a thread."""
+        path = self.sources[source]
+        folders = {"1": path}
+        if path.is_dir() and not (path / MANIFEST_FILE).exists():
+            folders = {
+                part.name: part
+                for part in path.iterdir()
+                if part.name.isascii() and part.name.isdigit() and part.is_dir()
+            }
+        if not folders:
+            raise ValueError(
+                f"Argument `sources` must hold artifacts, or folders of them by number. "
+                f"Received: {path}"
+            )
+        return {
+            version: self._open_artifact(source, version, folders[version]) for version in folders
+        }
+
+    def _open_artifact(self, name: str, version: str, folder: Path) -> list[Model]:
+        limit = self.engine.limits.seconds
+
+        def opened(manifest: Manifest) -> list[Model]:
+            searches = (TRANSLATE.to_json(), SAMPLE.to_json())
+            if manifest.signatures.get(MODEL_FILE) in searches:
+                translator = Translator(
+                    folder, CPU, threads=1, seconds=limit, megabytes=self._megabytes
+                )
+                graph = GraphModel(name + _GRAPH, version, self.engine, translator.session)
+                if translator.tokenizer is None:
+                    return [graph]
+                translator.translate(["a"])  # the first run is slower than the others
+                if STEP_FILE in manifest.files:
+                    translator.open_steps()
+                return [TextModel(name, version, self.engine, translator), graph]
+            for other in manifest.files:
+                if other != MODEL_FILE:
+                    manifest.check(other)
+            session = open_graph(manifest, MODEL_FILE, CPU, 1, self._megabytes)
+            return [GraphModel(name + _GRAPH, version, self.engine, session)]
+
+        found = reading(folder, opened)
+        for model in found:
+            model.versions = [version]
+        return found
+
+
+def _state(path: Path) -> Any:
+    """What changes when an artifact, or one of its versions, is replaced."""
+    try:
+        parts = [path / MANIFEST_FILE, *sorted(path.glob(f"[0-9]*/{MANIFEST_FILE}"))]
+        found = [(str(part), part.stat()) for part in parts if part.exists()]
+    except OSError:
+        return None
+    return [(name, state.st_ino, state.st_mtime_ns, state.st_size) for name, state in found]

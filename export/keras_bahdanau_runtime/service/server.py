@@ -1,0 +1,288 @@
+"""The life of the process: it opens, answers, opens anew, drains and ends.
+
+`serve(Settings({"dates": Path("artifact")}, no_auth=True))` runs until it is told to stop.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from keras_bahdanau_runtime.checks import check_positive, check_range
+from keras_bahdanau_runtime.service.connections import Connection
+from keras_bahdanau_runtime.service.engine import Engine, Limits
+from keras_bahdanau_runtime.service.errors import ServiceError
+from keras_bahdanau_runtime.service.http import build_app
+from keras_bahdanau_runtime.service.logs import log_to_stderr
+from keras_bahdanau_runtime.service.middleware import Keys, Middleware
+from keras_bahdanau_runtime.service.repository import Repository
+
+logger = logging.getLogger("keras_bahdanau_runtime")
+
+_HERE = ("127.0.0.1", "::1", "localhost")
+_LEFT = 1.0  # seconds for what is answered already to leave
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the service runs.
+
+    Args:
+        sources: Folders by model name; see `Repository`.
+        host: The address to listen on.
+        port: Of HTTP; 0 for any that is free.
+        grpc_port: Of gRPC; 0 for any that is free, `None` for no gRPC.
+        api_key_file: File of the keys that open the service, one a line.
+        no_auth: bool. Whether to listen on an address beyond this machine without keys.
+        tls_certificate: File of the certificate chain; with `tls_key`, for both doors.
+        tls_key: File of its key.
+        watch: float, seconds between two looks whether an artifact was replaced; 0 for none.
+        grace: float, seconds that accepted work has to end after SIGTERM.
+        log_format: "text" or "json".
+        max_wait: float, seconds; as for `Engine`.
+        batch_size: int; as for `Engine`.
+        threads: int; as for `Engine`.
+        megabytes: float; as for `Translator`.
+        limits: `Limits`.
+
+    Raises:
+        ValueError: A value is out of range, or everybody could come in unasked.
+    """
+
+    sources: Mapping[str, Path]
+    host: str = "127.0.0.1"
+    port: int = 8000
+    grpc_port: int | None = 8001
+    api_key_file: Path | None = None
+    no_auth: bool = False
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    watch: float = 0.0
+    grace: float = 30.0
+    log_format: str = "text"
+    max_wait: float = 0.005
+    batch_size: int = 32
+    threads: int | None = None
+    megabytes: float | None = 1024.0
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise ValueError("Argument `sources` must name an artifact. Received: none")
+        if self.host not in _HERE and self.api_key_file is None and not self.no_auth:
+            raise ValueError(
+                f"Argument `host` must be one of {_HERE} without keys. Received: {self.host!r}. "
+                "Pass api_key_file, or no_auth=True where something else keeps strangers out."
+            )
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError(
+                "Arguments `tls_certificate` and `tls_key` must be given together. "
+                "Received: one of them"
+            )
+        if self.log_format not in ("text", "json"):
+            raise ValueError(
+                f'Argument `log_format` must be "text" or "json". Received: {self.log_format!r}'
+            )
+        check_positive(batch_size=self.batch_size)
+        for name in ("watch", "grace", "max_wait"):
+            check_range(name, getattr(self, name), float, 0)
+        for name in ("port", "grpc_port"):
+            if getattr(self, name) is not None:
+                check_range(name, getattr(self, name), int, 0, 65535)
+
+
+@dataclass
+class Service:
+    """A service in an event loop; `serve` makes a process of it.
+
+    Args:
+        settings: `Settings`.
+
+    Example:
+
+    >>> service = Service(Settings({"dates": Path("artifact")}))
+    >>> await service.start()       # reachable at service.url from here on
+    >>> await service.stop()
+    """
+
+    settings: Settings
+    url: str = field(default="", init=False)
+    grpc_address: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.engine = Engine(
+            settings.limits, settings.max_wait, settings.batch_size, threads=settings.threads
+        )
+        self.repository = Repository(settings.sources, self.engine, settings.megabytes)
+        path = settings.api_key_file
+        self.keys = Keys() if path is None else Keys.read(path)
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._web: uvicorn.Server | None = None
+        self._grpc: Any = None
+
+    async def start(self, listening: socket.socket | None = None) -> None:
+        """Opens every model, and then both doors.
+
+        Args:
+            listening: A socket that is listened on; one for `host` and `port` if `None`.
+
+        Raises:
+            ServiceError: A model cannot be opened.
+            OSError: A port is taken.
+        """
+        settings = self.settings
+        await asyncio.gather(*map(self.repository.load, settings.sources))
+        shared = listening is not None  # with other processes of this service
+        listening = bind(settings) if listening is None else listening
+        secure = settings.tls_certificate is not None
+        port = listening.getsockname()[1]
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        self.url = f"http{'s' if secure else ''}://{host}:{port}"
+        config = uvicorn.Config(
+            Middleware(build_app(self.repository), self.keys, self.engine.metrics),
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ssl_certfile=settings.tls_certificate,
+            ssl_keyfile=settings.tls_key,
+            timeout_keep_alive=30,
+        )
+        self._web = uvicorn.Server(config)
+        self._web.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
+        if settings.grpc_port is not None:
+            from keras_bahdanau_runtime.service import grpc as rpc  # 20 MB that not all need
+
+            self._grpc = await rpc.start(
+                self.repository,
+                f"{host}:{settings.grpc_port}",
+                max_message_bytes=settings.limits.body,
+                share_port=shared,
+                credentials=_grpc_credentials(settings),
+                authorize=self.keys.check,
+            )
+            self.grpc_address = f"{host}:{self._grpc.port}"
+        self._tasks.append(asyncio.create_task(self._web.serve([listening])))
+        if settings.watch:
+            self._tasks.append(asyncio.create_task(self.repository.watch(settings.watch)))
+        while not self._web.started and not self._tasks[0].done():
+            await asyncio.sleep(0.001)
+        logger.info(
+            "Serving %s at %s%s.",
+            ", ".join(name for name, _ in self.repository.names()),
+            self.url,
+            f" and gRPC at {self.grpc_address}" if self.grpc_address else "",
+        )
+
+    async def reload(self) -> None:
+        """Opens every model anew; one that cannot be opened leaves the old one."""
+        for source in self.settings.sources:
+            with contextlib.suppress(ServiceError):  # it is logged, and stands in the index
+                await self.repository.load(source)
+
+    async def stop(self) -> bool:
+        """Refuses new work, finishes what was accepted, and closes; whether all was finished."""
+        done = await self.engine.drain(self.settings.grace)
+        if self._grpc is not None:
+            await self._grpc.stop(_LEFT)
+        for task in self._tasks[1:]:
+            task.cancel()
+        if self._web is not None:
+            self._web.should_exit = True
+            self._web.force_exit = not done
+            await asyncio.wait(self._tasks[:1], timeout=_LEFT)
+        self.engine.close()
+        return done
+
+    async def run(self, listening: socket.socket | None = None) -> bool:
+        """Starts, and stops after SIGTERM or SIGINT; SIGHUP opens every model anew."""
+        loop, told = asyncio.get_running_loop(), asyncio.Event()
+        reloads: set[asyncio.Task[None]] = set()
+
+        def reload() -> None:
+            task = asyncio.ensure_future(self.reload())
+            reloads.add(task)
+            task.add_done_callback(reloads.discard)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(signal.SIGHUP, reload)
+        await self.start(listening)
+        await asyncio.wait(
+            {asyncio.ensure_future(told.wait()), self._tasks[0]}, return_when="FIRST_COMPLETED"
+        )
+        logger.info("Draining: %g seconds for what was accepted.", self.settings.grace)
+        return await self.stop()
+
+
+def serve(settings: Settings, listening: socket.socket | None = None) -> None:
+    """Runs a service until SIGTERM or SIGINT, and returns when all accepted work is finished.
+
+    What is not finished in time ends the process, with status 1.
+
+    Args:
+        settings: `Settings`.
+        listening: As for `Service.start`.
+
+    Raises:
+        ServiceError: A model cannot be opened.
+        OSError: A port is taken.
+    """
+    log_to_stderr(settings.log_format)
+    _allow_connections()
+    import uvloop
+
+    finished = uvloop.run(Service(settings).run(listening))
+    if not finished:
+        logger.error("What was accepted is not finished; %g seconds are over.", settings.grace)
+        logging.shutdown()
+        os._exit(1)  # Python would wait for the threads that are still at it
+
+
+def bind(settings: Settings) -> socket.socket:
+    """The socket of HTTP.
+
+    Raises:
+        OSError: The port is taken.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((settings.host, settings.port))
+        made.listen(2048)
+        made.setblocking(False)
+    except OSError as error:
+        made.close()
+        address = f"{settings.host}:{settings.port}"
+        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from error
+    return made
+
+
+def _grpc_credentials(settings: Settings) -> Any:
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    import grpc
+
+    pair = settings.tls_key.read_bytes(), settings.tls_certificate.read_bytes()
+    return grpc.ssl_server_credentials([pair])
+
+
+def _allow_connections() -> None:
+    """Lets the process hold as many connections as the system allows it."""
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,0 +1,246 @@
+"""A model of texts: translations by the hypotheses of a search, or piece by piece."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_bahdanau_runtime.service.engine import Engine
+from keras_bahdanau_runtime.service.errors import ServiceError
+from keras_bahdanau_runtime.service.models import (
+    CountedJob,
+    Model,
+    answered,
+    check_names,
+    parameter,
+)
+from keras_bahdanau_runtime.service.protocol import InferRequest, Tensor, TensorSpec
+from keras_bahdanau_runtime.signature import STEP_FILE, hypotheses
+from keras_bahdanau_runtime.text.batches import pad
+from keras_bahdanau_runtime.translation import Translation, encode_texts, read_hypotheses
+from keras_bahdanau_runtime.translator import Translator
+
+_NONE = np.finfo(np.float32).min  # the score where there is no hypothesis: JSON has no infinity
+_SMALL = 4096  # characters that are encoded without a thread of their own
+
+
+class _Search(CountedJob):
+    """Searches for translations of `(ids, n_best, alignments)`, many at once."""
+
+    shared = True
+
+    def __init__(self, model: "TextModel") -> None:
+        super().__init__(model)
+        self._translator, self._tokenizer = model.translator, model.tokenizer
+
+    def _run(self, payloads: Sequence[Any]) -> list[Any]:
+        aligned = any(alignments for _, _, alignments in payloads)
+        found = self._translator.search(pad([ids for ids, _, _ in payloads]), aligned)
+        results = []
+        for place, (ids, n_best, alignments) in enumerate(payloads):
+            row = {
+                name: values[place]
+                for name, values in found.items()
+                if alignments or name != "alignments"
+            }
+            results.append(read_hypotheses(self._tokenizer, row, ids, n_best))
+        return results
+
+
+class _Stream(CountedJob):
+    """Puts a translation, piece by piece, into a queue of an event loop."""
+
+    def __init__(self, model: "TextModel") -> None:
+        super().__init__(model)
+        self._translator = model.translator
+
+    def _run(self, payloads: Sequence[Any]) -> list[Any]:
+        [(text, put, left)] = payloads
+        pieces = []
+        for piece in self._translator.stream(text):
+            if left.is_set():
+                break
+            pieces.append(piece)
+            put(piece)
+        return ["".join(pieces)]
+
+
+class TextModel(Model):
+    """Texts in, translations out.
+
+    Args:
+        name: As it is called.
+        version: A number, as a str.
+        engine: The `Engine` that its work goes through.
+        translator: `Translator` of an artifact with a tokenizer.
+    """
+
+    platform = "keras_bahdanau_text"
+
+    def __init__(self, name: str, version: str, engine: Engine, translator: Translator) -> None:
+        super().__init__(name, version, engine)
+        assert translator.tokenizer is not None
+        self.translator, self.tokenizer = translator, translator.tokenizer
+        self.streams = STEP_FILE in translator.manifest.files
+        self.most = hypotheses(translator.manifest.search)
+        self.inputs = [TensorSpec("text", "BYTES", (-1,))]
+        self.outputs = [
+            TensorSpec("translation", "BYTES", (-1,)),
+            TensorSpec("score", "FP32", (-1,)),
+            TensorSpec("alignment", "BYTES", (-1,)),
+        ]
+        self._search, self._stream = _Search(self), _Stream(self)
+
+    async def translate(
+        self,
+        texts: Sequence[str],
+        n_best: int = 1,
+        alignments: bool = False,
+        seconds: float | None = None,
+    ) -> list[list[Translation]]:
+        """The hypotheses for each text, best first.
+
+        Args:
+            texts: list of str.
+            n_best: int, most hypotheses for a text.
+            alignments: bool. Whether they hold the attention weights.
+            seconds: The longest that it may take; the service's limit if `None`.
+
+        Raises:
+            ServiceError: Of the kind that fits.
+        """
+        with self.measured():
+            return await self._translate(texts, n_best, alignments, seconds)
+
+    async def _translate(
+        self, texts: Sequence[str], n_best: int, alignments: bool, seconds: float | None
+    ) -> list[list[Translation]]:
+        if not 1 <= n_best <= self.most:
+            raise ServiceError(
+                "invalid",
+                f"Argument `n_best` must be from 1 to {self.most}. Received: {n_best}",
+                "n_best",
+            )
+        encoded = await self._encode(texts)
+        filled = [ids for ids in encoded if ids]
+        payloads = [(ids, n_best, alignments) for ids in filled]
+        found = await answered(self.engine, self._search, payloads, list(map(len, filled)), seconds)
+        rest = iter(found)
+        blank = Translation("", 0.0, [], [], np.zeros((0, 0), np.float32) if alignments else None)
+        return [next(rest) if ids else [blank] for ids in encoded]
+
+    async def stream(self, text: str) -> AsyncIterator[str]:
+        """Yields what each step adds to the greedy translation of a text.
+
+        Raises:
+            ServiceError: "conflict" for an artifact without steps; otherwise as `translate`.
+        """
+        if not self.streams:
+            raise ServiceError(
+                "conflict",
+                f"The model {self.name!r} has no single steps: export it with stepwise=True.",
+                "model",
+            )
+        [ids] = await self._encode([text])
+        loop, left = asyncio.get_running_loop(), threading.Event()
+        pieces: asyncio.Queue[str] = asyncio.Queue()
+
+        def put(piece: str) -> None:
+            loop.call_soon_threadsafe(pieces.put_nowait, piece)
+
+        running = asyncio.ensure_future(
+            answered(self.engine, self._stream, [(text, put, left)], [len(ids)], None)
+        )
+        try:
+            while not running.done() or not pieces.empty():
+                waiting = asyncio.ensure_future(pieces.get())
+                await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
+                if waiting.done():
+                    yield waiting.result()
+                else:
+                    waiting.cancel()
+            await running
+        finally:
+            left.set()
+            running.cancel()
+
+    async def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        limits = self.engine.limits
+        if len(texts) > limits.texts:
+            raise ServiceError(
+                "too_large",
+                f"Argument `text` must be at most {limits.texts} texts. Received: {len(texts)}",
+                "text",
+            )
+        for index, text in enumerate(texts):
+            if len(text) > limits.characters:
+                raise ServiceError(
+                    "too_large",
+                    f"Argument `text` must have at most {limits.characters} characters each. "
+                    f"Received: {len(text)} at index {index}",
+                    "text",
+                )
+        most = min(limits.tokens, self.translator.manifest.max_source_length or limits.tokens)
+        try:
+            if sum(map(len, texts)) <= _SMALL:
+                encoded = encode_texts(texts, self.tokenizer)
+            else:
+                encoded = await asyncio.to_thread(encode_texts, texts, self.tokenizer)
+        except ValueError as error:
+            raise ServiceError("invalid", str(error), "text") from error
+        for index, ids in enumerate(encoded):
+            if len(ids) > most:
+                raise ServiceError(
+                    "too_large",
+                    f"Argument `text` must have at most {most} tokens each, end of sentence "
+                    f"included. Received: {len(ids)} at index {index}",
+                    "text",
+                )
+        return encoded
+
+    async def _infer(self, request: InferRequest) -> list[Tensor]:
+        names = [tensor.name for tensor in request.inputs]
+        check_names("inputs", names, self.inputs, complete=True)
+        [given] = request.inputs
+        if given.datatype != "BYTES" or given.data.ndim != 1:
+            raise ServiceError(
+                "invalid",
+                "Argument `text` must be BYTES of shape [n]. "
+                f"Received: {given.datatype} of shape {list(given.data.shape)}",
+                "text",
+            )
+        try:
+            texts = [item.decode("utf-8") for item in given.data]
+        except UnicodeDecodeError as error:
+            raise ServiceError(
+                "invalid", f"Argument `text` must be UTF-8. Received: {error}", "text"
+            ) from error
+        n_best = parameter(request.parameters, "n_best", (int,), 1)
+        seconds = parameter(request.parameters, "timeout", (int, float), None)
+        aligned = parameter(request.parameters, "alignments", (bool,), False)
+        aligned = aligned or any(wanted.name == "alignment" for wanted in request.outputs)
+        found = await self._translate(texts, n_best, aligned, seconds)
+        shape = (len(texts),) if n_best == 1 else (len(texts), n_best)
+        translations = np.full(shape, b"", object)
+        scores = np.full(shape, _NONE, np.float32)
+        alignment = np.full(shape, b"", object)
+        for row, best in enumerate(found):
+            for column, one in enumerate(best):
+                place = (row,) if n_best == 1 else (row, column)
+                translations[place] = one.text.encode("utf-8")
+                scores[place] = one.score
+                if one.alignment is not None:
+                    alignment[place] = json.dumps(one.alignment.tolist()).encode("utf-8")
+        tensors = [
+            Tensor("translation", "BYTES", translations),
+            Tensor("score", "FP32", scores),
+        ]
+        if aligned:
+            tensors.append(Tensor("alignment", "BYTES", alignment))
+        return tensors
+
+    def _usual(self) -> set[str]:
+        return {"translation", "score", "alignment"}  # the last where it was asked for

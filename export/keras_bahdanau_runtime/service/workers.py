@@ -1,0 +1,107 @@
+"""Several processes on one port: each one answers, and one that dies is replaced."""
+
+import logging
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import socket
+import tempfile
+import time
+from types import FrameType
+from typing import Any
+
+from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.service.logs import log_to_stderr
+from keras_bahdanau_runtime.service.server import Settings, bind, serve
+
+logger = logging.getLogger("keras_bahdanau_runtime")
+
+_SOON = 2.0  # seconds: a process that ends earlier has not begun to serve
+_MOST_FAILURES = 3  # such ends, one after another, before it is given up
+
+
+def supervise(settings: Settings, workers: int) -> bool:
+    """Runs a service in several processes until SIGTERM or SIGINT.
+
+    SIGHUP is passed on to all of them. The system hands each connection to one of them; the kernel
+    keeps the port of gRPC apart for them in the same way.
+
+    Args:
+        settings: `Settings`; its ports must not be 0.
+        workers: int, the number of processes.
+
+    Returns:
+        Whether all accepted work was finished.
+
+    Raises:
+        ValueError: `workers` is not positive, or a port is 0.
+        OSError: The port is taken.
+    """
+    check_positive(workers=workers)
+    if workers > 1 and settings.grpc_port == 0:
+        raise ValueError(
+            "Argument `grpc_port` must be a number, or None, with several workers. Received: 0"
+        )
+    if workers == 1:
+        serve(settings)
+        return True
+    log_to_stderr(settings.log_format)
+    with bind(settings) as listening, tempfile.TemporaryDirectory() as counts:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = counts  # where processes add up what they count
+        return _Crew(settings, listening).run(workers)
+
+
+class _Crew:
+    """The processes of a service."""
+
+    def __init__(self, settings: Settings, listening: socket.socket) -> None:
+        self._settings, self._listening = settings, listening
+        self._context = multiprocessing.get_context("spawn")
+        self._workers: dict[Any, float] = {}  # processes, and when they began
+        self._stopping = False
+        self._failures = 0
+
+    def run(self, count: int) -> bool:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._pass_on)
+        for _ in range(count):
+            self._start()
+        well = True
+        while self._workers:
+            ended = multiprocessing.connection.wait([one.sentinel for one in self._workers])
+            for worker in [one for one in self._workers if one.sentinel in ended]:
+                worker.join()
+                lived = time.monotonic() - self._workers.pop(worker)
+                if self._stopping:
+                    # By the signal itself: it had not begun to serve.
+                    well = well and worker.exitcode in (0, -signal.SIGTERM)
+                else:
+                    well = self._replace(worker, lived)
+        return well
+
+    def _start(self) -> None:
+        worker = self._context.Process(target=_work, args=(self._settings, self._listening))
+        worker.start()
+        self._workers[worker] = time.monotonic()
+
+    def _replace(self, worker: Any, lived: float) -> bool:
+        self._failures = self._failures + 1 if lived < _SOON else 0
+        if self._failures >= _MOST_FAILURES:
+            logger.error("Workers end as soon as they begin; giving up.")
+            self._pass_on(signal.SIGTERM, None)
+            return False
+        logger.error("Worker %d ended with %s and is replaced.", worker.pid, worker.exitcode)
+        self._start()
+        return True
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        self._stopping = self._stopping or number != signal.SIGHUP
+        passed = signal.SIGHUP if number == signal.SIGHUP else signal.SIGTERM
+        for worker in self._workers:
+            os.kill(worker.pid, passed)
+
+
+def _work(settings: Settings, listening: socket.socket) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's goes to all; the parent passes on
+    serve(settings, listening)

@@ -1,0 +1,239 @@
+"""The door of HTTP: answers, errors in one shape, packed bodies, streams, keys and metrics."""
+
+import gzip
+import json
+import zlib
+
+import pytest
+from copy_artifact import COPY_STEPS, make
+from service.site import site
+
+from keras_bahdanau_runtime.service.engine import Limits
+
+pytestmark = pytest.mark.once
+
+LIMITS = Limits(characters=200, tokens=60, texts=8, body=100_000)
+SEARCH = {"class": "BeamSearch", "size": 2}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("http")
+    sources = {
+        "copy": make(folder / "copy", steps=COPY_STEPS, search=SEARCH, max_source_length=None),
+        "whole": make(folder / "whole"),
+        "bare": make(folder / "bare", document=None),
+    }
+    with site(sources, limits=LIMITS) as found:
+        yield found
+
+
+@pytest.fixture
+def web(running):
+    return running.web
+
+
+def problem(answer, status, argument=None):
+    """Asserts the shape of an error; returns its message."""
+    body = answer.json()
+    assert answer.status_code == status, body
+    assert set(body) == {"error", "code", "argument"} and body["argument"] == argument
+    return body["error"]
+
+
+def test_one_text_and_several(web):
+    answer = web.post("/translate", json={"text": "a man on a bike"})
+    [one] = answer.json()["translations"]
+    assert answer.status_code == 200 and one["text"] == "a man on a bike"
+    assert one["tokens"] == ["a", " man", " on", " a", " bike", "</s>"]
+    assert one["score"] == -6 and one["alignment"] is None and one["error"] is None
+    texts = ["a man", "", "नमस्ते 🙂", "a dog"]
+    found = web.post("/translate", json={"text": texts}).json()["translations"]
+    assert [one["text"] for one in found] == texts
+
+
+def test_alternatives_and_alignments(web):
+    asked = {"text": "a man", "n_best": 2, "alignments": True, "model": "copy"}
+    [best] = web.post("/translate", json=asked).json()["translations"]
+    assert [one["text"] for one in best] == ["a man"]  # the other one does not exist
+    assert best[0]["alignment"] == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+
+
+WRONG = [
+    ({}, 422, "text"),
+    ({"text": 1}, 422, "text"),
+    ({"text": ["a", 1]}, 422, "text"),
+    ({"text": "a", "more": 1}, 422, "more"),
+    ({"text": "a", "n_best": 0}, 422, "n_best"),
+    ({"text": "a", "n_best": 3}, 400, "n_best"),
+    ({"text": "a", "n_best": "2"}, 422, "n_best"),
+    ({"text": "a", "timeout": -1}, 422, "timeout"),
+    ({"text": "a", "model": "other"}, 404, "model"),
+    ({"text": "a", "model": "bare-graph"}, 409, "model"),
+    ({"text": "a" * 201}, 413, "text"),
+    ({"text": "x y z " * 33}, 413, "text"),
+    ({"text": ["a"] * 9}, 413, "text"),
+]
+
+
+@pytest.mark.parametrize(("asked", "status", "argument"), WRONG)
+def test_what_is_wrong_is_named(web, asked, status, argument):
+    problem(web.post("/translate", json=asked), status, argument)
+
+
+BODIES = [b"", b"{", b"[1", b'{"text": "\\ud800"}', b"\xff", b"[" * 50_000, b"null", b"NaN", b'"a"']
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("path", ["/translate", "/translate/stream", "/v2/models/copy/infer"])
+def test_bodies_that_are_no_request(web, path, body):
+    answer = web.post(path, content=body)
+    assert answer.status_code in (400, 422) and set(answer.json()) == {"error", "code", "argument"}
+
+
+def test_paths_and_methods_that_are_not_there(web):
+    problem(web.get("/nothing"), 404)
+    problem(web.get("/translate"), 405)
+    problem(web.get("/v2/models/other"), 404, "model")
+    problem(web.get("/v2/models/copy/versions/2"), 404, "version")
+
+
+def test_packed_bodies(web):
+    body = json.dumps({"text": "a man"}).encode()
+    raw = zlib.compressobj(wbits=-15)
+    for encoding, packed in (
+        ("gzip", gzip.compress(body)),
+        ("deflate", zlib.compress(body)),
+        ("deflate", raw.compress(body) + raw.flush()),
+    ):
+        answer = web.post("/translate", content=packed, headers={"Content-Encoding": encoding})
+        assert answer.json()["translations"][0]["text"] == "a man"
+    bomb = gzip.compress(b" " * 10**7)
+    assert len(bomb) < LIMITS.body
+    gzipped = {"Content-Encoding": "gzip"}
+    problem(web.post("/translate", content=bomb, headers=gzipped), 413)
+    problem(web.post("/translate", content=b" " * 100_001), 413)
+    problem(web.post("/translate", content=gzip.compress(body)[:-9], headers=gzipped), 400)
+    answer = web.post("/translate", content=body, headers={"Content-Encoding": "br"})
+    problem(answer, 415, "Content-Encoding")
+
+
+def events(answer):
+    lines = [line for line in answer.text.split("\n\n") if line]
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+def test_a_stream_of_pieces(web):
+    answer = web.post("/translate/stream", json={"text": "a man on", "model": "copy"})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert events(answer) == [
+        {"delta": "a"},
+        {"delta": " man"},
+        {"delta": " on"},
+        {"text": "a man on"},
+    ]
+    assert events(web.post("/translate/stream", json={"text": " "})) == [{"text": ""}]
+    answer = web.post("/translate/stream", json={"text": "a", "model": "whole"})
+    assert "stepwise" in problem(answer, 409, "model")
+    problem(web.post("/translate/stream", json={"text": "a" * 300}), 413, "text")
+
+
+def test_requests_have_ids_and_pass_traces_on(web):
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    answer = web.get("/v2", headers={"X-Request-ID": "abc", "traceparent": trace})
+    assert answer.headers["x-request-id"] == "abc" and answer.headers["traceparent"] == trace
+    first, second = (web.get("/nothing").headers["x-request-id"] for _ in range(2))
+    assert first and second and first != second
+
+
+def test_models_and_their_tensors(web):
+    assert [model["name"] for model in web.get("/models").json()["models"]] == ["copy", "whole"]
+    names = [(one["name"], one["state"]) for one in web.post("/v2/repository/index").json()]
+    assert names == [
+        (name, "READY") for name in ("bare-graph", "copy", "copy-graph", "whole", "whole-graph")
+    ]
+    found = web.get("/v2/models/copy-graph/versions/1").json()
+    assert found["inputs"] == [{"name": "source", "datatype": "INT32", "shape": [-1, -1]}]
+    assert [one["name"] for one in found["outputs"]] == [
+        "tokens",
+        "scores",
+        "lengths",
+        "alignments",
+    ]
+
+
+def test_a_graph_runs_on_its_tensors(web):
+    source = {"name": "source", "datatype": "INT32", "shape": [1, 3], "data": [[5, 6, 3]]}
+    asked = {"inputs": [source], "outputs": [{"name": "lengths"}], "id": "7"}
+    answer = web.post("/v2/models/bare-graph/infer", json=asked).json()
+    assert answer["id"] == "7" and answer["outputs"] == [
+        {"name": "lengths", "datatype": "INT32", "shape": [1, 2], "data": [3, 0]}
+    ]
+    for wrong in ({"shape": [3], "data": [5, 6, 3]}, {"datatype": "INT64"}):
+        asked = {"inputs": [{**source, **wrong}]}
+        problem(web.post("/v2/models/bare-graph/infer", json=asked), 400, "source")
+    asked = {"inputs": [{**source, "name": "other"}]}
+    problem(web.post("/v2/models/bare-graph/infer", json=asked), 400, "inputs")
+
+
+def test_texts_as_tensors(web):
+    texts = {"name": "text", "datatype": "BYTES", "shape": [2], "data": ["a man", "नमस्ते"]}
+    asked = {"inputs": [texts], "parameters": {"n_best": 2, "alignments": True}}
+    found = web.post("/v2/models/copy/infer", json=asked).json()["outputs"]
+    by_name = {one["name"]: one for one in found}
+    assert by_name["translation"]["shape"] == [2, 2]
+    assert by_name["translation"]["data"] == ["a man", "", "नमस्ते", ""]
+    assert json.loads(by_name["alignment"]["data"][0]) == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    asked = {"inputs": [texts], "parameters": {"n_best": 3}}
+    problem(web.post("/v2/models/copy/infer", json=asked), 400, "n_best")
+
+
+def test_statistics_and_metrics_count(web):
+    before = web.get("/v2/models/whole/stats").json()["model_stats"][0]
+    web.post("/translate", json={"text": ["a", "b"], "model": "whole"})
+    after = web.get("/v2/models/whole/stats").json()["model_stats"][0]
+    assert after["inference_count"] == before["inference_count"] + 2
+    assert after["inference_stats"]["success"]["count"] == (
+        before["inference_stats"]["success"]["count"] + 1
+    )
+    text = web.get("/metrics").text
+    for name in ("requests_total", "errors_total", "queue_length", "queue_seconds_bucket",
+                 "batch_size_bucket", "tokens_total", "request_seconds_bucket"):  # fmt: skip
+        assert f"keras_bahdanau_{name}" in text
+    assert 'batch_size_sum{model="whole"}' in text
+
+
+def test_the_page_and_the_description(web):
+    page = web.get("/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    described = web.get("/openapi.json").json()["paths"]
+    assert {"/translate", "/translate/stream", "/v2/models/{name}/infer"} <= set(described)
+    assert web.get("/docs").status_code == 200
+
+
+def test_a_model_is_taken_away_and_comes_back(running):
+    web = running.web
+    assert web.post("/v2/repository/models/whole/unload").status_code == 200
+    answer = web.post("/translate", json={"text": "a", "model": "whole"})
+    assert "unloaded" in problem(answer, 503, "model")
+    problem(web.get("/v2/health/ready"), 503)
+    assert web.get("/v2/health/live").status_code == 200
+    assert web.post("/v2/repository/models/whole/load").status_code == 200
+    assert web.get("/v2/health/ready").status_code == 200
+    problem(web.post("/v2/repository/models/other/load"), 404, "model")
+
+
+def test_keys_open_the_service(tmp_path):
+    (tmp_path / "keys").write_text("first\nsecond\n")
+    sources = {"copy": make(tmp_path / "copy")}
+    with site(sources, api_key_file=tmp_path / "keys") as found:
+        for headers in ({}, {"Authorization": "Bearer third"}, {"X-API-Key": "firs"}):
+            answer = found.web.post("/translate", json={"text": "a"}, headers=headers)
+            problem(answer, 401, "Authorization")
+            assert answer.headers["www-authenticate"] == "Bearer"
+        for headers in ({"Authorization": "Bearer second"}, {"X-API-Key": "first"}):
+            answer = found.web.post("/translate", json={"text": "a"}, headers=headers)
+            assert answer.status_code == 200
+        assert found.web.get("/v2/health/ready").status_code == 200
+        problem(found.web.get("/metrics"), 401, "Authorization")

@@ -1,0 +1,299 @@
+"""The life of the process: signals, ports, workers that die, artifacts that are replaced."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import httpx
+import pytest
+from copy_artifact import COPY_STEPS, copy_graph, make
+from service.site import site
+
+from keras_bahdanau_runtime.service.errors import ServiceError
+from keras_bahdanau_runtime.service.server import Settings
+
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals."),
+]
+
+SERVE = [sys.executable, "-m", "keras_bahdanau_export.cli", "serve"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+REPLACEMENTS = int(os.environ.get("REPLACEMENTS", "10"))  # 50 by make test-soak
+# Spins: a run that takes a while.
+SLOW = (
+    copy_graph()
+    .replace(
+        "is_pad = Equal",
+        """scalar = ReduceSum <keepdims = 0> (one)
+    yes = Cast <to = 9> (scalar)
+    spun = Loop <body = again (int64 i, bool go, int64[1] n) => (bool still, int64[1] next) {
+        still = Identity (go)
+        next = Add (n, n)
+    }> (turns, yes, one)
+    is_pad = Equal""",
+    )
+    .replace("int64[1] two = {2}", "int64[1] two = {2}, int64 turns = {60000}")
+)
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("process") / "copy", steps=COPY_STEPS)
+
+
+@contextlib.contextmanager
+def serving(*arguments):
+    """A process that serves; yields it and its address once it answers."""
+    command = [*SERVE, *map(str, arguments), "--grpc-port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+        try:
+            url = None
+            while url is None:
+                line = process.stderr.readline()
+                assert line, "the service ended"
+                url = re.search(r"Serving .* at (https?://[\d.]+:\d+)", line)
+            rest = []
+            reader = threading.Thread(target=lambda: rest.extend(process.stderr))
+            reader.start()
+            process.said = rest
+            yield process, url.group(1)
+        finally:
+            process.kill()
+            process.wait()
+            reader.join()
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("slow") / "slow", SLOW)
+
+
+async def ask_and_stop(process, web):
+    """Asks, stops the process while it works on it, and returns the task."""
+    asked = asyncio.ensure_future(web.post("/translate", json={"text": "a man"}))
+    while "queue_length 1.0" not in (await web.get("/metrics")).text:
+        pass
+    process.send_signal(signal.SIGTERM)
+    while (await web.get("/v2/health/ready")).status_code != 503:
+        pass
+    return asked
+
+
+def test_a_stop_finishes_what_was_accepted(slow):
+    async def go(process, url):
+        async with httpx.AsyncClient(base_url=url, timeout=60) as web:
+            asked = await ask_and_stop(process, web)
+            refused = await web.post("/translate", json={"text": "a"})
+            assert refused.status_code == 503 and refused.json()["code"] == "unavailable"
+            assert refused.headers["retry-after"] == "1"
+            assert (await asked).json()["translations"][0]["text"] == "a man"
+
+    with serving(slow, "--port", 0) as (process, url):
+        asyncio.run(go(process, url))
+        assert process.wait() == 0
+
+
+def test_a_stop_has_an_end(slow):
+    async def go(process, url):
+        async with httpx.AsyncClient(base_url=url, timeout=60) as web:
+            asked = asyncio.ensure_future(web.post("/translate", json={"text": "a man"}))
+            while "queue_length 1.0" not in (await web.get("/metrics")).text:
+                pass
+            process.send_signal(signal.SIGTERM)
+            await asyncio.gather(asked, return_exceptions=True)
+
+    with serving(slow, "--port", 0, "--grace", 0.01) as (process, url):
+        asyncio.run(go(process, url))
+        assert process.wait() == 1
+
+
+def failing(*arguments):
+    finished = subprocess.run(
+        [*SERVE, *map(str, arguments)], capture_output=True, text=True, env=ENVIRONMENT
+    )
+    errors = [line for line in finished.stderr.splitlines() if line.startswith("error: ")]
+    assert finished.returncode == 1 and len(errors) == 1, finished.stderr
+    assert "Traceback" not in finished.stderr
+    return errors[0]
+
+
+def test_a_port_that_is_taken_is_said(artifact):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = failing(artifact, "--port", port, "--grpc-port", 0)
+        assert f"127.0.0.1:{port}" in said and "in use" in said
+
+
+def test_what_cannot_be_served_is_named(artifact, tmp_path):
+    with pytest.raises(ValueError, match="api_key_file"):
+        Settings({"a": artifact}, host="0.0.0.0")
+    with pytest.raises(ValueError, match="given together"):
+        Settings({"a": artifact}, tls_key=tmp_path / "key")
+    with pytest.raises(ValueError, match="`grace`"):
+        Settings({"a": artifact}, grace=-1)
+    (tmp_path / "keys").write_text("\n")
+    for sources, options, message in (
+        ({"a": tmp_path / "none"}, {}, "`folder`"),
+        ({"a": tmp_path}, {}, "must hold artifacts"),
+        ({"a b": artifact}, {}, "names of letters"),
+        ({"a": artifact, "a-graph": artifact}, {}, "leave the names"),
+        ({"a": artifact}, {"api_key_file": tmp_path / "keys"}, "must hold a key"),
+    ):
+        with pytest.raises((ValueError, ServiceError), match=message), site(sources, **options):
+            pass
+
+
+def test_workers_share_a_port_and_are_replaced(artifact):
+    with serving(artifact, "--port", free_port(), "--workers", 2) as (process, url):
+
+        def children():
+            with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+                numbers = map(int, file.read().split())
+                return [n for n in numbers if "spawn_main" in command(n)]
+
+        def command(number):
+            with contextlib.suppress(OSError), open(f"/proc/{number}/cmdline") as file:
+                return file.read()
+            return ""
+
+        before = children()
+        assert len(before) == 2
+        os.kill(before[0], signal.SIGKILL)
+        answered = 0
+        while len(set(children()) - {before[0]}) < 2 or answered < 20:
+            with contextlib.suppress(httpx.TransportError):  # was at the one that died
+                answer = httpx.post(f"{url}/translate", json={"text": "a man"}, timeout=30)
+                assert answer.json()["translations"][0]["text"] == "a man"
+                answered += 1
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+
+
+def marked(path, mark, **options):
+    """An artifact whose answers, text and score, show which one it is."""
+    score = f"""shift = Constant <value_float = {mark}.0> ()
+    score = Mul (float_count, shift)"""
+    graph = copy_graph().replace("score = Neg (float_count)", score)
+    return make(path, graph, **options)
+
+
+def test_an_artifact_is_replaced_under_load_without_a_failed_request(tmp_path):
+    path = marked(tmp_path / "a", 1)
+    with site({"a": path}) as found:
+        stop, answers = threading.Event(), []
+
+        def load():
+            with httpx.Client(base_url=found.service.url, timeout=60) as web:
+                while not stop.is_set():
+                    answers.append(web.post("/translate", json={"text": ["a man", "a dog a"]}))
+
+        clients = [threading.Thread(target=load) for _ in range(3)]
+        for client in clients:
+            client.start()
+        for mark in range(2, 2 + REPLACEMENTS):
+            marked(path, mark, overwrite=True)
+            assert found.web.post("/v2/repository/models/a/load").status_code == 200
+            now = found.web.post("/translate", json={"text": "a man"}).json()["translations"]
+            assert now[0]["score"] == 3 * mark
+        stop.set()
+        for client in clients:
+            client.join()
+        assert len(answers) > 20
+        for answer in answers:
+            assert answer.status_code == 200
+            first, second = answer.json()["translations"]
+            assert second["score"] / 4 == first["score"] / 3  # both by one of them
+        assert [one["text"] for one in answers[-1].json()["translations"]] == ["a man", "a dog a"]
+
+
+def test_a_damaged_artifact_leaves_the_old_one_and_says_so(tmp_path):
+    path = marked(tmp_path / "a", 1)
+    with site({"a": path}) as found:
+        (path / "model.onnx").write_bytes(b"damaged")
+        answer = found.web.post("/v2/repository/models/a/load")
+        assert answer.status_code == 422 and "model.onnx" in answer.json()["error"]
+        [state, _] = found.web.post("/v2/repository/index").json()
+        assert state["state"] == "READY" and "model.onnx" in state["reason"]
+        answer = found.web.post("/translate", json={"text": "a man"})
+        assert answer.json()["translations"][0]["text"] == "a man"
+        marked(path, 2, overwrite=True)
+        assert found.web.post("/v2/repository/models/a/load").status_code == 200
+        assert found.web.post("/v2/repository/index").json()[0]["reason"] == ""
+
+
+def test_replacements_are_seen_by_watching_and_by_a_signal(tmp_path):
+    path = marked(tmp_path / "a", 1)
+
+    def score(url):
+        asked = httpx.post(f"{url}/translate", json={"text": "a man"}, timeout=30)
+        return asked.json()["translations"][0]["score"]
+
+    with site({"a": path}, watch=0.01) as found:
+        marked(path, 2, overwrite=True)
+        while score(found.service.url) != 6:
+            pass
+    with serving(path, "--port", 0) as (process, url):
+        marked(path, 3, overwrite=True)
+        assert score(url) == 6
+        process.send_signal(signal.SIGHUP)
+        while score(url) != 9:
+            pass
+
+
+def test_versions_are_folders_by_number(tmp_path):
+    (tmp_path / "a").mkdir()
+    for version in (2, 10):
+        marked(tmp_path / "a" / str(version), version)
+    with site({"a": tmp_path / "a"}) as found:
+        assert found.web.get("/models").json()["models"][0]["versions"] == ["2", "10"]
+        texts = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a man"]}
+        for path, mark in (("", 10), ("/versions/2", 2), ("/versions/10", 10)):
+            answer = found.web.post(f"/v2/models/a{path}/infer", json={"inputs": [texts]}).json()
+            assert answer["outputs"][1]["data"] == [3 * mark]
+            assert answer["model_version"] == str(mark)
+
+
+def test_a_log_of_json_lines_names_requests(artifact):
+    with serving(artifact, "--port", 0, "--log-format", "json") as (process, url):
+        httpx.get(f"{url}/models", headers={"X-Request-ID": "abc"})
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+    lines = [json.loads(line) for line in process.said]
+    [line] = [line for line in lines if line.get("request_id") == "abc"]
+    assert line["message"] == "GET /models 200" and line["milliseconds"] >= 0
+
+
+def test_a_client_who_leaves_takes_the_work_along(slow):
+    async def go(url):
+        async with httpx.AsyncClient(base_url=url, timeout=60) as web:
+            asked = [
+                asyncio.ensure_future(web.post("/translate", json={"text": "a"})) for _ in range(3)
+            ]
+            while "queue_length 3.0" not in (await web.get("/metrics")).text:
+                assert not any(one.done() for one in asked)
+            for one in asked:
+                one.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+            while "queue_length 0.0" not in (await web.get("/metrics")).text:
+                pass
+
+    with site({"slow": slow}, threads=1) as found:
+        asyncio.run(go(found.service.url))
+    counted = found.service.engine.metrics.render().decode()
+    assert 'batch_size_sum{model="slow"} 1.0' in counted
