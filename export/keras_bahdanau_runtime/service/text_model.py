@@ -146,7 +146,7 @@ class TextModel(Model):
             )
         [ids] = await self._encode([text])
         loop, left = asyncio.get_running_loop(), threading.Event()
-        pieces: asyncio.Queue[str] = asyncio.Queue()
+        pieces: asyncio.Queue[str | None] = asyncio.Queue()
 
         def put(piece: str) -> None:
             loop.call_soon_threadsafe(pieces.put_nowait, piece)
@@ -154,14 +154,10 @@ class TextModel(Model):
         running = asyncio.ensure_future(
             answered(self.engine, self._stream, [(text, put, left)], [len(ids)], None)
         )
+        running.add_done_callback(lambda _: pieces.put_nowait(None))  # after the last piece
         try:
-            while not running.done() or not pieces.empty():
-                waiting = asyncio.ensure_future(pieces.get())
-                await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
-                if waiting.done():
-                    yield waiting.result()
-                else:
-                    waiting.cancel()
+            while (piece := await pieces.get()) is not None:
+                yield piece
             await running
         finally:
             left.set()

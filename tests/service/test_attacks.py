@@ -1,0 +1,192 @@
+"""Requests of those who mean harm, or know no better: an answer or an end, and the service goes on.
+
+`make test-soak` sends many more of them: the number is taken from REQUESTS.
+"""
+
+import asyncio
+import json
+import os
+import random
+import socket
+
+import pytest
+from copy_artifact import COPY_STEPS, make
+from service.site import site
+
+from keras_bahdanau_runtime.service import connections
+from keras_bahdanau_runtime.service.engine import Limits
+
+pytestmark = pytest.mark.once
+
+REQUESTS = int(os.environ.get("REQUESTS", "300"))
+CLIENTS = int(os.environ.get("CLIENTS", "200"))
+TEXT = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a man"]}
+SOURCE = {"name": "source", "datatype": "INT32", "shape": [1, 3], "data": [5, 6, 3]}
+BODIES = {
+    "/translate": {"text": ["a man", "a dog"], "n_best": 1, "alignments": True, "timeout": 5},
+    "/translate/stream": {"text": "a man on a bike", "model": "copy"},
+    "/v2/models/copy/infer": {"inputs": [TEXT], "parameters": {"n_best": 1}, "id": "1"},
+    "/v2/models/copy-graph/infer": {"inputs": [SOURCE], "outputs": [{"name": "tokens"}]},
+}
+ODD = [None, True, "", "x", "\ud800", -1, 0, 10**30, 1e308, [], {}, [[[]]], [10**6, 10**6],
+       [-1], [2**62, 4], {"binary_data_size": 2**62}, "\x00", "INT64", "FP16", "BYTES"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    path = make(tmp_path_factory.mktemp("attacks") / "copy", steps=COPY_STEPS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connections, "HEADER_SECONDS", 0.5)
+        limits = Limits(characters=500, tokens=200, texts=50, body=100_000, seconds=20)
+        with site({"copy": path}, limits=limits) as found:
+            yield found
+
+
+def address(running):
+    host, port = running.service.url.removeprefix("http://").split(":")
+    return host, int(port)
+
+
+def exchange(running, sent, more=()):
+    """What comes back for these bytes until the service has nothing more to say."""
+    with socket.create_connection(address(running), timeout=60) as connection:
+        try:
+            connection.sendall(sent)
+            for part in more:
+                connection.sendall(part)
+            connection.shutdown(socket.SHUT_WR)
+            received = b""
+            while part := connection.recv(65536):
+                received += part
+        except ConnectionError:
+            return b""
+    return received
+
+
+def request(path, body, *headers):
+    head = [f"POST {path} HTTP/1.1", "Host: a", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*head, "Connection: close", "", ""]).encode("latin-1") + body
+
+
+def still_answers(running):
+    answer = running.web.post("/translate", json={"text": "a man"})
+    return answer.status_code == 200 and answer.json()["translations"][0]["text"] == "a man"
+
+
+def places(value):
+    """Every place in nested lists and dicts, as `(container, key)`."""
+    for key in list(value) if isinstance(value, dict) else range(len(value)):
+        yield value, key
+        if isinstance(value[key], (dict, list)):
+            yield from places(value[key])
+
+
+def spoiled(rng):
+    """A request of which some part is not what it should be."""
+    path = rng.choice(list(BODIES))
+    document = json.loads(json.dumps(BODIES[path]))
+    kind = rng.choice(["value", "value", "more", "bytes", "head", "binary", "length", "packed"])
+    if kind in ("value", "more"):
+        container, key = rng.choice(list(places(document)))
+        if kind == "value":
+            container[key] = rng.choice(ODD)
+        elif isinstance(container, dict):
+            container[rng.choice(["shape", "parameters", "data", "x", "id"])] = rng.choice(ODD)
+    body = json.dumps(document).encode()
+    if kind == "bytes":
+        at = rng.randrange(len(body))
+        body = body[:at] + rng.randbytes(rng.randrange(4)) + body[at + rng.randrange(4) :]
+    if kind == "binary":
+        header = rng.choice([0, 1, len(body), len(body) + 1, 10**12, -1, "x"])
+        body += rng.randbytes(rng.randrange(20))
+        return request(path, body, f"Inference-Header-Content-Length: {header}")
+    if kind == "packed":
+        return request(path, body, f"Content-Encoding: {rng.choice(['gzip', 'deflate', 'br', ''])}")
+    sent = bytearray(request(path, body))
+    if kind == "head":
+        for _ in range(rng.choice([1, 3])):
+            sent[rng.randrange(100)] = rng.randrange(256)
+    if kind == "length":
+        sent = sent.replace(
+            b"Content-Length: ", b"Content-Length: " + rng.choice([b"-", b"9", b"x"])
+        )
+    return bytes(sent)
+
+
+def test_spoiled_requests_are_answered_and_the_service_goes_on(running):
+    for seed in range(REQUESTS):
+        sent = spoiled(random.Random(seed))
+        received = exchange(running, sent)
+        if received:
+            status = int(received.split(b" ", 2)[1])
+            assert status < 500 or status in (503, 504), (seed, sent, received[:500])
+    assert still_answers(running)
+
+
+HEADS = {
+    "no request": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    "a line": b"hello\r\n\r\n",
+    "no version": b"GET /\r\n\r\n",
+    "HTTP 9": b"GET / HTTP/9.9\r\n\r\n",
+    "two lengths": b"POST /translate HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+    "length and chunks": b"POST /translate HTTP/1.1\r\nContent-Length: 4\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+    "a chunk of many bytes": b"POST /translate HTTP/1.1\r\nHost: a\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\na",
+    "a chunk of no number": b"POST /translate HTTP/1.1\r\nHost: a\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\nzz\r\na\r\n0\r\n\r\n",
+    "half a body": b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{",
+    "expectations": b"POST / HTTP/1.1\r\nHost: a\r\nExpect: x\r\nContent-Length: 0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_what_is_no_request_does_no_harm(running, name):
+    received = exchange(running, HEADS[name])
+    assert not received or b" 5" not in received.split(b"\r\n")[0]
+    assert still_answers(running)
+
+
+def test_a_head_without_end_is_cut(running):
+    many = [b"X-%d: %s\r\n" % (n, b"a" * 1000) for n in range(1000)]
+    received = exchange(running, b"GET / HTTP/1.1\r\n", many)
+    assert not received or received.startswith(b"HTTP/1.1 4")
+    assert still_answers(running)
+
+
+def test_a_head_that_takes_for_ever_is_cut(running):
+    slow = [socket.create_connection(address(running), timeout=60) for _ in range(50)]
+    for connection in slow:
+        connection.sendall(b"GET / HTTP/1.1\r\nX-A")
+    assert still_answers(running)
+    for connection in slow:
+        assert connection.recv(1) == b""  # its time is up
+        connection.close()
+    assert still_answers(running)
+
+
+def test_many_clients_at_once_are_all_answered(running):
+    async def ask():
+        reader, writer = await asyncio.open_connection(*address(running))
+        writer.write(request("/translate", b'{"text": "a man"}'))
+        received = await reader.read()
+        writer.close()
+        return received
+
+    async def go():
+        return await asyncio.gather(*(ask() for _ in range(CLIENTS)))
+
+    for received in asyncio.run(go()):
+        assert received.startswith(b"HTTP/1.1 200") and b'"a man"' in received
+
+
+def test_clients_that_vanish_leave_nothing(running):
+    for path, body in BODIES.items():
+        for _ in range(20):
+            connection = socket.create_connection(address(running), timeout=60)
+            connection.sendall(request(path, json.dumps(body).encode()))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            connection.close()  # with a reset
+    assert still_answers(running)
+    while "queue_length 0.0" not in running.web.get("/metrics").text:
+        pass
