@@ -48,9 +48,10 @@ test: lint ## Check everything: lint, then the tests on every backend
 	echo; cat $$summary; rm -f $$summary; exit $$status
 
 # Hours of it find more: MUTATIONS=200000.
-test-soak: $(TEST_READY) ## Spoil 20,000 artifacts and kill a run 50 times, some minutes
+test-soak: $(TEST_READY) ## Spoil 20,000 artifacts, kill a run 50 times, flood a service
 	MUTATIONS=$${MUTATIONS:-20000} KILLS=$${KILLS:-50} REPLACEMENTS=$${REPLACEMENTS:-50} \
-		KERAS_BACKEND=torch $(PYTEST) tests/hostile tests/service
+		REQUESTS=$${REQUESTS:-10000} CLIENTS=$${CLIENTS:-2000} KERAS_BACKEND=torch \
+		$(PYTEST) tests/hostile tests/service
 
 test-quick: $(TEST_READY) ## Check the core on one backend, in a minute or so
 	KERAS_BACKEND=torch $(PYTEST) $(QUICK)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from keras_bahdanau_runtime.deadlines import deadline
 from keras_bahdanau_runtime.errors import CorruptArtifactError, LimitError, RunError, require
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.operators import check_contents
@@ -288,9 +289,6 @@ def run(
         options.add_run_config_entry("gpu_graph_id", str(graph_id))
     if shrink and device[0] == "cpu":
         options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-    clock = threading.Timer(seconds, setattr, (options, "terminate", True)) if seconds else None
-    if clock:
-        clock.start()
     try:
         for name, value in inputs.items():
             if isinstance(value, np.ndarray):
@@ -302,8 +300,9 @@ def run(
                 binding.bind_ortvalue_output(name, outputs[name])
             else:
                 binding.bind_output(name, *device)
-        session.run_with_iobinding(binding, options)
-        binding.synchronize_outputs()
+        with deadline(seconds, options):
+            session.run_with_iobinding(binding, options)
+            binding.synchronize_outputs()
     except _onnxruntime_errors() as error:
         if options.terminate:
             raise LimitError(f"A run of the graph took longer than {seconds} s.") from error
@@ -311,9 +310,6 @@ def run(
         scarce = isinstance(error, MemoryError) or "alloc" in message.lower()
         kind = LimitError if scarce else RunError
         raise kind(f"onnxruntime could not run the graph: {message}") from error
-    finally:
-        if clock:
-            clock.cancel()
     return dict(zip(outputs, binding.get_outputs(), strict=True))
 
 

@@ -26,14 +26,18 @@ _OF_ONNX = {
 class _Call(CountedJob):
     """Runs a graph on `(arrays by name, names of the outputs)`, one request at a time."""
 
+    shared = True
+
     def __init__(self, model: "GraphModel") -> None:
         super().__init__(model)
         self._session, self._seconds = model.session, model.engine.limits.seconds
 
     def _run(self, payloads: Sequence[Any]) -> list[Any]:
-        [(feeds, names)] = payloads
+        return [self._called(*payload) for payload in payloads]
+
+    def _called(self, feeds: dict[str, Any], names: list[str]) -> list[tuple[str, Any]]:
         found = run(self._session, feeds, names, seconds=self._seconds)
-        return [[(name, value.numpy()) for name, value in found.items()]]
+        return [(name, value.numpy()) for name, value in found.items()]
 
 
 class GraphModel(Model):
