@@ -33,7 +33,7 @@ def serve(
     grace: Annotated[float, typer.Option(help="Seconds for accepted work after SIGTERM.")] = 30.0,
     log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
     max_wait: Annotated[float, typer.Option(help="Milliseconds to wait for a batch.")] = 5.0,
-    batch_size: Annotated[int, typer.Option(help="Most texts in a batch.")] = 16,
+    batch_size: Annotated[int, typer.Option(help="Most texts in a batch.")] = 12,
     threads: Annotated[
         int | None, typer.Option(help="Batches at once; one for each core if absent.")
     ] = None,

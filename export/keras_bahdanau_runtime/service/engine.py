@@ -105,7 +105,7 @@ class Engine:
 
     limits: Limits = field(default_factory=Limits)
     max_wait: float = 0.005
-    batch_size: int = 16
+    batch_size: int = 12
     batch_tokens: int = BATCH_TOKENS
     threads: int | None = None
     metrics: Metrics = field(default_factory=Metrics)

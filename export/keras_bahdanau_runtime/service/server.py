@@ -69,7 +69,7 @@ class Settings:
     grace: float = 30.0
     log_format: str = "text"
     max_wait: float = 0.005
-    batch_size: int = 16
+    batch_size: int = 12
     threads: int | None = None
     megabytes: float | None = 1024.0
     limits: Limits = field(default_factory=Limits)

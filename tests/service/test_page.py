@@ -1,0 +1,433 @@
+"""The page in a browser: what a person sees, points at, types and is told."""
+
+import json
+import re
+import shutil
+
+import pytest
+from copy_artifact import COPY_STEPS, make
+from service.site import site as running_site
+
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="The page is tested in a browser, driven by playwright."
+)
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(CHROMIUM is None, reason=f"No browser is installed: {', '.join(NAMES)}."),
+]
+
+expect = sync_api.expect
+TEXT = "a man on a bike"
+
+
+def hypothesis(text, score, tokens, alignment, sources=("das", " R", "ad", "</s>")):
+    return {
+        **{"text": text, "score": score, "tokens": tokens, "source_tokens": sources},
+        **{"alignment": alignment, "error": None},
+    }
+
+
+# By hand: "bike" and "Rad" consist of two tokens each.
+WEIGHTS = [[0.8, 0.1, 0.1, 0], [0.1, 0.6, 0.3, 0], [0, 0.2, 0.7, 0.1], [0, 0, 0, 1]]
+BEST = hypothesis("the bike", -0.25, ["the", " bi", "ke", "</s>"], WEIGHTS)
+SECOND = hypothesis("a", -2.5, ["a"], [[0.5, 0.5, 0, 0]])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The address of a service whose one model copies its source, and keeps two hypotheses."""
+    search = {"class": "BeamSearch", "size": 2}
+    artifact = make(tmp_path_factory.mktemp("page") / "copy", steps=COPY_STEPS, search=search)
+    with running_site({"copy": artifact}) as running:
+        yield running.service.url
+
+
+@pytest.fixture(scope="module")
+def tab(site):
+    """A tab of a browser for all tests, with a mouse, a touch screen, and lists of what it did."""
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = browser.new_page(has_touch=True)
+        tab.problems, tab.addresses = [], []
+        tab.on("console", lambda message: tab.problems.append(f"{message.type}: {message.text}"))
+        tab.on("pageerror", lambda error: tab.problems.append(str(error)))
+        tab.on("dialog", lambda dialog: tab.problems.append(dialog.message))
+        tab.on("request", lambda request: tab.addresses.append(request.url))
+        yield tab
+        browser.close()
+
+
+@pytest.fixture
+def page(tab, site):
+    """The page as a new visitor opens it; afterwards nothing may have gone wrong unseen."""
+    tab.set_viewport_size({"width": 1200, "height": 900})
+    tab.emulate_media(color_scheme="light")
+    tab.mouse.move(0, 0)
+    tab.goto(site)
+    yield tab
+    tab.evaluate("localStorage.clear(); sessionStorage.clear()")
+    tab.unroute_all()
+    problems, addresses = tab.problems[:], tab.addresses[:]
+    tab.problems.clear()
+    tab.addresses.clear()
+    # The browser itself reports each answer that is an error.
+    assert [said for said in problems if "Failed to load resource" not in said] == []
+    assert {url for url in addresses if not url.startswith((site, "data:"))} == set()
+
+
+def answer(page, path, body, status=200, **headers):
+    """Lets this request get this answer, where the service itself would give another."""
+    text = body if isinstance(body, str) else json.dumps(body)
+    page.route(f"**/{path}", lambda route: route.fulfill(status=status, body=text, headers=headers))
+
+
+def have_models(page, *models, streams=True):
+    """Opens the page of a service with these models, each a name and its most characters."""
+    common = {"versions": ["1"], "streams": streams, "n_best": 4}
+    found = [{"name": name, **common, "max_characters": most} for name, most in models]
+    answer(page, "models", {"models": found})
+    page.reload()
+
+
+def translate(page, text=TEXT):
+    page.fill("#source", text)
+    page.keyboard.press("Control+Enter")
+    page.locator("#stop").wait_for(state="hidden")
+    expect(page.locator("#status")).to_have_text(re.compile("Translated in"))
+
+
+def answer_by_hand(page, *hypotheses):
+    """Every translation has these hypotheses, as of a model that cannot stream."""
+    answer(page, "translate/stream", {"code": "conflict"}, 409)
+    answer(page, "translate", {"translations": [hypotheses]})
+
+
+def translate_by_hand(page):
+    answer_by_hand(page, BEST, SECOND)
+    translate(page, "das Rad")
+
+
+def words(page, side):
+    return page.locator(f"#{side}-words .word")
+
+
+def weights(page, side):
+    """How strongly each word is lit, 0 for one that is not."""
+    return words(page, side).evaluate_all(
+        "all => all.map(word => word.classList.contains('lit')"
+        " ? Number(word.style.getPropertyValue('--weight')) : 0)"
+    )
+
+
+def lit_cells(page):
+    """(row, column) of the highlighted cells."""
+    return page.locator("#heatmap td.lit").evaluate_all(
+        "all => all.map(cell => [Number(cell.dataset.target), Number(cell.dataset.source)])"
+    )
+
+
+def background(page):
+    return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+
+def focused(page):
+    return page.evaluate(
+        "(({id, name, className}) => id || name || className)(document.activeElement)"
+    )
+
+
+def test_translation_appears_token_by_token(page):
+    page.eval_on_selector(
+        "#translation",
+        """shown => {
+            window.added = [];
+            new MutationObserver(records => records.forEach(record =>
+                record.addedNodes.forEach(node => window.added.push(node.data))
+            )).observe(shown, {childList: true});
+        }""",
+    )
+    translate(page)
+    expect(page.locator("#translation")).to_have_text(TEXT)
+    *pieces, streamed, searched = page.evaluate("window.added")
+    assert len(pieces) > 2 and "".join(pieces) == streamed == searched == TEXT
+
+
+def test_alternatives_are_listed_and_shown(page):
+    translate_by_hand(page)
+    items = page.locator("#hypotheses li")
+    expect(items).to_have_text(["the bike−0.25", "a−2.50"])
+    expect(page.locator("#translation")).to_have_text("the bike")
+    page.get_by_label("a−2.50", exact=True).check()
+    expect(page.locator("#translation")).to_have_text("a")
+    expect(words(page, "target")).to_have_text(["a"])
+
+
+def test_heatmap_has_a_cell_for_each_pair_of_words(page):
+    translate_by_hand(page)
+    cells = page.locator("#heatmap td[data-target]")
+    # Rows are means of their tokens, columns are sums: (0.1 + 0.0) / 2 and (0.9 + 0.9) / 2.
+    expect(cells).to_have_text(["80", "20", "0", "5", "90", "5", "0", "0", "100"])
+    expect(page.locator("#heatmap th[scope=col]")).to_have_text(["das", "Rad", "end"])
+    expect(page.locator("#heatmap th[scope=row]")).to_have_text(["the", "bike", "end"])
+    page.uncheck("#grouped")
+    expect(cells).to_have_count(16)
+    expect(page.locator("#heatmap th[scope=row]")).to_have_text(["the", "bi", "ke", "end"])
+
+
+def test_pointing_at_a_word_lights_where_it_came_from(page):
+    translate_by_hand(page)
+    words(page, "target").nth(1).hover()
+    assert weights(page, "source") == pytest.approx([0.05, 0.9, 0.05])
+    assert weights(page, "target") == [0, 0, 0]
+    assert lit_cells(page) == [[1, 0], [1, 1], [1, 2]]
+    came = "“bike” came from “Rad” 90%, “das” 5%, end of sentence 5%"
+    expect(page.locator("#detail")).to_have_text(came)
+    page.hover("h1")
+    assert weights(page, "source") == [0, 0, 0] and lit_cells(page) == []
+
+
+def test_pointing_at_a_word_lights_where_it_went(page):
+    translate_by_hand(page)
+    words(page, "source").nth(0).hover()
+    assert weights(page, "target") == pytest.approx([0.8, 0.05, 0])
+    assert lit_cells(page) == [[0, 0], [1, 0], [2, 0]]
+    expect(page.locator("#detail")).to_have_text("“das” went to “the” 80%, “bike” 5%")
+    shades = words(page, "target").evaluate_all(
+        "all => all.map(word => getComputedStyle(word).backgroundColor)"
+    )
+    alphas = [float(re.search(r"/ ([\d.]+)\)", shade)[1]) for shade in shades[:2]]
+    assert alphas == pytest.approx([0.8, 0.05], abs=0.01)
+
+
+def test_pointing_at_a_cell_lights_its_row_its_column_and_both_words(page):
+    translate_by_hand(page)
+    page.hover("#heatmap td[data-target='1'][data-source='0']")
+    assert weights(page, "source") == pytest.approx([0.05, 0, 0])
+    assert weights(page, "target") == pytest.approx([0, 0.05, 0])
+    assert lit_cells(page) == [[0, 0], [1, 0], [1, 1], [1, 2], [2, 0]]
+    expect(page.locator("#detail")).to_have_text("“bike” from “das” 5%")
+    page.hover("#heatmap th[data-target='0']")
+    assert weights(page, "source") == pytest.approx([0.8, 0.2, 0])
+
+
+def test_words_of_a_copy_come_from_themselves(page):
+    translate(page)
+    expect(words(page, "target")).to_have_text([*TEXT.split(), "end"])
+    for side, other in (("target", "source"), ("source", "target")):
+        for place in range(6):
+            words(page, side).nth(place).hover()
+            assert weights(page, other) == [float(k == place) for k in range(6)]
+
+
+def test_touch_holds_a_word_until_it_is_touched_again(page):
+    translate_by_hand(page)
+    bike = words(page, "target").nth(1)
+    bike.tap()
+    expect(bike).to_have_attribute("aria-pressed", "true")
+    assert weights(page, "source") == pytest.approx([0.05, 0.9, 0.05])
+    bike.tap()
+    expect(bike).to_have_attribute("aria-pressed", "false")
+    assert weights(page, "source") == [0, 0, 0]
+
+
+def test_keyboard_alone_suffices(page):
+    answer_by_hand(page, BEST, SECOND)
+    assert focused(page) == "source"
+    page.keyboard.type("das Rad")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("#translation")).to_have_text("the bike")
+    stops = []
+    while "heatmap-region" not in stops and len(stops) < 20:
+        page.keyboard.press("Tab")
+        stops.append(focused(page))
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none", f"{stops[-1]} does not show that it has the focus."
+    # One stop for the alternatives, which are radio buttons, and one for each line of words.
+    assert stops[0] == "translate"
+    assert stops[-5:] == ["hypothesis", "grouped", "word pointed", "word pointed", "heatmap-region"]
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("ArrowRight")
+    assert weights(page, "source") == pytest.approx([0.05, 0.9, 0.05])
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert weights(page, "source") == pytest.approx([0.05, 0.9, 0.05])  # it is held
+    page.keyboard.press("Escape")
+    assert weights(page, "source") == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "direction"),
+    [("مرحبا بالعالم", "rtl"), ("नमस्ते", "ltr"), ("你好，世界", "ltr"), ("a 👩🏽‍🚀 on", "ltr")],
+)
+def test_any_script_comes_through(page, text, direction):
+    translate(page, text)
+    for name in ("#translation", "#source-words", "#target-words"):
+        shown = page.locator(name)
+        assert shown.text_content().removesuffix("\u00a0end") == text
+        expect(shown).to_have_attribute("dir", "auto")
+        expect(shown).to_have_css("direction", direction)
+    expect(page.locator("#heatmap")).to_have_css("direction", direction)
+
+
+def test_markup_in_a_text_stays_text(page):
+    markup = "<img src=x onerror=alert(1)>"
+    have_models(page, (markup, 99))
+    expect(page.locator("#model-name")).to_have_text(markup)
+    answer(page, "translate/stream", {"error": markup, "code": "invalid"}, 400)
+    page.fill("#source", markup)
+    page.click("#translate")
+    expect(page.locator("#error")).to_contain_text(markup)
+    hostile = hypothesis(markup, -1, [markup] * 4, WEIGHTS, [markup] * 4)
+    answer(page, "translate/stream", f"data: {json.dumps({'text': markup})}\n\n")
+    answer(page, "translate", {"translations": [[hostile, hostile]]})
+    translate(page, markup)
+    page.uncheck("#grouped")
+    words(page, "target").nth(0).hover()
+    expect(page.locator("#translation")).to_have_text(markup)
+    expect(page.locator("img")).to_have_count(0)
+
+
+REFUSALS = [
+    (429, {"Retry-After": "7"}, "", "The server is busy. Try again in 7 seconds."),
+    (413, {}, "", "The text is too long for this model."),
+    (503, {}, "", "The server is starting or shutting down"),
+    (504, {}, "<html>", "The translation took too long"),
+    (404, {}, "", "This model is no longer on the server."),
+    (500, {}, '{"error": "no", "code": "internal"}', "Something went wrong on the server."),
+    (422, {}, '{"error": "no", "code": "unprocessable"}', "The server refuses this: no"),
+    (200, {}, 'data: {"error": "no", "code": "overloaded"}\r\n\r\n', "The server is busy."),
+    (200, {}, 'data: {"delta": "a"}\n\n', "The connection broke off"),
+    (200, {}, "data: {\n\n", "The answer of the server cannot be read"),
+]
+
+
+def test_an_error_is_said_in_words(page):
+    page.fill("#source", TEXT)
+    for status, headers, body, sentence in REFUSALS:
+        answer(page, "translate/stream", body, status, **headers)
+        page.keyboard.press("Control+Enter")
+        page.locator("#stop").wait_for(state="hidden")
+        expect(page.locator("#error")).to_contain_text(sentence)
+    page.unroute_all()
+    translate(page)
+    expect(page.locator("#error")).to_be_hidden()
+
+
+def test_a_server_that_is_gone_is_said_and_tried_again(page):
+    page.route("**/translate/stream", lambda route: route.abort())
+    page.fill("#source", TEXT)
+    page.click("#translate")
+    expect(page.locator("#error")).to_contain_text("The server cannot be reached.")
+    page.unroute_all()
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator("#translation")).to_have_text(TEXT)
+    expect(page.locator("#results")).to_be_visible()
+
+
+def test_a_text_that_is_blank_or_above_the_limit_is_not_sent(page):
+    have_models(page, ("m", 4))
+    page.click("#translate")
+    expect(page.locator("#status")).to_have_text("Type a sentence first.")
+    page.fill("#source", "👋👋👋👋")
+    expect(page.locator("#counter")).to_have_text("4 of 4 characters")
+    page.fill("#source", TEXT)
+    page.click("#translate")
+    expect(page.locator("#error")).to_contain_text("It may have 4 characters at most.")
+    assert not any("translate" in url for url in page.addresses)
+
+
+def test_a_key_is_asked_for_kept_and_sent(page):
+    def guarded(route):
+        if route.request.headers.get("authorization") == "Bearer right":
+            return route.continue_()
+        return route.fulfill(status=401, json={"code": "unauthenticated"})
+
+    page.route(re.compile("/(models|translate)"), guarded)
+    page.reload()
+    for key, sentence in (("wrong", "asks for an API key"), ("right", "does not accept this")):
+        expect(page.locator("#error")).to_contain_text(sentence)
+        page.get_by_label("API key").fill(key)
+        page.keyboard.press("Enter")
+    expect(page.locator("#error")).to_be_hidden()
+    translate(page)
+    page.reload()
+    translate(page)
+    assert page.evaluate("[sessionStorage.getItem('api-key'), localStorage.length]") == ["right", 0]
+
+
+def test_stop_and_a_new_start_abort_what_runs(page):
+    page.route("**/translate/stream", lambda route: None)  # it never answers
+    page.fill("#source", TEXT)
+    for name, status in (("#translate", "Translating…"), ("#stop", "Stopped.")):
+        with page.expect_request("**/translate/stream"):
+            page.click("#translate")
+        with page.expect_event("requestfailed") as failed:
+            page.click(name)
+        assert failed.value.failure == "net::ERR_ABORTED"
+        expect(page.locator("#status")).to_have_text(status)
+    expect(page.locator("#stop")).to_be_hidden()
+    expect(page.locator("#translate")).to_be_focused()
+
+
+def test_model_without_steps_or_alignments_shows_its_result(page):
+    have_models(page, ("m", 99), streams=False)
+    answer(page, "translate", {"translations": [{**BEST, "alignment": None}]})
+    translate(page)
+    expect(page.locator("#translation")).to_have_text("the bike")
+    expect(page.locator("#alignment")).to_be_hidden()
+    assert not any("stream" in url for url in page.addresses)
+
+
+def test_model_is_chosen_among_several(page):
+    have_models(page, ("large", 5000), ("small", 200))
+    answer_by_hand(page, BEST, SECOND)
+    page.get_by_label("Model").select_option("small")
+    expect(page.locator("#counter")).to_have_text("0 of 200 characters")
+    with page.expect_request("**/translate") as sent:
+        translate(page)
+    asked = {"text": TEXT, "model": "small", "n_best": 4, "alignments": True}
+    assert sent.value.post_data_json == asked
+
+
+def test_theme_follows_the_system_until_one_is_chosen(page):
+    theme = page.get_by_role("button", name="Dark theme")
+    light = background(page)
+    page.emulate_media(color_scheme="dark")
+    dark = background(page)
+    assert dark != light
+    expect(theme).to_have_attribute("aria-pressed", "true")
+    theme.click()
+    expect(theme).to_have_attribute("aria-pressed", "false")
+    assert background(page) == light
+    page.reload()
+    assert background(page) == light
+    theme.click()
+    assert background(page) == dark
+
+
+def test_narrow_screen_never_scrolls_sideways(page):
+    page.set_viewport_size({"width": 320, "height": 640})
+    tokens = ["a" * 300, *[" bike"] * 18, "</s>"]
+    row = hypothesis("a" * 300, -1, tokens, [[0.05] * 20] * 20, tokens)
+    answer_by_hand(page, row, row)
+    translate(page, "a" * 300)
+    words(page, "target").nth(0).hover()
+    assert page.evaluate("document.documentElement.scrollWidth") == 320
+    answer(page, "translate/stream", {"error": "no" * 200, "code": "invalid"}, 400)
+    page.click("#translate")
+    expect(page.locator("#error")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") == 320
+
+
+def test_screen_readers_have_names_and_are_told(page):
+    translate_by_hand(page)
+    expect(page.get_by_role("textbox", name="Text")).to_be_visible()
+    expect(page.locator("#translation")).to_have_attribute("aria-live", "polite")
+    expect(page.locator("#error")).to_have_attribute("role", "alert")
+    expect(page.get_by_role("group", name="Alternatives")).to_be_visible()
+    expect(page.get_by_role("button", name="end of sentence")).to_have_count(2)
+    table = page.get_by_role("table", name="How much of each word")
+    expect(table.get_by_role("columnheader", name="Rad")).to_have_count(1)
+    expect(table.get_by_role("rowheader", name="bike")).to_have_count(1)
