@@ -54,6 +54,19 @@ copy (int32[batch, source_length] {name}) => (
 """
 
 
+def spinning_graph(turns):
+    """A graph that copies its source after so many turns of a loop."""
+    loop = """scalar = ReduceSum <keepdims = 0> (one)
+    yes = Cast <to = 9> (scalar)
+    spun = Loop <body = again (int64 i, bool go, int64[1] n) => (bool still, int64[1] next) {
+        still = Identity (go)
+        next = Add (n, n)
+    }> (turns, yes, one)
+    is_pad = Equal"""
+    graph = copy_graph().replace("is_pad = Equal", loop)
+    return graph.replace("int64[1] two = {2}", f"int64[1] two = {{2}}, int64 turns = {{{turns}}}")
+
+
 COPY = copy_graph()
 COPY_ENCODER = """
 <ir_version: 8, opset_import: ["" : 17]>

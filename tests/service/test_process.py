@@ -13,7 +13,7 @@ import threading
 
 import httpx
 import pytest
-from copy_artifact import COPY_STEPS, copy_graph, make
+from copy_artifact import COPY_STEPS, copy_graph, make, spinning_graph
 from service.site import site
 
 from keras_bahdanau_runtime.service.errors import ServiceError
@@ -27,21 +27,6 @@ pytestmark = [
 SERVE = [sys.executable, "-m", "keras_bahdanau_export.cli", "serve"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 REPLACEMENTS = int(os.environ.get("REPLACEMENTS", "10"))  # 50 by make test-soak
-# Spins: a run that takes a while.
-SLOW = (
-    copy_graph()
-    .replace(
-        "is_pad = Equal",
-        """scalar = ReduceSum <keepdims = 0> (one)
-    yes = Cast <to = 9> (scalar)
-    spun = Loop <body = again (int64 i, bool go, int64[1] n) => (bool still, int64[1] next) {
-        still = Identity (go)
-        next = Add (n, n)
-    }> (turns, yes, one)
-    is_pad = Equal""",
-    )
-    .replace("int64[1] two = {2}", "int64[1] two = {2}, int64 turns = {60000}")
-)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +64,7 @@ def free_port():
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory):
-    return make(tmp_path_factory.mktemp("slow") / "slow", SLOW)
+    return make(tmp_path_factory.mktemp("slow") / "slow", spinning_graph(60_000))
 
 
 async def ask_and_stop(process, web):
