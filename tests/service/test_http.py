@@ -201,6 +201,7 @@ def test_statistics_and_metrics_count(web):
                  "batch_size_bucket", "tokens_total", "request_seconds_bucket"):  # fmt: skip
         assert f"keras_bahdanau_{name}" in text
     assert 'batch_size_sum{model="whole"}' in text
+    assert 'requests_total{call="translate",code="200",model=""}' in text
 
 
 def test_the_page_and_the_description(web):

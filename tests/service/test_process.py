@@ -5,14 +5,17 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 
 import httpx
 import pytest
+import tritonclient.grpc
 from copy_artifact import COPY_STEPS, copy_graph, make, spinning_graph
 from service.site import site
 
@@ -252,6 +255,28 @@ def test_versions_are_folders_by_number(tmp_path):
             answer = found.web.post(f"/v2/models/a{path}/infer", json={"inputs": [texts]}).json()
             assert answer["outputs"][1]["data"] == [3 * mark]
             assert answer["model_version"] == str(mark)
+        assert found.web.get("/v2/models/a").json()["versions"] == ["2", "10"]
+
+
+def test_both_doors_may_be_encrypted(artifact, tmp_path):
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed.")
+    pair = {"tls_certificate": tmp_path / "certificate", "tls_key": tmp_path / "key"}
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-days", "1",
+         "-out", pair["tls_certificate"], "-keyout", pair["tls_key"]],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    with site({"a": artifact}, grpc_port=0, **pair) as found:
+        trusted = ssl.create_default_context(cafile=pair["tls_certificate"])
+        answer = httpx.post(f"{found.service.url}/translate", json={"text": "a"}, verify=trusted)
+        assert found.service.url.startswith("https://") and answer.status_code == 200
+        client = tritonclient.grpc.InferenceServerClient(
+            found.service.grpc_address, ssl=True, root_certificates=str(pair["tls_certificate"])
+        )
+        assert client.is_model_ready("a")
+        client.close()
 
 
 def test_a_log_of_json_lines_names_requests(artifact):

@@ -129,20 +129,19 @@ async def _answer_http(request: Request, error: Exception) -> Response:
 
 
 def _add_translation(app: FastAPI, repository: Repository) -> None:
-
     def text_model(name: str | None) -> TextModel:
-        models = [repository.get(known) for known, _ in repository.names()] if name is None else []
-        chosen = repository.get(name) if name is not None else None
-        for model in models:
-            if chosen is None and isinstance(model, TextModel):
-                chosen = model
-        if not isinstance(chosen, TextModel):
+        if name is None:
+            known = [repository.get(each) for each, _ in repository.names()]
+            known = [model for model in known if isinstance(model, TextModel)]
+        else:
+            known = [repository.get(name)]
+        if not known or not isinstance(known[0], TextModel):
             raise ServiceError(
-                "not_found" if name is None else "conflict",
+                "conflict",
                 f"Argument `model` must name a model of texts. Received: {name!r:.200}",
                 "model",
             )
-        return chosen
+        return known[0]
 
     @app.post(
         "/translate",
@@ -170,7 +169,8 @@ def _add_translation(app: FastAPI, repository: Repository) -> None:
     async def stream(request: Request) -> Response:
         asked = _parsed(StreamRequest, await read_body(request, repository.engine.limits))
         pieces = text_model(asked.model).stream(asked.text)
-        first = await anext(pieces, None)  # what goes wrong before it has a status of its own
+        # What goes wrong before the first piece has a status of its own.
+        first = await _while_there(request, anext(pieces, None))
 
         async def events() -> AsyncIterator[bytes]:
             said = []

@@ -21,7 +21,7 @@ class Metrics:
     """Counters of one service.
 
     Attributes:
-        requests: Counter of requests of HTTP, by `model`, `path` and `code`.
+        requests: Counter of requests of HTTP, by `model`, `call` (such as "translate") and `code`.
         errors: Counter of what a model did not answer, by `model` and `kind`, a name of `KINDS`.
         queue: Gauge of the texts that wait or are worked on.
         wait: Histogram of the seconds that a text waited, by `model`.
@@ -39,7 +39,7 @@ class Metrics:
             return kind(_PREFIX + name, help, labels, registry=self.registry, **options)
 
         self.requests: Counter = named(
-            Counter, "requests", "Requests answered.", ("model", "path", "code")
+            Counter, "requests", "Requests answered.", ("model", "call", "code")
         )
         self.errors: Counter = named(Counter, "errors", "Requests failed.", ("model", "kind"))
         self.queue: Gauge = named(

@@ -118,9 +118,9 @@ class Middleware:
                 await problem(failure)(scope, receive, sent)
         finally:
             seconds = time.perf_counter() - began
-            route = getattr(scope.get("route"), "path", "")
+            call = getattr(scope.get("endpoint"), "__name__", "")
             model = scope.get("path_params", {}).get("name", "")
-            self._metrics.requests.labels(model if status != 404 else "", route, str(status)).inc()
+            self._metrics.requests.labels(model if status != 404 else "", call, str(status)).inc()
             logger.info(
                 "%s %s %d",
                 scope["method"],

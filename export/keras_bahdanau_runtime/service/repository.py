@@ -184,9 +184,14 @@ class Repository:
                 f"Argument `sources` must hold artifacts, or folders of them by number. "
                 f"Received: {path}"
             )
-        return {
-            version: self._open_artifact(source, version, folders[version]) for version in folders
+        opened = {
+            version: self._open_artifact(source, version, folders[version])
+            for version in sorted(folders, key=int)
         }
+        for models in opened.values():
+            for model in models:
+                model.versions = list(opened)
+        return opened
 
     def _open_artifact(self, name: str, version: str, folder: Path) -> list[Model]:
         limit = self.engine.limits.seconds
@@ -210,10 +215,7 @@ class Repository:
             session = open_graph(manifest, MODEL_FILE, CPU, 1, self._megabytes)
             return [GraphModel(name + _GRAPH, version, self.engine, session)]
 
-        found = reading(folder, opened)
-        for model in found:
-            model.versions = [version]
-        return found
+        return reading(folder, opened)
 
 
 def _state(path: Path) -> Any:
