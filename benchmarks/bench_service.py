@@ -65,6 +65,31 @@ def load(clients, path, bodies, seconds):
     return len(times) / spent, sorted(times)
 
 
+def load_grpc(clients, seconds):
+    """Requests a second of gRPC to the graph, by so many clients."""
+    import numpy as np
+    import tritonclient.grpc.aio as triton
+
+    given = triton.InferInput("source", [1, 3], "INT32")
+    given.set_data_from_numpy(np.array([[5, 6, 3]], np.int32))
+    wanted = [triton.InferRequestedOutput("lengths")]
+
+    async def go():
+        async with triton.InferenceServerClient(f"127.0.0.1:{PORT + 1}") as client:
+            until, count = time.perf_counter() + seconds, 0
+
+            async def ask():
+                nonlocal count
+                while time.perf_counter() < until:
+                    await client.infer("model-graph", [given], outputs=wanted)
+                    count += 1
+
+            await asyncio.gather(*(ask() for _ in range(clients)))
+            return count / seconds
+
+    return asyncio.run(go())
+
+
 def percentile(times, share):
     return 1000 * times[min(len(times) - 1, int(share * len(times)))]
 
@@ -72,7 +97,7 @@ def percentile(times, share):
 def start(artifact):
     began = time.perf_counter()
     server = subprocess.Popen(
-        [*SERVE, f"model={artifact}", "--port", str(PORT), "--grpc-port", "0"],
+        [*SERVE, f"model={artifact}", "--port", str(PORT), "--grpc-port", str(PORT + 1)],
         stderr=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": str(ROOT / "export")},
     )
@@ -141,10 +166,12 @@ def report(server, seconds, artifact, texts, given):
     source = {"name": "source", "datatype": "INT32", "shape": [1, 3], "data": [5, 6, 3]}
     asked = json.dumps({"inputs": [source], "outputs": [{"name": "lengths"}]}).encode()
     rate, _ = load(16, "/v2/models/model-graph/infer", [asked] * 20_000, 5)
+    channel = load_grpc(16, 5)
     print(
         f"medians: {given.clients} clients / bulk {statistics.median(ratios):.2f}, p99 / p50 "
         f"{statistics.median(tails):.1f}, (1 client - 2 ms) / direct "
-        f"{statistics.median(singles):.2f}; graph {rate:.0f} requests/s by 16 clients; "
+        f"{statistics.median(singles):.2f}; graph {rate:.0f} requests/s by 16 clients, "
+        f"{channel:.0f} by gRPC; "
         f"{memory(server):.0f} MB in the end; load took "
         f"{resource.getrusage(resource.RUSAGE_SELF).ru_utime:.0f} s of a core"
     )

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
+import yaml
 from copy_artifact import COPY_STEPS, make
 from service.site import site
 
@@ -27,7 +29,7 @@ def running(tmp_path_factory):
 def said(*command):
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed.")
-    environment = {**os.environ, "no_proxy": "*"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200"}
     finished = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
@@ -52,3 +54,22 @@ def test_curl(running):
 
 def test_javascript(running):
     assert said("node", EXAMPLES / "translate.mjs", TEXT, running.url) == f"{TEXT}\n"
+
+
+def test_manifests_say_what_the_service_has(running):
+    """Neither is run: their options, ports and paths are those of the command and the service."""
+    _, _, template = (EXAMPLES / "Dockerfile").read_text().partition("ENTRYPOINT ")
+    start = json.loads(template.splitlines()[0])
+    deployment, service = yaml.safe_load_all((EXAMPLES / "kubernetes.yaml").read_text())
+    pod = deployment["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    help_text = said(sys.executable, "-m", "keras_bahdanau_export.cli", "serve", "--help")
+    for option in [*start, *container["args"]]:
+        assert not option.startswith("--") or option in help_text
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        path = container[probe]["httpGet"]["path"]
+        assert httpx.get(f"{running.url}{path}").status_code == 200
+    assert [port["containerPort"] for port in container["ports"]] == [8000, 8001]
+    assert [port["targetPort"] for port in service["spec"]["ports"]] == ["http", "grpc"]
+    grace = int(container["args"][container["args"].index("--grace") + 1])
+    assert pod["terminationGracePeriodSeconds"] > grace
