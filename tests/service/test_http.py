@@ -202,6 +202,8 @@ def test_statistics_and_metrics_count(web):
         assert f"keras_bahdanau_{name}" in text
     assert 'batch_size_sum{model="whole"}' in text
     assert 'requests_total{call="translate",code="200",model=""}' in text
+    web.get("/v2/models/random/infer")
+    assert "random" not in web.get("/metrics").text
 
 
 def test_the_page_and_the_description(web):

@@ -282,11 +282,14 @@ def test_both_doors_may_be_encrypted(artifact, tmp_path):
 def test_a_log_of_json_lines_names_requests(artifact):
     with serving(artifact, "--port", 0, "--log-format", "json") as (process, url):
         httpx.get(f"{url}/models", headers={"X-Request-ID": "abc"})
+        httpx.get(f"{url}/a%0A%1B[2Jb", headers={"X-Request-ID": "odd"})
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
     lines = [json.loads(line) for line in process.said]
     [line] = [line for line in lines if line.get("request_id") == "abc"]
     assert line["message"] == "GET /models 200" and line["milliseconds"] >= 0
+    [line] = [line for line in lines if line.get("request_id") == "odd"]
+    assert line["message"] == "GET /a%0A%1B[2Jb 404"
 
 
 def test_a_client_who_leaves_takes_the_work_along(slow):

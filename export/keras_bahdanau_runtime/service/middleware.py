@@ -119,12 +119,13 @@ class Middleware:
         finally:
             seconds = time.perf_counter() - began
             call = getattr(scope.get("endpoint"), "__name__", "")
-            model = scope.get("path_params", {}).get("name", "")
-            self._metrics.requests.labels(model if status != 404 else "", call, str(status)).inc()
+            # A name that is none of ours, with these, would be counted for ever.
+            model = scope.get("path_params", {}).get("name", "") if status not in (404, 405) else ""
+            self._metrics.requests.labels(model, call, str(status)).inc()
             logger.info(
                 "%s %s %d",
                 scope["method"],
-                scope["path"],
+                _clean(scope["raw_path"].decode("latin-1")),  # nothing in it is decoded
                 status,
                 extra={
                     "request_id": given,
