@@ -102,7 +102,7 @@ def translate_texts(
     keep = on_error == "keep"
     refused = None if keep and not truncate else max_source_length
     encoded = encode_texts(texts, tokenizer, refused, truncate)
-    results = [[] if ids else [_empty(alignments)] for ids in encoded]
+    results = [[] if ids else [empty(alignments)] for ids in encoded]
     if keep and max_source_length is not None:
         for index, ids in enumerate(encoded):
             if len(ids) > max_source_length:
@@ -204,7 +204,8 @@ def _too_long(limit: int, length: int, index: int) -> str:
     )
 
 
-def _empty(alignments: bool) -> Translation:
+def empty(alignments: bool) -> Translation:
+    """The `Translation` of a blank text; `alignments` says whether it holds an alignment."""
     return Translation("", 0.0, [], [], np.zeros((0, 0), np.float32) if alignments else None)
 
 

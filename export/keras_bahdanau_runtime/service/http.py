@@ -129,12 +129,12 @@ async def _answer_http(request: Request, error: Exception) -> Response:
 
 
 def _add_translation(app: FastAPI, repository: Repository) -> None:
+    def text_models() -> list[TextModel]:
+        models = [repository.get(name) for name, _ in repository.names()]
+        return [model for model in models if isinstance(model, TextModel)]
+
     def text_model(name: str | None) -> TextModel:
-        if name is None:
-            known = [repository.get(each) for each, _ in repository.names()]
-            known = [model for model in known if isinstance(model, TextModel)]
-        else:
-            known = [repository.get(name)]
+        known = text_models() if name is None else [repository.get(name)]
         if not known or not isinstance(known[0], TextModel):
             raise ServiceError(
                 "conflict",
@@ -190,13 +190,17 @@ def _add_translation(app: FastAPI, repository: Repository) -> None:
 
     @app.get("/models", summary="The models of texts")
     async def models() -> Response:
-        found = []
-        for name, versions in repository.names():
-            model = repository.get(name)
-            if isinstance(model, TextModel):
-                most = repository.engine.limits.characters
-                told = {"streams": model.streams, "max_characters": most, "n_best": model.most}
-                found.append({"name": name, "versions": versions, **told})
+        versions, most = dict(repository.names()), repository.engine.limits.characters
+        found = [
+            {
+                "name": model.name,
+                "versions": versions[model.name],
+                "streams": model.streams,
+                "max_characters": most,
+                "n_best": model.most,
+            }
+            for model in text_models()
+        ]
         return _json({"models": found})
 
     @app.get("/", include_in_schema=False)

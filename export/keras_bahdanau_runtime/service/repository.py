@@ -91,9 +91,7 @@ class Repository:
         Raises:
             ServiceError: "not_found", or "unavailable" for one that is not loaded.
         """
-        source = name if name in self.sources else name.removesuffix(_GRAPH)
-        if source not in self.sources:
-            raise ServiceError("not_found", f"There is no model {name!r:.200}.", "model")
+        source = self._source(name)
         versions = self._models.get(source)
         if versions is None:
             reason = self._reasons.get(source, "it is being loaded")
@@ -129,9 +127,7 @@ class Repository:
         Raises:
             ServiceError: "not_found", or "unprocessable" for an artifact that cannot be served.
         """
-        source = name if name in self.sources else name.removesuffix(_GRAPH)
-        if source not in self.sources:
-            raise ServiceError("not_found", f"There is no model {name!r:.200}.", "model")
+        source = self._source(name)
         async with self._loading[source]:
             self._seen[source] = _state(self.sources[source])
             try:
@@ -151,9 +147,7 @@ class Repository:
         Raises:
             ServiceError: "not_found".
         """
-        source = name if name in self.sources else name.removesuffix(_GRAPH)
-        if source not in self.sources:
-            raise ServiceError("not_found", f"There is no model {name!r:.200}.", "model")
+        source = self._source(name)
         async with self._loading[source]:
             self._models.pop(source, None)
             self._reasons[source] = "it was unloaded"
@@ -168,6 +162,13 @@ class Repository:
                         await self.load(source)
                     except ServiceError:
                         continue  # it is logged, and stands in the index
+
+    def _source(self, name: str) -> str:
+        """The source of a model, or of its graph."""
+        source = name if name in self.sources else name.removesuffix(_GRAPH)
+        if source not in self.sources:
+            raise ServiceError("not_found", f"There is no model {name!r:.200}.", "model")
+        return source
 
     def _open(self, source: str) -> dict[str, list[Model]]:
         """The models of a source by version; in a thread."""

@@ -20,7 +20,7 @@ from keras_bahdanau_runtime.service.models import (
 from keras_bahdanau_runtime.service.protocol import InferRequest, Tensor, TensorSpec
 from keras_bahdanau_runtime.signature import STEP_FILE, hypotheses
 from keras_bahdanau_runtime.text.batches import pad
-from keras_bahdanau_runtime.translation import Translation, encode_texts, read_hypotheses
+from keras_bahdanau_runtime.translation import Translation, empty, encode_texts, read_hypotheses
 from keras_bahdanau_runtime.translator import Translator
 
 _NONE = np.finfo(np.float32).min  # the score where there is no hypothesis: JSON has no infinity
@@ -129,8 +129,7 @@ class TextModel(Model):
         payloads = [(ids, n_best, alignments) for ids in filled]
         found = await answered(self.engine, self._search, payloads, list(map(len, filled)), seconds)
         rest = iter(found)
-        blank = Translation("", 0.0, [], [], np.zeros((0, 0), np.float32) if alignments else None)
-        return [next(rest) if ids else [blank] for ids in encoded]
+        return [next(rest) if ids else [empty(alignments)] for ids in encoded]
 
     async def stream(self, text: str) -> AsyncIterator[str]:
         """Yields what each step adds to the greedy translation of a text.
