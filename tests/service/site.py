@@ -9,6 +9,23 @@ import httpx
 from keras_bahdanau_runtime.service.server import Service, Settings
 
 
+class Echo:
+    """Gives payloads back, in batches that it remembers; it waits for `gate`."""
+
+    name, shared = "echo", True
+
+    def __init__(self):
+        self.batches, self.gate, self.begun = [], threading.Event(), threading.Semaphore(0)
+
+    def run(self, payloads):
+        self.begun.release()
+        self.gate.wait()
+        self.batches.append(list(payloads))
+        if "bad" in payloads:
+            raise ArithmeticError("bad")
+        return list(payloads)
+
+
 class Site:
     """A running service.
 
@@ -30,9 +47,13 @@ class Site:
             raise
         self.web = httpx.Client(base_url=self.service.url, timeout=30)
 
+    def begin(self, coroutine):
+        """Starts a coroutine in the service's event loop; its result is to come."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
     def call(self, coroutine):
         """The result of a coroutine in the service's event loop."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        return self.begin(coroutine).result()
 
     def stop(self):
         self.web.close()

@@ -1,31 +1,14 @@
 """The queue: who goes with whom, who waits, and what becomes of those who leave."""
 
 import asyncio
-import threading
 
 import pytest
+from service.site import Echo
 
 from keras_bahdanau_runtime.service.engine import Engine, Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
 
 pytestmark = pytest.mark.once
-
-
-class Echo:
-    """Gives payloads back, in batches that it remembers; it waits for `gate`."""
-
-    name, shared = "echo", True
-
-    def __init__(self):
-        self.batches, self.gate, self.begun = [], threading.Event(), threading.Semaphore(0)
-
-    def run(self, payloads):
-        self.begun.release()
-        self.gate.wait()
-        self.batches.append(list(payloads))
-        if "bad" in payloads:
-            raise ArithmeticError("bad")
-        return list(payloads)
 
 
 async def begun(job, count=1):

@@ -17,7 +17,7 @@ import httpx
 import pytest
 import tritonclient.grpc
 from copy_artifact import COPY_STEPS, copy_graph, make, spinning_graph
-from service.site import site
+from service.site import Echo, site
 
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.server import Settings
@@ -292,21 +292,32 @@ def test_a_log_of_json_lines_names_requests(artifact):
     assert line["message"] == "GET /a%0A%1B[2Jb 404"
 
 
-def test_a_client_who_leaves_takes_the_work_along(slow):
-    async def go(url):
+def test_a_client_who_leaves_takes_the_work_along(artifact):
+    async def queued(web, count):
+        while f"queue_length {count}.0" not in (await web.get("/metrics")).text:
+            pass
+
+    async def go(url, busy):
         async with httpx.AsyncClient(base_url=url, timeout=60) as web:
             asked = [
                 asyncio.ensure_future(web.post("/translate", json={"text": "a"})) for _ in range(3)
             ]
-            while "queue_length 3.0" not in (await web.get("/metrics")).text:
-                assert not any(one.done() for one in asked)
+            await queued(web, 4)
             for one in asked:
                 one.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
-            while "queue_length 0.0" not in (await web.get("/metrics")).text:
-                pass
+            await queued(web, 1)
+            busy.gate.set()
+            await queued(web, 0)
 
-    with site({"slow": slow}, threads=1) as found:
-        asyncio.run(go(found.service.url))
-    counted = found.service.engine.metrics.render().decode()
-    assert 'batch_size_sum{model="slow"} 1.0' in counted
+    with site({"copy": artifact}, threads=1) as found:
+        busy = Echo()  # the only thread has this in hand meanwhile
+        holding = found.begin(found.service.engine.run(busy, ["x"], [1]))
+        try:
+            asyncio.run(go(found.service.url, busy))
+        finally:
+            busy.gate.set()
+        assert holding.result() == ["x"]
+        counted = found.service.engine.metrics.render().decode()
+    assert 'batch_size_sum{model="echo"} 1.0' in counted
+    assert 'batch_size_sum{model="copy"}' not in counted
