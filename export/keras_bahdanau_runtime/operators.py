@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from keras_bahdanau_runtime import protobuf
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     UnsupportedArtifactError,
@@ -42,8 +43,8 @@ _OPERATORS = frozenset(
     Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze Where Xor
     """.split()
 )
-# What an artifact's graph is written in: the fields of ONNX's messages, as `number name type`, `*`
-# for many. What is not here, such as functions, sparse tensors, sequences or training, is refused.
+# What an artifact's graph is written in: the fields of ONNX's messages, as `protobuf.file_of` reads
+# them. What is not here, such as functions, sparse tensors, sequences or training, is refused.
 _MESSAGES = {
     "Model": """
         1 ir_version int64, 2 producer_name string, 3 producer_version string, 4 domain string,
@@ -131,18 +132,17 @@ def _messages(message: Any, path: Path) -> Iterator[Any]:
     if len(unknown):
         _refuse(path, f"field {unknown[0].field_number} of a {name}Proto of ONNX")
     yield message
-    for _, field, kind, many in _fields(name):
-        if kind == "string":
-            held = getattr(message, field) if many else [getattr(message, field)]
+    for field, value in message.ListFields():
+        held = value if field.is_repeated else [value]
+        if field.message_type is not None:
+            for inner in held:
+                yield from _messages(inner, path)
+        elif field.type == field.TYPE_STRING:
             wrong = [text for text in held if not isinstance(text, str)]
             if wrong:  # protobuf gives bytes for what is no text
                 raise CorruptArtifactError(
                     f"{path}: expected names in UTF-8. Received: {wrong[0]!r:.80}"
                 )
-        elif kind in _MESSAGES:
-            held = getattr(message, field) if many else [getattr(message, field)]
-            for inner in held if many or message.HasField(field) else []:
-                yield from _messages(inner, path)
 
 
 def _check_node(node: Any, path: Path) -> None:
@@ -232,34 +232,7 @@ def _refuse(path: Path, received: str) -> NoReturn:
 
 
 @functools.cache
-def _fields(message: str) -> list[tuple[int, str, str, bool]]:
-    """Number, name, type of each field of a message, and whether there may be many."""
-    found = []
-    for text in _MESSAGES[message].split(","):
-        number, name, kind = text.split()
-        found.append((int(number), name, kind.removeprefix("*"), kind.startswith("*")))
-    return found
-
-
-@functools.cache
 def _model_class() -> Any:
     """A message class of protobuf, which onnxruntime brings along; the onnx package it does not."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    pool = descriptor_pool.DescriptorPool()
-    file = descriptor_pb2.FileDescriptorProto(
-        name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto2"
-    )
-    kinds = descriptor_pb2.FieldDescriptorProto
-    for name in _MESSAGES:
-        message = file.message_type.add(name=name)
-        for number, field, kind, many in _fields(name):
-            added = message.field.add(name=field, number=number)
-            added.label = kinds.LABEL_REPEATED if many else kinds.LABEL_OPTIONAL
-            if kind in _MESSAGES:
-                added.type = kinds.TYPE_MESSAGE
-                added.type_name = f".{_PACKAGE}.{kind}"
-            else:
-                added.type = getattr(kinds, f"TYPE_{kind.upper()}")
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Model"))
+    pool = protobuf.pool_of(protobuf.file_of(_PACKAGE, _MESSAGES, syntax="proto2"))
+    return protobuf.message_class(pool, f"{_PACKAGE}.Model")

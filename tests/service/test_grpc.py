@@ -662,7 +662,7 @@ def assert_part(ours, theirs):
 
 def test_messages_are_those_of_the_protocol():
     ours, theirs = (descriptor_pb2.FileDescriptorProto() for _ in range(2))
-    messages.pool().FindFileByName("grpc_service.proto").CopyToProto(ours)
+    messages.pool().FindFileByName("inference.proto").CopyToProto(ours)
     service_pb2.DESCRIPTOR.CopyToProto(theirs)
     assert (ours.package, ours.syntax) == (theirs.package, theirs.syntax)
     known = {message.name: described(message) for message in theirs.message_type}

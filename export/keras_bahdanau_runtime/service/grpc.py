@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from keras_bahdanau_runtime.protobuf import CHOICE
 from keras_bahdanau_runtime.service import messages
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.protocol import (
@@ -341,7 +342,7 @@ def _output(tensor: Tensor) -> Any:
 def _parameters(parameters: Mapping[str, Any], argument: str) -> dict[str, Any]:
     found = {}
     for name, value in parameters.items():
-        choice = value.WhichOneof(messages.CHOICE)
+        choice = value.WhichOneof(CHOICE)
         if choice is None:
             refuse(argument, "hold a value for each name", name)
         found[name] = getattr(value, choice)

@@ -1,11 +1,12 @@
 """The messages that the Open Inference Protocol sends over gRPC, made when they are first needed.
 
-Numbers, names and types are the protocol's. The descriptors stand in a pool of their own, so that a
-client library which brings the same messages can live in the same process.
+Numbers, names and types are the protocol's.
 """
 
 import functools
 from typing import Any
+
+from keras_bahdanau_runtime import protobuf
 
 PACKAGE = "inference"
 SERVICE = f"{PACKAGE}.GRPCInferenceService"
@@ -22,8 +23,7 @@ METHODS = (
     "RepositoryModelLoad",
     "RepositoryModelUnload",
 )
-# Fields as `number name type`: `*` before a type for many, `%` for a map from str. A message whose
-# name has a dot stands inside another.
+# As `protobuf.file_of` reads them.
 _MESSAGES = {
     "ServerLiveRequest": "",
     "ServerLiveResponse": "1 live bool",
@@ -102,37 +102,20 @@ _MESSAGES = {
     """,
     "RepositoryModelUnloadResponse": "",
 }
-CHOICE = "parameter_choice"  # the oneof that all fields of these messages are in
 _CHOICES = ("InferParameter", "ModelRepositoryParameter")
 
 
 @functools.cache
 def pool() -> Any:
     """The `DescriptorPool` of protobuf with the service, its methods and its messages."""
-    from google.protobuf import descriptor_pb2, descriptor_pool
-
-    made = descriptor_pool.DescriptorPool()
-    file = descriptor_pb2.FileDescriptorProto(
-        name="grpc_service.proto", package=PACKAGE, syntax="proto3"
-    )
-    messages: dict[str, Any] = {}
-    for name in _MESSAGES:
-        outer, dot, inner = name.rpartition(".")
-        inside = messages[outer].nested_type if dot else file.message_type
-        messages[name] = inside.add(name=inner)
-    for name, message in messages.items():
-        if name in _CHOICES:
-            message.oneof_decl.add(name=CHOICE)
-        for text in filter(None, _MESSAGES[name].split(",")):
-            _add_field(message, name, *text.split())
+    file = protobuf.file_of(PACKAGE, _MESSAGES, choices=_CHOICES)
     service = file.service.add(name=SERVICE.rpartition(".")[2])
     for method in METHODS:
         types = (f".{PACKAGE}.{method}{side}" for side in ("Request", "Response"))
         service.method.add(
             name=method, **dict(zip(("input_type", "output_type"), types, strict=True))
         )
-    made.Add(file)
-    return made
+    return protobuf.pool_of(file)
 
 
 @functools.cache
@@ -147,25 +130,4 @@ def message_class(name: str) -> Any:
     >>> message_class("StatisticDuration")(count=3).count
     3
     """
-    from google.protobuf import message_factory
-
-    return message_factory.GetMessageClass(pool().FindMessageTypeByName(f"{PACKAGE}.{name}"))
-
-
-def _add_field(message: Any, of: str, number: str, name: str, kind: str) -> None:
-    """Adds a field to the descriptor of the message `of`."""
-    added = message.field.add(name=name, number=int(number))
-    added.label = added.LABEL_REPEATED if kind[0] in "*%" else added.LABEL_OPTIONAL
-    if of in _CHOICES:
-        added.oneof_index = 0
-    mapped, kind = kind[0] == "%", kind.lstrip("*%")
-    if mapped:  # which is sent as many messages of a key and a value
-        entry = message.nested_type.add(name=f"{name.capitalize()}Entry")
-        entry.options.map_entry = True
-        _add_field(entry, "", "1", "key", "string")
-        _add_field(entry, "", "2", "value", kind)
-        kind = f"{of}.{entry.name}"
-    if mapped or kind in _MESSAGES:
-        added.type, added.type_name = added.TYPE_MESSAGE, f".{PACKAGE}.{kind}"
-    else:
-        added.type = getattr(added, f"TYPE_{kind.upper()}")
+    return protobuf.message_class(pool(), f"{PACKAGE}.{name}")
