@@ -3,7 +3,7 @@
 import asyncio
 import zlib
 
-from fastapi import Request
+from starlette.requests import Request
 
 from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import ServiceError

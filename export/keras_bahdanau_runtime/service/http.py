@@ -6,16 +6,17 @@ from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from keras_bahdanau_runtime.service.bodies import read_body
 from keras_bahdanau_runtime.service.errors import KINDS, ServiceError
 from keras_bahdanau_runtime.service.models import Model
+from keras_bahdanau_runtime.service.openapi import Endpoint, description
 from keras_bahdanau_runtime.service.protocol import parse_rest, render_rest, server_metadata
 from keras_bahdanau_runtime.service.repository import Repository
 from keras_bahdanau_runtime.service.text_model import TextModel
@@ -23,6 +24,8 @@ from keras_bahdanau_runtime.translation import Translation
 
 _PAGE = Path(__file__).with_name("page.html")
 _GONE = 499  # what proxies write down for a client that left; nobody receives it
+_EVENTS = "text/event-stream"
+_METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _Found = TypeVar("_Found")
 
 
@@ -72,38 +75,27 @@ class Problem(BaseModel):
     argument: Annotated[str | None, Field(description="The argument that is wrong.")]
 
 
-def build_app(repository: Repository) -> FastAPI:
+def build_app(repository: Repository) -> Starlette:
     """The application of ASGI that answers for the models of a repository.
 
     Args:
         repository: `Repository`.
     """
-    version = server_metadata()["version"]
-    problems: dict[int | str, dict[str, Any]] = {
-        status: {"model": Problem}
-        for status in sorted({kind.http for kind in KINDS.values()} - {500, 405})
+    problems = {
+        status: Problem for status in sorted({kind.http for kind in KINDS.values()} - {500, 405})
     }
-    app = FastAPI(title="keras_bahdanau", version=version, responses=problems, redoc_url=None)
-    app.add_exception_handler(ServiceError, _answer_error)
-    app.add_exception_handler(HTTPException, _answer_http)
-    _add_protocol(app, repository)
-    _add_translation(app, repository)
-    _add_management(app, repository)
-    _shorten(app)
-    return app
-
-
-def _shorten(app: FastAPI) -> None:
-    """Lets the paths of most requests be found first, and without FastAPI's reading of arguments.
-
-    Their functions take a request and give a response; FastAPI describes them in OpenAPI.
-    """
-    names = ("infer", "translate", "stream")
-    app.router.routes[:0] = [
-        Route(route.path, route.endpoint, methods=["POST"])
-        for route in app.routes
-        if isinstance(route, APIRoute) and route.endpoint.__name__ in names
+    # Most requests look for the first of these, so they are found first.
+    endpoints = [
+        *_translation(repository),
+        *_model(repository, "/v2/models/{name}"),
+        *_model(repository, "/v2/models/{name}/versions/{version}"),
+        *_server(repository),
     ]
+    endpoints += description(endpoints, problems, server_metadata()["version"])
+    return Starlette(
+        routes=[*(endpoint.route() for endpoint in endpoints), Route("/", _page)],
+        exception_handlers={ServiceError: _answer_error, HTTPException: _answer_http},
+    )
 
 
 def problem(error: ServiceError) -> JSONResponse:
@@ -128,7 +120,9 @@ async def _answer_http(request: Request, error: Exception) -> Response:
     return problem(ServiceError(kind, said))
 
 
-def _add_translation(app: FastAPI, repository: Repository) -> None:
+def _translation(repository: Repository) -> list[Endpoint]:
+    """What people call."""
+
     def text_models() -> list[TextModel]:
         models = [repository.get(name) for name, _ in repository.names()]
         return [model for model in models if isinstance(model, TextModel)]
@@ -143,12 +137,6 @@ def _add_translation(app: FastAPI, repository: Repository) -> None:
             )
         return known[0]
 
-    @app.post(
-        "/translate",
-        response_model=Translations,
-        openapi_extra=_body_of(TranslateRequest),
-        summary="Translate one text or several",
-    )
     async def translate(request: Request) -> Response:
         asked = _parsed(TranslateRequest, await read_body(request, repository.engine.limits))
         model = text_model(asked.model)
@@ -160,36 +148,15 @@ def _add_translation(app: FastAPI, repository: Repository) -> None:
         answer = plain if asked.n_best > 1 else [best[0] for best in plain]
         return _json({"translations": answer})
 
-    @app.post(
-        "/translate/stream",
-        response_class=StreamingResponse,
-        openapi_extra=_body_of(StreamRequest),
-        summary="Translate one text, piece by piece, as server-sent events",
-    )
     async def stream(request: Request) -> Response:
         asked = _parsed(StreamRequest, await read_body(request, repository.engine.limits))
         pieces = text_model(asked.model).stream(asked.text)
         # What goes wrong before the first piece has a status of its own.
         first = await _while_there(request, anext(pieces, None))
-
-        async def events() -> AsyncIterator[bytes]:
-            said = []
-            try:
-                if first is not None:
-                    said.append(first)
-                    yield _event({"delta": first})
-                async for piece in pieces:
-                    said.append(piece)
-                    yield _event({"delta": piece})
-                yield _event({"text": "".join(said)})
-            except ServiceError as error:
-                yield _event(error.to_json())
-
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(events(), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(_events(first, pieces), media_type=_EVENTS, headers=headers)
 
-    @app.get("/models", summary="The models of texts")
-    async def models() -> Response:
+    async def models(request: Request) -> Response:
         versions, most = dict(repository.names()), repository.engine.limits.characters
         found = [
             {
@@ -203,74 +170,56 @@ def _add_translation(app: FastAPI, repository: Repository) -> None:
         ]
         return _json({"models": found})
 
-    @app.get("/", include_in_schema=False)
-    async def page() -> Response:
-        policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-        policy += "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'"
-        headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
-        return Response(_PAGE.read_bytes(), media_type="text/html; charset=utf-8", headers=headers)
+    return [
+        Endpoint(
+            "POST",
+            "/translate",
+            translate,
+            "Translate one text or several",
+            takes=TranslateRequest,
+            gives=Translations,
+        ),
+        Endpoint(
+            "POST",
+            "/translate/stream",
+            stream,
+            "Translate one text, piece by piece, as server-sent events",
+            takes=StreamRequest,
+            media=_EVENTS,
+        ),
+        Endpoint("GET", "/models", models, "The models of texts"),
+    ]
 
 
-def _add_protocol(app: FastAPI, repository: Repository) -> None:
-    server = server_metadata()
-
-    @app.get("/v2", summary="What this server is")
-    async def metadata() -> Response:
-        return _json(server)
-
-    @app.get("/v2/health/live", summary="Whether the process answers")
-    async def live() -> Response:
-        return Response()
-
-    @app.get("/v2/health/ready", summary="Whether every model answers")
-    async def ready() -> Response:
-        if not repository.ready:
-            raise ServiceError("unavailable", "Not every model is ready.", retry_after=1)
-        return Response()
-
-    for prefix in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
-        _add_model(app, repository, prefix)
+async def _events(first: str | None, pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
+    """The events of a translation whose first piece is there; `None` where it is blank."""
+    said = []
+    try:
+        if first is not None:
+            said.append(first)
+            yield _event({"delta": first})
+        async for piece in pieces:
+            said.append(piece)
+            yield _event({"delta": piece})
+        yield _event({"text": "".join(said)})
+    except ServiceError as error:
+        yield _event(error.to_json())
 
 
-def _add_model(app: FastAPI, repository: Repository, prefix: str) -> None:
+async def _page(request: Request) -> Response:
+    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    policy += "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'"
+    headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
+    return Response(_PAGE.read_bytes(), media_type="text/html; charset=utf-8", headers=headers)
+
+
+def _model(repository: Repository, prefix: str) -> list[Endpoint]:
+    """What the protocol asks of one model."""
+
     def asked(request: Request) -> Model:
         given = request.path_params
         return repository.get(given["name"], given.get("version", ""))
 
-    parameters = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in ("name", "version")
-        if f"{{{name}}}" in prefix
-    ]
-    extra: dict[str, Any] = {"parameters": parameters}
-
-    @app.get(prefix, summary="The inputs and outputs of a model", openapi_extra=extra)
-    async def metadata(request: Request) -> Response:
-        model = asked(request)
-        tensors = {
-            side: [
-                {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
-                for spec in getattr(model, side)
-            ]
-            for side in ("inputs", "outputs")
-        }
-        told = {"name": model.name, "versions": model.versions, "platform": model.platform}
-        return _json({**told, **tensors})
-
-    @app.get(f"{prefix}/ready", summary="Whether a model answers", openapi_extra=extra)
-    async def ready(request: Request) -> Response:
-        if repository.draining:
-            raise ServiceError("unavailable", "The service is about to stop.", retry_after=1)
-        asked(request)
-        return Response()
-
-    body = {"content": {"application/json": {"schema": {"type": "object"}}}, "required": True}
-
-    @app.post(
-        f"{prefix}/infer",
-        summary="Tensors in, tensors out",
-        openapi_extra={**extra, "requestBody": body},
-    )
     async def infer(request: Request) -> Response:
         model = asked(request)
         given = await read_body(request, repository.engine.limits)
@@ -290,30 +239,74 @@ def _add_model(app: FastAPI, repository: Repository, prefix: str) -> None:
         headers = {"Inference-Header-Content-Length": str(header)}
         return Response(rendered, media_type="application/octet-stream", headers=headers)
 
-    @app.get(f"{prefix}/stats", summary="Counts and times of a model", openapi_extra=extra)
+    async def metadata(request: Request) -> Response:
+        model = asked(request)
+        tensors = {
+            side: [
+                {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
+                for spec in getattr(model, side)
+            ]
+            for side in ("inputs", "outputs")
+        }
+        told = {"name": model.name, "versions": model.versions, "platform": model.platform}
+        return _json({**told, **tensors})
+
+    async def ready(request: Request) -> Response:
+        if repository.draining:
+            raise ServiceError("unavailable", "The service is about to stop.", retry_after=1)
+        asked(request)
+        return Response()
+
     async def statistics(request: Request) -> Response:
         return _json({"model_stats": [asked(request).statistics()]})
 
+    return [
+        Endpoint("POST", f"{prefix}/infer", infer, "Tensors in, tensors out", {"type": "object"}),
+        Endpoint("GET", prefix, metadata, "The inputs and outputs of a model"),
+        Endpoint("GET", f"{prefix}/ready", ready, "Whether a model answers"),
+        Endpoint("GET", f"{prefix}/stats", statistics, "Counts and times of a model"),
+    ]
 
-def _add_management(app: FastAPI, repository: Repository) -> None:
-    @app.post("/v2/repository/index", summary="Every model and its state")
-    async def index() -> Response:
+
+def _server(repository: Repository) -> list[Endpoint]:
+    """What the protocol asks of the server, and its metrics."""
+    server = server_metadata()
+
+    async def metadata(request: Request) -> Response:
+        return _json(server)
+
+    async def live(request: Request) -> Response:
+        return Response()
+
+    async def ready(request: Request) -> Response:
+        if not repository.ready:
+            raise ServiceError("unavailable", "Not every model is ready.", retry_after=1)
+        return Response()
+
+    async def index(request: Request) -> Response:
         return _json(repository.index())
 
-    @app.post("/v2/repository/models/{name}/load", summary="Open a model, or open it anew")
-    async def load(name: str) -> Response:
-        await repository.load(name)
+    async def load(request: Request) -> Response:
+        await repository.load(request.path_params["name"])
         return _json({})
 
-    @app.post("/v2/repository/models/{name}/unload", summary="Take a model away")
-    async def unload(name: str) -> Response:
-        await repository.unload(name)
+    async def unload(request: Request) -> Response:
+        await repository.unload(request.path_params["name"])
         return _json({})
 
-    @app.get("/metrics", summary="What Prometheus reads")
-    async def metrics() -> Response:
-        media = "text/plain; version=0.0.4; charset=utf-8"
-        return Response(repository.engine.metrics.render(), media_type=media)
+    async def metrics(request: Request) -> Response:
+        return Response(repository.engine.metrics.render(), media_type=_METRICS)
+
+    models = "/v2/repository/models/{name}"
+    return [
+        Endpoint("GET", "/v2", metadata, "What this server is"),
+        Endpoint("GET", "/v2/health/live", live, "Whether the process answers"),
+        Endpoint("GET", "/v2/health/ready", ready, "Whether every model answers"),
+        Endpoint("POST", "/v2/repository/index", index, "Every model and its state"),
+        Endpoint("POST", f"{models}/load", load, "Open a model, or open it anew"),
+        Endpoint("POST", f"{models}/unload", unload, "Take a model away"),
+        Endpoint("GET", "/metrics", metrics, "What Prometheus reads", media=_METRICS),
+    ]
 
 
 async def _while_there(request: Request, answer: Awaitable[_Found]) -> _Found:
@@ -371,9 +364,3 @@ def _json(value: Any) -> Response:
 
 def _event(value: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(value, ensure_ascii=False).encode("utf-8") + b"\n\n"
-
-
-def _body_of(kind: type[BaseModel]) -> dict[str, Any]:
-    """What OpenAPI is told of a body that is read here, as it may be compressed."""
-    schema = kind.model_json_schema()
-    return {"requestBody": {"content": {"application/json": {"schema": schema}}, "required": True}}

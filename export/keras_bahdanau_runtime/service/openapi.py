@@ -1,0 +1,110 @@
+"""What there is to ask over HTTP, and the OpenAPI document that tells of it.
+
+FastAPI writes the document when it is first asked for. Its import takes longer than the opening of
+a model, and no request needs it, so requests go to the functions by Starlette's routes.
+"""
+
+import functools
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A function behind a path.
+
+    Args:
+        method: "GET" or "POST".
+        path: str, with the names of its variable parts in braces.
+        function: From a request to a response. Its name stands in the metrics.
+        summary: str, a line on what it does.
+        takes: The schema of its body, or `None` for no body.
+        gives: The schema of its answer, or `None` for any.
+        media: Media type of its answer.
+    """
+
+    method: str
+    path: str
+    function: Callable[[Request], Awaitable[Response]]
+    summary: str
+    takes: type[BaseModel] | Mapping[str, Any] | None = None
+    gives: type[BaseModel] | None = None
+    media: str = "application/json"
+
+    def route(self) -> Route:
+        """Starlette's route to it."""
+        return Route(self.path, self.function, methods=[self.method])
+
+
+def description(
+    endpoints: Sequence[Endpoint], problems: Mapping[int, type[BaseModel]], version: str
+) -> list[Endpoint]:
+    """The endpoints that describe others: `/openapi.json`, and `/docs` for people.
+
+    Args:
+        endpoints: Those that are described.
+        problems: The schema of an answer that is none, by its status.
+        version: str, of the package.
+    """
+
+    @functools.cache
+    def document() -> Any:
+        return _described(endpoints, problems, version)
+
+    async def openapi(request: Request) -> Response:
+        return JSONResponse(document().openapi())
+
+    async def docs(request: Request) -> Response:
+        from fastapi.openapi.docs import get_swagger_ui_html
+
+        page = get_swagger_ui_html(openapi_url="/openapi.json", title=document().title)
+        return HTMLResponse(page.body)
+
+    return [
+        Endpoint("GET", "/openapi.json", openapi, "This document"),
+        Endpoint("GET", "/docs", docs, "This document, for people"),
+    ]
+
+
+def _described(
+    endpoints: Sequence[Endpoint], problems: Mapping[int, type[BaseModel]], version: str
+) -> Any:
+    """An application of FastAPI that is only asked what it would answer."""
+    from fastapi import FastAPI
+
+    responses: dict[int | str, dict[str, Any]] = {
+        status: {"model": schema} for status, schema in problems.items()
+    }
+    app = FastAPI(title="keras_bahdanau", version=version, responses=responses)
+    for endpoint in endpoints:
+        names = re.findall(r"{(\w+)}", endpoint.path)
+        extra: dict[str, Any] = {
+            "parameters": [
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                for name in names
+            ]
+        }
+        if endpoint.takes is not None:
+            content = {"application/json": {"schema": _schema(endpoint.takes)}}
+            extra["requestBody"] = {"content": content, "required": True}
+        app.add_api_route(
+            endpoint.path,
+            endpoint.function,
+            methods=[endpoint.method],
+            summary=endpoint.summary,
+            response_model=endpoint.gives,
+            response_class=type("Answer", (Response,), {"media_type": endpoint.media}),
+            openapi_extra=extra,
+        )
+    return app
+
+
+def _schema(of: type[BaseModel] | Mapping[str, Any]) -> Any:
+    return of if isinstance(of, Mapping) else of.model_json_schema()
