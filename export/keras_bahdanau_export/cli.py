@@ -40,7 +40,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Attentive recurrent sequence-to-sequence models: train, export, translate.",
 )
-app.command()(export)
 app.command()(serve)
 _SHOWN = 64  # lines between two looks at the bar
 
@@ -120,6 +119,9 @@ def evaluate(
     scores = corpus_scores(translations, references)
     exact = sum(a == b for a, b in zip(translations, references, strict=True)) / len(references)
     print(f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}  exact {exact:.1%}")
+
+
+app.command()(export)
 
 
 @app.command()

@@ -211,7 +211,7 @@ def test_joined_requests_of_a_search_have_their_own_answers(tmp_path):
 @pytest.fixture(scope="module")
 def fragile(tmp_path_factory):
     """An artifact whose graph fails for sources of eight ids and more, and takes forty."""
-    graph = copy_graph().replace(
+    graph = copy_graph(second_score="Add (score, score)").replace(
         "score = Neg (float_count)", "few = Gather (eight, count)\n    score = Neg (few)"
     )
     graph = graph.replace("<int32 pad", "<float[8] eight = {0, 1, 2, 3, 4, 5, 6, 7}, int32 pad")
@@ -268,17 +268,17 @@ def test_one_call_answers_all_requests_that_triton_has_gathered(model, monkeypat
     monkeypatch.setattr(model.translator, "__class__", Counted)
     responses = model.execute(
         [
-            request("a", n_best=2, outputs=["score", "translation"]),
+            request("a", "", n_best=2, outputs=["score", "translation"]),
             request(b"\xff"),
             request("a bike", TEXT),
             request("a dog", outputs=["translation"]),
         ]
     )
-    assert calls == [["a", "a bike", TEXT, "a dog"]]
+    assert calls == [["a", "", "a bike", TEXT, "a dog"]]
     assert "utf-8" in responses[1].error().message()
     first, second, last = (answer(responses[place]) for place in (0, 2, 3))
-    assert first["translation"].tolist() == [[b"a", b""]]
-    assert first["score"].tolist() == [[-2.0, float(np.finfo(np.float32).min)]]
+    assert first["translation"].tolist() == [[b"a", b""], [b"", b""]]
+    assert first["score"].tolist() == [[-2.0, -4.0], [0.0, float(np.finfo(np.float32).min)]]
     assert "alignment" not in first and "alignment" not in last
     assert second["translation"].tolist() == [[b"a bike"], [TEXT.encode()]]
     assert np.shape(json.loads(second["alignment"][0, 0])) == (3, 3)
