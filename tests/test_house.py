@@ -32,8 +32,11 @@ MAY_IMPORT = {
 FLOORS = ["", "layers", "search", "data", "models", "training"]
 # What loads without Keras, until a command needs it.
 WITHOUT_KERAS = [
-    EXPORT / name for name in ("__init__.py", "cli.py", "serve_command.py", "shown.py")
-]
+    EXPORT / f"{name}.py"
+    for name in (
+        "__init__", "cli", "export_command", "quiet", "serve_command", "shown", "triton_layout",
+    )
+]  # fmt: skip
 BACKENDS = ["keras", "tensorflow", "jax", "torch"]
 
 FILES = {package.name: sorted(package.rglob("*.py")) for package in PACKAGES}

@@ -3,13 +3,17 @@
 import importlib
 from typing import Any
 
-__all__ = ["export", "verify"]
+__all__ = ["export", "verify", "write_triton_repository"]
 
-_HOMES = {"export": "exporter", "verify": "parity"}
+_HOMES = {
+    "export": "exporter",
+    "verify": "parity",
+    "write_triton_repository": "triton_layout",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy, because these import Keras, and the command must be able to run without it.
+    # Lazy, because the first two import Keras, and the command must be able to run without it.
     if name in _HOMES:
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,6 @@ Keras is imported only inside the commands that need it: `train`, `export`, `ver
 and `evaluate` of a run.
 """
 
-import importlib.util
 import logging
 import os
 import sys
@@ -28,6 +27,8 @@ try:
     from rich.table import Table
     from rich.text import Text
 
+    from keras_bahdanau_export.export_command import LengthPenalty, MaxLength, export
+    from keras_bahdanau_export.quiet import import_keras
     from keras_bahdanau_export.serve_command import serve
     from keras_bahdanau_export.shown import console, make_harmless, plain, say
 except ModuleNotFoundError as error:
@@ -44,9 +45,6 @@ _SHOWN = 64  # lines between two looks at the bar
 
 RunOrArtifact = Annotated[Path, typer.Argument(help="A run's folder (from train) or an artifact.")]
 Artifact = Annotated[Path, typer.Argument(help="An artifact (from export).")]
-Beam = Annotated[int, typer.Option(help="Hypotheses kept by the search; 1 is greedy.")]
-LengthPenalty = Annotated[float, typer.Option(help="Exponent of the GNMT length penalty.")]
-MaxLength = Annotated[int, typer.Option(help="Tokens after which an output is cut.")]
 BatchSize = Annotated[int, typer.Option(help="Most sentences searched at once.")]
 BatchTokens = Annotated[
     int, typer.Option(help="Most source tokens searched at once, padding included.")
@@ -73,7 +71,7 @@ def _configure(
 )
 def train(context: typer.Context) -> None:
     """Trains a model on two text files and keeps the best by validation BLEU."""
-    _import_keras()
+    import_keras()
     from keras_bahdanau_export.train_command import train_command
 
     run = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -107,7 +105,7 @@ def evaluate(
             )
         engine, options = Translator(path, workers=cores()), {}
     else:
-        _import_keras(tensorflow=False)
+        import_keras(tensorflow=False)
         from keras_bahdanau import BeamSearch
         from keras_bahdanau.training.run import load_best
 
@@ -123,65 +121,7 @@ def evaluate(
     print(f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}  exact {exact:.1%}")
 
 
-@app.command()
-def export(
-    run: Annotated[Path, typer.Argument(help="A run's folder (from train).")],
-    artifact: Annotated[Path, typer.Argument(help="The artifact folder to make.")],
-    format: Annotated[
-        list[str] | None, typer.Option(help="onnx or tf_saved_model; may be given twice.")
-    ] = None,
-    beam: Beam = 5,
-    length_penalty: LengthPenalty = 1.0,
-    max_length: MaxLength = 100,
-    max_source_length: Annotated[
-        int | None, typer.Option(help="Longest source in tokens that the artifact takes.")
-    ] = None,
-    stepwise: Annotated[
-        bool, typer.Option("--stepwise", help="Write encoder.onnx and step.onnx, too.")
-    ] = False,
-    precision: Annotated[
-        str, typer.Option(help="float32, float16 (GPU) or int8 (CPU).")
-    ] = "float32",
-    source: Annotated[
-        Path | None, typer.Option(help="Sentences to measure a precision's loss on.")
-    ] = None,
-    reference: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
-    max_bleu_loss: Annotated[float, typer.Option(help="BLEU that a precision may cost.")] = 0.5,
-    imports: Annotated[
-        list[str] | None,
-        typer.Option("--import", help="A module that registers layers of yours; may be repeated."),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an artifact.")] = False,
-) -> None:
-    """Writes the best model of a run as an artifact that runs without Keras."""
-    from keras_bahdanau_runtime.text.corpus import read_parallel
-
-    if (source is None) != (reference is None):
-        raise ValueError(
-            "Arguments `source` and `reference` must be given together. Received: one of them"
-        )
-    texts, references = ([], []) if source is None else read_parallel(source, reference)
-    _import_keras()
-    from keras_bahdanau import BeamSearch
-    from keras_bahdanau.training.run import load_best
-
-    for module in imports or ():
-        importlib.import_module(module)
-    load_best(run).export(
-        artifact,
-        format=format or "onnx",
-        search=BeamSearch(beam, length_penalty),
-        max_length=max_length,
-        max_source_length=max_source_length,
-        texts=texts,
-        references=references,
-        stepwise=stepwise,
-        precision=precision,
-        max_bleu_loss=max_bleu_loss,
-        imports=imports or (),
-        overwrite=overwrite,
-    )
-    say(f"The artifact is {artifact}.")
+app.command()(export)
 
 
 @app.command()
@@ -195,7 +135,7 @@ def verify(
     seed: Annotated[int, typer.Option(help="Randomness of these.")] = 0,
 ) -> None:
     """Holds an artifact against the Keras model once more; exit status 1 if they disagree."""
-    _import_keras()
+    import_keras()
     import keras
 
     from keras_bahdanau_export import parity
@@ -316,26 +256,10 @@ def quickstart(
     epochs: Annotated[int, typer.Option(help="Passes over them.")] = 6,
 ) -> None:
     """Dates as people write them to ISO dates: trains, exports and translates, in minutes."""
-    _import_keras()
+    import_keras()
     from keras_bahdanau_export.quickstart.run import quickstart as run
 
     run(output, pairs=pairs, epochs=epochs, console=console)
-
-
-def _import_keras(tensorflow: bool = True) -> None:
-    """Imports Keras, and TensorFlow where it is installed, without the lines that come with it.
-
-    Args:
-        tensorflow: Whether TensorFlow is needed whatever the backend. Export traces with it, and
-            Keras's `set_random_seed` imports it if it can.
-    """
-    from keras_bahdanau_export.quiet import quiet_imports
-
-    with quiet_imports():
-        import keras_bahdanau  # noqa: F401
-
-        if tensorflow and importlib.util.find_spec("tensorflow") is not None:
-            importlib.import_module("tensorflow")
 
 
 def _standard(name: str) -> Any:

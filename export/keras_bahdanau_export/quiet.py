@@ -1,6 +1,7 @@
-"""Imports of TensorFlow without what its C++ libraries say while they are loaded."""
+"""Imports of Keras and TensorFlow without what its C++ libraries say while they are loaded."""
 
 import contextlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -41,3 +42,17 @@ def quiet_imports() -> Iterator[None]:
             sys.stderr.flush()
             os.dup2(shown, 2)
             os.close(shown)
+
+
+def import_keras(tensorflow: bool = True) -> None:
+    """Imports Keras, and TensorFlow where it is installed, without the lines that come with it.
+
+    Args:
+        tensorflow: Whether TensorFlow is needed whatever the backend. Export traces with it, and
+            Keras's `set_random_seed` imports it if it can.
+    """
+    with quiet_imports():
+        import keras_bahdanau  # noqa: F401
+
+        if tensorflow and importlib.util.find_spec("tensorflow") is not None:
+            importlib.import_module("tensorflow")

@@ -8,19 +8,16 @@ with publish("artifact") as folder:             # a temporary folder beside the 
 """
 
 import contextlib
-import glob
 import hashlib
 import json
 import logging
 import os
-import secrets
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from keras_bahdanau_runtime.errors import CorruptArtifactError
-from keras_bahdanau_runtime.files import exchange, flush, locked
+from keras_bahdanau_runtime.files import written_folder
 from keras_bahdanau_runtime.manifest import WRITTEN_HERE, parse_manifest, read_manifest
 from keras_bahdanau_runtime.signature import FORMAT, FORMAT_VERSION, MANIFEST_FILE, SIGNATURES
 
@@ -52,41 +49,17 @@ def publish(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[P
     ...     (folder / "notes.txt").write_text("hello")
     ...     write_manifest(folder, {})
     """
-    destination = Path(os.path.abspath(path))
-    _check_destination(destination, overwrite)
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    temporary = destination.with_name(f".{destination.name}.{secrets.token_hex(4)}.partial")
-    _remove_leftovers(destination)
-    published = False
-    try:
-        temporary.mkdir()
-        with locked(temporary):
-            yield temporary
-            manifest = read_manifest(temporary)
-            unlisted = sorted(set(_list_files(temporary)) - set(manifest.files))
-            if unlisted:
-                raise CorruptArtifactError(
-                    f"{MANIFEST_FILE}: expected every file of the folder to be listed. "
-                    f"Written after the manifest: {unlisted}"
-                )
-            flush(*temporary.rglob("*"), temporary)
-            _check_destination(destination, overwrite)  # again: the block may have taken minutes
-            replaced = _move_into_place(temporary, destination)
-            published = True
-            flush(destination.parent)
-            if replaced is not None:
-                _remove_replaced(replaced, destination)
-    except BaseException:
-        if not published and temporary.exists():
-            shutil.rmtree(temporary)
-            logger.warning(
-                "No artifact was written to %s; the partial files were removed.", destination
+    with written_folder(path, "an artifact", _is_artifact, overwrite) as folder:
+        yield folder
+        manifest = read_manifest(folder)
+        unlisted = sorted(set(_list_files(folder)) - set(manifest.files))
+        if unlisted:
+            raise CorruptArtifactError(
+                f"{MANIFEST_FILE}: expected every file of the folder to be listed. "
+                f"Written after the manifest: {unlisted}"
             )
-        raise
     size = sum(record.bytes for record in manifest.files.values())
-    logger.info(
-        "Wrote the artifact %s: %d files, %d bytes.", destination, len(manifest.files), size
-    )
+    logger.info("Wrote the artifact %s: %d files, %d bytes.", path, len(manifest.files), size)
 
 
 def write_manifest(folder: str | os.PathLike[str], contents: Mapping[str, Any]) -> None:
@@ -147,60 +120,6 @@ def _digest(path: Path) -> tuple[str, int]:
         return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
 
 
-def _check_destination(destination: Path, overwrite: bool) -> None:
-    if not os.path.lexists(destination):
-        return
-    if not overwrite:
-        raise ValueError(
-            "Argument `path` must be a new folder, or `overwrite` be True. "
-            f"Received: {destination}, which exists."
-        )
-    # overwrite=True on a mistyped path must never delete a home directory.
-    plain = destination.is_dir() and not destination.is_symlink()
-    manifest = destination / MANIFEST_FILE
-    ours = plain and manifest.is_file() and FORMAT.encode() in manifest.read_bytes()
-    if not ours and not (plain and not any(destination.iterdir())):
-        raise ValueError(
-            "Argument `path` must be an artifact or an empty folder to overwrite. "
-            f"Received: {destination}, which is neither."
-        )
-
-
-def _move_into_place(temporary: Path, destination: Path) -> Path | None:
-    """Makes `temporary` the artifact; returns where the replaced one stands now, if there was."""
-    if not destination.exists():
-        temporary.rename(destination)
-        return None
-    if exchange(temporary, destination):
-        return temporary
-    # For a moment there is none; a process that is killed then leaves both beside it.
-    replaced = temporary.with_suffix(".replaced")
-    try:
-        destination.rename(replaced)
-        temporary.rename(destination)
-    except BaseException:
-        if replaced.exists() and not destination.exists():
-            replaced.rename(destination)
-        raise
-    return replaced
-
-
-def _remove_replaced(replaced: Path, destination: Path) -> None:
-    logger.info("Replaced the artifact that stood at %s.", destination)
-    try:
-        shutil.rmtree(replaced)
-    except OSError as error:  # the new artifact stands; failing now would claim that it does not
-        logger.warning("Could not remove the replaced artifact %s: %s", replaced, error)
-
-
-def _remove_leftovers(destination: Path) -> None:
-    """Removes what writers of the same artifact left who were killed."""
-    for path in destination.parent.glob(f".{glob.escape(destination.name)}.*"):
-        if path.suffix not in (".partial", ".replaced") or path.is_symlink() or not path.is_dir():
-            continue
-        if path.suffix == ".replaced" and not destination.exists():
-            continue  # the only copy there is
-        with locked(path) as ours:
-            if ours:
-                shutil.rmtree(path)
-                logger.warning("Removed %s, which a writer that was killed left there.", path)
+def _is_artifact(folder: Path) -> bool:
+    manifest = folder / MANIFEST_FILE
+    return manifest.is_file() and FORMAT.encode() in manifest.read_bytes()

@@ -8,16 +8,20 @@ import contextlib
 import ctypes
 import errno
 import glob
+import logging
 import os
 import secrets
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 try:
     import fcntl
 except ModuleNotFoundError:  # Windows
     fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger("keras_bahdanau_runtime")
 
 _LINUX = sys.platform == "linux"
 _HERE = -100  # AT_FDCWD of Linux: paths are relative to the working directory
@@ -55,6 +59,60 @@ def written(path: str | os.PathLike[str]) -> Iterator[Path]:
         flush(path.parent)
     finally:
         writing.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def written_folder(
+    path: str | os.PathLike[str],
+    kind: str,
+    is_one: Callable[[Path], bool],
+    overwrite: bool = False,
+) -> Iterator[Path]:
+    """Yields a new folder beside `path`, which takes its place when the block ends well.
+
+    The folder is then flushed to the disk and renamed; missing parent folders of `path` are made.
+    On any exception, `KeyboardInterrupt` and a full disk included, the new folder is removed and
+    `path` is as it was. What a writer of the same folder left who was killed is removed, where the
+    system has locks.
+
+    Args:
+        path: The folder to make or replace.
+        kind: What it is to be, for messages: "an artifact".
+        is_one: Whether a folder is of this kind. Only such a one, or an empty one, is ever
+            replaced.
+        overwrite: bool. Whether an older one at `path` may be replaced.
+
+    Raises:
+        ValueError: `path` exists and may not be replaced.
+
+    Example:
+
+    >>> with written_folder("notes", "a folder of notes", lambda folder: False) as folder:
+    ...     _ = (folder / "notes.txt").write_text("hello")
+    """
+    destination = Path(os.path.abspath(path))
+    _check_destination(destination, kind, is_one, overwrite)
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    temporary = destination.with_name(f".{destination.name}.{secrets.token_hex(4)}.partial")
+    _remove_leftovers(destination)
+    published = False
+    try:
+        temporary.mkdir()
+        with locked(temporary):
+            yield temporary
+            flush(*temporary.rglob("*"), temporary)
+            # Again: the block may have taken minutes.
+            _check_destination(destination, kind, is_one, overwrite)
+            replaced = _move_into_place(temporary, destination)
+            published = True
+            flush(destination.parent)
+            if replaced is not None:
+                _remove_replaced(replaced, destination)
+    except BaseException:
+        if not published and temporary.exists():
+            shutil.rmtree(temporary)
+            logger.warning("%s was not written; the partial files were removed.", destination)
+        raise
 
 
 def flush(*paths: Path) -> None:
@@ -102,3 +160,62 @@ def locked(path: Path) -> Iterator[bool]:
         yield got
     finally:
         os.close(descriptor)
+
+
+def _check_destination(
+    destination: Path, kind: str, is_one: Callable[[Path], bool], overwrite: bool
+) -> None:
+    if not os.path.lexists(destination):
+        return
+    if not overwrite:
+        raise ValueError(
+            "Argument `path` must be a new folder, or `overwrite` be True. "
+            f"Received: {destination}, which exists."
+        )
+    # overwrite=True on a mistyped path must never delete a home directory.
+    plain = destination.is_dir() and not destination.is_symlink()
+    if not plain or (any(destination.iterdir()) and not is_one(destination)):
+        raise ValueError(
+            f"Argument `path` must be {kind} or an empty folder to overwrite. "
+            f"Received: {destination}, which is neither."
+        )
+
+
+def _move_into_place(temporary: Path, destination: Path) -> Path | None:
+    """Gives `temporary` its name; returns where the replaced folder stands now, if there was."""
+    if not destination.exists():
+        temporary.rename(destination)
+        return None
+    if exchange(temporary, destination):
+        return temporary
+    # For a moment there is none; a process that is killed then leaves both beside it.
+    replaced = temporary.with_suffix(".replaced")
+    try:
+        destination.rename(replaced)
+        temporary.rename(destination)
+    except BaseException:
+        if replaced.exists() and not destination.exists():
+            replaced.rename(destination)
+        raise
+    return replaced
+
+
+def _remove_replaced(replaced: Path, destination: Path) -> None:
+    logger.info("Replaced the folder that stood at %s.", destination)
+    try:
+        shutil.rmtree(replaced)
+    except OSError as error:  # the new folder stands; failing now would claim that it does not
+        logger.warning("Could not remove the replaced folder %s: %s", replaced, error)
+
+
+def _remove_leftovers(destination: Path) -> None:
+    """Removes what writers of the same folder left who were killed."""
+    for path in destination.parent.glob(f".{glob.escape(destination.name)}.*"):
+        if path.suffix not in (".partial", ".replaced") or path.is_symlink() or not path.is_dir():
+            continue
+        if path.suffix == ".replaced" and not destination.exists():
+            continue  # the only copy there is
+        with locked(path) as ours:
+            if ours:
+                shutil.rmtree(path)
+                logger.warning("Removed %s, which a writer that was killed left there.", path)

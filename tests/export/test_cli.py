@@ -14,6 +14,7 @@ import pytest
 
 from keras_bahdanau import TrainingOptions
 from keras_bahdanau_export import cli
+from keras_bahdanau_runtime import Translator
 
 pytestmark = pytest.mark.tracing
 
@@ -374,6 +375,37 @@ def test_a_folder_that_is_no_run_is_named(monkeypatch, capsysbinary, tmp_path):
     status, _, err = run(monkeypatch, capsysbinary, "export", tmp_path, tmp_path / "artifact")
     assert status == 1
     assert "best.keras" in err
+
+
+def test_export_makes_a_repository_for_triton(monkeypatch, capsysbinary, trained, tmp_path):
+    models = tmp_path / "models"
+    arguments = ("export", trained, models, "--layout", "triton", "--beam", 1, "--max-length", 12)
+    status, _, err = run(monkeypatch, capsysbinary, *arguments)
+    assert (status, err) == (0, f"The Triton repository is {models}.")
+    assert sorted(path.name for path in models.iterdir()) == ["run", "run-graph"]
+    translator = Translator(models / "run" / "1" / "artifact")
+    assert len(translator.translate(["say abc 1", "say cde 5"])) == 2
+    assert list(tmp_path.iterdir()) == [models]
+    status, _, err = run(monkeypatch, capsysbinary, *arguments)
+    assert (status, "exists" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--layout", "zip"), "Argument `layout` must be one of"),
+        (("--name", "a"), "Argument `name` must be given only for the layout 'triton'."),
+        (("--layout", "triton", "--name", "a/b"), "Argument `name` must be at most 100 letters"),
+        (("--layout", "triton", "--format", "tf_saved_model"), "Argument `format` must hold"),
+    ],
+)
+def test_wrong_layouts_are_refused_before_anything_is_made(
+    monkeypatch, capsysbinary, tmp_path, options, message
+):
+    arguments = ("export", tmp_path / "run", tmp_path / "out", *options)
+    status, _, err = run(monkeypatch, capsysbinary, *arguments)
+    assert (status, message in err) == (1, True), err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 import keras_bahdanau_export
 import keras_bahdanau_runtime
-from keras_bahdanau_runtime.artifact import _move_into_place, publish, write_manifest
+from keras_bahdanau_runtime.artifact import publish, write_manifest
 from keras_bahdanau_runtime.errors import (
     ArtifactError,
     CorruptArtifactError,
@@ -20,6 +20,7 @@ from keras_bahdanau_runtime.errors import (
     UnsupportedArtifactError,
     require,
 )
+from keras_bahdanau_runtime.files import _move_into_place
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.signature import FORMAT_VERSION, TRANSLATE
 

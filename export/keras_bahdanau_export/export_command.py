@@ -1,0 +1,107 @@
+"""The command `export`: from a run to an artifact, or to a repository for Triton."""
+
+import contextlib
+import importlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_bahdanau_export.quiet import import_keras
+from keras_bahdanau_export.shown import say
+from keras_bahdanau_export.triton_layout import triton_repository
+
+LengthPenalty = Annotated[float, typer.Option(help="Exponent of the GNMT length penalty.")]
+MaxLength = Annotated[int, typer.Option(help="Tokens after which an output is cut.")]
+_LAYOUTS = ("artifact", "triton")
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A run's folder (from train).")],
+    path: Annotated[Path, typer.Argument(help="The folder to make.")],
+    layout: Annotated[
+        str,
+        typer.Option(help="artifact, or triton: a repository for Triton Inference Server."),
+    ] = "artifact",
+    name: Annotated[
+        str | None, typer.Option(help="Of Triton's models; that of the run's folder if absent.")
+    ] = None,
+    format: Annotated[
+        list[str] | None, typer.Option(help="onnx or tf_saved_model; may be given twice.")
+    ] = None,
+    beam: Annotated[int, typer.Option(help="Hypotheses kept by the search; 1 is greedy.")] = 5,
+    length_penalty: LengthPenalty = 1.0,
+    max_length: MaxLength = 100,
+    max_source_length: Annotated[
+        int | None, typer.Option(help="Longest source in tokens that the artifact takes.")
+    ] = None,
+    stepwise: Annotated[
+        bool, typer.Option("--stepwise", help="Write encoder.onnx and step.onnx, too.")
+    ] = False,
+    precision: Annotated[
+        str, typer.Option(help="float32, float16 (GPU) or int8 (CPU).")
+    ] = "float32",
+    source: Annotated[
+        Path | None, typer.Option(help="Sentences to measure a precision's loss on.")
+    ] = None,
+    reference: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
+    max_bleu_loss: Annotated[float, typer.Option(help="BLEU that a precision may cost.")] = 0.5,
+    imports: Annotated[
+        list[str] | None,
+        typer.Option("--import", help="A module that registers layers of yours; may be repeated."),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what stands at the path, of the same kind.")
+    ] = False,
+) -> None:
+    """Writes the best model of a run as an artifact that runs without Keras."""
+    from keras_bahdanau_runtime.text.corpus import read_parallel
+
+    if (source is None) != (reference is None):
+        raise ValueError(
+            "Arguments `source` and `reference` must be given together. Received: one of them"
+        )
+    formats = format or ["onnx"]
+    place = _place(layout, path, name, run, formats, overwrite)
+    texts, references = ([], []) if source is None else read_parallel(source, reference)
+    import_keras()
+    from keras_bahdanau import BeamSearch
+    from keras_bahdanau.training.run import load_best
+
+    for module in imports or ():
+        importlib.import_module(module)
+    with place as artifact:
+        load_best(run).export(
+            artifact,
+            format=formats,
+            search=BeamSearch(beam, length_penalty),
+            max_length=max_length,
+            max_source_length=max_source_length,
+            texts=texts,
+            references=references,
+            stepwise=stepwise,
+            precision=precision,
+            max_bleu_loss=max_bleu_loss,
+            imports=imports or (),
+            overwrite=overwrite,
+        )
+    say(f"The {'artifact' if layout == 'artifact' else 'Triton repository'} is {path}.")
+
+
+def _place(
+    layout: str, path: Path, name: str | None, run: Path, formats: list[str], overwrite: bool
+) -> contextlib.AbstractContextManager[Path]:
+    """Gives where to export to; arguments as for `export`."""
+    if layout not in _LAYOUTS:
+        raise ValueError(f"Argument `layout` must be one of {_LAYOUTS}. Received: {layout!r}")
+    if layout == "triton":
+        if "onnx" not in formats:
+            raise ValueError(
+                f"Argument `format` must hold 'onnx' for the layout 'triton'. Received: {formats}"
+            )
+        return triton_repository(path, run.resolve().name if name is None else name, overwrite)
+    if name is not None:
+        raise ValueError(
+            f"Argument `name` must be given only for the layout 'triton'. Received: {name!r}"
+        )
+    return contextlib.nullcontext(path)
