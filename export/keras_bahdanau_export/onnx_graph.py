@@ -13,6 +13,15 @@ from keras_bahdanau_runtime.signature import weights_file
 
 # Kernels registered for older operator sets are found on CUDA, too; tf2onnx knows none above 18.
 OPSET = 18
+# Of the twelve, those that make the graph smaller than `passes` would alone.
+_OPTIMIZERS = (
+    "TransposeOptimizer",
+    "ConstFoldOptimizer",
+    "MergeDuplicatedNodesOptimizer",
+    "ReshapeOptimizer",
+    "IdentityOptimizer",
+    "BackToBackOptimizer",
+)
 _GIVEN = "given_weight_"
 
 
@@ -103,14 +112,31 @@ def convert(function):
         An `onnx.ModelProto`.
     """
     tf2onnx = require("tf2onnx.convert", extra="export")
-    with _numpy_object(), _quiet_tf2onnx():
-        graph, _ = tf2onnx.from_function(
-            function,
-            input_signature=function.input_signature,
-            opset=OPSET,
-            custom_op_handlers=HANDLERS,
-        )
-    return graph
+    import tensorflow as tf
+    from tf2onnx import optimizer, tf_loader, tfonnx
+
+    concrete = function.get_concrete_function(*function.input_signature)
+    inputs, outputs = (
+        [tensor.name for tensor in tensors if tensor.dtype != tf.resource]
+        for tensors in (concrete.inputs, concrete.outputs)
+    )
+    # As `tf2onnx.convert.from_function`, which runs every optimizer it has, each on a copy.
+    with _numpy_object(), _quiet_tf2onnx(), tf.device("/cpu:0"):
+        frozen = tf_loader.from_function(concrete, inputs, outputs)
+        with tf.Graph().as_default() as traced:
+            tf.import_graph_def(frozen, name="")
+            graph = tfonnx.process_tf_graph(
+                traced,
+                continue_on_error=True,  # what has no operator is refused by name, all of it
+                opset=OPSET,
+                custom_op_handlers=HANDLERS,
+                input_names=inputs,
+                output_names=outputs,
+                tensors_to_rename=tf2onnx.tensor_names_from_structed(concrete, inputs, outputs),
+            )
+            chosen = {name: getattr(optimizer, name) for name in _OPTIMIZERS}
+            graph = optimizer.optimize_graph(graph, catch_errors=False, optimizers=chosen)
+            return graph.make_model(concrete.name)
 
 
 @contextlib.contextmanager
