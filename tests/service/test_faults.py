@@ -57,9 +57,10 @@ def unwritable(request):
             yield file
 
 
-def test_a_log_that_cannot_be_written_stops_nothing(artifact, unwritable):
-    port = free_port()
-    command = [*SERVE, str(artifact), "--port", str(port), "--grpc-port", "0"]
+def test_a_log_that_cannot_be_written_stops_nothing(artifact, tmp_path, unwritable):
+    path, port = tmp_path / "a", free_port()
+    shutil.copytree(artifact, path)
+    command = [*SERVE, str(path), "--port", str(port), "--grpc-port", "0"]
     with subprocess.Popen(command, stderr=unwritable, env=ENVIRONMENT) as process:
         try:
             with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as web:
@@ -68,10 +69,11 @@ def test_a_log_that_cannot_be_written_stops_nothing(artifact, unwritable):
                     assert process.poll() is None
                     with contextlib.suppress(httpx.ConnectError):
                         live = web.get("/v2/health/live").status_code == 200
+                (path / "model.onnx").unlink()
                 for _ in range(20):
                     assert translated(web)["text"] == "a man"
-                    # A warning, which is written at once.
-                    web.post("/v2/repository/models/none/load")
+                    # It is an error, and written at once.
+                    assert web.post("/v2/repository/models/a/load").status_code == 422
             process.send_signal(signal.SIGTERM)
             assert process.wait() == 0
         finally:
@@ -103,16 +105,34 @@ def test_a_worker_that_begins_during_a_stop_stops_too(artifact, tmp_path, monkey
         crew._stopping = True  # the signal came after a worker had died, before it was replaced
         crew._start()
         [first] = crew._workers
-        first.join()
+        first.join(20)
         crew._pass_on(signal.SIGTERM, None)  # to one that is gone
         queue = tmp_path / f"gauge_livesum_{first.pid}.db"  # what the dead had in its queue
         queue.touch()
         crew._replace(first, 60.0)
         assert not queue.exists()
         for worker in crew._workers:
-            worker.join()
-            assert worker.exitcode in (0, -signal.SIGTERM)
+            worker.join(20)
+            code = worker.exitcode
+            worker.kill()
+            assert code in (0, -signal.SIGTERM)
         assert len(crew._workers) == 2
+
+
+def test_workers_end_when_their_parent_is_killed(artifact):
+    code = f"""
+import os, pathlib
+from keras_bahdanau_runtime.service.server import Settings, bind
+from keras_bahdanau_runtime.service.workers import _Crew
+settings = Settings({{"a": pathlib.Path({str(artifact)!r})}}, port=0, grpc_port=None)
+_Crew(settings, bind(settings))._start()
+os.kill(os.getpid(), 9)
+"""
+    # The standard error that they share comes to its end with the last of them.
+    finished = subprocess.run(
+        [sys.executable, "-c", code], stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=60
+    )
+    assert finished.returncode == -signal.SIGKILL
 
 
 # Clocks.
@@ -144,8 +164,7 @@ def test_a_clock_that_jumps_changes_no_time_that_is_reckoned_with(tmp_path, monk
         marked(path, 2, overwrite=True)
         busy.gate.set()
         assert held.result() == ["a"] and late.result() == ["b"]
-        while translated(found.web)["score"] != 6:
-            pass
+        assert any(translated(found.web)["score"] == 6 for _ in range(600))
         assert found.call(engine.drain(30.0))
 
 
@@ -257,9 +276,7 @@ def test_an_artifact_damaged_on_disk_is_refused_until_it_is_mended(artifact, tmp
             if not watching:
                 found.call(found.service.reload())  # what SIGHUP does
                 return bool(reason(found.web)) == wanted
-            while bool(reason(found.web)) != wanted:
-                pass
-            return True
+            return any(bool(reason(found.web)) == wanted for _ in range(600))
 
         with under_load(found.service.url):
             for name, damage in DAMAGES.items():
