@@ -143,3 +143,11 @@ def make(path, graph=COPY, document=DOCUMENT, steps=None, overwrite=False, **con
             (folder / "tokenizer.json").write_text(json.dumps(document), "utf-8")
         write_manifest(folder, {"vocabulary": VOCABULARY, "max_source_length": 40, **contents})
     return path
+
+
+def marked(path, mark, **options):
+    """An artifact whose answers, text and score, show which one it is."""
+    score = f"""shift = Constant <value_float = {mark}.0> ()
+    score = Mul (float_count, shift)"""
+    graph = copy_graph().replace("score = Neg (float_count)", score)
+    return make(path, graph, **options)

@@ -38,6 +38,14 @@ WITHOUT_KERAS = [
     )
 ]  # fmt: skip
 BACKENDS = ["keras", "tensorflow", "jax", "torch"]
+# What is used only where a comment says why.
+PRIVATE_KERAS = [("keras", ".", "src")]
+WALL_CLOCK = [
+    *[("time", ".", name) for name in ("time", "time_ns", "localtime", "gmtime")],
+    *[("datetime", ".", name) for name in ("now", "utcnow", "today", "datetime")],
+    ("from", "time", "import"),
+    ("from", "datetime", "import"),
+]
 
 FILES = {package.name: sorted(package.rglob("*.py")) for package in PACKAGES}
 LIBRARY_FILES = FILES["keras_bahdanau"]
@@ -177,20 +185,29 @@ def test_command_loads_only_the_runtime(path):
             assert not own or EXPORT / f"{found.module.split('.')[1]}.py" in WITHOUT_KERAS
 
 
-def private_keras_lines(source: str) -> list[int]:
-    """The lines of code that name `keras.src` with no comment beside or right above them."""
+def unexplained_lines(source: str, words: list[tuple[str, str, str]]) -> list[int]:
+    """The lines of code that hold one of `words` with no comment beside or right above them."""
     tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
     comments = {token.start[0] for token in tokens if token.type == tokenize.COMMENT}
     lines = {
-        first.start[0]
-        for first, dot, last in zip(tokens, tokens[1:], tokens[2:], strict=False)
-        if (first.string, dot.string, last.string) == ("keras", ".", "src")
+        three[0].start[0]
+        for three in zip(tokens, tokens[1:], tokens[2:], strict=False)
+        if tuple(token.string for token in three) in words
     }
     return sorted(line for line in lines if not {line, line - 1} & comments)
 
 
 def test_private_keras_is_used_only_with_a_reason():
-    found = {file_id(p): private_keras_lines(p.read_text("utf-8")) for p in ALL_FILES + OTHER_FILES}
+    found = {
+        file_id(p): unexplained_lines(p.read_text("utf-8"), PRIVATE_KERAS)
+        for p in ALL_FILES + OTHER_FILES
+    }
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_service_reckons_with_no_clock_that_may_jump():
+    files = sorted((RUNTIME / "service").rglob("*.py"))
+    found = {file_id(p): unexplained_lines(p.read_text("utf-8"), WALL_CLOCK) for p in files}
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
@@ -263,14 +280,18 @@ class C:
 
 
 @pytest.mark.parametrize(
-    ("source", "lines"),
+    ("source", "words", "lines"),
     [
-        ("from keras.src import backend\n", [1]),
-        ("from keras.src import backend  # issue 1: no public name\n", []),
-        ("# no public name\nfrom keras.src import backend\n", []),
-        ("import keras\n\nx = keras.src.backend\n", [3]),
-        ('"""Mentions keras.src only."""\n', []),
+        ("from keras.src import backend\n", PRIVATE_KERAS, [1]),
+        ("from keras.src import backend  # issue 1: no public name\n", PRIVATE_KERAS, []),
+        ("# no public name\nfrom keras.src import backend\n", PRIVATE_KERAS, []),
+        ("import keras\n\nx = keras.src.backend\n", PRIVATE_KERAS, [3]),
+        ('"""Mentions keras.src only."""\n', PRIVATE_KERAS, []),
+        ("import time\n\nnow = time.time()\n", WALL_CLOCK, [3]),
+        ("from time import time_ns\n", WALL_CLOCK, [1]),
+        ("import time\n\nnow = time.monotonic()\n", WALL_CLOCK, []),
+        ("now = datetime.now()\n", WALL_CLOCK, [1]),
     ],
 )
-def test_private_keras_is_found(source, lines):
-    assert private_keras_lines(source) == lines
+def test_unexplained_lines_are_found(source, words, lines):
+    assert unexplained_lines(source, words) == lines

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -12,11 +11,13 @@ import ssl
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import httpx
 import pytest
 import tritonclient.grpc
-from copy_artifact import COPY_STEPS, copy_graph, make, spinning_graph
+from copy_artifact import COPY_STEPS, make, marked, spinning_graph
+from service.process import ENVIRONMENT, SERVE, children, free_port, serving
 from service.site import Echo, site
 
 from keras_bahdanau_runtime.service.errors import ServiceError
@@ -27,42 +28,12 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals."),
 ]
 
-SERVE = [sys.executable, "-m", "keras_bahdanau_export.cli", "serve"]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 REPLACEMENTS = int(os.environ.get("REPLACEMENTS", "10"))  # 50 by make test-soak
 
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory):
     return make(tmp_path_factory.mktemp("process") / "copy", steps=COPY_STEPS)
-
-
-@contextlib.contextmanager
-def serving(*arguments):
-    """A process that serves; yields it and its address once it answers."""
-    command = [*SERVE, *map(str, arguments), "--grpc-port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
-        try:
-            url = None
-            while url is None:
-                line = process.stderr.readline()
-                assert line, "the service ended"
-                url = re.search(r"Serving .* at (https?://[\d.]+:\d+)", line)
-            rest = []
-            reader = threading.Thread(target=lambda: rest.extend(process.stderr))
-            reader.start()
-            process.said = rest
-            yield process, url.group(1)
-        finally:
-            process.kill()
-            process.wait()
-            reader.join()
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -147,38 +118,27 @@ def test_what_cannot_be_served_is_named(artifact, tmp_path):
             pass
 
 
+def mapped(numbers):
+    """The files of counts that processes have in memory."""
+    maps = "".join(Path(f"/proc/{number}/maps").read_text() for number in numbers)
+    return [line.split()[-1] for line in maps.splitlines() if line.endswith(".db")]
+
+
 def test_workers_share_a_port_and_are_replaced(artifact):
     with serving(artifact, "--port", free_port(), "--workers", 2) as (process, url):
-
-        def children():
-            with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
-                numbers = map(int, file.read().split())
-                return [n for n in numbers if "spawn_main" in command(n)]
-
-        def command(number):
-            with contextlib.suppress(OSError), open(f"/proc/{number}/cmdline") as file:
-                return file.read()
-            return ""
-
-        before = children()
+        before = children(process)
         assert len(before) == 2
+        if sys.platform == "linux":  # on a full disk, writing to a mapped file kills the process
+            assert {path.rpartition("/tmp")[0] for path in mapped(before)} == {"/dev/shm"}
         os.kill(before[0], signal.SIGKILL)
         answered = 0
-        while len(set(children()) - {before[0]}) < 2 or answered < 20:
+        while len(set(children(process)) - {before[0]}) < 2 or answered < 20:
             with contextlib.suppress(httpx.TransportError):  # was at the one that died
                 answer = httpx.post(f"{url}/translate", json={"text": "a man"}, timeout=30)
                 assert answer.json()["translations"][0]["text"] == "a man"
                 answered += 1
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
-
-
-def marked(path, mark, **options):
-    """An artifact whose answers, text and score, show which one it is."""
-    score = f"""shift = Constant <value_float = {mark}.0> ()
-    score = Mul (float_count, shift)"""
-    graph = copy_graph().replace("score = Neg (float_count)", score)
-    return make(path, graph, **options)
 
 
 def test_an_artifact_is_replaced_under_load_without_a_failed_request(tmp_path):

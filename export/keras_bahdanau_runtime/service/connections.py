@@ -1,29 +1,63 @@
-"""A connection of HTTP that must say soon, and in few words, what it wants."""
+"""A connection of HTTP: one of so many, that must say soon, and in few words, what it wants."""
 
 import asyncio
+import json
+import logging
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from keras_bahdanau_runtime.service.errors import ServiceError
+
+logger = logging.getLogger("keras_bahdanau_runtime")
+
 HEADER_SECONDS = 10.0
 HEADER_BYTES = 64 * 2**10
+_KEPT = 64  # descriptors for what is no connection: models that are opened, the doors themselves
+_LEAST = 8
+
+
+def most_connections() -> int | None:
+    """The most connections of each of two doors, by the descriptors that a process may have.
+
+    Without a bound, clients that only connect would take all of them, and neither a model nor the
+    page could be read. `None` where there is no limit.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if limit == resource.RLIM_INFINITY else max(_LEAST, (limit - _KEPT) // 2)
 
 
 class Connection(HttpToolsProtocol):
     """Closes where the head of a request takes too long or is too large.
 
-    uvicorn bounds the time between two requests, but not that of a request which never ends.
+    uvicorn bounds the time between two requests, but not that of a request which never ends; and
+    the requests at once, but not the connections without one.
+
+    Args:
+        arguments: uvicorn's.
+        most: int, connections at once; one more is told so, and closed. `None` for any number.
+        options: uvicorn's.
     """
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments: Any, most: int | None = None, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._most = most
         self._clock: asyncio.TimerHandle | None = None
         self._head = 0  # bytes since the request began
 
     def connection_made(self, transport: Any) -> None:
         """Called by the event loop."""
         super().connection_made(transport)
-        self._begin()
+        if self._most is not None and len(self.connections) > self._most:
+            logger.info("A connection was refused: there are %d.", self._most)
+            transport.write(_refusal(self._most))
+            self._leave()
+        else:
+            self._begin()
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop."""
@@ -62,3 +96,12 @@ class Connection(HttpToolsProtocol):
     def _leave(self) -> None:
         self._end()
         self.transport.close()
+
+
+def _refusal(most: int) -> bytes:
+    """An answer to whatever would be asked."""
+    error = ServiceError("unavailable", f"The service has {most} connections, and takes no more.")
+    body = json.dumps(error.to_json())
+    head = f"HTTP/1.1 {error.status} Service Unavailable\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
+    return (head + body).encode("ascii")

@@ -57,6 +57,7 @@ async def start(
     *,
     max_message_bytes: int = 16 * 2**20,
     max_calls: int | None = None,
+    max_connections: int | None = None,
     credentials: Any = None,
     authorize: Authorize | None = None,
     share_port: bool = False,
@@ -69,6 +70,7 @@ async def start(
         max_message_bytes: int, the largest message that a client may send.
         max_calls: int, most calls at once, watches of the health among them; more are refused.
             `None` for any number.
+        max_connections: int, most connections at once; more are closed. `None` for any number.
         credentials: `grpc.ServerCredentials`; no encryption if `None`.
         authorize: Called with the metadata of every call but those of the health, and raises a
             `ServiceError` for one that may not come in.
@@ -84,6 +86,8 @@ async def start(
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.so_reuseport", int(share_port)),
     ]
+    if max_connections is not None:
+        options.append(("grpc.max_allowed_incoming_connections", max_connections))
     server = grpc.aio.server(
         interceptors=[_Entrance(authorize)] if authorize else [],
         options=options,

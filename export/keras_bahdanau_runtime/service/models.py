@@ -32,7 +32,7 @@ class Counts:
     def answered(self, nanoseconds: int, well: bool) -> None:
         """One request."""
         with self._lock:
-            self.last = time.time_ns() // 10**6
+            self.last = time.time_ns() // 10**6  # told, and never reckoned with
             kind = self.succeeded if well else self.failed
             kind[0] += 1
             kind[1] += nanoseconds

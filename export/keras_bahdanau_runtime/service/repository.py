@@ -220,10 +220,17 @@ class Repository:
 
 
 def _state(path: Path) -> Any:
-    """What changes when an artifact, or one of its versions, is replaced."""
+    """What changes when a file of an artifact, or of one of its versions, is replaced.
+
+    Not that of the manifest alone: where a folder is written in place, others come after it. The
+    time of the last change of its entry tells of a file that was given its old time back.
+    """
     try:
-        parts = [path / MANIFEST_FILE, *sorted(path.glob(f"[0-9]*/{MANIFEST_FILE}"))]
-        found = [(str(part), part.stat()) for part in parts if part.exists()]
+        parts = sorted([*path.glob("*"), *path.glob("[0-9]*/*")])
+        found = [(str(part), part.stat()) for part in parts if part.is_file()]
     except OSError:
         return None
-    return [(name, state.st_ino, state.st_mtime_ns, state.st_size) for name, state in found]
+    return [
+        (name, state.st_ino, state.st_mtime_ns, state.st_ctime_ns, state.st_size)
+        for name, state in found
+    ]

@@ -5,6 +5,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -17,7 +18,7 @@ from typing import Any
 import uvicorn
 
 from keras_bahdanau_runtime.checks import check_positive, check_range
-from keras_bahdanau_runtime.service.connections import Connection
+from keras_bahdanau_runtime.service.connections import Connection, most_connections
 from keras_bahdanau_runtime.service.engine import Engine, Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.http import build_app
@@ -149,7 +150,7 @@ class Service:
         self.url = f"http{'s' if secure else ''}://{host}:{port}"
         config = uvicorn.Config(
             Middleware(build_app(self.repository), self.keys, self.engine.metrics),
-            http=Connection,
+            http=functools.partial(Connection, most=most_connections()),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,
@@ -169,6 +170,7 @@ class Service:
                 self.repository,
                 f"{host}:{settings.grpc_port}",
                 max_message_bytes=settings.limits.body,
+                max_connections=most_connections(),
                 share_port=shared,
                 credentials=_grpc_credentials(settings),
                 authorize=self.keys.check,

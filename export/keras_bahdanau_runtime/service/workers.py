@@ -7,9 +7,12 @@ import os
 import signal
 import socket
 import tempfile
+import threading
 import time
 from types import FrameType
 from typing import Any
+
+from prometheus_client import multiprocess
 
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.service.logs import log_to_stderr
@@ -19,6 +22,7 @@ logger = logging.getLogger("keras_bahdanau_runtime")
 
 _SOON = 2.0  # seconds: a process that ends earlier has not begun to serve
 _MOST_FAILURES = 3  # such ends, one after another, before it is given up
+_MEMORY = "/dev/shm"
 
 
 def supervise(settings: Settings, workers: int) -> bool:
@@ -47,7 +51,9 @@ def supervise(settings: Settings, workers: int) -> bool:
         serve(settings)
         return True
     log_to_stderr(settings.log_format)
-    with bind(settings) as listening, tempfile.TemporaryDirectory() as counts:
+    # On a disk that is full, writing to a mapped file would kill every worker.
+    folder = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    with bind(settings) as listening, tempfile.TemporaryDirectory(dir=folder) as counts:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = counts  # where processes add up what they count
         return _Crew(settings, listening).run(workers)
 
@@ -84,6 +90,8 @@ class _Crew:
         worker = self._context.Process(target=_work, args=(self._settings, self._listening))
         worker.start()
         self._workers[worker] = time.monotonic()
+        if self._stopping:  # the signal came meanwhile, and this one does not know
+            self._tell(worker, signal.SIGTERM)
 
     def _replace(self, worker: Any, lived: float) -> bool:
         self._failures = self._failures + 1 if lived < _SOON else 0
@@ -92,6 +100,7 @@ class _Crew:
             self._pass_on(signal.SIGTERM, None)
             return False
         logger.error("Worker %d ended with %s and is replaced.", worker.pid, worker.exitcode)
+        multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
         self._start()
         return True
 
@@ -99,9 +108,22 @@ class _Crew:
         self._stopping = self._stopping or number != signal.SIGHUP
         passed = signal.SIGHUP if number == signal.SIGHUP else signal.SIGTERM
         for worker in self._workers:
-            os.kill(worker.pid, passed)
+            self._tell(worker, passed)
+
+    def _tell(self, worker: Any, number: int) -> None:
+        if worker.exitcode is None:
+            os.kill(worker.pid, number)
 
 
 def _work(settings: Settings, listening: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's goes to all; the parent passes on
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     serve(settings, listening)
+
+
+def _end_with_parent() -> None:
+    """Ends this process as SIGTERM does where the parent was killed: it would keep the port."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
