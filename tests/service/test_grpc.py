@@ -2,6 +2,8 @@
 
 import asyncio
 import importlib.metadata
+import logging
+import re
 
 import grpc
 import numpy as np
@@ -21,6 +23,7 @@ from tritonclient.utils import InferenceServerException
 from keras_bahdanau_runtime.service import grpc as rpc
 from keras_bahdanau_runtime.service import messages
 from keras_bahdanau_runtime.service.errors import KINDS, ServiceError
+from keras_bahdanau_runtime.service.metrics import Metrics
 from keras_bahdanau_runtime.service.protocol import (
     DATATYPES,
     InferResponse,
@@ -124,9 +127,9 @@ class Door:
 
     def __init__(self, runner):
         self.run = runner.run
-        self.repository = self.run(made_here())
+        self.repository, self.metrics = self.run(made_here()), Metrics()
         self.server = self.run(
-            rpc.start(self.repository, "127.0.0.1:0", max_message_bytes=MESSAGE_BYTES)
+            rpc.start(self.repository, "127.0.0.1:0", self.metrics, max_message_bytes=MESSAGE_BYTES)
         )
         self.address = f"127.0.0.1:{self.server.port}"
         self.sync = sync_client.InferenceServerClient(self.address)
@@ -474,6 +477,38 @@ def test_statistics(door):
         assert not found.inference_stats.fail.count and not found.batch_stats
 
 
+def test_calls_are_counted_and_have_ids(door, caplog):
+    caplog.set_level(logging.INFO, "keras_bahdanau_runtime")
+
+    async def calling():
+        async with grpc.aio.insecure_channel(door.address) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            found = []
+            for name in ("identity", "stranger"):
+                request = service_pb2.ModelMetadataRequest(name=name)
+                call = stub.ModelMetadata(request, metadata=[("x-request-id", f"of {name}")])
+                found.append((await call.code(), dict(await call.trailing_metadata())))
+            call = stub.ServerLive(service_pb2.ServerLiveRequest())
+            await call
+            found.append(dict(await call.trailing_metadata()))
+            return found
+
+    before = door.metrics.render().decode()
+    known, strange, new = door.run(calling())
+    assert known == (grpc.StatusCode.OK, {"x-request-id": "of identity"})
+    assert strange == (grpc.StatusCode.NOT_FOUND, {"x-request-id": "of stranger"})
+    assert len(new["x-request-id"]) == 16
+    lines = {line.request_id: line.getMessage() for line in caplog.records}
+    assert lines["of identity"] == "ModelMetadata OK"
+    assert lines["of stranger"] == "ModelMetadata NOT_FOUND"
+    after = door.metrics.render().decode()
+    for status, model in (("OK", "identity"), ("NOT_FOUND", "")):
+        line = f'requests_total{{call="ModelMetadata",code="{status}",model="{model}"}} (.*)'
+        first, second = re.search(line, before), re.search(line, after)
+        assert float(second[1]) == (float(first[1]) if first else 0) + 1
+    assert "stranger" not in after
+
+
 def test_repository_index(door):
     found = door.call("get_model_repository_index").models
     assert [(one.name, one.version, one.state, one.reason) for one in found] == [
@@ -572,7 +607,7 @@ def test_only_who_is_let_in_may_call(door):
             raise ServiceError("unauthenticated", "A key is needed.")
 
     async def calling():
-        server = await rpc.start(door.repository, "127.0.0.1:0", authorize=authorize)
+        server = await rpc.start(door.repository, "127.0.0.1:0", Metrics(), authorize=authorize)
         found = []
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -598,7 +633,10 @@ def test_only_who_is_let_in_may_call(door):
 def test_connection_may_be_encrypted(door):
     async def calling():
         server = await rpc.start(
-            door.repository, "127.0.0.1:0", credentials=grpc.local_server_credentials()
+            door.repository,
+            "127.0.0.1:0",
+            Metrics(),
+            credentials=grpc.local_server_credentials(),
         )
         address, credentials = f"127.0.0.1:{server.port}", grpc.local_channel_credentials()
         async with grpc.aio.secure_channel(address, credentials) as channel:
@@ -615,7 +653,7 @@ def test_more_calls_than_allowed_are_refused(door):
     model.waiting.clear()
 
     async def calling():
-        server = await rpc.start(door.repository, "127.0.0.1:0", max_calls=1)
+        server = await rpc.start(door.repository, "127.0.0.1:0", Metrics(), max_calls=1)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             message = infer_message(raw=bytes(8))
@@ -632,7 +670,7 @@ def test_more_calls_than_allowed_are_refused(door):
 
 def test_taken_port_is_an_oserror(door):
     with pytest.raises(OSError, match=f"cannot listen on {door.address}"):
-        door.run(rpc.start(door.repository, door.address))
+        door.run(rpc.start(door.repository, door.address, Metrics()))
 
 
 def described(message):

@@ -1,6 +1,5 @@
-"""The door of gRPC: the Open Inference Protocol, the health of the models, and reflection."""
+"""The door of gRPC: the Open Inference Protocol, and reflection."""
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -13,6 +12,9 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from keras_bahdanau_runtime.protobuf import CHOICE
 from keras_bahdanau_runtime.service import messages
 from keras_bahdanau_runtime.service.errors import ServiceError
+from keras_bahdanau_runtime.service.health import Health
+from keras_bahdanau_runtime.service.logs import Called, clean
+from keras_bahdanau_runtime.service.metrics import Metrics
 from keras_bahdanau_runtime.service.protocol import (
     InferRequest,
     InferResponse,
@@ -37,7 +39,7 @@ Authorize = Callable[[Mapping[str, str]], None]
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _LONGEST = 500  # characters of a message: each may be 12 bytes of the 8,000 that clients take
-_LOOK = 0.2  # seconds between two looks for those who watch the health
+_ID = "x-request-id"
 # The field of InferTensorContents that holds a datatype; none holds FP16.
 _CONTENTS = {
     "BOOL": "bool_contents",
@@ -54,6 +56,7 @@ _CONTENTS = {
 async def start(
     repository: Repository,
     address: str,
+    metrics: Metrics,
     *,
     max_message_bytes: int = 16 * 2**20,
     max_calls: int | None = None,
@@ -67,6 +70,7 @@ async def start(
     Args:
         repository: `Repository` of the models.
         address: str, as "127.0.0.1:8001"; port 0 for any that is free.
+        metrics: `Metrics` to count in.
         max_message_bytes: int, the largest message that a client may send.
         max_calls: int, most calls at once, watches of the health among them; more are refused.
             `None` for any number.
@@ -89,19 +93,21 @@ async def start(
     if max_connections is not None:
         options.append(("grpc.max_allowed_incoming_connections", max_connections))
     server = grpc.aio.server(
-        interceptors=[_Entrance(authorize)] if authorize else [],
+        interceptors=[_Entrance(authorize, metrics)] if authorize else [],
         options=options,
         maximum_concurrent_rpcs=max_calls,
     )
     service = _Service(repository)
     handlers = {
-        method: grpc.unary_unary_rpc_method_handler(_answering(method, getattr(service, method)))
+        method: grpc.unary_unary_rpc_method_handler(
+            _answering(method, getattr(service, method), repository, metrics)
+        )
         for method in messages.METHODS
     }
     server.add_generic_rpc_handlers(
         [grpc.method_handlers_generic_handler(messages.SERVICE, handlers)]
     )
-    health_pb2_grpc.add_HealthServicer_to_server(_Health(repository), server)
+    health_pb2_grpc.add_HealthServicer_to_server(Health(repository), server)
     _add_reflection(server)
     try:
         if credentials is None:
@@ -191,50 +197,11 @@ class _Service:
         return messages.message_class("RepositoryModelUnloadResponse")()
 
 
-class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """The health of the service, "", and of each model by its name."""
-
-    def __init__(self, repository: Repository) -> None:
-        self._repository = repository
-
-    async def Check(self, request: Any, context: Any) -> Any:
-        status = self._status(request.service)
-        if status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "There is no model of this name.")
-        return health_pb2.HealthCheckResponse(status=status)
-
-    async def Watch(self, request: Any, context: Any) -> None:
-        told = None
-        while True:
-            draining = self._repository.draining
-            status = self._status(request.service)
-            if status != told:
-                await context.write(health_pb2.HealthCheckResponse(status=status))
-                told = status
-            if draining:  # a server that stops waits for every call
-                return
-            await asyncio.sleep(_LOOK)
-
-    def _status(self, name: str) -> Any:
-        kinds, repository = health_pb2.HealthCheckResponse, self._repository
-        serving = not repository.draining
-        if not name:
-            serving = serving and repository.ready
-        else:
-            try:
-                repository.get(name)
-            except ServiceError as error:
-                if error.kind == "not_found":
-                    return kinds.SERVICE_UNKNOWN
-                serving = False
-        return kinds.SERVING if serving else kinds.NOT_SERVING
-
-
 class _Entrance(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Lets in whom `authorize` lets in, before a message is read."""
 
-    def __init__(self, authorize: Authorize) -> None:
-        self._authorize = authorize
+    def __init__(self, authorize: Authorize, metrics: Metrics) -> None:
+        self._authorize, self._metrics = authorize, metrics
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: Any
@@ -245,10 +212,13 @@ class _Entrance(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         try:
             self._authorize(metadata)
         except Exception as error:
-            failed = error  # `error` ends with the block
+            failed = _told(error, details.method)  # `error` ends with the block
+            called = Called(metadata)
+            self._metrics.requests.labels("", "", failed.grpc_status).inc()
+            called.log(clean(details.method), failed.grpc_status)
 
             async def refused(requests: Any, context: Any) -> None:
-                await _abort(context, failed, details.method)
+                await _abort(context, failed, called.id)
 
             # It reads no message, and so answers calls of every kind.
             return grpc.stream_stream_rpc_method_handler(refused)
@@ -256,32 +226,54 @@ class _Entrance(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 
 def _answering(
-    method: str, answer: Callable[[Any], Awaitable[Any]]
+    method: str,
+    answer: Callable[[Any], Awaitable[Any]],
+    repository: Repository,
+    metrics: Metrics,
 ) -> Callable[[bytes, Any], Awaitable[Any]]:
-    """What grpc calls for a method: bytes in and out, and a status for every error."""
+    """What grpc calls for a method: bytes in and out, a status for every error, and it counts."""
     kind = messages.message_class(f"{method}Request")
 
     async def handle(received: bytes, context: Any) -> Any:
+        called = Called(dict(context.invocation_metadata() or ()))
+        context.set_trailing_metadata(((_ID, called.id),))
+        name, status = "", "CANCELLED"
         try:
-            return (await answer(kind.FromString(received))).SerializeToString()
+            asked = kind.FromString(received)
+            name = getattr(asked, "model_name", "") or getattr(asked, "name", "")
+            answered = (await answer(asked)).SerializeToString()
+            status = "OK"
+            return answered
         except Exception as error:
-            await _abort(context, error, method)
+            failed = _told(error, method)
+            status = failed.grpc_status
+            await _abort(context, failed, called.id)
+        finally:
+            # A name that is none of ours would be counted for ever.
+            known = name if name in dict(repository.names()) else ""
+            metrics.requests.labels(known, method, status).inc()
+            called.log(method, status)
 
     return handle
 
 
-async def _abort(context: Any, error: Exception, method: str) -> None:
-    """Ends a call with the status of an error; what nobody foresaw is logged."""
+def _told(error: Exception, method: str) -> ServiceError:
+    """What a client is told of an error; what nobody foresaw is logged."""
+    if isinstance(error, ServiceError):
+        return error
     if isinstance(error, DecodeError):
-        error = ServiceError("invalid", f"The message must be one of {method}. Received: {error}")
-    if not isinstance(error, ServiceError):
-        logger.error("The call of %s failed.", method, exc_info=error)
-        error = ServiceError("internal", "The service failed; its log says why.")
-    later: list[tuple[str, str]] = []
+        return ServiceError("invalid", f"The message must be one of {method}. Received: {error}")
+    logger.error("The call of %s failed.", method, exc_info=error)
+    return ServiceError("internal", "The service failed; its log says why.")
+
+
+async def _abort(context: Any, error: ServiceError, name: str) -> None:
+    """Ends a call, whose id is `name`, with the status of an error."""
+    told = [(_ID, name)]
     if error.retry_after is not None:  # a client that tries again by itself waits for so long
-        later.append(("grpc-retry-pushback-ms", str(1000 * error.retry_after)))
+        told.append(("grpc-retry-pushback-ms", str(1000 * error.retry_after)))
     said = error.message[:_LONGEST]
-    await context.abort(grpc.StatusCode[error.grpc_status], said, tuple(later))
+    await context.abort(grpc.StatusCode[error.grpc_status], said, tuple(told))
 
 
 def _request(message: Any) -> InferRequest:

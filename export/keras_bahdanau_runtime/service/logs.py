@@ -3,13 +3,18 @@
 import json
 import logging
 import logging.handlers
+import random
 import threading
+import time
+from collections.abc import Mapping
 from typing import Any
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 _SECONDS = 0.2  # that a line may wait for others
 _MOST = 1000  # lines that wait
+_LONGEST = 128  # characters of what a client sent
+_random = random.Random()  # ids are no secrets, and the system's generator takes 0.1 ms
 
 
 def log_to_stderr(format: str) -> None:
@@ -24,6 +29,42 @@ def log_to_stderr(format: str) -> None:
     logger.handlers, logger.propagate = [_Bunches(stream)], False
     logger.setLevel(logging.INFO)
     logging.raiseExceptions = False  # a log that cannot be written, on a full disk, stops nothing
+
+
+class Called:
+    """A request that is answered now, for its line in the log.
+
+    Args:
+        headers: Of HTTP, or the metadata of gRPC. A request keeps the id that it brought in
+            `x-request-id`, or gets one.
+
+    Attributes:
+        id: str.
+        trace: str, its `traceparent`, or "".
+    """
+
+    def __init__(self, headers: Mapping[str, Any]) -> None:
+        self._began = time.perf_counter()
+        self.trace = clean(headers.get("traceparent", ""))
+        self.id = clean(headers.get("x-request-id", "")) or f"{_random.getrandbits(64):016x}"
+
+    def log(self, what: str, answer: Any) -> None:
+        """Writes the line: what was asked, and the status of the answer."""
+        milliseconds = round(1000 * (time.perf_counter() - self._began), 2)
+        extra = {"request_id": self.id, "traceparent": self.trace, "milliseconds": milliseconds}
+        logger.info("%s %s", what, answer, extra=extra)
+
+
+def clean(value: str) -> str:
+    r"""What a client sent to be written down, without what a log or a header cannot hold.
+
+    >>> clean("a\x1b[2J\nb")
+    'a[2Jb'
+    """
+    short = value[:_LONGEST]
+    if short.isascii() and short.isprintable():
+        return short
+    return "".join(c for c in short if c.isascii() and c.isprintable())
 
 
 class _Bunches(logging.handlers.MemoryHandler):

@@ -21,7 +21,8 @@ class Metrics:
     """Counters of one service.
 
     Attributes:
-        requests: Counter of requests of HTTP, by `model`, `call` (such as "translate") and `code`.
+        requests: Counter of requests, by `model`, `call` ("translate" of HTTP, "ModelInfer" of
+            gRPC) and `code`, the status of the answer.
         errors: Counter of what a model did not answer, by `model` and `kind`, a name of `KINDS`.
         queue: Gauge of the texts that wait or are worked on.
         wait: Histogram of the seconds that a text waited, by `model`.

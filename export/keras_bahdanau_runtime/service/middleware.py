@@ -2,21 +2,18 @@
 
 import hmac
 import logging
-import random
-import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.http import problem
+from keras_bahdanau_runtime.service.logs import Called, clean
 from keras_bahdanau_runtime.service.metrics import Metrics
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 _OPEN = {"/", "/v2/health/live", "/v2/health/ready"}  # paths that need no key
-_LONGEST_ID = 128
-_random = random.Random()  # ids are no secrets, and the system's generator takes 0.1 ms
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -89,19 +86,17 @@ class Middleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began = time.perf_counter()
         headers = {name.decode("latin-1"): of.decode("latin-1") for name, of in scope["headers"]}
-        trace = _clean(headers.get("traceparent", ""))
-        given = _clean(headers.get("x-request-id", "")) or f"{_random.getrandbits(64):016x}"
+        called = Called(headers)
         status = 0
 
         async def sent(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                added = [(b"x-request-id", given.encode("latin-1"))]
-                if trace:
-                    added.append((b"traceparent", trace.encode("latin-1")))
+                added = [(b"x-request-id", called.id.encode("ascii"))]
+                if called.trace:
+                    added.append((b"traceparent", called.trace.encode("ascii")))
                 message["headers"] = [*message.get("headers", ()), *added]
             await send(message)
 
@@ -112,29 +107,14 @@ class Middleware:
         except ServiceError as error:
             await problem(error)(scope, receive, sent)
         except Exception:
-            logger.exception("The request %s failed.", given)
+            logger.exception("The request %s failed.", called.id)
             if not status:
                 failure = ServiceError("internal", "The service failed; its log says why.")
                 await problem(failure)(scope, receive, sent)
         finally:
-            seconds = time.perf_counter() - began
             call = getattr(scope.get("endpoint"), "__name__", "")
             # A name that is none of ours, with these, would be counted for ever.
             model = scope.get("path_params", {}).get("name", "") if status not in (404, 405) else ""
             self._metrics.requests.labels(model, call, str(status)).inc()
-            logger.info(
-                "%s %s %d",
-                scope["method"],
-                _clean(scope["raw_path"].decode("latin-1")),  # nothing in it is decoded
-                status,
-                extra={
-                    "request_id": given,
-                    "traceparent": trace,
-                    "milliseconds": round(1000 * seconds, 2),
-                },
-            )
-
-
-def _clean(value: str) -> str:
-    """What a client sent to be written down, without what a log or a header cannot hold."""
-    return "".join(c for c in value[:_LONGEST_ID] if c.isascii() and c.isprintable())
+            path = clean(scope["raw_path"].decode("latin-1"))  # nothing in it is decoded
+            called.log(f"{scope['method']} {path}", status)

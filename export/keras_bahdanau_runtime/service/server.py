@@ -169,6 +169,7 @@ class Service:
             self._grpc = await rpc.start(
                 self.repository,
                 f"{host}:{settings.grpc_port}",
+                self.engine.metrics,
                 max_message_bytes=settings.limits.body,
                 max_connections=most_connections(),
                 share_port=shared,
