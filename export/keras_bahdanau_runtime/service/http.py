@@ -16,7 +16,7 @@ from starlette.routing import Route
 from keras_bahdanau_runtime.service.bodies import read_body
 from keras_bahdanau_runtime.service.errors import KINDS, ServiceError
 from keras_bahdanau_runtime.service.models import Model
-from keras_bahdanau_runtime.service.openapi import Endpoint, description
+from keras_bahdanau_runtime.service.openapi import BINARY, INFERENCE, JSON, Endpoint, description
 from keras_bahdanau_runtime.service.protocol import parse_rest, render_rest, server_metadata
 from keras_bahdanau_runtime.service.repository import Repository
 from keras_bahdanau_runtime.service.text_model import TextModel
@@ -185,7 +185,7 @@ def _translation(repository: Repository) -> list[Endpoint]:
             stream,
             "Translate one text, piece by piece, as server-sent events",
             takes=StreamRequest,
-            media=_EVENTS,
+            media=(_EVENTS,),
         ),
         Endpoint("GET", "/models", models, "The models of texts"),
     ]
@@ -261,9 +261,16 @@ def _model(repository: Repository, prefix: str) -> list[Endpoint]:
         return _json({"model_stats": [asked(request).statistics()]})
 
     return [
-        Endpoint("POST", f"{prefix}/infer", infer, "Tensors in, tensors out", {"type": "object"}),
+        Endpoint(
+            "POST",
+            f"{prefix}/infer",
+            infer,
+            "Tensors in, tensors out",
+            INFERENCE,
+            media=(JSON, BINARY),
+        ),
         Endpoint("GET", prefix, metadata, "The inputs and outputs of a model"),
-        Endpoint("GET", f"{prefix}/ready", ready, "Whether a model answers"),
+        Endpoint("GET", f"{prefix}/ready", ready, "Whether a model answers", media=()),
         Endpoint("GET", f"{prefix}/stats", statistics, "Counts and times of a model"),
     ]
 
@@ -300,12 +307,12 @@ def _server(repository: Repository) -> list[Endpoint]:
     models = "/v2/repository/models/{name}"
     return [
         Endpoint("GET", "/v2", metadata, "What this server is"),
-        Endpoint("GET", "/v2/health/live", live, "Whether the process answers"),
-        Endpoint("GET", "/v2/health/ready", ready, "Whether every model answers"),
+        Endpoint("GET", "/v2/health/live", live, "Whether the process answers", media=()),
+        Endpoint("GET", "/v2/health/ready", ready, "Whether every model answers", media=()),
         Endpoint("POST", "/v2/repository/index", index, "Every model and its state"),
         Endpoint("POST", f"{models}/load", load, "Open a model, or open it anew"),
         Endpoint("POST", f"{models}/unload", unload, "Take a model away"),
-        Endpoint("GET", "/metrics", metrics, "What Prometheus reads", media=_METRICS),
+        Endpoint("GET", "/metrics", metrics, "What Prometheus reads", media=(_METRICS,)),
     ]
 
 

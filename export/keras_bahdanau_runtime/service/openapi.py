@@ -15,6 +15,37 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+JSON = "application/json"
+BINARY = "application/octet-stream"
+_NAMED = {"name": {"type": "string"}, "parameters": {"type": "object"}}
+_TENSOR = {
+    **_NAMED,
+    "datatype": {"type": "string", "description": 'Such as "INT32", or "BYTES" for texts.'},
+    "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+    "data": {"type": "array", "description": "Its items, nested or not."},
+}
+# The body of an inference in JSON; `protocol.parse_rest` reads it.
+INFERENCE: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "parameters": {"type": "object"},
+        "inputs": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": _TENSOR,
+                "required": ["name", "datatype", "shape"],
+            },
+        },
+        "outputs": {
+            "type": "array",
+            "items": {"type": "object", "properties": _NAMED, "required": ["name"]},
+        },
+    },
+    "required": ["inputs"],
+}
+
 
 @dataclass(frozen=True)
 class Endpoint:
@@ -27,7 +58,7 @@ class Endpoint:
         summary: str, a line on what it does.
         takes: The schema of its body, or `None` for no body.
         gives: The schema of its answer, or `None` for any.
-        media: Media type of its answer.
+        media: Media types that its answer may have; none for an answer without a body.
     """
 
     method: str
@@ -36,7 +67,7 @@ class Endpoint:
     summary: str
     takes: type[BaseModel] | Mapping[str, Any] | None = None
     gives: type[BaseModel] | None = None
-    media: str = "application/json"
+    media: Sequence[str] = (JSON,)
 
     def route(self) -> Route:
         """Starlette's route to it."""
@@ -69,7 +100,7 @@ def description(
 
     return [
         Endpoint("GET", "/openapi.json", openapi, "This document"),
-        Endpoint("GET", "/docs", docs, "This document, for people"),
+        Endpoint("GET", "/docs", docs, "This document, for people", media=("text/html",)),
     ]
 
 
@@ -92,15 +123,19 @@ def _described(
             ]
         }
         if endpoint.takes is not None:
-            content = {"application/json": {"schema": _schema(endpoint.takes)}}
-            extra["requestBody"] = {"content": content, "required": True}
+            body = {JSON: {"schema": _schema(endpoint.takes)}}
+            extra["requestBody"] = {"content": body, "required": True}
+        others: dict[str, Any] = {
+            media: {"schema": {}} for media in endpoint.media if media != JSON
+        }
         app.add_api_route(
             endpoint.path,
             endpoint.function,
             methods=[endpoint.method],
             summary=endpoint.summary,
             response_model=endpoint.gives,
-            response_class=type("Answer", (Response,), {"media_type": endpoint.media}),
+            response_class=JSONResponse if JSON in endpoint.media else Response,
+            responses={200: {"content": others}} if others else None,
             openapi_extra=extra,
         )
     return app
