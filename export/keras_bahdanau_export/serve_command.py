@@ -47,7 +47,7 @@ def serve(
     timeout: Annotated[float, typer.Option(help="Longest time of a request, in seconds.")] = 60.0,
 ) -> None:
     """Serves artifacts over HTTP and gRPC: a page, /translate, and the Open Inference Protocol."""
-    for module in ("fastapi", "uvicorn", "prometheus_client"):
+    for module in ("starlette", "uvicorn", "prometheus_client"):
         require(module, extra="serve")
     from keras_bahdanau_runtime.service.engine import Limits
     from keras_bahdanau_runtime.service.errors import ServiceError

@@ -15,6 +15,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from keras_bahdanau_runtime.errors import require
+
 JSON = "application/json"
 BINARY = "application/octet-stream"
 _NAMED = {"name": {"type": "string"}, "parameters": {"type": "object"}}
@@ -92,15 +94,14 @@ def description(
     async def openapi(request: Request) -> Response:
         return JSONResponse(document().openapi())
 
-    async def docs(request: Request) -> Response:
-        from fastapi.openapi.docs import get_swagger_ui_html
-
-        page = get_swagger_ui_html(openapi_url="/openapi.json", title=document().title)
+    async def people(request: Request) -> Response:
+        docs = require("fastapi.openapi.docs", extra="serve")
+        page = docs.get_swagger_ui_html(openapi_url="/openapi.json", title=document().title)
         return HTMLResponse(page.body)
 
     return [
         Endpoint("GET", "/openapi.json", openapi, "This document"),
-        Endpoint("GET", "/docs", docs, "This document, for people", media=("text/html",)),
+        Endpoint("GET", "/docs", people, "This document, for people", media=("text/html",)),
     ]
 
 
@@ -108,12 +109,12 @@ def _described(
     endpoints: Sequence[Endpoint], problems: Mapping[int, type[BaseModel]], version: str
 ) -> Any:
     """An application of FastAPI that is only asked what it would answer."""
-    from fastapi import FastAPI
-
     responses: dict[int | str, dict[str, Any]] = {
         status: {"model": schema} for status, schema in problems.items()
     }
-    app = FastAPI(title="keras_bahdanau", version=version, responses=responses)
+    app = require("fastapi", extra="serve").FastAPI(
+        title="keras_bahdanau", version=version, responses=responses
+    )
     for endpoint in endpoints:
         names = re.findall(r"{(\w+)}", endpoint.path)
         extra: dict[str, Any] = {
