@@ -23,12 +23,24 @@ class Client:
             writer.write(head.encode() + body)
             answer = await reader.readuntil(b"\r\n\r\n")
             assert answer.startswith(b"HTTP/1.1 200"), answer
-            place = answer.lower().index(b"content-length: ") + 16
-            content = await reader.readexactly(int(answer[place : answer.index(b"\r", place)]))
+            content = await read_content(reader, answer.lower())
             self.times.append(time.perf_counter() - began)
             if self.answers is not None:
                 self.answers.append((body, content))
         writer.close()
+
+
+async def read_content(reader, head):
+    """The body of an answer with such a head."""
+    if b"transfer-encoding: chunked" not in head:
+        place = head.index(b"content-length: ") + 16
+        return await reader.readexactly(int(head[place : head.index(b"\r", place)]))
+    content = b""
+    while size := int(await reader.readline(), 16):
+        content += await reader.readexactly(size)
+        await reader.readline()
+    await reader.readline()
+    return content
 
 
 def load(port, clients, path, bodies, seconds, answers=None):

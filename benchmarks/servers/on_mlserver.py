@@ -3,6 +3,7 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 from common import Given, given
 from mlserver import MLModel, MLServer
 from mlserver.codecs import NumpyCodec, StringCodec
@@ -24,7 +25,7 @@ class Model(MLModel):
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(self.pool, self._translate, texts)
         translations = [one.text for one in found]
-        scores = [[one.score] for one in found]
+        scores = np.array([[one.score] for one in found], np.float32)
         return InferenceResponse(
             model_name=self.name,
             outputs=[
