@@ -13,16 +13,11 @@ import collections
 import json
 import os
 import re
-import secrets
 import signal
-import socket
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,6 +25,7 @@ SERVERS = ROOT / "benchmarks" / "servers"
 sys.path.insert(0, str(ROOT / "export"))
 
 from load import load, percentile  # noqa: E402
+from running import Running  # noqa: E402
 
 from keras_bahdanau_runtime import Translator  # noqa: E402
 
@@ -37,8 +33,7 @@ PORT = 8775
 CLIENTS = [1, 16, 64]
 MAX_WAIT = 0.005  # seconds, the default of the service
 NEEDS = ["numpy>=2.0", "onnxruntime>=1.31", "protobuf>=6", "tokenizers>=0.23"]
-MARK = "KERAS_BAHDANAU_BENCHMARK"  # in the environment of all processes of a server
-READY, STOP = 60, 20  # seconds at most
+WARM_UP = 3  # seconds
 
 
 class Rival(NamedTuple):
@@ -48,26 +43,21 @@ class Rival(NamedTuple):
         packages: What pip installs; the first one is what it is called by.
         settings: list of (processes, threads of a batch).
         protocol: "plain", or "v2" for the Open Inference Protocol.
-        environment: dict of variables for its processes.
     """
 
     packages: list
     settings: list
     protocol: str = "plain"
-    environment: dict = MappingProxyType({})
 
 
-# In one process a pool of threads runs batches at once; LitServe's processes have no such pool.
+# In one process a pool of threads runs batches at once; LitServe's processes have no such pool, and
+# MLServer has it in the process of the server, too (no other).
 RIVALS = {
     "fastapi": Rival(["fastapi", "uvicorn[standard]"], [(1, 1), (1, 2), (2, 1)]),
     "litserve": Rival(["litserve"], [(1, 2), (2, 1)]),
     # MLServer 1.7 asks for an event loop that uvloop no longer makes.
-    "mlserver": Rival(["mlserver", "uvloop<0.22"], [(1, 1), (1, 2), (2, 1)], "v2"),
-    "ray": Rival(
-        ["ray[serve]"],
-        [(1, 1), (1, 2), (2, 1)],
-        environment={"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"},
-    ),
+    "mlserver": Rival(["mlserver", "uvloop<0.22"], [(0, 1), (0, 2), (2, 1)], "v2"),
+    "ray": Rival(["ray[serve]"], [(1, 1), (1, 2), (2, 1)]),
 }
 OURS = "ours"
 
@@ -79,25 +69,29 @@ class Server(NamedTuple):
         name: As the table calls it.
         command: list of str.
         protocol: As in `Rival`.
-        environment: As in `Rival`.
     """
 
     name: str
     command: list
     protocol: str
-    environment: dict
 
 
 class Figures(NamedTuple):
-    """One measurement: texts a second, milliseconds, and how many answers were wrong."""
+    """One measurement.
+
+    Args:
+        rate: Texts a second.
+        middle: Milliseconds, the median.
+        tail: Milliseconds, the 99th percentile.
+        cpu: Milliseconds of processor time that the server takes for a text.
+        wrong: Number of answers that are not the translator's.
+    """
 
     rate: float
     middle: float
     tail: float
+    cpu: float
     wrong: int
-
-
-# Requests and answers
 
 
 def request(protocol, text):
@@ -115,9 +109,6 @@ def translation(protocol, content):
         return found["translations"][0]["text"]
     [data] = [one["data"] for one in found["outputs"] if one["name"] == "translation"]
     return data[0]
-
-
-# Environments
 
 
 def python_of(name, folder):
@@ -156,7 +147,7 @@ def servers(given, folder):
     """The `Server`s to measure, the service first; says which rivals there are and which not."""
     serve = [sys.executable, "-m", "keras_bahdanau_export.cli", "serve"]
     address = [f"model={given.artifact}", "--port", str(PORT), "--grpc-port", str(PORT + 1)]
-    found = [Server(OURS, [*serve, *address], "plain", {})]
+    found = [Server(OURS, [*serve, *address], "plain")]
     for name, rival in RIVALS.items():
         settings = {f"{name} {p}x{t}": (p, t) for p, t in rival.settings}
         wanted = [one for one in settings if given.only is None or {one, name} & given.only]
@@ -172,100 +163,12 @@ def servers(given, folder):
         for one in wanted:
             numbers = [*settings[one], given.batch_size, MAX_WAIT]
             command = [*script, *map(str, numbers)]
-            found.append(Server(one, command, rival.protocol, rival.environment))
+            found.append(Server(one, command, rival.protocol))
     return found
-
-
-# Life of a server
-
-
-class Running:
-    """A server from its start to the end of the last of its processes.
-
-    Raises:
-        RuntimeError: It does not become ready; with the last that it said.
-    """
-
-    def __init__(self, server, text):
-        self._server, self._text = server, text
-        self._mark = secrets.token_hex(8)
-
-    def __enter__(self):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", PORT)) == 0:
-                raise RuntimeError(f"port {PORT} is taken")
-        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        self._log = Path(self._folder.name) / "log"
-        began = time.perf_counter()
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                self._server.command,
-                stdout=log,
-                stderr=log,
-                cwd=self._folder.name,
-                env=self._environment(),
-            )
-        try:
-            self._wait(began)
-        except BaseException:
-            self.__exit__()
-            raise
-        self.seconds = time.perf_counter() - began
-        return self
-
-    def _environment(self):
-        paths = os.pathsep.join(map(str, (ROOT / "export", SERVERS)))
-        kept = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-        return {**kept, **self._server.environment, "PYTHONPATH": paths, MARK: self._mark}
-
-    def _wait(self, began):
-        path, body = request(self._server.protocol, self._text)
-        while True:
-            try:
-                load(PORT, 1, path, [body], READY)
-                return
-            except (OSError, EOFError, AssertionError, ValueError):
-                late = time.perf_counter() - began > READY
-                if late or self._process.poll() is not None:
-                    said = self._log.read_text("utf-8", "replace").strip()[-1500:]
-                    raise RuntimeError(f"does not become ready:\n{said}") from None
-                time.sleep(0.05)
-
-    def __exit__(self, *error):
-        self._process.terminate()
-        try:
-            self._process.wait(STOP)
-        except subprocess.TimeoutExpired:
-            pass
-        while left := marked(self._mark):  # daemons of their own, as Ray's
-            for number in left:
-                try:
-                    os.kill(number, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-            self._process.poll()
-            time.sleep(0.1)
-        self._process.wait()
-        self._folder.cleanup()
-
-
-def marked(mark):
-    """Numbers of the living processes that have this mark in their environment."""
-    found, wanted = [], f"{MARK}={mark}".encode()
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if wanted in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-        except OSError:  # gone, or another's
-            continue
-    return found
-
-
-# Measurements
 
 
 def measure(server, expected, seconds):
-    """A dict from the number of clients to `Figures`, and the seconds until it was ready.
+    """A dict from the number of clients to `Figures`.
 
     Args:
         server: `Server`.
@@ -278,37 +181,43 @@ def measure(server, expected, seconds):
     asked = {request(server.protocol, text): text for text in expected}
     path = next(iter(asked))[0]
     texts = {body: text for (_, body), text in asked.items()}
+    bodies = list(texts) * (1 + int(1000 * seconds) // len(texts))
     found = {}
-    with Running(server, next(iter(expected))) as running:
-        load(PORT, max(CLIENTS), path, list(texts), min(seconds, 3))
+    with Running(
+        server.command,
+        PORT,
+        lambda: load(PORT, max(CLIENTS), path, bodies, WARM_UP),
+        {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "export", SERVERS)))},
+    ) as running:
         for clients in CLIENTS:
-            answers = []
-            bodies = list(texts) * (1 + int(1000 * seconds) // len(texts))
+            answers, before = [], running.cpu()
             try:
                 rate, times = load(PORT, clients, path, bodies, seconds, answers)
-            except (OSError, EOFError, AssertionError, ValueError) as error:
+            except (OSError, EOFError, AssertionError) as error:
                 raise RuntimeError(f"fails with {clients} clients: {error!r:.300}") from error
+            cpu = 1000 * (running.cpu() - before) / len(times)
             wrong = sum(
                 translation(server.protocol, content) != expected[texts[body]]
                 for body, content in answers
             )
-            found[clients] = Figures(rate, percentile(times, 0.5), percentile(times, 0.99), wrong)
-    return found, running.seconds
+            middle, tail = percentile(times, 0.5), percentile(times, 0.99)
+            found[clients] = Figures(rate, middle, tail, cpu, wrong)
+    return found
 
 
 def turn(title, server, expected, seconds):
     """`measure`, told in a line; `None` if it fails, and why."""
     try:
-        found, ready = measure(server, expected, seconds)
+        found = measure(server, expected, seconds)
     except RuntimeError as error:
         print(f"{title} {server.name}: {error}", flush=True)
         return None
     told = [
-        f"{clients}: {one.rate:.1f}/s p50 {one.middle:.1f} p99 {one.tail:.1f} ms"
+        f"{clients}: {one.rate:.1f}/s p50 {one.middle:.1f} p99 {one.tail:.1f} cpu {one.cpu:.1f} ms"
         + (f", {one.wrong} WRONG" if one.wrong else "")
         for clients, one in found.items()
     ]
-    print(f"{title} {server.name} (ready {ready:.1f} s) {'; '.join(told)}", flush=True)
+    print(f"{title} {server.name}  {'; '.join(told)}", flush=True)
     return found
 
 
@@ -333,36 +242,30 @@ def best_settings(found, seconds, expected):
 
 def report(results):
     """Prints a table for each number of clients; `results` by server, a list of rounds each."""
+    columns = ["texts/s", "best", "p50 ms", "p99 ms", "CPU ms", "ours / theirs", "lowest"]
     for clients in CLIENTS:
-        print(
-            f"\n| {clients} clients | texts/s | best | p50 ms | p99 ms | ours / theirs | lowest |"
-        )
-        print("|---|---|---|---|---|---|---|")
+        print(f"\n| {clients} clients | {' | '.join(columns)} |\n|{'---|' * (1 + len(columns))}")
         for name, rounds in results.items():
             mine = [one[clients] for one in rounds if one]
             if not mine:
-                print(f"| {name} | failed | | | | | |")
+                print(f"| {name} | failed |{' |' * (len(columns) - 1)}")
                 continue
-            rates = [one.rate for one in mine]
-            middle, tail = (
-                statistics.median(getattr(one, field) for one in mine)
-                for field in ("middle", "tail")
-            )
             ratios = [
                 our[clients].rate / their[clients].rate
                 for our, their in zip(results[OURS], rounds, strict=True)
                 if our and their
             ]
-            compared = f"{statistics.median(ratios):.2f} | {min(ratios):.2f}" if ratios else "|"
-            print(
-                f"| {name} | {statistics.median(rates):.1f} | {max(rates):.1f} "
-                f"| {middle:.1f} | {tail:.1f} | {compared} |"
-            )
-    wrong = {
-        name: sum(one.wrong for found in rounds if found for one in found.values())
-        for name, rounds in results.items()
-    }
-    print(f"\nanswers that are not the translator's: {wrong}")
+            rate, middle, tail, cpu, _ = map(statistics.median, zip(*mine, strict=True))
+            numbers = [rate, max(one.rate for one in mine), middle, tail, cpu]
+            told = [f"{number:.1f}" for number in numbers]
+            if ratios:
+                told += [f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f}"]
+            print(f"| {name} | {' | '.join(told)} |")
+    for name, rounds in results.items():
+        answered = [one for found in rounds if found for one in found.values()]
+        wrong, failed = sum(one.wrong for one in answered), rounds.count(None)
+        if wrong or failed:
+            print(f"{name}: {wrong} answers are not the translator's, {failed} turns failed")
 
 
 def main():

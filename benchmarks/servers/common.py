@@ -35,7 +35,7 @@ class Given(NamedTuple):
     @property
     def at_once(self):
         """The batches of one process that keep its share of the cores busy."""
-        return max(1, len(os.sched_getaffinity(0)) // (self.processes * self.threads))
+        return max(1, len(os.sched_getaffinity(0)) // (max(1, self.processes) * self.threads))
 
     def open(self):
         return Translator(self.artifact, threads=self.threads)

@@ -4,8 +4,25 @@ import asyncio
 import os
 import signal
 
-import ray
 from common import answer, given
+
+# Ray's own settings for throughput: without them it takes three times the time. Its workers are as
+# nice as the other servers, and its files go with the folder.
+os.environ |= {
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_HAPROXY_NBTHREAD": str(len(os.sched_getaffinity(0))),
+    "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": os.path.abspath("haproxy/haproxy.cfg"),
+    "RAY_SERVE_HAPROXY_SOCKET_PATH": os.path.abspath("haproxy/admin.sock"),
+    "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": os.path.abspath("haproxy/metrics.sock"),
+    "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": os.path.abspath("haproxy"),
+    "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": os.path.abspath("haproxy/server-state"),
+    "RAY_worker_niceness": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+}
+
+import ray
 from ray import serve
 from ray.serve.schema import LoggingConfig
 from starlette.requests import Request
