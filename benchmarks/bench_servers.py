@@ -244,7 +244,7 @@ def report(results):
     """Prints a table for each number of clients; `results` by server, a list of rounds each."""
     columns = ["texts/s", "best", "p50 ms", "p99 ms", "CPU ms", "ours / theirs", "lowest"]
     for clients in CLIENTS:
-        print(f"\n| {clients} clients | {' | '.join(columns)} |\n|{'---|' * (1 + len(columns))}")
+        print(f"\n| clients: {clients} | {' | '.join(columns)} |\n|{'---|' * (1 + len(columns))}")
         for name, rounds in results.items():
             mine = [one[clients] for one in rounds if one]
             if not mine:
