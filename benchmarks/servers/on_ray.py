@@ -6,8 +6,8 @@ import signal
 
 from common import answer, given
 
-# Ray's own settings for throughput: without them it takes three times the time. Its workers are as
-# nice as the other servers, and its files go with the folder.
+# Ray's own settings for throughput, without which a text took three times the processor's time. Its
+# workers are as nice as the other servers, and its files go with the folder.
 os.environ |= {
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
