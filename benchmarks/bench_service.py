@@ -22,47 +22,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "export"), str(ROOT / "tests")]
 
+from load import load, percentile  # noqa: E402
+
 from keras_bahdanau_runtime import Translator  # noqa: E402
 
 PORT = 8765
 SERVE = [sys.executable, "-m", "keras_bahdanau_export.cli", "serve"]
-
-
-class Client:
-    """One connection that asks again as soon as it is answered, as cheaply as Python can."""
-
-    def __init__(self, path, bodies, times):
-        self.path, self.bodies, self.times = path, bodies, times
-
-    async def run(self, until):
-        reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
-        while time.perf_counter() < until and self.bodies:
-            body = self.bodies.pop()
-            began = time.perf_counter()
-            head = f"POST {self.path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
-            writer.write(head.encode() + body)
-            answer = await reader.readuntil(b"\r\n\r\n")
-            assert answer.startswith(b"HTTP/1.1 200"), answer
-            place = answer.lower().index(b"content-length: ") + 16
-            await reader.readexactly(int(answer[place : answer.index(b"\r", place)]))
-            self.times.append(time.perf_counter() - began)
-        writer.close()
-
-
-def load(clients, path, bodies, seconds):
-    """Requests a second, and the times of all, by so many clients; in this process."""
-    times, left = [], list(bodies)
-    count = len(left)
-
-    async def go():
-        until = time.perf_counter() + seconds
-        await asyncio.gather(*(Client(path, left, times).run(until) for _ in range(clients)))
-
-    began = time.perf_counter()
-    asyncio.run(go())
-    spent = time.perf_counter() - began
-    assert len(times) == count - len(left)
-    return len(times) / spent, sorted(times)
 
 
 def load_grpc(clients, seconds):
@@ -90,10 +55,6 @@ def load_grpc(clients, seconds):
     return asyncio.run(go())
 
 
-def percentile(times, share):
-    return 1000 * times[min(len(times) - 1, int(share * len(times)))]
-
-
 def start(artifact):
     began = time.perf_counter()
     server = subprocess.Popen(
@@ -103,7 +64,7 @@ def start(artifact):
     )
     while True:
         try:
-            load(1, "/v2/repository/index", [b""], 5)
+            load(PORT, 1, "/v2/repository/index", [b""], 5)
             return server, time.perf_counter() - began
         except OSError:
             time.sleep(0.01)
@@ -147,13 +108,13 @@ def report(server, seconds, artifact, texts, given):
         began = time.perf_counter()
         translator.translate(texts, alignments=False)
         bulk = len(texts) / (time.perf_counter() - began)
-        many, times = load(given.clients, "/translate", bodies, 600)
+        many, times = load(PORT, given.clients, "/translate", bodies, 600)
         direct = []
         for text in texts[:50]:
             began = time.perf_counter()
             translator.translate([text], alignments=False)
             direct.append(time.perf_counter() - began)
-        _, alone = load(1, "/translate", bodies[-50:][::-1], 600)
+        _, alone = load(PORT, 1, "/translate", bodies[-50:][::-1], 600)
         ratios.append(many / bulk)
         tails.append(percentile(times, 0.99) / percentile(times, 0.5))
         one, other = 1000 * statistics.median(direct), percentile(alone, 0.5)
@@ -165,7 +126,7 @@ def report(server, seconds, artifact, texts, given):
         )
     source = {"name": "source", "datatype": "INT32", "shape": [1, 3], "data": [5, 6, 3]}
     asked = json.dumps({"inputs": [source], "outputs": [{"name": "lengths"}]}).encode()
-    rate, _ = load(16, "/v2/models/model-graph/infer", [asked] * 20_000, 5)
+    rate, _ = load(PORT, 16, "/v2/models/model-graph/infer", [asked] * 20_000, 5)
     channel = load_grpc(16, 5)
     print(
         f"medians: {given.clients} clients / bulk {statistics.median(ratios):.2f}, p99 / p50 "
