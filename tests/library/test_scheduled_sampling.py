@@ -278,6 +278,7 @@ def test_learns_under_xla():
 @pytest.mark.parametrize("policy", SOME_POLICIES)
 def test_mixed_precision(policy):
     with dtype_policy(policy):
-        model = compile_to_copy(translator(ScheduledSampling("constant", k=0.3)))
+        model = translator(ScheduledSampling("constant", k=0.3))
+        model.compile("adam", TokenCrossentropy(), run_eagerly=True)  # two steps are soon done
         losses = [float(model.train_on_batch(INPUTS, LABELS)) for _ in range(2)]
     assert np.isfinite(losses).all()
