@@ -37,6 +37,13 @@ def serve(
     threads: Annotated[
         int | None, typer.Option(help="Batches at once; one for each core if absent.")
     ] = None,
+    alone_threads: Annotated[
+        int | None,
+        typer.Option(
+            help="Of a batch that is all there is to do; every core, at most 4, if absent. "
+            "More than 1 has a model twice in memory."
+        ),
+    ] = None,
     megabytes: Annotated[
         float, typer.Option(help="Most memory of a model's runs, weights not counted.")
     ] = 1024.0,
@@ -69,6 +76,7 @@ def serve(
         max_wait=max_wait / 1000,
         batch_size=batch_size,
         threads=threads,
+        alone_threads=alone_threads,
         megabytes=megabytes,
         limits=Limits(
             characters=max_characters,

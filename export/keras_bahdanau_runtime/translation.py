@@ -14,9 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.checks import check_positive, checked_texts
+from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtifactError, require
 from keras_bahdanau_runtime.ids import EOS
+from keras_bahdanau_runtime.manifest import Manifest
+from keras_bahdanau_runtime.signature import TOKENIZER_FILE
 from keras_bahdanau_runtime.text.batches import cut, length_sorted_batches, pad
-from keras_bahdanau_runtime.text.tokenizer import Tokenizer
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer, TokenizerVersionError
 
 _T = TypeVar("_T")
 _Found = TypeVar("_Found")
@@ -246,3 +249,24 @@ def read_hypotheses(
             )
         )
     return translations
+
+
+def load_tokenizer(manifest: Manifest) -> Tokenizer:
+    """The artifact's tokenizer, which may have at most as many ids as the model."""
+    require("tokenizers", extra="runtime")
+    path, vocabulary = manifest.folder / TOKENIZER_FILE, manifest.vocabulary
+    try:
+        tokenizer = Tokenizer.parse(manifest.read(TOKENIZER_FILE), path)
+    except TokenizerVersionError as error:
+        raise UnsupportedArtifactError(str(error)) from error
+    except ValueError as error:
+        raise CorruptArtifactError(str(error)) from error
+    for side in ("source", "target"):
+        size = getattr(tokenizer, f"{side}_vocabulary_size")
+        known = vocabulary.get(side)
+        if known is not None and size > known:
+            raise CorruptArtifactError(
+                f"{path}: expected at most {known} {side} tokens, as many as the model knows. "
+                f"Received: {size}"
+            )
+    return tokenizer

@@ -1,5 +1,6 @@
 """Translates with an artifact: onnxruntime, numpy and tokenizers, and no Keras."""
 
+import copy
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +13,6 @@ from keras_bahdanau_runtime.checks import check_positive, check_range, checked_i
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     UnsupportedArtifactError,
-    require,
 )
 from keras_bahdanau_runtime.manifest import Manifest, reading, unreplaced
 from keras_bahdanau_runtime.session import (
@@ -34,11 +34,12 @@ from keras_bahdanau_runtime.signature import (
 )
 from keras_bahdanau_runtime.stepper import Stepper
 from keras_bahdanau_runtime.stream import windows
-from keras_bahdanau_runtime.text.tokenizer import Tokenizer, TokenizerVersionError
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translation import (
     BATCH_TOKENS,
     Translation,
     encode_texts,
+    load_tokenizer,
     translate_texts,
 )
 
@@ -126,9 +127,7 @@ class Translator:
         read = {MODEL_FILE, weights_file(MODEL_FILE), TOKENIZER_FILE}
         for name in set(manifest.files) - read:
             manifest.check(name)
-        self.session = open_graph(
-            manifest, MODEL_FILE, self._providers, self._threads, self._megabytes
-        )
+        self.session = self._open_graph()
         self._draws = signature == SAMPLE.to_json()
         check_graph(self.session, SAMPLE if self._draws else TRANSLATE, folder / MODEL_FILE)
         if self._draws and not {"n", "max_length", "seed"} <= set(manifest.search):
@@ -137,7 +136,28 @@ class Translator:
             )
         self.tokenizer: Tokenizer | None = None
         if TOKENIZER_FILE in manifest.files:
-            self.tokenizer = _load_tokenizer(manifest)
+            self.tokenizer = load_tokenizer(manifest)
+
+    def _open_graph(self) -> Any:
+        return open_graph(
+            self.manifest, MODEL_FILE, self._providers, self._threads, self._megabytes
+        )
+
+    def with_threads(self, threads: int) -> "Translator":
+        """A translator of the same artifact with so many threads, its weights once more in memory.
+
+        A server has one for batches that run at once, and one for a batch that runs alone.
+
+        Raises:
+            ValueError: `threads` is not positive.
+            CorruptArtifactError: The artifact was replaced since it was opened.
+        """
+        check_positive(threads=threads)
+        other = copy.copy(self)
+        other._threads = threads
+        with unreplaced(self.manifest):
+            other.session = other._open_graph()
+        return other
 
     @property
     def providers(self) -> list[str]:
@@ -377,24 +397,3 @@ class Translator:
                 "exported without one. Export it with tokenizer=..., or call translate_ids."
             )
         return self.tokenizer
-
-
-def _load_tokenizer(manifest: Manifest) -> Tokenizer:
-    """The artifact's tokenizer, which may have at most as many ids as the model."""
-    require("tokenizers", extra="runtime")
-    path, vocabulary = manifest.folder / TOKENIZER_FILE, manifest.vocabulary
-    try:
-        tokenizer = Tokenizer.parse(manifest.read(TOKENIZER_FILE), path)
-    except TokenizerVersionError as error:
-        raise UnsupportedArtifactError(str(error)) from error
-    except ValueError as error:
-        raise CorruptArtifactError(str(error)) from error
-    for side in ("source", "target"):
-        size = getattr(tokenizer, f"{side}_vocabulary_size")
-        known = vocabulary.get(side)
-        if known is not None and size > known:
-            raise CorruptArtifactError(
-                f"{path}: expected at most {known} {side} tokens, as many as the model knows. "
-                f"Received: {size}"
-            )
-    return tokenizer

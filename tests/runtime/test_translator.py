@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -287,6 +288,22 @@ def test_alignments_are_left_where_they_are_unless_asked_for(translator):
 def test_bad_threads(artifact, threads):
     with pytest.raises(ValueError, match="`threads` must be a positive integer"):
         Translator(artifact, threads=threads)
+    with pytest.raises(ValueError, match="`threads` must be a positive integer"):
+        Translator(artifact).with_threads(threads)
+
+
+def test_other_threads_for_the_same_artifact(tmp_path):
+    path = make(tmp_path / "artifact")
+    one = Translator(path, threads=1)
+    two = one.with_threads(2)
+    assert two.session is not one.session
+    assert [t.session.get_session_options().intra_op_num_threads for t in (one, two)] == [1, 2]
+    assert two.translate(["a man"])[0].text == one.translate(["a man"])[0].text == "a man"
+    make(tmp_path / "other", copy_graph(cut=1))
+    shutil.rmtree(path)
+    (tmp_path / "other").rename(path)
+    with pytest.raises(CorruptArtifactError, match="was replaced since"):
+        one.with_threads(2)
 
 
 def test_a_tampered_graph_is_never_run(tmp_path):

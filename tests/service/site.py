@@ -15,12 +15,18 @@ class Echo:
     name, shared = "echo", True
 
     def __init__(self):
-        self.batches, self.gate, self.begun = [], threading.Event(), threading.Semaphore(0)
+        self.batches, self.alone, self.gate, self.begun = (
+            [],
+            [],
+            threading.Event(),
+            threading.Semaphore(0),
+        )
 
-    def run(self, payloads):
+    def run(self, payloads, alone):
         self.begun.release()
         self.gate.wait()
         self.batches.append(list(payloads))
+        self.alone.append(alone)
         if "bad" in payloads:
             raise ArithmeticError("bad")
         return list(payloads)

@@ -37,6 +37,25 @@ def test_an_idle_model_works_at_once():
     asyncio.run(go())
 
 
+def test_a_batch_knows_whether_it_is_alone():
+    async def go():
+        made, job = engine(threads=2, max_wait=0.0), Echo()
+        first = asyncio.ensure_future(ask(made, job, "a", "b"))
+        await begun(job)
+        second = asyncio.ensure_future(ask(made, job, "c"))
+        await begun(job)
+        job.gate.set()
+        await asyncio.gather(first, second)
+        await ask(made, job, "d")
+        assert dict(zip(map(tuple, job.batches), job.alone, strict=True)) == {
+            ("a", "b"): True,
+            ("c",): False,
+            ("d",): True,
+        }
+
+    asyncio.run(go())
+
+
 def test_what_waits_goes_together_by_length():
     async def go():
         made, job = engine(batch_size=3), Echo()

@@ -4,7 +4,8 @@ engine = Engine()
 results = await engine.run(job, payloads, lengths)      # in an event loop
 
 A job computes in a thread; onnxruntime holds no lock of Python's meanwhile. There are as many
-threads as cores, and every graph is opened with one thread, so batches and requests do not fight.
+threads as cores, and a job takes one core, so batches and requests do not fight; but for a batch
+that is all there is to do, which may have all of them.
 """
 
 import asyncio
@@ -39,8 +40,8 @@ class Job(Protocol):
     name: str
     shared: bool
 
-    def run(self, payloads: Sequence[Any]) -> Sequence[Any]:
-        """The result for each payload."""
+    def run(self, payloads: Sequence[Any], alone: bool) -> Sequence[Any]:
+        """The result for each payload; `alone` where nothing else waits or is worked on."""
         ...
 
 
@@ -267,7 +268,8 @@ class Engine:
         self.metrics.batches.labels(job.name).observe(len(batch))
         loop = asyncio.get_running_loop()
         payloads = [work.payload for work in batch]
-        running = loop.run_in_executor(self._pool, _results, job, payloads)
+        alone = self._held == len(batch)
+        running = loop.run_in_executor(self._pool, _results, job, payloads, alone)
         running.add_done_callback(lambda done: self._arrive(batch, now, done))
 
     def _arrive(self, batch: list[_Work], began: float, done: "asyncio.Future[list[Any]]") -> None:
@@ -285,12 +287,12 @@ class Engine:
         self._dispatch()
 
 
-def _results(job: Job, payloads: list[Any]) -> list[Any]:
+def _results(job: Job, payloads: list[Any], alone: bool) -> list[Any]:
     """The result for each payload, or why there is none: one that fails does not fail others."""
     try:
-        return list(job.run(payloads))
+        return list(job.run(payloads, alone))
     except Exception as error:  # it is raised again where the result is awaited
         if len(payloads) == 1:
             return [error]
         logger.info("A batch of %d failed, and is tried one by one: %s", len(payloads), error)
-        return [result for payload in payloads for result in _results(job, [payload])]
+        return [result for payload in payloads for result in _results(job, [payload], alone)]

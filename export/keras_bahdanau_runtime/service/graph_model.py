@@ -32,7 +32,7 @@ class _Call(CountedJob):
         super().__init__(model)
         self._session, self._seconds = model.session, model.engine.limits.seconds
 
-    def _run(self, payloads: Sequence[Any]) -> list[Any]:
+    def _run(self, payloads: Sequence[Any], alone: bool) -> list[Any]:
         return [self._called(*payload) for payload in payloads]
 
     def _called(self, feeds: dict[str, Any], names: list[str]) -> list[tuple[str, Any]]:

@@ -128,13 +128,13 @@ class CountedJob:
     def __init__(self, model: Model) -> None:
         self.name, self._counts = model.name, model.counts
 
-    def run(self, payloads: Sequence[Any]) -> list[Any]:
+    def run(self, payloads: Sequence[Any], alone: bool) -> list[Any]:
         began = time.perf_counter_ns()
-        results = self._run(payloads)
+        results = self._run(payloads, alone)
         self._counts.executed(len(payloads), time.perf_counter_ns() - began)
         return results
 
-    def _run(self, payloads: Sequence[Any]) -> list[Any]:
+    def _run(self, payloads: Sequence[Any], alone: bool) -> list[Any]:
         raise NotImplementedError
 
 

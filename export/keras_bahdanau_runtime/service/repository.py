@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import ArtifactError
 from keras_bahdanau_runtime.manifest import Manifest, reading
 from keras_bahdanau_runtime.service.engine import Engine
@@ -19,13 +20,14 @@ from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.graph_model import GraphModel
 from keras_bahdanau_runtime.service.models import Model
 from keras_bahdanau_runtime.service.text_model import TextModel
-from keras_bahdanau_runtime.session import CPU, open_graph
+from keras_bahdanau_runtime.session import CPU, cores, open_graph
 from keras_bahdanau_runtime.signature import MANIFEST_FILE, MODEL_FILE, SAMPLE, STEP_FILE, TRANSLATE
 from keras_bahdanau_runtime.translator import Translator
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 _GRAPH = "-graph"
+_ALONE = 4  # threads: they wait awake, and the operators of a sentence are small
 _NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
 
@@ -40,15 +42,23 @@ class Repository:
             numbers for names, the versions. The highest is called where none is named.
         engine: `Engine` that all work goes through.
         megabytes: As for `Translator`.
+        alone_threads: int, the threads of a batch of texts that is all there is to do; `None` for
+            the cores, at most four. With one, a model is in memory once, and not twice.
 
     Raises:
         ValueError: A name cannot stand in an address, or two models would have one.
     """
 
     def __init__(
-        self, sources: Mapping[str, Path], engine: Engine, megabytes: float | None = None
+        self,
+        sources: Mapping[str, Path],
+        engine: Engine,
+        megabytes: float | None = None,
+        alone_threads: int | None = None,
     ) -> None:
         self.sources, self.engine, self._megabytes = dict(sources), engine, megabytes
+        self._alone_threads = min(_ALONE, cores()) if alone_threads is None else alone_threads
+        check_positive(alone_threads=self._alone_threads)
         for name in sources:
             if not _NAME.fullmatch(name):
                 raise ValueError(
@@ -200,16 +210,17 @@ class Repository:
         def opened(manifest: Manifest) -> list[Model]:
             searches = (TRANSLATE.to_json(), SAMPLE.to_json())
             if manifest.signatures.get(MODEL_FILE) in searches:
-                translator = Translator(
-                    folder, CPU, threads=1, seconds=limit, megabytes=self._megabytes
-                )
+                translator = Translator(folder, CPU, 1, limit, self._megabytes)
                 graph = GraphModel(name + _GRAPH, version, self.engine, translator.session)
                 if translator.tokenizer is None:
                     return [graph]
-                translator.translate(["a"])  # the first run is slower than the others
+                more = self._alone_threads > 1
+                lone = translator.with_threads(self._alone_threads) if more else translator
+                for one in (translator, lone):
+                    one.translate(["a"])  # the first run is slower than the others
                 if STEP_FILE in manifest.files:
                     translator.open_steps()
-                return [TextModel(name, version, self.engine, translator), graph]
+                return [TextModel(name, version, self.engine, translator, lone), graph]
             for other in manifest.files:
                 if other != MODEL_FILE:
                     manifest.check(other)

@@ -51,6 +51,7 @@ class Settings:
         max_wait: float, seconds; as for `Engine`.
         batch_size: int; as for `Engine`.
         threads: int; as for `Engine`.
+        alone_threads: int; as for `Repository`.
         megabytes: float; as for `Translator`.
         limits: `Limits`.
 
@@ -72,6 +73,7 @@ class Settings:
     max_wait: float = 0.005
     batch_size: int = 12
     threads: int | None = None
+    alone_threads: int | None = None
     megabytes: float | None = 1024.0
     limits: Limits = field(default_factory=Limits)
 
@@ -123,7 +125,9 @@ class Service:
         self.engine = Engine(
             settings.limits, settings.max_wait, settings.batch_size, threads=settings.threads
         )
-        self.repository = Repository(settings.sources, self.engine, settings.megabytes)
+        self.repository = Repository(
+            settings.sources, self.engine, settings.megabytes, settings.alone_threads
+        )
         path = settings.api_key_file
         self.keys = Keys() if path is None else Keys.read(path)
         self._tasks: list[asyncio.Task[Any]] = []

@@ -34,11 +34,13 @@ class _Search(CountedJob):
 
     def __init__(self, model: "TextModel") -> None:
         super().__init__(model)
-        self._translator, self._tokenizer = model.translator, model.tokenizer
+        self._translator, self._lone = model.translator, model.lone
+        self._tokenizer = model.tokenizer
 
-    def _run(self, payloads: Sequence[Any]) -> list[Any]:
+    def _run(self, payloads: Sequence[Any], alone: bool) -> list[Any]:
         aligned = any(alignments for _, _, alignments in payloads)
-        found = self._translator.search(pad([ids for ids, _, _ in payloads]), aligned)
+        translator = self._lone if alone else self._translator
+        found = translator.search(pad([ids for ids, _, _ in payloads]), aligned)
         results = []
         for place, (ids, n_best, alignments) in enumerate(payloads):
             row = {
@@ -57,7 +59,7 @@ class _Stream(CountedJob):
         super().__init__(model)
         self._translator = model.translator
 
-    def _run(self, payloads: Sequence[Any]) -> list[Any]:
+    def _run(self, payloads: Sequence[Any], alone: bool) -> list[Any]:
         [(text, put, left)] = payloads
         pieces = []
         for piece in self._translator.stream(text):
@@ -75,15 +77,19 @@ class TextModel(Model):
         name: As it is called.
         version: A number, as a str.
         engine: The `Engine` that its work goes through.
-        translator: `Translator` of an artifact with a tokenizer.
+        translator: `Translator` of an artifact with a tokenizer; with one thread, as several
+            batches are worked on at once.
+        lone: `Translator` of the same artifact for a batch that is alone, with all cores.
     """
 
     platform = "keras_bahdanau_text"
 
-    def __init__(self, name: str, version: str, engine: Engine, translator: Translator) -> None:
+    def __init__(
+        self, name: str, version: str, engine: Engine, translator: Translator, lone: Translator
+    ) -> None:
         super().__init__(name, version, engine)
         assert translator.tokenizer is not None
-        self.translator, self.tokenizer = translator, translator.tokenizer
+        self.translator, self.tokenizer, self.lone = translator, translator.tokenizer, lone
         self.streams = STEP_FILE in translator.manifest.files
         self.most = hypotheses(translator.manifest.search)
         self.inputs = [TensorSpec("text", "BYTES", (-1,))]
