@@ -38,14 +38,14 @@ def artifact(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory):
-    return make(tmp_path_factory.mktemp("slow") / "slow", spinning_graph(60_000))
+    return make(tmp_path_factory.mktemp("slow") / "slow", spinning_graph(200_000))
 
 
 async def ask_and_stop(process, web):
     """Asks, stops the process while it works on it, and returns the task."""
     asked = asyncio.ensure_future(web.post("/translate", json={"text": "a man"}))
     while "queue_length 1.0" not in (await web.get("/metrics")).text:
-        pass
+        assert not asked.done()
     process.send_signal(signal.SIGTERM)
     while (await web.get("/v2/health/ready")).status_code != 503:
         pass
@@ -71,7 +71,7 @@ def test_a_stop_has_an_end(slow):
         async with httpx.AsyncClient(base_url=url, timeout=60) as web:
             asked = asyncio.ensure_future(web.post("/translate", json={"text": "a man"}))
             while "queue_length 1.0" not in (await web.get("/metrics")).text:
-                pass
+                assert not asked.done()
             process.send_signal(signal.SIGTERM)
             await asyncio.gather(asked, return_exceptions=True)
 
