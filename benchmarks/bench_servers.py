@@ -17,6 +17,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,14 +26,15 @@ SERVERS = ROOT / "benchmarks" / "servers"
 sys.path.insert(0, str(ROOT / "export"))
 
 from load import load, percentile  # noqa: E402
-from running import Running  # noqa: E402
+from running import Running, serve_command  # noqa: E402
 
 from keras_bahdanau_runtime import Translator  # noqa: E402
 
 PORT = 8775
 CLIENTS = [1, 16, 64]
 MAX_WAIT = 0.005  # seconds, the default of the service
-NEEDS = ["numpy>=2.0", "onnxruntime>=1.31", "protobuf>=6", "tokenizers>=0.23"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+NEEDS = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["runtime"]]
 WARM_UP = 3  # seconds
 
 
@@ -145,9 +147,7 @@ def versions(python, packages):
 
 def servers(given, folder):
     """The `Server`s to measure, the service first; says which rivals there are and which not."""
-    serve = [sys.executable, "-m", "keras_bahdanau_export.cli", "serve"]
-    address = [f"model={given.artifact}", "--port", str(PORT), "--grpc-port", str(PORT + 1)]
-    found = [Server(OURS, [*serve, *address], "plain")]
+    found = [Server(OURS, serve_command(given.artifact, PORT), "plain")]
     for name, rival in RIVALS.items():
         settings = {f"{name} {p}x{t}": (p, t) for p, t in rival.settings}
         wanted = [one for one in settings if given.only is None or {one, name} & given.only]

@@ -23,11 +23,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "export"), str(ROOT / "tests")]
 
 from load import load, percentile  # noqa: E402
+from running import ENVIRONMENT, megabytes, serve_command  # noqa: E402
 
 from keras_bahdanau_runtime import Translator  # noqa: E402
 
 PORT = 8765
-SERVE = [sys.executable, "-m", "keras_bahdanau_export.cli", "serve"]
 
 
 def load_grpc(clients, seconds):
@@ -58,9 +58,7 @@ def load_grpc(clients, seconds):
 def start(artifact):
     began = time.perf_counter()
     server = subprocess.Popen(
-        [*SERVE, f"model={artifact}", "--port", str(PORT), "--grpc-port", str(PORT + 1)],
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "export")},
+        serve_command(artifact, PORT), stderr=subprocess.DEVNULL, env={**os.environ, **ENVIRONMENT}
     )
     while True:
         try:
@@ -68,12 +66,6 @@ def start(artifact):
             return server, time.perf_counter() - began
         except OSError:
             time.sleep(0.01)
-
-
-def memory(process):
-    """Megabytes that a process holds."""
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
 def main():
@@ -100,7 +92,7 @@ def main():
 
 
 def report(server, seconds, artifact, texts, given):
-    print(f"{os.cpu_count()} cores; ready after {seconds:.2f} s with {memory(server):.0f} MB")
+    print(f"{os.cpu_count()} cores; ready after {seconds:.2f} s with {megabytes(server):.0f} MB")
     bodies = [json.dumps({"text": text}).encode() for text in texts]
     translator = Translator(artifact)
     ratios, singles, tails = [], [], []
@@ -133,7 +125,7 @@ def report(server, seconds, artifact, texts, given):
         f"{statistics.median(tails):.1f}, (1 client - 2 ms) / direct "
         f"{statistics.median(singles):.2f}; graph {rate:.0f} requests/s by 16 clients, "
         f"{channel:.0f} by gRPC; "
-        f"{memory(server):.0f} MB in the end; load took "
+        f"{megabytes(server):.0f} MB in the end; load took "
         f"{resource.getrusage(resource.RUSAGE_SELF).ru_utime:.0f} s of a core"
     )
 

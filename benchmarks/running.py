@@ -5,6 +5,7 @@ import secrets
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -12,6 +13,20 @@ from pathlib import Path
 MARK = "KERAS_BAHDANAU_BENCHMARK"  # in the environment of all processes of a server
 READY, STOP = 90, 20  # seconds at most
 TICKS = os.sysconf("SC_CLK_TCK")
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENT = {"PYTHONPATH": str(ROOT / "export")}  # of a service
+
+
+def serve_command(artifact, port):
+    """What serves an artifact as the model "model", with gRPC at the next port."""
+    command = [sys.executable, "-m", "keras_bahdanau_export.cli", "serve", f"model={artifact}"]
+    return [*command, "--port", str(port), "--grpc-port", str(port + 1)]
+
+
+def megabytes(process):
+    """Memory that a process holds."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
 class Running:

@@ -25,13 +25,13 @@ import httpx
 import numpy as np
 import tritonclient.grpc.aio
 import tritonclient.http.aio
+from running import ENVIRONMENT, megabytes, serve_command
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "export"), str(ROOT / "tests")]
 
 PORT = 8755
 ADDRESS, GRPC_ADDRESS = f"127.0.0.1:{PORT}", f"127.0.0.1:{PORT + 1}"
-SERVE = [sys.executable, "-m", "keras_bahdanau_export.cli", "serve"]
 LEARNED = 2  # minutes until everything has been used once
 TOKENS = np.array([[5, 6, 3]], np.int32)
 BROKEN = [
@@ -126,12 +126,6 @@ class Load:
         await asyncio.sleep(1)
 
 
-def megabytes(process):
-    """Memory that a process holds."""
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) / 1024
-
-
 async def measure(process, load, minutes):
     """Prints the memory each minute; its growth after the first ones."""
     found = []
@@ -174,9 +168,9 @@ def main():
 
             artifact = make(Path(folder) / "copy", steps=COPY_STEPS)
         process = subprocess.Popen(
-            [*SERVE, f"model={artifact}", "--port", str(PORT), "--grpc-port", str(PORT + 1)],
+            serve_command(artifact, PORT),
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "export")},
+            env={**os.environ, **ENVIRONMENT},
         )
         try:
             asyncio.run(soak(process, texts, given.minutes))

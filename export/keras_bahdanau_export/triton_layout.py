@@ -26,8 +26,6 @@ from keras_bahdanau_runtime.session import CPU, open_graph
 from keras_bahdanau_runtime.signature import (
     MANIFEST_FILE,
     MODEL_FILE,
-    SAMPLE,
-    TRANSLATE,
     most_rows,
     weights_file,
 )
@@ -152,11 +150,7 @@ def triton_repository(
 
 def _opened(manifest: Manifest) -> tuple[Any, bool]:
     """A session of the artifact's graph, and whether there is a tokenizer for its search."""
-    if MODEL_FILE not in manifest.files:
-        raise UnsupportedArtifactError(
-            f"{manifest.folder}: holds no {MODEL_FILE}. Export it with format='onnx'."
-        )
-    if manifest.signatures.get(MODEL_FILE) not in (TRANSLATE.to_json(), SAMPLE.to_json()):
+    if not manifest.searches():
         return open_graph(manifest, MODEL_FILE, CPU, 1), False
     translator = Translator(manifest.folder, CPU, threads=1)
     return translator.session, translator.tokenizer is not None

@@ -20,7 +20,14 @@ from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     UnsupportedArtifactError,
 )
-from keras_bahdanau_runtime.signature import FORMAT, FORMAT_VERSION, MANIFEST_FILE
+from keras_bahdanau_runtime.signature import (
+    FORMAT,
+    FORMAT_VERSION,
+    MANIFEST_FILE,
+    MODEL_FILE,
+    SAMPLE,
+    TRANSLATE,
+)
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -68,6 +75,18 @@ class Manifest:
     packages: Mapping[str, str]
     parity: Mapping[str, Any]
     other: Mapping[str, Any]
+
+    def searches(self) -> bool:
+        """Whether `model.onnx` holds a search, and not the call of a model.
+
+        Raises:
+            UnsupportedArtifactError: There is no `model.onnx`.
+        """
+        if MODEL_FILE not in self.files:
+            raise UnsupportedArtifactError(
+                f"{self.folder}: holds no {MODEL_FILE}. Export it with format='onnx'."
+            )
+        return self.signatures.get(MODEL_FILE) in (TRANSLATE.to_json(), SAMPLE.to_json())
 
     def read(self, name: str) -> bytes:
         """The bytes of a listed file, read once and then compared with its size and hash.

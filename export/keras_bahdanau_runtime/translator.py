@@ -110,12 +110,7 @@ class Translator:
     def _open(self, manifest: Manifest) -> None:
         """Reads every file once, and opens what was read."""
         self.manifest, folder = manifest, manifest.folder
-        if MODEL_FILE not in manifest.files:
-            raise UnsupportedArtifactError(
-                f"{folder}: holds no {MODEL_FILE}. Export it with format='onnx'."
-            )
-        signature = manifest.signatures.get(MODEL_FILE)
-        if signature not in (TRANSLATE.to_json(), SAMPLE.to_json()):
+        if not manifest.searches():
             raise UnsupportedArtifactError(
                 f"{folder}: {MODEL_FILE} holds no search but the call of a model. "
                 "Run it with onnxruntime.InferenceSession."
@@ -128,7 +123,7 @@ class Translator:
         for name in set(manifest.files) - read:
             manifest.check(name)
         self.session = self._open_graph()
-        self._draws = signature == SAMPLE.to_json()
+        self._draws = manifest.signatures[MODEL_FILE] == SAMPLE.to_json()
         check_graph(self.session, SAMPLE if self._draws else TRANSLATE, folder / MODEL_FILE)
         if self._draws and not {"n", "max_length", "seed"} <= set(manifest.search):
             raise CorruptArtifactError(
@@ -208,7 +203,7 @@ class Translator:
         """
         return translate_texts(
             texts,
-            self._text_tokenizer(),
+            self.text_tokenizer(),
             lambda source: self.search(source, alignments),
             batch_size=batch_size,
             batch_tokens=batch_tokens,
@@ -327,10 +322,19 @@ class Translator:
         [ids] = self._encode([text])
         return self._stream(self.open_steps(), ids, max_length)
 
+    def text_tokenizer(self) -> Tokenizer:
+        """The tokenizer; a ValueError says that the artifact has none."""
+        if self.tokenizer is None:
+            raise ValueError(
+                f"Argument `texts` needs a tokenizer, and the artifact {self.manifest.folder} was "
+                "exported without one. Export it with tokenizer=..., or call translate_ids."
+            )
+        return self.tokenizer
+
     def _stream(self, stepper: Stepper, ids: list[int], max_length: int) -> Iterator[str]:
         if not ids:  # of a blank text
             return
-        decoder = self._text_tokenizer().target_decoder()
+        decoder = self.text_tokenizer().target_decoder()
         for token in stepper.greedy(np.asarray([ids], np.int32), max_length):
             added = decoder.add(token)
             if added:
@@ -388,12 +392,4 @@ class Translator:
         return array
 
     def _encode(self, texts: Iterable[str]) -> list[list[int]]:
-        return encode_texts(texts, self._text_tokenizer(), self.manifest.max_source_length)
-
-    def _text_tokenizer(self) -> Tokenizer:
-        if self.tokenizer is None:
-            raise ValueError(
-                f"Argument `texts` needs a tokenizer, and the artifact {self.manifest.folder} was "
-                "exported without one. Export it with tokenizer=..., or call translate_ids."
-            )
-        return self.tokenizer
+        return encode_texts(texts, self.text_tokenizer(), self.manifest.max_source_length)

@@ -99,6 +99,12 @@ def test_a_port_that_is_taken_is_said(artifact):
         assert f"127.0.0.1:{port}" in said and "in use" in said
 
 
+def test_an_artifact_without_a_graph_is_named(tmp_path):
+    path = make(tmp_path / "a", graph=None)
+    with pytest.raises(ServiceError, match=r"holds no model\.onnx"), site({"a": path}):
+        pass
+
+
 def test_what_cannot_be_served_is_named(artifact, tmp_path):
     with pytest.raises(ValueError, match="api_key_file"):
         Settings({"a": artifact}, host="0.0.0.0")

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
@@ -107,13 +107,12 @@ def problem(error: ServiceError) -> JSONResponse:
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ServiceError)
-    return problem(error)
+    return problem(cast(ServiceError, error))  # it is asked for no other
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:
     """What the router says of paths and methods that it does not know."""
-    assert isinstance(error, HTTPException)
+    error = cast(HTTPException, error)
     kinds = {status.http: kind for kind, status in KINDS.items()}
     kind = kinds.get(error.status_code, "invalid")
     said = f"{request.method} {request.url.path!r:.200}: {error.detail}"
@@ -123,23 +122,9 @@ async def _answer_http(request: Request, error: Exception) -> Response:
 def _translation(repository: Repository) -> list[Endpoint]:
     """What people call."""
 
-    def text_models() -> list[TextModel]:
-        models = [repository.get(name) for name, _ in repository.names()]
-        return [model for model in models if isinstance(model, TextModel)]
-
-    def text_model(name: str | None) -> TextModel:
-        known = text_models() if name is None else [repository.get(name)]
-        if not known or not isinstance(known[0], TextModel):
-            raise ServiceError(
-                "conflict",
-                f"Argument `model` must name a model of texts. Received: {name!r:.200}",
-                "model",
-            )
-        return known[0]
-
     async def translate(request: Request) -> Response:
         asked = _parsed(TranslateRequest, await read_body(request, repository.engine.limits))
-        model = text_model(asked.model)
+        model = _text_model(repository, asked.model)
         texts = [asked.text] if isinstance(asked.text, str) else asked.text
         found = await _while_there(
             request, model.translate(texts, asked.n_best, asked.alignments, asked.timeout)
@@ -150,7 +135,7 @@ def _translation(repository: Repository) -> list[Endpoint]:
 
     async def stream(request: Request) -> Response:
         asked = _parsed(StreamRequest, await read_body(request, repository.engine.limits))
-        pieces = text_model(asked.model).stream(asked.text)
+        pieces = _text_model(repository, asked.model).stream(asked.text)
         # What goes wrong before the first piece has a status of its own.
         first = await _while_there(request, anext(pieces, None))
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -166,7 +151,7 @@ def _translation(repository: Repository) -> list[Endpoint]:
                 "max_characters": most,
                 "n_best": model.most,
             }
-            for model in text_models()
+            for model in _text_models(repository)
         ]
         return _json({"models": found})
 
@@ -189,6 +174,23 @@ def _translation(repository: Repository) -> list[Endpoint]:
         ),
         Endpoint("GET", "/models", models, "The models of texts"),
     ]
+
+
+def _text_models(repository: Repository) -> list[TextModel]:
+    models = [repository.get(name) for name, _ in repository.names()]
+    return [model for model in models if isinstance(model, TextModel)]
+
+
+def _text_model(repository: Repository, name: str | None) -> TextModel:
+    """The model of texts of a name, the first one where none is named."""
+    known = _text_models(repository) if name is None else [repository.get(name)]
+    if not known or not isinstance(known[0], TextModel):
+        raise ServiceError(
+            "conflict",
+            f"Argument `model` must name a model of texts. Received: {name!r:.200}",
+            "model",
+        )
+    return known[0]
 
 
 async def _events(first: str | None, pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:

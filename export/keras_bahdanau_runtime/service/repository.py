@@ -21,7 +21,7 @@ from keras_bahdanau_runtime.service.graph_model import GraphModel
 from keras_bahdanau_runtime.service.models import Model
 from keras_bahdanau_runtime.service.text_model import TextModel
 from keras_bahdanau_runtime.session import CPU, cores, open_graph
-from keras_bahdanau_runtime.signature import MANIFEST_FILE, MODEL_FILE, SAMPLE, STEP_FILE, TRANSLATE
+from keras_bahdanau_runtime.signature import MANIFEST_FILE, MODEL_FILE, STEP_FILE
 from keras_bahdanau_runtime.translator import Translator
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -208,15 +208,14 @@ class Repository:
         limit = self.engine.limits.seconds
 
         def opened(manifest: Manifest) -> list[Model]:
-            searches = (TRANSLATE.to_json(), SAMPLE.to_json())
-            if manifest.signatures.get(MODEL_FILE) in searches:
+            if manifest.searches():
                 translator = Translator(folder, CPU, 1, limit, self._megabytes)
                 graph = GraphModel(name + _GRAPH, version, self.engine, translator.session)
                 if translator.tokenizer is None:
                     return [graph]
                 more = self._alone_threads > 1
                 lone = translator.with_threads(self._alone_threads) if more else translator
-                for one in (translator, lone):
+                for one in {translator, lone}:
                     one.translate(["a"])  # the first run is slower than the others
                 if STEP_FILE in manifest.files:
                     translator.open_steps()

@@ -88,8 +88,8 @@ class TextModel(Model):
         self, name: str, version: str, engine: Engine, translator: Translator, lone: Translator
     ) -> None:
         super().__init__(name, version, engine)
-        assert translator.tokenizer is not None
-        self.translator, self.tokenizer, self.lone = translator, translator.tokenizer, lone
+        self.translator, self.lone = translator, lone
+        self.tokenizer = translator.text_tokenizer()
         self.streams = STEP_FILE in translator.manifest.files
         self.most = hypotheses(translator.manifest.search)
         self.inputs = [TensorSpec("text", "BYTES", (-1,))]

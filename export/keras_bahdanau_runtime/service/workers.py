@@ -117,13 +117,12 @@ class _Crew:
 
 def _work(settings: Settings, listening: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's goes to all; the parent passes on
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     serve(settings, listening)
 
 
-def _end_with_parent() -> None:
+def _end_with(parent: Any) -> None:
     """Ends this process as SIGTERM does where the parent was killed: it would keep the port."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
     parent.join()
     os.kill(os.getpid(), signal.SIGTERM)
