@@ -14,15 +14,9 @@ from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     UnsupportedArtifactError,
 )
+from keras_bahdanau_runtime.graph_checks import check_graph, search_arrays
 from keras_bahdanau_runtime.manifest import Manifest, reading, unreplaced
-from keras_bahdanau_runtime.session import (
-    Providers,
-    check_graph,
-    cores,
-    open_graph,
-    run,
-    search_arrays,
-)
+from keras_bahdanau_runtime.session import Providers, cores, open_graph, run
 from keras_bahdanau_runtime.signature import (
     MODEL_FILE,
     NOISE,

@@ -100,6 +100,9 @@ class OneModel:
     def names(self):
         return [("identity", ["3"])]
 
+    def has(self, name):
+        return name == "identity"
+
     def get(self, name, version=""):
         if name == "broken":
             raise ServiceError("unavailable", "The model 'broken' is not there.", "model", 1)

@@ -286,4 +286,4 @@ def test_a_client_who_leaves_takes_the_work_along(artifact):
         assert holding.result() == ["x"]
         counted = found.service.engine.metrics.render().decode()
     assert 'batch_size_sum{model="echo"} 1.0' in counted
-    assert 'batch_size_sum{model="copy"}' not in counted
+    assert 'batch_size_sum{model="copy"} 0.0' in counted

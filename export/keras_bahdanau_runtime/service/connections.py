@@ -11,6 +11,7 @@ from keras_bahdanau_runtime.service.errors import ServiceError
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
+LEFT = "keras_bahdanau.left"  # in the scope of a request: a future, done when the client leaves
 HEADER_SECONDS = 10.0
 HEADER_BYTES = 64 * 2**10
 _KEPT = 64  # descriptors for what is no connection: models that are opened, the doors themselves
@@ -52,6 +53,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Called by the event loop."""
         super().connection_made(transport)
+        self._left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._most is not None and len(self.connections) > self._most:
             logger.info("A connection was refused: there are %d.", self._most)
             transport.write(_refusal(self._most))
@@ -76,11 +78,13 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Called by the parser."""
         self._end()
+        self.scope[LEFT] = self._left  # type: ignore[literal-required]
         super().on_headers_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop."""
         self._end()
+        self._left.set_result(None)
         super().connection_lost(exc)
 
     def _begin(self) -> None:

@@ -9,6 +9,7 @@ that is all there is to do, which may have all of them.
 """
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
@@ -164,14 +165,11 @@ class Engine:
         self._waiting.extend(works)
         self._dispatch()
         limit = min(seconds or self.limits.seconds, self.limits.seconds)
+        end = loop.call_later(limit, _give_up, works, limit)
         try:
-            async with asyncio.timeout(limit):
-                return [await work.future for work in works]
-        except TimeoutError:
-            raise ServiceError(
-                "timeout", f"The answer took longer than {limit:g} seconds."
-            ) from None
+            return [await work.future for work in works]
         finally:
+            end.cancel()
             for work in works:
                 if not work.future.done():
                     work.future.cancel()
@@ -221,7 +219,7 @@ class Engine:
         while self._running < (self.threads or 1):
             while self._waiting and self._waiting[0].future.done():
                 self._waiting.popleft()
-            if not self._waiting:
+            if not self._waiting or self._must_wait():
                 return
             batch, full = self._gather()
             left = batch[0].arrived + self.max_wait - time.monotonic()
@@ -232,6 +230,13 @@ class Engine:
             chosen = set(map(id, batch))
             self._waiting = deque(work for work in self._waiting if id(work) not in chosen)
             self._send(batch)
+
+    def _must_wait(self) -> bool:
+        """Whether what waits can fill no batch, seen without gathering one for each that comes."""
+        waits = self._timer is not None and self._running and self._waiting[0].job.shared
+        if not waits or len(self._waiting) >= self.batch_size:
+            return False
+        return _ALIKE * sum(work.length for work in self._waiting) <= self.batch_tokens
 
     def _time_is_up(self) -> None:
         self._timer = None
@@ -261,30 +266,43 @@ class Engine:
 
     def _send(self, batch: list[_Work]) -> None:
         job, now = batch[0].job, time.monotonic()
+        counted = self.metrics.of(job.name)
         self._running += 1
         for work in batch:
-            self.metrics.wait.labels(job.name).observe(now - work.arrived)
-            self.metrics.tokens.labels(job.name).inc(work.length)
-        self.metrics.batches.labels(job.name).observe(len(batch))
-        loop = asyncio.get_running_loop()
+            counted.wait.observe(now - work.arrived)
+        counted.tokens.inc(sum(work.length for work in batch))
+        counted.batches.observe(len(batch))
         payloads = [work.payload for work in batch]
         alone = self._held == len(batch)
-        running = loop.run_in_executor(self._pool, _results, job, payloads, alone)
-        running.add_done_callback(lambda done: self._arrive(batch, now, done))
+        loop = asyncio.get_running_loop()
 
-    def _arrive(self, batch: list[_Work], began: float, done: "asyncio.Future[list[Any]]") -> None:
+        def work_on() -> None:
+            results = _results(job, payloads, alone)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(self._arrive, batch, now, results)
+
+        self._pool.submit(work_on)
+
+    def _arrive(self, batch: list[_Work], began: float, results: list[Any]) -> None:
         self._running -= 1
         self._done += len(batch)
         self._seconds += time.monotonic() - began
-        if not done.cancelled():
-            for work, result in zip(batch, done.result(), strict=True):
-                if work.future.done():
-                    continue
-                if isinstance(result, Exception):
-                    work.future.set_exception(result)
-                else:
-                    work.future.set_result(result)
+        for work, result in zip(batch, results, strict=True):
+            if work.future.done():
+                continue
+            if isinstance(result, Exception):
+                work.future.set_exception(result)
+            else:
+                work.future.set_result(result)
         self._dispatch()
+
+
+def _give_up(works: list[_Work], seconds: float) -> None:
+    """Tells those who wait that their time is over."""
+    for work in works:
+        if not work.future.done():
+            message = f"The answer took longer than {seconds:g} seconds."
+            work.future.set_exception(ServiceError("timeout", message))
 
 
 def _results(job: Job, payloads: list[Any], alone: bool) -> list[Any]:

@@ -20,6 +20,7 @@ KINDS = {
     "unsupported": Status(415, "INVALID_ARGUMENT"),
     "unprocessable": Status(422, "INVALID_ARGUMENT"),
     "overloaded": Status(429, "RESOURCE_EXHAUSTED"),
+    "gone": Status(499, "CANCELLED"),  # of a client that left: it is logged, and nobody receives it
     "internal": Status(500, "INTERNAL"),
     "unavailable": Status(503, "UNAVAILABLE"),
     "timeout": Status(504, "DEADLINE_EXCEEDED"),

@@ -10,7 +10,7 @@ from keras_bahdanau_runtime.service.engine import Engine
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.models import CountedJob, Model, answered, check_names
 from keras_bahdanau_runtime.service.protocol import InferRequest, Tensor, TensorSpec
-from keras_bahdanau_runtime.session import run
+from keras_bahdanau_runtime.session import run_arrays
 
 _BITS = (8, 16, 32, 64)
 _OF_ONNX = {
@@ -36,8 +36,7 @@ class _Call(CountedJob):
         return [self._called(*payload) for payload in payloads]
 
     def _called(self, feeds: dict[str, Any], names: list[str]) -> list[tuple[str, Any]]:
-        found = run(self._session, feeds, names, seconds=self._seconds)
-        return [(name, value.numpy()) for name, value in found.items()]
+        return list(run_arrays(self._session, feeds, names, self._seconds).items())
 
 
 class GraphModel(Model):

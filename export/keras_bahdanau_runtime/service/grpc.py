@@ -250,7 +250,7 @@ def _answering(
             await _abort(context, failed, called.id)
         finally:
             # A name that is none of ours would be counted for ever.
-            known = name if name in dict(repository.names()) else ""
+            known = name if repository.has(name) else ""
             metrics.requests.labels(known, method, status).inc()
             called.log(method, status)
 
@@ -287,7 +287,8 @@ def _request(message: Any) -> InferRequest:
         head = checked_head(tensor.name, tensor.datatype, list(tensor.shape), at)
         parameters = _parameters(tensor.parameters, f"{at}.parameters")
         check_parameters(parameters, at)
-        filled = [(field.name, values) for field, values in tensor.contents.ListFields()]
+        given = tensor.contents.ListFields() if tensor.HasField("contents") else []
+        filled = [(field.name, values) for field, values in given]
         if raws:
             if filled:
                 refuse(f"{at}.contents", "be empty beside `raw_input_contents`", filled[0][0])

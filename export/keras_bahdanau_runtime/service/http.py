@@ -7,23 +7,22 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
 
 from keras_bahdanau_runtime.service.bodies import read_body
+from keras_bahdanau_runtime.service.connections import LEFT
 from keras_bahdanau_runtime.service.errors import KINDS, ServiceError
 from keras_bahdanau_runtime.service.models import Model
 from keras_bahdanau_runtime.service.openapi import BINARY, INFERENCE, JSON, Endpoint, description
 from keras_bahdanau_runtime.service.protocol import parse_rest, render_rest, server_metadata
 from keras_bahdanau_runtime.service.repository import Repository
+from keras_bahdanau_runtime.service.router import Router
 from keras_bahdanau_runtime.service.text_model import TextModel
 from keras_bahdanau_runtime.translation import Translation
 
 _PAGE = Path(__file__).with_name("page.html")
-_GONE = 499  # what proxies write down for a client that left; nobody receives it
+_NOT_DESCRIBED = {405, 499, 500}
 _EVENTS = "text/event-stream"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _Found = TypeVar("_Found")
@@ -75,15 +74,13 @@ class Problem(BaseModel):
     argument: Annotated[str | None, Field(description="The argument that is wrong.")]
 
 
-def build_app(repository: Repository) -> Starlette:
+def build_app(repository: Repository) -> Router:
     """The application of ASGI that answers for the models of a repository.
 
     Args:
         repository: `Repository`.
     """
-    problems = {
-        status: Problem for status in sorted({kind.http for kind in KINDS.values()} - {500, 405})
-    }
+    problems = {kind.http: Problem for kind in KINDS.values() if kind.http not in _NOT_DESCRIBED}
     # Most requests look for the first of these, so they are found first.
     endpoints = [
         *_translation(repository),
@@ -92,10 +89,7 @@ def build_app(repository: Repository) -> Starlette:
         *_server(repository),
     ]
     endpoints += description(endpoints, problems, server_metadata()["version"])
-    return Starlette(
-        routes=[*(endpoint.route() for endpoint in endpoints), Route("/", _page)],
-        exception_handlers={ServiceError: _answer_error, HTTPException: _answer_http},
-    )
+    return Router([*endpoints, Endpoint("GET", "/", _page, "The page", media=("text/html",))])
 
 
 def problem(error: ServiceError) -> JSONResponse:
@@ -104,19 +98,6 @@ def problem(error: ServiceError) -> JSONResponse:
     if error.kind == "unauthenticated":
         headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(error.to_json(), error.status, headers)
-
-
-async def _answer_error(request: Request, error: Exception) -> Response:
-    return problem(cast(ServiceError, error))  # it is asked for no other
-
-
-async def _answer_http(request: Request, error: Exception) -> Response:
-    """What the router says of paths and methods that it does not know."""
-    error = cast(HTTPException, error)
-    kinds = {status.http: kind for kind, status in KINDS.items()}
-    kind = kinds.get(error.status_code, "invalid")
-    said = f"{request.method} {request.url.path!r:.200}: {error.detail}"
-    return problem(ServiceError(kind, said))
 
 
 def _translation(repository: Repository) -> list[Endpoint]:
@@ -320,21 +301,24 @@ def _server(repository: Repository) -> list[Endpoint]:
 
 async def _while_there(request: Request, answer: Awaitable[_Found]) -> _Found:
     """The answer, which is taken back when the client leaves."""
-    working = asyncio.ensure_future(answer)
-    watching = asyncio.ensure_future(_gone(request))
+    task, left = cast("asyncio.Task[Any]", asyncio.current_task()), request.scope[LEFT]
+    waiting = True
+
+    def leave(_: "asyncio.Future[None]") -> None:
+        if waiting:
+            task.cancel()
+
+    left.add_done_callback(leave)
     try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise HTTPException(_GONE, "The client left.")
-        return working.result()
+        return await answer
+    except asyncio.CancelledError:
+        if not left.done():
+            raise
+        task.uncancel()
+        raise ServiceError("gone", "The client left.") from None
     finally:
-        watching.cancel()
-        working.cancel()
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+        waiting = False
+        left.remove_done_callback(leave)
 
 
 _Asked = TypeVar("_Asked", bound=BaseModel)

@@ -29,6 +29,8 @@ def log_to_stderr(format: str) -> None:
     logger.handlers, logger.propagate = [_Bunches(stream)], False
     logger.setLevel(logging.INFO)
     logging.raiseExceptions = False  # a log that cannot be written, on a full disk, stops nothing
+    # What no line says need not be found out for each.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
 
 class Called:
@@ -52,7 +54,9 @@ class Called:
         """Writes the line: what was asked, and the status of the answer."""
         milliseconds = round(1000 * (time.perf_counter() - self._began), 2)
         extra = {"request_id": self.id, "traceparent": self.trace, "milliseconds": milliseconds}
-        logger.info("%s %s", what, answer, extra=extra)
+        if logger.isEnabledFor(logging.INFO):  # `info` would look for the line of code that calls
+            said = (logger.name, logging.INFO, "", 0, "%s %s", (what, answer), None)
+            logger.handle(logger.makeRecord(*said, extra=extra))
 
 
 def clean(value: str) -> str:

@@ -1,7 +1,7 @@
 """What a service counts, as Prometheus reads it."""
 
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -15,6 +15,15 @@ from prometheus_client import (
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 _PREFIX = "keras_bahdanau_"
+
+
+class OfModel(NamedTuple):
+    """What is counted of one model; see `Metrics`."""
+
+    wait: Histogram
+    batches: Histogram
+    tokens: Counter
+    latency: Histogram
 
 
 class Metrics:
@@ -60,6 +69,19 @@ class Metrics:
             ("model",),
             buckets=_SECONDS,
         )
+
+        self._models: dict[str, OfModel] = {}
+
+    def of(self, model: str) -> OfModel:
+        """The counters with the label of a model, which prometheus_client looks up slowly."""
+        if model not in self._models:
+            self._models[model] = OfModel(
+                self.wait.labels(model),
+                self.batches.labels(model),
+                self.tokens.labels(model),
+                self.latency.labels(model),
+            )
+        return self._models[model]
 
     def render(self) -> bytes:
         """The text that Prometheus reads, of all processes of the service."""

@@ -2,7 +2,7 @@
 
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,11 @@ from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.http import problem
 from keras_bahdanau_runtime.service.logs import Called, clean
 from keras_bahdanau_runtime.service.metrics import Metrics
+from keras_bahdanau_runtime.service.router import Receive, Scope, Send
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 _OPEN = {"/", "/v2/health/live", "/v2/health/ready"}  # paths that need no key
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Keys:
@@ -45,13 +43,17 @@ class Keys:
             raise ValueError(f"Argument `api_key_file` must hold a key. Received: {path}, empty")
         return cls(keys)
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._keys)
+
     def check(self, headers: Mapping[str, str]) -> None:
         """Lets a request in by `Authorization: Bearer KEY` or `X-API-Key: KEY`.
 
         Raises:
             ServiceError: "unauthenticated".
         """
-        if not self._keys:
+        if not self:
             return
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         given = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
@@ -112,7 +114,7 @@ class Middleware:
                 failure = ServiceError("internal", "The service failed; its log says why.")
                 await problem(failure)(scope, receive, sent)
         finally:
-            call = getattr(scope.get("endpoint"), "__name__", "")
+            call = scope.get("call", "")
             # A name that is none of ours, with these, would be counted for ever.
             model = scope.get("path_params", {}).get("name", "") if status not in (404, 405) else ""
             self._metrics.requests.labels(model, call, str(status)).inc()

@@ -106,7 +106,7 @@ class Model:
         finally:
             spent = time.perf_counter_ns() - began
             self.counts.answered(spent, well)
-            metrics.latency.labels(self.name).observe(spent / 1e9)
+            metrics.of(self.name).latency.observe(spent / 1e9)
 
     async def _infer(self, request: InferRequest) -> list[Tensor]:
         raise NotImplementedError

@@ -1,7 +1,7 @@
 """What there is to ask over HTTP, and the OpenAPI document that tells of it.
 
 FastAPI writes the document when it is first asked for. Its import takes longer than the opening of
-a model, and no request needs it, so requests go to the functions by Starlette's routes.
+a model, and no request needs it.
 """
 
 import functools
@@ -13,7 +13,6 @@ from typing import Any
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import Route
 
 from keras_bahdanau_runtime.errors import require
 
@@ -70,10 +69,6 @@ class Endpoint:
     takes: type[BaseModel] | Mapping[str, Any] | None = None
     gives: type[BaseModel] | None = None
     media: Sequence[str] = (JSON,)
-
-    def route(self) -> Route:
-        """Starlette's route to it."""
-        return Route(self.path, self.function, methods=[self.method])
 
 
 def description(

@@ -95,6 +95,11 @@ class Repository:
                     found.setdefault(model.name, []).append(version)
         return sorted(found.items())
 
+    def has(self, name: str) -> bool:
+        """Whether there is a model of this name."""
+        of_all = (models for versions in self._models.values() for models in versions.values())
+        return any(model.name == name for models in of_all for model in models)
+
     def get(self, name: str, version: str = "") -> Model:
         """The model of a name, the highest version where none is named.
 

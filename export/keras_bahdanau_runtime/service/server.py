@@ -178,7 +178,7 @@ class Service:
                 max_connections=most_connections(),
                 share_port=shared,
                 credentials=_grpc_credentials(settings),
-                authorize=self.keys.check,
+                authorize=self.keys.check if self.keys else None,
             )
             self.grpc_address = f"{host}:{self._grpc.port}"
         self._tasks.append(asyncio.create_task(self._web.serve([listening])))

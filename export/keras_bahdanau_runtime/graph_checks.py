@@ -1,0 +1,61 @@
+"""Checks of a graph that strangers may have written: that it is a search, and what it gives."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keras_bahdanau_runtime.errors import CorruptArtifactError, RunError
+from keras_bahdanau_runtime.signature import Signature
+
+
+def check_graph(session: Any, signature: Signature, path: Path) -> None:
+    """Raises `CorruptArtifactError` unless the graph has the inputs and outputs it should have."""
+    onnx_types = {"int32": "tensor(int32)", "float32": "tensor(float)"}
+    for side, found in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
+        expected = {tensor.name: onnx_types[tensor.dtype] for tensor in getattr(signature, side)}
+        received = {value.name: value.type for value in found}
+        if expected != received:
+            raise CorruptArtifactError(
+                f"{path}: expected the {side} {expected}. Received: {received}"
+            )
+
+
+def search_arrays(
+    found: Mapping[str, Any], source: tuple[int, ...], vocabulary: int, names: Sequence[str]
+) -> dict[str, NDArray[Any]]:
+    """Outputs of a search as arrays; refuses what none finds, which a stranger's graph may give.
+
+    Args:
+        found: All outputs of `TRANSLATE`, `OrtValue`s by name.
+        source: Shape `(B, Tx)` of the ids.
+        vocabulary: Number of target ids.
+        names: Those that are wanted, "tokens" and "lengths" among them.
+
+    Raises:
+        RunError: Shapes, tokens or lengths are none of a search's.
+    """
+    rows, width = source
+    shapes = {name: tuple(value.shape()) for name, value in found.items()}
+    beam, steps = (*shapes["tokens"][1:], 0, 0)[:2]
+    expected = {
+        "tokens": (rows, beam, steps),
+        "scores": (rows, beam),
+        "lengths": (rows, beam),
+        "alignments": (rows, beam, steps, width),
+    }
+    if shapes != expected or not beam:
+        raise RunError(
+            f"The graph must give hypotheses for {rows} sources of {width} ids. Received: {shapes}"
+        )
+    arrays = {name: found[name].numpy() for name in names}
+    for name, most in (("tokens", vocabulary - 1), ("lengths", steps)):
+        # As unsigned numbers the negative ones are the largest.
+        if arrays[name].view(np.uint32).max(initial=0) > most:
+            raise RunError(
+                f"The graph must give {name} from 0 to {most}. "
+                f"Received: {arrays[name].min()} to {arrays[name].max()}"
+            )
+    return arrays
