@@ -143,7 +143,7 @@ def open_session(
         )
     if names == [CPU]:
         session._model_bytes = None  # kept to fall back on other providers, as large as the file
-    _give_memory_back()
+    give_memory_back()
     session.weights = data  # which onnxruntime reads where they are
     # onnxruntime goes on without a provider whose libraries do not load, and only prints so.
     used = session.get_providers()
@@ -167,8 +167,8 @@ def open_session(
     return session
 
 
-def _give_memory_back() -> None:
-    """Returns what reading a graph took to the system; glibc would keep it, some 60 MB of 160."""
+def give_memory_back() -> None:
+    """Returns free memory to the system; of what reading a graph took glibc would keep 60 MB."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)

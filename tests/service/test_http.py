@@ -81,7 +81,8 @@ def test_what_is_wrong_is_named(web, asked, status, argument):
     problem(web.post("/translate", json=asked), status, argument)
 
 
-BODIES = [b"", b"{", b"[1", b'{"text": "\\ud800"}', b"\xff", b"[" * 50_000, b"null", b"NaN", b'"a"']
+HALVES = [b'{"text": "\\ud800"}', b'{"text": "a", "\\ud800": 1}']  # of a character
+BODIES = [b"", b"{", b"[1", *HALVES, b"\xff", b"[" * 50_000, b"null", b"NaN", b'"a"']
 
 
 @pytest.mark.parametrize("body", BODIES)

@@ -14,22 +14,6 @@ logger = logging.getLogger("keras_bahdanau_runtime")
 LEFT = "keras_bahdanau.left"  # in the scope of a request: a future, done when the client leaves
 HEADER_SECONDS = 10.0
 HEADER_BYTES = 64 * 2**10
-_KEPT = 64  # descriptors for what is no connection: models that are opened, the doors themselves
-_LEAST = 8
-
-
-def most_connections() -> int | None:
-    """The most connections of each of two doors, by the descriptors that a process may have.
-
-    Without a bound, clients that only connect would take all of them, and neither a model nor the
-    page could be read. `None` where there is no limit.
-    """
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return None if limit == resource.RLIM_INFINITY else max(_LEAST, (limit - _KEPT) // 2)
 
 
 class Connection(HttpToolsProtocol):

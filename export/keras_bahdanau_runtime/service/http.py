@@ -4,9 +4,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
@@ -16,6 +15,15 @@ from keras_bahdanau_runtime.service.errors import KINDS, ServiceError
 from keras_bahdanau_runtime.service.models import Model
 from keras_bahdanau_runtime.service.openapi import BINARY, INFERENCE, JSON, Endpoint, description
 from keras_bahdanau_runtime.service.protocol import parse_rest, render_rest, server_metadata
+from keras_bahdanau_runtime.service.questions import (
+    PROBLEM,
+    STREAM,
+    TRANSLATE,
+    TRANSLATIONS,
+    StreamRequest,
+    TranslateRequest,
+    parse_question,
+)
 from keras_bahdanau_runtime.service.repository import Repository
 from keras_bahdanau_runtime.service.router import Router
 from keras_bahdanau_runtime.service.text_model import TextModel
@@ -28,59 +36,13 @@ _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _Found = TypeVar("_Found")
 
 
-class TranslateRequest(BaseModel):
-    """The body of `/translate`."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    text: str | list[str] = Field(description="One text, or several.")
-    model: str | None = Field(None, description="Name of the model; the first one if absent.")
-    n_best: int = Field(1, ge=1, description="Most hypotheses for a text.")
-    alignments: bool = Field(False, description="Whether to give the attention weights.")
-    timeout: float | None = Field(None, gt=0, description="Longest time in seconds.")
-
-
-class StreamRequest(BaseModel):
-    """The body of `/translate/stream`."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    text: str = Field(description="One text.")
-    model: str | None = Field(None, description="Name of the model; the first one if absent.")
-
-
-class Hypothesis(BaseModel):
-    """One translation of one text; see `keras_bahdanau_runtime.Translation`."""
-
-    text: str
-    score: float
-    tokens: list[str]
-    source_tokens: list[str]
-    alignment: list[list[float]] | None
-    error: str | None
-
-
-class Translations(BaseModel):
-    """The answer of `/translate`: one for each text; with `n_best` above 1 a list for each."""
-
-    translations: list[Hypothesis] | list[list[Hypothesis]]
-
-
-class Problem(BaseModel):
-    """Every answer that is none."""
-
-    error: Annotated[str, Field(description="What was expected and what came.")]
-    code: Annotated[str, Field(description=f"One of {', '.join(KINDS)}.")]
-    argument: Annotated[str | None, Field(description="The argument that is wrong.")]
-
-
 def build_app(repository: Repository) -> Router:
     """The application of ASGI that answers for the models of a repository.
 
     Args:
         repository: `Repository`.
     """
-    problems = {kind.http: Problem for kind in KINDS.values() if kind.http not in _NOT_DESCRIBED}
+    problems = {kind.http for kind in KINDS.values()} - _NOT_DESCRIBED
     # Most requests look for the first of these, so they are found first.
     endpoints = [
         *_translation(repository),
@@ -88,7 +50,7 @@ def build_app(repository: Repository) -> Router:
         *_model(repository, "/v2/models/{name}/versions/{version}"),
         *_server(repository),
     ]
-    endpoints += description(endpoints, problems, server_metadata()["version"])
+    endpoints += description(endpoints, PROBLEM, problems, server_metadata()["version"])
     return Router([*endpoints, Endpoint("GET", "/", _page, "The page", media=("text/html",))])
 
 
@@ -104,7 +66,7 @@ def _translation(repository: Repository) -> list[Endpoint]:
     """What people call."""
 
     async def translate(request: Request) -> Response:
-        asked = _parsed(TranslateRequest, await read_body(request, repository.engine.limits))
+        asked = parse_question(TranslateRequest, await read_body(request, repository.engine.limits))
         model = _text_model(repository, asked.model)
         texts = [asked.text] if isinstance(asked.text, str) else asked.text
         found = await _while_there(
@@ -115,7 +77,7 @@ def _translation(repository: Repository) -> list[Endpoint]:
         return _json({"translations": answer})
 
     async def stream(request: Request) -> Response:
-        asked = _parsed(StreamRequest, await read_body(request, repository.engine.limits))
+        asked = parse_question(StreamRequest, await read_body(request, repository.engine.limits))
         pieces = _text_model(repository, asked.model).stream(asked.text)
         # What goes wrong before the first piece has a status of its own.
         first = await _while_there(request, anext(pieces, None))
@@ -142,15 +104,15 @@ def _translation(repository: Repository) -> list[Endpoint]:
             "/translate",
             translate,
             "Translate one text or several",
-            takes=TranslateRequest,
-            gives=Translations,
+            takes=TRANSLATE,
+            gives=TRANSLATIONS,
         ),
         Endpoint(
             "POST",
             "/translate/stream",
             stream,
             "Translate one text, piece by piece, as server-sent events",
-            takes=StreamRequest,
+            takes=STREAM,
             media=(_EVENTS,),
         ),
         Endpoint("GET", "/models", models, "The models of texts"),
@@ -319,24 +281,6 @@ async def _while_there(request: Request, answer: Awaitable[_Found]) -> _Found:
     finally:
         waiting = False
         left.remove_done_callback(leave)
-
-
-_Asked = TypeVar("_Asked", bound=BaseModel)
-
-
-def _parsed(kind: type[_Asked], body: bytes) -> _Asked:
-    try:
-        return kind.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        if first["type"] == "json_invalid":
-            raise ServiceError(
-                "invalid", f"The body must be JSON. Received: {first['msg']}"
-            ) from error
-        argument = str(first["loc"][0]) if first["loc"] else None
-        raise ServiceError(
-            "unprocessable", f"Argument `{argument}`: {first['msg']}.", argument
-        ) from error
 
 
 def _plain(one: Translation) -> dict[str, Any]:

@@ -1,13 +1,12 @@
 """What happens to every request of HTTP: its id, its key, its line in the log."""
 
-import hmac
 import logging
-from collections.abc import Mapping, MutableMapping, Sequence
-from pathlib import Path
+from collections.abc import MutableMapping
 from typing import Any
 
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.http import problem
+from keras_bahdanau_runtime.service.keys import Keys
 from keras_bahdanau_runtime.service.logs import Called, clean
 from keras_bahdanau_runtime.service.metrics import Metrics
 from keras_bahdanau_runtime.service.router import Receive, Scope, Send
@@ -15,57 +14,6 @@ from keras_bahdanau_runtime.service.router import Receive, Scope, Send
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 _OPEN = {"/", "/v2/health/live", "/v2/health/ready"}  # paths that need no key
-
-
-class Keys:
-    """The keys that open the service.
-
-    Args:
-        keys: list of str; none where everybody may come in.
-
-    Example:
-
-    >>> Keys(["secret"]).check({"authorization": "Bearer secret"})
-    """
-
-    def __init__(self, keys: Sequence[str] = ()) -> None:
-        self._keys = [key.encode("utf-8") for key in keys]
-
-    @classmethod
-    def read(cls, path: Path) -> "Keys":
-        """The keys of a file, one a line.
-
-        Raises:
-            ValueError: There are none.
-        """
-        keys = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
-        if not keys:
-            raise ValueError(f"Argument `api_key_file` must hold a key. Received: {path}, empty")
-        return cls(keys)
-
-    def __bool__(self) -> bool:
-        """Whether there are any."""
-        return bool(self._keys)
-
-    def check(self, headers: Mapping[str, str]) -> None:
-        """Lets a request in by `Authorization: Bearer KEY` or `X-API-Key: KEY`.
-
-        Raises:
-            ServiceError: "unauthenticated".
-        """
-        if not self:
-            return
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        given = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        sent = given.encode("utf-8", "replace")
-        # All are compared, whichever fits, so that the time tells nothing.
-        if not sum(hmac.compare_digest(sent, key) for key in self._keys):
-            raise ServiceError(
-                "unauthenticated",
-                "Argument `Authorization` must be a Bearer key of this service. "
-                f"Received: {'another' if given else 'none'}",
-                "Authorization",
-            )
 
 
 class Middleware:

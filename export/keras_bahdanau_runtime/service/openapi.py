@@ -6,11 +6,10 @@ a model, and no request needs it.
 
 import functools
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
@@ -57,8 +56,8 @@ class Endpoint:
         path: str, with the names of its variable parts in braces.
         function: From a request to a response. Its name stands in the metrics.
         summary: str, a line on what it does.
-        takes: The schema of its body, or `None` for no body.
-        gives: The schema of its answer, or `None` for any.
+        takes: The JSON Schema of its body, or `None` for no body.
+        gives: The JSON Schema of its answer, or `None` for any.
         media: Media types that its answer may have; none for an answer without a body.
     """
 
@@ -66,25 +65,29 @@ class Endpoint:
     path: str
     function: Callable[[Request], Awaitable[Response]]
     summary: str
-    takes: type[BaseModel] | Mapping[str, Any] | None = None
-    gives: type[BaseModel] | None = None
+    takes: Mapping[str, Any] | None = None
+    gives: Mapping[str, Any] | None = None
     media: Sequence[str] = (JSON,)
 
 
 def description(
-    endpoints: Sequence[Endpoint], problems: Mapping[int, type[BaseModel]], version: str
+    endpoints: Sequence[Endpoint],
+    problem: Mapping[str, Any],
+    statuses: Collection[int],
+    version: str,
 ) -> list[Endpoint]:
     """The endpoints that describe others: `/openapi.json`, and `/docs` for people.
 
     Args:
         endpoints: Those that are described.
-        problems: The schema of an answer that is none, by its status.
+        problem: The JSON Schema of an answer that is none.
+        statuses: Those that it may have.
         version: str, of the package.
     """
 
     @functools.cache
     def document() -> Any:
-        return _described(endpoints, problems, version)
+        return _described(endpoints, problem, statuses, version)
 
     async def openapi(request: Request) -> Response:
         return JSONResponse(document().openapi())
@@ -101,11 +104,14 @@ def description(
 
 
 def _described(
-    endpoints: Sequence[Endpoint], problems: Mapping[int, type[BaseModel]], version: str
+    endpoints: Sequence[Endpoint],
+    problem: Mapping[str, Any],
+    statuses: Collection[int],
+    version: str,
 ) -> Any:
     """An application of FastAPI that is only asked what it would answer."""
     responses: dict[int | str, dict[str, Any]] = {
-        status: {"model": schema} for status, schema in problems.items()
+        status: {"content": {JSON: {"schema": problem}}} for status in sorted(statuses)
     }
     app = require("fastapi", extra="serve").FastAPI(
         title="keras_bahdanau", version=version, responses=responses
@@ -119,23 +125,19 @@ def _described(
             ]
         }
         if endpoint.takes is not None:
-            body = {JSON: {"schema": _schema(endpoint.takes)}}
+            body = {JSON: {"schema": endpoint.takes}}
             extra["requestBody"] = {"content": body, "required": True}
-        others: dict[str, Any] = {
-            media: {"schema": {}} for media in endpoint.media if media != JSON
+        answers: dict[str, Any] = {
+            media: {"schema": (endpoint.gives or {}) if media == JSON else {}}
+            for media in endpoint.media
         }
         app.add_api_route(
             endpoint.path,
             endpoint.function,
             methods=[endpoint.method],
             summary=endpoint.summary,
-            response_model=endpoint.gives,
             response_class=JSONResponse if JSON in endpoint.media else Response,
-            responses={200: {"content": others}} if others else None,
+            responses={200: {"content": answers}} if answers else None,
             openapi_extra=extra,
         )
     return app
-
-
-def _schema(of: type[BaseModel] | Mapping[str, Any]) -> Any:
-    return of if isinstance(of, Mapping) else of.model_json_schema()

@@ -146,7 +146,7 @@ def parse_rest(body: bytes, header_length: int | None) -> InferRequest:
     end = len(body) if header_length is None else header_length
     if not 0 <= end <= len(body):
         refuse(_HEADER_FIELD, f"be at most {len(body)}, the bytes of the body", end)
-    message = _parse_json(body[:end])
+    message = parse_json(body[:end])
     inputs = []
     for place, value in enumerate(_objects(message.get("inputs"), "inputs")):
         at = f"inputs[{place}]"
@@ -261,7 +261,12 @@ _DECODER = json.JSONDecoder(parse_constant=_constant)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def _parse_json(text: bytes) -> dict[str, Any]:
+def parse_json(text: bytes) -> dict[str, Any]:
+    """The object of JSON that a body is.
+
+    Raises:
+        ServiceError: "invalid".
+    """
     try:
         message = _DECODER.decode(str(text, "utf-8"))
     except (ValueError, RecursionError) as error:

@@ -43,7 +43,8 @@ class Repository:
         engine: `Engine` that all work goes through.
         megabytes: As for `Translator`.
         alone_threads: int, the threads of a batch of texts that is all there is to do; `None` for
-            the cores, at most four. With one, a model is in memory once, and not twice.
+            the cores, at most four. They come when a model is ready, and its weights with them
+            once more; with one it is in memory once.
 
     Raises:
         ValueError: A name cannot stand in an address, or two models would have one.
@@ -75,6 +76,7 @@ class Repository:
         self._reasons: dict[str, str] = {}  # why a source is not there, or not the latest
         self._seen: dict[str, Any] = {}  # what `watch` saw of each
         self._loading = {name: asyncio.Lock() for name in sources}
+        self._widening: set[asyncio.Task[None]] = set()
 
     @property
     def draining(self) -> bool:
@@ -155,6 +157,24 @@ class Repository:
             self._models[source] = opened
             self._reasons.pop(source, None)
             logger.info("The model %s is ready: versions %s.", source, sorted(opened))
+            if self._alone_threads > 1:
+                found = (model for models in opened.values() for model in models)
+                self._widen([model for model in found if isinstance(model, TextModel)])
+
+    def _widen(self, models: list[TextModel]) -> None:
+        """Gives models that answer already their threads for batches that are alone."""
+
+        def widen() -> None:
+            for model in models:
+                try:
+                    model.add_threads(self._alone_threads)
+                except (ArtifactError, ValueError, OSError) as error:
+                    said = "A batch of %s that is alone has one thread, as the others: %s"
+                    logger.warning(said, model.name, error)
+
+        task = asyncio.ensure_future(asyncio.to_thread(widen))
+        self._widening.add(task)
+        task.add_done_callback(self._widening.discard)
 
     async def unload(self, name: str) -> None:
         """Takes a model away, to be loaded again; what it was asked before is answered.
@@ -218,13 +238,10 @@ class Repository:
                 graph = GraphModel(name + _GRAPH, version, self.engine, translator.session)
                 if translator.tokenizer is None:
                     return [graph]
-                more = self._alone_threads > 1
-                lone = translator.with_threads(self._alone_threads) if more else translator
-                for one in {translator, lone}:
-                    one.translate(["a"])  # the first run is slower than the others
+                translator.translate(["a"])  # the first run is slower than the others
                 if STEP_FILE in manifest.files:
                     translator.open_steps()
-                return [TextModel(name, version, self.engine, translator, lone), graph]
+                return [TextModel(name, version, self.engine, translator), graph]
             for other in manifest.files:
                 if other != MODEL_FILE:
                     manifest.check(other)

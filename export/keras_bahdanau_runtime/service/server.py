@@ -5,7 +5,6 @@
 
 import asyncio
 import contextlib
-import functools
 import logging
 import os
 import signal
@@ -15,20 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
 from keras_bahdanau_runtime.checks import check_positive, check_range
-from keras_bahdanau_runtime.service.connections import Connection, most_connections
 from keras_bahdanau_runtime.service.engine import Engine, Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
-from keras_bahdanau_runtime.service.http import build_app
+from keras_bahdanau_runtime.service.keys import Keys
 from keras_bahdanau_runtime.service.logs import log_to_stderr
-from keras_bahdanau_runtime.service.middleware import Keys, Middleware
 from keras_bahdanau_runtime.service.repository import Repository
+from keras_bahdanau_runtime.session import give_memory_back
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 _HERE = ("127.0.0.1", "::1", "localhost")
+_KEPT = 64  # descriptors for what is no connection: models that are opened, the doors themselves
+_LEAST = 8  # connections
 _LEFT = 1.0  # seconds for what is answered already to leave
 
 
@@ -131,7 +129,7 @@ class Service:
         path = settings.api_key_file
         self.keys = Keys() if path is None else Keys.read(path)
         self._tasks: list[asyncio.Task[Any]] = []
-        self._web: uvicorn.Server | None = None
+        self._web: Any = None
         self._grpc: Any = None
 
     async def start(self, listening: socket.socket | None = None) -> None:
@@ -145,31 +143,27 @@ class Service:
             OSError: A port is taken.
         """
         settings = self.settings
-        await asyncio.gather(*map(self.repository.load, settings.sources))
+        loading = asyncio.gather(*map(self.repository.load, settings.sources))
         shared = listening is not None  # with other processes of this service
+        await asyncio.sleep(0)
+        from keras_bahdanau_runtime.service import web  # while threads open the models
+
+        if settings.grpc_port is not None:
+            from keras_bahdanau_runtime.service import grpc as rpc  # 20 MB that not all need
+        await loading
         listening = bind(settings) if listening is None else listening
         secure = settings.tls_certificate is not None
         port = listening.getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"http{'s' if secure else ''}://{host}:{port}"
-        config = uvicorn.Config(
-            Middleware(build_app(self.repository), self.keys, self.engine.metrics),
-            http=functools.partial(Connection, most=most_connections()),  # type: ignore[arg-type]
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            ssl_certfile=settings.tls_certificate,
-            ssl_keyfile=settings.tls_key,
-            timeout_keep_alive=30,
+        self._web = web.server(
+            self.repository,
+            self.keys,
+            max_connections=most_connections(),
+            certificate=settings.tls_certificate,
+            key=settings.tls_key,
         )
-        self._web = uvicorn.Server(config)
-        self._web.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
         if settings.grpc_port is not None:
-            from keras_bahdanau_runtime.service import grpc as rpc  # 20 MB that not all need
-
             self._grpc = await rpc.start(
                 self.repository,
                 f"{host}:{settings.grpc_port}",
@@ -186,6 +180,7 @@ class Service:
             self._tasks.append(asyncio.create_task(self.repository.watch(settings.watch)))
         while not self._web.started and not self._tasks[0].done():
             await asyncio.sleep(0.001)
+        give_memory_back()  # 4 MB that the imports have left
         logger.info(
             "Serving %s at %s%s.",
             ", ".join(name for name, _ in self.repository.names()),
@@ -293,3 +288,17 @@ def _allow_connections() -> None:
 
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def most_connections() -> int | None:
+    """The most connections of each of two doors, by the descriptors that a process may have.
+
+    Without a bound, clients that only connect would take all of them, and neither a model nor the
+    page could be read. `None` where there is no limit.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if limit == resource.RLIM_INFINITY else max(_LEAST, (limit - _KEPT) // 2)

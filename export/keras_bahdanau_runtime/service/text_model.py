@@ -34,12 +34,11 @@ class _Search(CountedJob):
 
     def __init__(self, model: "TextModel") -> None:
         super().__init__(model)
-        self._translator, self._lone = model.translator, model.lone
-        self._tokenizer = model.tokenizer
+        self._model, self._tokenizer = model, model.tokenizer
 
     def _run(self, payloads: Sequence[Any], alone: bool) -> list[Any]:
         aligned = any(alignments for _, _, alignments in payloads)
-        translator = self._lone if alone else self._translator
+        translator = self._model.lone if alone else self._model.translator
         found = translator.search(pad([ids for ids, _, _ in payloads]), aligned)
         results = []
         for place, (ids, n_best, alignments) in enumerate(payloads):
@@ -79,16 +78,16 @@ class TextModel(Model):
         engine: The `Engine` that its work goes through.
         translator: `Translator` of an artifact with a tokenizer; with one thread, as several
             batches are worked on at once.
-        lone: `Translator` of the same artifact for a batch that is alone, with all cores.
+
+    Attributes:
+        lone: `Translator` of the same artifact for a batch that is alone; see `add_threads`.
     """
 
     platform = "keras_bahdanau_text"
 
-    def __init__(
-        self, name: str, version: str, engine: Engine, translator: Translator, lone: Translator
-    ) -> None:
+    def __init__(self, name: str, version: str, engine: Engine, translator: Translator) -> None:
         super().__init__(name, version, engine)
-        self.translator, self.lone = translator, lone
+        self.translator = self.lone = translator
         self.tokenizer = translator.text_tokenizer()
         self.streams = STEP_FILE in translator.manifest.files
         self.most = hypotheses(translator.manifest.search)
@@ -99,6 +98,16 @@ class TextModel(Model):
             TensorSpec("alignment", "BYTES", (-1,)),
         ]
         self._search, self._stream = _Search(self), _Stream(self)
+
+    def add_threads(self, threads: int) -> None:
+        """Opens the artifact once more, with so many threads for a batch that is alone.
+
+        Raises:
+            CorruptArtifactError: The artifact was replaced since it was opened.
+        """
+        lone = self.translator.with_threads(threads)
+        lone.translate(["a"])  # the first run is slower than the others
+        self.lone = lone
 
     async def translate(
         self,

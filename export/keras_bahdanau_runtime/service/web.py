@@ -1,0 +1,47 @@
+"""The server of HTTP: uvicorn, as this service runs it."""
+
+import contextlib
+import functools
+from pathlib import Path
+
+import uvicorn
+
+from keras_bahdanau_runtime.service.connections import Connection
+from keras_bahdanau_runtime.service.http import build_app
+from keras_bahdanau_runtime.service.keys import Keys
+from keras_bahdanau_runtime.service.middleware import Middleware
+from keras_bahdanau_runtime.service.repository import Repository
+
+
+def server(
+    repository: Repository,
+    keys: Keys,
+    max_connections: int | None,
+    certificate: Path | None,
+    key: Path | None,
+) -> uvicorn.Server:
+    """What answers for the models of a repository, on a socket that it is given.
+
+    Args:
+        repository: `Repository`.
+        keys: `Keys`.
+        max_connections: int, most connections at once; one more is told so. `None` for any number.
+        certificate: File of the certificate chain; with `key`, for TLS.
+        key: File of its key.
+    """
+    config = uvicorn.Config(
+        Middleware(build_app(repository), keys, repository.engine.metrics),
+        http=functools.partial(Connection, most=max_connections),  # type: ignore[arg-type]
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+        timeout_keep_alive=30,
+    )
+    made = uvicorn.Server(config)
+    made.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
+    return made
