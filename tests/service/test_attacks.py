@@ -152,11 +152,18 @@ def test_a_head_without_end_is_cut(running):
     assert still_answers(running)
 
 
-def test_a_head_that_takes_for_ever_is_cut(running, monkeypatch):
-    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.5)
+@pytest.mark.parametrize(
+    ("limit", "begun"),
+    [
+        ("HEADER_SECONDS", b"GET / HTTP/1.1\r\nX-A"),
+        ("BODY_SECONDS", request("/translate", b'{"text": "a man"}')[:-1]),
+    ],
+)
+def test_a_request_that_takes_for_ever_is_cut(running, monkeypatch, limit, begun):
+    monkeypatch.setattr(connections, limit, 0.5)
     slow = [socket.create_connection(address(running), timeout=60) for _ in range(50)]
     for connection in slow:
-        connection.sendall(b"GET / HTTP/1.1\r\nX-A")
+        connection.sendall(begun)
     assert still_answers(running)
     for connection in slow:
         assert connection.recv(1) == b""  # its time is up

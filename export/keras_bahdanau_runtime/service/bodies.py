@@ -1,6 +1,5 @@
-"""Bodies of requests: read within limits of time and size, and unpacked within the same."""
+"""Bodies of requests: read within a limit of size, and unpacked within the same."""
 
-import asyncio
 import zlib
 
 from starlette.requests import Request
@@ -9,7 +8,6 @@ from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
 
 _GZIP, _ZLIB, _PLAIN = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
-_SECONDS = 30.0  # for a body to come
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:
@@ -20,22 +18,24 @@ async def read_body(request: Request, limits: Limits) -> bytes:
         limits: `Limits`; `body` bounds the bytes before and after they are unpacked.
 
     Raises:
-        ServiceError: "too_large", "timeout" where it does not come, "unsupported" for an encoding
-            that is not gzip or deflate, "invalid" for one that is broken.
+        ServiceError: "too_large", "gone" where it does not come, "unsupported" for an encoding that
+            is not gzip or deflate, "invalid" for one that is broken.
     """
     told = request.headers.get("content-length", "0")
     if told.isdigit() and int(told[:20]) > limits.body:
         raise _too_large(limits)
-    parts, size = [], 0
-    try:
-        async with asyncio.timeout(_SECONDS):
-            async for part in request.stream():
-                size += len(part)
-                if size > limits.body:
-                    raise _too_large(limits)
-                parts.append(part)
-    except TimeoutError:
-        raise ServiceError("timeout", f"The body took longer than {_SECONDS:g} seconds.") from None
+    parts, size, more = [], 0, True
+    while more:
+        message = (
+            await request.receive()
+        )  # `Connection` sees to it that this does not take for ever
+        if message["type"] == "http.disconnect":
+            raise ServiceError("gone", "The client left before its request was whole.")
+        parts.append(message["body"])
+        size += len(parts[-1])
+        if size > limits.body:
+            raise _too_large(limits)
+        more = message["more_body"]
     body = b"".join(parts)
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     return body if encoding in ("identity", "") else unpack(body, encoding, limits)

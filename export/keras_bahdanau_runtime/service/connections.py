@@ -13,11 +13,12 @@ logger = logging.getLogger("keras_bahdanau_runtime")
 
 LEFT = "keras_bahdanau.left"  # in the scope of a request: a future, done when the client leaves
 HEADER_SECONDS = 10.0
+BODY_SECONDS = 30.0
 HEADER_BYTES = 64 * 2**10
 
 
 class Connection(HttpToolsProtocol):
-    """Closes where the head of a request takes too long or is too large.
+    """Closes where a request takes too long to come, or its head is too large.
 
     uvicorn bounds the time between two requests, but not that of a request which never ends; and
     the requests at once, but not the connections without one.
@@ -32,7 +33,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*arguments, **options)
         self._most = most
         self._clock: asyncio.TimerHandle | None = None
-        self._head = 0  # bytes since the request began
+        self._in_head, self._head = False, 0  # bytes since the request began
 
     def connection_made(self, transport: Any) -> None:
         """Called by the event loop."""
@@ -43,11 +44,11 @@ class Connection(HttpToolsProtocol):
             transport.write(_refusal(self._most))
             self._leave()
         else:
-            self._begin()
+            self._begin_head()
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop."""
-        if self._clock is not None:
+        if self._in_head:
             if self._head > HEADER_BYTES:
                 self._leave()
                 return
@@ -56,14 +57,20 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Called by the parser."""
-        self._begin()
+        self._begin_head()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """Called by the parser."""
-        self._end()
+        self._in_head = False
+        self._begin(BODY_SECONDS)
         self.scope[LEFT] = self._left  # type: ignore[literal-required]
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Called by the parser."""
+        self._end()
+        super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop."""
@@ -71,10 +78,14 @@ class Connection(HttpToolsProtocol):
         self._left.set_result(None)
         super().connection_lost(exc)
 
-    def _begin(self) -> None:
-        self._head = 0
-        if self._clock is None:
-            self._clock = asyncio.get_running_loop().call_later(HEADER_SECONDS, self._leave)
+    def _begin_head(self) -> None:
+        if not self._in_head:  # a connection begins with one
+            self._begin(HEADER_SECONDS)
+        self._in_head, self._head = True, 0
+
+    def _begin(self, seconds: float) -> None:
+        self._end()
+        self._clock = asyncio.get_running_loop().call_later(seconds, self._leave)
 
     def _end(self) -> None:
         if self._clock is not None:
