@@ -1,6 +1,7 @@
 """Attentive recurrent sequence-to-sequence models for Keras 3."""
 
 from keras_bahdanau import backend as backend
+from keras_bahdanau.data.bpe_dropout import BPEDropout
 from keras_bahdanau.data.dataset import TranslationDataset
 from keras_bahdanau.initializers import PerGate
 from keras_bahdanau.layers.attention import (
@@ -37,7 +38,7 @@ from keras_bahdanau.models.rnn_search import (
 )
 from keras_bahdanau.models.seq2seq import Seq2Seq
 from keras_bahdanau.search import BeamSearch, Generation, GreedySearch, Sampling, Search
-from keras_bahdanau.training.averaging import average_checkpoints
+from keras_bahdanau.training.averaging import average_checkpoints, running_mean
 from keras_bahdanau.training.callbacks import RunCheckpoint, TranslationScore
 from keras_bahdanau.training.losses import AlignmentCrossentropy, TokenCrossentropy
 from keras_bahdanau.training.metrics import Perplexity, TokenAccuracy
@@ -58,6 +59,7 @@ __all__ = [
     "AlignmentCrossentropy",
     "Attention",
     "AttentiveDecoder",
+    "BPEDropout",
     "BahdanauAttention",
     "BeamSearch",
     "BidirectionalEncoder",
@@ -107,6 +109,7 @@ __all__ = [
     "plot_alignment",
     "read_alignments",
     "replace_unknowns",
+    "running_mean",
     "to_pharaoh",
     "train",
 ]

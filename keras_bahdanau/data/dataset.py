@@ -1,7 +1,7 @@
 """Batches for training and for generation: few shapes, each pair exactly once an epoch."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -47,6 +47,9 @@ class TranslationDataset(keras.utils.PyDataset):
             `targets` from 0, as `read_alignments` gives; for a loss of guided alignment
             (`AlignmentCrossentropy`). What `max_length` cuts away is dropped. `None` for none.
         sort_window: Number of pairs sorted together, a multiple of `batch_size`; `None` for all.
+        resample: `epoch -> (sources, targets)`, the ids that an epoch has in the place of those
+            above, for as many pairs, such as a `BPEDropout`; or `None`. `shapes` may then differ
+            from epoch to epoch.
         **kwargs: `workers`, `use_multiprocessing`, `max_queue_size` of `keras.utils.PyDataset`.
 
     Attributes:
@@ -84,9 +87,15 @@ class TranslationDataset(keras.utils.PyDataset):
         seed: int = 0,
         alignments: Sequence[Sequence[tuple[int, int]]] | None = None,
         sort_window: int | None = None,
+        resample: Callable | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
+        if resample is not None and alignments is not None:
+            raise ValueError(
+                "Argument `alignments` must be left out beside `resample`, which moves the places. "
+                "Received: both"
+            )
         if len(sources) != len(targets):
             raise ValueError(
                 "Arguments `sources` and `targets` must have the same length. "
@@ -118,18 +127,21 @@ class TranslationDataset(keras.utils.PyDataset):
         self.shuffle = shuffle
         self.sort_window = sort_window
         self.seed = seed
-        self._sources, self._targets = _checked("sources", sources), _checked("targets", targets)
+        self._resample = resample
+        sources, targets = _checked("sources", sources), _checked("targets", targets)
         self._alignments = None
         if alignments is not None:
-            self._alignments = _aligned(alignments, self._sources, self._targets, max_length)
-        if max_length is not None:
-            self._sources, self._targets = cut(
-                max_length, sources=self._sources, targets=self._targets
-            )
-        self._source_buckets = round_up([len(ids) for ids in self._sources], bucket)
-        self._target_buckets = round_up([len(ids) for ids in self._targets], bucket)
-        self.tokens = sum(len(ids) for ids in self._targets)
+            self._alignments = _aligned(alignments, sources, targets, max_length)
+        self._take(sources, targets)
         self.epoch = 0
+
+    def _take(self, sources, targets):
+        if self.max_length is not None:
+            sources, targets = cut(self.max_length, sources=sources, targets=targets)
+        self._sources, self._targets = sources, targets
+        self._source_buckets = round_up([len(ids) for ids in sources], self.bucket)
+        self._target_buckets = round_up([len(ids) for ids in targets], self.bucket)
+        self.tokens = sum(len(ids) for ids in targets)
 
     @property
     def epoch(self) -> int:
@@ -139,6 +151,9 @@ class TranslationDataset(keras.utils.PyDataset):
     def epoch(self, epoch: int):
         check_range("epoch", epoch, int, 0)
         self._epoch = epoch
+        if self._resample is not None:
+            sources, targets = self._resample(epoch)
+            self._take(_checked("sources", sources), _checked("targets", targets))
         self._batches, self._shapes = self._arrange()
 
     @property

@@ -1,5 +1,6 @@
 """The paper's two models, RNNsearch and with a fixed context RNNencdec, and their training."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import keras
@@ -7,6 +8,7 @@ import keras
 from keras_bahdanau.initializers import PerGate
 from keras_bahdanau.layers.attention import BahdanauAttention, FixedContext
 from keras_bahdanau.layers.bridge import Bridge
+from keras_bahdanau.layers.cells import LayerNormGRUCell
 from keras_bahdanau.layers.decoder import AttentiveDecoder
 from keras_bahdanau.layers.encoder import BidirectionalEncoder
 from keras_bahdanau.layers.readout import DeepOutput
@@ -32,6 +34,12 @@ class RNNSearch(Seq2Seq):
             `None` for Keras's own.
         dropout: As in `Seq2Seq`.
         tie_embeddings: As in `Seq2Seq`.
+        encoder_layers: How many bidirectional layers the encoder stacks, each but the first added
+            to its input.
+        conditional: Whether a second cell reads the context, between two steps of the first: the
+            conditional GRU of Nematus (arXiv 1703.04357, section 4.1). The state between the two
+            asks, where the paper's s_{i-1} does.
+        layer_normalization: Whether the decoder's cells are `LayerNormGRUCell`s.
         **kwargs: `scheduled_sampling`, `guided_alignment` and `tokenizer` of `Seq2Seq`, and what
             `keras.Model` takes.
 
@@ -57,8 +65,11 @@ class RNNSearch(Seq2Seq):
         reset_after: bool = False,
         readout_state: str = "previous",
         initializer: str | None = "paper",
-        dropout: float = 0.0,
+        dropout: float | Sequence[float] = 0.0,
         tie_embeddings: bool = False,
+        encoder_layers: int = 1,
+        conditional: bool = False,
+        layer_normalization: bool = False,
         **kwargs,
     ):
         if initializer not in ("paper", None):
@@ -74,12 +85,24 @@ class RNNSearch(Seq2Seq):
         def recurrent():
             return PerGate("orthogonal", gates=3) if paper else "orthogonal"
 
+        def cell():
+            kind = LayerNormGRUCell if layer_normalization else keras.layers.GRUCell
+            return kind(
+                units,
+                reset_after=reset_after,
+                kernel_initializer=kernel(),
+                recurrent_initializer=recurrent(),
+                dtype=dtype,
+            )
+
         super().__init__(
             source_vocabulary_size,
             target_vocabulary_size,
             embedding_dim,
             encoder=BidirectionalEncoder(
                 units,
+                num_layers=encoder_layers,
+                residual=True,
                 reset_after=reset_after,
                 kernel_initializer=kernel(),
                 recurrent_initializer=recurrent(),
@@ -87,17 +110,12 @@ class RNNSearch(Seq2Seq):
                 name="encoder",
             ),
             decoder=AttentiveDecoder(
-                keras.layers.GRUCell(
-                    units,
-                    reset_after=reset_after,
-                    kernel_initializer=kernel(),
-                    recurrent_initializer=recurrent(),
-                    dtype=dtype,
-                ),
+                cell(),
                 self._attention(units, attention_units, paper, dtype),
                 DeepOutput(maxout_units, kernel_initializer=kernel(), dtype=dtype, name="readout"),
-                query="previous",
+                query="current" if conditional else "previous",
                 readout_state=readout_state,
+                context_cell=cell() if conditional else None,
                 dtype=dtype,
                 name="decoder",
             ),
@@ -113,6 +131,9 @@ class RNNSearch(Seq2Seq):
         self.reset_after = reset_after
         self.readout_state = readout_state
         self.initializer = initializer
+        self.encoder_layers = encoder_layers
+        self.conditional = conditional
+        self.layer_normalization = layer_normalization
 
     @staticmethod
     def _attention(units, attention_units, paper, dtype):
@@ -132,7 +153,7 @@ class RNNSearch(Seq2Seq):
         names = (
             "source_vocabulary_size target_vocabulary_size units embedding_dim attention_units "
             "maxout_units reset_after readout_state initializer dropout tie_embeddings "
-            "guided_alignment"
+            "encoder_layers conditional layer_normalization guided_alignment"
         )
         config |= {name: getattr(self, name) for name in names.split()}
         sampling = keras.saving.serialize_keras_object(self.scheduled_sampling)

@@ -1,5 +1,7 @@
 """The sequence-to-sequence model: embeddings, encoder, attentive decoder, generation."""
 
+from collections.abc import Sequence
+
 import keras
 from keras import ops
 
@@ -7,7 +9,7 @@ from keras_bahdanau.initializers import fresh
 from keras_bahdanau.layers.bridge import Bridge
 from keras_bahdanau.layers.guided_alignment import guidance
 from keras_bahdanau.models.generation import Generator
-from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.ids import PAD
 
 
@@ -24,7 +26,8 @@ class Seq2Seq(Generator, keras.Model):
         decoder: An `AttentiveDecoder`.
         bridge: Where the decoder's first state comes from: the name of a summary (see `Bridge`)
             or a layer called as `bridge(annotations, mask=mask)`.
-        dropout: Share dropped from embeddings, annotations and readout in training, in [0, 1).
+        dropout: Share dropped from embeddings, annotations and readout in training, in [0, 1); or
+            a triple of the three shares.
         tie_embeddings: Whether the output layer is the target embedding, transposed. The
             decoder's output must then be `embedding_dim` wide.
         scheduled_sampling: A `ScheduledSampling`, for training on the model's own tokens, or
@@ -46,8 +49,8 @@ class Seq2Seq(Generator, keras.Model):
         Logits `(B, Ty, V)`.
 
     Raises:
-        ValueError: If a size is not a positive integer, or the tokenizer has more ids than the
-            model.
+        ValueError: If a size is not a positive integer, a share of `dropout` is out of range, or
+            the tokenizer has more ids than the model.
 
     Example:
 
@@ -69,7 +72,7 @@ class Seq2Seq(Generator, keras.Model):
         encoder,
         decoder,
         bridge="backward_first",
-        dropout: float = 0.0,
+        dropout: float | Sequence[float] = 0.0,
         tie_embeddings: bool = False,
         scheduled_sampling=None,
         guided_alignment: float = 1.0,
@@ -90,7 +93,7 @@ class Seq2Seq(Generator, keras.Model):
         self.source_vocabulary_size = source_vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
         self.embedding_dim = embedding_dim
-        self.dropout = dropout
+        self.dropout = _shares(dropout)
         self.tie_embeddings = tie_embeddings
         self.scheduled_sampling = scheduled_sampling
         self.guided_alignment = guided_alignment
@@ -124,7 +127,9 @@ class Seq2Seq(Generator, keras.Model):
                 dtype=self.dtype_policy,
                 name="output_layer",
             )
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.embedding_dropout, self.annotation_dropout, self.readout_dropout = (
+            keras.layers.Dropout(share, dtype=self.dtype_policy) for share in self.dropout
+        )
         self.tokenizer = tokenizer
         self._compiled_searches = {}
 
@@ -167,7 +172,7 @@ class Seq2Seq(Generator, keras.Model):
     def call(self, inputs, training=None):
         annotations, mask, cell_state = self.encode(inputs["source"], training=training)
         target = inputs["target"]
-        embedded = self.dropout_layer(self.target_embedding(target), training=training)
+        embedded = self.embedding_dropout(self.target_embedding(target), training=training)
         feedback = None
         if self.scheduled_sampling is not None and training:
             feedback = self._own_token(*self.scheduled_sampling(target, training=True))
@@ -186,7 +191,7 @@ class Seq2Seq(Generator, keras.Model):
             outputs, weights = outputs
             guide = guidance(ops.convert_to_tensor(inputs["alignment"]), weights)
             self.add_loss(self.guided_alignment * guide)
-        return self._logits(self.dropout_layer(outputs, training=training))
+        return self._logits(self.readout_dropout(outputs, training=training))
 
     def _own_token(self, own, numbers):
         """What each step reads: the true token's embedding, or that of the model's own."""
@@ -201,10 +206,10 @@ class Seq2Seq(Generator, keras.Model):
     def encode(self, source, training=None):
         """Annotations `(B, Tx, D)` of `source` `(B, Tx)`, their mask, the cell's first state."""
         mask = ops.not_equal(source, PAD)
-        embedded = self.dropout_layer(self.source_embedding(source), training=training)
+        embedded = self.embedding_dropout(self.source_embedding(source), training=training)
         annotations = self.encoder(embedded, mask=mask, training=training)
         cell_state = self.bridge(annotations, mask=mask)
-        return self.dropout_layer(annotations, training=training), mask, cell_state
+        return self.annotation_dropout(annotations, training=training), mask, cell_state
 
     def start(self, source):
         """The encoded source and the state before the first step; see `Generator.start`."""
@@ -246,3 +251,16 @@ class Seq2Seq(Generator, keras.Model):
             for name in ("encoder", "decoder", "bridge", "scheduled_sampling")
         }
         return cls(**{**config, **parts})
+
+
+def _shares(dropout):
+    """The shares dropped from embeddings, annotations and readout."""
+    shares = list(dropout) if isinstance(dropout, Sequence) else [dropout] * 3
+    if len(shares) != 3:
+        raise ValueError(
+            "Argument `dropout` must be a share, or three: of embeddings, annotations and readout. "
+            f"Received: {dropout!r}"
+        )
+    for share in shares:
+        check_range("dropout", share, float, 0, 1, open_high=True)
+    return shares

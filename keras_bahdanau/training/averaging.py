@@ -1,5 +1,6 @@
-"""The mean of several checkpoints of one training run."""
+"""Means of weights: of several checkpoints of a run, and the running one of an optimiser."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -72,3 +73,39 @@ def _difference(found, expected):
         if of_found != of_expected:
             return f"weight {index} is {of_found}, not {of_expected}"
     return f"it has {len(found)} weights, not {len(expected)}"
+
+
+def keeps_mean(model):
+    """Whether a model is trained by an optimiser that keeps a running mean of its weights."""
+    return getattr(getattr(model, "optimizer", None), "use_ema", False)
+
+
+@contextlib.contextmanager
+def running_mean(model):
+    """Gives a model the running mean of its weights in the block, where its optimiser keeps one.
+
+        m_t = decay m_{t-1} + (1 - decay) theta_t
+
+    Args:
+        model: A compiled model. Nothing happens unless its optimiser has `use_ema`.
+
+    Example:
+
+    ```python
+    model.compile(keras.optimizers.Adam(use_ema=True, ema_momentum=0.999), loss)
+    model.fit(data)
+    with running_mean(model):
+        model.save("mean.keras")
+    ```
+    """
+    if not keeps_mean(model):
+        yield
+        return
+    weights = model.trainable_variables
+    before = [keras.ops.convert_to_numpy(weight).copy() for weight in weights]
+    model.optimizer.finalize_variable_values(weights)
+    try:
+        yield
+    finally:
+        for weight, value in zip(weights, before, strict=True):
+            weight.assign(value)

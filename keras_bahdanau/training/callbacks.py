@@ -8,6 +8,7 @@ from pathlib import Path
 import keras
 
 from keras_bahdanau.search import GreedySearch
+from keras_bahdanau.training.averaging import keeps_mean, running_mean
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.text.scores import corpus_scores
@@ -17,7 +18,8 @@ class TranslationScore(keras.callbacks.Callback):
     """Translates held-out sentences after each epoch: `val_bleu` and `val_chrf` in the logs.
 
     Put it before callbacks that read the logs, such as `EarlyStopping(monitor="val_bleu",
-    mode="max")`.
+    mode="max")`. With an optimiser that keeps a running mean of the weights (`use_ema`), the mean
+    translates.
 
     Args:
         sources: List of `str`.
@@ -45,13 +47,14 @@ class TranslationScore(keras.callbacks.Callback):
             model.tokenizer = self.tokenizer
 
     def on_epoch_end(self, epoch, logs=None):
-        translations = self.model.translate(
-            self.sources,
-            search=GreedySearch() if self.search is None else self.search,
-            max_length=self.max_length,
-            batch_size=self.batch_size,
-            alignments=False,
-        )
+        with running_mean(self.model):
+            translations = self.model.translate(
+                self.sources,
+                search=GreedySearch() if self.search is None else self.search,
+                max_length=self.max_length,
+                batch_size=self.batch_size,
+                alignments=False,
+            )
         scores = corpus_scores([found.text for found in translations], self.references)
         if logs is not None:
             logs.update({f"val_{name}": score for name, score in scores.items()})
@@ -70,7 +73,8 @@ class RunCheckpoint(keras.callbacks.Callback):
     After each epoch it writes `last.keras` (weights and optimiser), `best.keras` if the
     monitored value is the best so far, and `history.csv`, each to a temporary file first and then
     renamed: a run killed while writing keeps what it had. With `keep`, also `epoch-01.keras` and so
-    on, for `average_checkpoints`.
+    on, for `average_checkpoints`. With an optimiser that keeps a running mean of the weights
+    (`use_ema`), all but `last.keras` hold the mean.
 
     Args:
         folder: Where the files go; must exist.
@@ -130,12 +134,17 @@ class RunCheckpoint(keras.callbacks.Callback):
             )
         best = self.best
         self.rows.append(row)
+        copies = [f"epoch-{epoch + 1:02d}.keras"] if self.keep else []
+        if best is None or self._quality(row) >= self._quality(best):
+            copies.append("best.keras")
         with written(self.folder / "last.keras") as fresh:
-            self.model.save(fresh)
-            if best is None or self._quality(row) >= self._quality(best):
-                self._copy(fresh, "best.keras")
-            if self.keep:
-                self._copy(fresh, f"epoch-{epoch + 1:02d}.keras")
+            if copies:
+                with running_mean(self.model):
+                    self.model.save(fresh)
+                for name in copies:
+                    self._copy(fresh, name)
+            if not copies or keeps_mean(self.model):
+                self.model.save(fresh)
             # Before the model: a kill between leaves a row too many, which a resumed run drops.
             self._write_history()
         if self.keep:

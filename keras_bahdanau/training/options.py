@@ -7,7 +7,8 @@ import os
 import re
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
 from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
 from keras_bahdanau_runtime.checks import check_range
@@ -69,12 +70,32 @@ class TrainingOptions:
     embedding_dim: int = _option(256, "Width of the embeddings.", limits=_COUNT)
     attention_units: int = _option(256, "Width of the alignment model.", limits=_COUNT)
     tie_embeddings: bool = _option(True, "Use the target embedding as the output layer.")
+    encoder_layers: int = _option(1, "Bidirectional layers of the encoder.", limits=_COUNT)
+    conditional: bool = _option(False, "A second cell reads the context: the conditional GRU.")
+    layer_normalization: bool = _option(False, "Normalise the layers of the decoder's cells.")
     dropout: float = _option(0.3, "Share of features dropped.", limits=_SHARE)
+    annotation_dropout: float | None = _option(
+        None, "Share dropped from annotations; that of --dropout if absent.", limits=_SHARE
+    )
+    readout_dropout: float | None = _option(
+        None, "Share dropped before the output layer; that of --dropout if absent.", limits=_SHARE
+    )
+    bpe_dropout: float = _option(
+        0.0, "Share of merges left out, anew each epoch, as words are cut.", limits=_SHARE
+    )
     label_smoothing: float = _option(0.1, "Share of the target spread out.", limits=_SHARE)
     batch_size: int = _option(64, "Sentences in a batch.", limits=_COUNT)
     epochs: int = _option(20, "Passes over the text.", limits=_COUNT)
     learning_rate: float = _option(1e-3, "Adam's peak rate; falls to zero.", limits=_ABOVE_ZERO)
     warmup: float = _option(0.5, "Epochs until the peak rate.", limits={"low": 0})
+    ema: float = _option(
+        0.0,
+        "Decay of the running mean of the weights that is kept; 0: none.",
+        limits=_SHARE,
+    )
+    average: int = _option(
+        0, "Last epochs whose mean is tried against the best one at the end.", limits={"low": 0}
+    )
     clip_norm: float = _option(1.0, "Largest norm of all gradients.", limits=_ABOVE_ZERO)
     max_length: int = _option(100, "Longest sentence in tokens.", limits={"low": 2})
     validation_beam: int = _option(1, "Beam of each epoch's validation.", limits=_COUNT)
@@ -194,6 +215,10 @@ def _parse_yaml(data):
 def _checked(option, value):
     """The value of a field in the field's type, or a `ValueError` that says what it must be."""
     name, kind, rules = option.name, option.type, option.metadata
+    if isinstance(kind, UnionType):  # with `None`
+        if value is None:
+            return None
+        kind, _ = get_args(kind)
     if kind is Path:
         if not isinstance(value, str | os.PathLike):
             raise ValueError(f"Argument `{name}` must be a path. Received: {value!r}")

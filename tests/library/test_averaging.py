@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from layer_checks import numpy
 
-from keras_bahdanau import RNNSearch, average_checkpoints
+from keras_bahdanau import RNNSearch, RunCheckpoint, average_checkpoints, running_mean
 
 SIZES = {"units": 4, "embedding_dim": 3, "attention_units": 3, "maxout_units": 2}
 
@@ -149,3 +149,47 @@ def test_names_a_file_that_is_not_there(checkpoints, tmp_path):
     paths, _ = checkpoints
     with pytest.raises(ValueError, match=r"none\.keras"):
         average_checkpoints([paths[0], tmp_path / "none.keras"], tmp_path / "average.keras")
+
+
+@keras.saving.register_keras_serializable(package="test_averaging")
+def output(_, found):
+    return found
+
+
+def descending(**options):
+    """A model of one weight, 1.0, whose gradient is 1: a step of 0.5 takes it down by that."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.set_weights([np.ones((1, 1))])
+    model.compile(keras.optimizers.SGD(0.5, **options), output)
+    return model
+
+
+def test_the_running_mean_holds_in_the_block_alone(tmp_path):
+    model = descending(use_ema=True, ema_momentum=0.5)
+    for _ in range(3):
+        model.train_on_batch(np.ones((1, 1)), np.ones((1, 1)))
+    weight = model.get_weights()[0].item()
+    assert weight == pytest.approx(-0.5)  # 1, 0.5, 0, -0.5
+    with running_mean(model):
+        mean = model.get_weights()[0].item()
+    assert model.get_weights()[0].item() == weight
+    assert mean == pytest.approx(-0.125)  # 0.5; (0.5 + 0) / 2; (0.25 - 0.5) / 2
+
+    checkpoint = RunCheckpoint(tmp_path, keep=1)
+    checkpoint.set_model(model)
+    checkpoint.on_epoch_end(0, {"val_bleu": 1.0})
+    found = {
+        path.name: keras.saving.load_model(path, compile=False).get_weights()[0].item()
+        for path in tmp_path.glob("*.keras")
+    }
+    assert found == {
+        "last.keras": weight,
+        "best.keras": pytest.approx(mean),
+        "epoch-01.keras": pytest.approx(mean),
+    }
+
+
+def test_without_a_running_mean_nothing_changes():
+    model = descending()
+    with running_mean(model):
+        assert model.get_weights()[0].item() == 1.0

@@ -10,6 +10,7 @@ import reference
 from layer_checks import assert_close, numpy
 
 from keras_bahdanau import (
+    LayerNormGRUCell,
     RNNEncoderDecoder,
     RNNSearch,
     TokenCrossentropy,
@@ -130,6 +131,9 @@ def test_sizes_are_the_papers_by_default():
             "initializer": "paper",
             "dropout": 0.0,
             "tie_embeddings": False,
+            "encoder_layers": 1,
+            "conditional": False,
+            "layer_normalization": False,
         }
 
 
@@ -254,3 +258,30 @@ def test_it_trains_as_the_paper():
     history = model.fit(dataset, epochs=3, shuffle=False, verbose=0)
     losses = history.history["loss"]
     assert losses[-1] < losses[0]
+
+
+# --- Beyond the paper -----------------------------------------------------------------------------
+
+
+def test_deeper_models_have_the_parts_they_name():
+    model = RNNSearch(
+        SOURCE_VOCABULARY, TARGET_VOCABULARY, **SIZES, readout_state="current",
+        dropout=(0.1, 0.2, 0.3), encoder_layers=2, conditional=True, layer_normalization=True,
+    )  # fmt: skip
+    again = RNNSearch.from_config(model.get_config())
+    for made in (model, again):
+        decoder = made.decoder
+        assert made.encoder.num_layers == 2 and made.encoder.residual
+        assert type(decoder.cell) is type(decoder.context_cell) is LayerNormGRUCell
+        assert decoder.cell is not decoder.context_cell and decoder.query == "current"
+        dropouts = made.embedding_dropout, made.annotation_dropout, made.readout_dropout
+        assert [layer.rate for layer in dropouts] == [0.1, 0.2, 0.3]
+        logits = numpy(made({"source": SOURCE, "target": TARGET}))
+        assert logits.shape == (*TARGET.shape, TARGET_VOCABULARY) and np.isfinite(logits).all()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("dropout", [1.0, (0.1, 0.2), (0.1, 0.2, 1.0)])
+def test_refuses_shares_that_are_none(dropout):
+    with pytest.raises(ValueError, match="Argument `dropout` must be"):
+        RNNSearch(SOURCE_VOCABULARY, TARGET_VOCABULARY, **SIZES, dropout=dropout)

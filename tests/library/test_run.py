@@ -42,7 +42,8 @@ def finished(tmp_path_factory):
         texts[name].write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
     chosen = TrainingOptions(
         **texts, vocabulary_size=270, units=5, embedding_dim=4, attention_units=3, batch_size=18,
-        epochs=1, max_length=16,
+        epochs=1, max_length=16, conditional=True, encoder_layers=2, readout_dropout=0.5,
+        bpe_dropout=0.1, ema=0.5, average=1,
     )  # fmt: skip
     shown, seen = io.StringIO(), []
     best = train(
@@ -57,7 +58,8 @@ def finished(tmp_path_factory):
 def test_a_run_from_python_leaves_what_the_command_reads(finished):
     chosen, best, shown, seen = finished
     assert sorted(path.name for path in best.parent.iterdir()) == [
-        "best.keras", "history.csv", "last.keras", "options.json", "texts.json",
+        "average.keras", "best.keras", "epoch-01.keras", "history.csv", "last.keras",
+        "options.json", "texts.json",
 ]  # fmt: skip
     assert TrainingOptions.from_file(best.parent / "options.json") == chosen
     [logs] = seen
@@ -126,6 +128,7 @@ def test_a_run_without_a_tokenizer_is_refused(finished, tmp_path):
         ("clip_norm", float("inf"), "must be a finite number. Received: inf"),
         ("warmup", -1, "must be a number of at least 0. Received: -1"),
         ("warmup", None, "must be a number of at least 0. Received: None"),
+        ("readout_dropout", "", "must be a number of at least 0 and below 1. Received: ''"),
         ("max_length", 1, "must be an int of at least 2. Received: 1"),
         ("seed", 2**32 - 1, "must be an int of at least 0 and at most 4294967294."),
     ],

@@ -165,6 +165,16 @@ class Tokenizer:
         return self._target is self._source
 
     @property
+    def source(self) -> Any:
+        """The `tokenizers.Tokenizer` of the source language."""
+        return self._source
+
+    @property
+    def target(self) -> Any:
+        """The `tokenizers.Tokenizer` of the target language; the same one if `joint`."""
+        return self._target
+
+    @property
     def source_vocabulary_size(self) -> int:
         """Number of ids on the source side."""
         return int(self._source.get_vocab_size())
