@@ -91,8 +91,11 @@ def evaluate(
     max_length: MaxLength = 100,
     batch_size: BatchSize = 32,
     batch_tokens: BatchTokens = BATCH_TOKENS,
+    tokenize: Annotated[
+        str, typer.Option(help="How BLEU splits words: 13a, none for tokenised text, zh, ...")
+    ] = "13a",
 ) -> None:
-    """Translates a test set and prints BLEU (13a, cased) and chrF."""
+    """Translates a test set and prints BLEU (cased) and chrF."""
     from keras_bahdanau_runtime.text.corpus import read_parallel
     from keras_bahdanau_runtime.text.scores import corpus_scores
 
@@ -116,7 +119,7 @@ def evaluate(
         engine, sources, batch_size=batch_size, batch_tokens=batch_tokens, **options
     )
     translations = [translation.text for translation in found]
-    scores = corpus_scores(translations, references)
+    scores = corpus_scores(translations, references, tokenize)
     exact = sum(a == b for a, b in zip(translations, references, strict=True)) / len(references)
     print(f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}  exact {exact:.1%}")
 

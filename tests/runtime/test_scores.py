@@ -31,3 +31,12 @@ def test_missing_library_names_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "keras-bahdanau\[text\]"'):
         corpus_scores(["a"], ["a"])
+
+
+def test_words_are_split_as_asked():
+    """By hand: to 13a both are `a ( b c d e`; as they stand two of five words differ."""
+    found, reference = ["a (b c d e"], ["a ( b c d e"]
+    assert corpus_scores(found, reference)["bleu"] == pytest.approx(100)
+    assert corpus_scores(found, reference, tokenize="none")["bleu"] < 60
+    with pytest.raises(ValueError, match="`tokenize` must be one of .*Received: 'words'"):
+        corpus_scores(found, reference, tokenize="words")

@@ -1,0 +1,111 @@
+"""Multi30k, English to German or French: trains, chooses the search on validation, tests once.
+
+    python examples/multi30k/recipe.py en-de --data DIR --output runs/en-de-0 --seed 0
+    python examples/multi30k/recipe.py en-de --data DIR --output runs/en-de --ensemble runs/en-de-*
+
+Started again, it goes on where it was. `--tokenized` takes the lower-cased, tokenised files and
+scores without a tokenizer, as the literature does; otherwise text is raw, and BLEU is cased (13a).
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import data
+import keras
+
+from keras_bahdanau import BeamSearch, Ensemble, TrainingOptions, train
+from keras_bahdanau_runtime.files import written
+from keras_bahdanau_runtime.text.scores import corpus_scores
+
+BEAM = 10
+PENALTIES = (0.6, 0.8, 1.0, 1.2, 1.5)  # of length, of which validation chooses one
+HERE = Path(__file__).parent
+
+
+def bleu(translations, references, tokenized):
+    """BLEU in 0..100."""
+    return corpus_scores(translations, references, "none" if tokenized else "13a")["bleu"]
+
+
+def translations(model, sources, penalty):
+    """The best translation of each source."""
+    search = BeamSearch(BEAM, penalty)
+    found = model.translate(sources, search=search, max_length=100, alignments=False)
+    return [translation.text for translation in found]
+
+
+def choose(model, sources, references, tokenized):
+    """The length penalty with the best BLEU on validation, and that BLEU for each."""
+    found = {
+        penalty: bleu(translations(model, sources, penalty), references, tokenized)
+        for penalty in PENALTIES
+    }
+    return max(found, key=found.get), found
+
+
+def trained(given, files):
+    """The model of a run, and the seconds that its training took here."""
+    settings = HERE / f"{given.pair}.yaml"
+    options = TrainingOptions.from_file(settings, **files, seed=given.seed, **given.more)
+    began = time.perf_counter()
+    resume = (given.output / "run").exists()
+    best = train(options, given.output / "run", resume=resume, verbose=not given.quiet)
+    return keras.saving.load_model(best, compile=False), time.perf_counter() - began
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("pair", choices=["en-de", "en-fr"])
+    parser.add_argument("--data", type=Path, default=Path("multi30k"), help="made if it is absent")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tokenized", action="store_true")
+    parser.add_argument("--ensemble", nargs="+", type=Path, help="outputs of earlier commands")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="other options")
+    parser.add_argument("--quiet", action="store_true")
+    given = parser.parse_args(arguments)
+    given.more = {name: json.loads(of) for name, _, of in (one.partition("=") for one in given.set)}
+    language = given.pair[-2:]
+    data.download(given.data, language, given.tokenized)
+
+    def texts(part):
+        return [data.texts(given.data, part, each, given.tokenized) for each in ("en", language)]
+
+    files = {
+        f"{prefix}{side}": data.find(given.data, part, each, given.tokenized)
+        for prefix, part in (("", data.TRAINING), ("validation_", data.VALIDATION))
+        for side, each in (("source", "en"), ("target", language))
+    }
+    seconds = None
+    if given.ensemble:
+        runs = [path / "run" / "best.keras" for path in given.ensemble]
+        model = Ensemble([keras.saving.load_model(path, compile=False) for path in runs])
+    else:
+        model, seconds = trained(given, files)
+    penalty, validation = choose(model, *texts(data.VALIDATION), given.tokenized)
+    results = {
+        "pair": given.pair,
+        "tokenized": given.tokenized,
+        "seed": given.seed,
+        "options": given.more,
+        "backend": keras.config.backend(),
+        "weights": model.count_params(),
+        "seconds": seconds,
+        "beam": BEAM,
+        "length_penalty": penalty,
+        "validation": validation,
+    }
+    for part in data.TESTS:
+        sources, references = texts(part)
+        results[part] = bleu(translations(model, sources, penalty), references, given.tokenized)
+    given.output.mkdir(parents=True, exist_ok=True)
+    with written(given.output / "results.json") as file:
+        file.write_text(json.dumps(results, indent=1) + "\n")
+    print(json.dumps(results, indent=1))
+    return results
+
+
+if __name__ == "__main__":
+    main()
