@@ -165,9 +165,7 @@ class AttentiveDecoder(keras.layers.Layer):
         """
         batch = ops.shape(flatten(memory)[0])[0]
         if cell_state is None:
-            cell_state = [
-                ops.zeros((batch, size), dtype=self.compute_dtype) for size in self.state_sizes
-            ]
+            cell_state = [ops.zeros((batch, n), self.compute_dtype) for n in self.state_sizes]
         check_states(cell_state, self.state_sizes)
         cell_state = tuple(ops.cast(state, self.compute_dtype) for state in cell_state)
         output = self._zero_output(batch) if self.input_feeding else ()
@@ -279,10 +277,7 @@ class AttentiveDecoder(keras.layers.Layer):
         return output, state, weights
 
     def _read_after(self, inputs, state, attend, keep, training):
-        """All steps without the readout, which has no recurrence and then runs once over them.
-
-        Returns the outputs, and the weights or logits if they are to `keep`, as a list.
-        """
+        """The outputs of all steps, read out at once at the end; and the weights to `keep`."""
 
         def step(t, x, state):
             read, context, weights, state = self._move(t, x, state, attend, training)
@@ -293,7 +288,7 @@ class AttentiveDecoder(keras.layers.Layer):
         return [self._read(states, inputs, contexts), *weights]
 
     def _read_inside(self, inputs, state, attend, feedback, keep, training):
-        """As `_read_after`, with the readout in each step, which depends on the output before."""
+        """As `_read_after`, but each step reads out, as it depends on the output before it."""
 
         def step(t, x, state):
             if feedback is not None:
