@@ -45,10 +45,7 @@ class ResidualCell(keras.layers.StackedRNNCells):
     """
 
     def __init__(self, cell, **kwargs):
-        if not hasattr(cell, "state_size"):
-            raise ValueError(
-                f"Argument `cell` must be a Keras RNN cell (with `state_size`). Received: {cell!r}"
-            )
+        check_cell("cell", cell)
         super().__init__([cell], **kwargs)
 
     @property
@@ -246,3 +243,17 @@ def _dropped(cell, inputs, state, training):
 
 def _normalized(x, gain, bias, epsilon):
     return ops.layer_normalization(x, gain, bias, axis=-1, epsilon=epsilon)
+
+
+def check_cell(name, cell):
+    """Raises a `ValueError` unless this is a recurrent cell, and no layer that runs one."""
+    if isinstance(cell, keras.layers.RNN):
+        raise ValueError(
+            f"Argument `{name}` must be a cell, not a layer that runs one over time; write "
+            f"{type(cell.cell).__name__} in the place of {type(cell).__name__}. Received: {cell!r}"
+        )
+    if not hasattr(cell, "state_size"):
+        raise ValueError(
+            f"Argument `{name}` must be a Keras RNN cell (with `state_size`), such as "
+            f"keras.layers.GRUCell(64). Received: {cell!r}"
+        )

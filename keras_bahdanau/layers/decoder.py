@@ -1,38 +1,35 @@
 """The attentive decoder: one step of the paper's equations, and a loop over it."""
 
 import copy
-from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
 from keras_bahdanau.layers.attention import MultiSourceAttention
+from keras_bahdanau.layers.closed_loop import ClosedLoop
 from keras_bahdanau.layers.decoder_checks import (
     check_attention,
     check_context_cell,
+    check_feedback,
+    check_logits,
     check_masks,
     check_orders,
     check_row,
     check_sequences,
     check_states,
     checked_cell,
+    readout_reads,
     shapes_of,
 )
-from keras_bahdanau.layers.recurrence import dropout_masks, flatten, move, parts_of, run_over_time
-
-
-class DecoderState(NamedTuple):
-    """What a decoder carries from one step to the next.
-
-    Attributes:
-        cell: Tuple of the cell's state tensors, `(B, size)` each, in the cell's own order.
-        attention: The attention mechanism's state; `()` if it keeps none.
-        output: The last output `(B, R)`, where the next step reads it; else `()`.
-    """
-
-    cell: tuple
-    attention: Any = ()
-    output: Any = ()
+from keras_bahdanau.layers.decoder_state import DecoderState
+from keras_bahdanau.layers.recurrence import (
+    build_part,
+    dropout_masks,
+    flatten,
+    move,
+    parts_of,
+    run_over_time,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -57,9 +54,9 @@ class AttentiveDecoder(keras.layers.Layer):
             of them, stacked; wrapped in `ResidualCell`, a cell adds its input to its output, and
             `s_i` is that sum, but `s_{i-1}` the state without it.
         attention: An `Attention`, such as `BahdanauAttention`.
-        readout: A layer called as `readout(state, inputs, context)`, whose `build` and
-            `compute_output_shape` take the three shapes, such as `DeepOutput`; without one the
-            output is the state.
+        readout: A layer called as `readout(state, inputs, context)`, such as `DeepOutput`, whose
+            `build` takes the three shapes; or any layer of one input, such as
+            `keras.layers.Dense`, which reads the state alone; without one the output is the state.
         query: "previous" or "current".
         readout_state: Which state the readout reads: "current", s_i (section 3.1), or "previous",
             s_{i-1} (appendix A.2.2).
@@ -75,18 +72,23 @@ class AttentiveDecoder(keras.layers.Layer):
         inputs_mask: `(B, Ty)` bool: which steps count for the attention's penalty; or `None`.
         feedback: `(t, inputs (B, M), output (B, R)) -> (B, M)`, what each step reads in the place
             of its row of `inputs`, given its number `t`, an int32 scalar, and the last output
-            (zeros at first); or `None`. What was drawn beforehand it takes at `t`.
-        return_attention_scores: Whether to return the weights too.
+            (zeros at first); or `None`. What was drawn beforehand it takes at `t`. To read nothing
+            but the outputs, see `unroll`.
+        return_attention_scores: Whether to return the weights too. Those of a pointer network
+            (arXiv 1506.03134) are the pointer: it needs no output.
+        return_attention_logits: Whether to return the scores before the softmax too: a pointer
+            network trains on them, with a loss that has `from_logits=True`.
 
     Returns:
         `(B, Ty, R)` outputs, R the readout's width; with `return_attention_scores` also the
-        weights `(B, Ty, Tx)`, float32.
+        weights `(B, Ty, Tx)`, float32; with `return_attention_logits` then the logits, likewise,
+        -1e30 at masked places.
 
     Raises:
         ValueError: If `query` or `readout_state` is unknown, `attention` is no `Attention`, a cell
-            has no `state_size` or another output than its state, the states of `cell`,
-            `context_cell` and `initial_state` do not fit together, or a rank, a width, or the
-            shape or dtype of a mask is not as above.
+            is none or has another output than its state, `readout` takes other inputs, the states
+            of `cell`, `context_cell` and `initial_state` do not fit together, the attention has no
+            logits to return, or a rank, a width, or the shape or dtype of a mask is not as above.
 
     Example:
 
@@ -113,6 +115,7 @@ class AttentiveDecoder(keras.layers.Layer):
         self.cell = checked_cell("cell", cell)
         self.attention = attention
         self.readout = readout
+        self._reads = 0 if readout is None else readout_reads(readout)
         self.query = query
         self.readout_state = readout_state
         self.context_cell = None
@@ -136,18 +139,18 @@ class AttentiveDecoder(keras.layers.Layer):
         check_sequences(inputs_shape, annotations_shape, self.attention)
         self._widths = [shape[-1] for shape in [inputs_shape, *self._listed(annotations_shape)]]
         state, inputs, context = self._step_shapes(inputs_shape, annotations_shape)
-        _build(self.attention, state, annotations_shape)
+        build_part(self.attention, state, annotations_shape)
         if self.readout is not None:
-            _build(self.readout, state, inputs, context)
+            build_part(self.readout, *(state, inputs, context)[: self._reads])
         self._output_width = self._output_shape(state, inputs, context)[-1]
         width = inputs[-1]
         if self.query == "previous":
             width += context[-1]
         if self.input_feeding:
             width += self._output_width
-        _build(self.cell, (inputs[0], width))
+        build_part(self.cell, (inputs[0], width))
         if self.context_cell is not None:
-            _build(self.context_cell, context)
+            build_part(self.context_cell, context)
 
     def memory(self, annotations, mask=None, training=None, steps=1):
         """What `step` attends to; see `Attention.memory`."""
@@ -162,9 +165,7 @@ class AttentiveDecoder(keras.layers.Layer):
         """
         batch = ops.shape(flatten(memory)[0])[0]
         if cell_state is None:
-            cell_state = [
-                ops.zeros((batch, size), dtype=self.compute_dtype) for size in self.state_sizes
-            ]
+            cell_state = [ops.zeros((batch, n), self.compute_dtype) for n in self.state_sizes]
         check_states(cell_state, self.state_sizes)
         cell_state = tuple(ops.cast(state, self.compute_dtype) for state in cell_state)
         output = self._zero_output(batch) if self.input_feeding else ()
@@ -186,7 +187,7 @@ class AttentiveDecoder(keras.layers.Layer):
         inputs = ops.cast(inputs, self.compute_dtype)
         check_row(inputs.shape, self._widths[0])
         with dropout_masks(self._cells, inputs, training):
-            return self._step(t, inputs, state, memory, training)
+            return self._step(t, inputs, state, self._attend(memory, training), training)
 
     def call(
         self,
@@ -197,85 +198,111 @@ class AttentiveDecoder(keras.layers.Layer):
         inputs_mask=None,
         feedback=None,
         return_attention_scores=False,
+        return_attention_logits=False,
         training=None,
     ):
         self._check_shapes(inputs.shape, shapes_of(annotations))
+        check_logits(return_attention_logits, self.attention)
         inputs = ops.cast(inputs, self.compute_dtype)
         masks = [] if annotations_mask is None else self._listed(annotations_mask)
         check_masks(inputs_mask, inputs, masks, self._listed(annotations))
         memory = self.memory(annotations, annotations_mask, training, steps=ops.shape(inputs)[1])
         state = self.initial_state(memory, initial_state)
-        want_weights = return_attention_scores or self.attention.penalized
+        keep = return_attention_scores or return_attention_logits or self.attention.penalized
+        attend = self._attend(memory, training, return_attention_logits)
         with dropout_masks(self._cells, inputs, training):
             if self.input_feeding or feedback is not None:
-                outputs, weights = self._read_inside(
-                    inputs, state, memory, feedback, want_weights, training
-                )
+                found = self._read_inside(inputs, state, attend, feedback, keep, training)
             else:
-                outputs, weights = self._read_after(inputs, state, memory, want_weights, training)
+                found = self._read_after(inputs, state, attend, keep, training)
+        if return_attention_logits:
+            found.insert(1, self.attention.normalize_logits(found[1]))
         if self.attention.penalized:
-            self.add_loss(self.attention.penalty(weights, inputs_mask))
-        return (outputs, weights) if return_attention_scores else outputs
+            self.add_loss(self.attention.penalty(found[1], inputs_mask))
+        if keep and not return_attention_scores:
+            del found[1]
+        return tuple(found) if len(found) > 1 else found[0]
+
+    def unroll(self, first, annotations, steps: int, next_input=None, name=None, **arguments):
+        """Decodes in a closed loop, as one layer of a functional model; see `ClosedLoop`.
+
+        Args:
+            first: `(B, M)` float tensor, the input of the first step.
+            annotations: As in a call.
+            steps: Number of steps.
+            next_input: A Keras layer from an output `(B, R)` to the next input `(B, M)`; without
+                one the output itself is the next input.
+            name: Name of the layer.
+            **arguments: `annotations_mask`, `initial_state` and `training`, as in a call.
+
+        Returns:
+            `(outputs, weights)`: `(B, steps, R)`, and `(B, steps, Tx)` float32.
+        """
+        loop = ClosedLoop(self, steps, next_input, name=name, dtype=self.dtype_policy)
+        return loop(first, annotations, **arguments)
 
     # --- The equations ----------------------------------------------------------------------------
 
-    def _move(self, t, x, state, memory, training):
+    def _attend(self, memory, training, logits=False):
+        """The attention's step, `(query, state, t) -> (context, weights or logits, state)`."""
+        # Only an attention that has logits knows of them.
+        wanted = {"training": training} | ({"return_logits": True} if logits else {})
+        return lambda query, state, t: self.attention.step(query, memory, state, t=t, **wanted)
+
+    def _move(self, t, x, state, attend, training):
         """Attention and cell; returns the state to read, the context, the weights, the state."""
         before, cell = state.cell[self._output_index], state.cell
-
-        def attend(query):
-            return self.attention.step(query, memory, state.attention, training=training, t=t)
-
         if self.input_feeding:
             x = ops.concatenate([x, state.output], -1)
         if self.query == "previous":
-            context, weights, attention = attend(before)
+            context, weights, attention = attend(before, state.attention, t)
             after, cell = move(self.cell, ops.concatenate([x, context], -1), cell, training)
         else:
             after, cell = move(self.cell, x, cell, training)
-            context, weights, attention = attend(after)
+            context, weights, attention = attend(after, state.attention, t)
             if self.context_cell is not None:
                 after, cell = move(self.context_cell, context, cell, training)
         read = before if self.readout_state == "previous" else after
         return read, context, weights, state._replace(cell=cell, attention=attention)
 
-    def _read(self, state, x, context):
-        return state if self.readout is None else self.readout(state, x, context)
+    def _read(self, *parts):
+        return parts[0] if self.readout is None else self.readout(*parts[: self._reads])
 
-    def _step(self, t, x, state, memory, training):
+    def _step(self, t, x, state, attend, training):
         """A whole step; its output goes into the state if that has a place for it."""
-        read, context, weights, state = self._move(t, x, state, memory, training)
+        read, context, weights, state = self._move(t, x, state, attend, training)
         output = self._read(read, x, context)
         if not isinstance(state.output, tuple):
             state = state._replace(output=output)
         return output, state, weights
 
-    def _read_after(self, inputs, state, memory, want_weights, training):
-        """All steps without the readout, which has no recurrence and then runs once over them."""
+    def _read_after(self, inputs, state, attend, keep, training):
+        """The outputs of all steps, read out at once at the end; and the weights to `keep`."""
 
         def step(t, x, state):
-            read, context, weights, state = self._move(t, x, state, memory, training)
-            return [read, context, weights] if want_weights else [read, context], state
+            read, context, weights, state = self._move(t, x, state, attend, training)
+            return [read, context, weights] if keep else [read, context], state
 
-        states, contexts, *weights = self._loop(step, inputs, state, want_weights)
+        states, contexts, *weights = self._loop(step, inputs, state, keep)
         states, contexts = (ops.cast(part, self.compute_dtype) for part in (states, contexts))
-        return self._read(states, inputs, contexts), weights[0] if want_weights else None
+        return [self._read(states, inputs, contexts), *weights]
 
-    def _read_inside(self, inputs, state, memory, feedback, want_weights, training):
-        """All steps with the readout, where a step depends on the output before it."""
+    def _read_inside(self, inputs, state, attend, feedback, keep, training):
+        """As `_read_after`, but each step reads out, as it depends on the output before it."""
 
         def step(t, x, state):
-            x = x if feedback is None else feedback(t, x, state.output)
-            output, state, weights = self._step(t, x, state, memory, training)
-            return [output, weights] if want_weights else [output], state
+            if feedback is not None:
+                x = check_feedback(feedback(t, x, state.output), self._widths[0])
+            output, state, weights = self._step(t, x, state, attend, training)
+            return [output, weights] if keep else [output], state
 
         state = state._replace(output=self._zero_output(ops.shape(inputs)[0]))
-        outputs, *weights = self._loop(step, inputs, state, want_weights)
-        return ops.cast(outputs, self.compute_dtype), weights[0] if want_weights else None
+        outputs, *weights = self._loop(step, inputs, state, keep)
+        return [ops.cast(outputs, self.compute_dtype), *weights]
 
-    def _loop(self, step, inputs, state, want_weights):
+    def _loop(self, step, inputs, state, keep):
         # What leaves the loop leaves it together; the weights stay float32 under mixed precision.
-        return run_over_time(step, inputs, state, "float32" if want_weights else self.compute_dtype)
+        return run_over_time(step, inputs, state, "float32" if keep else self.compute_dtype)
 
     # --- Shapes -----------------------------------------------------------------------------------
 
@@ -290,7 +317,10 @@ class AttentiveDecoder(keras.layers.Layer):
         )
 
     def _output_shape(self, *shapes):
-        return shapes[0] if self.readout is None else self.readout.compute_output_shape(*shapes)
+        if self.readout is None:
+            return shapes[0]
+        read = [keras.KerasTensor(of, self.compute_dtype) for of in shapes[: self._reads]]
+        return self.readout.compute_output_spec(*read).shape
 
     def _check_shapes(self, inputs, annotations):
         widths = self._widths if self.built else None
@@ -317,6 +347,7 @@ class AttentiveDecoder(keras.layers.Layer):
         return None
 
     def compute_output_shape(self, inputs_shape, annotations_shape):
+        self._check_shapes(inputs_shape, annotations_shape)
         output = self._output_shape(*self._step_shapes(inputs_shape, annotations_shape))
         return (*inputs_shape[:-1], output[-1])
 
@@ -329,19 +360,21 @@ class AttentiveDecoder(keras.layers.Layer):
         inputs_mask=None,
         feedback=None,
         return_attention_scores=False,
+        return_attention_logits=False,
         training=None,
     ):
         shapes = shapes_of(annotations)
-        self._check_shapes(inputs.shape, shapes)
+        outputs = self.compute_output_shape(inputs.shape, shapes)
         if initial_state is not None:
             check_states(initial_state, self.state_sizes)
-        shape = self.compute_output_shape(inputs.shape, shapes)
-        outputs = keras.KerasTensor(shape, dtype=self.compute_dtype)
-        if not return_attention_scores:
+        check_logits(return_attention_logits, self.attention)
+        outputs = keras.KerasTensor(outputs, dtype=self.compute_dtype)
+        extras = return_attention_scores + return_attention_logits
+        if not extras:
             return outputs
         lengths = [shape[1] for shape in self._listed(shapes)]
-        steps = None if None in lengths else sum(lengths)
-        return outputs, keras.KerasTensor((*inputs.shape[:-1], steps), dtype="float32")
+        shape = (*inputs.shape[:-1], None if None in lengths else sum(lengths))
+        return outputs, *[keras.KerasTensor(shape, dtype="float32") for _ in range(extras)]
 
     def get_config(self):
         serialize = keras.saving.serialize_keras_object
@@ -365,9 +398,3 @@ class AttentiveDecoder(keras.layers.Layer):
             for name in ("cell", "attention", "readout", "context_cell")
         }
         return cls(**{**config, **parts})
-
-
-def _build(layer, *shapes):
-    # A part that comes from a saved config may be built already.
-    if not layer.built:
-        layer.build(*shapes)

@@ -1,8 +1,11 @@
 """What `AttentiveDecoder` asks of its arguments: parts, shapes, states and masks."""
 
+import inspect
+
 import keras
 
 from keras_bahdanau.layers.attention import Attention, MultiSourceAttention
+from keras_bahdanau.layers.cells import check_cell
 from keras_bahdanau.layers.masking import checked_mask
 from keras_bahdanau.layers.recurrence import flatten, parts_of
 
@@ -19,7 +22,20 @@ def check_orders(**orders):
 def check_attention(attention):
     """Raises a `ValueError` unless this is an `Attention`."""
     if not isinstance(attention, Attention):
-        raise ValueError(f"Argument `attention` must be an Attention. Received: {attention!r}")
+        raise ValueError(
+            "Argument `attention` must be an Attention, such as BahdanauAttention(64). "
+            f"Received: {attention!r}"
+        )
+
+
+def check_logits(wanted, attention):
+    """Raises a `ValueError` if logits are `wanted` of an attention that has none to return."""
+    if wanted and not attention.has_logits:
+        raise ValueError(
+            "Argument `return_attention_logits` must be False with this attention, whose weights "
+            "do not come from one score for each place, as those of BahdanauAttention with one "
+            f"head do. Received: True with {attention!r}"
+        )
 
 
 def checked_cell(name, cell):
@@ -30,11 +46,12 @@ def checked_cell(name, cell):
     """
     listed = isinstance(cell, (list, tuple))
     cells = list(cell) if listed else [cell]
-    if not cells or not all(hasattr(part, "state_size") for part in cells):
+    if not cells:
         raise ValueError(
-            f"Argument `{name}` must be a Keras RNN cell (with `state_size`) or a list of them. "
-            f"Received: {cell!r}"
+            f"Argument `{name}` must be a Keras RNN cell or a list of them. Received: {cell!r}"
         )
+    for part in cells:
+        check_cell(name, part)
     cell = keras.layers.StackedRNNCells(cells) if listed else cell
     state = flatten(parts_of(cell)[-1].state_size)[0]
     if getattr(cell, "output_size", state) != state:
@@ -43,6 +60,31 @@ def checked_cell(name, cell):
             f"Received: an output of width {cell.output_size}"
         )
     return cell
+
+
+def readout_reads(readout):
+    """How many of state, inputs and context a readout takes: 3, or 1, the state alone.
+
+    Raises:
+        ValueError: If this is no layer, or one that takes two inputs.
+    """
+    if isinstance(readout, keras.layers.Layer):
+        kinds = inspect.Parameter
+        inputs = [
+            parameter
+            for name, parameter in inspect.signature(readout.call).parameters.items()
+            if parameter.kind not in (kinds.KEYWORD_ONLY, kinds.VAR_KEYWORD)
+            and name not in ("training", "mask")
+        ]
+        if len(inputs) >= 3 or any(parameter.kind == kinds.VAR_POSITIONAL for parameter in inputs):
+            return 3
+        if sum(parameter.default is kinds.empty for parameter in inputs) == 1:
+            return 1
+    raise ValueError(
+        "Argument `readout` must be a layer of one input, the state, or of the three of "
+        '`DeepOutput`; write DeepOutput(n, "linear") for a linear layer of width n over state, '
+        f"inputs and context. Received: {readout!r}"
+    )
 
 
 def check_context_cell(cell, query, sizes):
@@ -64,6 +106,17 @@ def check_row(shape, width):
         )
 
 
+def check_feedback(row, width):
+    """What `feedback` returned; raises a `ValueError` unless it is `(batch, width)`."""
+    if len(row.shape) != 2 or row.shape[-1] != width:
+        raise ValueError(
+            f"Argument `feedback` of AttentiveDecoder must return (batch, {width}), a row as wide "
+            f"as those of `inputs`; put the output through keras.layers.Dense({width}) first. "
+            f"Received: shape {tuple(row.shape)}"
+        )
+    return row
+
+
 def check_sequences(inputs, annotations, attention, widths=None):
     """Raises a `ValueError` unless these are shapes of sequences that a decoder can read.
 
@@ -77,7 +130,11 @@ def check_sequences(inputs, annotations, attention, widths=None):
     several = isinstance(attention, MultiSourceAttention)
     count = len(attention.attentions) if several else None
     if (len(annotations) if isinstance(annotations[0], (list, tuple)) else None) != count:
-        expected = f"a list of {count} tensors" if several else "one tensor"
+        expected = (
+            f"a list of {count} tensors"
+            if several
+            else ("one tensor; of an encoder with return_state=True take the first output")
+        )
         raise ValueError(
             f"Argument `annotations` of AttentiveDecoder must be {expected}. "
             f"Received: shape {annotations}"
@@ -86,8 +143,10 @@ def check_sequences(inputs, annotations, attention, widths=None):
     sequences = [("inputs", inputs), *[("annotations", of) for of in sources]]
     for (name, shape), width in zip(sequences, widths or [None] * len(sequences), strict=True):
         if len(shape) != 3 or shape[-1] is None or width not in (None, shape[-1]):
+            hint = "; write return_sequences=True for a recurrent encoder"
             raise ValueError(
-                f"Argument `{name}` of AttentiveDecoder must be (batch, time, {width or 'width'}). "
+                f"Argument `{name}` of AttentiveDecoder must be (batch, time, {width or 'width'})"
+                f"{hint if name == 'annotations' and len(shape) == 2 else ''}. "
                 f"Received: shape {tuple(shape)}"
             )
         if None not in (shape[0], inputs[0]) and shape[0] != inputs[0]:

@@ -10,6 +10,32 @@ from keras import ops
 _MASKED_SCORE = -1e30
 
 
+def masked_scores(scores, mask=None):
+    """The scores in float32, and a finite one far below all others wherever `mask` is False.
+
+    Args:
+        scores: `(..., Tx)` float tensor; what stands at masked places, NaN included, is ignored.
+        mask: `(..., Tx)` bool tensor that broadcasts against `scores`, or `None`.
+
+    Returns:
+        `(..., Tx)` float32 tensor.
+
+    Example:
+
+    >>> import numpy as np
+    >>> scores = masked_scores(np.array([[2.0, np.nan]]), np.array([[True, False]]))
+    >>> float(scores[0, 0]), float(scores[0, 1]) < -1e29
+    (2.0, True)
+    """
+    scores = ops.cast(scores, "float32")
+    return scores if mask is None else ops.where(mask, scores, _MASKED_SCORE)
+
+
+def kept_scores(scores):
+    """The mask of what `masked_scores` returned: bool, shaped like the scores."""
+    return scores > _MASKED_SCORE / 2
+
+
 def masked_softmax(scores, mask=None):
     """Softmax over the last axis in float32, with zero weight wherever `mask` is False.
 
@@ -29,12 +55,9 @@ def masked_softmax(scores, mask=None):
     >>> [float(w) for w in weights[0]]
     [0.5, 0.5, 0.0]
     """
-    scores = ops.cast(scores, "float32")
-    if mask is None:
-        return ops.softmax(scores, axis=-1)
-    weights = ops.softmax(ops.where(mask, scores, _MASKED_SCORE), axis=-1)
+    weights = ops.softmax(masked_scores(scores, mask), axis=-1)
     # Masked places have no weight already, except in a row that has no others.
-    return weights * ops.cast(mask, "float32")
+    return weights if mask is None else weights * ops.cast(mask, "float32")
 
 
 def masked_sparsemax(scores, mask=None):
@@ -58,9 +81,7 @@ def masked_sparsemax(scores, mask=None):
     >>> [float(w) for w in masked_sparsemax(np.array([[1.0, 0.5, -1.0]]))[0]]
     [0.75, 0.25, 0.0]
     """
-    scores = ops.cast(scores, "float32")
-    if mask is not None:
-        scores = ops.where(mask, scores, _MASKED_SCORE)
+    scores = masked_scores(scores, mask)
     scores = scores - ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
     # The weight of a place that is 1 or more below the best is zero: clipped there, masked places
     # cannot spoil the sums.

@@ -135,6 +135,12 @@ def _forget(parts):
         part.reset_recurrent_dropout_mask()
 
 
+def build_part(layer, *shapes):
+    """Builds a part of a layer; one that comes from a saved config may be built already."""
+    if not layer.built:
+        layer.build(*shapes)
+
+
 def parts_of(cell):
     """The cells inside stacks, from the bottom to the top."""
     return [part for inner in getattr(cell, "cells", ()) for part in parts_of(inner)] or [cell]

@@ -8,6 +8,7 @@ from keras import ops
 from keras_bahdanau.initializers import fresh
 from keras_bahdanau.layers.bridge import Bridge
 from keras_bahdanau.layers.guided_alignment import guidance
+from keras_bahdanau.models.encoder_checks import annotations_shape, check_encoder
 from keras_bahdanau.models.generation import Generator
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.ids import PAD
@@ -24,8 +25,9 @@ class Seq2Seq(Generator, keras.Model):
         encoder: A layer called as `encoder(inputs, mask=mask)` that returns `(B, Tx, D)`, such as
             `BidirectionalEncoder` or a Keras recurrent layer with `return_sequences=True`.
         decoder: An `AttentiveDecoder`.
-        bridge: Where the decoder's first state comes from: the name of a summary (see `Bridge`)
-            or a layer called as `bridge(annotations, mask=mask)`.
+        bridge: Where the decoder's first state comes from: the name of a summary (see `Bridge`),
+            "last" for an encoder that reads in one direction, or a layer called as
+            `bridge(annotations, mask=mask)`.
         dropout: Share dropped from embeddings, annotations and readout in training, in [0, 1); or
             a triple of the three shares.
         tie_embeddings: Whether the output layer is the target embedding, transposed. The
@@ -49,8 +51,9 @@ class Seq2Seq(Generator, keras.Model):
         Logits `(B, Ty, V)`.
 
     Raises:
-        ValueError: If a size is not a positive integer, a share of `dropout` is out of range, or
-            the tokenizer has more ids than the model.
+        ValueError: If a size is not a positive integer, a share of `dropout` is out of range, the
+            encoder returns more or less than annotations, or has no backward half where the bridge
+            reads that, or the tokenizer has more ids than the model.
 
     Example:
 
@@ -90,6 +93,7 @@ class Seq2Seq(Generator, keras.Model):
             raise ValueError(
                 f"Argument `guided_alignment` must be at least 0. Received: {guided_alignment!r}"
             )
+        check_encoder(encoder, bridge)
         self.source_vocabulary_size = source_vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
         self.embedding_dim = embedding_dim
@@ -146,7 +150,7 @@ class Seq2Seq(Generator, keras.Model):
             self.encoder.build(embedded)
         # A spec, not a shape: Keras finds it even for a layer that only has a `call`.
         spec = self.encoder.compute_output_spec(keras.KerasTensor(embedded, self.compute_dtype))
-        annotations = tuple(spec.shape)
+        annotations = annotations_shape(self.encoder, spec)
         if not self.bridge.built:
             self.bridge.build(annotations)
         if not self.decoder.built:

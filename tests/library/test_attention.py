@@ -29,8 +29,10 @@ from mechanisms import (
     B,
     D,
     N,
+    additive,
     asked,
     expected_call,
+    general,
     made,
 )
 
@@ -366,6 +368,90 @@ def test_a_memory_needs_a_built_layer(name):
 def test_only_mechanisms_without_order_look_back_causally(name, rng):
     with pytest.raises(ValueError, match=r"`use_causal_mask` must be False for \w+.* True"):
         made(name, rng)(QUERY, VALUES, use_causal_mask=True)
+
+
+@pytest.mark.once
+@varied
+def test_a_list_of_both_is_not_how_it_is_called(name, rng):
+    attention, pair = made(name, rng), list(asked(rng))
+    with pytest.raises(
+        ValueError, match=r"`query` .* write attention\(query, value\), .* list of 2"
+    ):
+        attention(pair)
+
+
+@pytest.mark.once
+@varied
+def test_rows_of_query_and_value_must_fit(name, rng):
+    attention, (query, values) = made(name, rng), asked(rng)
+    with pytest.raises(
+        ValueError, match=r"`query` .* as many rows as `value`, 3, or one .* \(2, 2"
+    ):
+        attention(query[:2], values)
+
+
+@varied
+def test_one_row_of_queries_asks_every_row(name, rng):
+    attention, (query, values) = made(name, rng), asked(rng)
+    arguments = dict(value_mask=MASK, return_attention_scores=True)
+    expected = attention(np.repeat(query[:1], B, axis=0), values, **arguments)
+    assert_close(attention(query[:1], values, **arguments), expected, 1e-6)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", ["bahdanau", "location"])
+def test_a_step_takes_whole_groups(name, rng):
+    attention, (query, values) = made(name, rng), asked(rng)
+    memory = attention.memory(values)
+    with pytest.raises(
+        ValueError, match=r"`query` .*step must have a multiple .* 3 rows. Received"
+    ):
+        attention.step(query[:2, 0], memory, attention.initial_state(memory))
+
+
+LOGITS = {
+    "bahdanau": additive,
+    "luong_general": general,
+    "bahdanau_sparsemax": additive,
+    "location": None,
+    "coverage": None,
+}
+
+
+@pytest.mark.parametrize("name", LOGITS)
+def test_logits_are_the_masked_scores(name, rng):
+    attention, (query, values) = made(name, rng), asked(rng)
+    arguments = dict(value_mask=MASK, return_attention_logits=True)
+    context, weights, logits = numpy(
+        attention(query, values, return_attention_scores=True, **arguments)
+    )
+    assert_close(
+        (context, weights),
+        attention(query, values, value_mask=MASK, return_attention_scores=True),
+        1e-6,
+    )
+    alone = attention(query, values, **arguments)
+    assert_close(alone, (context, logits), 1e-6)
+    (one,) = numpy(attention(query[:, 0], values, **arguments))[1:]
+    assert_close(one, logits[:, 0], 1e-5)
+    kept = np.repeat(MASK[:, None], TQ, axis=1)
+    assert logits.dtype == "float32" and (logits[~kept] == -1e30).all()
+    if LOGITS[name] is not None:
+        named = reference.named(attention)
+        for row, q, v, m in zip(logits, query, values, MASK, strict=True):
+            expected = [LOGITS[name](of, v.astype("float64"), m, named) for of in q]
+            assert_close(row[:, m], np.array(expected)[:, m])
+    else:  # the features of the weights before are in the scores: softmax tells
+        powers = np.exp(logits[:2] - logits[:2].max(-1, keepdims=True))
+        assert_close(powers / powers.sum(-1, keepdims=True), weights[:2], 1e-6)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", ["bahdanau_heads", "location_heads", "monotonic", "fixed"])
+def test_logits_need_one_score_for_each_place(name, rng):
+    attention = made(name, rng)
+    with pytest.raises(ValueError, match=r"`return_attention_logits` must be False for .*: True"):
+        attention(*asked(rng), return_attention_logits=True)
 
 
 def test_the_bases_leave_the_mechanism_to_their_subclasses():

@@ -26,6 +26,7 @@ from keras_bahdanau import (
     AttentiveDecoder,
     BahdanauAttention,
     BidirectionalEncoder,
+    ClosedLoop,
     CoverageAttention,
     DecoderState,
     DeepOutput,
@@ -450,6 +451,119 @@ def test_feedback_of_the_inputs_changes_nothing(form, rng):
     assert_close(fed, plain, 1e-6)
 
 
+def reference_closed_loop(decoder, first, annotations, mask, states, dense, weights=None):
+    """Outputs and weights where each step reads `dense` (kernel, bias) of the output before."""
+    kernel, bias = dense
+    inputs = np.asarray(first, "float64")[:, None]
+    for _ in range(TY):
+        expected = reference_decoder(decoder, inputs, annotations, mask, states, weights)
+        inputs = np.concatenate([inputs, expected[0][:, -1:] @ kernel + bias], axis=1)
+    return expected
+
+
+@pytest.mark.parametrize(
+    "form", ["input_feeding", "input_feeding_of_the_state", "conditional_coverage", "two_sources"]
+)
+def test_a_closed_loop(form, rng):
+    decoder, dense = made(rng, **FORMS[form]), keras.layers.Dense(M)
+    inputs, annotations, states = data(rng, decoder)
+    arguments = dict(annotations_mask=masks(decoder), initial_state=states)
+    dense.build((B, UNITS if "state" in form else R))
+    randomize(dense, rng)
+    actual = decoder.unroll(inputs[:, 0], annotations, TY, dense, **arguments)
+    expected = reference_closed_loop(
+        decoder, inputs[:, 0], annotations, masks(decoder), states, dense.get_weights()
+    )
+    assert_close(actual, expected)
+
+
+def test_gradients_of_a_closed_loop_are_those_of_finite_differences(rng):
+    decoder = made(rng, attention="location")
+    loop = ClosedLoop(decoder, TY, keras.layers.Dense(M))
+    loop.build((B, M), (B, TX, D))
+    randomize(loop.next_input, rng)
+    inputs, annotations, states = data(rng, decoder)
+    run = differentiate(loop, annotations_mask=MASK, initial_state=states)
+    _, gradients = run(inputs[:, 0], annotations)
+    points = reference.float64([inputs[:, 0], annotations, *loop.trainable_variables])
+    count = len(decoder.trainable_variables)
+
+    def loss(points):
+        first, sources, *weights = points
+        assert len(weights) == count + 2
+        outputs = reference_closed_loop(
+            decoder, first, sources, MASK, states, weights[count:], weights[:count]
+        )
+        return sum((part**2).sum() for part in outputs)
+
+    for at, gradient in enumerate(gradients):
+        direction = rng.normal(size=points[at].shape)
+        direction /= np.sqrt((direction**2).sum())
+        up, down = (
+            loss([p + sign * 1e-5 * direction if i == at else p for i, p in enumerate(points)])
+            for sign in (1, -1)
+        )
+        slope = (gradient * direction).sum()
+        np.testing.assert_allclose(slope, (up - down) / 2e-5, rtol=1e-4, atol=1e-4)
+
+
+# --- Logits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("input_feeding", [False, True])
+def test_logits_are_the_scores_before_the_softmax(input_feeding, rng):
+    decoder = made(rng, attention="location", input_feeding=input_feeding)
+    call = partial(decoder, *data(rng, decoder)[:2], MASK)
+    outputs, weights = numpy(call(return_attention_scores=True))
+    actual, logits = numpy(call(return_attention_logits=True))
+    both = numpy(call(return_attention_scores=True, return_attention_logits=True))
+    assert_close(both, (outputs, weights, logits), 1e-6)
+    assert_close(actual, outputs, 1e-6)
+    assert logits.dtype == "float32" and (logits[~np.repeat(MASK[:, None], TY, 1)] == -1e30).all()
+    powers = np.exp(logits[:2] - logits[:2].max(axis=-1, keepdims=True))
+    assert_close(powers / powers.sum(axis=-1, keepdims=True), weights[:2], 1e-6)
+
+
+def test_a_pointer_network_trains_on_logits(rng):
+    # The place of the largest number: 40 nats away the softmax alone would have no gradient.
+    inputs, values = keras.Input((1, 1)), keras.Input((None, 2))
+    attention = BahdanauAttention(8, score_initializer=keras.initializers.Constant(40.0))
+    decoder = AttentiveDecoder(GRU(4), attention)
+    _, logits = decoder(inputs, values, return_attention_logits=True)
+    model = keras.Model([inputs, values], logits)
+    assert tuple(logits.shape) == (None, 1, None)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.5), loss)
+    x = [np.zeros((64, 1, 1), "float32"), array(rng, 64, TX, 2)]
+    y = x[1][..., 0].argmax(axis=1)[:, None]
+    losses = model.fit(x, y, epochs=8, batch_size=64, verbose=0).history["loss"]
+    assert np.isfinite(losses).all() and losses[-1] < 0.5 * losses[0]
+
+
+def test_a_coverage_loss_is_that_of_the_weights_of_logits(rng):
+    decoder = AttentiveDecoder(GRU(UNITS), CoverageAttention(4, coverage_loss=0.5))
+    randomize(built(decoder), rng)
+    inputs, annotations, _ = data(rng, decoder)
+    decoder(inputs, annotations, MASK)
+    expected = numpy(decoder.losses)
+    decoder(inputs, annotations, MASK, return_attention_logits=True)
+    assert_close(decoder.losses, expected, 1e-6)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "attention", ["fixed", "monotonic", "two_sources", "bahdanau_heads", "location_heads"]
+)
+def test_logits_need_one_score_for_each_place(attention, rng):
+    decoder = unbuilt(attention=attention, cell="gru")
+    inputs, annotations, _ = data(rng, decoder)
+    symbols = tree.map_structure(lambda x: keras.KerasTensor(x.shape), (inputs, annotations))
+    message = "`return_attention_logits` must be False with this attention.*Received: True with"
+    for arguments in ((inputs, annotations), symbols):
+        with pytest.raises(ValueError, match=message):
+            decoder(*arguments, return_attention_logits=True)
+
+
 # --- Penalties ------------------------------------------------------------------------------------
 
 
@@ -764,6 +878,38 @@ def test_any_layer_may_read_out(rng):
     assert_close(decoder(inputs, annotations)[..., UNITS : UNITS + M], inputs + 1.0)
 
 
+@pytest.mark.parametrize("input_feeding", [False, True])
+def test_a_layer_of_one_input_reads_out_the_state(input_feeding, rng):
+    dense = keras.layers.Dense(R)
+    decoder = AttentiveDecoder(GRU(UNITS), BahdanauAttention(4), dense, input_feeding=input_feeding)
+    decoder.build((B, TY, M), (B, TX, D))
+    inputs, annotations = array(rng, B, TY, M), array(rng, B, TX, D)
+    # A DeepOutput with the Dense's kernel for the state, and zeros for all else, is the same layer.
+    deep = AttentiveDecoder(
+        GRU(UNITS), BahdanauAttention(4), DeepOutput(R, "linear"), input_feeding=input_feeding
+    )
+    deep.build((B, TY, M), (B, TX, D))
+    deep.readout.kernel.assign(np.pad(dense.get_weights()[0], ((0, M + D), (0, 0))))
+    deep.cell.set_weights(decoder.cell.get_weights())
+    deep.attention.set_weights(decoder.attention.get_weights())
+    assert_close(decoder(inputs, annotations), deep(inputs, annotations))
+    again = AttentiveDecoder.from_config(decoder.get_config())
+    assert again.compute_output_shape((B, TY, M), (B, TX, D)) == (B, TY, R)
+
+
+class TwoInputs(keras.layers.Layer):
+    def call(self, state, context):
+        return state + context
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("readout", [len, "linear", TwoInputs()], ids=str)
+def test_a_readout_must_take_the_state_or_all_three(readout):
+    message = r'`readout` must be a layer .* write DeepOutput\(n, "linear"\) .* Received: '
+    with pytest.raises(ValueError, match=message):
+        AttentiveDecoder(GRU(3), BahdanauAttention(4), readout)
+
+
 @pytest.mark.once
 @all_forms
 def test_config_round_trip(form):
@@ -846,6 +992,24 @@ def test_cell_must_be_a_cell(name, cell):
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("cell", [keras.layers.GRU(3), [GRU(3), keras.layers.GRU(3)]], ids=str)
+def test_a_layer_is_no_cell(cell):
+    message = "`cell` must be a cell, not a layer .* write GRUCell in the place of GRU. Received: "
+    with pytest.raises(ValueError, match=message):
+        AttentiveDecoder(cell, BahdanauAttention(4))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("width", [UNITS, None], ids=["output", "sequence"])
+def test_feedback_must_be_as_wide_as_the_inputs(width, rng):
+    decoder = made(rng, readout="state")
+    inputs, annotations, _ = data(rng, decoder)
+    message = r"`feedback` .* return \(batch, 7\).* keras.layers.Dense\(7\) first. Received: sh"
+    with pytest.raises(ValueError, match=message):
+        decoder(inputs, annotations, feedback=lambda t, x, o: o if width else ops.ones((B, 1, M)))
+
+
+@pytest.mark.once
 def test_output_must_be_as_wide_as_the_state():
     message = "`cell` must have an output as wide as its first state, 3. Received: .* width 5"
     with pytest.raises(ValueError, match=message):
@@ -863,7 +1027,9 @@ def test_states_must_be_of_the_state_size(rng):
 @pytest.mark.once
 @pytest.mark.parametrize("attention", [None, keras.layers.Attention(), "bahdanau"], ids=str)
 def test_attention_must_be_one(attention):
-    with pytest.raises(ValueError, match=r"`attention` must be an Attention. Received: "):
+    with pytest.raises(
+        ValueError, match=r"`attention` must be an Attention, such as .* Received: "
+    ):
         AttentiveDecoder(GRU(3), attention)
 
 
@@ -907,9 +1073,9 @@ def test_first_state_must_have_every_tensor(cell, rng):
 
 WRONG_SHAPES = {
     "inputs of rank 2": ((B, M), (B, TX, D), "inputs", "(batch, time, "),
-    "annotations of rank 2": ((B, TY, M), (B, D), "annotations", "(batch, time, "),
+    "annotations of rank 2": ((B, TY, M), (B, D), "annotations", "return_sequences=True"),
     "annotations of rank 4": ((B, TY, M), (B, TX, D, 1), "annotations", "(batch, time, "),
-    "two annotations": ((B, TY, M), [(B, TX, D)] * 2, "annotations", "one tensor"),
+    "two annotations": ((B, TY, M), [(B, TX, D)] * 2, "annotations", "one tensor; of an encoder"),
     "other rows": ((B, TY, M), (B + 1, TX, D), "annotations", f"as many rows as `inputs`, {B}"),
 }
 WRONG_WIDTHS = {

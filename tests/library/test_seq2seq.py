@@ -423,6 +423,63 @@ def test_an_encoder_may_be_built_already():
     assert len(encoder.weights) == 1 and model.count_params() > 0
 
 
+def of_encoder(encoder, **arguments):
+    decoder = AttentiveDecoder(keras.layers.SimpleRNNCell(4), BahdanauAttention(3))
+    return Seq2Seq(*VOCABULARIES, 5, encoder=encoder, decoder=decoder, **arguments)
+
+
+GRU = functools.partial(keras.layers.GRU, 4)
+GRUS = functools.partial(keras.layers.GRU, 4, return_sequences=True)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        GRU(),
+        GRUS(return_state=True),
+        keras.layers.Bidirectional(GRU()),
+        keras.Sequential([GRUS(), GRU()]),
+    ],
+    ids=["last state", "states", "last states", "stacked"],
+)
+def test_refuses_an_encoder_that_returns_no_annotations(encoder):
+    message = "`encoder` must return annotations .* write return_sequences=True and return_state=F"
+    with pytest.raises(ValueError, match=message):
+        of_encoder(encoder, bridge="last")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "encoder",
+    [GRUS(), keras.Sequential([GRUS()]), keras.layers.Bidirectional(GRUS(), merge_mode="sum")],
+    ids=["one way", "stacked", "sum"],
+)
+def test_refuses_a_bridge_from_a_direction_that_is_not_there(encoder):
+    with pytest.raises(ValueError, match=r'`bridge` must not be "backward_first" .* bridge="last"'):
+        of_encoder(encoder)
+    assert of_encoder(encoder, bridge="last").bridge.source == "last"
+
+
+@pytest.mark.once
+def test_takes_the_backward_half_of_keras_own_encoder():
+    assert of_encoder(keras.layers.Bidirectional(GRUS())).bridge.source == "backward_first"
+
+
+class Summing(keras.layers.Layer):
+    def call(self, inputs, mask=None, training=None):
+        return ops.sum(inputs, axis=1)
+
+
+@pytest.mark.once
+def test_refuses_a_layer_of_ones_own_that_returns_no_annotations():
+    message = (
+        r"`encoder` must return annotations, one tensor \(batch, time, width\). Received: <Sum"
+    )
+    with pytest.raises(ValueError, match=message):
+        of_encoder(Summing(), bridge="zero").build()
+
+
 def test_tied_embeddings_share_one_matrix():
     model, _ = trained("plain_gru")
     assert model.output_layer is None

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_bahdanau.layers.masking import checked_mask, zero_masked
-from keras_bahdanau.layers.recurrence import run_over_time
+from keras_bahdanau.layers.recurrence import flatten, run_over_time
 
 
 class Memory(NamedTuple):
@@ -44,6 +44,15 @@ class Attention(keras.layers.Layer):
     to row `b`, and the memory is never copied.
     """
 
+    def __call__(self, query, *args, **kwargs):
+        if isinstance(query, (list, tuple)):
+            raise ValueError(
+                f"Argument `query` of {type(self).__name__} must be one tensor; write "
+                "attention(query, value), not a list of both as for keras.layers.Attention. "
+                f"Received: a list of {len(query)}"
+            )
+        return super().__call__(query, *args, **kwargs)
+
     def build(self, query_shape, value_shape, key_shape=None):
         """Makes the weights for a query `(B, N)` or `(B, Tq, N)` and a value `(B, Tx, D)`."""
         self._query_width, self._value_width = query_shape[-1], value_shape[-1]
@@ -77,8 +86,20 @@ class Attention(keras.layers.Layer):
         """The state before the first step; `()` for a mechanism that keeps none."""
         return ()
 
+    @property
+    def has_logits(self):
+        """Whether the weights come from scores, one for each place, that `step` can return."""
+        return False
+
+    def normalize_logits(self, logits):
+        """The weights of logits `(..., Tx)`, where `has_logits`."""
+        raise NotImplementedError
+
     def step(self, query, memory, state=(), training=None, t=None):
         """Attends once: one row of weights and one context for each query.
+
+        Where `has_logits`, it also takes `return_logits`: whether to return the scores, float32 and
+        -1e30 at masked places, in the place of the weights.
 
         Args:
             query: `(B * G, N)` float queries, `G >= 1` of them for each row of the memory.
@@ -112,53 +133,65 @@ class Attention(keras.layers.Layer):
         value_mask=None,
         return_attention_scores=False,
         use_causal_mask=False,
+        return_attention_logits=False,
         training=None,
     ):
         """Attends with all queries: at once, or in order where the mechanism keeps a state.
 
         Args:
-            query: `(B, Tq, N)` float queries, or one query a row, `(B, N)`.
+            query: `(B, Tq, N)` float queries, or one query a row, `(B, N)`. A single row, `B` = 1,
+                asks every row of `value`.
             value: `(B, Tx, D)` float annotations.
             key: `(B, Tx, D')` float tensor to score instead of `value`, or `None`.
             query_mask: `(B, Tq)` bool; contexts and weights of dropped queries are zero.
             value_mask: `(B, Tx)` bool, True = keep.
             return_attention_scores: Whether to return the weights too.
             use_causal_mask: Whether query `i` sees only places up to `i` (self-attention).
+            return_attention_logits: Whether to return the scores before the softmax too, for a
+                loss with `from_logits`; needs one head.
             training: Whether the call is part of training.
 
         Returns:
             The context `(B, Tq, D)` or `(B, D)`; with `return_attention_scores` also the
-            weights `(B, Tq, Tx)` or `(B, Tx)`, float32.
+            weights `(B, Tq, Tx)` or `(B, Tx)`, float32; with `return_attention_logits` then the
+            logits, likewise, -1e30 at masked places.
 
         Raises:
-            ValueError: If a rank, a width, or the shape or dtype of a mask is not as above, or
-                `use_causal_mask` is asked of a mechanism that keeps a state.
+            ValueError: If a number of rows, a rank, a width, or the shape or dtype of a mask is not
+                as above, `use_causal_mask` is asked of a mechanism that keeps a state, or
+                `return_attention_logits` of one that has none.
         """
-        if len(query.shape) not in (2, 3):
-            raise ValueError(
-                f"Argument `query` of {type(self).__name__} must be (batch, width) or "
-                f"(batch, queries, width). Received: shape {tuple(query.shape)}"
-            )
+        self._check_call(query, value, return_attention_logits)
         single = len(query.shape) == 2
         queries = ops.expand_dims(query, 1) if single else query
         queries = ops.cast(queries, self.compute_dtype)
         query_mask = checked_mask("query_mask", query_mask, queries) if not single else None
         queries = zero_masked(queries, query_mask)
+        if query.shape[0] == 1:
+            rows = ops.shape(flatten(value)[0])[0]
+            queries = ops.broadcast_to(queries, (rows, *ops.shape(queries)[1:]))
         memory = self.memory(value, key, value_mask, training, steps=ops.shape(queries)[1])
-        context, weights = self._attend(queries, memory, use_causal_mask, training)
-        context, weights = zero_masked(context, query_mask), _zero_queries(weights, query_mask)
-        penalty = self.penalty(weights, query_mask)
+        # Only a mechanism that has logits knows the argument.
+        wanted = {"return_logits": True} if return_attention_logits else {}
+        context, weights = self._attend(queries, memory, use_causal_mask, training, **wanted)
+        found = [context, weights]
+        if return_attention_logits:
+            found = [context, self.normalize_logits(weights), weights]
+        found = [_zero_queries(part, query_mask) for part in found]
+        penalty = self.penalty(found[1], query_mask)
         if penalty is not None:
             self.add_loss(penalty)
         if single:
-            context, weights = ops.squeeze(context, 1), ops.squeeze(weights, -2)
-        return (context, weights) if return_attention_scores else context
+            found = [ops.squeeze(part, -2) for part in found]
+        if not return_attention_scores:
+            del found[1]
+        return tuple(found) if len(found) > 1 else found[0]
 
     def compute_mask(self, query, previous_mask=None):
         """The context keeps the time axis of the query, and so its mask."""
         return previous_mask
 
-    def _attend(self, queries, memory, use_causal_mask, training):
+    def _attend(self, queries, memory, use_causal_mask, training, **wanted):
         """Contexts `(B, G, D)` and weights `(B, G, Tx)` of queries `(B, G, N)`, one by one."""
         if use_causal_mask:
             raise ValueError(
@@ -168,11 +201,31 @@ class Attention(keras.layers.Layer):
         self._check_width(queries)
 
         def step(t, query, state):
-            context, weights, state = self.step(query, memory, state, training, t)
+            context, weights, state = self.step(query, memory, state, training, t, **wanted)
             return [context, weights], state
 
         context, weights = run_over_time(step, queries, self.initial_state(memory), "float32")
         return ops.cast(context, self.compute_dtype), weights
+
+    def _check_call(self, query, value, return_attention_logits):
+        """Raises a `ValueError` unless `call` can answer with these."""
+        if len(query.shape) not in (2, 3):
+            raise ValueError(
+                f"Argument `query` of {type(self).__name__} must be (batch, width) or "
+                f"(batch, queries, width). Received: shape {tuple(query.shape)}"
+            )
+        rows = {part.shape[0] for part in flatten(value)} - {None}
+        if query.shape[0] not in (None, 1) and rows - {query.shape[0]}:
+            raise ValueError(
+                f"Argument `query` of {type(self).__name__} must have as many rows as `value`, "
+                f"{max(rows)}, or one for all of them. Received: shape {tuple(query.shape)}"
+            )
+        if return_attention_logits and not self.has_logits:
+            raise ValueError(
+                f"Argument `return_attention_logits` must be False for {type(self).__name__} here: "
+                "its weights do not come from one score for each place, as those of "
+                "BahdanauAttention with one head do. Received: True"
+            )
 
     def _checked_memory(self, values, key, mask):
         """Annotations, key and mask as tensors in the compute dtype, zero at masked places."""
@@ -221,11 +274,17 @@ class Attention(keras.layers.Layer):
                 f"Received: shape {tuple(query.shape)}"
             )
         self._check_width(query)
+        rows, asked = memory.values.shape[0], query.shape[0]
+        if rows and asked and asked % rows:
+            raise ValueError(
+                f"Argument `query` of {type(self).__name__}.step must have a multiple of the "
+                f"memory's {rows} rows. Received: shape {tuple(query.shape)}"
+            )
         return ops.reshape(query, (ops.shape(memory.values)[0], -1, query.shape[-1]))
 
 
-def _zero_queries(weights, mask):
-    """Sets the weights `(B, [H,] Tq, Tx)` of queries that `mask` drops to zero."""
-    if mask is None or len(weights.shape) == 3:
-        return zero_masked(weights, mask)
-    return ops.where(ops.expand_dims(ops.expand_dims(mask, 1), -1), weights, 0.0)
+def _zero_queries(found, mask):
+    """Sets the contexts or weights `(B, [H,] Tq, Tx)` of queries that `mask` drops to zero."""
+    if mask is None or len(found.shape) == 3:
+        return zero_masked(found, mask)
+    return ops.where(ops.expand_dims(ops.expand_dims(mask, 1), -1), found, 0.0)

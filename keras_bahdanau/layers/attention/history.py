@@ -4,6 +4,7 @@ from keras import ops
 
 from keras_bahdanau.layers.attention.bahdanau import BahdanauAttention
 from keras_bahdanau.layers.attention.base import Attention
+from keras_bahdanau.layers.masking import masked_scores
 
 
 class HistoryAttention(BahdanauAttention):
@@ -30,15 +31,19 @@ class HistoryAttention(BahdanauAttention):
         """The state after a step with `weights` `(B * G, Tx)`."""
         raise NotImplementedError
 
-    def step(self, query, memory, state=(), training=None, t=None):
+    def step(self, query, memory, state=(), training=None, t=None, return_logits=False):
         """Attends once and remembers where; see `Attention.step`."""
         queries = self._grouped(query, memory)  # (B, G, N)
         features = ops.cast(self.features(state), self.compute_dtype)
         shape = (*ops.shape(queries)[:2], ops.shape(features)[1], self.units)
         features = ops.reshape(features, shape)
         scores = self.scores(queries, memory.keys, features=features)
-        context, weights = self._ungrouped(*self._weigh(scores, memory), memory)
-        return context, weights, self.next_state(state, weights, memory)
+        mask = self._mask(scores, memory)
+        context, weights = self._ungrouped(*self._weigh(scores, mask, memory), memory)
+        state = self.next_state(state, weights, memory)
+        if return_logits:
+            weights = ops.reshape(masked_scores(scores, mask), ops.shape(weights))
+        return context, weights, state
 
     _attend = Attention._attend  # one by one, not at once
 

@@ -4,7 +4,12 @@ import keras
 from keras import ops
 
 from keras_bahdanau.layers.attention.base import Attention, Memory
-from keras_bahdanau.layers.masking import masked_softmax, masked_sparsemax
+from keras_bahdanau.layers.masking import (
+    kept_scores,
+    masked_scores,
+    masked_softmax,
+    masked_sparsemax,
+)
 
 _NORMALIZERS = {"softmax": masked_softmax, "sparsemax": masked_sparsemax}
 
@@ -36,6 +41,15 @@ class ScoredAttention(Attention):
         if dropout:
             self._seeds = keras.random.SeedGenerator(seed)
 
+    @property
+    def has_logits(self):
+        """Whether there are scores that the normaliser makes the weights of: with one head."""
+        return getattr(self, "num_heads", 1) == 1
+
+    def normalize_logits(self, logits):
+        """The weights of logits, as `step` returns either; see `Attention.normalize_logits`."""
+        return _NORMALIZERS[self.normalizer](logits, kept_scores(logits))
+
     def make_keys(self, key):
         """Turns `key` `(B, Tx, D')` into what `scores` compares queries with."""
         raise NotImplementedError
@@ -66,29 +80,36 @@ class ScoredAttention(Attention):
             dropout = keras.random.dropout(places, self.dropout, seed=self._seeds)
         return Memory(self.make_keys(key), self.make_values(values), mask, dropout)
 
-    def step(self, query, memory, state=(), training=None, t=None):
+    def step(self, query, memory, state=(), training=None, t=None, return_logits=False):
         """Attends with one query for each row, or with a group; see `Attention.step`."""
         scores = self.scores(self._grouped(query, memory), memory.keys)
-        context, weights = self._weigh(scores, memory)
-        return (*self._ungrouped(context, weights, memory), state)
+        found = self._weigh(scores, self._mask(scores, memory), memory, return_logits)
+        return (*self._ungrouped(*found, memory), state)
 
-    def _attend(self, queries, memory, use_causal_mask, training):
+    def _attend(self, queries, memory, use_causal_mask, training, return_logits=False):
         self._check_width(queries)
         causal = None
         if use_causal_mask:
             rows = ops.arange(ops.shape(queries)[1], dtype="int32")
             places = ops.arange(ops.shape(memory.values)[-2], dtype="int32")
             causal = ops.expand_dims(places, 0) <= ops.expand_dims(rows, 1)  # (G, Tx)
-        return self._weigh(self.scores(queries, memory.keys, chunked=True), memory, causal)
+        scores = self.scores(queries, memory.keys, chunked=True)
+        mask = self._mask(scores, memory, causal)
+        return self._weigh(scores, mask, memory, return_logits)
 
-    def _weigh(self, scores, memory, causal=None):
-        """Contexts `(B, G, D)` and float32 weights like `scores`."""
+    def _mask(self, scores, memory, causal=None):
+        """The mask of the memory, and the causal one `(G, Tx)`, so that they fit `scores`."""
         axes = (1,) if len(scores.shape) == 3 else (1, 2)
         mask = None if memory.mask is None else ops.expand_dims(memory.mask, axes)
-        if causal is not None:
-            mask = causal if mask is None else ops.logical_and(mask, causal)
+        if causal is None:
+            return mask
+        return causal if mask is None else ops.logical_and(mask, causal)
+
+    def _weigh(self, scores, mask, memory, return_logits=False):
+        """Contexts `(B, G, D)` and float32 weights, or logits, like `scores`."""
         weights = _NORMALIZERS[self.normalizer](scores, mask)
-        return self.average(weights, memory), weights
+        context = self.average(weights, memory)
+        return context, masked_scores(scores, mask) if return_logits else weights
 
     def average(self, weights, memory):
         """The contexts `(B, G, D)` of weights `(B, [H,] G, Tx)`, those of heads side by side."""

@@ -1,0 +1,136 @@
+"""The closed loop: a decoder that reads its own outputs, as one layer."""
+
+import keras
+from keras import ops
+
+from keras_bahdanau.layers.recurrence import build_part
+from keras_bahdanau_runtime.checks import check_positive
+
+
+@keras.saving.register_keras_serializable(package="keras_bahdanau")
+class ClosedLoop(keras.layers.Layer):
+    """Runs a decoder on its own outputs; what `AttentiveDecoder.unroll` makes and calls.
+
+        x_1 = first        x_{i+1} = next_input(o_i)
+
+    Gradients flow through all steps. The decoder stays the one that was given, with its weights: it
+    may be trained on true inputs beside it, in the same model or before. `next_input` runs inside
+    the loop, so it must draw no random numbers and keep no state.
+
+    Args:
+        decoder: An `AttentiveDecoder`.
+        steps: Number of steps.
+        next_input: A Keras layer from an output `(B, R)` to the next input `(B, M)`, such as
+            `keras.layers.Dense(M)`; without one the output itself is the next input.
+        **kwargs: Passed to `keras.layers.Layer`.
+
+    Call arguments:
+        first: `(B, M)` float tensor, the input of the first step.
+        annotations: `(B, Tx, D)` float tensor; a list of them for `MultiSourceAttention`.
+        annotations_mask: `(B, Tx)` bool, True = keep, or `None`; likewise a list.
+        initial_state: List of the cell's first state tensors, `(B, size)` each; zeros if `None`.
+
+    Returns:
+        `(outputs, weights)`: `(B, steps, R)`, and `(B, steps, Tx)` float32.
+
+    Raises:
+        ValueError: If `steps` is not a positive integer, `next_input` is no layer, or, when
+            built, what it makes of an output is not as wide as `first`.
+
+    Example:
+
+    >>> import keras, numpy as np
+    >>> decoder = AttentiveDecoder(keras.layers.GRUCell(4), BahdanauAttention(3))
+    >>> forecast = ClosedLoop(decoder, steps=5, next_input=keras.layers.Dense(2))
+    >>> outputs, weights = forecast(np.ones((3, 2)), np.ones((3, 7, 6)))
+    >>> tuple(outputs.shape), tuple(weights.shape)
+    ((3, 5, 4), (3, 5, 7))
+    """
+
+    def __init__(self, decoder, steps: int, next_input=None, **kwargs):
+        super().__init__(**kwargs)
+        check_positive(steps=steps)
+        if not (next_input is None or isinstance(next_input, keras.layers.Layer)):
+            raise ValueError(
+                "Argument `next_input` must be None or a Keras layer; write keras.layers.Dense(M) "
+                f"for inputs of width M. Received: {next_input!r}"
+            )
+        self.decoder = decoder
+        self.steps = steps
+        self.next_input = next_input
+        self.supports_masking = True
+
+    def build(self, first_shape, annotations_shape):
+        if len(first_shape) != 2 or first_shape[-1] is None:
+            raise ValueError(
+                "Argument `first` must be (batch, width), the input of one step. "
+                f"Received: shape {tuple(first_shape)}"
+            )
+        batch, width = first_shape
+        inputs = (batch, self.steps, width)
+        build_part(self.decoder, inputs, annotations_shape)
+        output = self.decoder.compute_output_shape(inputs, annotations_shape)[-1]
+        read = output
+        if self.next_input is not None:
+            build_part(self.next_input, (batch, output))
+            row = keras.KerasTensor((batch, output), dtype=self.compute_dtype)
+            read = self.next_input.compute_output_spec(row).shape[-1]
+        if read != width:
+            raise ValueError(
+                f"Argument `next_input` must turn an output of width {output} into an input of "
+                f"width {width}, that of `first`; write next_input=keras.layers.Dense({width}). "
+                f"Received: {self.next_input!r}, which gives width {read}"
+            )
+
+    def call(self, first, annotations, annotations_mask=None, initial_state=None, training=None):
+        def feedback(t, x, output):
+            begun = t > 0
+            # Of the zeros before the first step a layer may have no finite gradient.
+            output = ops.where(begun, output, ops.ones_like(output))
+            read = output if self.next_input is None else self.next_input(output)
+            return ops.where(begun, ops.cast(read, x.dtype), x)
+
+        return self.decoder(
+            ops.repeat(ops.expand_dims(first, 1), self.steps, axis=1),
+            annotations,
+            annotations_mask=annotations_mask,
+            initial_state=initial_state,
+            feedback=feedback,
+            return_attention_scores=True,
+            training=training,
+        )
+
+    def compute_mask(self, first, annotations, *args, **kwargs):
+        """Every step counts: no mask."""
+        return None
+
+    def compute_output_spec(
+        self, first, annotations, annotations_mask=None, initial_state=None, training=None
+    ):
+        inputs = keras.KerasTensor((first.shape[0], self.steps, first.shape[-1]), first.dtype)
+        return self.decoder.compute_output_spec(
+            inputs, annotations, initial_state=initial_state, return_attention_scores=True
+        )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "decoder": _serialize(self.decoder),
+            "steps": self.steps,
+            "next_input": _serialize(self.next_input),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        parts = {
+            name: keras.saving.deserialize_keras_object(config[name])
+            for name in ("decoder", "next_input")
+        }
+        return cls(**{**config, **parts})
+
+
+def _serialize(layer):
+    """The config of a layer that may stand elsewhere in the model, too, and is loaded as one."""
+    # Keras marks what it meets twice. It marks the first config only after it was copied from here.
+    keras.saving.serialize_keras_object(layer)
+    return keras.saving.serialize_keras_object(layer)
