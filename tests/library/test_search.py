@@ -329,7 +329,7 @@ def test_spells_words(search, max_length):
         "int32",
     )
     state = (ops.convert_to_tensor(words), ops.zeros((4,), dtype="int32"))
-    found = search(spell, state, ops.full((4,), BOS, dtype="int32"), 12, max_length)
+    found = search(spell, state, ops.full((4,), BOS, dtype="int32"), max_length=max_length)
     tokens, _, lengths, alignments, *_ = tree.map_structure(ops.convert_to_numpy, tuple(found))
     for b, word in enumerate(WORDS):
         expected = (word + "\3")[:max_length]
@@ -377,7 +377,8 @@ def test_stops_when_all_have_ended():
         calls.append(1)
         return ops.tile([[0.0, 0.0, 0.0, 9.0]], (ops.shape(tokens)[0], 1)), state, tokens[:, None]
 
-    BeamSearch(2)(step, (), ops.full((3,), BOS, dtype="int32"), 1, 50)
+    start = ops.full((3,), BOS, dtype="int32")
+    BeamSearch(2)(step, (), start, max_length=50, memory_length=1)
     # "3" and "v 3" fill the beam.
     assert len(calls) == 2
 
