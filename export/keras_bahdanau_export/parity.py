@@ -181,13 +181,16 @@ def compare_calls(model, session, examples=3, length=7, seed=0):
         feeds[given.name] = drawn.astype(keras.backend.standardize_dtype(part.dtype))
     ours = model(keras.tree.pack_sequence_as(model.input, list(feeds.values())), training=False)
     ours = [keras.ops.convert_to_numpy(part) for part in keras.tree.flatten(ours)]
-    gaps = list(map(_gap, ours, session.run(None, feeds)))
+    gaps = list(map(difference, ours, session.run(None, feeds)))
     return CallParity(examples, float(np.max(gaps)), keras.config.backend())
 
 
-def _gap(ours, theirs):
-    """The largest difference, as a share of the largest number; of integers 1 if any differs."""
-    differ = ours != theirs  # not two of the same infinity
+def difference(ours, theirs):
+    """The largest difference as a share of our largest number; of integers 1 if any differs.
+
+    Two of the same infinity, such as scores of hypotheses that do not exist, do not differ.
+    """
+    differ = ours != theirs
     if ours.dtype.kind != "f" or not differ.any():
         return float(differ.any())
     gaps = np.abs(ours[differ] - theirs[differ])

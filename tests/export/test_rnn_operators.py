@@ -9,8 +9,8 @@ import onnxruntime
 import pytest
 
 from keras_bahdanau import BidirectionalEncoder
-from keras_bahdanau_export.onnx_graph import write_onnx
 from keras_bahdanau_export.call import call_signature
+from keras_bahdanau_export.onnx_graph import write_onnx
 from keras_bahdanau_export.trace import forward_function
 
 pytestmark = [

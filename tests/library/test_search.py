@@ -383,6 +383,27 @@ def test_stops_when_all_have_ended():
     assert len(calls) == 2
 
 
+LOGITS, WEIGHTS = np.zeros((2, 5), "float32"), np.ones((2, 3), "float32")
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ((LOGITS, ()), r"return \(logits, state, weights\).*ops.zeros.*Received: tuple of 2"),
+        (LOGITS, r"return \(logits, state, weights\).*Received: "),
+        ((LOGITS, (), None), "logits .* and weights .*Received: shapes .* and None"),
+        ((LOGITS[None], (), WEIGHTS), r"Received: shapes \(1, 2, 5\) and \(2, 3\)"),
+    ],
+    ids=["two values", "logits", "no weights", "rank"],
+)
+@pytest.mark.parametrize("memory_length", [None, 3])
+def test_a_step_that_returns_something_else_is_told_what_is_meant(found, message, memory_length):
+    start = ops.full((2,), BOS, dtype="int32")
+    arguments = {"max_length": 4, "memory_length": memory_length}
+    with pytest.raises(ValueError, match=f"Argument `step` must .*{message}"):
+        GreedySearch()(lambda tokens, state: found, (), start, **arguments)
+
+
 @pytest.mark.once
 @pytest.mark.parametrize("size", [0, -1, 2.0, "3", None])
 def test_refuses_a_beam_of_no_size(size):
