@@ -39,7 +39,7 @@ from keras_bahdanau.models.rnn_search import (
     paper_training,
 )
 from keras_bahdanau.models.seq2seq import Seq2Seq
-from keras_bahdanau.search import BeamSearch, Generation, GreedySearch, Sampling, Search
+from keras_bahdanau.search import BeamSearch, Decode, Generation, GreedySearch, Sampling, Search
 from keras_bahdanau.training.averaging import average_checkpoints, running_mean
 from keras_bahdanau.training.callbacks import RunCheckpoint, TranslationScore
 from keras_bahdanau.training.losses import AlignmentCrossentropy, TokenCrossentropy
@@ -68,6 +68,7 @@ __all__ = [
     "Bridge",
     "ClosedLoop",
     "CoverageAttention",
+    "Decode",
     "DecoderState",
     "DeepOutput",
     "Ensemble",

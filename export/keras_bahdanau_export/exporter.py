@@ -30,6 +30,8 @@ def export(
     precision="float32",
     max_bleu_loss=0.5,
     imports=(),
+    input_names=None,
+    output_names=None,
     overwrite=False,
 ):
     """Writes a model as an artifact folder that runs without Keras.
@@ -58,14 +60,19 @@ def export(
         max_bleu_loss: BLEU on `texts` that the precision may cost.
         imports: Names of modules that register layers of your own, which the TensorFlow process
             imports first. Modules of the model's layers are found without it.
+        input_names: Of a model that does not generate, a name for each input of its graph, in the
+            order of `model.inputs`; those of the `keras.Input`s if `None`.
+        output_names: Likewise of each output; if `None` the keys where the model returns a dict,
+            else the names of the layers, `decode_0`, `decode_1` where a layer gives several.
         overwrite: Whether an artifact at `path` may be replaced.
 
     Returns:
         The `Parity` that was reached, or `None` if no ONNX graph was asked for.
 
     Raises:
-        ValueError: If an argument is wrong, the model is not built or computes in numbers that
-            onnxruntime does not, or `path` exists.
+        ValueError: If an argument is wrong, the model is not built, computes in numbers that
+            onnxruntime does not or holds what the TensorFlow process could not load, or `path`
+            exists.
         ParityError: If the graph and the model disagree.
         PrecisionError: If the precision costs more than `max_bleu_loss`.
         MissingDependencyError: If a package of the extra `export` is missing.
@@ -83,6 +90,8 @@ def export(
         precision=precision,
         max_bleu_loss=max_bleu_loss,
         imports=imports,
+        input_names=input_names,
+        output_names=output_names,
     )
     job.check()
     with publish(path, overwrite=overwrite) as folder:

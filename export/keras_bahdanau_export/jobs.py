@@ -8,6 +8,7 @@ import keras
 from keras_bahdanau.models.generation import Generator
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau_export import parity
+from keras_bahdanau_export.call import call_signature, functional
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.session import CPU, open_graph
@@ -76,6 +77,8 @@ class Job:
     precision: str = "float32"
     max_bleu_loss: float = 0.5
     imports: Any = ()
+    input_names: Any = None
+    output_names: Any = None
 
     def check(self):
         """Raises a `ValueError` that names the first argument that is wrong."""
@@ -152,6 +155,13 @@ class GenerationJob(Job):
 
     def check(self):
         super().check()
+        for name in ("input_names", "output_names"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"Argument `{name}` must be None for a {type(self.model).__name__}, whose "
+                    f"graphs have the names that the runtime reads. Received: "
+                    f"{getattr(self, name)!r}"
+                )
         check_positive(max_length=self.max_length)
         if self.max_source_length is not None:
             check_positive(max_source_length=self.max_source_length)
@@ -259,12 +269,14 @@ class CallJob(Job):
                     f"Argument `{name}` must be given only for models that generate. "
                     f"Received: one for a {type(self.model).__name__}"
                 )
+        self._signature(functional(self.model))
 
     def functions(self):
         """As for a model that generates."""
         from keras_bahdanau_export.trace import forward_function
 
-        return {"call": Graph(*forward_function(self.model), MODEL_FILE)}
+        model = functional(self.model)
+        return {"call": Graph(*forward_function(model, self._signature(model)), MODEL_FILE)}
 
     def describe(self):
         """As for a model that generates."""
@@ -287,6 +299,9 @@ class CallJob(Job):
         """As for a model that generates; there is no quality to lose but closeness."""
         found = parity.compare_calls(self.model, reduced)
         return {"precision": self.precision, "size": size, **found.to_json()}
+
+    def _signature(self, model):
+        return call_signature(model, self.input_names, self.output_names)
 
 
 def serialized_parts(model):

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 from keras import ops, tree
 
+from keras_bahdanau_export.call import tensor_of
 from keras_bahdanau_runtime.signature import SAMPLE, TRANSLATE, Signature, Tensor
 
 
@@ -97,37 +98,16 @@ def step_function(model):
     return _traced(step, signature), signature
 
 
-def forward_function(model):
+def forward_function(model, signature):
     """The call of any Keras model.
 
     Args:
-        model: A functional or `Sequential` model on the TensorFlow backend.
+        model: A functional model on the TensorFlow backend.
+        signature: Its `call_signature`.
 
     Returns:
-        `(function, signature)`, with the names of the model's inputs and outputs.
-
-    Raises:
-        ValueError: If the model does not say what its inputs are, or a name occurs twice.
+        `(function, signature)`.
     """
-    if not getattr(model, "inputs", None):
-        raise ValueError(
-            "Argument `model` must be a Seq2Seq, an Ensemble, or a functional or Sequential model "
-            f"that is built, which say what their inputs are. Received: {type(model).__name__}"
-        )
-    signature = Signature(
-        inputs=tuple(_tensor(part.name, part) for part in model.inputs),
-        outputs=tuple(
-            _tensor(name, part)
-            for name, part in zip(model.output_names, model.outputs, strict=True)
-        ),
-    )
-    names = [tensor.name for tensor in (*signature.inputs, *signature.outputs)]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(
-            "Argument `model` must give every input and output a name of its own. "
-            f"Received: {twice}"
-        )
 
     def forward(*inputs):
         return tree.flatten(model(tree.pack_sequence_as(model.input, inputs), training=False))
@@ -174,13 +154,4 @@ def _filled(nest, tensors):
 
 
 def _named(name, parts):
-    return tuple(_tensor(f"{name}_{i}", part, "source_length") for i, part in enumerate(parts))
-
-
-def _tensor(name, part, free=None):
-    """A `Tensor` for a spec; an axis of any length is the batch, or `free` where that is given."""
-    axes = [
-        (("batch" if i == 0 else free or f"{name}_axis_{i}") if size is None else size)
-        for i, size in enumerate(part.shape)
-    ]
-    return Tensor(name, keras.backend.standardize_dtype(part.dtype), tuple(axes))
+    return tuple(tensor_of(f"{name}_{i}", part, "source_length") for i, part in enumerate(parts))

@@ -32,8 +32,10 @@ def write_elsewhere(job, folder):
         What `Job.write` returns.
 
     Raises:
+        ValueError: If the model holds what no other process can load.
         ArtifactError: If the process failed; the message holds the end of what it said.
     """
+    _check_parts(job.model, job.imports)
     logger.info("The model runs on %s: a TensorFlow process traces it.", keras.config.backend())
     with tempfile.TemporaryDirectory() as scratch:
         saved, answer = Path(scratch) / "model.keras", Path(scratch) / "signatures.json"
@@ -46,6 +48,8 @@ def write_elsewhere(job, folder):
             "search": keras.saving.serialize_keras_object(job.search),
             "max_length": job.max_length,
             "stepwise": job.stepwise,
+            "input_names": job.input_names,
+            "output_names": job.output_names,
             "imports": [*job.imports, *_modules_of_parts(job.model)],
         }
         finished = subprocess.run(
@@ -66,6 +70,49 @@ def write_elsewhere(job, folder):
         return json.loads(answer.read_text(encoding="utf-8"))
 
 
+def _check_parts(model, imports):
+    """Raises a `ValueError` that names the classes and functions that another process lacks."""
+    lacking = sorted(set(_lacking(model, imports)))
+    if lacking:
+        raise ValueError(
+            "Argument `model` must hold only classes and functions that the TensorFlow process "
+            "which traces it can import: write them in a module of their own, not in the script or "
+            "notebook that runs, each under @keras.saving.register_keras_serializable(), and "
+            "import them from there. (With KERAS_BACKEND=tensorflow no process is needed.) "
+            f"Received: {', '.join(lacking)}"
+        )
+
+
+def _lacking(model, imports):
+    """What of a model's parts only this process has, and why."""
+    for part in serialized_parts(model):
+        kind, module = part.get("class_name"), str(part.get("module"))
+        if kind == "__lambda__":
+            yield "a lambda"
+        elif kind == "function" and isinstance(part.get("config"), str):
+            name = part["config"]
+            found = keras.saving.get_registered_object(name)
+            if found is None and not _is_of_keras(part):
+                yield f"the function {name} (not registered)"
+            elif getattr(found, "__module__", None) == "__main__" and not imports:
+                yield f"the function {name} (of __main__)"
+        elif "registered_name" in part and module.split(".")[0] != "keras":
+            name = part["registered_name"]
+            if name is not None and keras.saving.get_registered_object(name) is None:
+                yield f"the class {kind} (not registered)"
+            # Keras writes no module for what is of `__main__`.
+            elif part.get("module") is None and name is not None and not imports:
+                yield f"the class {kind} (of __main__)"
+
+
+def _is_of_keras(function):
+    """Whether this is the serialized form of a function of Keras, which has no module."""
+    try:
+        return keras.saving.deserialize_keras_object(function) is not None
+    except TypeError:
+        return False
+
+
 def _modules_of_parts(model):
     """The modules, other than Keras's and ours, that a process has to import to load the model."""
     known = ("keras", "keras_bahdanau", "builtins", "__main__")
@@ -84,6 +131,8 @@ def _main():
         search=keras.saving.deserialize_keras_object(request["search"]),
         max_length=request["max_length"],
         stepwise=request["stepwise"],
+        input_names=request["input_names"],
+        output_names=request["output_names"],
     )
     signatures = job.write(job.functions(), Path(request["folder"]))
     Path(request["answer"]).write_text(json.dumps(signatures), encoding="utf-8")

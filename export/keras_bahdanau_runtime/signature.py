@@ -57,6 +57,7 @@ class Signature:
 
 # Hypotheses stand best first. A token row is right-padded with `PAD`, holds no `BOS`, and
 # ends in `EOS` unless the length limit cut it; `lengths` counts its tokens, `EOS` included.
+# `length` is the `max_length` of the export, however short the longest hypothesis is.
 TRANSLATE = Signature(
     inputs=(Tensor("source", "int32", ("batch", "source_length")),),
     outputs=(

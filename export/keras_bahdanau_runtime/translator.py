@@ -273,7 +273,8 @@ class Translator:
 
         Returns:
             Dict of `"tokens"` int32 `(B, K, T)`, `"scores"` float32 `(B, K)`, `"lengths"` int32
-            `(B, K)` and `"alignments"` float32 `(B, K, T, Tx)`, hypotheses best first.
+            `(B, K)` and `"alignments"` float32 `(B, K, T, Tx)`, hypotheses best first; `T` is the
+            longest length found.
 
         Raises:
             ValueError: Wrong rank or dtype, no rows, a row of only padding or with padding inside,
@@ -287,7 +288,10 @@ class Translator:
             raise ValueError(
                 f"Argument `source` must have at most {most} rows. Received: {len(array)}"
             )
-        return self.search(array, noise=noise)
+        found = self.search(array, noise=noise)
+        longest = int(found["lengths"].max())
+        cut = {name: found[name][:, :, :longest] for name in ("tokens", "alignments")}
+        return {**found, **cut}
 
     def stream(self, text: str, max_length: int = 100) -> Iterator[str]:
         """Translates one text greedily and yields the translation while it is made.

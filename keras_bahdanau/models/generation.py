@@ -139,7 +139,15 @@ class Generator:
 
         batch, length = ops.shape(source)[0], ops.shape(source)[1]
         first = ops.full((batch,), BOS, dtype="int32")
-        return search(step, state, first, length, max_length, memory_mask=mask, **kwargs)
+        return search(
+            step,
+            state,
+            first,
+            max_length=max_length,
+            memory_length=length,
+            memory_mask=mask,
+            **kwargs,
+        )
 
     def generate(self, source, search=None, max_length=100, prefix=None):
         """Finds outputs for a batch of sources.

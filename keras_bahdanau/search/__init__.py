@@ -2,6 +2,7 @@
 
 from keras_bahdanau.search.base import Generation, Search
 from keras_bahdanau.search.beam import BeamSearch, GreedySearch
+from keras_bahdanau.search.decode import Decode
 from keras_bahdanau.search.sampling import Sampling
 
-__all__ = ["BeamSearch", "Generation", "GreedySearch", "Sampling", "Search"]
+__all__ = ["BeamSearch", "Decode", "Generation", "GreedySearch", "Sampling", "Search"]

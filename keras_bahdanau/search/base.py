@@ -15,6 +15,10 @@ from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 class Generation(NamedTuple):
     """What a search found, best hypothesis first.
 
+    `T` is `max_length` in tensors, whose shapes are known before the search has run: here, in
+    `Decode` and in every exported graph. Where they are handed out as NumPy arrays, by `generate`
+    and `Translator.translate_ids`, `T` is the longest length found. `lengths` is right for both.
+
     Attributes:
         tokens: `(B, K, T)` int32, `EOS` included, `PAD` after it.
         scores: `(B, K)` float32, what the search ranks by; -inf for a hypothesis that does not
@@ -94,13 +98,17 @@ class Choices(NamedTuple):
 class Search:
     """Base of the searches: the loop over a step function, and what a hypothesis may not hold.
 
-    A search knows no model. It calls `step(tokens, state) -> (logits, state, weights)`:
+    A search knows no model. It calls `step(tokens, state) -> (logits, state, weights)`, a function
+    of tensors:
 
-        tokens   (R,) int32, the last token of every hypothesis; R = B * K, sentence after sentence
-        state    a nest of tensors with R rows, which the search hands on and reorders
-        logits   (R, V); log-probabilities will do too, the search normalises what it ranks
-        weights  (R, Tx) attention weights; what a model has no attention for may be zeros
+        tokens   (R,) int32, the last token of every hypothesis: the `start` before the first step,
+                 PAD after a hypothesis has ended; R = B * K, sentence after sentence
+        state    a nest of tensors with R rows, `()` for none, which the search repeats K times,
+                 hands on and reorders; it comes back in the structure, shapes and dtypes it had
+        logits   (R, V) float; log-probabilities will do too, the search normalises what it ranks
+        weights  (R, Tx) float attention weights; `ops.zeros((R, 1))` where there is no attention
 
+    What a step reads and no step changes, such as a memory of `B` rows, it closes over.
     Constraints say what may be chosen; log-probabilities stay those of the model.
 
     The loop is written here once. A kind of search says how many hypotheses a sentence has
@@ -114,7 +122,18 @@ class Search:
         no_repeat_ngram: No sequence of this many tokens occurs twice in a hypothesis; 0 allows all.
 
     Raises:
-        ValueError: If a number is negative or no int.
+        ValueError: If a number is negative or no int; and by a call, if the step does not return
+            these three values.
+
+    Example:
+
+    >>> def count(tokens, number):                                # says 4, 5, 6 and so on
+    ...     logits = 9.0 * ops.one_hot(number, 8)
+    ...     return logits, number + 1, ops.zeros((ops.shape(tokens)[0], 1))
+    >>> start, number = ops.array([BOS, BOS]), ops.array([4, 6])
+    >>> found = GreedySearch()(count, number, start, max_length=2)
+    >>> ops.convert_to_numpy(found.tokens[:, 0]).tolist()
+    [[4, 5], [6, 7]]
     """
 
     min_length: int = 0
@@ -137,8 +156,9 @@ class Search:
         step,
         state,
         start,
-        memory_length,
+        *,
         max_length,
+        memory_length=None,
         limits=None,
         prefix=None,
         memory_mask=None,
@@ -150,8 +170,10 @@ class Search:
             step: The step function, see `Search`.
             state: Nest of tensors with `B` rows.
             start: `(B,)` int32 first tokens, usually `BOS`.
-            memory_length: `Tx`, the width of the weights; an int or a scalar tensor.
             max_length: Number of tokens `T` after which every hypothesis is cut, an int.
+            memory_length: `Tx`, the width of the weights; an int or a scalar tensor. Where it is
+                not given, the weights of a step from `start` tell it: one step more, unless their
+                shape says it without being computed.
             limits: `(B,)` int32, from 1 to `max_length`: where each sentence's hypotheses are
                 cut; `max_length` for all if `None`.
             prefix: `(B, P)` int32 tokens that every hypothesis starts with, padded with `PAD` at
@@ -163,14 +185,25 @@ class Search:
 
         Returns:
             A `Generation` of tensors.
+
+        Raises:
+            ValueError: If the step does not return what `Search` says.
         """
-        batch = ops.shape(start)[0]
+
+        def repeat(tensor):
+            return ops.repeat(tensor, self.size, axis=0)
+
+        batch, step = ops.shape(start)[0], _checked(step)
+        tokens, state = repeat(ops.cast(start, "int32")), tree.map_structure(repeat, state)
+        if memory_length is None:
+            *_, weights = step(tokens, state)
+            memory_length = ops.shape(weights)[1]
         hypotheses = self._first(batch, memory_length)
         shape = ops.shape(hypotheses.totals)
         task = self._task(batch, shape, max_length, limits, prefix, memory_mask, noise)
         rows = batch * self.size
         history = empty_history(max_length, rows, memory_length, shape, self._branches)
-        last = self._loop(step, task, max_length, state, start, hypotheses, history)
+        last = self._loop(step, task, max_length, tokens, state, hypotheses, history)
         return self._collect(task, *last)
 
     def _task(self, batch, shape, max_length, limits, prefix, memory_mask, noise):
@@ -193,11 +226,8 @@ class Search:
             noise=None if noise is None else ops.reshape(noise, (-1, max_length)),
         )
 
-    def _loop(self, step, task, max_length, state, start, hypotheses, history):
+    def _loop(self, step, task, max_length, tokens, state, hypotheses, history):
         """Steps until all have ended: their number, the last hypotheses, the whole history."""
-
-        def repeat(tensor):
-            return ops.repeat(tensor, self.size, axis=0)
 
         def advance(t, tokens, so_far, state, hypotheses, history):
             logits, state, weights = step(tokens, state)
@@ -221,7 +251,6 @@ class Search:
         if self.no_repeat_ngram:
             so_far = ops.full((rows, max_length), PAD, dtype="int32")
         zero = ops.convert_to_tensor(0, dtype="int32")
-        tokens, state = repeat(ops.cast(start, "int32")), tree.map_structure(repeat, state)
         stop, _, _, _, hypotheses, history = ops.while_loop(
             unfinished, advance, (zero, tokens, so_far, state, hypotheses, history)
         )
@@ -304,6 +333,30 @@ class Search:
     def from_config(cls, config):
         """The search that `get_config` described."""
         return cls(**config)
+
+
+def _checked(step):
+    """`step`, which raises a `ValueError` unless it returns the three values of a step."""
+
+    def checked(tokens, state):
+        found = step(tokens, state)
+        if not isinstance(found, (tuple, list)) or len(found) != 3:
+            kind = type(found).__name__
+            count = f" of {len(found)}" if isinstance(found, (tuple, list)) else ""
+            raise ValueError(
+                "Argument `step` must return (logits, state, weights); the weights of what has no "
+                f"attention are ops.zeros((rows, 1)). Received: {kind}{count}"
+            )
+        logits, state, weights = found
+        shapes = [getattr(part, "shape", None) for part in (logits, weights)]
+        if any(shape is None or len(shape) != 2 for shape in shapes):
+            raise ValueError(
+                "Argument `step` must return logits (rows, vocabulary) and weights "
+                f"(rows, memory length). Received: shapes {shapes[0]} and {shapes[1]}"
+            )
+        return logits, state, weights
+
+    return checked
 
 
 def ends(tokens, lengths, limits):

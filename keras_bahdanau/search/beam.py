@@ -56,7 +56,7 @@ class BeamSearch(Search):
     ...     rows = ops.shape(tokens)[0]
     ...     first = ops.expand_dims(tokens == 2, -1)
     ...     return ops.where(first, log_probs, end), state, ops.ones((rows, 1))
-    >>> found = BeamSearch(size=2)(step, (), ops.array([2]), memory_length=1, max_length=3)
+    >>> found = BeamSearch(size=2)(step, (), ops.array([2]), max_length=3)
     >>> ops.convert_to_numpy(found.tokens[0, 0]).tolist()
     [4, 3, 0]
     """

@@ -8,16 +8,20 @@ import resource
 import runpy
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import keras
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from keras_bahdanau import (
+    AttentiveDecoder,
     BahdanauAttention,
     BeamSearch,
+    Decode,
     Ensemble,
     GreedySearch,
     RNNEncoderDecoder,
@@ -26,8 +30,9 @@ from keras_bahdanau import (
     Tokenizer,
 )
 from keras_bahdanau_export import export
+from keras_bahdanau_export.call import call_signature, functional
 from keras_bahdanau_export.jobs import job_for
-from keras_bahdanau_export.parity import Parity, compare, random_sources, verify
+from keras_bahdanau_export.parity import Parity, compare, difference, random_sources, verify
 from keras_bahdanau_export.passes import graph
 from keras_bahdanau_export.tracing_process import write_elsewhere
 from keras_bahdanau_runtime import (
@@ -292,6 +297,173 @@ def test_a_layer_of_the_users_own_is_found_by_its_module(tmp_path, monkeypatch):
         with pytest.raises(ArtifactError, match=r"No module named 'own_layers'"):
             export(model, tmp_path / "other")
         assert not (tmp_path / "other").exists()
+
+
+MODEL_OF_MAIN = """
+import keras
+from keras_bahdanau_export.tracing_process import _check_parts
+
+class Bare(keras.layers.Layer):
+    def call(self, inputs):
+        return inputs
+
+@keras.saving.register_keras_serializable(package="own")
+class Known(Bare):
+    pass
+
+@keras.saving.register_keras_serializable(package="own")
+def known(x):
+    return x
+
+def bare(x):
+    return x
+
+x = keras.Input((3,))
+for layer in (Bare(), Known(), *map(keras.layers.Activation, (bare, known, lambda x: x, "tanh"))):
+    for imports in ((), ("a_module",)):
+        try:
+            _check_parts(keras.Model(x, layer(x)), imports)
+            print("taken")
+        except ValueError as error:
+            print(str(error).rpartition("Received: ")[2])
+"""
+
+
+@pytest.mark.once
+def test_what_only_this_process_has_is_named_before_another_starts(tmp_path):
+    """What is registered here a module named in `imports` may register, too."""
+    (tmp_path / "script.py").write_text(MODEL_OF_MAIN)
+    command = [sys.executable, tmp_path / "script.py"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.splitlines() == [
+        *["the class Bare (not registered)"] * 2,
+        *["the class Known (of __main__)", "taken"],
+        *["the function bare (not registered)"] * 2,
+        *["the function own>known (of __main__)", "taken"],
+        *["a lambda"] * 2,
+        *["taken"] * 2,
+    ]
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+
+def test_a_model_that_does_not_know_its_inputs_is_told_what_to_write(tmp_path):
+    model = Subclassed()
+    model(np.ones((1, 3), "float32"))
+    with pytest.raises(ValueError, match=r"keras\.Model\(x, model\(x\)\), path\)"):
+        export(model, tmp_path / "a")
+    x = keras.Input((3,), name="x")
+    functional(keras.Model(x, model(x)))
+
+
+def names_of(model, **names):
+    signature = call_signature(functional(model), **names)
+    return [[tensor.name for tensor in side] for side in (signature.inputs, signature.outputs)]
+
+
+@pytest.mark.once
+def test_every_input_and_output_has_a_name_of_its_own():
+    x, dense = keras.Input((3,), name="x"), keras.layers.Dense(2, name="dense")
+    twice, relu = [dense(x), dense(x)], keras.layers.ReLU(name="relu")(x)
+    assert names_of(keras.Model(x, [*twice, relu])) == [["x"], ["dense_0", "dense_1", "relu"]]
+    by_key = keras.Model(x, {"z": twice[0], "b": relu})
+    assert names_of(by_key) == [["x"], ["b", "z"]]
+    assert names_of(by_key, input_names=["image"], output_names=["c", "d"]) == [
+        ["image"],
+        ["c", "d"],
+    ]
+    layers = keras.Input((3,), name="given"), keras.layers.Dense(2, name="last")
+    assert names_of(keras.Sequential(layers)) == [["given"], ["last"]]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"output_names": ["a"]}, r"`output_names` must be a list of 2 names, in .*'dense_0'"),
+        ({"output_names": "ab"}, "`output_names` must be a list of 2 names.*Received: 'ab'"),
+        ({"input_names": []}, "`input_names` must be a list of 1 names"),
+        ({"output_names": ["a", "a"]}, r"a name of its own\. Received: \['a'\]"),
+        ({"output_names": ["x", "a"]}, r"a name of its own\. Received: \['x'\]"),
+        ({"output_names": ["a", "b c"]}, "must hold names of ASCII.*Received: 'b c'"),
+        ({"output_names": ["a", 3]}, "must hold names of ASCII.*Received: 3"),
+    ],
+)
+def test_names_that_no_graph_takes_are_refused(names, message):
+    x, dense = keras.Input((3,), name="x"), keras.layers.Dense(2, name="dense")
+    with pytest.raises(ValueError, match=message):
+        names_of(keras.Model(x, [dense(x), dense(x)]), **names)
+
+
+@pytest.fixture(scope="module")
+def captioning(tmp_path_factory):
+    """A CNN with a decoder and a search, exported; the model, the path, the parity."""
+    keras.utils.set_random_seed(5)
+    decoder = AttentiveDecoder(keras.layers.GRUCell(6), BahdanauAttention(4))
+    images = keras.Input((8, 8, 3), name="image")
+    features = keras.layers.Conv2D(4, 4, strides=4)(images)
+    annotations = keras.layers.Reshape((-1, 4))(features)
+    layer = Decode(
+        decoder,
+        keras.layers.Embedding(12, 3),
+        keras.layers.Dense(12, kernel_initializer=keras.initializers.RandomNormal(stddev=2.0)),
+        BeamSearch(3),
+        max_length=5,
+        return_scores=True,
+    )
+    model = keras.Model(images, list(layer(annotations)))
+    path = tmp_path_factory.mktemp("captioning") / "artifact"
+    names = ["tokens", "weights", "scores", "lengths"]
+    return model, path, export(model, path, input_names=["pixels"], output_names=names)
+
+
+@traced_as_on_torch
+def test_a_search_in_a_functional_model_exports(captioning):
+    model, path, parity = captioning
+    assert parity.difference < 1e-5
+    session = onnxruntime.InferenceSession(path / "model.onnx", providers=["CPUExecutionProvider"])
+    pixels = np.random.default_rng(0).normal(size=(4, 8, 8, 3)).astype("float32")
+    names = ["tokens", "weights", "scores", "lengths"]
+    theirs = session.run(names, {"pixels": pixels})
+    ours = model.predict(pixels, verbose=0)
+    assert len(np.unique(theirs[0][:, 0], axis=0)) > 1
+    for a, b in zip(theirs, ours, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    assert verify(model, path, count=2).examples == 2
+
+
+@pytest.mark.tracing
+def test_onnxruntime_has_nothing_to_warn_of(artifact, captioning, capfd):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 2
+    for path in sorted([*artifact[0].glob("*.onnx"), captioning[1] / "model.onnx"]):
+        onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.once
+def test_integers_and_infinities_are_compared_as_they_are():
+    ours = np.array([1.0, -np.inf, 200.0])
+    assert difference(ours, ours) == 0
+    assert difference(ours, np.array([1.0, -np.inf, 198.0])) == pytest.approx(0.01)
+    assert difference(ours, np.array([1.0, 3.0, 200.0])) == np.inf
+    assert np.isnan(difference(ours, np.array([1.0, np.nan, 200.0])))
+    ids = np.array([10**6, 5])
+    assert difference(ids, ids) == 0 and difference(ids, ids + 1) == 1
+
+
+@pytest.mark.tracing
+def test_names_of_graphs_that_the_runtime_reads_are_fixed(model, tmp_path):
+    with pytest.raises(ValueError, match="`output_names` must be None for a RNNSearch"):
+        export(model, tmp_path / "a", output_names=["a", "b", "c", "d"])
 
 
 @pytest.mark.tracing

@@ -266,6 +266,53 @@ def test_integer_comparisons(number, count):
     assert operators(graph) == (["Less"] if count else ["Cast", "Less"])
 
 
+STEPS = """
+agraph (int32 n, float x) => (float y, bool last) {
+  float_n = Cast<to = 1>(n)
+  y, last = Loop <body = step (int64 t, bool go, float h, bool same) => (
+      bool still, float next, bool again) {
+      float_t = Cast<to = 1>(t)
+      still = Less(%s, float_n)
+      again = Less(zero, n)
+      next = Add(h, float_t)
+  }> (ten, yes, x, yes)
+}
+"""
+
+
+@pytest.mark.parametrize("side, count", [("float_t", 1), ("h", 0)])
+def test_step_comparisons(side, count):
+    constants = {"ten": np.int64(10), "yes": np.bool_(True), "zero": np.int32(0)}
+    model = graph_of(STEPS % side, **constants)
+    feeds = {"n": np.int32(4), "x": np.float32(0.5)}
+    graph, counts = rewritten(model, conditions.step_comparisons, **feeds)
+    assert counts == [count]
+    assert ("Cast" in operators(graph)) is (count == 0)  # of `n`, which the body reads, too
+
+
+MASKED = """
+agraph (bool[2] c, bool[2] d, float[2] x) => (float[2] y) {
+  number = Cast<to = 1>(c)
+  y = Loop <body = step (int64 t, bool go, float[2] h) => (bool still, float[2] next) {
+      still = Identity(go)
+      chosen = Where(%s, h, x)
+      next = Add(chosen, number)
+  }> (three, yes, x)
+}
+"""
+
+
+@pytest.mark.parametrize("beside, count", [("c", 1), ("d", 0)])
+def test_choices_for_casts(beside, count, capfd):
+    model = graph_of(MASKED % beside, three=np.int64(3), yes=np.bool_(True))
+    feeds = {"c": [True, False], "d": [False, True], "x": np.ones(2, "float32")}
+    graph, counts = rewritten(model, conditions.choices_for_casts, **feeds)
+    assert counts == [count]
+    assert operators(graph) == (["Where", "Loop"] if count else ["Cast", "Loop"])
+    # onnxruntime's warning is of the graph before.
+    assert ("cannot be safely updated" in capfd.readouterr().err) is (count == 1)
+
+
 def test_double_negations_and_casts_to_the_same_type():
     model = graph_of(
         """

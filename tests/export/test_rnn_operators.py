@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 
 from keras_bahdanau import BidirectionalEncoder
+from keras_bahdanau_export.call import call_signature
 from keras_bahdanau_export.onnx_graph import write_onnx
 from keras_bahdanau_export.trace import forward_function
 
@@ -61,7 +62,7 @@ def model():
 @pytest.fixture(scope="module")
 def graph(model, tmp_path_factory):
     path = tmp_path_factory.mktemp("graph") / "model.onnx"
-    write_onnx(*forward_function(model), path)
+    write_onnx(*forward_function(model, call_signature(model)), path)
     return path
 
 
@@ -120,7 +121,7 @@ def test_a_layer_without_an_operator_keeps_its_loop_and_says_why(tmp_path, caplo
     x = keras.Input((None, 3), batch_size=2, name="x")
     model = keras.Model(x, layer()(x))
     with caplog.at_level(logging.WARNING, "keras_bahdanau_export"):
-        write_onnx(*forward_function(model), tmp_path / "model.onnx")
+        write_onnx(*forward_function(model, call_signature(model)), tmp_path / "model.onnx")
     assert reason in caplog.text
     kinds = [node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node]
     assert "Loop" in kinds and not {"GRU", "LSTM"} & set(kinds)

@@ -329,7 +329,7 @@ def test_spells_words(search, max_length):
         "int32",
     )
     state = (ops.convert_to_tensor(words), ops.zeros((4,), dtype="int32"))
-    found = search(spell, state, ops.full((4,), BOS, dtype="int32"), 12, max_length)
+    found = search(spell, state, ops.full((4,), BOS, dtype="int32"), max_length=max_length)
     tokens, _, lengths, alignments, *_ = tree.map_structure(ops.convert_to_numpy, tuple(found))
     for b, word in enumerate(WORDS):
         expected = (word + "\3")[:max_length]
@@ -377,9 +377,31 @@ def test_stops_when_all_have_ended():
         calls.append(1)
         return ops.tile([[0.0, 0.0, 0.0, 9.0]], (ops.shape(tokens)[0], 1)), state, tokens[:, None]
 
-    BeamSearch(2)(step, (), ops.full((3,), BOS, dtype="int32"), 1, 50)
+    start = ops.full((3,), BOS, dtype="int32")
+    BeamSearch(2)(step, (), start, max_length=50, memory_length=1)
     # "3" and "v 3" fill the beam.
     assert len(calls) == 2
+
+
+LOGITS, WEIGHTS = np.zeros((2, 5), "float32"), np.ones((2, 3), "float32")
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ((LOGITS, ()), r"return \(logits, state, weights\).*ops.zeros.*Received: tuple of 2"),
+        (LOGITS, r"return \(logits, state, weights\).*Received: "),
+        ((LOGITS, (), None), "logits .* and weights .*Received: shapes .* and None"),
+        ((LOGITS[None], (), WEIGHTS), r"Received: shapes \(1, 2, 5\) and \(2, 3\)"),
+    ],
+    ids=["two values", "logits", "no weights", "rank"],
+)
+@pytest.mark.parametrize("memory_length", [None, 3])
+def test_a_step_that_returns_something_else_is_told_what_is_meant(found, message, memory_length):
+    start = ops.full((2,), BOS, dtype="int32")
+    arguments = {"max_length": 4, "memory_length": memory_length}
+    with pytest.raises(ValueError, match=f"Argument `step` must .*{message}"):
+        GreedySearch()(lambda tokens, state: found, (), start, **arguments)
 
 
 @pytest.mark.once

@@ -8,6 +8,7 @@ from keras_bahdanau_export.passes.graph import (
     constant,
     made_by,
     nodes_of,
+    put,
     register,
     replace,
     rewrite,
@@ -54,6 +55,46 @@ def integer_comparisons(graph):
     return count
 
 
+def step_comparisons(graph):
+    """`cast(t) < cast(n)` of the number of a loop's step and an int32 becomes one of int32.
+
+    The number is int64 and no loop makes 2^31 steps; as floats they are told apart up to 2^24.
+    """
+    count = 0
+    for loop in nodes_of(graph, "Loop"):
+        body = loop.attributes["body"].value
+        number = body.inputs[0]
+        for compare in nodes_of(body, *_COMPARISONS):
+            sides = [before_cast(side, to=ir.DataType.FLOAT) for side in compare.inputs]
+            others = [side for side in sides if side is not number]
+            if len(others) != 1 or others[0] is None or others[0].dtype != ir.DataType.INT32:
+                continue
+            narrow = put(body, compare, "Cast", number, to=ir.DataType.INT32)
+            sides = [narrow if side is number else side for side in sides]
+            rewrite(body, compare, compare.op_type, sides)
+            count += 1
+    return count
+
+
+def choices_for_casts(graph):
+    """A cast of a bool that a loop's body reads beside the bool becomes `Where(c, 1, 0)`.
+
+    onnxruntime asks of each cast whether it may go, and prints a warning about one whose input the
+    same body reads.
+    """
+    count = 0
+    for cast in nodes_of(graph, "Cast"):
+        condition, number = cast.inputs[0], cast.outputs[0]
+        together = _readers(condition) & _readers(number) - {graph}
+        if condition.dtype != ir.DataType.BOOL or not together:
+            continue
+        dtype = ir.DataType(cast.attributes["to"].value).numpy()
+        one, zero = (register(graph, f"{dtype}_{n}", np.array(n, dtype)) for n in (1, 0))
+        rewrite(graph, cast, "Where", [condition, one, zero])
+        count += 1
+    return count
+
+
 def double_negations(graph):
     """`not not c` becomes `c`, and a cast to the type that a value has becomes the value."""
     count = 0
@@ -68,6 +109,11 @@ def double_negations(graph):
             replace(node.outputs[0], origin)
             count += 1
     return count
+
+
+def _readers(value):
+    """The graphs whose nodes read a value."""
+    return {use.node.graph for use in value.uses()}
 
 
 def _masked(value):

@@ -14,8 +14,10 @@ import logging
 from onnx_ir.passes import common
 
 from keras_bahdanau_export.passes.conditions import (
+    choices_for_casts,
     double_negations,
     integer_comparisons,
+    step_comparisons,
     where_for_sums,
 )
 from keras_bahdanau_export.passes.graph import holds_graph, innermost_first, replace
@@ -33,6 +35,7 @@ PASSES = (
     hoist_invariants,
     where_for_sums,
     integer_comparisons,
+    step_comparisons,
     double_negations,
     plain_gathers,
     wide_shapes,
@@ -42,6 +45,7 @@ PASSES = (
     single_reshapes,
     chunked_top_ks,
     bidirectional_operators,
+    choices_for_casts,  # of the casts that the others left
 )
 
 
