@@ -38,9 +38,9 @@ from keras_bahdanau.models.rnn_search import (
 )
 from keras_bahdanau.models.seq2seq import Seq2Seq
 from keras_bahdanau.search import BeamSearch, Generation, GreedySearch, Sampling, Search
+from keras_bahdanau.training.alignment_images import AlignmentImages
 from keras_bahdanau.training.averaging import average_checkpoints
 from keras_bahdanau.training.callbacks import RunCheckpoint, TranslationScore
-from keras_bahdanau.training.alignment_images import AlignmentImages
 from keras_bahdanau.training.losses import AlignmentCrossentropy, TokenCrossentropy
 from keras_bahdanau.training.metrics import Perplexity, TokenAccuracy
 from keras_bahdanau.training.options import TrainingOptions

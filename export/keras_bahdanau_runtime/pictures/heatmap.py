@@ -26,7 +26,7 @@ def plot_alignment(
 ) -> Any:
     """Draws one alignment: source along x, generated tokens along y, shade by weight.
 
-    For words instead of pieces: `plot_alignment(*word_alignment(alignment, source_tokens, tokens))`.
+    Words instead of pieces: `plot_alignment(*word_alignment(alignment, source_tokens, tokens))`.
 
     Args:
         alignment: `(Ty, Tx)` float array of attention weights in [0, 1].

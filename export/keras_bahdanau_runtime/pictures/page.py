@@ -5,8 +5,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from numpy.typing import ArrayLike
-
 from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.ids import SPECIAL
 from keras_bahdanau_runtime.pictures.weights import Panel, checked_panels
