@@ -1,4 +1,4 @@
-"""One layer in a model of your own: additive attention pools a sequence before a classifier.
+"""One layer in a model of your own: attention pools a sequence before a classifier.
 
 The toy task: does the sequence hold the token 7? The attention weights show where it stands.
 """
@@ -6,18 +6,16 @@ The toy task: does the sequence hold the token 7? The attention weights show whe
 import keras
 import numpy as np
 
-from keras_bahdanau import BahdanauAttention, BidirectionalEncoder
+from keras_bahdanau import AttentionPooling
 
 
 def build(vocabulary_size=20, units=16):
     """A functional model: ids `(B, Tx)` to a probability `(B, 1)` and weights `(B, Tx)`."""
     ids = keras.Input((None,), dtype="int32")
     embedded = keras.layers.Embedding(vocabulary_size, units, mask_zero=True)(ids)
-    annotations = BidirectionalEncoder(units)(embedded)
-    # The query asks the same question of every sequence: the mean of its annotations.
-    query = keras.layers.GlobalAveragePooling1D()(annotations)
-    context, weights = BahdanauAttention(units)(query, annotations, return_attention_scores=True)
-    answer = keras.layers.Dense(1, activation="sigmoid", name="answer")(context)
+    # Over a recurrent layer the weights would point beside the token; see `AttentionPooling`.
+    pooled, weights = AttentionPooling(units)(embedded, return_attention_scores=True)
+    answer = keras.layers.Dense(1, activation="sigmoid", name="answer")(pooled)
     return keras.Model(ids, answer), keras.Model(ids, weights)
 
 

@@ -6,6 +6,7 @@ from keras_bahdanau.data.dataset import TranslationDataset
 from keras_bahdanau.initializers import PerGate
 from keras_bahdanau.layers.attention import (
     Attention,
+    AttentionPooling,
     BahdanauAttention,
     CoverageAttention,
     FixedContext,
@@ -40,6 +41,7 @@ from keras_bahdanau.models.rnn_search import (
 )
 from keras_bahdanau.models.seq2seq import Seq2Seq
 from keras_bahdanau.search import BeamSearch, Decode, Generation, GreedySearch, Sampling, Search
+from keras_bahdanau.training.alignment_images import AlignmentImages
 from keras_bahdanau.training.averaging import average_checkpoints, running_mean
 from keras_bahdanau.training.callbacks import RunCheckpoint, TranslationScore
 from keras_bahdanau.training.losses import AlignmentCrossentropy, TokenCrossentropy
@@ -47,10 +49,13 @@ from keras_bahdanau.training.metrics import Perplexity, TokenAccuracy
 from keras_bahdanau.training.options import TrainingOptions
 from keras_bahdanau.training.progress import ProgressDisplay
 from keras_bahdanau.training.run import train
+from keras_bahdanau_runtime.pictures.heatmap import plot_alignment, plot_alignments
+from keras_bahdanau_runtime.pictures.images import plot_image_alignment
+from keras_bahdanau_runtime.pictures.page import alignment_page
+from keras_bahdanau_runtime.pictures.words import word_alignment
 from keras_bahdanau_runtime.text.alignment import (
     hard_alignment,
     phrase_spans,
-    plot_alignment,
     replace_unknowns,
     to_pharaoh,
 )
@@ -59,7 +64,9 @@ from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 __all__ = [
     "AlignmentCrossentropy",
+    "AlignmentImages",
     "Attention",
+    "AttentionPooling",
     "AttentiveDecoder",
     "BPEDropout",
     "BahdanauAttention",
@@ -102,6 +109,7 @@ __all__ = [
     "TrainingOptions",
     "TranslationDataset",
     "TranslationScore",
+    "alignment_page",
     "average_checkpoints",
     "bahdanau_from_tfa",
     "coverage_penalty",
@@ -111,9 +119,12 @@ __all__ = [
     "paper_training",
     "phrase_spans",
     "plot_alignment",
+    "plot_alignments",
+    "plot_image_alignment",
     "read_alignments",
     "replace_unknowns",
     "running_mean",
     "to_pharaoh",
     "train",
+    "word_alignment",
 ]

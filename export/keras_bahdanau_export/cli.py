@@ -205,20 +205,44 @@ def translate(
 @app.command()
 def align(
     artifact: Artifact,
-    text: Annotated[str, typer.Argument(help="One sentence.")],
+    texts: Annotated[
+        list[str], typer.Argument(help="Sentences, each in quotes; drawn side by side.")
+    ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.")
+        Path,
+        typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf; .html to point at."),
     ] = Path("alignment.png"),
+    pieces: Annotated[
+        bool, typer.Option("--pieces", help="Draw the pieces of the tokenizer, not words.")
+    ] = False,
+    style: Annotated[
+        str, typer.Option(help="light, or paper: as figure 3 of the paper, white for 1.")
+    ] = "light",
+    columns: Annotated[int, typer.Option(help="Most sentences side by side.")] = 4,
 ) -> None:
-    """Translates one sentence and draws its alignment as a heatmap."""
-    from keras_bahdanau_runtime.text.alignment import plot_alignment
+    """Translates sentences and draws their alignments.
 
-    if not text.strip():
-        raise ValueError(f"Argument `text` must be a sentence. Received: {text!r}")
-    found = Translator(artifact).translate([text])[0]
-    plot_alignment(found.alignment, found.source_tokens, found.tokens, output)
-    print(_one_line(found.text))
-    say(f"The alignment is drawn in {output}.")
+    An .html file is one page that needs nothing else: pointing at a word lights where it came from.
+    It shows words and pieces.
+    """
+    from keras_bahdanau_runtime.pictures.heatmap import plot_alignments
+    from keras_bahdanau_runtime.pictures.page import alignment_page
+    from keras_bahdanau_runtime.pictures.words import word_alignment
+
+    for text in texts:
+        if not text.strip():
+            raise ValueError(f"Argument `texts` must hold sentences. Received: {text!r}")
+    translations = Translator(artifact).translate(texts)
+    found = [(one.alignment, one.source_tokens, one.tokens) for one in translations]
+    if output.suffix.lower() == ".html":
+        alignment_page(found, output)
+    else:
+        panels = found if pieces else [word_alignment(*panel) for panel in found]
+        plot_alignments(panels, output, style=style, columns=columns)
+    for one in translations:
+        print(_one_line(one.text))
+    shown = "alignment is" if len(texts) == 1 else "alignments are"
+    say(f"The {shown} drawn in {output}.")
 
 
 @app.command()

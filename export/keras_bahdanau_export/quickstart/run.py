@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from keras_bahdanau import BeamSearch, TrainingOptions, plot_alignment, train
+from keras_bahdanau import BeamSearch, TrainingOptions, plot_alignment, train, word_alignment
 from keras_bahdanau_export.quickstart.dates import split_dates
 from keras_bahdanau_runtime.errors import ParityError
 from keras_bahdanau_runtime.text.corpus import read_parallel
@@ -69,7 +69,8 @@ def quickstart(output, pairs=20000, epochs=6, console=None):
     _show_examples(console, unseen, found, expected)
     picture = output / "alignment.png"
     example = translator.translate(["Thursday, 3 March 1994"])[0]
-    plot_alignment(example.alignment, example.source_tokens, example.tokens, picture)
+    words = word_alignment(example.alignment, example.source_tokens, example.tokens)
+    plot_alignment(*words, picture)
     exact = sum(t.text == iso for t, iso in zip(found, expected, strict=True)) / len(expected)
     bleu = corpus_scores([t.text for t in found], expected)["bleu"]
     console.print(

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from keras_bahdanau_runtime.pictures.page import assembled
 from keras_bahdanau_runtime.service.bodies import read_body
 from keras_bahdanau_runtime.service.connections import LEFT
 from keras_bahdanau_runtime.service.errors import KINDS, ServiceError
@@ -29,7 +30,7 @@ from keras_bahdanau_runtime.service.router import Router
 from keras_bahdanau_runtime.service.text_model import TextModel
 from keras_bahdanau_runtime.translation import Translation
 
-_PAGE = Path(__file__).with_name("page.html")
+_PAGE = assembled(Path(__file__).with_name("page.html")).encode("utf-8")
 _NOT_DESCRIBED = {405, 499, 500}
 _EVENTS = "text/event-stream"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
@@ -155,7 +156,7 @@ async def _page(request: Request) -> Response:
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     policy += "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'"
     headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
-    return Response(_PAGE.read_bytes(), media_type="text/html; charset=utf-8", headers=headers)
+    return Response(_PAGE, media_type="text/html; charset=utf-8", headers=headers)
 
 
 def _model(repository: Repository, prefix: str) -> list[Endpoint]:

@@ -1,17 +1,14 @@
-"""Alignments: links between words, phrases, Pharaoh text, pictures (arXiv 1409.0473, figure 3).
+"""Alignments: links between words, phrases, Pharaoh text.
 
 A link is a pair (source place, target place), both counted from 0.
 """
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.errors import require
 
 Link = tuple[int, int]
 
@@ -138,64 +135,3 @@ def replace_unknowns(
         dictionary.get(best[i], best[i]) if token == unknown and i in best else token
         for i, token in enumerate(tokens)
     ]
-
-
-def plot_alignment(
-    alignment: ArrayLike,
-    source_tokens: Sequence[str],
-    target_tokens: Sequence[str],
-    path: str | os.PathLike[str] | None = None,
-    title: str | None = None,
-) -> Any:
-    """Draws one alignment: source along x, generated tokens along y, darkness by weight.
-
-    Args:
-        alignment: `(Ty, Tx)` float array of attention weights in [0, 1].
-        source_tokens: `Tx` strings.
-        target_tokens: `Ty` strings.
-        path: Where to write the picture, PNG, SVG or PDF by its ending; `None` to write nothing.
-        title: A line above the picture.
-
-    Returns:
-        The matplotlib figure.
-
-    Raises:
-        ValueError: If the shape of `alignment` does not fit the tokens.
-        MissingDependencyError: matplotlib is not installed.
-    """
-    weights = np.asarray(alignment, dtype="float32")
-    expected = (len(target_tokens), len(source_tokens))
-    if weights.shape != expected:
-        raise ValueError(
-            f"Argument `alignment` must be (target tokens, source tokens), {expected}. "
-            f"Received: {weights.shape}"
-        )
-    rows, columns = expected
-    require("matplotlib", extra="plot")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(2.0 + 0.34 * columns, 1.6 + 0.34 * rows), dpi=120)
-    axes = figure.add_subplot()
-    image = axes.imshow(weights, cmap="Greys", vmin=0.0, vmax=1.0, aspect="auto")
-    axes.set_xticks(range(columns), [_label(t) for t in source_tokens], rotation=60, ha="left")
-    axes.set_yticks(range(rows), [_label(t) for t in target_tokens])
-    axes.xaxis.tick_top()
-    axes.tick_params(length=0, labelsize=9)
-    axes.tick_params(axis="x", rotation=60)
-    axes.set_xticks(np.arange(-0.5, columns), minor=True)
-    axes.set_yticks(np.arange(-0.5, rows), minor=True)
-    axes.grid(which="minor", color="0.9", linewidth=0.5)
-    axes.tick_params(which="minor", length=0)
-    figure.colorbar(image, ax=axes, fraction=0.046, pad=0.02, label="attention weight")
-    if title:
-        figure.suptitle(title, fontsize=10)
-    figure.tight_layout()
-    if path is not None:
-        figure.savefig(os.fspath(path), bbox_inches="tight")
-    return figure
-
-
-def _label(token: str) -> str:
-    # A space would not be seen, a control character cannot be drawn, a dollar starts mathematics.
-    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in token)
-    return shown.replace(" ", "\N{OPEN BOX}").replace("$", r"\$")

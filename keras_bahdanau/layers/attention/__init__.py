@@ -8,10 +8,12 @@ from keras_bahdanau.layers.attention.location import LocationSensitiveAttention
 from keras_bahdanau.layers.attention.luong import LuongAttention
 from keras_bahdanau.layers.attention.monotonic import MonotonicAttention
 from keras_bahdanau.layers.attention.multi_source import MultiSourceAttention
+from keras_bahdanau.layers.attention.pooling import AttentionPooling
 from keras_bahdanau.layers.attention.scored import ScoredAttention
 
 __all__ = [
     "Attention",
+    "AttentionPooling",
     "BahdanauAttention",
     "CoverageAttention",
     "FixedContext",

@@ -1,0 +1,88 @@
+import struct
+
+import numpy as np
+import pytest
+
+from keras_bahdanau import AlignmentImages
+from keras_bahdanau.training.event_file import EventFile, crc32c
+from keras_bahdanau_runtime.translation import Translation
+
+pytestmark = pytest.mark.once
+
+
+def varint(data, at):
+    value, shift = 0, 0
+    while True:
+        byte, at = data[at], at + 1
+        value, shift = value | (byte & 0x7F) << shift, shift + 7
+        if byte < 0x80:
+            return value, at
+
+
+def fields(message):
+    """The fields of a protobuf message, as its encoding is specified: number to value."""
+    found, at = {}, 0
+    while at < len(message):
+        key, at = varint(message, at)
+        if key & 7 == 0:
+            found[key >> 3], at = varint(message, at)
+        else:
+            size, at = (8, at) if key & 7 == 1 else varint(message, at)
+            found[key >> 3], at = message[at : at + size], at + size
+    return found
+
+
+def masked(data):
+    crc = crc32c(data)
+    return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def events(folder):
+    """The messages of the only file in a folder, whose checksums must be right."""
+    (path,) = folder.iterdir()
+    assert ".tfevents." in path.name  # by which TensorBoard finds it
+    data, found = path.read_bytes(), []
+    while data:
+        length = struct.unpack("<Q", data[:8])[0]
+        message = data[12 : 12 + length]
+        assert data[8:12] == masked(data[:8]) and data[12 + length :][:4] == masked(message)
+        found.append(fields(message))
+        data = data[16 + length :]
+    return found
+
+
+class Model:
+    """Answers as a model with a tokenizer does."""
+
+    def translate(self, sources, search, max_length):
+        row = np.eye(3, dtype="float32")
+        return [Translation("b c", 0.0, ["b", " c", "</s>"], ["a", "b", "</s>"], row)] * len(
+            sources
+        )
+
+
+def test_each_second_epoch_leaves_an_image_of_every_sentence(tmp_path):
+    images = AlignmentImages(tmp_path, ["ab", "ab"], every=2)
+    images.set_model(Model())
+    images.on_train_begin()
+    for epoch in range(4):
+        images.on_epoch_end(epoch)
+    version, *found = events(tmp_path)
+    assert version[3] == b"brain.Event:2"
+    assert [event[2] for event in found] == [2, 2, 4, 4]
+    values = [fields(fields(event[5])[1]) for event in found]
+    assert [value[1] for value in values] == [b"alignment/1", b"alignment/2"] * 2
+    image = fields(values[0][4])
+    assert image[4].startswith(b"\x89PNG")
+    assert (image[2], image[1]) == struct.unpack(">II", image[4][16:24])
+
+
+def test_files_of_two_runs_do_not_meet(tmp_path):
+    assert EventFile(tmp_path / "a").path != EventFile(tmp_path / "a").path
+
+
+@pytest.mark.parametrize("arguments", [dict(sources="ab"), dict(every=0), dict(max_length=0)])
+def test_refuses_what_it_cannot_do(tmp_path, arguments):
+    (name,) = arguments
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        AlignmentImages(tmp_path, **{"sources": ["ab"], **arguments})

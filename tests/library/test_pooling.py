@@ -1,0 +1,95 @@
+import keras
+import numpy as np
+import pytest
+import reference
+from layer_checks import (
+    SOME_POLICIES,
+    array,
+    assert_close,
+    assert_config_round_trip,
+    assert_garbage_is_ignored,
+    assert_survives_saving,
+    dtype_policy,
+    randomize,
+)
+from mechanisms import MASK, TX, B, D, U
+
+from keras_bahdanau import AttentionPooling, BahdanauAttention
+
+
+def pooling(rng, queries=1):
+    layer = AttentionPooling(U, queries)
+    layer.build((None, None, D))
+    return randomize(layer, rng)
+
+
+@pytest.mark.parametrize("queries", [1, 2])
+def test_weights_and_contexts_are_those_of_the_equations(rng, queries):
+    layer, values = pooling(rng, queries), array(rng, B, TX, D)
+    keys, learned, score = reference.float64(layer.get_weights())
+    # A query that is learned needs no projection W_a.
+    pairs = [
+        [
+            reference.additive_attention(query, row, kept, [np.eye(U), keys, score])
+            for query in learned
+        ]
+        for row, kept in zip(values.astype("float64"), MASK, strict=True)
+    ]
+    contexts, weights = (np.array([[pair[k] for pair in row] for row in pairs]) for k in (0, 1))
+    if queries == 1:
+        contexts, weights = contexts[:, 0], weights[:, 0]
+    assert_close(layer(values, mask=MASK, return_attention_scores=True), [contexts, weights])
+    assert_close(layer(values, mask=MASK), contexts)
+
+
+def test_what_is_masked_changes_nothing(rng):
+    layer, values = pooling(rng, 2), array(rng, B, TX, D)
+    assert_garbage_is_ignored(layer, [values], 0, MASK, mask=MASK)
+
+
+def test_saves_and_gets_the_mask_of_an_embedding(rng, tmp_path):
+    ids = keras.Input((None,), dtype="int32")
+    embedded = keras.layers.Embedding(9, D, mask_zero=True)(ids)
+    pooled = AttentionPooling(U, queries=2)(embedded)
+    model = keras.Model(ids, keras.layers.Dense(1)(pooled))  # where a mask left over would warn
+    short, padded = np.array([[3, 4]]), np.array([[3, 4, 0, 0]])
+    assert_close(model(short), model(padded))
+    assert_survives_saving(model, padded, tmp_path)
+
+
+@pytest.mark.parametrize("policy", SOME_POLICIES)
+def test_computes_in_the_policy_and_weighs_in_float32(rng, policy):
+    values = array(rng, B, TX, D)
+    with dtype_policy(policy):
+        pooled, weights = AttentionPooling(U)(values, return_attention_scores=True)
+    assert keras.backend.standardize_dtype(pooled.dtype) == policy.removeprefix("mixed_")
+    assert keras.backend.standardize_dtype(weights.dtype) == "float32"
+
+
+@pytest.mark.once
+def test_config_round_trip():
+    assert_config_round_trip(AttentionPooling(U, 2, query_initializer="zeros"))
+
+
+def test_a_single_query_broadcasts_over_the_rows_in_a_call(rng):
+    """As the documentation of AttentionPooling says of BahdanauAttention."""
+    attention, values, query = BahdanauAttention(U), array(rng, B, TX, D), array(rng, 1, 4)
+    assert_close(attention(query, values), attention(np.repeat(query, B, 0), values), 1e-6)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(dict(units=0), "`units`"), (dict(units=2, queries=0), "`queries`")],
+)
+def test_numbers_must_be_positive(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        AttentionPooling(**arguments)
+
+
+@pytest.mark.once
+def test_refuses_values_of_another_rank_and_masks_of_another_shape(rng):
+    with pytest.raises(ValueError, match=r"`values` .* \(batch, time, width\)\. Received: .*\(3"):
+        AttentionPooling(U)(array(rng, 3, D))
+    with pytest.raises(ValueError, match="`mask` must be bool of shape"):
+        AttentionPooling(U)(array(rng, B, TX, D), mask=MASK[:, :2])
