@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import keras
+from keras import ops
 
 from examples.alignment_error.ibm import Aligner, grow_diag, turned
 from examples.alignment_error.language import Language
@@ -40,7 +41,7 @@ class Size(NamedTuple):
     training: int = 8000
     measured: int = 1000
     units: int = 64
-    epochs: int = 8
+    epochs: int = 6
     bucket: int = 8
 
 
@@ -113,7 +114,33 @@ def token_ids(pairs):
     ]
 
 
-def rnn_search(language, units, **kwargs):
+class WordsInContext(keras.layers.Layer):
+    """Annotations that show the word itself: `[E x_j ; states of a narrow bidirectional GRU]`.
+
+    The states have room for where a word stands, but hardly for which words stand beside it, so
+    that a decoder who wants to know a word has to look at its own place.
+
+    Args:
+        units: Width of the GRU in each direction.
+        **kwargs: Passed to `keras.layers.Layer`.
+    """
+
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        self.context = BidirectionalEncoder(units)
+        self.supports_masking = True
+
+    def build(self, inputs_shape):
+        self.context.build(inputs_shape)
+
+    def call(self, inputs, mask=None, training=None):
+        return ops.concatenate([inputs, self.context(inputs, mask=mask, training=training)], -1)
+
+    def compute_output_shape(self, inputs_shape):
+        return (*inputs_shape[:-1], inputs_shape[-1] + 2 * self.context.units)
+
+
+def rnn_search(language, units):
     """The paper's model: s_{i-1}, which has not yet read y_{i-1}, asks where to look."""
     return RNNSearch(
         *_sizes(language),
@@ -123,24 +150,27 @@ def rnn_search(language, units, **kwargs):
         maxout_units=units,
         reset_after=True,
         initializer=None,
-        **kwargs,
     )
 
 
-def current_state(language, units, **kwargs):
+def current_state(language, units, encoder=BidirectionalEncoder):
     """The same model, but the state that has read y_{i-1} asks, as in Luong et al. (2015)."""
     return Seq2Seq(
         *_sizes(language),
         embedding_dim=units,
-        encoder=BidirectionalEncoder(units),
+        encoder=encoder(units),
         decoder=AttentiveDecoder(
             keras.layers.GRUCell(units),
             BahdanauAttention(units, use_bias=True),
             readout=DeepOutput(units),
             query="current",
         ),
-        **kwargs,
     )
+
+
+def words_in_context(language, units):
+    """As `current_state`, but the annotations show the words."""
+    return current_state(language, units, lambda units: WordsInContext(units // 4))
 
 
 def _sizes(language):
@@ -153,7 +183,7 @@ def trained(build, language, pairs, size, guide=None):
     model = build(language, size.units)
     alignments = None if guide is None else [sorted(links) for links in guide]
     dataset = TranslationDataset(*token_ids(pairs), bucket=size.bucket, alignments=alignments)
-    rate = keras.optimizers.schedules.CosineDecay(4e-3, size.epochs * len(dataset))
+    rate = keras.optimizers.schedules.CosineDecay(5e-3, size.epochs * len(dataset))
     optimizer = keras.optimizers.Adam(rate, global_clipnorm=1.0)
     model.compile(optimizer=optimizer, loss=TokenCrossentropy())
     model.fit(dataset, epochs=size.epochs, shuffle=False, verbose=0)
@@ -226,9 +256,10 @@ def compare(size):
             report(f"{name}, {way}", links, started)
     guide = guides["source to target"]
     for name, build, links in [
-        ("attention, RNNsearch (s_{i-1})", rnn_search, None),
-        ("attention, current state (s_i)", current_state, None),
-        ("attention, current state, guided", current_state, guide),
+        ("attention, RNNsearch", rnn_search, None),
+        ("attention, current state", current_state, None),
+        ("attention, current state, words", words_in_context, None),
+        ("attention, current state, words, guided", words_in_context, guide),
     ]:
         started = time.process_time()
         model = trained(build, language, training, size, links)
