@@ -36,16 +36,20 @@ FIRST_WORD = EOS + 1  # ids below are padding, unknown, start and end
 
 
 class Size(NamedTuple):
-    """How much is trained: pairs to learn from and to measure on, and the models' settings."""
+    """How much is trained: pairs to learn from and to measure on, and the models' settings.
+
+    Of the `MODELS` every `stride`th is trained, from the last.
+    """
 
     training: int = 8000
     measured: int = 1000
     units: int = 64
     epochs: int = 6
     bucket: int = 8
+    stride: int = 1
 
 
-QUICK = Size(training=256, measured=50, units=16, epochs=1, bucket=32)
+QUICK = Size(training=128, measured=50, units=16, epochs=1, bucket=32, stride=3)
 
 
 class Errors(NamedTuple):
@@ -177,6 +181,15 @@ def _sizes(language):
     return FIRST_WORD + len(language.source_words), FIRST_WORD + len(language.target_words)
 
 
+# Name in the table, what builds the model, whether it is guided.
+MODELS = [
+    ("attention, RNNsearch", rnn_search, False),
+    ("attention, current state", current_state, False),
+    ("attention, current state, words", words_in_context, False),
+    ("attention, current state, words, guided", words_in_context, True),
+]
+
+
 def trained(build, language, pairs, size, guide=None):
     """A model of `build`, trained on pairs and, if given, guided by a set of links for each."""
     keras.utils.set_random_seed(0)
@@ -255,14 +268,9 @@ def compare(size):
         for way, links in found.items():
             report(f"{name}, {way}", links, started)
     guide = guides["source to target"]
-    for name, build, links in [
-        ("attention, RNNsearch", rnn_search, None),
-        ("attention, current state", current_state, None),
-        ("attention, current state, words", words_in_context, None),
-        ("attention, current state, words, guided", words_in_context, guide),
-    ]:
+    for name, build, guided in reversed(MODELS[:: -size.stride]):
         started = time.process_time()
-        model = trained(build, language, training, size, links)
+        model = trained(build, language, training, size, guide if guided else None)
         weights = attention(model, measured)
         report(name, attention_links(weights), started)
     return table, language, measured, weights

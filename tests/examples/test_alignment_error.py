@@ -102,9 +102,10 @@ def test_the_diagonal_prior_by_hand():
 
 
 @pytest.mark.once
-def test_the_tension_rises_with_how_straight_the_text_is():
-    straight = [([i, i + 1, i + 2, i + 3], [i, i + 1, i + 2, i + 3]) for i in range(20)]
-    crossed = [(source, target[2:] + target[:2]) for source, target in straight]
+def test_the_tension_rises_with_how_straight_the_text_is(rng):
+    words = [rng.permutation(40)[:6].tolist() for _ in range(100)]
+    straight = [(sentence, sentence) for sentence in words]
+    crossed = [(sentence, sentence[3:] + sentence[:3]) for sentence in words]
     tensions = [ibm.Aligner(diagonal=True).fit(text).tension for text in (straight, crossed)]
     assert tensions[0] > ibm.TENSION > tensions[1]
 
@@ -146,8 +147,8 @@ def test_ids_are_words_and_the_end():
 def test_the_example_runs(tmp_path, capsys):
     table = alignment_error.main(["--quick", "--output", str(tmp_path)])
     printed = capsys.readouterr().out
-    assert len(table) == 11 and all(name in printed for name in table)
+    assert len(table) == 10 and all(name in printed for name in table)
     assert all(0 <= share <= 1 for errors in table.values() for share in errors)
-    # 256 pairs are enough for the IBM models to be better than chance.
+    # 128 pairs are enough for the IBM models to be better than chance.
     assert table["fast_align, source to target"].aer < 0.5
     assert (tmp_path / "alignment_error.png").stat().st_size > 10_000
