@@ -15,8 +15,8 @@ import keras
 import numpy as np
 
 from examples.captioning import scenes
-from examples.captioning.decode import BOS, Decode
 from examples.common import export_and_compare, options, require_margin
+from examples.decode import BOS, Decode
 from keras_bahdanau import (
     AttentiveDecoder,
     BahdanauAttention,
@@ -30,7 +30,7 @@ GRID = scenes.SIZE // 4  # what two strides of 2 leave
 
 
 def build(units, attends=True):
-    """A model for training, `(image, words so far) -> logits`, and one `image -> words, weights`."""
+    """A model to train, `(image, words so far) -> logits`, and one `image -> words, weights`."""
     image = keras.Input((scenes.SIZE, scenes.SIZE, 3), name="image")
     features = image
     for strides in (2, 2, 1):

@@ -66,9 +66,7 @@ def train(model, series, epochs):
     rate = keras.optimizers.schedules.CosineDecay(4e-3, epochs * len(series) // 64)
     forecast = keras.Model(model.inputs, model.outputs[0])  # the weights have no loss
     forecast.compile(keras.optimizers.Adam(rate, global_clipnorm=1.0), "mse")
-    forecast.fit(
-        series[:, :HISTORY], series[:, HISTORY:], batch_size=64, epochs=epochs, verbose=2
-    )
+    forecast.fit(series[:, :HISTORY], series[:, HISTORY:], batch_size=64, epochs=epochs, verbose=2)
     return model
 
 

@@ -105,7 +105,9 @@ def main(arguments=None):
         joint=False,
         min_frequency=1,
     )
-    models = [train(kind, units, tokenizer, pairs, epochs) for kind in (RNNSearch, RNNEncoderDecoder)]
+    models = [
+        train(kind, units, tokenizer, pairs, epochs) for kind in (RNNSearch, RNNEncoderDecoder)
+    ]
     phrases = [english for english, _ in held_out]
     by_search, by_encdec = (
         model.translate(phrases, search=SEARCH, max_length=MAX_LENGTH) for model in models

@@ -24,18 +24,18 @@ from keras_bahdanau import (
     plot_alignment,
 )
 
-NOTHING = -1  # stands in the places after a list's end
+NOTHING = -100  # stands in the places after a list's end
 LONGEST = 10
 
 
 def draw(count, shortest, longest, seed):
-    """Lists of different numbers below 1, `(B, N, 1)`, and where each next larger one stands."""
+    """Lists of different numbers in [-5, 5), `(B, N, 1)`, and where each next larger one stands."""
     rng = np.random.default_rng(seed)
     numbers = np.full((count, longest, 1), NOTHING, "float32")
     order = np.full((count, longest), NOTHING, "int32")
     for row in range(count):
         n = rng.integers(shortest, longest + 1)
-        numbers[row, :n, 0] = rng.choice(100, n, replace=False) / 100
+        numbers[row, :n, 0] = rng.choice(100, n, replace=False) / 10 - 5
         order[row, :n] = numbers[row, :n, 0].argsort()
     return numbers, order
 
@@ -74,7 +74,7 @@ def main(arguments=None):
     """Trains both, compares them on unseen lists, draws one; returns the shares sorted."""
     args = options("pointer_network", __doc__, arguments)
     keras.utils.set_random_seed(1)
-    count, epochs, units = (200, 1, 8) if args.quick else (20_000, 15, 64)
+    count, epochs, units = (200, 1, 8) if args.quick else (20_000, 10, 64)
     numbers, order = draw(count, 5, LONGEST, seed=1)
     unseen, expected = draw(max(count // 20, 10), 5, LONGEST, seed=2)
     pointer = train(build(units, pointer=True), numbers, order, epochs)
@@ -90,7 +90,7 @@ def main(arguments=None):
     )
     weights = np.exp(pointer.predict(unseen[:1], verbose=0)[0])
     length = int((expected[0] != NOTHING).sum())
-    names = [f"{number:.2f}" for number in unseen[0, :length, 0]]
+    names = [f"{number:.1f}" for number in unseen[0, :length, 0]]
     plot_alignment(
         weights[:length, :length],
         names,
