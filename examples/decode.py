@@ -16,8 +16,8 @@ class Decode(keras.layers.Layer):
         decoder: The decoder.
         embedding: From the token before to the decoder's input.
         head: From the decoder's output to logits.
-        max_length: Number of tokens `T` after which an output is cut.
         search: The search; `BeamSearch()` if `None`.
+        max_length: Number of tokens `T` after which an output is cut.
         **kwargs: Passed to `keras.layers.Layer`.
 
     Call arguments:
@@ -27,13 +27,13 @@ class Decode(keras.layers.Layer):
         Tokens `(B, T)` int32 and weights `(B, T, Tx)`.
     """
 
-    def __init__(self, decoder, embedding, head, max_length, search=None, **kwargs):
+    def __init__(self, decoder, embedding, head, search=None, max_length=100, **kwargs):
         super().__init__(**kwargs)
         self.decoder = decoder
         self.embedding = embedding
         self.head = head
-        self.max_length = max_length
         self.search = BeamSearch() if search is None else search
+        self.max_length = max_length
 
     def build(self, annotations_shape):
         inputs = (annotations_shape[0], self.max_length, self.embedding.output_dim)
