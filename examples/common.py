@@ -1,0 +1,66 @@
+"""What the examples share: their options, the check of a margin, and an export that must agree."""
+
+import argparse
+from pathlib import Path
+
+import keras
+import numpy as np
+
+
+def options(name, doc, arguments=None):
+    """The options of an example: `quick`, `export` and the folder `output`, which is made."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="tiny, checks no margin, no export")
+    parser.add_argument("--export", action="store_true", help="export in the quick form, too")
+    parser.add_argument("--output", type=Path, default=Path("build/examples", name))
+    found = parser.parse_args(arguments)
+    found.export |= not found.quick
+    found.output.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def require_margin(what, reached, baseline, margin, quick=False):
+    """Prints both figures; ends the script unless the first is better by the margin.
+
+    Args:
+        what: Name of the figure.
+        reached: The model's.
+        baseline: The baseline's.
+        margin: By how much the model's must be higher; negative where lower is better.
+        quick: Whether nothing is required.
+    """
+    print(f"{what}: {reached:.3f}, the baseline {baseline:.3f} (margin asked for: {margin:+.2f})")
+    if not quick and (reached - baseline) / margin < 1:
+        raise SystemExit(f"{what}: expected a difference of {margin:+.2f} to the baseline.")
+
+
+def export_and_compare(model, inputs, folder, tolerance=1e-4):
+    """Exports a functional model, runs the graph with onnxruntime, and holds it against Keras.
+
+    Args:
+        model: A Keras model.
+        inputs: List of NumPy arrays, one for each of its inputs.
+        folder: The artifact to make.
+        tolerance: Largest difference of any output.
+
+    Returns:
+        The graph's outputs.
+    """
+    import onnxruntime
+
+    from keras_bahdanau_export import export
+
+    export(model, folder, overwrite=True)
+    session = onnxruntime.InferenceSession(Path(folder, "model.onnx"))
+    feeds = {part.name: value for part, value in zip(model.inputs, inputs, strict=True)}
+    by_graph = session.run(model.output_names, feeds)
+    by_keras = keras.tree.flatten(model(keras.tree.pack_sequence_as(model.input, inputs)))
+    gap = max(
+        float(np.abs(keras.ops.convert_to_numpy(a) - b).max())
+        for a, b in zip(by_keras, by_graph, strict=True)
+    )
+    print(f"onnxruntime and Keras on {keras.config.backend()} differ by at most {gap:.1e}")
+    assert gap <= tolerance, gap
+    return by_graph

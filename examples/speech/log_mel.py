@@ -1,0 +1,68 @@
+"""The front end of a speech model as a layer, so that it is saved and exported with it."""
+
+import keras
+import numpy as np
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="examples")
+class LogMel(keras.layers.Layer):
+    """Log-mel energies of audio: windowed Fourier transform, mel filters, logarithm.
+
+    The transform is a convolution with fixed kernels, which every backend and onnxruntime have.
+
+    Args:
+        bands: Number of mel bands.
+        rate: Samples a second.
+        frame: Samples in a frame.
+        hop: Samples from one frame to the next.
+        **kwargs: Passed to `keras.layers.Layer`.
+
+    Call arguments:
+        audio: `(B, S)` float tensor.
+
+    Returns:
+        `(B, S / hop, bands)` float tensor.
+    """
+
+    def __init__(self, bands=20, rate=4000, frame=160, hop=80, **kwargs):
+        super().__init__(**kwargs)
+        self.bands, self.rate, self.frame, self.hop = bands, rate, frame, hop
+
+    def call(self, audio):
+        waves = ops.conv(
+            ops.expand_dims(audio, -1),
+            ops.convert_to_tensor(self._waves()),
+            strides=self.hop,
+            padding="same",
+            data_format="channels_last",
+        )
+        bins = self.frame // 2
+        power = ops.square(waves[..., :bins]) + ops.square(waves[..., bins:])  # (B, T, bins)
+        return ops.log(ops.matmul(power, ops.convert_to_tensor(self._filters())) + 1e-3)
+
+    def _waves(self):
+        """Windowed cosines and sines, `(frame, 1, 2 * bins)`."""
+        bins = np.arange(self.frame // 2)
+        angles = 2 * np.pi * np.outer(np.arange(self.frame), bins) / self.frame
+        window = np.hanning(self.frame)[:, None] / np.sqrt(self.frame)
+        waves = np.concatenate([window * np.cos(angles), window * np.sin(angles)], axis=1)
+        return waves[:, None].astype("float32")
+
+    def _filters(self):
+        """Triangles that overlap by half, evenly spaced in mel, `(bins, bands)`."""
+        top = 2595 * np.log10(1 + self.rate / 2 / 700)
+        edges = 700 * (10 ** (np.linspace(0, top, self.bands + 2) / 2595) - 1)
+        low, middle, high = edges[:-2], edges[1:-1], edges[2:]
+        hertz = (np.arange(self.frame // 2) * self.rate / self.frame)[:, None]
+        rising, falling = (hertz - low) / (middle - low), (high - hertz) / (high - middle)
+        return np.maximum(0, np.minimum(rising, falling)).astype("float32")
+
+    def compute_output_shape(self, audio_shape):
+        batch, samples = audio_shape
+        frames = None if samples is None else -(-samples // self.hop)
+        return (batch, frames, self.bands)
+
+    def get_config(self):
+        sizes = {name: getattr(self, name) for name in ("bands", "rate", "frame", "hop")}
+        return {**super().get_config(), **sizes}
