@@ -4,7 +4,7 @@ import itertools
 import logging
 import math
 
-from joining import BUCKETS, Bucket
+from joining import BUCKETS
 from matplotlib.figure import Figure
 from words import all_known, words_of
 
@@ -49,10 +49,8 @@ def draw_lengths(models, path):
 
 
 def chosen_for_alignment(pairs, tokenizer, count=4):
-    """The first test pairs of 10 to 20 source words, both included, without unknown words."""
-    fitting = (
-        pair for pair in pairs if pair.length in Bucket(9, 20) and all_known(tokenizer, pair)
-    )
+    """The first test pairs in the bucket 10-20 that hold no unknown word on either side."""
+    fitting = (pair for pair in pairs if pair.length in BUCKETS[1] and all_known(tokenizer, pair))
     return list(itertools.islice(fitting, count))
 
 

@@ -49,7 +49,7 @@ class Settings:
     pairs: int = 30000
     validation_pairs: int = 600
     test_pairs: int = 300
-    epochs: int = 20
+    epochs: int = 16
     batch_size: int = 64
     learning_rate: float = 1e-3
     dropout: float = 0.2
@@ -61,10 +61,11 @@ class Settings:
 QUICK = Settings(
     units=64,
     vocabulary_size=2000,
-    pairs=9000,
+    pairs=6000,
     validation_pairs=150,
     test_pairs=40,
     epochs=4,
+    learning_rate=3e-3,
     beam=2,
 )
 
