@@ -1,0 +1,276 @@
+"""The example of the paper's claims, on a small synthetic language."""
+
+import importlib
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.once
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "paper"
+MODULES = ("joining", "words", "runs", "scoring", "figures", "reproduce")
+
+
+@pytest.fixture(scope="module")
+def paper():
+    """The example's modules, found as its command finds them, and forgotten afterwards."""
+    patch = pytest.MonkeyPatch()
+    patch.syspath_prepend(str(FOLDER))
+    try:
+        yield SimpleNamespace(**{name: importlib.import_module(name) for name in MODULES})
+    finally:
+        patch.undo()
+        for name in MODULES:
+            sys.modules.pop(name, None)
+
+
+def synthetic(folder, pairs=150):
+    """Multi30k's files in a made-up language: target words are source words with an x before."""
+    rng = np.random.default_rng(0)
+    (folder / "tok").mkdir(parents=True)
+    names = ("train", "val", "test_2016_flickr", "test_2017_flickr")
+    for name in names:
+        sizes = rng.integers(3, 12, pairs)
+        sources = [" ".join(f"w{n}" for n in rng.integers(0, 9, size)) for size in sizes]
+        if name.startswith("test"):
+            sources[::30] = ["never seen before"] * len(sources[::30])
+        for end, sign in (("en", ""), ("fr", "x")):
+            lines = [" ".join(sign + word for word in source.split()) for source in sources]
+            path = folder / "tok" / f"{name}.lc.norm.tok.{end}"
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return synthetic(tmp_path_factory.mktemp("multi30k"))
+
+
+@pytest.fixture(scope="module")
+def tiny(paper):
+    return paper.runs.Settings(
+        units=6, vocabulary_size=40, pairs=15, validation_pairs=15, test_pairs=1, epochs=2,
+        batch_size=15, dropout=0.0, beam=2, seed=2,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(paper, tiny, data, tmp_path_factory):
+    output = tmp_path_factory.mktemp("paper") / "run"
+    return output, paper.reproduce.reproduce(data, output, tiny)
+
+
+def pair(paper, words, target_words=None):
+    target_words = words if target_words is None else target_words
+    return paper.joining.Pair(" ".join(["a"] * words), " ".join(["b"] * target_words))
+
+
+def test_consecutive_pairs_are_joined(paper):
+    pairs = [paper.joining.Pair(f"a{n} a a a", f"b{n} b b") for n in range(9)]
+    bucket = paper.joining.Bucket(10, 20)
+    made = list(paper.joining.joined(pairs, bucket, np.random.default_rng(3)))
+    order = np.random.default_rng(3).permutation(9)
+    assert len(made) == 3
+    for place, (source, target) in enumerate(made):
+        parts = [pairs[n] for n in order[3 * place : 3 * place + 3]]
+        assert source == " ".join(part.source for part in parts)
+        assert target == " ".join(part.target for part in parts)
+
+
+def test_what_grows_too_long_is_left_out(paper):
+    join, bucket, rng = paper.joining.joined, paper.joining.Bucket(10, 20), np.random.default_rng(0)
+    assert [p.length for p in join([pair(paper, 11)] * 2, bucket, rng)] == [11, 11]
+    assert not list(join([pair(paper, 21)] * 2, bucket, rng))
+    assert not list(join([pair(paper, 11, 31)] * 2, bucket, rng, target_limit=30))
+
+
+@pytest.mark.parametrize("limit", [30, 50])
+def test_training_lengths_are_even(paper, limit):
+    pairs = [pair(paper, 3 + n % 9) for n in range(100)]
+    made = paper.joining.training_text(pairs, limit, 150, seed=0)
+    assert len(made) == 150
+    tens = np.bincount([(p.length - 1) // 10 for p in made])
+    assert tens.tolist() == [150 * 10 // limit] * (limit // 10)
+
+
+def test_training_text_that_cannot_be_made(paper):
+    with pytest.raises(ValueError, match=r"joined to 0-10 words\. Received: 5 pairs"):
+        paper.joining.training_text([pair(paper, 12)] * 5, 30, 30, seed=0)
+    with pytest.raises(ValueError, match=r"multiple of 5.*Received: 12"):
+        paper.joining.training_text([pair(paper, 8)] * 5, 50, 12, seed=0)
+
+
+def test_sentence_longer_than_every_other_bucket_is_in_the_last(paper, caplog):
+    made = paper.joining.test_text([pair(paper, 200)], 1, seed=0)
+    assert [p.length for p in made] == [200]
+    labels = [bucket.label for bucket in paper.joining.BUCKETS if 200 in bucket]
+    assert labels == ["60+"]
+    assert "0 of 1 sentences of 0-10 words." in caplog.messages
+
+
+def test_buckets_cover_each_length_once(paper):
+    for length in range(1, 100):
+        assert sum(length in bucket for bucket in paper.joining.BUCKETS) == 1
+
+
+def test_missing_files_are_named(paper, data, tmp_path):
+    (tmp_path / "tok").mkdir()
+    for path in (data / "tok").iterdir():
+        if path.name not in ("train.lc.norm.tok.fr", "val.lc.norm.tok.en"):
+            (tmp_path / "tok" / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(ValueError) as caught:
+        paper.joining.find_files(tmp_path)
+    ending = "without tok/train.lc.norm.tok.fr, tok/val.lc.norm.tok.en"
+    assert str(caught.value).endswith(ending)
+
+
+def test_command_says_what_is_missing(paper, tmp_path):
+    with pytest.raises(SystemExit, match="Argument `data` must be a folder"):
+        paper.reproduce.main(["--data", str(tmp_path), "--output", str(tmp_path / "run")])
+    assert not (tmp_path / "run").exists()
+
+
+def test_words_and_unknown_ones(paper, tmp_path):
+    tokenizer = paper.words.word_tokenizer(["a man , l'été a", "a man"], ["ein Mann"], 7)
+    # The special ids, then by frequency and alphabet: a, man, `,`.
+    assert tokenizer.encode_source("man a , été") == [5, 4, 6, 1, 3]
+    assert paper.words.words_of(tokenizer.source_tokens("man a été")) == ["man", "a", "<unk>"]
+    assert tokenizer.encode_source("") == [3]
+    tokenizer.save(tmp_path / "words.json")
+    assert type(tokenizer).load(tmp_path / "words.json") == tokenizer
+
+
+def test_words_of_more_than_one_byte_come_back(paper):
+    tokenizer = paper.words.word_tokenizer(["été 水 &apos;"], ["été 水 &apos;"], 20)
+    ids = tokenizer.encode_target("水 été &apos;")
+    assert paper.words.words_of(tokenizer.target_tokens(ids)) == ["水", "été", "&apos;"]
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_vocabulary_of_unknown_words_only(paper, size):
+    with pytest.raises(ValueError, match=f"every word is unknown. Received: {size}"):
+        paper.words.word_tokenizer(["a"], ["b"], size)
+
+
+def test_empty_bucket_is_a_gap(paper, finished, tmp_path):
+    models = json.loads(json.dumps(finished[1]["models"]))
+    for model in models.values():
+        model["by_length"]["20-30"] = paper.scoring.bleu_within([], [], [])
+    figure = paper.figures.draw_lengths(models, tmp_path / "figure.png")
+    drawn = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines}
+    assert list(drawn) == list(paper.figures.STYLES)
+    assert all(
+        [math.isnan(y) for y in line] == [i == 2 for i in range(7)] for line in drawn.values()
+    )
+    row = paper.scoring.table(models).splitlines()[-1].split(" | ")
+    assert row[3] == "-" and row[2] != "-"
+
+
+def test_bleu_by_length(paper):
+    pairs = [pair(paper, 5), pair(paper, 15), pair(paper, 16)]
+    texts = ["wrong"] + [p.target for p in pairs[1:]]
+    short, long, none = paper.joining.BUCKETS[:3]
+    within = paper.scoring.bleu_within
+    assert within(texts, pairs, [short]) == {"bleu": 0.0, "sentences": 1}
+    assert within(texts, pairs, [long]) == {"bleu": pytest.approx(100), "sentences": 2}
+    assert within(texts, pairs, [none]) == {"bleu": None, "sentences": 0}
+
+
+def test_claims_are_ratios_of_bleu(paper):
+    def model(everything, short, long):
+        return {
+            "all": {"bleu": everything},
+            "by_length": {"10-20": {"bleu": short}},
+            "50 and more": {"bleu": long},
+        }
+
+    found = paper.scoring.claims(
+        {
+            "RNNsearch-50": model(30.0, 40.0, 38.0),
+            "RNNsearch-30": model(25.0, 40.0, 20.0),
+            "RNNencdec-50": model(20.0, 30.0, None),
+        }
+    )
+    assert list(found.values()) == [pytest.approx(0.95), None, 5.0]
+
+
+def test_run_writes_everything(paper, tiny, finished):
+    output, results = finished
+    assert json.loads((output / "results.json").read_text()) == results
+    assert list(results["models"]) == list(paper.runs.RUNS)
+    for name, model in results["models"].items():
+        assert model["training"]["updates"] == 2
+        assert sum(found["sentences"] for found in model["by_length"].values()) == 7
+        # Some joined text holds the words that training has never seen.
+        assert 0 < model["known"]["sentences"] < model["all"]["sentences"] == 7
+        assert (output / name / "last.keras").exists()
+    for name in ("figure2.png", "figure3.png", "table.md"):
+        assert (output / name).stat().st_size
+    encdec, search = (
+        results["models"][f"RNN{kind}-30"]["weights"] for kind in ("encdec", "search")
+    )
+    assert encdec < search
+
+
+def test_finished_run_is_skipped(paper, tiny, data, finished):
+    output, results = finished
+    files = {path: path.stat().st_mtime_ns for path in output.rglob("*.keras")}
+    assert paper.reproduce.reproduce(data, output, tiny) == results
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*.keras")} == files
+
+
+def test_folder_of_another_run_is_refused(paper, tiny, data, finished):
+    other = replace(tiny, epochs=3)
+    with pytest.raises(ValueError, match="epochs was 2, is 3"):
+        paper.reproduce.reproduce(data, finished[0], other)
+
+
+def test_interrupted_run_goes_on_as_if_it_had_not_been(paper, tiny, data, finished, tmp_path):
+    files = paper.joining.find_files(data)
+    tokenizer, texts = paper.reproduce._texts(files, tiny, tmp_path / "texts")
+    arguments = (
+        "RNNsearch-30", tiny, tokenizer, texts["train-30"], texts["val-30"], tmp_path / "run",
+    )  # fmt: skip
+
+    class Interrupt(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        paper.runs.trained(*arguments, callbacks=[Interrupt()])
+    model = paper.runs.trained(*arguments)
+    whole = keras.saving.load_model(finished[0] / "RNNsearch-30" / "last.keras")
+    for one, other in zip(model.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    figures = paper.runs.training_figures(tmp_path / "run")
+    assert figures["updates"] == 2
+
+
+def test_alignments_are_chosen_by_the_rule(paper):
+    tokenizer = paper.words.word_tokenizer(["a"], ["b"], 9)
+    lengths = (10, 11, 21, 20, 15, 12, 11)
+    pairs = [pair(paper, length) for length in lengths]
+    pairs.insert(1, paper.joining.Pair(" ".join(["unheard"] * 12), "b"))
+    chosen = paper.figures.chosen_for_alignment(pairs, tokenizer)
+    assert [p.length for p in chosen] == [11, 20, 15, 12]
+
+
+def test_text_of_unknown_words_only(paper, tiny, finished, tmp_path, caplog):
+    """It has scores over all sentences, none over those without unknown words, no Figure 3."""
+    model = keras.saving.load_model(finished[0] / "RNNsearch-50" / "last.keras")
+    pairs = [paper.joining.Pair("quite unheard of", "of unheard quite")] * 3
+    found = paper.scoring.translations(model, pairs, 2, tmp_path / "found.json")
+    scores = paper.scoring.scores(found, pairs, model.tokenizer)
+    assert scores["all"] == {"bleu": 0.0, "sentences": 3}
+    assert scores["known"] == {"bleu": None, "sentences": 0}
+    chosen = paper.figures.chosen_for_alignment(pairs, model.tokenizer)
+    assert paper.figures.draw_alignments(model, chosen, 2, tmp_path / "figure.png") is None
+    assert "without unknown words: no Figure 3" in caplog.text
