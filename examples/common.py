@@ -36,13 +36,14 @@ def require_margin(what, reached, baseline, margin, quick=False):
         raise SystemExit(f"{what}: expected a difference of {margin:+.2f} to the baseline.")
 
 
-def export_and_compare(model, inputs, folder, tolerance=1e-4):
+def export_and_compare(model, inputs, folder, names, tolerance=1e-4):
     """Exports a functional model, runs the graph with onnxruntime, and holds it against Keras.
 
     Args:
         model: A Keras model.
         inputs: List of NumPy arrays, one for each of its inputs.
         folder: The artifact to make.
+        names: Names of the graph's outputs.
         tolerance: Largest difference of any output.
 
     Returns:
@@ -52,10 +53,10 @@ def export_and_compare(model, inputs, folder, tolerance=1e-4):
 
     from keras_bahdanau_export import export
 
-    export(model, folder, overwrite=True)
+    export(model, folder, output_names=names, overwrite=True)
     session = onnxruntime.InferenceSession(Path(folder, "model.onnx"))
     feeds = {part.name: value for part, value in zip(model.inputs, inputs, strict=True)}
-    by_graph = session.run(model.output_names, feeds)
+    by_graph = session.run(names, feeds)
     by_keras = keras.tree.flatten(model(keras.tree.pack_sequence_as(model.input, inputs)))
     gap = max(
         float(np.abs(keras.ops.convert_to_numpy(a) - b).max())

@@ -16,15 +16,17 @@ import numpy as np
 
 from examples.captioning import scenes
 from examples.common import export_and_compare, options, require_margin
-from examples.decode import BOS, Decode
 from keras_bahdanau import (
     AttentiveDecoder,
     BahdanauAttention,
     BeamSearch,
+    Decode,
     DeepOutput,
     FixedContext,
     TokenCrossentropy,
+    plot_image_alignment,
 )
+from keras_bahdanau_runtime.ids import BOS
 
 GRID = scenes.SIZE // 4  # what two strides of 2 leave
 
@@ -49,10 +51,7 @@ def build(units, attends=True):
     before = keras.Input((None,), dtype="int32", name="before")
     trained = keras.Model([image, before], head(decoder(embedding(before), annotations)))
     decode = Decode(decoder, embedding, head, BeamSearch(3, n_best=1), scenes.LONGEST)
-    caption, weights = decode(annotations)
-    caption = keras.layers.Identity(name="caption")(caption)
-    weights = keras.layers.Identity(name="weights")(weights)
-    return trained, keras.Model(image, [caption, weights])
+    return trained, keras.Model(image, decode(annotations))
 
 
 def train(models, images, captions, epochs):
@@ -72,19 +71,6 @@ def exact(captioner, images, captions):
     return float(np.mean([scenes.text(a) == b for a, b in zip(found, captions, strict=True)]))
 
 
-def draw_heatmaps(image, caption, weights, path):
-    """The image once for each word, lit where the word was read from."""
-    from matplotlib.figure import Figure
-
-    words = caption.split()
-    figure = Figure(figsize=(1.5 * len(words), 1.8), dpi=80, layout="constrained")
-    for axes, word, seen in zip(figure.subplots(1, len(words)), words, weights, strict=False):
-        lit = np.kron(seen.reshape(GRID, GRID) / seen.max(), np.ones((4, 4)))[..., None]
-        axes.imshow(np.clip(image * (0.25 + 0.75 * lit), 0, 1))
-        axes.set(title=word, xticks=[], yticks=[])
-    figure.savefig(path)
-
-
 def main(arguments=None):
     """Trains both, captions unseen scenes, draws one; returns the shares of exact captions."""
     args = options("captioning", __doc__, arguments)
@@ -100,10 +86,13 @@ def main(arguments=None):
     }
     print(shares)
     found, weights = map(keras.ops.convert_to_numpy, attends(unseen[:1]))
-    draw_heatmaps(unseen[0], scenes.text(found[0]), weights[0], args.output / "caption.png")
+    words = scenes.text(found[0]).split()
+    weights = weights[0, : len(words)].reshape(-1, GRID, GRID)
+    plot_image_alignment(weights, unseen[0], words, args.output / "caption.png")
     attends.save(args.output / "model.keras")
     if args.export:
-        export_and_compare(attends, [unseen[:100]], args.output / "artifact")
+        names = ["caption", "weights"]
+        export_and_compare(attends, [unseen[:100]], args.output / "artifact", names)
     require_margin("exact captions", *shares.values(), margin=0.3, quick=args.quick)
     return shares
 

@@ -14,7 +14,6 @@ import keras
 import numpy as np
 
 from examples.common import export_and_compare, options, require_margin
-from examples.forecasting.closed_loop import ClosedLoop
 from keras_bahdanau import (
     AttentiveDecoder,
     BahdanauAttention,
@@ -49,9 +48,8 @@ def attentive(units):
         keras.layers.GRUCell(units), BahdanauAttention(units), DeepOutput(1, "linear")
     )
     first_state = Bridge([units], "last")(annotations)
-    future, weights = ClosedLoop(decoder, AHEAD)(history[:, -1], annotations, first_state)
-    future = keras.layers.Identity(name="future")(future)
-    weights = keras.layers.Identity(name="weights")(weights)
+    first = history[:, -1]
+    future, weights = decoder.unroll(first, annotations, AHEAD, initial_state=first_state)
     return keras.Model(history, [future, weights])
 
 
@@ -109,7 +107,7 @@ def main(arguments=None):
     draw_picture(unseen[0], forecast[0], by_gru[0], weights[0], args.output / "forecast.png")
     attends.save(args.output / "model.keras")
     if args.export:
-        export_and_compare(attends, [history], args.output / "artifact")
+        export_and_compare(attends, [history], args.output / "artifact", ["future", "weights"])
     for name, margin in (("GRU", -0.05), ("last value", -0.5)):
         require_margin(
             f"RMSE against {name}", errors["attentive"], errors[name], margin, args.quick

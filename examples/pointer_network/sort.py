@@ -45,14 +45,11 @@ def build(units, pointer):
     numbers = keras.Input((None, 1), name="numbers")
     known = keras.layers.Masking(NOTHING)(numbers)
     annotations = BidirectionalEncoder(units)(known)
-    decoder = AttentiveDecoder(
-        keras.layers.GRUCell(units), BahdanauAttention(units), DeepOutput(units), name="decoder"
-    )
+    readout = None if pointer else DeepOutput(units)
+    decoder = AttentiveDecoder(keras.layers.GRUCell(units), BahdanauAttention(units), readout)
     # The decoder has nothing to read but its context: the number that it has just pointed at.
-    outputs, weights = decoder(ops.zeros_like(numbers), annotations, return_attention_scores=True)
-    if pointer:
-        return keras.Model(numbers, keras.layers.Identity(name="order")(ops.log(weights + 1e-9)))
-    return keras.Model(numbers, keras.layers.Dense(LONGEST, name="order")(outputs))
+    outputs, logits = decoder(ops.zeros_like(numbers), annotations, return_attention_logits=True)
+    return keras.Model(numbers, logits if pointer else keras.layers.Dense(LONGEST)(outputs))
 
 
 def train(model, numbers, order, epochs):
@@ -86,7 +83,8 @@ def main(arguments=None):
     }
     print(shares)
     shown = int(np.argmax((expected != NOTHING).sum(axis=1)))
-    weights = np.exp(pointer.predict(unseen[shown : shown + 1], verbose=0)[0])
+    logits = pointer.predict(unseen[shown : shown + 1], verbose=0)[0]
+    weights = keras.ops.convert_to_numpy(ops.softmax(logits))
     names = [f"{number:.1f}" for number in unseen[shown, :, 0] if number != NOTHING]
     plot_alignment(
         weights[: len(names), : len(names)],
@@ -97,7 +95,7 @@ def main(arguments=None):
     )
     pointer.save(args.output / "model.keras")
     if args.export:
-        export_and_compare(pointer, [unseen], args.output / "artifact", tolerance=1e-3)
+        export_and_compare(pointer, [unseen], args.output / "artifact", ["order"], tolerance=1e-3)
     require_margin(
         "lists sorted", shares["pointer"], shares["softmax"], margin=0.1, quick=args.quick
     )

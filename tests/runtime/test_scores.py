@@ -38,5 +38,5 @@ def test_words_are_split_as_asked():
     found, reference = ["a (b c d e"], ["a ( b c d e"]
     assert corpus_scores(found, reference)["bleu"] == pytest.approx(100)
     assert corpus_scores(found, reference, tokenize="none")["bleu"] < 60
-    with pytest.raises(ValueError, match="`tokenize` must be one of .*Received: 'words'"):
+    with pytest.raises(ValueError, match=r"`tokenize` must be one of .*Received: 'words'"):
         corpus_scores(found, reference, tokenize="words")
