@@ -317,9 +317,7 @@ def test_a_residual_cell_returns_the_states_as_it_took_them(count, rng):
 
 @pytest.mark.once
 def test_errors():
-    with pytest.raises(
-        ValueError, match=r"`cell` must be a cell, not a layer .* write LSTMCell in"
-    ):
+    with pytest.raises(ValueError, match=r"`cell` must be a cell, not a layer .* write LSTMCell"):
         ResidualCell(keras.layers.LSTM(3))
     with pytest.raises(ValueError, match=r"`cell` must be a Keras RNN cell .* Received: <Dense"):
         ResidualCell(keras.layers.Dense(3))
