@@ -305,12 +305,12 @@ class CallJob(Job):
 
 
 def serialized_parts(model):
-    """Every dict in the model's serialized form."""
+    """Every dict in the model's serialized form, but of what it was compiled with."""
     left = [keras.saving.serialize_keras_object(model)]
     while left:
         part = left.pop()
         if isinstance(part, dict):
             yield part
-            left.extend(part.values())
+            left.extend(of for key, of in part.items() if key != "compile_config")
         elif isinstance(part, (list, tuple)):
             left.extend(part)
