@@ -56,12 +56,15 @@ def finish(
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         around = [_measure(axes, *size) for axes, size in zip(panels, sizes, strict=True)]
         places, width, height = _places(sizes, around, columns)
+        tall = min(4.0, max(1.2, sizes[0][1]))  # the bar, with room for what is written at it
+        if scale:
+            height = max(height, places[0][1] + tall + _GAP)
         whole = width + (_BAR if scale else 0.0), height
         figure.set_size_inches(whole)
         for axes, place, size in zip(panels, places, sizes, strict=True):
             axes.set_position(_box(place, size, whole))
         if scale:
-            bar = _box((width, places[0][1]), (0.12, min(4.0, sizes[0][1])), whole)
+            bar = _box((width, places[0][1]), (0.12, tall), whole)
             axes = figure.add_axes(bar)
             figure.colorbar(panels[-1].images[-1], cax=axes).set_label(scale, fontsize=8)
             axes.tick_params(labelsize=8)
