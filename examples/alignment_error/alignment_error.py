@@ -158,7 +158,7 @@ def rnn_search(language, units):
 
 
 def current_state(language, units, encoder=BidirectionalEncoder):
-    """The same model, but the state that has read y_{i-1} asks, as in Luong et al. (2015)."""
+    """The state that has read y_{i-1} asks, as in Luong et al. (2015), and the readout reads it."""
     return Seq2Seq(
         *_sizes(language),
         embedding_dim=units,
