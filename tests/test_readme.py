@@ -7,17 +7,26 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-BLOCKS = re.findall(
-    r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S
-)
+
+
+def run_blocks(name, count):
+    """Runs the blocks of a document, which share their names."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    assert len(blocks) == count
+    namespace = {}
+    for block in blocks:
+        exec(compile(block, name, "exec"), namespace)
 
 
 @pytest.mark.tracing
 def test_the_readme_runs():
-    assert len(BLOCKS) == 3
-    namespace = {}
-    for block in BLOCKS:
-        exec(compile(block, "README.md", "exec"), namespace)
+    run_blocks("README.md", 3)
+
+
+@pytest.mark.once
+def test_the_recipes_run():
+    run_blocks("docs/recipes.md", 5)
 
 
 @pytest.mark.tracing
