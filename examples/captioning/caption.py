@@ -89,7 +89,7 @@ def main(arguments=None):
     """Trains both, captions unseen scenes, draws one; returns the shares of exact captions."""
     args = options("captioning", __doc__, arguments)
     keras.utils.set_random_seed(1)
-    count, epochs, units = (100, 1, 8) if args.quick else (6000, 10, 48)
+    count, epochs, units = (100, 1, 8) if args.quick else (4000, 10, 48)
     images, captions = scenes.draw(count, seed=1)
     unseen, expected = scenes.draw(max(count // 12, 8), seed=2)
     attends = train(build(units), images, captions, epochs)
