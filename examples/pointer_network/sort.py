@@ -6,7 +6,8 @@ encoder and decoder with a softmax over ten places, cannot even be asked about l
 
     python -m examples.pointer_network.sort
 
-Measured: TODO
+Measured with JAX on 2 busy cores: 85.5 % of unseen lists of 5 to 10 sorted exactly, the softmax
+64.3 %; of lists of 12, longer than any it was trained on, 27.7 %.
 """
 
 import sys
@@ -45,9 +46,8 @@ def build(units, pointer):
     numbers = keras.Input((None, 1), name="numbers")
     known = keras.layers.Masking(NOTHING)(numbers)
     annotations = BidirectionalEncoder(units)(known)
-    decoder = AttentiveDecoder(
-        keras.layers.GRUCell(units), BahdanauAttention(units), DeepOutput(units), name="decoder"
-    )
+    readout = None if pointer else DeepOutput(units)
+    decoder = AttentiveDecoder(keras.layers.GRUCell(units), BahdanauAttention(units), readout)
     # The decoder has nothing to read but its context: the number that it has just pointed at.
     outputs, weights = decoder(ops.zeros_like(numbers), annotations, return_attention_scores=True)
     if pointer:
