@@ -5,8 +5,6 @@ square". For each word the attention shows which part of the image it was read f
 is the same model with the mean of the feature map as its one place to look at.
 
     python -m examples.captioning.caption
-
-Measured: TODO
 """
 
 import sys

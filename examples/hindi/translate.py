@@ -6,8 +6,8 @@ context is fixed.
 
     python -m examples.hindi.translate
 
-Measured with JAX on 2 busy cores: 85.9 % of 71 held-out phrases exactly right, RNNencdec 71.8 %; 129
-seconds of CPU time with the export, whose weights differ by at most 6e-7.
+Measured with JAX on 2 busy cores: 85.9 % of 71 held-out phrases exactly right, RNNencdec 71.8 %;
+129 seconds of CPU time with the export, whose weights differ by at most 6e-7.
 """
 
 import sys
