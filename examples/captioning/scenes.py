@@ -2,7 +2,7 @@
 
 import numpy as np
 
-SIZE, CELLS = 32, 4
+SIZE, CELLS = 32, 3
 COLOURS = {
     "red": (0.9, 0.2, 0.2),
     "green": (0.2, 0.7, 0.3),
@@ -53,14 +53,14 @@ def _scene(image, rng):
 def _paint(image, row, column, rng):
     """One shape near the middle of its cell; returns its name."""
     colour, shape = rng.choice(list(COLOURS)), rng.choice(SHAPES)
-    side = SIZE // CELLS
-    top, left = (side * np.array([row, column]) + side / 2 + rng.uniform(-1, 1, 2)).tolist()
+    side = SIZE / CELLS
+    top, left = (side * np.array([row, column]) + side / 2 + rng.uniform(-0.8, 0.8, 2)).tolist()
     y, x = np.mgrid[:SIZE, :SIZE] + 0.5
     y, x = y - top, x - left
     inside = {
-        "circle": y**2 + x**2 < 3.3**2,
-        "square": np.maximum(abs(y), abs(x)) < 3,
-        "triangle": (abs(y) < 3.2) & (abs(x) < (y + 3.5) / 2),
+        "circle": y**2 + x**2 < 4.5**2,
+        "square": np.maximum(abs(y), abs(x)) < 4,
+        "triangle": (abs(y) < 4.5) & (abs(x) < (y + 4.5) / 2),
     }[shape]
     image[inside] = COLOURS[colour] + rng.normal(0, 0.03, (inside.sum(), 3))
     return f"a {colour} {shape}"

@@ -5,7 +5,8 @@ one looks back by a period, which is what the attention learns to do.
 
     python -m examples.forecasting.forecast
 
-Measured: TODO
+Measured with JAX on 2 busy cores: an error (RMSE) of 0.449, the GRU 0.531, the last value 1.050, of
+which noise alone is 0.1; 146 seconds of CPU time with the export, which differs by at most 2e-6.
 """
 
 import sys
@@ -82,7 +83,7 @@ def draw_picture(series, forecast, by_gru, weights, path):
     top.plot(series[:, 0], color="0.7", label="the series")
     top.plot(ahead, by_gru[:, 0], "C1", label="GRU")
     top.plot(ahead, forecast[:, 0], "C0", label="attentive decoder")
-    top.legend(loc="lower left")
+    top.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)
     bottom.imshow(weights, cmap="Greys", aspect="auto", extent=(0, HISTORY, AHEAD, 0))
     bottom.set(xlim=top.get_xlim(), xlabel="time", ylabel="step ahead", title="attention")
     figure.savefig(path)

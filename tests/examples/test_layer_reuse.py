@@ -24,6 +24,7 @@ def module(name, part):
     return importlib.import_module(f"examples.{name}.{part}")
 
 
+@pytest.mark.filterwarnings("ignore:Glyph:UserWarning")  # there may be no font for Devanagari
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_its_quick_form_measures_draws_and_saves(name, tmp_path):
     script, picture = EXAMPLES[name]

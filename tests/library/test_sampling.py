@@ -188,6 +188,7 @@ def test_half_precision_logits_are_drawn_from_in_single_precision():
         return ops.zeros((rows, 3000), dtype="float16"), state, ops.ones((rows, 1))
 
     noise = np.full((1, 1, 1), 0.9, "float32")
-    found = Sampling()(step, (), ops.array([2]), 1, 1, noise=ops.convert_to_tensor(noise))
+    drawn = ops.convert_to_tensor(noise)
+    found = Sampling()(step, (), ops.array([2]), max_length=1, noise=drawn)
     assert int(found.tokens[0, 0, 0]) == 2699 or int(found.tokens[0, 0, 0]) == 2700
     np.testing.assert_allclose(float(found.totals[0, 0]), -np.log(3000), rtol=1e-5)
