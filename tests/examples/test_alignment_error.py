@@ -144,6 +144,7 @@ def test_ids_are_words_and_the_end():
     assert alignment_error.token_ids([([0, 2], [1])]) == [[[4, 6, 3]], [[5, 3]]]
 
 
+@pytest.mark.once
 def test_the_example_runs(tmp_path, capsys):
     table = alignment_error.main(["--quick", "--output", str(tmp_path)])
     printed = capsys.readouterr().out

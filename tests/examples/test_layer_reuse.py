@@ -19,13 +19,19 @@ EXAMPLES = {
     "speech": ("recognise", "speech.png"),
 }
 
+# Each runs on every backend; here two do, to spare minutes, and all of them on one.
+EVERYWHERE = ("pointer_network", "forecasting")
+
 
 def module(name, part):
     return importlib.import_module(f"examples.{name}.{part}")
 
 
 @pytest.mark.filterwarnings("ignore:Glyph:UserWarning")  # there may be no font for Devanagari
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in EVERYWHERE else pytest.mark.once) for n in EXAMPLES],
+)
 def test_its_quick_form_measures_draws_and_saves(name, tmp_path):
     script, picture = EXAMPLES[name]
     figures = module(name, script).main(["--quick", "--output", str(tmp_path)])
