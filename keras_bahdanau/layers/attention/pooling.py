@@ -17,10 +17,9 @@ class AttentionPooling(keras.layers.Layer):
 
     It stands where `GlobalAveragePooling1D` would, before a classifier, for example, and its
     weights tell which places counted. They tell of words only where `h_j` does: a recurrent state
-    holds what was read before it, and weights over recurrent states point beside the word. In one
-    measurement the largest weight stood on the word that counted in 27 % of the sentences over a
-    bidirectional GRU, and in 100 % over a convolution, which points as near as its kernel is wide.
-    Pool embeddings or a convolution where weights are to be shown.
+    holds what was read before it, and weights over recurrent states may point beside the word;
+    those over a convolution point as near as its kernel is wide. Pool embeddings or a narrow
+    convolution where weights are to be shown.
 
     A query that is computed goes into `BahdanauAttention` instead. When that is called, a query
     `(1, N)` broadcasts over the rows of the value. It does not in `step`, and so in no decoder:
