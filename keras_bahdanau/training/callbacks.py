@@ -47,17 +47,21 @@ class TranslationScore(keras.callbacks.Callback):
             model.tokenizer = self.tokenizer
 
     def on_epoch_end(self, epoch, logs=None):
-        with running_mean(self.model):
-            translations = self.model.translate(
+        scores = self.score(self.model)
+        if logs is not None:
+            logs.update({f"val_{name}": score for name, score in scores.items()})
+
+    def score(self, model):
+        """The scores of a model on the held-out sentences, `{"bleu": float, "chrf": float}`."""
+        with running_mean(model):
+            translations = model.translate(
                 self.sources,
                 search=GreedySearch() if self.search is None else self.search,
                 max_length=self.max_length,
                 batch_size=self.batch_size,
                 alignments=False,
             )
-        scores = corpus_scores([found.text for found in translations], self.references)
-        if logs is not None:
-            logs.update({f"val_{name}": score for name, score in scores.items()})
+        return corpus_scores([found.text for found in translations], self.references)
 
 
 # The words that end a value's name and tell which way is better.

@@ -95,20 +95,18 @@ def _try_average(output, references, search, max_length):
     """Makes the mean of the last epochs the best model, where it translates better than that."""
     average = output / AVERAGE_FILE
     average_checkpoints(sorted(output.glob("epoch-*.keras")), average)
-    found = {}
-    for path in (average, output / BEST_FILE):
-        model = _load(path, compile=False)
-        score = TranslationScore(*references, search=search, max_length=max_length)
-        score.set_model(model)
-        found[path.name] = logs = {}
-        score.on_epoch_end(0, logs)
-    better = found[AVERAGE_FILE]["val_bleu"] > found[BEST_FILE]["val_bleu"]
+    held_out = TranslationScore(*references, search=search, max_length=max_length)
+    mean, best = (
+        held_out.score(_load(path, compile=False))["bleu"] for path in (average, output / BEST_FILE)
+    )
+    better = mean > best
     if better:
         with written(output / BEST_FILE) as copy:
             shutil.copyfile(average, copy)
     logger.info(
         "The mean of the last epochs has %.2f BLEU, the best epoch %.2f: %s stays.",
-        *(found[name]["val_bleu"] for name in (AVERAGE_FILE, BEST_FILE)),
+        mean,
+        best,
         "the mean" if better else "the epoch",
     )
 

@@ -26,9 +26,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
         raise _too_large(limits)
     parts, size, more = [], 0, True
     while more:
-        message = (
-            await request.receive()
-        )  # `Connection` sees to it that this does not take for ever
+        message = await request.receive()  # for so long as `Connection` allows
         if message["type"] == "http.disconnect":
             raise ServiceError("gone", "The client left before its request was whole.")
         parts.append(message["body"])

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+from keras_bahdanau_runtime.checks import check_text
 from keras_bahdanau_runtime.service.errors import KINDS, ServiceError
 from keras_bahdanau_runtime.service.protocol import parse_json
 
@@ -92,11 +93,9 @@ def parse_question(kind: type[_Asked], body: bytes) -> _Asked:
 
 def _is_text(value: Any) -> bool:
     """Whether a value is a str that UTF-8 can say: JSON has escapes for half a character."""
-    if type(value) is not str:
-        return False
     try:
-        value.encode()
-    except UnicodeEncodeError:
+        check_text("text", value)
+    except ValueError:
         return False
     return True
 
