@@ -31,6 +31,28 @@ def differentiate(layer, **arguments):
     return run
 
 
+def assert_slopes(loss, points, gradients, rng, directions=1):
+    """Compares gradients with central differences of a loss, along random directions.
+
+    Args:
+        loss: A function of the list `points` to a float.
+        points: float64 arrays.
+        gradients: Of the loss, one for each array.
+        rng: A NumPy generator.
+        directions: How many for each array.
+    """
+    for at, gradient in enumerate(gradients):
+        for _ in range(directions):
+            direction = rng.normal(size=points[at].shape)
+            direction /= np.sqrt((direction**2).sum())
+            up, down = (
+                loss([p + sign * 1e-5 * direction if i == at else p for i, p in enumerate(points)])
+                for sign in (1, -1)
+            )
+            slope = (gradient * direction).sum()
+            np.testing.assert_allclose(slope, (up - down) / 2e-5, rtol=1e-4, atol=1e-4)
+
+
 def _loss(outputs):
     return sum(ops.sum(ops.square(ops.cast(part, "float32"))) for part in tree.flatten(outputs))
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import reference
-from gradients import differentiate
+from gradients import assert_slopes, differentiate
 from keras import ops, tree
 from layer_checks import (
     SOME_POLICIES,
@@ -88,16 +88,7 @@ def test_gradients_are_those_of_finite_differences(name, rng):
         named = dict(zip(weights, points[2:], strict=True))
         return sum((part**2).sum() for part in expected_call(name, named, *points[:2], MASK))
 
-    for at, gradient in enumerate(gradients):
-        for _ in range(2):  # along two directions for each array
-            direction = rng.normal(size=points[at].shape)
-            direction /= np.sqrt((direction**2).sum())
-            up, down = (
-                loss([p + sign * 1e-5 * direction if i == at else p for i, p in enumerate(points)])
-                for sign in (1, -1)
-            )
-            slope = (gradient * direction).sum()
-            np.testing.assert_allclose(slope, (up - down) / 2e-5, rtol=1e-4, atol=1e-4)
+    assert_slopes(loss, points, gradients, rng, directions=2)
 
 
 # --- Steps ----------------------------------------------------------------------------------------

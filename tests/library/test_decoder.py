@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import pytest
 import reference
-from gradients import differentiate
+from gradients import assert_slopes, differentiate
 from keras import ops, tree
 from layer_checks import (
     SOME_POLICIES,
@@ -339,15 +339,7 @@ def test_gradients_are_those_of_finite_differences(form, rng):
         outputs = reference_decoder(decoder, *points[:2], MASK, states, weights=points[2:])
         return sum((part**2).sum() for part in outputs)
 
-    for at, gradient in enumerate(gradients):
-        direction = rng.normal(size=points[at].shape)
-        direction /= np.sqrt((direction**2).sum())
-        up, down = (
-            loss([p + sign * 1e-5 * direction if i == at else p for i, p in enumerate(points)])
-            for sign in (1, -1)
-        )
-        slope = (gradient * direction).sum()
-        np.testing.assert_allclose(slope, (up - down) / 2e-5, rtol=1e-4, atol=1e-4)
+    assert_slopes(loss, points, gradients, rng)
 
 
 def test_without_mask_and_first_state(rng):
@@ -496,15 +488,7 @@ def test_gradients_of_a_closed_loop_are_those_of_finite_differences(rng):
         )
         return sum((part**2).sum() for part in outputs)
 
-    for at, gradient in enumerate(gradients):
-        direction = rng.normal(size=points[at].shape)
-        direction /= np.sqrt((direction**2).sum())
-        up, down = (
-            loss([p + sign * 1e-5 * direction if i == at else p for i, p in enumerate(points)])
-            for sign in (1, -1)
-        )
-        slope = (gradient * direction).sum()
-        np.testing.assert_allclose(slope, (up - down) / 2e-5, rtol=1e-4, atol=1e-4)
+    assert_slopes(loss, points, gradients, rng)
 
 
 # --- Logits ---------------------------------------------------------------------------------------
