@@ -43,12 +43,19 @@ from keras_bahdanau.models.seq2seq import Seq2Seq
 from keras_bahdanau.search import BeamSearch, Decode, Generation, GreedySearch, Sampling, Search
 from keras_bahdanau.training.alignment_images import AlignmentImages
 from keras_bahdanau.training.averaging import average_checkpoints, running_mean
-from keras_bahdanau.training.callbacks import RunCheckpoint, TranslationScore
+from keras_bahdanau.training.callbacks import (
+    HeldOutLoss,
+    ResumableEpochs,
+    RunCheckpoint,
+    TranslationScore,
+)
 from keras_bahdanau.training.losses import AlignmentCrossentropy, TokenCrossentropy
 from keras_bahdanau.training.metrics import Perplexity, TokenAccuracy
 from keras_bahdanau.training.options import TrainingOptions
 from keras_bahdanau.training.progress import ProgressDisplay
 from keras_bahdanau.training.run import train
+from keras_bahdanau.training.scalars import TensorBoardScalars
+from keras_bahdanau.training.schedules import WarmupSchedule
 from keras_bahdanau_runtime.pictures.heatmap import plot_alignment, plot_alignments
 from keras_bahdanau_runtime.pictures.images import plot_image_alignment
 from keras_bahdanau_runtime.pictures.page import alignment_page
@@ -82,6 +89,7 @@ __all__ = [
     "FixedContext",
     "Generation",
     "GreedySearch",
+    "HeldOutLoss",
     "LayerNormGRUCell",
     "LayerNormLSTMCell",
     "LocationSensitiveAttention",
@@ -96,6 +104,7 @@ __all__ = [
     "RNNEncoderDecoder",
     "RNNSearch",
     "ResidualCell",
+    "ResumableEpochs",
     "RunCheckpoint",
     "Sampling",
     "ScheduledSampling",
@@ -103,12 +112,14 @@ __all__ = [
     "Scores",
     "Search",
     "Seq2Seq",
+    "TensorBoardScalars",
     "TokenAccuracy",
     "TokenCrossentropy",
     "Tokenizer",
     "TrainingOptions",
     "TranslationDataset",
     "TranslationScore",
+    "WarmupSchedule",
     "alignment_page",
     "average_checkpoints",
     "bahdanau_from_tfa",

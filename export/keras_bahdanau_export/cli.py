@@ -110,7 +110,7 @@ def evaluate(
     else:
         import_keras(tensorflow=False)
         from keras_bahdanau import BeamSearch
-        from keras_bahdanau.training.run import load_best
+        from keras_bahdanau.training.run_folder import load_best
 
         engine = load_best(path)
         search = BeamSearch(5 if beam is None else beam, length_penalty)

@@ -66,7 +66,7 @@ def export(
     texts, references = ([], []) if source is None else read_parallel(source, reference)
     import_keras()
     from keras_bahdanau import BeamSearch
-    from keras_bahdanau.training.run import load_best
+    from keras_bahdanau.training.run_folder import load_best
 
     for module in imports or ():
         importlib.import_module(module)

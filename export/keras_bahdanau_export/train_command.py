@@ -4,12 +4,13 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_origin
 
 import typer
 
 from keras_bahdanau.training.options import TrainingOptions, read_options
-from keras_bahdanau.training.run import LAST_FILE, train
+from keras_bahdanau.training.run import train
+from keras_bahdanau.training.run_folder import LAST_FILE
 from keras_bahdanau_export.shown import console, say
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="The run's folder.")]
@@ -46,7 +47,7 @@ def train_command() -> Callable[..., None]:
                 console=console,
             )
         except KeyboardInterrupt:
-            kept = "go on from the last whole epoch" if (output / LAST_FILE).exists() else "begin"
+            kept = "go on from the last checkpoint" if (output / LAST_FILE).exists() else "begin"
             say(f"Interrupted. Give the same command with --resume to {kept} in {output}.")
             raise typer.Exit(130) from None
         say(f"The best model is {best}.")
@@ -70,11 +71,12 @@ def _parameter_of(option: Field[Any]) -> inspect.Parameter:
     """The parameter of a field; one that must be given may come from the file, and so may lack."""
     flags = [option.metadata["flags"]] if "flags" in option.metadata else []
     kind = typer.Argument if option.metadata.get("positional") else typer.Option
+    of_option = list[Path] if get_origin(option.type) is tuple else option.type
     if option.default is not MISSING:
         about = kind(*flags, help=option.metadata["help"])
-        return _parameter(option.name, Annotated[option.type, about], option.default)
+        return _parameter(option.name, Annotated[of_option, about], option.default)
     about = kind(*flags, help=option.metadata["help"] + " Required, here or in the file.")
-    return _parameter(option.name, Annotated[option.type | None, about], None)
+    return _parameter(option.name, Annotated[of_option | None, about], None)
 
 
 def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> Any:

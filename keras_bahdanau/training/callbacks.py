@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import keras
+import numpy as np
 
 from keras_bahdanau.search import GreedySearch
 from keras_bahdanau.training.averaging import keeps_mean, running_mean
@@ -28,11 +29,13 @@ class TranslationScore(keras.callbacks.Callback):
         search: A `BeamSearch` or `GreedySearch`; `GreedySearch()` if `None`.
         max_length: Number of tokens after which a hypothesis is cut.
         batch_size: Sentences searched at once.
+        prefix: What the names in the logs begin with.
     """
 
     def __init__(
-        self, sources, references, tokenizer=None, search=None, max_length=100, batch_size=64
-    ):
+        self, sources, references, tokenizer=None, search=None, max_length=100, batch_size=64,
+        prefix="val_",
+    ):  # fmt: skip
         super().__init__()
         self.sources = sources
         self.references = references
@@ -40,6 +43,7 @@ class TranslationScore(keras.callbacks.Callback):
         self.search = search
         self.max_length = max_length
         self.batch_size = batch_size
+        self.prefix = prefix
 
     def set_model(self, model):
         super().set_model(model)
@@ -49,7 +53,7 @@ class TranslationScore(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         scores = self.score(self.model)
         if logs is not None:
-            logs.update({f"val_{name}": score for name, score in scores.items()})
+            logs.update({f"{self.prefix}{name}": score for name, score in scores.items()})
 
     def score(self, model):
         """The scores of a model on the held-out sentences, `{"bleu": float, "chrf": float}`."""
@@ -64,6 +68,70 @@ class TranslationScore(keras.callbacks.Callback):
         return corpus_scores([found.text for found in translations], self.references)
 
 
+class HeldOutLoss(keras.callbacks.Callback):
+    """Evaluates held-out pairs after each epoch: `val_loss` and other metrics in the logs.
+
+    It differs from `fit(validation_data=...)` where the optimiser keeps a running mean of the
+    weights (`use_ema`): the mean is evaluated, as it is what `RunCheckpoint` keeps.
+
+    Args:
+        dataset: A `TranslationDataset`, or what else `model.evaluate` takes.
+    """
+
+    def __init__(self, dataset):
+        super().__init__()
+        self.dataset = dataset
+
+    def on_epoch_end(self, epoch, logs=None):
+        values = self.score(self.model)
+        if logs is not None:
+            logs.update({f"val_{name}": value for name, value in values.items()})
+
+    def score(self, model):
+        """The loss and metrics of a compiled model on the held-out pairs, a `dict` of floats."""
+        with running_mean(model):
+            return model.evaluate(self.dataset, verbose=0, return_dict=True)
+
+
+class ResumableEpochs(keras.callbacks.Callback):
+    """Makes each epoch's data and random draws functions of its number, and of nothing before it.
+
+    A run that goes on after epoch `n` then has the batches and the dropout masks that an unbroken
+    one would have had. Keras saves neither, and tells a dataset of one epoch's end too many. The
+    seeds of Python, NumPy and the backend are set, too, anew for each epoch.
+
+    Args:
+        dataset: A dataset with an `epoch` that can be set, such as `TranslationDataset`.
+        seed: Non-negative int.
+
+    Example:
+
+    ```python
+    model.fit(data, epochs=20, shuffle=False, callbacks=[ResumableEpochs(data, seed=1)])
+    # later, with the model of epoch 7
+    again = ResumableEpochs(data, seed=1)
+    model.fit(data, epochs=20, initial_epoch=7, shuffle=False, callbacks=[again])
+    ```
+    """
+
+    def __init__(self, dataset, seed=0):
+        super().__init__()
+        check_range("seed", seed, int, 0)
+        self.dataset = dataset
+        self.seed = seed
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if self.dataset.epoch != epoch:
+            self.dataset.epoch = epoch
+        rng = np.random.default_rng([self.seed, epoch])
+        # On torch, Keras's dropout draws from torch's own generator.
+        keras.utils.set_random_seed(int(rng.integers(2**32)))
+        for variable in self.model.variables:
+            # Only the states of seed generators are no weights, metrics or counters.
+            if variable.name == "seed_generator_state":
+                variable.assign(rng.integers(2**31, size=2))
+
+
 # The words that end a value's name and tell which way is better.
 DIRECTIONS = {
     **dict.fromkeys(("loss", "error", "perplexity", "crossentropy", "mse", "mae", "ter"), "min"),
@@ -76,7 +144,8 @@ class RunCheckpoint(keras.callbacks.Callback):
 
     After each epoch it writes `last.keras` (weights and optimiser), `best.keras` if the
     monitored value is the best so far, and `history.csv`, each to a temporary file first and then
-    renamed: a run killed while writing keeps what it had. With `keep`, also `epoch-01.keras` and so
+    renamed: a run killed while writing keeps what it had. `last.keras` comes last, and all else
+    of an epoch that it does not hold is written once more by a resumed run. With `keep`, also `epoch-01.keras` and so
     on, for `average_checkpoints`. With an optimiser that keeps a running mean of the weights
     (`use_ema`), all but `last.keras` hold the mean.
 
@@ -90,9 +159,11 @@ class RunCheckpoint(keras.callbacks.Callback):
             what is there.
         epochs_done: How many epochs the model has behind it; rows of an older `history.csv`
             beyond them are dropped.
+        patience: Epochs without a better one, those of an older `history.csv` too, after which
+            training ends; 0 for never.
 
     Raises:
-        ValueError: If `keep` is not an int of at least 0, `mode` is unknown, or "auto" and the name
+        ValueError: If `keep` or `patience` is not an int of at least 0, `mode` is unknown, or "auto" and the name
             tells nothing; at the end of an epoch, if `monitor` is not in the logs.
 
     Example:
@@ -107,13 +178,17 @@ class RunCheckpoint(keras.callbacks.Callback):
     ```
     """
 
-    def __init__(self, folder, monitor="val_bleu", mode="auto", keep=0, epochs_done=0):
+    def __init__(
+        self, folder, monitor="val_bleu", mode="auto", keep=0, epochs_done=0, patience=0
+    ):
         super().__init__()
         check_range("keep", keep, int, 0)
+        check_range("patience", patience, int, 0)
         self.folder = Path(folder)
         self.monitor = monitor
         self.mode = _direction(monitor, mode)
         self.keep = keep
+        self.patience = patience
         self.rows = self._read_history()[:epochs_done]
 
     @property
@@ -121,6 +196,12 @@ class RunCheckpoint(keras.callbacks.Callback):
         """The row of `history.csv` that `best.keras` is of, or `None`."""
         rows = [row for row in self.rows if not math.isnan(self._quality(row))]
         return max(reversed(rows), key=self._quality, default=None)  # the latest of equals
+
+    @property
+    def exhausted(self):
+        """Whether `patience` has run out."""
+        best = 0 if self.best is None else self.rows.index(self.best) + 1
+        return 0 < self.patience <= len(self.rows) - best
 
     def _quality(self, row):
         """What the best epoch has the most of: the monitored value, or its negative."""
@@ -130,7 +211,8 @@ class RunCheckpoint(keras.callbacks.Callback):
         return -value if self.mode == "min" else value
 
     def on_epoch_end(self, epoch, logs=None):
-        row = {"epoch": epoch + 1, **{name: float(value) for name, value in (logs or {}).items()}}
+        values = {name: float(value) for name, value in (logs or {}).items()}
+        row = {"epoch": epoch + 1, "update": int(self.model.optimizer.iterations), **values}
         if self.monitor not in row:
             raise ValueError(
                 f"Argument `monitor` must name a value in the logs. Received: {self.monitor!r}; "
@@ -153,6 +235,7 @@ class RunCheckpoint(keras.callbacks.Callback):
             self._write_history()
         if self.keep:
             self._delete_all_but(range(epoch + 2 - self.keep, epoch + 2))
+        self.model.stop_training |= self.exhausted
 
     def _copy(self, fresh, name):
         with written(self.folder / name) as copy:

@@ -1,4 +1,4 @@
-"""Images in a file that TensorBoard reads, written without TensorBoard or TensorFlow.
+"""A file that TensorBoard reads, of numbers and images, written without it or TensorFlow.
 
 The file is a TFRecord of `Event` messages (tensorflow/core/util/event.proto): for each its length,
 a checksum of that, the message, and a checksum of it.
@@ -17,14 +17,14 @@ from keras_bahdanau_runtime.errors import require
 _MESSAGES = {
     "Event": "1 wall_time double, 2 step int64, 3 file_version string, 5 summary Summary",
     "Summary": "1 value *Value",
-    "Value": "1 tag string, 4 image Image",
+    "Value": "1 tag string, 2 simple_value float, 4 image Image",
     "Image": "1 height int32, 2 width int32, 3 colorspace int32, 4 encoded_image_string bytes",
 }
 _RGBA = 4
 
 
 class EventFile:
-    """One file of a run's folder, to which images are added while the run goes on.
+    """One file of a run's folder, to which numbers and images are added while the run goes on.
 
     Args:
         folder: Where the file is made, with a name that no other has; TensorBoard's `--logdir`, or
@@ -44,6 +44,16 @@ class EventFile:
         name = f"events.out.tfevents.{int(time.time())}.{secrets.token_hex(4)}.{os.getpid()}"
         self.path = folder / name
         self._write(file_version="brain.Event:2")
+
+    def add_scalars(self, values, step):
+        """Adds numbers.
+
+        Args:
+            values: Mapping of tags, the names under which TensorBoard draws a line, to floats.
+            step: Int, what the numbers are of: an update, for example.
+        """
+        summary = [{"tag": tag, "simple_value": value} for tag, value in values.items()]
+        self._write(step=step, summary={"value": summary})
 
     def add_image(self, tag, png, step):
         """Adds an image.

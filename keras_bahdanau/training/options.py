@@ -5,12 +5,13 @@ import json
 import math
 import os
 import re
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
+from keras_bahdanau.training.schedules import SHAPES
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.text.tokenizer import MOST_PIECES, SMALLEST_VOCABULARY
@@ -32,12 +33,14 @@ _ABOVE_ZERO = {"low": 0, "open_low": True}
 class TrainingOptions:
     """Everything that decides a training run, checked as it is made.
 
-    Texts are UTF-8, one sentence a line, plain or .gz. Lengths are in tokens. The learning rate
-    rises for `warmup` epochs to `learning_rate` and falls to zero by a half cosine over the rest.
-    The command `keras-bahdanau train` has these options, with the help texts below.
+    Texts are UTF-8, one sentence a line, plain or .gz. Lengths are in tokens. An update is one step
+    of the optimiser; after every `every` of them there is a validation and a checkpoint. The
+    learning rate is that of a `WarmupSchedule`. The command `keras-bahdanau train` has these
+    options, with the help texts below.
 
     Raises:
-        ValueError: If a value has another type than its field, or is outside its limits.
+        ValueError: If a value has another type than its field, or is outside its limits; held-out
+            texts do not go in pairs; or `updates` is no multiple of `every`.
 
     Example:
 
@@ -54,11 +57,23 @@ class TrainingOptions:
     """
 
     source: Path = field(
-        metadata={"help": "Source sentences, one a line; plain or .gz.", "positional": True}
+        metadata={
+            "help": "Source sentences, one a line, plain or .gz; or a folder made by `prepare`.",
+            "positional": True,
+        }
     )
-    target: Path = field(metadata={"help": "Their translations, line by line.", "positional": True})
-    validation_source: Path = field(metadata={"help": "Held-out source sentences."})
-    validation_target: Path = field(metadata={"help": "Their translations."})
+    target: Path | None = field(
+        default=None,
+        metadata={
+            "help": "Their translations, line by line; none for a prepared folder.",
+            "positional": True,
+        },
+    )
+    _: KW_ONLY
+    validation_source: tuple[Path, ...] = field(
+        metadata={"help": "Held-out source sentences; given again, another set: the first decides."}
+    )
+    validation_target: tuple[Path, ...] = field(metadata={"help": "Their translations."})
     model: str = _option("rnnsearch", "rnnsearch or rnnencdec.", choices=tuple(MODELS))
     vocabulary_size: int = _option(
         5000, "Byte-pair pieces to learn.", limits={"low": SMALLEST_VOCABULARY, "high": MOST_PIECES}
@@ -81,33 +96,76 @@ class TrainingOptions:
         None, "Share dropped before the output layer; that of --dropout if absent.", limits=_SHARE
     )
     bpe_dropout: float = _option(
-        0.0, "Share of merges left out, anew each epoch, as words are cut.", limits=_SHARE
+        0.0, "Share of merges left out, anew each time, as words are cut.", limits=_SHARE
     )
     label_smoothing: float = _option(0.1, "Share of the target spread out.", limits=_SHARE)
+    # Not mixed_float16: its optimiser skips updates, and so loses count of the place in the data.
+    precision: str = _option(
+        "float32",
+        "Of the computation: float32 or mixed_bfloat16.",
+        choices=("float32", "mixed_bfloat16"),
+    )
     batch_size: int = _option(64, "Sentences in a batch.", limits=_COUNT)
+    batch_tokens: int | None = _option(
+        None, "Places in a batch, of both languages, instead of --batch-size.", limits=_COUNT
+    )
+    accumulate: int = _option(1, "Batches whose mean gradient makes one update.", limits=_COUNT)
     epochs: int = _option(20, "Passes over the text.", limits=_COUNT)
-    learning_rate: float = _option(1e-3, "Adam's peak rate; falls to zero.", limits=_ABOVE_ZERO)
-    warmup: float = _option(0.5, "Epochs until the peak rate.", limits={"low": 0})
+    updates: int | None = _option(None, "Updates in all, instead of --epochs.", limits=_COUNT)
+    every: int | None = _option(
+        None, "Updates from one validation and checkpoint to the next; a pass if absent.",
+        limits=_COUNT,
+    )  # fmt: skip
+    monitor: str = _option(
+        "bleu", "What is best: bleu, or loss of the first held-out set.", choices=("bleu", "loss")
+    )
+    patience: int = _option(
+        0, "Validations without a better one that end the run; 0: none do.", limits={"low": 0}
+    )
+    learning_rate: float = _option(1e-3, "Adam's peak rate.", limits=_ABOVE_ZERO)
+    schedule: str = _option(
+        "cosine", "How the rate falls: cosine (to zero), inverse-sqrt or constant.", choices=SHAPES
+    )
+    warmup: int | None = _option(
+        None, "Updates until the peak rate; half a pass, but 4,000 at most, if absent.",
+        limits={"low": 0},
+    )  # fmt: skip
     ema: float = _option(
         0.0,
         "Decay of the running mean of the weights that is kept; 0: none.",
         limits=_SHARE,
     )
     average: int = _option(
-        0, "Last epochs whose mean is tried against the best one at the end.", limits={"low": 0}
+        0, "Last checkpoints whose mean is tried against the best one.", limits={"low": 0}
+    )
+    keep: int = _option(
+        0, "Last checkpoints that keep a file; at least as many as --average.", limits={"low": 0}
     )
     clip_norm: float = _option(1.0, "Largest norm of all gradients.", limits=_ABOVE_ZERO)
     max_length: int = _option(100, "Longest sentence in tokens.", limits={"low": 2})
-    validation_beam: int = _option(1, "Beam of each epoch's validation.", limits=_COUNT)
-    # A resumed run takes the next seed, and NumPy takes 32 bits.
+    validation_beam: int = _option(1, "Beam of each validation.", limits=_COUNT)
+    log_dir: Path | None = field(
+        default=None, metadata={"help": "A folder for TensorBoard: the figures of validations."}
+    )
+    # Keras and NumPy take 32 bits, and the number of the epoch is added to it.
     seed: int = _option(
-        0, "Randomness of weights, order and dropout.", limits={"low": 0, "high": 2**32 - 2}
+        0, "Randomness of weights, order and dropout.", limits={"low": 0, "high": 2**31 - 1}
     )
 
     def __post_init__(self):
         for option in fields(self):
             value = _checked(option, getattr(self, option.name))
             object.__setattr__(self, option.name, value)
+        if len(self.validation_source) != len(self.validation_target):
+            raise ValueError(
+                "Argument `validation_target` must be as many files as `validation_source`. "
+                f"Received: {len(self.validation_source)} and {len(self.validation_target)}"
+            )
+        if self.updates is not None and self.every is not None and self.updates % self.every:
+            raise ValueError(
+                "Argument `updates` must be a multiple of `every`, so that the run ends with a "
+                f"checkpoint. Received: updates={self.updates}, every={self.every}"
+            )
 
     @classmethod
     def from_values(cls, values):
@@ -154,10 +212,13 @@ class TrainingOptions:
 
     def to_dict(self):
         """The options by name, as JSON can say them."""
-        values = {option.name: getattr(self, option.name) for option in fields(self)}
-        return {
-            name: str(value) if isinstance(value, Path) else value for name, value in values.items()
-        }
+
+        def said(value):
+            if isinstance(value, tuple):
+                return [said(each) for each in value]
+            return str(value) if isinstance(value, Path) else value
+
+        return {option.name: said(getattr(self, option.name)) for option in fields(self)}
 
 
 def read_options(path):
@@ -219,6 +280,11 @@ def _checked(option, value):
         if value is None:
             return None
         kind, _ = get_args(kind)
+    if get_origin(kind) is tuple:  # of paths, or a single one
+        several = value if isinstance(value, list | tuple) else [value]
+        if not several or not all(isinstance(path, str | os.PathLike) for path in several):
+            raise ValueError(f"Argument `{name}` must be a path, or several. Received: {value!r}")
+        return tuple(map(Path, several))
     if kind is Path:
         if not isinstance(value, str | os.PathLike):
             raise ValueError(f"Argument `{name}` must be a path. Received: {value!r}")

@@ -14,11 +14,14 @@ from rich.progress import (
 )
 
 
+_HELD_OUT = (("val_loss", "val_loss", 3), ("val_bleu", "BLEU", 2), ("val_chrf", "chrF", 2))
+
+
 class ProgressDisplay(keras.callbacks.Callback):
     """Shows epoch, loss, tokens per second and the time left on a rich console.
 
-    After each epoch one line stays, with BLEU and chrF; where the console is no terminal there is
-    no bar.
+    After each epoch one line stays, with what held-out text says of the model; where the console
+    is no terminal there is no bar.
 
     Args:
         tokens_per_step: Mean number of target tokens in a batch.
@@ -63,9 +66,15 @@ class ProgressDisplay(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         self.progress.remove_task(self.task)
         seconds = time.perf_counter() - self.began
+        held_out = "".join(
+            f"{label} {logs[name]:.{places}f}  "
+            for name, label, places in _HELD_OUT
+            if name in logs
+        )
         self.console.print(
-            f"epoch {epoch + 1}/{self.params['epochs']}  loss {logs['loss']:.3f}  "
-            f"BLEU {logs['val_bleu']:.2f}  chrF {logs['val_chrf']:.2f}  {seconds:.0f} s"
+            f"epoch {epoch + 1}/{self.params['epochs']}  "
+            f"update {int(self.model.optimizer.iterations):,}  loss {logs['loss']:.3f}  "
+            f"{held_out}{seconds:.0f} s"
         )
 
     def on_train_end(self, logs=None):

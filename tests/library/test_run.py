@@ -11,7 +11,7 @@ from rich.console import Console
 
 from keras_bahdanau import TrainingOptions, train
 from keras_bahdanau.training.options import read_options
-from keras_bahdanau.training.run import load_best
+from keras_bahdanau.training.run_folder import load_best
 from keras_bahdanau_runtime.files import locked
 
 PAIRS = [(f"say {word} {n}", f"{n} {word[::-1]}") for word in ("abc", "bcd") for n in range(9)]

@@ -1,0 +1,134 @@
+"""The folder of a training run: its files, and who may write them."""
+
+import contextlib
+import hashlib
+import json
+import logging
+from pathlib import Path
+
+import keras
+
+from keras_bahdanau.training.options import TrainingOptions, read_options
+from keras_bahdanau_runtime.files import locked, written
+from keras_bahdanau_runtime.prepared.corpus import MANIFEST_FILE
+
+logger = logging.getLogger("keras_bahdanau")
+
+OPTIONS_FILE, TEXTS_FILE = "options.json", "texts.json"
+LAST_FILE, BEST_FILE, AVERAGE_FILE = "last.keras", "best.keras", "average.keras"
+CORPUS_FOLDER = "corpus"
+
+
+def load_best(run):
+    """The best model of a run, with its tokenizer and without its optimiser.
+
+    Args:
+        run: A run's folder, as `train` leaves it.
+
+    Raises:
+        ValueError: If the folder holds no best model yet, or one without a tokenizer.
+    """
+    path = Path(run) / BEST_FILE
+    if not path.exists():
+        raise ValueError(
+            f"Argument `run` must be the folder of a training run. Received: {str(run)!r}, which "
+            f"has no {BEST_FILE}"
+        )
+    return load(path, compile=False)
+
+
+def load(path, compile):
+    """A model of a run, which must hold its tokenizer."""
+    model = keras.saving.load_model(path, compile=compile)
+    if getattr(model, "tokenizer", None) is None:
+        raise ValueError(
+            "Argument `run` must be the folder of a run of this version of keras_bahdanau. "
+            f"Received: {str(path.parent)!r}, whose {path.name} holds no tokenizer: set "
+            "`model.tokenizer` and save it again, or train anew"
+        )
+    return model
+
+
+def check_folder(options, output, resume):
+    """Refuses a folder that is taken, or whose run had other options."""
+    if not resume:
+        if output.exists():
+            raise ValueError(
+                "Argument `output` must be a new folder; `resume` goes on with the run in an old "
+                f"one. Received: {str(output)!r}, which exists"
+            )
+        return
+    path = output / OPTIONS_FILE
+    if not path.exists():
+        return  # interrupted before it began
+    try:
+        before = TrainingOptions.from_file(path).to_dict()
+    except ValueError as error:
+        raise ValueError(
+            "Argument `output` must be the folder of a run of this version of keras_bahdanau. "
+            f"Received: {str(output)!r}, whose {OPTIONS_FILE} says otherwise: {error}"
+        ) from error
+    changed = [
+        f"`{name}` was {before[name]!r}, is {value!r}"
+        for name, value in options.to_dict().items()
+        if before[name] != value
+    ]
+    if changed:
+        raise ValueError(
+            f"Argument `options` must be those of the run in {output}. "
+            f"Received: {', '.join(changed)}"
+        )
+    _check_texts(options, output / TEXTS_FILE)
+
+
+def _check_texts(options, path):
+    """Refuses texts that are no longer those that the run was started with."""
+    if not path.exists():
+        logger.warning("%s is missing: the texts may be others than the run's.", path)
+        return
+    before = read_options(path)
+    changed = [path for path, value in hashes(options).items() if before.get(path) != value]
+    if changed:
+        raise ValueError(
+            "Argument `options` must name the texts that the run was started with. "
+            f"Received: {', '.join(changed)}, changed since then"
+        )
+
+
+def hashes(options):
+    """The SHA-256 of each text file by its path; of a prepared corpus, that of its manifest."""
+    prepared = options.target is None
+    texts = [options.source / MANIFEST_FILE] if prepared else [options.source, options.target]
+    found = {}
+    for path in [*texts, *options.validation_source, *options.validation_target]:
+        with path.open("rb") as file:
+            found[str(path)] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+@contextlib.contextmanager
+def claimed(output):
+    """Makes the run's folder and keeps other processes out; takes it away again if it stays empty.
+
+    Files that a killed process was writing are removed.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    with locked(output) as ours:
+        if not ours:
+            raise ValueError(
+                "Argument `output` must be a folder that no other process trains in. "
+                f"Received: {str(output)!r}"
+            )
+        for path in output.glob(".*.writing.*"):
+            path.unlink()
+        try:
+            yield
+        finally:
+            if not any(output.iterdir()):
+                output.rmdir()
+
+
+def write_json(path, values):
+    """Writes a JSON file, whole or not at all."""
+    with written(path) as writing:
+        writing.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,76 @@
+"""The learning rate by the number of the update: a rise, and then one of three ways down."""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_bahdanau_runtime.checks import check_range
+
+SHAPES = ("cosine", "inverse-sqrt", "constant")
+
+
+@keras.saving.register_keras_serializable("keras_bahdanau")
+class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """A learning rate that rises by a straight line to its peak and then falls.
+
+    With update `t = 0, 1, ...` and `w` updates of rise,
+
+        rate(t) = peak (t + 1) / w                                   while t < w, and then
+        peak                                                         "constant"
+        peak sqrt(max(w, 1) / max(t, 1))                             "inverse-sqrt"
+        peak (1 + cos(pi min(1, (t - w) / (updates - w)))) / 2       "cosine"
+
+    Args:
+        peak: The largest rate.
+        shape: "cosine", "inverse-sqrt" (arXiv 1706.03762) or "constant".
+        updates: Updates of the whole run, after which "cosine" is zero.
+        warmup: Updates of the rise, fewer than `updates`.
+        batches: Batches of an update: `gradient_accumulation_steps` of the optimiser, by whose
+            batches Keras counts.
+
+    Call arguments:
+        step: Int scalar, the batches that the optimiser has seen.
+
+    Returns:
+        float32 scalar.
+
+    Raises:
+        ValueError: If a number is out of range or the shape unknown.
+
+    Example:
+
+    >>> rate = WarmupSchedule(1.0, "cosine", updates=12, warmup=2)
+    >>> [round(float(rate(step)), 2) for step in (0, 1, 2, 7, 12)]
+    [0.5, 1.0, 1.0, 0.5, 0.0]
+    """
+
+    def __init__(self, peak, shape="cosine", updates=10000, warmup=0, batches=1):
+        super().__init__()
+        check_range("peak", peak, float, 0, open_low=True)
+        check_range("updates", updates, int, 1)
+        check_range("warmup", warmup, int, 0, updates - 1)
+        check_range("batches", batches, int, 1)
+        if shape not in SHAPES:
+            raise ValueError(f"Argument `shape` must be one of {SHAPES}. Received: {shape!r}")
+        self.peak = peak
+        self.shape = shape
+        self.updates = updates
+        self.warmup = warmup
+        self.batches = batches
+
+    def __call__(self, step):
+        update = ops.cast(step // self.batches, "float32")
+        if self.shape == "constant":
+            after = ops.ones_like(update)
+        elif self.shape == "inverse-sqrt":
+            after = ops.sqrt(max(self.warmup, 1) / ops.maximum(update, 1.0))
+        else:
+            share = (update - self.warmup) / (self.updates - self.warmup)
+            after = (1.0 + ops.cos(math.pi * ops.clip(share, 0.0, 1.0))) / 2.0
+        rise = (update + 1.0) / max(self.warmup, 1)
+        return self.peak * ops.where(update < self.warmup, rise, after)
+
+    def get_config(self):
+        names = ("peak", "shape", "updates", "warmup", "batches")
+        return {name: getattr(self, name) for name in names}
