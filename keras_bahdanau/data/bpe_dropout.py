@@ -1,92 +1,106 @@
-"""BPE dropout: words cut into other pieces each epoch, as a regulariser."""
+"""BPE dropout: words cut into other pieces each time, as a regulariser."""
 
+import functools
 import json
-from collections.abc import Sequence
+import zlib
 from itertools import pairwise
 
 import numpy as np
 
-from keras_bahdanau_runtime.checks import check_range, checked_texts
+from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.ids import SPECIAL
+from keras_bahdanau_runtime.text.decoder import byte_pieces
 
-_DRAWS = 16  # ways to cut a word that are drawn once, and chosen from in each epoch
+_DRAWS = 16  # ways to cut a word that are drawn once, and chosen from each time
+_WORDS = 200_000  # of which these are kept
 
 
 class BPEDropout:
-    """Texts cut anew each epoch, by merges that are left out at random (arXiv 1910.13267).
+    """Words cut anew each time, by merges that are left out at random (arXiv 1910.13267).
 
     At every step of cutting a word, each merge that could be made is left out with probability `p`,
     and the most frequent of the others is made; where all are left out, the word stays as it is.
-    Sixteen cuts of every word are drawn once, and each epoch chooses among them for each place
-    where the word stands: a function of `seed` and the epoch.
+    Sixteen cuts of every word, a function of `seed` and the word, are drawn once; each time that
+    the word comes, one of them is taken.
 
     Args:
         tokenizer: A `Tokenizer`.
-        sources: Source sentences, list of str.
-        targets: Target sentences, list of str.
-        dropout: `p`, in [0, 1). With 0 the ids are those of the tokenizer.
+        dropout: `p`, in [0, 1). With 0 the ids stay as they are.
         seed: Non-negative int.
 
     Call arguments:
-        epoch: Non-negative int.
+        sources: Lists of source ids, as `Tokenizer.encode_source` gives.
+        targets: Lists of target ids, likewise.
+        rng: A NumPy generator, which takes the cuts.
 
     Returns:
-        `(sources, targets)`: lists of ids for each sentence, `EOS` last; see `TranslationDataset`.
+        `(sources, targets)`: lists of ids that spell the same texts.
 
     Raises:
-        ValueError: If `dropout` or `seed` is out of range, or there is anything but text.
+        ValueError: If `dropout` or `seed` is out of range.
 
     Example:
 
     >>> tokenizer = Tokenizer.train(["a man on a bike"] * 2, ["ein Mann"] * 2, 300)
-    >>> cut = BPEDropout(tokenizer, ["a man"], ["ein Mann"], dropout=0.0)
-    >>> cut(epoch=0)[0] == [tokenizer.encode_source("a man")]
-    True
+    >>> cut = BPEDropout(tokenizer, dropout=0.5)
+    >>> ids = tokenizer.encode_target("ein Mann")
+    >>> _, [other] = cut([], [ids], np.random.default_rng(0))
+    >>> len(other) > len(ids), tokenizer.decode(other)
+    (True, 'ein Mann')
     """
 
-    def __init__(
-        self,
-        tokenizer,
-        sources: Sequence[str],
-        targets: Sequence[str],
-        dropout: float = 0.1,
-        seed: int = 0,
-    ):
+    def __init__(self, tokenizer, dropout: float = 0.1, seed: int = 0):
         check_range("dropout", dropout, float, 0, 1, open_high=True)
         check_range("seed", seed, int, 0)
-        self.seed = seed
-        given = (tokenizer.source, "sources", sources), (tokenizer.target, "targets", targets)
-        self._sides = [
-            _Side(side, checked_texts(name, texts), dropout, np.random.default_rng([seed, place]))
-            for place, (side, name, texts) in enumerate(given)
-        ]
+        self._source = _Side(tokenizer.source, dropout, seed)
+        self._target = self._source
+        if not tokenizer.joint:
+            self._target = _Side(tokenizer.target, dropout, seed)
 
-    def __call__(self, epoch: int):
-        rng = np.random.default_rng([self.seed, epoch])
-        return tuple(side.cut(rng) for side in self._sides)
+    def __call__(self, sources, targets, rng):
+        return self._source.cut(sources, rng), self._target.cut(targets, rng)
 
 
 class _Side:
-    """The texts of one language as words, and the ways to cut each word."""
+    """The pieces of one language, and the ways to cut the words that have come."""
 
-    def __init__(self, tokenizer, texts, dropout, rng):
+    def __init__(self, tokenizer, dropout, seed):
         model = json.loads(tokenizer.to_str())["model"]
-        ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
-        places, self._words = {}, []
-        for text in texts:
-            text = tokenizer.normalizer.normalize_str(text)
-            words = [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
-            self._words.append([places.setdefault(word, len(places)) for word in words])
-        self._cuts = []
-        for word in places:
-            cuts = [_cut(word, ranks, dropout, rng) for _ in range(_DRAWS)]
-            self._cuts.append([[model["vocab"][piece] for piece in pieces] for pieces in cuts])
-        self._end = tokenizer.encode("").ids
+        self._vocabulary, self._tokenizer = model["vocab"], tokenizer
+        self._ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
+        self._dropout, self._seed = dropout, seed
+        self._bytes = byte_pieces(model["vocab"])
+        spaced = {index for index, piece in enumerate(self._bytes) if piece.startswith(b" ")}
+        self._begins = spaced.union(SPECIAL)
+        self._cuts = functools.lru_cache(_WORDS)(self._draw)
 
-    def cut(self, rng):
-        chosen = iter(rng.integers(_DRAWS, size=sum(map(len, self._words))).tolist())
+    def cut(self, sentences, rng):
+        words = [self._words(ids) for ids in sentences]
+        chosen = iter(rng.integers(_DRAWS, size=sum(map(len, words))).tolist())
+        return [[index for word in each for index in self._cuts(word)[next(chosen)]]
+                for each in words]  # fmt: skip
+
+    def _words(self, ids):
+        """The ids in runs: what a space begins, and specials by themselves."""
+        places = [place for place, index in enumerate(ids) if place and index in self._begins]
+        return [tuple(ids[a:b]) for a, b in pairwise([0, *places, len(ids)])]
+
+    def _draw(self, ids):
+        text = b"".join(self._bytes[index] for index in ids if index not in SPECIAL)
+        try:
+            words = self._tokenizer.pre_tokenizer.pre_tokenize_str(text.decode())
+        except UnicodeDecodeError:  # cut in the middle of a character
+            words = []
+        if not words:
+            return [ids] * _DRAWS
+        rng = np.random.default_rng([self._seed, zlib.crc32(text)])
         return [
-            [piece for word in words for piece in self._cuts[word][next(chosen)]] + self._end
-            for words in self._words
+            [
+                self._vocabulary[piece]
+                for word, _ in words
+                for piece in _cut(word, self._ranks, self._dropout, rng)
+            ]
+            for _ in range(_DRAWS)
         ]
 
 

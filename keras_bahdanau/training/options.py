@@ -40,7 +40,7 @@ class TrainingOptions:
 
     Raises:
         ValueError: If a value has another type than its field, or is outside its limits; held-out
-            texts do not go in pairs; or `updates` is no multiple of `every`.
+            texts do not go in pairs; or `updates` comes without `every`, or is no multiple of it.
 
     Example:
 
@@ -161,7 +161,12 @@ class TrainingOptions:
                 "Argument `validation_target` must be as many files as `validation_source`. "
                 f"Received: {len(self.validation_source)} and {len(self.validation_target)}"
             )
-        if self.updates is not None and self.every is not None and self.updates % self.every:
+        if self.updates is not None and self.every is None:
+            raise ValueError(
+                "Argument `every` must be given with `updates`. "
+                f"Received: updates={self.updates}, every=None"
+            )
+        if self.updates is not None and self.updates % self.every:
             raise ValueError(
                 "Argument `updates` must be a multiple of `every`, so that the run ends with a "
                 f"checkpoint. Received: updates={self.updates}, every={self.every}"

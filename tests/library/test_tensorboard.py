@@ -1,9 +1,10 @@
 import struct
 
+import keras
 import numpy as np
 import pytest
 
-from keras_bahdanau import AlignmentImages
+from keras_bahdanau import AlignmentImages, TensorBoardScalars
 from keras_bahdanau.training.event_file import EventFile, crc32c
 from keras_bahdanau_runtime.translation import Translation
 
@@ -27,7 +28,8 @@ def fields(message):
         if key & 7 == 0:
             found[key >> 3], at = varint(message, at)
         else:
-            size, at = (8, at) if key & 7 == 1 else varint(message, at)
+            fixed = {1: 8, 5: 4}.get(key & 7)
+            size, at = varint(message, at) if fixed is None else (fixed, at)
             found[key >> 3], at = message[at : at + size], at + size
     return found
 
@@ -75,6 +77,22 @@ def test_each_second_epoch_leaves_an_image_of_every_sentence(tmp_path):
     image = fields(values[0][4])
     assert image[4].startswith(b"\x89PNG")
     assert (image[2], image[1]) == struct.unpack(">II", image[4][16:24])
+
+
+def test_the_figures_of_an_epoch_stand_at_its_update(tmp_path):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.25), "mse")
+    scalars = TensorBoardScalars(tmp_path)
+    scalars.set_model(model)
+    scalars.on_train_begin()
+    model.optimizer.iterations.assign(7)
+    scalars.on_epoch_end(0, {"loss": 1.5})
+    _, event = events(tmp_path)
+    assert event[2] == 7
+    # Both numbers are the field 1 of the summary, of which `fields` keeps the last.
+    assert b"loss" in event[5] and struct.pack("<f", 1.5) in event[5]
+    last = fields(fields(event[5])[1])
+    assert (last[1], struct.unpack("<f", last[2])) == (b"learning_rate", (0.25,))
 
 
 def test_files_of_two_runs_do_not_meet(tmp_path):
