@@ -1,4 +1,4 @@
-"""A mean over the whole batch, also where a TensorFlow strategy splits it between devices."""
+"""A mean over the whole batch, also where several devices have a share of it each."""
 
 import keras
 from keras import ops
@@ -10,8 +10,9 @@ def batch_mean(total, count):
     Under a `tf.distribute` strategy each replica sees its share of the batch: here both are summed
     over all shares, so that every replica has the loss of the whole batch, however its rows and
     their tokens are spread. Keras divides a loss by the number of replicas and adds up their
-    gradients, which makes the gradient that of one device. On JAX a distributed batch is one array
-    and needs nothing; with PyTorch the training loop sums (`examples/train_on_several_devices.py`).
+    gradients, which makes the gradient that of one device. PyTorch's processes likewise have the
+    loss of the whole batch, and `average_gradients` takes the mean of their gradients. On JAX a
+    distributed batch is one array and needs nothing.
 
     Args:
         total: Float32 scalar, the sum of what is averaged over this replica's share.
@@ -25,7 +26,12 @@ def batch_mean(total, count):
     >>> float(batch_mean(6.0, 4.0))
     1.5
     """
-    # The only way to other replicas is TensorFlow's own; `keras.ops` has none.
+    # The only ways to other replicas are those of the backends; `keras.ops` has none.
+    if keras.config.backend() == "torch":
+        from torch import distributed
+
+        if distributed.is_available() and distributed.is_initialized():
+            total, count = _of_all_processes(total, count)
     if keras.config.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -33,3 +39,16 @@ def batch_mean(total, count):
         if replica is not None and replica.num_replicas_in_sync > 1:
             total, count = replica.all_reduce(tf.distribute.ReduceOp.SUM, [total, count])
     return ops.divide_no_nan(total, count)
+
+
+def _of_all_processes(total, count):
+    """Both sums over all processes; the gradient of `total` is that of its own, times their number.
+
+    The mean of the gradients is then that of the whole batch.
+    """
+    from torch import distributed
+
+    sums = ops.stack([ops.stop_gradient(total), ops.stop_gradient(count)])
+    distributed.all_reduce(sums)
+    own = total * distributed.get_world_size()
+    return own + ops.stop_gradient(sums[0] - own), sums[1]
