@@ -103,6 +103,7 @@ class ResumableEpochs(keras.callbacks.Callback):
     Args:
         dataset: A dataset with an `epoch` that can be set, such as `TranslationDataset`.
         seed: Non-negative int.
+        rank: Which this is of several processes that train together; each has other draws.
 
     Example:
 
@@ -114,16 +115,18 @@ class ResumableEpochs(keras.callbacks.Callback):
     ```
     """
 
-    def __init__(self, dataset, seed=0):
+    def __init__(self, dataset, seed=0, rank=0):
         super().__init__()
         check_range("seed", seed, int, 0)
+        check_range("rank", rank, int, 0)
         self.dataset = dataset
         self.seed = seed
+        self.rank = rank
 
     def on_epoch_begin(self, epoch, logs=None):
         if self.dataset.epoch != epoch:
             self.dataset.epoch = epoch
-        rng = np.random.default_rng([self.seed, epoch])
+        rng = np.random.default_rng([self.seed, self.rank, epoch])
         # On torch, Keras's dropout draws from torch's own generator.
         keras.utils.set_random_seed(int(rng.integers(2**32)))
         for variable in self.model.variables:

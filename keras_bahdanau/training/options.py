@@ -144,6 +144,9 @@ class TrainingOptions:
     clip_norm: float = _option(1.0, "Largest norm of all gradients.", limits=_ABOVE_ZERO)
     max_length: int = _option(100, "Longest sentence in tokens.", limits={"low": 2})
     validation_beam: int = _option(1, "Beam of each validation.", limits=_COUNT)
+    devices: int = _option(
+        1, "Devices that share each batch; on PyTorch, the processes of torchrun.", limits=_COUNT
+    )
     log_dir: Path | None = field(
         default=None, metadata={"help": "A folder for TensorBoard: the figures of validations."}
     )

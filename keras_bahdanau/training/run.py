@@ -12,6 +12,7 @@ run/
 An epoch, to Keras, is what lies between two checkpoints: `every` updates, or a pass over the text.
 """
 
+import contextlib
 import logging
 import shutil
 from pathlib import Path
@@ -28,6 +29,13 @@ from keras_bahdanau.training.callbacks import (
     ResumableEpochs,
     RunCheckpoint,
     TranslationScore,
+)
+from keras_bahdanau.training.devices import (
+    StopTogether,
+    average_gradients,
+    from_first,
+    process,
+    shared_by,
 )
 from keras_bahdanau.training.losses import TokenCrossentropy
 from keras_bahdanau.training.options import MODELS
@@ -97,42 +105,49 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
         read_parallel(*paths)
         for paths in zip(options.validation_source, options.validation_target, strict=True)
     ]
-    with claimed(output):
-        model, dataset, epochs = _begin(options, output)
-        judges = _judges(options, held_out, model.tokenizer)
-        keep = max(options.keep, options.average)
-        checkpoint = RunCheckpoint(
-            output, f"val_{options.monitor}", keep=keep, epochs_done=dataset.epoch,
-            patience=options.patience,
-        )  # fmt: skip
-        tokens = sum(corpus.tokens for corpus in dataset.corpora)
-        display = ProgressDisplay(tokens / dataset.pass_steps, console)
-        if not checkpoint.exhausted:
-            model.fit(
-                dataset,
-                epochs=epochs,
-                initial_epoch=dataset.epoch,
-                shuffle=False,
-                verbose=0,
-                callbacks=[
-                    ResumableEpochs(dataset, options.seed),
-                    *judges,
-                    *callbacks,
-                    checkpoint,
-                    *([TensorBoardScalars(options.log_dir)] if options.log_dir else []),
-                    *([display] if verbose else []),
-                ],
-            )
-        if options.average:
+    rank, _ = process()
+    # The first process alone writes.
+    with claimed(output) if rank == 0 else contextlib.nullcontext():
+        with shared_by(options.devices):
+            corpus = _corpus(options, output, rank)
+            model, dataset, epochs = _begin(options, output, corpus)
+            judges = _judges(options, held_out, corpus.tokenizer)
+            checkpoint = RunCheckpoint(
+                output, f"val_{options.monitor}", keep=max(options.keep, options.average),
+                epochs_done=dataset.epoch, patience=options.patience,
+            )  # fmt: skip
+            writing = [
+                *callbacks,
+                checkpoint,
+                *([TensorBoardScalars(options.log_dir)] if options.log_dir else []),
+                *([ProgressDisplay(dataset.tokens / dataset.pass_steps, console)] * verbose),
+            ]
+            # Losses are of all processes, and so are asked for in each.
+            everywhere = [each for each in judges if rank == 0 or isinstance(each, HeldOutLoss)]
+            if not from_first(checkpoint.exhausted):
+                model.fit(
+                    dataset,
+                    epochs=epochs,
+                    initial_epoch=dataset.epoch,
+                    shuffle=False,
+                    verbose=0,
+                    callbacks=[
+                        ResumableEpochs(dataset, options.seed, rank),
+                        *everywhere,
+                        *(writing if rank == 0 else []),
+                        StopTogether(),
+                    ],
+                )
+        if options.average and rank == 0:
             _try_average(options, output, judges)
     return output / BEST_FILE
 
 
-def _begin(options, output):
+def _begin(options, output, corpus):
     """The model, the data and the number of epochs of a run that begins, or goes on."""
     resuming = (output / LAST_FILE).exists()
     keras.utils.set_random_seed(options.seed)
-    corpus = _corpus(options, output)
+    rank, processes = process()
     dropout = options.bpe_dropout
     dataset = PreparedDataset(
         corpus,
@@ -140,6 +155,8 @@ def _begin(options, output):
         options.batch_tokens,
         max_length=options.max_length,
         seed=options.seed,
+        rank=rank,
+        replicas=processes,
         resample=BPEDropout(corpus.tokenizer, dropout, options.seed) if dropout else None,
     )
     a_pass = -(-dataset.pass_steps // options.accumulate)
@@ -156,8 +173,10 @@ def _begin(options, output):
         if warmup is None:
             warmup = min(a_pass // 2, _LONGEST_WARMUP, epochs * every - 1)
         model = build(options, corpus.tokenizer, epochs * every, warmup)
-        write_json(output / TEXTS_FILE, hashes(options))
-        write_json(output / OPTIONS_FILE, options.to_dict())
+        if rank == 0:
+            write_json(output / TEXTS_FILE, hashes(options))
+            write_json(output / OPTIONS_FILE, options.to_dict())
+    average_gradients(model)
     logger.info(
         "%d pairs, %d target tokens and %d batches a pass in %d shapes; %d updates, %d from one "
         "checkpoint to the next; %s weights on %s.",
@@ -167,15 +186,16 @@ def _begin(options, output):
     return model, dataset, epochs
 
 
-def _corpus(options, output):
-    """The prepared corpus of a run, made from its texts if need be."""
+def _corpus(options, output, rank):
+    """The prepared corpus of a run, made from its texts by the first process if need be."""
     if options.target is None:
         return PreparedCorpus(options.source)
-    prepare(
-        [options.source], [options.target], output / CORPUS_FOLDER,
-        vocabulary_size=options.vocabulary_size, joint=options.joint, seed=options.seed,
-    )  # fmt: skip
-    return PreparedCorpus(output / CORPUS_FOLDER)
+    if rank == 0:
+        prepare(
+            [options.source], [options.target], output / CORPUS_FOLDER,
+            vocabulary_size=options.vocabulary_size, joint=options.joint, seed=options.seed,
+        )  # fmt: skip
+    return PreparedCorpus(from_first(output / CORPUS_FOLDER))
 
 
 def _judges(options, held_out, tokenizer):

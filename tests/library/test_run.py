@@ -81,7 +81,8 @@ def history(run):
 
 def weights(path):
     model = keras.saving.load_model(path)
-    variables = [*model.weights, *model.optimizer.variables]
+    optimizer = getattr(model, "optimizer", None)  # none in a mean of models
+    variables = [*model.weights, *(optimizer.variables if optimizer else [])]
     return [keras.ops.convert_to_numpy(variable) for variable in variables]
 
 
