@@ -69,6 +69,11 @@ class PreparedCorpus:
                 if file_name(shard_name(number), kind) not in self.manifest["files"]:
                     self._refuse(f"its {MANIFEST_FILE} names no {shard_name(number)}.{kind}.npy")
 
+    @property
+    def tokenizer_hash(self) -> str:
+        """The SHA-256 of the tokenizer's file: corpora of one tokenizer have one."""
+        return str(self.manifest["files"][TOKENIZER_FILE]["sha256"])
+
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
         """The `Tokenizer` that made the ids."""

@@ -1,10 +1,10 @@
 """From text files of any size to a prepared corpus, in memory that does not grow with them.
 
 The files are read twice. The first pass counts, hashes and samples: the tokenizer is learned from
-the sample. The second encodes blocks of pairs, in many processes, each into files of its own, sorted
-by the shard that every pair goes to at random. Then each shard gathers its pairs from all blocks and
-permutes them. Every file appears whole or not at all, so an interrupted `prepare` goes on behind the
-last; and every file is a function of the texts and options alone, whoever makes it.
+the sample. The second encodes blocks of pairs, in many processes, each into files of its own,
+sorted by the shard that every pair goes to at random. Then each shard gathers its pairs from all
+blocks and permutes them. Every file appears whole or not at all, so an interrupted `prepare` goes
+on behind the last; and every file is a function of the texts and options alone.
 """
 
 import contextlib
@@ -264,7 +264,13 @@ class _Job:
                 f"Received: {self.options['max_length']}, and all {dropped} pairs are longer"
             )
         tasks = [
-            (self.output, number, bounds[:, number : number + 2], self.aligned, self.options["seed"])
+            (
+                self.output,
+                number,
+                bounds[:, number : number + 2],
+                self.aligned,
+                self.options["seed"],
+            )
             for number in range(len(sizes))
         ]
         files = {TOKENIZER_FILE: _record(self.output / TOKENIZER_FILE)}

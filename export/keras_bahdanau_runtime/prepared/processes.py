@@ -53,7 +53,7 @@ def each(
 
 
 def _begin() -> None:
-    """Makes a process one of many: no threads of the library's own, and no life after its parent."""
+    """Makes a process one of many: no threads of the library's, no life after its parent."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it, too, and ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()

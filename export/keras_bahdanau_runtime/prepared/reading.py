@@ -39,9 +39,7 @@ class Block:
         return found.hexdigest()
 
 
-def blocks(
-    sources: Paths, targets: Paths, alignments: Paths | None, pairs: int
-) -> Iterator[Block]:
+def blocks(sources: Paths, targets: Paths, alignments: Paths | None, pairs: int) -> Iterator[Block]:
     """Reads files whose lines translate each other, `pairs` pairs at a time.
 
     Args:
@@ -81,7 +79,7 @@ def blocks(
         yield block
 
 
-def _raise_uneven(names: Paths, lines: Sequence[str | None], number: int) -> None:
+def _raise_uneven(names: Sequence[object], lines: Sequence[str | None], number: int) -> None:
     ended = [str(name) for name, line in zip(names, lines, strict=False) if line is None]
     longer = [str(name) for name, line in zip(names, lines, strict=False) if line is not None]
     raise ValueError(
@@ -91,7 +89,7 @@ def _raise_uneven(names: Paths, lines: Sequence[str | None], number: int) -> Non
 
 
 def check_files(**files: Paths | None) -> None:
-    """Raises a `ValueError` unless there are as many files of each kind, and all can be read twice."""
+    """Raises a `ValueError` unless there are as many files of each kind, to be read twice."""
     counts = {name: len(paths) for name, paths in files.items() if paths is not None}
     if len(set(counts.values())) > 1 or not all(counts.values()):
         names = " and ".join(f"`{name}`" for name in counts)

@@ -71,7 +71,7 @@ class Shard:
         return Shard(ids, offsets, self.links[_ranges(self.starts[rows], counts)], _sums(counts))
 
     def cut(self, max_length: int) -> "Shard":
-        """The pairs with longer sequences cut to `max_length` ids, the last of which stays the last.
+        """The pairs, longer sequences cut to `max_length` ids, the last of which stays the last.
 
         Links to what is cut away are dropped; those to the last id follow it.
         """
@@ -107,9 +107,7 @@ class Shard:
             ValueError: If a file is no array of the right form.
             OSError: If a file cannot be read.
         """
-        arrays = {
-            kind: _load(folder / file_name(name, kind)) for kind in files_of(aligned)
-        }
+        arrays = {kind: _load(folder / file_name(name, kind)) for kind in files_of(aligned)}
         shard = cls(**arrays)
         _check(folder / name, shard)
         return shard
@@ -129,7 +127,7 @@ def join(shards: Sequence[Shard]) -> Shard:
     """The pairs of all shards, at least one, in one."""
     links, starts = None, None
     if shards[0].links is not None:
-        links = np.concatenate([shard.links for shard in shards])  # type: ignore[arg-type]
+        links = np.concatenate([shard.links for shard in shards])
         starts = _chain([shard.starts for shard in shards])
     return Shard(
         np.concatenate([shard.ids for shard in shards]),

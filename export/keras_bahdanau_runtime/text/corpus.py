@@ -173,8 +173,6 @@ def parse_links(line: str, place: str) -> list[tuple[int, int]]:
     for link in line.split():
         match = re.fullmatch(r"([0-9]+)-([0-9]+)", link)
         if match is None:
-            raise ValueError(
-                f"{place}: expected links such as 0-0 1-2. Received: {link!r:.80}"
-            )
+            raise ValueError(f"{place}: expected links such as 0-0 1-2. Received: {link!r:.80}")
         links.append((int(match[1]), int(match[2])))
     return links
