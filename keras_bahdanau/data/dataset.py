@@ -1,19 +1,18 @@
 """Batches for training and for generation: few shapes, each pair exactly once an epoch."""
 
-import logging
 from collections.abc import Callable, Sequence
 
-import keras
 import numpy as np
 
+from keras_bahdanau.data.batch import make_batch, warn_of_cut
+from keras_bahdanau.data.order import EpochDataset, distinct_first, sorted_batches
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.ids import BOS, PAD
-from keras_bahdanau_runtime.text.batches import cut, pad, round_up
+from keras_bahdanau_runtime.ids import PAD
+from keras_bahdanau_runtime.prepared.shard import from_lists
+from keras_bahdanau_runtime.text.batches import round_up
 
-logger = logging.getLogger("keras_bahdanau")
 
-
-class TranslationDataset(keras.utils.PyDataset):
+class TranslationDataset(EpochDataset):
     """Batches of sentence pairs with similar lengths, for `model.fit` and `model.evaluate`.
 
     Each epoch shuffles the pairs, sorts them by length in steps of `bucket`, cuts batches of
@@ -128,33 +127,40 @@ class TranslationDataset(keras.utils.PyDataset):
         self.sort_window = sort_window
         self.seed = seed
         self._resample = resample
-        sources, targets = _checked("sources", sources), _checked("targets", targets)
-        self._alignments = None
-        if alignments is not None:
-            self._alignments = _aligned(alignments, sources, targets, max_length)
-        self._take(sources, targets)
+        self._take(sources, targets, alignments)
         self.epoch = 0
 
-    def _take(self, sources, targets):
+    def _take(self, sources, targets, alignments=None):
+        sources, targets = _checked("sources", sources), _checked("targets", targets)
+        if alignments is not None:
+            alignments = _aligned(alignments, sources, targets)
+        pairs = from_lists(sources, targets, "int32", alignments)
         if self.max_length is not None:
-            sources, targets = cut(self.max_length, sources=sources, targets=targets)
-        self._sources, self._targets = sources, targets
-        self._source_buckets = round_up([len(ids) for ids in sources], self.bucket)
-        self._target_buckets = round_up([len(ids) for ids in targets], self.bucket)
-        self.tokens = sum(len(ids) for ids in targets)
+            warn_of_cut((pairs.lengths > self.max_length).sum(axis=0), len(pairs), self.max_length)
+            pairs = pairs.cut(self.max_length)
+        self._pairs = pairs
+        self._buckets = round_up(pairs.lengths, self.bucket)
+        self.tokens = int(pairs.lengths[:, 1].sum())
 
-    @property
-    def epoch(self) -> int:
-        return self._epoch
-
-    @epoch.setter
-    def epoch(self, epoch: int):
-        check_range("epoch", epoch, int, 0)
-        self._epoch = epoch
+    def _begin_epoch(self):
         if self._resample is not None:
-            sources, targets = self._resample(epoch)
-            self._take(_checked("sources", sources), _checked("targets", targets))
-        self._batches, self._shapes = self._arrange()
+            self._take(*self._resample(self.epoch))
+        self._arrange()
+
+    def _arrange(self):
+        """Makes the batches of the present epoch."""
+        order = np.arange(len(self._pairs))
+        rng = np.random.default_rng(self.seed + (0 if self.shuffle == "once" else self.epoch))
+        if self.shuffle:
+            order = rng.permutation(order)
+        batches = sorted_batches(
+            self._buckets, order, self.batch_size, self.bucket, self.sort_window
+        )
+        if self.shuffle and self.sort_window is None:
+            places = list(range(len(batches)))
+            rng.shuffle(places)
+            batches = batches.reordered(places)
+        self._batches = batches.reordered(distinct_first(batches.shapes))
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
@@ -163,55 +169,14 @@ class TranslationDataset(keras.utils.PyDataset):
         Keras on TensorFlow takes for variable only what differs between the first two batches. They
         are chosen so that they differ in `Tx` if any two batches do, and so for `Ty`.
         """
-        return sorted(set(self._shapes))
+        return sorted(set(map(tuple, self._batches.shapes.tolist())))
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def __getitem__(self, index: int):
-        rows = self._batches[index]
-        empty = [()] * (self.batch_size - len(rows))
-        source = pad([self._sources[row] for row in rows] + empty, self.bucket)
-        labels = pad([self._targets[row] for row in rows] + empty, self.bucket)
-        target = np.full_like(labels, PAD)
-        target[: len(rows), 0] = BOS
-        # What follows the last id of a row is padding in the labels, and in the target.
-        target[:, 1:] = np.where(labels[:, 1:] != PAD, labels[:, :-1], PAD)
-        inputs = {"source": source, "target": target}
-        if self._alignments is not None:
-            links = np.zeros((*labels.shape, source.shape[1]), "float32")
-            for place, row in enumerate(rows):
-                source_places, target_places = self._alignments[row].T
-                links[place, target_places, source_places] = 1.0
-            inputs["alignment"] = links / np.maximum(links.sum(axis=-1, keepdims=True), 1.0)
-        return inputs, labels
-
-    def on_epoch_end(self):
-        """Moves on to the order of the next epoch."""
-        self.epoch += 1
-
-    def _arrange(self):
-        """Rows of each batch, and the shape of each, for the present epoch."""
-        order = np.arange(len(self._sources))
-        rng = np.random.default_rng(self.seed + (0 if self.shuffle == "once" else self.epoch))
-        if self.shuffle:
-            order = rng.permutation(order)
-        tx, ty = self._source_buckets[order], self._target_buckets[order]
-        # Longest target first, so that the batch with missing rows is a short one. Sources fall and
-        # rise in turn: a batch that reaches into the next target length keeps similar sources.
-        window = np.arange(len(order)) // (self.sort_window or len(order))
-        order = order[np.lexsort((np.where(ty // self.bucket % 2, tx, -tx), -ty, window))]
-        starts = np.arange(0, len(order), self.batch_size)
-        batches = np.split(order, starts[1:])
-        shapes = [
-            (int(self._source_buckets[rows].max()), int(self._target_buckets[rows].max()))
-            for rows in batches
-        ]
-        places = list(range(len(batches)))
-        if self.shuffle and self.sort_window is None:
-            rng.shuffle(places)
-        places = _distinct_first(places, [shapes[place] for place in places])
-        return [batches[place] for place in places], [shapes[place] for place in places]
+        rows, *shape = self._batches[index]
+        return make_batch(self._pairs.take(rows), *shape)
 
 
 def _checked(name, sequences):
@@ -238,8 +203,8 @@ def _checked(name, sequences):
     return checked
 
 
-def _aligned(alignments, sources, targets, max_length):
-    """An int array `(links, 2)` of (source place, target place) for each pair, after the cut."""
+def _aligned(alignments, sources, targets):
+    """An int array `(links, 2)` of (source place, target place) for each pair."""
     if len(alignments) != len(sources):
         raise ValueError(
             "Argument `alignments` must hold one list for each pair of sentences. "
@@ -265,23 +230,5 @@ def _aligned(alignments, sources, targets, max_length):
                 f"below {tuple(lengths.tolist())}, the lengths of the sentences. "
                 f"Received: {links!s:.80}"
             )
-        if max_length is not None:
-            # As `_cut` does: the last id comes to stand at the end, some before it are lost.
-            moved = (lengths > max_length) & (places == lengths - 1)
-            lost = (lengths > max_length) & ~moved & (places >= max_length - 1)
-            places = np.where(moved, max_length - 1, places)[~lost.any(axis=1)]
         aligned.append(places)
     return aligned
-
-
-def _distinct_first(places, shapes):
-    """Brings two batches to the front that differ in every length in which any two differ."""
-    varying = [axis for axis in (0, 1) if len({shape[axis] for shape in shapes}) > 1]
-    seen = {}
-    for position, shape in enumerate(shapes):
-        for other, first in seen.items():
-            if varying and all(shape[axis] != other[axis] for axis in varying):
-                front = [places[first], places[position]]
-                return front + [place for place in places if place not in front]
-        seen.setdefault(shape, position)
-    return places

@@ -153,15 +153,26 @@ def read_alignments(path: str | os.PathLike[str]) -> list[list[tuple[int, int]]]
     ...     read_alignments(path)
     [[(0, 0), (1, 2)]]
     """
-    alignments = []
-    for number, line in enumerate(read_lines(path), start=1):
-        links = []
-        for link in line.split():
-            match = re.fullmatch(r"([0-9]+)-([0-9]+)", link)
-            if match is None:
-                raise ValueError(
-                    f"{path}, line {number}: expected links such as 0-0 1-2. Received: {link!r:.80}"
-                )
-            links.append((int(match[1]), int(match[2])))
-        alignments.append(links)
-    return alignments
+    return [
+        parse_links(line, f"{path}, line {number}")
+        for number, line in enumerate(read_lines(path), start=1)
+    ]
+
+
+def parse_links(line: str, place: str) -> list[tuple[int, int]]:
+    """The links of one line of such a file.
+
+    Args:
+        line: Such as `0-0 1-2`.
+        place: Where the line stands, for the message.
+
+    Raises:
+        ValueError: If the line holds anything else.
+    """
+    links = []
+    for link in line.split():
+        match = re.fullmatch(r"([0-9]+)-([0-9]+)", link)
+        if match is None:
+            raise ValueError(f"{place}: expected links such as 0-0 1-2. Received: {link!r:.80}")
+        links.append((int(match[1]), int(match[2])))
+    return links

@@ -201,15 +201,15 @@ class Tokenizer:
 
     def encode_sources(self, texts: Iterable[str]) -> list[list[int]]:
         """Ids of many source texts, encoded side by side on all cores; see `encode_source`."""
-        checked = checked_texts("texts", texts)
-        try:
-            return [encoding.ids for encoding in self._source.encode_batch_fast(checked)]
-        except BaseException as error:
-            _raise_panic(error)
+        return _encode_many(self._source, texts)
 
     def encode_target(self, text: str) -> list[int]:
         """Ids of a target text. As `encode_source`."""
         return _encode(self._target, text)
+
+    def encode_targets(self, texts: Iterable[str]) -> list[list[int]]:
+        """Ids of many target texts. As `encode_sources`."""
+        return _encode_many(self._target, texts)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of target ids.
@@ -288,6 +288,14 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
     check_text("text", text)
     try:
         return list(tokenizer.encode(text).ids)
+    except BaseException as error:
+        _raise_panic(error)
+
+
+def _encode_many(tokenizer: Any, texts: Iterable[str]) -> list[list[int]]:
+    checked = checked_texts("texts", texts)
+    try:
+        return [encoding.ids for encoding in tokenizer.encode_batch_fast(checked)]
     except BaseException as error:
         _raise_panic(error)
 

@@ -1,0 +1,138 @@
+"""A block of text to ids: the part of the work that many processes share."""
+
+import functools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keras_bahdanau_runtime.files import written
+from keras_bahdanau_runtime.prepared.reading import Block
+from keras_bahdanau_runtime.prepared.shard import Shard, from_lists, join
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
+
+_AT_ONCE = 1000  # pairs: what the library says of a sentence takes kilobytes
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How blocks become ids; the same for all.
+
+    Args:
+        work: The folder that they are written to.
+        tokenizer: The tokenizer's file.
+        dtype: Of the ids, "uint16" or "uint32".
+        shards: How many shards there are to be.
+        max_length: Most ids of a sequence; `None` for no limit.
+        drop: Whether pairs with a longer one are left out, rather than cut.
+        seed: Of the shard that each pair goes to.
+    """
+
+    work: str
+    tokenizer: str
+    dtype: str
+    shards: int
+    max_length: int | None
+    drop: bool
+    seed: int
+
+
+@dataclass(frozen=True)
+class BlockRecord:
+    """What is known of an encoded block.
+
+    Args:
+        bounds: Where the pairs of each shard begin, and those of the last end; `shards + 1` ints.
+        cut: How many pairs were cut.
+        dropped: How many pairs were left out for their length.
+        longest: Most ids of a source and of a target.
+        tokens: Number of ids of sources and of targets.
+    """
+
+    bounds: list[int]
+    cut: int
+    dropped: int
+    longest: list[int]
+    tokens: list[int]
+
+
+def block_name(number: int) -> str:
+    """The name of a block's files."""
+    return f"block-{number:05d}"
+
+
+def read_record(work: Path, number: int) -> BlockRecord | None:
+    """What is known of a block; `None` if it is yet to be encoded."""
+    path = work / f"{block_name(number)}.json"
+    return BlockRecord(**json.loads(path.read_bytes())) if path.exists() else None
+
+
+def encode(how: Encoding, block: Block) -> BlockRecord:
+    """Writes the pairs of a block as ids, those of one shard after those of another.
+
+    Raises:
+        ValueError: If an alignment names a place that a pair does not have.
+    """
+    tokenizer = _tokenizer(how.tokenizer)
+    found = join(
+        [
+            _encode_some(tokenizer, block, begin, how.dtype)
+            for begin in range(0, max(1, len(block.sources)), _AT_ONCE)
+        ]
+    )
+    cut = dropped = 0
+    if how.max_length is not None:
+        long = (found.lengths > how.max_length).any(axis=1)
+        if how.drop:
+            dropped = int(long.sum())
+            found = found.take(np.flatnonzero(~long))
+        else:
+            cut = int(long.sum())
+            found = found.cut(how.max_length)
+    shard = np.random.default_rng([how.seed, block.number]).integers(how.shards, size=len(found))
+    found = found.take(np.argsort(shard, kind="stable"))
+    bounds = np.searchsorted(np.sort(shard), np.arange(how.shards + 1))
+    longest = found.lengths.max(axis=0, initial=0)
+    record = BlockRecord(
+        bounds.tolist(), cut, dropped, longest.tolist(), found.lengths.sum(axis=0).tolist()
+    )
+    work = Path(how.work)
+    found.save(work, block_name(block.number))
+    with written(work / f"{block_name(block.number)}.json") as path:
+        path.write_text(json.dumps(asdict(record)), encoding="utf-8")
+    return record
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer(path: str) -> Tokenizer:
+    return Tokenizer.load(path)
+
+
+def _encode_some(tokenizer: Tokenizer, block: Block, begin: int, dtype: Any) -> Shard:
+    some = slice(begin, begin + _AT_ONCE)
+    sources = tokenizer.encode_sources(block.sources[some])
+    targets = tokenizer.encode_targets(block.targets[some])
+    links = block.links[some] if block.links else None
+    found = from_lists(sources, targets, dtype, links)
+    if found.links is not None and found.starts is not None:
+        lengths = np.repeat(found.lengths, np.diff(found.starts), axis=0)
+        _check_links(found.links, lengths, found.starts, block.sources[some])
+    return found
+
+
+def _check_links(
+    links: NDArray[Any], lengths: NDArray[Any], starts: NDArray[Any], sources: Sequence[str]
+) -> None:
+    wrong = (links >= lengths).any(axis=1)
+    if wrong.any():
+        place = int(wrong.argmax())
+        pair = int(np.searchsorted(starts, place, side="right")) - 1
+        raise ValueError(
+            "Argument `alignments` must hold places below "
+            f"{tuple(lengths[place].tolist())}, the lengths in tokens of its pair. "
+            f"Received: {tuple(links[place].tolist())} for {sources[pair]!r:.80}"
+        )
