@@ -1,6 +1,6 @@
 """Batches for training and for generation: few shapes, each pair exactly once an epoch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -46,9 +46,6 @@ class TranslationDataset(EpochDataset):
             `targets` from 0, as `read_alignments` gives; for a loss of guided alignment
             (`AlignmentCrossentropy`). What `max_length` cuts away is dropped. `None` for none.
         sort_window: Number of pairs sorted together, a multiple of `batch_size`; `None` for all.
-        resample: `epoch -> (sources, targets)`, the ids that an epoch has in the place of those
-            above, for as many pairs, such as a `BPEDropout`; or `None`. `shapes` may then differ
-            from epoch to epoch.
         **kwargs: `workers`, `use_multiprocessing`, `max_queue_size` of `keras.utils.PyDataset`.
 
     Attributes:
@@ -86,15 +83,9 @@ class TranslationDataset(EpochDataset):
         seed: int = 0,
         alignments: Sequence[Sequence[tuple[int, int]]] | None = None,
         sort_window: int | None = None,
-        resample: Callable | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if resample is not None and alignments is not None:
-            raise ValueError(
-                "Argument `alignments` must be left out beside `resample`, which moves the places. "
-                "Received: both"
-            )
         if len(sources) != len(targets):
             raise ValueError(
                 "Arguments `sources` and `targets` must have the same length. "
@@ -126,29 +117,19 @@ class TranslationDataset(EpochDataset):
         self.shuffle = shuffle
         self.sort_window = sort_window
         self.seed = seed
-        self._resample = resample
-        self._take(sources, targets, alignments)
-        self.epoch = 0
-
-    def _take(self, sources, targets, alignments=None):
         sources, targets = _checked("sources", sources), _checked("targets", targets)
         if alignments is not None:
             alignments = _aligned(alignments, sources, targets)
         pairs = from_lists(sources, targets, "int32", alignments)
-        if self.max_length is not None:
-            warn_of_cut((pairs.lengths > self.max_length).sum(axis=0), len(pairs), self.max_length)
-            pairs = pairs.cut(self.max_length)
+        if max_length is not None:
+            warn_of_cut((pairs.lengths > max_length).sum(axis=0), len(pairs), max_length)
+            pairs = pairs.cut(max_length)
         self._pairs = pairs
-        self._buckets = round_up(pairs.lengths, self.bucket)
+        self._buckets = round_up(pairs.lengths, bucket)
         self.tokens = int(pairs.lengths[:, 1].sum())
+        self.epoch = 0
 
     def _begin_epoch(self):
-        if self._resample is not None:
-            self._take(*self._resample(self.epoch))
-        self._arrange()
-
-    def _arrange(self):
-        """Makes the batches of the present epoch."""
         order = np.arange(len(self._pairs))
         rng = np.random.default_rng(self.seed + (0 if self.shuffle == "once" else self.epoch))
         if self.shuffle:

@@ -11,7 +11,8 @@ from keras_bahdanau.data.shapes import Shapes, choose_sides
 from keras_bahdanau.data.stream import Kept, Stream, Turns, length_counts, merge_counts, shares
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
-from keras_bahdanau_runtime.prepared.shard import Shard
+from keras_bahdanau_runtime.prepared.shard import Shard, from_lists
+from keras_bahdanau_runtime.text.batches import round_up
 
 _BATCHES_A_SHAPE = 8  # of a shard, on average
 
@@ -51,6 +52,9 @@ class PreparedDataset(EpochDataset):
             power of its size, again and again: 1 takes all pairs once before any a second time,
             more takes small corpora more often.
         shapes: Largest number of shapes. More of them need less padding.
+        resample: `(sources, targets, rng) -> (sources, targets)`, lists of the ids of each row that
+            a batch has in the place of its own, such as a `BPEDropout`; or `None`. Batches may then
+            be wider than `shapes` say.
         **kwargs: `workers`, `use_multiprocessing`, `max_queue_size` of `keras.utils.PyDataset`.
 
     Attributes:
@@ -59,6 +63,8 @@ class PreparedDataset(EpochDataset):
             an epoch moves it on by one, and so does Keras before the first: to train the epochs
             from 0, set it in a callback's `on_epoch_begin`.
         tokens: Number of target tokens of one pass over all corpora.
+        steps: Number of batches of an epoch. May be set.
+        pass_steps: Number of batches of one pass over all corpora.
         shapes: List of the `(rows, Tx, Ty)` of the batches, those of padding included.
 
     Returns:
@@ -97,6 +103,7 @@ class PreparedDataset(EpochDataset):
         replicas=1,
         temperature=1.0,
         shapes=32,
+        resample=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -116,10 +123,16 @@ class PreparedDataset(EpochDataset):
             for place, (corpus, lengths) in enumerate(zip(self.corpora, found, strict=True))
         ]
         self._aligned = all(corpus.aligned for corpus in self.corpora)
+        if self._aligned and resample is not None:
+            raise ValueError(
+                "Argument `resample` must be None for corpora with alignments, whose places it "
+                f"moves. Received: {resample!r}"
+            )
+        self._resample = resample
         cycle = shares([stream.batches for stream in self._streams], temperature)
-        self._cycle_steps = int(cycle.sum())
+        self.pass_steps = int(cycle.sum())
         self._turns = Kept(Turns(cycle, [seed] if shuffle else None), 2)
-        self.steps = self._cycle_steps if steps is None else steps
+        self.steps = self.pass_steps if steps is None else steps
         self.shapes = [
             (-(-rows // replicas), tx, ty)
             for rows, (tx, ty) in zip(chosen.rows.tolist(), chosen.sides.tolist(), strict=True)
@@ -160,8 +173,8 @@ class PreparedDataset(EpochDataset):
         update = self.epoch * self.steps + index
         inputs, labels = self.batch(update)
         if index == 0 and self.steps > 1 and keras.config.backend() == "tensorflow":
-            *_, tx, ty = self._find(update + 1)
-            return _widened(inputs, labels, tx, ty)
+            following, others = self.batch(update + 1)
+            return _widened(inputs, labels, following["source"].shape[1], others.shape[1])
         return inputs, labels
 
     def batch(self, update):
@@ -184,11 +197,22 @@ class PreparedDataset(EpochDataset):
             pairs = pairs.cut(self.max_length)
         if not self._aligned:
             pairs = Shard(pairs.ids, pairs.offsets)
+        if self._resample is not None:
+            rng = np.random.default_rng([self.seed, self.rank, update])
+            pairs = self._other_pieces(pairs, rng)
+            widest = round_up(pairs.lengths.max(axis=0, initial=0), self.bucket)
+            tx, ty = np.maximum((tx, ty), widest).tolist()
         return make_batch(pairs, -(-rows // self.replicas), tx, ty)
+
+    def _other_pieces(self, pairs, rng):
+        rows = np.split(pairs.ids, pairs.offsets[1:-1])
+        lists = [row.tolist() for row in rows]
+        made = from_lists(*self._resample(lists[0::2], lists[1::2], rng), pairs.ids.dtype)
+        return made if self.max_length is None else made.cut(self.max_length)
 
     def _find(self, update):
         """`(shard, rows of the shard, number of rows, Tx, Ty)` of a batch."""
-        cycle, step = divmod(update, self._cycle_steps)
+        cycle, step = divmod(update, self.pass_steps)
         streams, places = self._turns(cycle)
         return self._streams[streams[step]].find(int(places[step]))
 

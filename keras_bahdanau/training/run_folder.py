@@ -87,7 +87,7 @@ def _check_texts(options, path):
         logger.warning("%s is missing: the texts may be others than the run's.", path)
         return
     before = read_options(path)
-    changed = [path for path, value in hashes(options).items() if before.get(path) != value]
+    changed = [name for name, value in hashes(options).items() if before.get(name) != value]
     if changed:
         raise ValueError(
             "Argument `options` must name the texts that the run was started with. "
@@ -96,13 +96,23 @@ def _check_texts(options, path):
 
 
 def hashes(options):
-    """The SHA-256 of each text file by its path; of a prepared corpus, that of its manifest."""
+    """The SHA-256 of each text file by the name of its option and, for further ones, a number.
+
+    Of a prepared corpus it is that of the manifest, which has the others.
+    """
     prepared = options.target is None
-    texts = [options.source / MANIFEST_FILE] if prepared else [options.source, options.target]
+    files = {
+        "source": [options.source / MANIFEST_FILE if prepared else options.source],
+        "target": [] if prepared else [options.target],
+        "validation_source": options.validation_source,
+        "validation_target": options.validation_target,
+    }
     found = {}
-    for path in [*texts, *options.validation_source, *options.validation_target]:
-        with path.open("rb") as file:
-            found[str(path)] = hashlib.file_digest(file, "sha256").hexdigest()
+    for name, paths in files.items():
+        for number, path in enumerate(paths, start=1):
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            found[f"`{name}`" if number == 1 else f"`{name}` {number}"] = digest
     return found
 
 

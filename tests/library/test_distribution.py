@@ -1,7 +1,7 @@
 """Training on several devices gives what training on one does."""
 
+import csv
 import os
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -11,15 +11,19 @@ import numpy as np
 import pytest
 from layer_checks import assert_close
 
+from keras_bahdanau.training.devices import shared_by
+
 TESTS = Path(__file__).resolve().parents[1]
-EXAMPLE = TESTS.parent / "examples" / "train_on_several_devices.py"
 BACKEND = keras.config.backend()
 CASES = {"tensorflow": ["padded", "ragged", "lacking"], "jax": ["padded", "smaller"], "torch": []}
 
 
 def run(*command, **environment):
     """What a Python process of its own printed."""
-    environment = {**os.environ, "KERAS_BACKEND": BACKEND, **environment}
+    paths = os.pathsep.join(sys.path)
+    environment = {
+        **os.environ, "KERAS_BACKEND": BACKEND, "PYTHONPATH": paths, **environment
+    }  # fmt: skip
     done = subprocess.run(
         [sys.executable, *map(str, command)], env=environment, capture_output=True, text=True
     )
@@ -42,12 +46,45 @@ def test_two_devices_train_as_one(case, results):
     assert_close(two, one, 1e-5)
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="Processes of PyTorch share the work there alone.")
-def test_two_torch_processes_train_as_one(tmp_path):
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
-    printed = run(*torchrun, EXAMPLE, OUTPUT=str(tmp_path))
-    one, losses = runpy.run_path(str(EXAMPLE))["train"](rank=0, processes=1)
-    two = keras.saving.load_model(tmp_path / "model.keras")
-    assert losses[-1] < losses[0]
-    assert_close(np.array(printed.split()[1:], "float64"), losses, 1e-5)
-    assert_close(two.get_weights(), one.get_weights(), 1e-5)
+SIZES = ("--units", 6, "--embedding-dim", 5, "--attention-units", 4, "--vocabulary-size", 280)
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """The arguments of a run without dropout, and its folder after it has run on one device."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "a.src").write_text("".join(f"say {n} {n % 7}\n" for n in range(23)))
+    (folder / "a.tgt").write_text("".join(f"{n % 7} is {n}\n" for n in range(23)))
+    texts = (folder / "a.src", folder / "a.tgt")
+    arguments = (
+        "-m", "keras_bahdanau_export.cli", "train", *texts, "--validation-source", texts[0],
+        "--validation-target", texts[1], *SIZES, "--dropout", 0, "--batch-size", 6, "--epochs", 2,
+        "--monitor", "loss", "--max-length", 12,
+    )  # fmt: skip
+    run(*arguments, "--output", folder / "one")
+    return arguments, folder / "one"
+
+
+def losses(folder):
+    with (folder / "history.csv").open(newline="", encoding="utf-8") as file:
+        return [(float(row["loss"]), float(row["val_loss"])) for row in csv.DictReader(file)]
+
+
+def test_a_run_on_two_devices_is_that_of_one(one, tmp_path):
+    arguments, folder = one
+    launch = ()
+    if BACKEND == "torch":
+        launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
+        # torchrun runs a module by `-m`, too.
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+    run(*launch, *arguments, "--devices", 2, "--output", tmp_path / "two", XLA_FLAGS=flags)
+    assert_close(np.array(losses(tmp_path / "two")), np.array(losses(folder)), 1e-5)
+    two, first = (
+        keras.saving.load_model(each / "last.keras") for each in (tmp_path / "two", folder)
+    )
+    assert_close(two.get_weights(), first.get_weights(), 1e-5)
+
+
+def test_more_devices_than_there_are_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="`devices` must be .* Received: 99"), shared_by(99):
+        pass
