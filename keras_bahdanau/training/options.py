@@ -116,7 +116,7 @@ class TrainingOptions:
         None, "Updates from one validation and checkpoint to the next; a pass if absent.",
         limits=_COUNT,
     )  # fmt: skip
-    monitor: str = _option(
+    best_by: str = _option(
         "bleu", "What is best: bleu, or loss of the first held-out set.", choices=("bleu", "loss")
     )
     patience: int = _option(

@@ -77,7 +77,7 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
         resume: Whether to go on from `last.keras` of an earlier run with the same options.
         callbacks: More callbacks for `fit`. The logs they read at the end of an epoch hold
             `val_bleu` and `val_chrf`, `val2_bleu` and so on for further held-out sets, and
-            `val_loss` where `options.monitor` is "loss".
+            `val_loss` where `options.best_by` is "loss".
         verbose: Whether progress is shown, by a `ProgressDisplay`.
         console: The `rich.console.Console` that shows it; one on standard error if `None`.
 
@@ -113,7 +113,7 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
             model, dataset, epochs = _begin(options, output, corpus)
             judges = _judges(options, held_out, corpus.tokenizer)
             checkpoint = RunCheckpoint(
-                output, f"val_{options.monitor}", keep=max(options.keep, options.average),
+                output, f"val_{options.best_by}", keep=max(options.keep, options.average),
                 epochs_done=dataset.epoch, patience=options.patience,
             )  # fmt: skip
             writing = [
@@ -211,7 +211,7 @@ def _judges(options, held_out, tokenizer):
         )
         for number, texts in enumerate(held_out, start=1)
     ]
-    if options.monitor == "loss":
+    if options.best_by == "loss":
         sources, targets = held_out[0]
         pairs = TranslationDataset(
             [tokenizer.encode_source(text) for text in sources],
@@ -230,13 +230,13 @@ def _try_average(options, output, judges):
     average = output / AVERAGE_FILE
     average_checkpoints(paths[-options.average :], average)
     mean, best = (_judged(options, judges[0], path) for path in (average, output / BEST_FILE))
-    better = mean > best if options.monitor == "bleu" else mean < best
+    better = mean > best if options.best_by == "bleu" else mean < best
     if better:
         with written(output / BEST_FILE) as copy:
             shutil.copyfile(average, copy)
     logger.info(
         "The mean of the last checkpoints has a %s of %.2f, the best one %.2f: %s stays.",
-        options.monitor,
+        options.best_by,
         mean,
         best,
         "the mean" if better else "the checkpoint",
@@ -246,9 +246,9 @@ def _try_average(options, output, judges):
 def _judged(options, judge, path):
     """What held-out text says of the model in a file: the value that is monitored."""
     model = load(path, compile=False)
-    if options.monitor == "loss":
+    if options.best_by == "loss":
         model.compile(loss=_loss(options))
-    return judge.score(model)[options.monitor]
+    return judge.score(model)[options.best_by]
 
 
 def build(options, tokenizer, updates, warmup):

@@ -46,6 +46,15 @@ def test_two_devices_train_as_one(case, results):
     assert_close(two, one, 1e-5)
 
 
+COMMAND = ("-m", "keras_bahdanau_export.cli")
+# The command, where TensorFlow has two devices.
+TWO_CPUS = """
+import tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+from keras_bahdanau_export.cli import main
+main()
+"""
 SIZES = ("--units", 6, "--embedding-dim", 5, "--attention-units", 4, "--vocabulary-size", 280)
 
 
@@ -57,11 +66,11 @@ def one(tmp_path_factory):
     (folder / "a.tgt").write_text("".join(f"{n % 7} is {n}\n" for n in range(23)))
     texts = (folder / "a.src", folder / "a.tgt")
     arguments = (
-        "-m", "keras_bahdanau_export.cli", "train", *texts, "--validation-source", texts[0],
+        "train", *texts, "--validation-source", texts[0],
         "--validation-target", texts[1], *SIZES, "--dropout", 0, "--batch-size", 6, "--epochs", 2,
-        "--monitor", "loss", "--max-length", 12,
+        "--best-by", "loss", "--max-length", 12,
     )  # fmt: skip
-    run(*arguments, "--output", folder / "one")
+    run(*COMMAND, *arguments, "--output", folder / "one")
     return arguments, folder / "one"
 
 
@@ -72,10 +81,11 @@ def losses(folder):
 
 def test_a_run_on_two_devices_is_that_of_one(one, tmp_path):
     arguments, folder = one
-    launch = ()
-    if BACKEND == "torch":
-        launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
-        # torchrun runs a module by `-m`, too.
+    launch = {
+        "tensorflow": ("-c", TWO_CPUS),
+        "jax": COMMAND,
+        "torch": ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, *COMMAND),
+    }[BACKEND]
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
     run(*launch, *arguments, "--devices", 2, "--output", tmp_path / "two", XLA_FLAGS=flags)
     assert_close(np.array(losses(tmp_path / "two")), np.array(losses(folder)), 1e-5)

@@ -170,7 +170,7 @@ def test_a_run_without_a_tokenizer_is_refused(finished, tmp_path):
         ("updates", 2.0, "must be an int of at least 1. Received: 2.0"),
         ("precision", "float16", "must be one of 'float32', 'mixed_bfloat16'. Received: 'float16'"),
         ("schedule", "linear", "must be one of 'cosine', 'inverse-sqrt', 'constant'. Received"),
-        ("monitor", "chrf", "must be one of 'bleu', 'loss'. Received: 'chrf'"),
+        ("best_by", "chrf", "must be one of 'bleu', 'loss'. Received: 'chrf'"),
         ("patience", -1, "must be an int of at least 0. Received: -1"),
         ("validation_source", [], "must be a path, or several. Received: []"),
         ("validation_source", ["a", 3], "must be a path, or several. Received: ['a', 3]"),
