@@ -49,6 +49,7 @@ from keras_bahdanau.training.callbacks import (
     RunCheckpoint,
     TranslationScore,
 )
+from keras_bahdanau.training.devices import average_gradients, shared_by
 from keras_bahdanau.training.losses import AlignmentCrossentropy, TokenCrossentropy
 from keras_bahdanau.training.metrics import Perplexity, TokenAccuracy
 from keras_bahdanau.training.options import TrainingOptions
@@ -122,6 +123,7 @@ __all__ = [
     "WarmupSchedule",
     "alignment_page",
     "average_checkpoints",
+    "average_gradients",
     "bahdanau_from_tfa",
     "coverage_penalty",
     "hard_alignment",
@@ -135,6 +137,7 @@ __all__ = [
     "read_alignments",
     "replace_unknowns",
     "running_mean",
+    "shared_by",
     "to_pharaoh",
     "train",
     "word_alignment",
