@@ -3,6 +3,7 @@
 from keras_bahdanau import backend as backend
 from keras_bahdanau.data.bpe_dropout import BPEDropout
 from keras_bahdanau.data.dataset import TranslationDataset
+from keras_bahdanau.data.prepared_dataset import PreparedDataset
 from keras_bahdanau.initializers import PerGate
 from keras_bahdanau.layers.attention import (
     Attention,
@@ -61,6 +62,8 @@ from keras_bahdanau_runtime.pictures.heatmap import plot_alignment, plot_alignme
 from keras_bahdanau_runtime.pictures.images import plot_image_alignment
 from keras_bahdanau_runtime.pictures.page import alignment_page
 from keras_bahdanau_runtime.pictures.words import word_alignment
+from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
+from keras_bahdanau_runtime.prepared.prepare import prepare
 from keras_bahdanau_runtime.text.alignment import (
     hard_alignment,
     phrase_spans,
@@ -101,6 +104,8 @@ __all__ = [
     "PaperTraining",
     "PerGate",
     "Perplexity",
+    "PreparedCorpus",
+    "PreparedDataset",
     "ProgressDisplay",
     "RNNEncoderDecoder",
     "RNNSearch",
@@ -134,6 +139,7 @@ __all__ = [
     "plot_alignment",
     "plot_alignments",
     "plot_image_alignment",
+    "prepare",
     "read_alignments",
     "replace_unknowns",
     "running_mean",

@@ -1,4 +1,4 @@
-"""The command `keras-bahdanau`: train, evaluate, export, verify, translate, align, inspect, serve.
+"""The command `keras-bahdanau`: prepare, train, evaluate, export, verify, translate, serve, ...
 
 Keras is imported only inside the commands that need it: `train`, `export`, `verify`, `quickstart`
 and `evaluate` of a run.
@@ -28,6 +28,7 @@ try:
     from rich.text import Text
 
     from keras_bahdanau_export.export_command import LengthPenalty, MaxLength, export
+    from keras_bahdanau_export.prepare_command import prepare
     from keras_bahdanau_export.quiet import import_keras
     from keras_bahdanau_export.serve_command import serve
     from keras_bahdanau_export.shown import console, make_harmless, plain, say
@@ -41,6 +42,7 @@ app = typer.Typer(
     help="Attentive recurrent sequence-to-sequence models: train, export, translate.",
 )
 app.command()(serve)
+app.command()(prepare)
 _SHOWN = 64  # lines between two looks at the bar
 
 RunOrArtifact = Annotated[Path, typer.Argument(help="A run's folder (from train) or an artifact.")]

@@ -160,9 +160,9 @@ class PreparedDataset(EpochDataset):
             needed = int(sides.sum(axis=1).max()) * self.replicas
             over = int(counts[ids * self.replicas > self.batch_tokens].sum())
             raise ValueError(
-                f"Argument `batch_tokens` must be at least {needed}, a row of the largest shape "
-                f"for each replica, or `max_length` be smaller. Received: {self.batch_tokens}, which "
-                f"{over} of {counts.sum()} pairs alone exceed"
+                f"Argument `batch_tokens` must be at least {needed}, a row of the largest "
+                "shape for each replica, or `max_length` be smaller. Received: "
+                f"{self.batch_tokens}, which {over} of {counts.sum()} pairs alone exceed"
             )
         return Shapes(sides, rows)
 
