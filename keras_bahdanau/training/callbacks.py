@@ -148,9 +148,9 @@ class RunCheckpoint(keras.callbacks.Callback):
     After each epoch it writes `last.keras` (weights and optimiser), `best.keras` if the
     monitored value is the best so far, and `history.csv`, each to a temporary file first and then
     renamed: a run killed while writing keeps what it had. `last.keras` comes last, and all else
-    of an epoch that it does not hold is written once more by a resumed run. With `keep`, also `epoch-01.keras` and so
-    on, for `average_checkpoints`. With an optimiser that keeps a running mean of the weights
-    (`use_ema`), all but `last.keras` hold the mean.
+    of an epoch that it does not hold is written once more by a resumed run. With `keep`, also
+    `epoch-01.keras` and so on, for `average_checkpoints`. With an optimiser that keeps a running
+    mean of the weights (`use_ema`), all but `last.keras` hold the mean.
 
     Args:
         folder: Where the files go; must exist.
@@ -166,8 +166,9 @@ class RunCheckpoint(keras.callbacks.Callback):
             training ends; 0 for never.
 
     Raises:
-        ValueError: If `keep` or `patience` is not an int of at least 0, `mode` is unknown, or "auto" and the name
-            tells nothing; at the end of an epoch, if `monitor` is not in the logs.
+        ValueError: If `keep` or `patience` is not an int of at least 0, `mode` is unknown, or
+            "auto" and the name tells nothing; at the end of an epoch, if `monitor` is not in the
+            logs.
 
     Example:
 
@@ -181,9 +182,7 @@ class RunCheckpoint(keras.callbacks.Callback):
     ```
     """
 
-    def __init__(
-        self, folder, monitor="val_bleu", mode="auto", keep=0, epochs_done=0, patience=0
-    ):
+    def __init__(self, folder, monitor="val_bleu", mode="auto", keep=0, epochs_done=0, patience=0):
         super().__init__()
         check_range("keep", keep, int, 0)
         check_range("patience", patience, int, 0)

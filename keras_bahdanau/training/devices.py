@@ -96,7 +96,7 @@ class StopTogether(keras.callbacks.Callback):
 
 @contextlib.contextmanager
 def _torch_processes(devices):
-    rank, processes = process()
+    _, processes = process()
     if processes != devices:
         raise ValueError(
             "Argument `devices` must be the number of processes on PyTorch, which torchrun starts: "

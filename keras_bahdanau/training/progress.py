@@ -13,7 +13,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-
 _HELD_OUT = (("val_loss", "val_loss", 3), ("val_bleu", "BLEU", 2), ("val_chrf", "chrF", 2))
 
 

@@ -9,6 +9,7 @@ from copying import compile_to_copy
 
 from keras_bahdanau import (
     GreedySearch,
+    HeldOutLoss,
     RNNSearch,
     RunCheckpoint,
     Tokenizer,
@@ -221,6 +222,57 @@ def test_keeps_the_last_epochs(tmp_path):
 def test_refuses_to_keep_no_number_of_epochs(tmp_path, keep):
     with pytest.raises(ValueError, match=r"`keep` must be an int of at least 0\. Received: "):
         RunCheckpoint(tmp_path, keep=keep)
+
+
+@pytest.mark.once
+def test_patience_counts_the_epochs_of_an_earlier_process_too(tmp_path):
+    callback = checkpoint(tmp_path, patience=3)
+    finish_epochs(callback, [3.0, 8.0, 5.0, 7.0])
+    assert not (callback.exhausted or callback.model.stop_training)
+    callback = checkpoint(tmp_path, patience=3, epochs_done=4)
+    finish_epochs(callback, [7.5], first=4)
+    assert callback.exhausted and callback.model.stop_training
+    assert checkpoint(tmp_path, patience=3, epochs_done=5).exhausted
+    assert not checkpoint(tmp_path, patience=0, epochs_done=5).exhausted
+    # Of equals the later one is the better.
+    callback = checkpoint(tmp_path, patience=3, epochs_done=4)
+    finish_epochs(callback, [8.0], first=4)
+    assert not callback.exhausted
+
+
+@pytest.mark.once
+def test_the_update_of_each_epoch_stands_in_the_history(tmp_path):
+    callback = checkpoint(tmp_path)
+    for updates in (5, 10):
+        callback.model.optimizer.iterations.assign(updates)
+        finish_epochs(callback, [1.0], first=updates // 5 - 1)
+    with (tmp_path / "history.csv").open(newline="", encoding="utf-8") as file:
+        assert [row["update"] for row in csv.DictReader(file)] == ["5", "10"]
+
+
+@pytest.mark.once
+def test_the_loss_on_held_out_pairs_is_that_of_the_running_mean():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile(keras.optimizers.SGD(1.0, use_ema=True, ema_momentum=0.5), "mse")
+    kernel = model.layers[0].kernel
+    kernel.assign([[2.0]])
+    model.optimizer.build([kernel])  # the mean begins with the weight
+    kernel.assign([[6.0]])
+    [mean] = [each for each in model.optimizer.variables if each.name.endswith("_average")]
+    mean.assign([[4.0]])
+
+    class Ones(keras.utils.PyDataset):
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            return np.ones((1, 1)), np.ones((1, 1))
+
+    callback, logs = HeldOutLoss(Ones()), {"loss": 0.0}
+    callback.set_model(model)
+    callback.on_epoch_end(0, logs)
+    assert logs == {"loss": 0.0, "val_loss": (4.0 - 1.0) ** 2}
+    assert float(keras.ops.convert_to_numpy(kernel)[0, 0]) == 6.0
 
 
 SCORES = {"val_bleu": [3.0, 8.0, 5.0, 7.0, 9.0], "val_chrf": [30.0, 40.0, 60.0, 50.0, 50.0]}

@@ -96,5 +96,5 @@ def test_a_run_on_two_devices_is_that_of_one(one, tmp_path):
 
 
 def test_more_devices_than_there_are_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="`devices` must be .* Received: 99"), shared_by(99):
+    with pytest.raises(ValueError, match=r"`devices` must be .* Received: 99"), shared_by(99):
         pass
