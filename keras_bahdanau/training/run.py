@@ -75,9 +75,9 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
         options: `TrainingOptions`.
         output: The run's folder. It must not exist, unless `resume`; its parents are made.
         resume: Whether to go on from `last.keras` of an earlier run with the same options.
-        callbacks: More callbacks for `fit`. The logs they read at the end of an epoch hold
-            `val_bleu` and `val_chrf`, `val2_bleu` and so on for further held-out sets, and
-            `val_loss` where `options.best_by` is "loss".
+        callbacks: More callbacks for `fit`, in the first of several processes. The logs they read
+            at the end of an epoch hold `val_bleu` and `val_chrf`, `val2_bleu` and so on for further
+            held-out sets, and `val_loss` where `options.best_by` is "loss".
         verbose: Whether progress is shown, by a `ProgressDisplay`.
         console: The `rich.console.Console` that shows it; one on standard error if `None`.
 
@@ -100,13 +100,13 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
     ```
     """
     output = Path(output)
-    check_folder(options, output, resume)
+    rank, _ = process()
+    if rank == 0:  # which alone writes
+        check_folder(options, output, resume)
     held_out = [
         read_parallel(*paths)
         for paths in zip(options.validation_source, options.validation_target, strict=True)
     ]
-    rank, _ = process()
-    # The first process alone writes.
     with claimed(output) if rank == 0 else contextlib.nullcontext():
         with shared_by(options.devices):
             corpus = _corpus(options, output, rank)
