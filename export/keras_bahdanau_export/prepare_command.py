@@ -34,7 +34,7 @@ def prepare(
     ] = None,
     vocabulary_size: Annotated[int, typer.Option(help="Most pieces that are learned.")] = 8000,
     joint: Annotated[
-        bool, typer.Option(help="Whether both languages share one vocabulary.")
+        bool, typer.Option("--joint/--separate", help="One vocabulary for both languages, or two.")
     ] = True,
     sample: Annotated[int, typer.Option(help="Pairs that the pieces are learned from.")] = 200_000,
     shard_pairs: Annotated[int, typer.Option(help="Pairs of a shard, about.")] = 250_000,

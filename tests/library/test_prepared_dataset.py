@@ -201,21 +201,33 @@ class Scores(keras.layers.Layer):
         return self.dense(self.embed(inputs["target"]) + context)
 
 
+class Recorded(PreparedDataset):
+    """Notes which updates are asked for."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.seen = []
+
+    def batch(self, update):
+        self.seen.append(update)
+        return super().batch(update)
+
+
 @pytest.mark.parametrize("options", [{"batch_size": 64}, {"batch_tokens": 3000}])
 def test_fit_on_any_backend(corpus, options):
     inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("source", "target")}
     model = keras.Model(inputs, Scores()(inputs))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss, jit_compile=keras.config.backend() == "jax")
-    dataset = PreparedDataset(corpus, steps=4, shapes=3, **options)
-    epochs = []
+    dataset = Recorded(corpus, steps=4, shapes=3, **options)
     follow = keras.callbacks.LambdaCallback(
-        on_epoch_begin=lambda epoch, logs: setattr(dataset, "epoch", epoch),
-        on_epoch_end=lambda epoch, logs: epochs.append(dataset.epoch),
+        on_epoch_begin=lambda epoch, logs: setattr(dataset, "epoch", epoch)
     )
     history = model.fit(dataset, epochs=4, shuffle=False, verbose=0, callbacks=[follow])
     assert np.isfinite(history.history["loss"]).all() and int(model.optimizer.iterations) == 16
-    assert epochs == [0, 1, 2, 3]
+    assert set(dataset.seen) == set(range(16))
+    model.fit(dataset, initial_epoch=4, epochs=6, shuffle=False, verbose=0, callbacks=[follow])
+    assert dataset.seen[-4:] == [20, 21, 22, 23]
 
 
 @pytest.mark.parametrize("update", range(0, 40, 4))

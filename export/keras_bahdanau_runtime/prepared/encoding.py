@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.prepared.reading import Block
 from keras_bahdanau_runtime.prepared.shard import Shard, from_lists, join
+from keras_bahdanau_runtime.prepared.word_cache import WordCache
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 _AT_ONCE = 1000  # pairs: what the library says of a sentence takes kilobytes
@@ -77,10 +78,10 @@ def encode(how: Encoding, block: Block) -> BlockRecord:
     Raises:
         ValueError: If an alignment names a place that a pair does not have.
     """
-    tokenizer = _tokenizer(how.tokenizer)
+    encoders = _encoders(how.tokenizer)
     found = join(
         [
-            _encode_some(tokenizer, block, begin, how.dtype)
+            _encode_some(encoders, block, begin, how.dtype)
             for begin in range(0, max(1, len(block.sources)), _AT_ONCE)
         ]
     )
@@ -108,14 +109,20 @@ def encode(how: Encoding, block: Block) -> BlockRecord:
 
 
 @functools.lru_cache(maxsize=1)
-def _tokenizer(path: str) -> Tokenizer:
-    return Tokenizer.load(path)
+def _encoders(path: str) -> tuple[WordCache, WordCache]:
+    """What encodes sources and targets by the tokenizer of a file."""
+    tokenizer = Tokenizer.load(path)
+    sources = WordCache(tokenizer.source, tokenizer.encode_sources)
+    if tokenizer.joint:
+        return sources, sources
+    return sources, WordCache(tokenizer.target, tokenizer.encode_targets)
 
 
-def _encode_some(tokenizer: Tokenizer, block: Block, begin: int, dtype: Any) -> Shard:
+def _encode_some(
+    encoders: tuple[WordCache, WordCache], block: Block, begin: int, dtype: Any
+) -> Shard:
     some = slice(begin, begin + _AT_ONCE)
-    sources = tokenizer.encode_sources(block.sources[some])
-    targets = tokenizer.encode_targets(block.targets[some])
+    sources, targets = encoders[0](block.sources[some]), encoders[1](block.targets[some])
     links = block.links[some] if block.links else None
     found = from_lists(sources, targets, dtype, links)
     if found.links is not None and found.starts is not None:

@@ -1,7 +1,8 @@
 """One shard: many pairs in a few flat arrays, each a file that is mapped into memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -143,17 +144,12 @@ def from_lists(
     """A shard of lists of ids; `links` has an array `(n, 2)` for each pair."""
     both = [ids for pair in zip(sources, targets, strict=True) for ids in pair]
     offsets = _sums(np.fromiter(map(len, both), np.int64, len(both)))
-    ids = np.fromiter(_flat(both), dtype, int(offsets[-1]))
+    ids = np.fromiter(chain.from_iterable(both), dtype, int(offsets[-1]))
     if links is None:
         return Shard(ids, offsets)
     starts = _sums(np.fromiter(map(len, links), np.int64, len(links)))
     pairs = [np.zeros((0, 2), dtype), *(np.reshape(each, (-1, 2)) for each in links)]
     return Shard(ids, offsets, np.concatenate(pairs).astype(np.int32), starts)
-
-
-def _flat(lists: Sequence[Any]) -> Iterator[int]:
-    for ids in lists:
-        yield from ids
 
 
 def _sums(counts: NDArray[Any]) -> NDArray[np.int64]:

@@ -1,0 +1,53 @@
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from keras_bahdanau_runtime.prepared import word_cache
+from keras_bahdanau_runtime.prepared.word_cache import WordCache
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.once
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+WORDS = st.lists(TEXT.filter(bool), max_size=8).map(" ".join)
+LINES = ["a man's bike, isn't it?", "a man on 12 bikes", "é 😀 <s> ein Mann"] * 3
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(LINES, LINES, 320)
+
+
+@given(texts=st.lists(WORDS | TEXT, max_size=6))
+@example(texts=["a  b", " a", "a ", "", " ", "a\tb c", "12 's 't' x2y", "a\u3000b", "\x1c a"])
+def test_the_ids_are_those_of_the_tokenizer(tokenizer, texts):
+    cache = WordCache(tokenizer.source, tokenizer.encode_sources)
+    for _ in range(2):
+        assert cache(texts) == tokenizer.encode_sources(texts)
+
+
+def test_each_word_is_encoded_once(tokenizer, monkeypatch):
+    seen = []
+
+    def encode(texts):
+        seen.extend(texts)
+        return tokenizer.encode_sources(texts)
+
+    cache = WordCache(tokenizer.source, encode)
+    assert cache(LINES) == tokenizer.encode_sources(LINES)
+    assert sorted(seen) == sorted({word for line in LINES for word in line.split()})
+    monkeypatch.setattr(word_cache, "_MOST", len(seen) + 1)
+    assert cache(["two words"]) == tokenizer.encode_sources(["two words"])  # all else is forgotten
+    seen.clear()
+    cache(["words a man"])
+    assert sorted(seen) == ["a", "man"]
+
+
+def test_tokenizers_of_another_form_encode_whole_texts(tokenizer):
+    from tokenizers import Tokenizer as Other
+    from tokenizers import normalizers
+
+    other = Other.from_str(tokenizer.source.to_str())
+    other.normalizer = normalizers.Lowercase()
+    encode = Tokenizer(other).encode_sources
+    assert WordCache(other, encode)(["A Man"]) == encode(["A Man"])
