@@ -40,6 +40,7 @@ def translate_file(
     batch_size: int = 32,
     batch_tokens: int = BATCH_TOKENS,
     truncate: bool = False,
+    window: int = WINDOW,
     progress: Progress | None = None,
     on_failed: Failed | None = None,
 ) -> int:
@@ -57,12 +58,14 @@ def translate_file(
             byte, that of a call that was not interrupted, on the same machine. An output that is
             there is finished.
         shard: `(i, n)`: the i-th, from 1, of n parts with about as many rows each. They are cut
-            between windows of 2,048 rows; the outputs of lines one after another are, byte for
+            between windows; the outputs of lines one after another are, byte for
             byte, that of the whole file.
         text_column: The key or column that is translated, for JSON lines and Parquet.
         batch_size: As for `Translator.translate`.
         batch_tokens: As for `Translator.translate`.
         truncate: As for `Translator.translate`.
+        window: int. Rows that are sorted into batches together; after each such window what is done
+            is kept.
         progress: Called with the rows done and the rows that there are, `None` for a stream: at
             first with what an interrupted call had done, and after each batch.
         on_failed: Called with the number of each row, from 1, that there is no translation of, and
@@ -89,7 +92,8 @@ def translate_file(
             left.unlink(missing_ok=True)
         return 0
     before = _state(source)
-    start, stop = _span(records, shard, counted=before is not None)
+    check_positive(window=window)
+    start, stop = _span(records, shard, window, counted=before is not None)
     settings = {
         "artifact": fingerprint(translator.manifest),
         "providers": translator.providers,
@@ -97,12 +101,13 @@ def translate_file(
         "batch_size": batch_size,
         "batch_tokens": batch_tokens,
         "truncate": truncate,
+        "window": window,
         "shard": [*shard, start, stop] if shard[1] > 1 else None,  # a whole file may have grown
     }
     journal = Journal(kept, settings)
     options = {name: settings[name] for name in ("batch_size", "batch_tokens", "truncate")}
     with _claimed(partial, journal, resume) as file:
-        work = _Work(translator, records, start, stop, options, report, on_failed)
+        work = _Work(translator, records, start, stop, window, options, report, on_failed)
         failed = work.run(file, journal)
         if _state(source) != before:
             raise ValueError(f"{source}: expected a file that stays. It changed meanwhile.")
@@ -120,6 +125,7 @@ class _Work:
     records: Records
     start: int
     stop: int | None
+    window: int
     options: Mapping[str, Any]
     report: Progress
     on_failed: Failed | None
@@ -142,7 +148,7 @@ class _Work:
                 "tells of. Received: other rows. Remove it to begin anew."
             )
         self._report(place.rows, 0)
-        while window := list(itertools.islice(rows, WINDOW)):
+        while window := list(itertools.islice(rows, self.window)):
             found = self._translate(window, place.rows)
             data = self.records.render(
                 window, [None if one.error is not None else one.text for one in found]
@@ -155,7 +161,7 @@ class _Work:
                 place.failed + sum(one.error is not None for one in found),
                 seen.hexdigest(),
             )
-            if len(window) == WINDOW:  # should rows be added, a shorter one would be another
+            if len(window) == self.window:  # should rows be added, a shorter one would be another
                 _flush(file)
                 journal.write(place)
         _flush(file)
@@ -202,7 +208,9 @@ def _claimed(partial: Path, journal: Journal, resume: bool) -> Iterator[BinaryIO
             raise
 
 
-def _span(records: Records, shard: tuple[int, int], counted: bool) -> tuple[int, int | None]:
+def _span(
+    records: Records, shard: tuple[int, int], window: int, counted: bool
+) -> tuple[int, int | None]:
     """The rows of a shard; all of what cannot be counted, as it is read once."""
     index, count = shard
     check_positive(n=count)
@@ -215,8 +223,8 @@ def _span(records: Records, shard: tuple[int, int], counted: bool) -> tuple[int,
             )
         return 0, None
     rows = sum(1 for _ in records.rows())
-    windows = -(-rows // WINDOW)
-    start, stop = ((windows * place // count) * WINDOW for place in (index - 1, index))
+    windows = -(-rows // window)
+    start, stop = ((windows * place // count) * window for place in (index - 1, index))
     return min(start, rows), min(stop, rows)
 
 
