@@ -19,7 +19,8 @@ pytestmark = pytest.mark.once
 cluster_utils = pytest.importorskip("ray.cluster_utils", reason="Ray is not installed.")
 
 COMMAND = [sys.executable, "-m", "keras_bahdanau_export.cli", "translate"]
-FILES, LINES = 24, 400
+SMALL = {"object_store_memory": 100 * 2**20}
+FILES, LINES = 12, 400
 ENVIRONMENT = {
     "PYTHONPATH": os.pathsep.join(sys.path),
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -96,25 +97,39 @@ def actors_of(node):
     ]
 
 
+def assert_whole(source, output):
+    """Every line of every file is there, once and in order, and nothing else is."""
+    names = [path.name for path in source.iterdir()]
+    assert sorted(path.name for path in output.iterdir()) == sorted([*names, ".journal"])
+    for name in names:
+        assert (output / name).read_bytes() == (source / name).read_bytes()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="Processes are found as on Linux.")
-def test_every_line_is_there_once_and_in_order_whoever_is_lost(cluster, artifact, folders):
+def test_a_worker_and_a_machine_are_lost(cluster, artifact, folders):
+    source, output = folders
+    with driver(cluster, artifact, source, output) as started:
+        wait_for(output, 2, started)
+        [worker] = actors_of(cluster.list_all_nodes()[1])
+        os.kill(worker, signal.SIGKILL)
+        wait_for(output, 5, started)
+        cluster.remove_node(cluster.list_all_nodes()[2], allow_graceful=False)
+        said = started.communicate()[1].decode()
+    cluster.add_node(num_cpus=1, **SMALL)
+    assert started.returncode == 0, said
+    assert_whole(source, output)
+
+
+def test_the_driver_is_lost(cluster, artifact, folders):
     source, output = folders
     with driver(cluster, artifact, source, output) as first:
         wait_for(output, 3, first)
-        [worker] = actors_of(cluster.list_all_nodes()[1])
-        os.kill(worker, signal.SIGKILL)
-        wait_for(output, 8, first)
-        cluster.remove_node(cluster.list_all_nodes()[2], allow_graceful=False)
-        wait_for(output, 13, first)
     kept = {path: path.stat().st_mtime_ns for path in done(output)}
     with driver(cluster, artifact, source, output) as second:
         said = second.communicate()[1].decode()
     assert second.returncode == 0, said
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    names = [path.name for path in source.iterdir()]
-    assert sorted(path.name for path in output.iterdir()) == sorted([*names, ".journal"])
-    for name in names:
-        assert (output / name).read_bytes() == (source / name).read_bytes()
+    assert_whole(source, output)
 
 
 def test_what_went_wrong_is_said_by_file_and_the_others_are_there(cluster, artifact, tmp_path):
