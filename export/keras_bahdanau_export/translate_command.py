@@ -2,6 +2,7 @@
 
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -21,7 +22,7 @@ from rich.text import Text
 from keras_bahdanau_export.shown import console, say
 from keras_bahdanau_runtime.bulk.file import translate_file
 from keras_bahdanau_runtime.bulk.on_ray import translate_folder
-from keras_bahdanau_runtime.bulk.records import one_line
+from keras_bahdanau_runtime.bulk.records import Source, is_text, one_line
 from keras_bahdanau_runtime.errors import ArtifactError
 from keras_bahdanau_runtime.session import cores
 from keras_bahdanau_runtime.text.corpus import iterate_lines
@@ -99,36 +100,29 @@ def translate(
     of_file = {"resume": resume, "shard": shard if shard != _WHOLE else None}
     if engine == "ray":
         _refuse("`engine` local", **of_file)
-        settings = {"text_column": text_column, "workers": workers or 1, "actors": actors}
+        workers = 1 if workers is None else workers
+        settings = {"text_column": text_column, "workers": workers, "actors": actors}
         _folder(artifact, source, output, **settings, **limits, **options)
         return
     _refuse("`engine` ray", actors=actors)
+    given = _standard("stdin") if source is None else source
+    workers = cores() if workers is None else workers
     if output is None:
         _refuse("an `output`", **of_file, text_column=text_column)
-        translator = Translator(artifact, workers=workers or cores(), **limits)
-        failed = _stream(translator, source, options)
+        _refuse("an `output`", source=None if is_text(given) else given)
+        failed = _stream(Translator(artifact, workers=workers, **limits), given, options)
     else:
-        parts = _parts(shard)
-        with _Shown() as progress:
-            failed = translate_file(
-                Translator(artifact, workers=workers or cores(), **limits),
-                _standard("stdin") if source is None else source,
-                output,
-                resume=resume,
-                shard=parts,
-                text_column=text_column,
-                progress=progress,
-                on_failed=_say_failed,
-                **options,
-            )
+        parts, translator = _parts(shard), Translator(artifact, workers=workers, **limits)
+        file = {"resume": resume, "shard": parts, "text_column": text_column}
+        failed = _file(translator, given, output, **file, **options)
     if failed:
         raise ArtifactError(f"{failed} lines could not be translated; they were left blank.")
 
 
-def _stream(translator: Translator, source: Path | None, options: dict[str, Any]) -> int:
+def _stream(translator: Translator, source: Source, options: dict[str, Any]) -> int:
     """Writes translations to standard output when they come; returns how many there are not."""
-    texts = iterate_lines(_standard("stdin") if source is None else source)
-    found, file, failed = translator.translate_stream(texts, **options), _standard("stdout"), 0
+    found = translator.translate_stream(iterate_lines(source), **options)
+    file, failed = _standard("stdout"), 0
     with _Shown() as progress:
         for number, one in enumerate(found, start=1):
             file.write((one_line(one.text) + "\n").encode("utf-8"))
@@ -139,6 +133,18 @@ def _stream(translator: Translator, source: Path | None, options: dict[str, Any]
                 failed += 1
                 _say_failed(number, one.error)
     return failed
+
+
+def _file(translator: Translator, source: Source, output: Path, **options: Any) -> int:
+    """Translates a file into another one; returns how many translations there are not."""
+    try:
+        with _Shown() as progress:
+            return translate_file(
+                translator, source, output, progress=progress, on_failed=_say_failed, **options
+            )
+    except KeyboardInterrupt:
+        say(f"Interrupted. Give the same command with --resume to go on with {output}.")
+        raise typer.Exit(130) from None
 
 
 def _folder(artifact: Path, source: Path | None, output: Path | None, **options: Any) -> None:
@@ -222,7 +228,9 @@ class _Shown:
         now = time.monotonic()
         if not console.is_terminal and now - self._said >= _PAUSE:
             self._said, speed = now, (done - self._first) / (now - self._began)
-            left = f", {(total - done) / speed / 60:,.0f} minutes left" if total and speed else ""
+            left = ""
+            if total and speed:
+                left = f", {timedelta(seconds=round((total - done) / speed))} left"
             said = f"{done:,} of {total:,}" if total else f"{done:,}"
             say(f"{said} {self._unit}, {speed:,.1f}/s{left}")
 

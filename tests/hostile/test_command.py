@@ -99,7 +99,7 @@ def test_a_full_disk_leaves_nothing_half_written(artifact, tmp_path):
     ("arguments", "words"),
     [
         (["--shard", "2"], "`shard` must be I/N"),
-        (["--shard", "3/2"], "`i` must be an int of at least 1 and at most 2"),
+        (["--shard", "3/2"], "`shard` must be (i, n) with i from 1 to n. Received: (3, 2)"),
         (["--engine", "spark"], "`engine` must be local or ray. Received: 'spark'"),
         (["--actors", "2"], "`actors` must be given with `engine` ray. Received: 2"),
         (["--engine", "ray", "--resume"], "`resume` must be given with `engine` local"),
@@ -112,8 +112,9 @@ def test_options_that_do_not_fit_are_refused(artifact, tmp_path, arguments, word
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def test_what_needs_a_file_says_so_of_a_stream(artifact):
+def test_what_needs_a_file_says_so_of_a_stream(artifact, tmp_path):
     data = b"a man\n"
+    assert_clear(run("translate", artifact, tmp_path / "a.jsonl"), "`source`", "an `output`")
     assert_clear(run("translate", artifact, "--resume", data=data), "`resume`", "an `output`")
     assert_clear(run("translate", artifact, "--text-column", "a", data=data), "an `output`")
     assert_clear(run("translate", artifact, "--engine", "ray", data=data), "must be folders")

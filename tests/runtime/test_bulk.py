@@ -215,9 +215,9 @@ def test_shards_make_up_the_whole(translator, lines, tmp_path, count):
     assert all(part.count("\n") % WINDOW in (0, 10) for part in parts)
 
 
-@pytest.mark.parametrize("shard", [(0, 2), (3, 2), (1, 0)])
+@pytest.mark.parametrize("shard", [(0, 2), (3, 2), (1, 0), (-1, -1)])
 def test_a_shard_is_one_of_those_there_are(translator, lines, tmp_path, shard):
-    with pytest.raises(ValueError, match=r"Argument `(i|n)` must be"):
+    with pytest.raises(ValueError, match=r"`shard` must be \(i, n\) with i from 1 to n"):
         translate_file(translator, lines[0], tmp_path / "out", shard=shard)
 
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from keras_bahdanau_runtime.bulk.journal import Journal, Place, fingerprint
 from keras_bahdanau_runtime.bulk.records import Records, Row, Source, open_records
-from keras_bahdanau_runtime.checks import check_positive, check_range
+from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.files import flush, locked
 from keras_bahdanau_runtime.translation import BATCH_TOKENS, Translation
 from keras_bahdanau_runtime.translator import WINDOW, Translator
@@ -106,9 +106,10 @@ def translate_file(
     }
     journal = Journal(kept, settings)
     options = {name: settings[name] for name in ("batch_size", "batch_tokens", "truncate")}
-    with _claimed(partial, journal, resume) as file:
-        work = _Work(translator, records, start, stop, window, options, report, on_failed)
-        failed = work.run(file, journal)
+    work = _Work(translator, records, start, stop, window, options, report, on_failed)
+    with _claimed(partial, journal, resume):
+        with partial.open("r+b") as file:
+            failed = work.run(file, journal)
         if _state(source) != before:
             raise ValueError(f"{source}: expected a file that stays. It changed meanwhile.")
         records.publish(partial, output, start, stop)
@@ -186,10 +187,10 @@ class _Work:
 
 
 @contextlib.contextmanager
-def _claimed(partial: Path, journal: Journal, resume: bool) -> Iterator[BinaryIO]:
-    """Opens the partial file for nobody else; it stays as long as it has a journal."""
+def _claimed(partial: Path, journal: Journal, resume: bool) -> Iterator[None]:
+    """Keeps the partial file for this process alone; it stays as long as it has a journal."""
     partial.touch()
-    with locked(partial) as ours, partial.open("r+b") as file:
+    with locked(partial) as ours:
         if not ours:
             raise ValueError(
                 f"Argument `output` must be written by one process. Received: {partial}, which "
@@ -201,7 +202,7 @@ def _claimed(partial: Path, journal: Journal, resume: bool) -> Iterator[BinaryIO
                     "Argument `resume` must be True to go on with a file that was begun. Received: "
                     f"{resume}, and {journal.path} is there. Remove it to begin anew."
                 )
-            yield file
+            yield
         except BaseException:
             if not journal.path.exists():
                 partial.unlink(missing_ok=True)
@@ -213,8 +214,10 @@ def _span(
 ) -> tuple[int, int | None]:
     """The rows of a shard; all of what cannot be counted, as it is read once."""
     index, count = shard
-    check_positive(n=count)
-    check_range("i", index, int, 1, count)
+    if not 1 <= index <= count:
+        raise ValueError(
+            f"Argument `shard` must be (i, n) with i from 1 to n. Received: ({index}, {count})"
+        )
     if not counted:
         if count > 1:
             raise ValueError(

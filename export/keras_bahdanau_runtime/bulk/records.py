@@ -76,7 +76,7 @@ def open_records(source: Source, output: Path, text_column: str | None = None) -
         ValueError: The kinds differ, lines have no columns, or the column is not there.
         MissingDependencyError: It is Parquet, and pyarrow is not installed.
     """
-    kind = _kind(source) if isinstance(source, Path) else Lines
+    kind = _kind(source)
     if _kind(output) is not kind:
         raise ValueError(
             "Argument `output` must be of the kind of the source: .jsonl, .parquet or lines of "
@@ -104,11 +104,16 @@ def one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
-def _kind(path: Path) -> "type[Lines | JsonLines | Parquet]":
-    name = path.name.removesuffix(".gz")
-    if name.endswith(".jsonl"):
+def is_text(source: Source) -> bool:
+    """Whether a file, by its name, or a stream holds lines of text."""
+    return _kind(source) is Lines
+
+
+def _kind(source: Source) -> "type[Lines | JsonLines | Parquet]":
+    name = source.name if isinstance(source, Path) else ""
+    if name.removesuffix(".gz").endswith(".jsonl"):
         return JsonLines
-    return Parquet if path.suffix == ".parquet" else Lines
+    return Parquet if name.endswith(".parquet") else Lines
 
 
 class Lines:
