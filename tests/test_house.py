@@ -35,7 +35,7 @@ WITHOUT_KERAS = [
     EXPORT / f"{name}.py"
     for name in (
         "__init__", "cli", "export_command", "prepare_command", "quiet", "serve_command", "shown",
-        "triton_layout",
+        "translate_command", "triton_layout",
     )
 ]  # fmt: skip
 BACKENDS = ["keras", "tensorflow", "jax", "torch"]

@@ -7,12 +7,11 @@ and `evaluate` of a run.
 import logging
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
+from keras_bahdanau_runtime.bulk.records import one_line
 from keras_bahdanau_runtime.errors import ArtifactError, MissingDependencyError
-from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.manifest import Manifest, reading
 from keras_bahdanau_runtime.session import checked_graph, cores
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
@@ -32,6 +31,7 @@ try:
     from keras_bahdanau_export.quiet import import_keras
     from keras_bahdanau_export.serve_command import serve
     from keras_bahdanau_export.shown import console, make_harmless, plain, say
+    from keras_bahdanau_export.translate_command import Artifact, BatchSize, BatchTokens, translate
 except ModuleNotFoundError as error:
     raise MissingDependencyError(error.name or "typer", extra="cli") from error
 
@@ -43,14 +43,8 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(prepare)
-_SHOWN = 64  # lines between two looks at the bar
 
 RunOrArtifact = Annotated[Path, typer.Argument(help="A run's folder (from train) or an artifact.")]
-Artifact = Annotated[Path, typer.Argument(help="An artifact (from export).")]
-BatchSize = Annotated[int, typer.Option(help="Most sentences searched at once.")]
-BatchTokens = Annotated[
-    int, typer.Option(help="Most source tokens searched at once, padding included.")
-]
 
 
 @app.callback()
@@ -152,56 +146,7 @@ def verify(
     print(found)
 
 
-@app.command()
-def translate(
-    artifact: Artifact,
-    source: Annotated[
-        Path | None,
-        typer.Argument(help="UTF-8 text, one sentence a line; standard input if absent."),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A new file; standard output if absent.")
-    ] = None,
-    batch_size: BatchSize = 32,
-    batch_tokens: BatchTokens = BATCH_TOKENS,
-    seconds: Annotated[
-        float | None, typer.Option(help="Longest time of one run of the graph.")
-    ] = None,
-    megabytes: Annotated[
-        float | None, typer.Option(help="Most memory of the runs, weights not counted.")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Batches run at once; one for each core if absent.")
-    ] = None,
-    truncate: Annotated[
-        bool,
-        typer.Option("--truncate", help="Cut sources over the limit instead of leaving them out."),
-    ] = False,
-) -> None:
-    """Translates line by line with onnxruntime: one line in, one line out, while they come.
-
-    A line that cannot be translated gives an empty one; it is named on standard error, and the exit
-    status is 1 at the end.
-    """
-    from keras_bahdanau_runtime.text.corpus import iterate_lines
-
-    if output is not None and output.exists():
-        raise ValueError(
-            f"Argument `output` must be a new file. Received: {str(output)!r}, which exists"
-        )
-    texts = iterate_lines(_standard("stdin") if source is None else source)
-    workers = cores() if workers is None else workers
-    engine = Translator(artifact, seconds=seconds, megabytes=megabytes, workers=workers)
-    found = engine.translate_stream(
-        texts, batch_size=batch_size, batch_tokens=batch_tokens, truncate=truncate
-    )
-    if output is None:
-        failed = _write_lines(found, _standard("stdout"))
-    else:
-        with written(output) as path, path.open("wb") as file:
-            failed = _write_lines(found, file)
-    if failed:
-        raise ArtifactError(f"{failed} lines could not be translated; they were left blank.")
+app.command()(translate)
 
 
 @app.command()
@@ -242,7 +187,7 @@ def align(
         panels = found if pieces else [word_alignment(*panel) for panel in found]
         plot_alignments(panels, output, style=style, columns=columns)
     for one in translations:
-        print(_one_line(one.text))
+        print(one_line(one.text))
     shown = "alignment is" if len(texts) == 1 else "alignments are"
     say(f"The {shown} drawn in {output}.")
 
@@ -289,35 +234,6 @@ def quickstart(
     from keras_bahdanau_export.quickstart.run import quickstart as run
 
     run(output, pairs=pairs, epochs=epochs, console=console)
-
-
-def _standard(name: str) -> Any:
-    """A standard stream of bytes."""
-    stream = getattr(sys, name)
-    if stream is None:
-        raise ValueError(f"Argument `{name}` must be open. Received: a closed standard stream")
-    return stream.buffer
-
-
-def _write_lines(found: Iterator[Translation], file: BinaryIO) -> int:
-    """Writes each translation when it comes; returns how many there are none of."""
-    failed = 0
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("translating", total=None)
-        for number, translation in enumerate(found, start=1):
-            file.write((_one_line(translation.text) + "\n").encode("utf-8"))
-            file.flush()
-            if number % _SHOWN == 0:
-                progress.update(task, completed=number)
-            if translation.error is not None:
-                failed += 1
-                say(f"line {number}: {translation.error}")
-    return failed
-
-
-def _one_line(text: str) -> str:
-    """The text without line breaks, which a translation may hold: one line in is one line out."""
-    return " ".join(text.splitlines())
 
 
 def _translate_with_bar(engine: Any, texts: list[str], **options: Any) -> list[Translation]:

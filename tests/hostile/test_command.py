@@ -95,6 +95,31 @@ def test_a_full_disk_leaves_nothing_half_written(artifact, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--shard", "2"], "`shard` must be I/N"),
+        (["--shard", "3/2"], "`shard` must be (i, n) with i from 1 to n. Received: (3, 2)"),
+        (["--engine", "spark"], "`engine` must be local or ray. Received: 'spark'"),
+        (["--actors", "2"], "`actors` must be given with `engine` ray. Received: 2"),
+        (["--engine", "ray", "--resume"], "`resume` must be given with `engine` local"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(artifact, tmp_path, arguments, words):
+    (tmp_path / "in").write_text("a man\n")
+    command = ["translate", artifact, tmp_path / "in", "-o", tmp_path / "out", *arguments]
+    assert_clear(run(*command), words)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_what_needs_a_file_says_so_of_a_stream(artifact, tmp_path):
+    data = b"a man\n"
+    assert_clear(run("translate", artifact, tmp_path / "a.jsonl"), "`source`", "an `output`")
+    assert_clear(run("translate", artifact, "--resume", data=data), "`resume`", "an `output`")
+    assert_clear(run("translate", artifact, "--text-column", "a", data=data), "an `output`")
+    assert_clear(run("translate", artifact, "--engine", "ray", data=data), "must be folders")
+
+
 # A file system of 200 kB, seen by this process and its children only.
 SMALL = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=200k none "$0" && cd "$0" && "$@"']
 
@@ -107,21 +132,25 @@ def small_disk(tmp_path_factory):
     return [*SMALL, place]
 
 
-def test_a_small_file_system_that_fills_up_stays_empty(artifact, small_disk):
+def test_what_a_full_file_system_holds_is_gone_on_with_when_there_is_room(
+    artifact, small_disk, tmp_path
+):
+    (tmp_path / "texts").write_bytes(b"a man on a bike\n" * 9000)  # 144 kB
     line = "; ".join([
-        '"$@"', "echo $?", "ls -A",
-        'head -c 1000000 /dev/zero > whole 2> /dev/null', '"$@"', "echo $?", "ls -A",
+        "head -c 120000 /dev/zero > other", '"$@"', "echo $?", "ls -A",
+        "rm other", '"$@"', "echo $?", '"$@" --resume', "echo $?", "ls -A",
+        'cmp out "$0" && echo same',
     ])  # fmt: skip
-    command = [*COMMAND, "translate", str(artifact), "-o", "out"]
+    texts = str(tmp_path / "texts")
+    command = [*COMMAND, "translate", str(artifact), texts, "-o", "out"]
     finished = subprocess.run(
-        [*small_disk, "sh", "-c", line, "sh", *command],
-        input=b"a man on a bike\n" * 50_000,
-        capture_output=True,
-        env=ENVIRONMENT,
+        [*small_disk, "sh", "-c", line, texts, *command], capture_output=True, env=ENVIRONMENT
     )
-    assert finished.stdout.decode().split() == ["1", "1", "whole"]
-    said = finished.stderr.decode().splitlines()
-    assert said == ["error: [Errno 28] No space left on device"] * 2
+    first, second = ["1", "other", "out.journal", "out.partial"], ["1", "0", "out", "same"]
+    assert finished.stdout.decode().split() == [*first, *second], finished.stderr
+    full, begun = finished.stderr.decode().splitlines()
+    assert full == "error: [Errno 28] No space left on device"
+    assert "`resume` must be True" in begun
 
 
 def test_an_artifact_that_does_not_fit_is_not_there(small_disk):

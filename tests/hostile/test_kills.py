@@ -1,6 +1,7 @@
 """Writers who are killed, and readers while an artifact is replaced."""
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -16,6 +17,7 @@ from copy_artifact import make
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.artifact import publish, write_manifest
 from keras_bahdanau_runtime.manifest import read_manifest
+from keras_bahdanau_runtime.translator import WINDOW
 
 pytestmark = pytest.mark.once
 
@@ -99,26 +101,34 @@ TRANSLATE = [sys.executable, "-m", "keras_bahdanau_export.cli", "translate"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows knows no SIGKILL.")
-def test_a_killed_translation_leaves_no_file_and_the_next_one_tidies_up(tmp_path):
-    artifact, output = make(tmp_path / "artifact"), tmp_path / "out" / "a.txt"
-    output.parent.mkdir()
-    texts = "a man on a bike\n" * 100_000
-    (tmp_path / "texts").write_text(texts)
-    command = [*TRANSLATE, artifact, tmp_path / "texts", "-o", output]
+def test_a_translation_that_is_killed_again_and_again_is_that_of_an_unbroken_run(tmp_path):
+    artifact = make(tmp_path / "artifact")
+    (tmp_path / "out").mkdir()
+    output, source = tmp_path / "out" / "a.txt", tmp_path / "texts"
+    texts = [f"a {'dog ' * (n * 37 % 11)}{n}".rstrip() for n in range(WINDOW * 8 + 100)]
+    source.write_text("".join(f"{text}\n" for text in texts))
+    command = [*TRANSLATE, artifact, source, "-o", output, "--resume"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    rng = random.Random(0)
-    for _ in range(3):
+    rng, done = random.Random(0), [0]
+    journal = output.with_name("a.txt.journal")
+    while done[-1] < WINDOW * 4:  # killed some moment after a window or more
         with subprocess.Popen(command, env=environment) as writing:
-            while not list(output.parent.iterdir()):
+            while not journal.exists() or rows_of(journal) < done[-1] + WINDOW:
                 assert writing.poll() is None
             with contextlib.suppress(subprocess.TimeoutExpired):
-                writing.wait(rng.uniform(0, 0.3))  # some moment of the seconds that it takes
+                writing.wait(rng.uniform(0, 0.1))
             writing.kill()
-        assert not output.exists()
-        assert len(list(output.parent.iterdir())) == 1  # of this one; the last one's is gone
-    (tmp_path / "texts").write_text(texts[:1600])
+        done.append(rows_of(journal))
+        assert not output.exists() and done[-1] % WINDOW == 0
+        with output.with_name("a.txt.partial").open("ab") as partial:
+            partial.write(b"torn")  # as a machine leaves it that lost its power
     subprocess.run(command, env=environment, check=True)
-    assert list(output.parent.iterdir()) == [output] and output.read_text() == texts[:1600]
+    assert list(output.parent.iterdir()) == [output]
+    assert output.read_bytes() == source.read_bytes()
+
+
+def rows_of(journal):
+    return json.loads(journal.read_text())["place"]["rows"]
 
 
 def open_files():

@@ -1,0 +1,246 @@
+"""The command `translate`: lines while they come, files that can be resumed, folders on Ray."""
+
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import typer
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from keras_bahdanau_export.shown import console, say
+from keras_bahdanau_runtime.bulk.file import translate_file
+from keras_bahdanau_runtime.bulk.on_ray import translate_folder
+from keras_bahdanau_runtime.bulk.records import Source, is_text, one_line
+from keras_bahdanau_runtime.errors import ArtifactError
+from keras_bahdanau_runtime.session import cores
+from keras_bahdanau_runtime.text.corpus import iterate_lines
+from keras_bahdanau_runtime.translation import BATCH_TOKENS
+from keras_bahdanau_runtime.translator import Translator
+
+_WHOLE = "1/1"
+_SHOWN = 64  # lines between two looks at the bar
+_PAUSE = 60.0  # seconds between two lines where there is no terminal for a bar
+
+Artifact = Annotated[Path, typer.Argument(help="An artifact (from export).")]
+BatchSize = Annotated[int, typer.Option(help="Most sentences searched at once.")]
+BatchTokens = Annotated[
+    int, typer.Option(help="Most source tokens searched at once, padding included.")
+]
+
+
+def translate(
+    artifact: Artifact,
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            help="UTF-8 text, one sentence a line, plain or .gz; .jsonl or .parquet; for Ray a "
+            "folder of such files. Standard input if absent."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="A new file of the same kind; standard output if absent."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted file.")
+    ] = False,
+    shard: Annotated[
+        str, typer.Option(help="I/N: the I-th of N parts, whose outputs make up the whole.")
+    ] = _WHOLE,
+    text_column: Annotated[
+        str | None, typer.Option(help="What to translate of .jsonl and .parquet; text if absent.")
+    ] = None,
+    batch_size: BatchSize = 32,
+    batch_tokens: BatchTokens = BATCH_TOKENS,
+    seconds: Annotated[
+        float | None, typer.Option(help="Longest time of one run of the graph.")
+    ] = None,
+    megabytes: Annotated[
+        float | None, typer.Option(help="Most memory of the runs, weights not counted.")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Batches run at once; one for each core if absent, for each actor one."),
+    ] = None,
+    truncate: Annotated[
+        bool,
+        typer.Option("--truncate", help="Cut sources over the limit instead of leaving them out."),
+    ] = False,
+    engine: Annotated[
+        str, typer.Option(help="local, or ray for a folder of files on many machines.")
+    ] = "local",
+    actors: Annotated[
+        int | None, typer.Option(help="For ray: files at once; as the processors allow if absent.")
+    ] = None,
+) -> None:
+    """Translates line by line with onnxruntime: one line in, one line out, while they come.
+
+    A line that cannot be translated gives an empty one; it is named on standard error, and the exit
+    status is 1 at the end. With --output the lines may be as many as the disk holds: what is done
+    survives any end of the process, and the same command with --resume goes on.
+    """
+    limits = {"seconds": seconds, "megabytes": megabytes}
+    options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "truncate": truncate}
+    if engine not in ("local", "ray"):
+        raise ValueError(f"Argument `engine` must be local or ray. Received: {engine!r}")
+    of_file = {"resume": resume, "shard": shard if shard != _WHOLE else None}
+    if engine == "ray":
+        _refuse("`engine` local", **of_file)
+        workers = 1 if workers is None else workers
+        settings = {"text_column": text_column, "workers": workers, "actors": actors}
+        _folder(artifact, source, output, **settings, **limits, **options)
+        return
+    _refuse("`engine` ray", actors=actors)
+    given = _standard("stdin") if source is None else source
+    workers = cores() if workers is None else workers
+    if output is None:
+        _refuse("an `output`", **of_file, text_column=text_column)
+        _refuse("an `output`", source=None if is_text(given) else given)
+        failed = _stream(Translator(artifact, workers=workers, **limits), given, options)
+    else:
+        parts, translator = _parts(shard), Translator(artifact, workers=workers, **limits)
+        file = {"resume": resume, "shard": parts, "text_column": text_column}
+        failed = _file(translator, given, output, **file, **options)
+    if failed:
+        raise ArtifactError(f"{failed} lines could not be translated; they were left blank.")
+
+
+def _stream(translator: Translator, source: Source, options: dict[str, Any]) -> int:
+    """Writes translations to standard output when they come; returns how many there are not."""
+    found = translator.translate_stream(iterate_lines(source), **options)
+    file, failed = _standard("stdout"), 0
+    with _Shown() as progress:
+        for number, one in enumerate(found, start=1):
+            file.write((one_line(one.text) + "\n").encode("utf-8"))
+            file.flush()
+            if number % _SHOWN == 0:
+                progress(number, None)
+            if one.error is not None:
+                failed += 1
+                _say_failed(number, one.error)
+    return failed
+
+
+def _file(translator: Translator, source: Source, output: Path, **options: Any) -> int:
+    """Translates a file into another one; returns how many translations there are not."""
+    try:
+        with _Shown() as progress:
+            return translate_file(
+                translator, source, output, progress=progress, on_failed=_say_failed, **options
+            )
+    except KeyboardInterrupt:
+        say(f"Interrupted. Give the same command with --resume to go on with {output}.")
+        raise typer.Exit(130) from None
+
+
+def _folder(artifact: Path, source: Path | None, output: Path | None, **options: Any) -> None:
+    if source is None or output is None:
+        raise ValueError(
+            "Arguments `source` and `output` must be folders for the engine ray. "
+            f"Received: {source} and {output}"
+        )
+    with _Shown("files") as progress:
+        failed = translate_folder(artifact, source, output, progress=progress, **options)
+    for name, reason in failed.items():
+        say(f"{name}: {reason}")
+    if failed:
+        raise ArtifactError(f"{len(failed)} files are not whole; the others are in {output}.")
+
+
+def _refuse(without: str, **given: Any) -> None:
+    """Raises a `ValueError` that names the first argument that was given and does nothing here."""
+    for name, value in given.items():
+        if value:
+            raise ValueError(f"Argument `{name}` must be given with {without}. Received: {value}")
+
+
+def _parts(shard: str) -> tuple[int, int]:
+    """The numbers of I/N."""
+    index, slash, count = shard.partition("/")
+    if not slash or not index.isdecimal() or not count.isdecimal():
+        raise ValueError(f"Argument `shard` must be I/N, such as 1/4. Received: {shard!r}")
+    return int(index), int(count)
+
+
+def _standard(name: str) -> BinaryIO:
+    """A standard stream of bytes."""
+    stream = getattr(sys, name)
+    if stream is None:
+        raise ValueError(f"Argument `{name}` must be open. Received: a closed standard stream")
+    buffer: BinaryIO = stream.buffer
+    return buffer
+
+
+def _say_failed(number: int, reason: str) -> None:
+    say(f"line {number}: {reason}")
+
+
+class _Shown:
+    """Shows how far it is, how fast, and the time left: a bar, or a line a minute.
+
+    Args:
+        unit: str. What is counted.
+    """
+
+    def __init__(self, unit: str = "sentences") -> None:
+        self._unit = unit
+        self._bar = Progress(
+            TextColumn("translating"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _Speed(unit),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._first = 0  # what an interrupted run had done
+        self._began = self._said = time.monotonic()
+
+    def __enter__(self) -> "_Shown":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, done: int, total: int | None) -> None:
+        """Takes notice of what is done of all that there is, `None` where nobody knows."""
+        if self._task is None:
+            self._task, self._first = self._bar.add_task("", completed=done, total=total), done
+            self._began = self._said = time.monotonic()
+        self._bar.update(self._task, completed=done, total=total)
+        now = time.monotonic()
+        if not console.is_terminal and now - self._said >= _PAUSE:
+            self._said, speed = now, (done - self._first) / (now - self._began)
+            left = ""
+            if total and speed:
+                left = f", {timedelta(seconds=round((total - done) / speed))} left"
+            said = f"{done:,} of {total:,}" if total else f"{done:,}"
+            say(f"{said} {self._unit}, {speed:,.1f}/s{left}")
+
+
+class _Speed(ProgressColumn):
+    """How much is done in a second."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.finished_speed or task.speed or 0:,.1f} {self._unit}/s")

@@ -1,0 +1,1 @@
+"""Translations of whole files, however large: journals, shards, and many machines."""

@@ -1,0 +1,93 @@
+"""The service on Ray Serve, where Ray is installed: it answers as it does behind its own doors."""
+
+import json
+import os
+import socket
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+from copy_artifact import COPY_STEPS, make
+
+from keras_bahdanau_runtime.errors import MissingDependencyError
+from keras_bahdanau_runtime.service import ray_serve
+from keras_bahdanau_runtime.service.server import Settings
+
+pytestmark = pytest.mark.once
+
+ENVIRONMENT = {
+    "PYTHONPATH": os.pathsep.join([os.path.abspath("export"), os.path.abspath(".")]),
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_raylet_start_wait_time_s": "300",
+    "RAY_worker_niceness": "5",
+}
+
+
+def test_without_ray_the_command_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "keras-bahdanau\[ray\]"'):
+        ray_serve.build({"copy": str(tmp_path)})
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    """Where two replicas answer at most."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed.")
+    serve = pytest.importorskip("ray.serve", reason="Ray is not installed.")
+    folder = tmp_path_factory.mktemp("serve")
+    (folder / "keys").write_text("a-key-of-sixteen-letters\n")
+    artifact = make(folder / "artifact", steps=COPY_STEPS)
+    settings = Settings({"copy": artifact}, api_key_file=folder / "keys")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        ray.init(
+            num_cpus=2, include_dashboard=False, object_store_memory=100 * 2**20,
+            logging_level="warning", log_to_driver=False,
+        )  # fmt: skip
+        serve.start(http_options={"host": "127.0.0.1", "port": port})
+        serve.run(ray_serve.application(settings, {"min_replicas": 1, "max_replicas": 2}))
+        yield f"http://127.0.0.1:{port}"
+        serve.shutdown()
+        ray.shutdown()
+
+
+def ask(url, path, body=None, key="a-key-of-sixteen-letters"):
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url + path, data, {"Authorization": f"Bearer {key}"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_it_answers_as_the_service_does(url):
+    status, said = ask(url, "/translate", {"text": ["a man", "a dog"]})
+    assert status == 200
+    assert [one["text"] for one in json.loads(said)["translations"]] == ["a man", "a dog"]
+    status, said = ask(url, "/v2/models/copy")
+    assert (status, json.loads(said)["name"]) == (200, "copy")
+    assert ask(url, "/v2/health/ready")[0] == 200
+    status, said = ask(url, "/translate/stream", {"text": "a man on a bike"})
+    assert status == 200
+    events = [json.loads(line.removeprefix("data: ")) for line in said.split("\n\n") if line]
+    assert events[-1] == {"text": "a man on a bike"} and len(events) > 2
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "key", "status", "code"),
+    [
+        ("/translate", {"text": 1}, None, 422, "unprocessable"),
+        ("/translate", {"text": "a"}, "another", 401, "unauthenticated"),
+        ("/nowhere", None, None, 404, "not_found"),
+        ("/translate", {"text": "a", "model": "b"}, None, 404, "not_found"),
+    ],
+)
+def test_errors_are_those_of_the_service(url, path, body, key, status, code):
+    found = ask(url, path, body, **({} if key is None else {"key": key}))
+    assert (found[0], json.loads(found[1])["code"]) == (status, code)
