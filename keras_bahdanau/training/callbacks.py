@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_bahdanau.search import GreedySearch
 from keras_bahdanau.training.averaging import keeps_mean, running_mean
+from keras_bahdanau.training.devices import updates_done
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.text.scores import corpus_scores
@@ -214,7 +215,7 @@ class RunCheckpoint(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         values = {name: float(value) for name, value in (logs or {}).items()}
-        row = {"epoch": epoch + 1, "update": int(self.model.optimizer.iterations), **values}
+        row = {"epoch": epoch + 1, "update": updates_done(self.model), **values}
         if self.monitor not in row:
             raise ValueError(
                 f"Argument `monitor` must name a value in the logs. Received: {self.monitor!r}; "

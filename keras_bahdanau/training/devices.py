@@ -52,6 +52,11 @@ def shared_by(devices):
         yield
 
 
+def updates_done(model):
+    """How many updates the optimiser of a model has made, also where devices mirror the number."""
+    return int(keras.ops.convert_to_numpy(model.optimizer.iterations))
+
+
 def average_gradients(model):
     """Gives each PyTorch process the mean of all processes' gradients in every step from now on.
 

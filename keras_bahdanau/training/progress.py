@@ -13,6 +13,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from keras_bahdanau.training.devices import updates_done
+
 _HELD_OUT = (("val_loss", "val_loss", 3), ("val_bleu", "BLEU", 2), ("val_chrf", "chrF", 2))
 
 
@@ -72,7 +74,7 @@ class ProgressDisplay(keras.callbacks.Callback):
         )
         self.console.print(
             f"epoch {epoch + 1}/{self.params['epochs']}  "
-            f"update {int(self.model.optimizer.iterations):,}  loss {logs['loss']:.3f}  "
+            f"update {updates_done(self.model):,}  loss {logs['loss']:.3f}  "
             f"{held_out}{seconds:.0f} s"
         )
 

@@ -36,6 +36,7 @@ from keras_bahdanau.training.devices import (
     from_first,
     process,
     shared_by,
+    updates_done,
 )
 from keras_bahdanau.training.losses import TokenCrossentropy
 from keras_bahdanau.training.options import MODELS
@@ -166,7 +167,7 @@ def _begin(options, output, corpus):
     dataset.steps = every * options.accumulate
     if resuming:
         model = load(output / LAST_FILE, compile=True)
-        dataset.epoch = int(model.optimizer.iterations) // every
+        dataset.epoch = updates_done(model) // every
         logger.info("Going on after epoch %d of %d.", dataset.epoch, epochs)
     else:
         warmup = options.warmup

@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_bahdanau.training.devices import updates_done
 from keras_bahdanau.training.event_file import EventFile
 
 
@@ -33,7 +34,6 @@ class TensorBoardScalars(keras.callbacks.Callback):
         self._file = EventFile(self.log_dir)
 
     def on_epoch_end(self, epoch, logs=None):
-        optimizer = self.model.optimizer
         values = {name: float(value) for name, value in (logs or {}).items()}
-        values["learning_rate"] = float(optimizer.learning_rate)
-        self._file.add_scalars(values, step=int(optimizer.iterations))
+        values["learning_rate"] = float(self.model.optimizer.learning_rate)
+        self._file.add_scalars(values, step=updates_done(self.model))

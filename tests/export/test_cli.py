@@ -228,8 +228,8 @@ def test_train_refuses_an_existing_folder(monkeypatch, capsysbinary, files, trai
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("short", b"one line\n", "must have the same number of lines. Received: 1"),
-        ("empty", b"", "is empty"),
+        ("short", b"one line\n", "short ends after line 1, "),
+        ("empty", b"", "empty ends after line 0, "),
         ("latin", b"ok\nab\xff\n", "line 2: not UTF-8"),
     ],
 )
