@@ -36,7 +36,7 @@ def prepare(
     joint: Annotated[
         bool, typer.Option("--joint/--separate", help="One vocabulary for both languages, or two.")
     ] = True,
-    sample: Annotated[int, typer.Option(help="Pairs that the pieces are learned from.")] = 200_000,
+    sample: Annotated[int, typer.Option(help="Pairs that the pieces are learned from.")] = 100_000,
     shard_pairs: Annotated[int, typer.Option(help="Pairs of a shard, about.")] = 250_000,
     max_length: Annotated[
         int | None, typer.Option(help="Most tokens of a sentence; no limit if absent.")

@@ -62,7 +62,7 @@ def prepare(
     alignments: Paths | None = None,
     vocabulary_size: int = 8000,
     joint: bool = True,
-    sample: int = 200_000,
+    sample: int = 100_000,
     shard_pairs: int = 250_000,
     max_length: int | None = None,
     too_long: str = "cut",

@@ -169,8 +169,11 @@ def _ranges(begins: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.
 
 
 def _save(path: Path, array: Any) -> None:
-    with written(path) as writing:
-        np.save(writing, array)
+    # `numpy.save` writes through a stream of C and misses a full disk where it closes that.
+    array = np.ascontiguousarray(array)
+    with written(path) as writing, writing.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        file.write(array.tobytes())
 
 
 def _load(path: Path) -> NDArray[Any]:
