@@ -26,7 +26,8 @@ ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join([str(ROOT / "export"), str(ROOT)]),
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",
+    "RAY_worker_niceness": "0",  # on top of that of this process
+    "RAY_raylet_start_wait_time_s": "300",
 }
 WORDS = "a man on bike dog boat the runs two women stand near water and old house".split()
 
