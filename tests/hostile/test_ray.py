@@ -40,13 +40,12 @@ def cluster():
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
-        small = {"object_store_memory": 100 * 2**20}
-        made = cluster_utils.Cluster(
-            initialize_head=True,
-            head_node_args={"num_cpus": 0, "include_dashboard": False, **small},
-        )
+        from ray.cluster_utils import Cluster  # it reads them now
+
+        head = {"num_cpus": 0, "include_dashboard": False, **SMALL}
+        made = Cluster(initialize_head=True, head_node_args=head)
         for _ in range(2):
-            made.add_node(num_cpus=1, **small)
+            made.add_node(num_cpus=1, **SMALL)
         yield made
         made.shutdown()
 
