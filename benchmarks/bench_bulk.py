@@ -26,7 +26,8 @@ ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join([str(ROOT / "export"), str(ROOT)]),
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",
+    "RAY_worker_niceness": "0",  # on top of that of this process
+    "RAY_raylet_start_wait_time_s": "300",
 }
 WORDS = "a man on bike dog boat the runs two women stand near water and old house".split()
 
@@ -92,6 +93,7 @@ def kills(artifact, folder, lines, count):
 def on_ray(artifact, folder, files, lines):
     """Lines a second of two machines of one processor, of a cluster here, and of one process."""
     os.environ.update(ENVIRONMENT)
+    import ray
     from ray.cluster_utils import Cluster
 
     from keras_bahdanau_runtime import Translator
@@ -122,6 +124,7 @@ def on_ray(artifact, folder, files, lines):
     together = (done - before) * lines / (last - first)
     share = together / 2 / alone
     print(f"one process {alone:.1f} lines/s, two actors {together:.1f}, {share:.2f} each")
+    ray.shutdown()
     cluster.shutdown()
 
 

@@ -4,6 +4,7 @@ Needs the extra `ray`, which is not among those of the tests: it is skipped with
 """
 
 import contextlib
+import importlib.util
 import os
 import signal
 import subprocess
@@ -14,9 +15,10 @@ from pathlib import Path
 import pytest
 from copy_artifact import make, spinning_graph
 
-pytestmark = pytest.mark.once
-
-cluster_utils = pytest.importorskip("ray.cluster_utils", reason="Ray is not installed.")
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed."),
+]
 
 COMMAND = [sys.executable, "-m", "keras_bahdanau_export.cli", "translate"]
 SMALL = {"object_store_memory": 100 * 2**20}
@@ -38,13 +40,12 @@ def cluster():
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
-        small = {"object_store_memory": 100 * 2**20}
-        made = cluster_utils.Cluster(
-            initialize_head=True,
-            head_node_args={"num_cpus": 0, "include_dashboard": False, **small},
-        )
+        from ray.cluster_utils import Cluster  # it reads them now
+
+        head = {"num_cpus": 0, "include_dashboard": False, **SMALL}
+        made = Cluster(initialize_head=True, head_node_args=head)
         for _ in range(2):
-            made.add_node(num_cpus=1, **small)
+            made.add_node(num_cpus=1, **SMALL)
         yield made
         made.shutdown()
 
@@ -149,3 +150,13 @@ def test_what_went_wrong_is_said_by_file_and_the_others_are_there(cluster, artif
     command = [*COMMAND, artifact, source, "-o", output, "--engine", "ray", "--batch-size", "8"]
     other = subprocess.run(command, capture_output=True)
     assert other.returncode == 1 and b"`batch_size` must be what" in other.stderr
+
+
+def test_folders_that_cannot_be_are_refused(artifact, tmp_path):
+    for source, words in (
+        (tmp_path, b"`source` must be a folder of files"),
+        (artifact, b"`output` must be another folder"),
+    ):
+        command = [*COMMAND, artifact, source, "-o", source, "--engine", "ray"]
+        finished = subprocess.run(command, capture_output=True)
+        assert finished.returncode == 1 and words in finished.stderr, finished.stderr

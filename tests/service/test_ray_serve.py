@@ -33,8 +33,6 @@ def test_without_ray_the_command_is_named(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
     """Where two replicas answer at most."""
-    ray = pytest.importorskip("ray", reason="Ray is not installed.")
-    serve = pytest.importorskip("ray.serve", reason="Ray is not installed.")
     folder = tmp_path_factory.mktemp("serve")
     (folder / "keys").write_text("a-key-of-sixteen-letters\n")
     artifact = make(folder / "artifact", steps=COPY_STEPS)
@@ -45,6 +43,8 @@ def url(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
+        ray = pytest.importorskip("ray", reason="Ray is not installed.")  # it reads them now
+        serve = pytest.importorskip("ray.serve", reason="Ray is not installed.")
         ray.init(
             num_cpus=2, include_dashboard=False, object_store_memory=100 * 2**20,
             logging_level="warning", log_to_driver=False,

@@ -66,8 +66,8 @@ def translate_folder(
         example, or one with an output that misses some translations.
 
     Raises:
-        ValueError: `source` holds no files, or `output` was begun with another artifact or other
-            settings, or is written to by another call.
+        ValueError: `source` holds no files or is the output, or `output` was begun with another
+            artifact or other settings, or is written to by another call.
         RunError: Ray has failed; what is done is kept, and the same call goes on.
         MissingDependencyError: Ray is not installed.
     """
@@ -78,6 +78,8 @@ def translate_folder(
     names = sorted(path.name for path in source.iterdir() if _is_shard(path))
     if not names:
         raise ValueError(f"Argument `source` must be a folder of files. Received: {source}")
+    if source == output:
+        raise ValueError(f"Argument `output` must be another folder. Received: {output}")
     options = {
         "text_column": text_column,
         "batch_size": batch_size,
@@ -121,7 +123,8 @@ def _run(
     workers = limits["workers"]
     if actors is None:
         actors = max(1, int(ray.cluster_resources().get("CPU", 1)) // workers)
-    ray.data.DataContext.get_current().enable_progress_bars = False
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = context.print_on_execution_start = False
     files = ray.data.from_items(
         [{"name": name} for name in todo],
         override_num_blocks=len(todo),  # a block is what an actor takes: else there are few
