@@ -37,7 +37,10 @@ def build(units, attends=True):
     image = keras.Input((scenes.SIZE, scenes.SIZE, 3), name="image")
     features = image
     for strides in (2, 2, 1):
-        features = keras.layers.Conv2D(units, 3, strides, "same", activation="relu")(features)
+        features = keras.layers.Conv2D(units, 3, strides, "same", use_bias=False)(features)
+        # Without it the decoder learns to speak before the features tell shapes apart.
+        features = keras.layers.BatchNormalization(momentum=0.9)(features)
+        features = keras.layers.Activation("relu")(features)
     features = keras.layers.Reshape((GRID * GRID, units))(features)
     # A bias for each place of the grid tells the decoder where a feature stands.
     annotations = keras.layers.EinsumDense(
@@ -75,10 +78,9 @@ def exact(captioner, images, captions):
 def main(arguments=None):
     """Trains both, captions unseen scenes, draws one; returns the shares of exact captions."""
     args = options("captioning", __doc__, arguments)
-    keras.utils.set_random_seed(1)
-    count, epochs, units = (100, 1, 8) if args.quick else (4000, 10, 48)
-    images, captions = scenes.draw(count, seed=1)
-    unseen, expected = scenes.draw(max(count // 12, 8), seed=2)
+    count, epochs, units = (100, 1, 8) if args.quick else (3000, 10, 32)
+    images, captions = scenes.draw(count, args.training)
+    unseen, expected = scenes.draw(100 if args.quick else 1000, args.unseen)
     attends = train(build(units), images, captions, epochs)
     pooled = train(build(units, attends=False), images, captions, epochs)
     shares = {
@@ -94,7 +96,7 @@ def main(arguments=None):
     if args.export:
         names = ["caption", "weights"]
         export_and_compare(attends, [unseen[:100]], args.output / "artifact", names)
-    require_margin("exact captions", *shares.values(), margin=0.3, quick=args.quick)
+    require_margin("exact captions", *shares.values(), margin=0.5, quick=args.quick)
     return shares
 
 

@@ -92,9 +92,8 @@ def draw_picture(series, forecast, by_gru, weights, path):
 def main(arguments=None):
     """Trains both, compares them on unseen series, draws one; returns the errors."""
     args = options("forecasting", __doc__, arguments)
-    keras.utils.set_random_seed(1)
     count, epochs, units = (128, 1, 8) if args.quick else (6000, 10, 48)
-    series, unseen = draw(count, seed=1), draw(max(count // 8, 16), seed=2)
+    series, unseen = draw(count, args.training), draw(max(count // 6, 16), args.unseen)
     history = unseen[:, :HISTORY]
     attends, gru = train(attentive(units), series, epochs), train(plain(2 * units), series, epochs)
     forecast, weights = attends.predict(history, verbose=0)
