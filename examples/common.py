@@ -20,12 +20,14 @@ def options(name, doc, arguments=None, exports=True):
     )
     parser.add_argument("--quick", action="store_true", help="tiny, checks no margin, no export")
     if exports:
-        parser.add_argument("--export", action="store_true", help="export in the quick form, too")
+        flag = argparse.BooleanOptionalAction
+        parser.add_argument("--export", action=flag, help="whether to; unless quick, it is done")
     parser.add_argument("--seed", type=int, default=1, help="of the data and the first weights")
     parser.add_argument("--validation", action="store_true", help="spare the test data")
     parser.add_argument("--output", type=Path, default=Path("build/examples", name))
     found = parser.parse_args(arguments)
-    found.export = exports and (found.export or not found.quick)
+    if exports and found.export is None:
+        found.export = not found.quick
     found.output.mkdir(parents=True, exist_ok=True)
     found.training, found.unseen = [found.seed, 0], [found.seed, 1 if found.validation else 2]
     keras.utils.set_random_seed(found.seed)

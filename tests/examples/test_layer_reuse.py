@@ -134,7 +134,7 @@ def test_messages_ask_where_they_are_said_to():
 
 @pytest.mark.once
 def test_largest_weights_on_requests_are_counted():
-    weights = np.eye(5)[[1, 3, 0]]  # before the request, its last word, behind it
+    weights = np.eye(5)[[1, 3, 0]]  # before a request, its last word, its only one
     assert classify.on_request(weights, [(2, 3), (2, 3), (0, 0)]) == pytest.approx(2 / 3)
 
 
