@@ -40,7 +40,7 @@ class Size(NamedTuple):
     measured: int = 1000
     units: int = 64
     epochs: int = 4
-    bucket: int = 8
+    bucket: int = 12
 
 
 QUICK = Size(training=128, measured=50, units=8, epochs=1, bucket=32)

@@ -5,9 +5,6 @@ square". For each word the attention shows which part of the image it was read f
 is the same model with the mean of the feature map as its one place to look at.
 
     python -m examples.captioning.caption
-
-Measured with JAX on 2 busy cores: 44.4 % of the captions of unseen scenes are exactly right, 6.9 %
-of the mean-pooled model's; 169 seconds of CPU time with the export, which differs by at most 2e-6.
 """
 
 import sys

@@ -4,9 +4,6 @@ Every series repeats a shape of its own, at a frequency that drifts, under noise
 one looks back by a period, which is what the attention learns to do.
 
     python -m examples.forecasting.forecast
-
-Measured with JAX on 2 busy cores: an error (RMSE) of 0.449, the GRU 0.531, the last value 1.050, of
-which noise alone is 0.1; 146 seconds of CPU time with the export, which differs by at most 2e-6.
 """
 
 import sys
@@ -86,6 +83,7 @@ def draw_picture(series, forecast, by_gru, weights, path):
     top.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)
     bottom.imshow(weights, cmap="Greys", aspect="auto", extent=(0, HISTORY, AHEAD, 0))
     bottom.set(xlim=top.get_xlim(), xlabel="time", ylabel="step ahead", title="attention")
+    bottom.set_yticks(range(0, AHEAD + 1, 4))
     figure.savefig(path)
 
 

@@ -5,10 +5,6 @@ places as there are numbers, so the network takes lists of any length; the basel
 encoder and decoder with a softmax over ten places, cannot even be asked about longer ones.
 
     python -m examples.pointer_network.sort
-
-Measured with JAX on 2 busy cores: 85.5 % of unseen lists of 5 to 10 sorted exactly, the softmax
-64.3 %; of lists of 12, longer than any it was trained on, 27.7 %; 183 seconds of CPU time with the
-export, which differs by at most 9e-5.
 """
 
 import sys

@@ -5,9 +5,6 @@ layer and an encoder; location-sensitive attention (arXiv 1506.07503) walks alon
 is the same model with a fixed context: the encoder's last state has to hold all that was said.
 
     python -m examples.speech.recognise
-
-Measured with JAX on 2 busy cores: a character error rate of 0.1 %, with the fixed context 33.4 %;
-two minutes of CPU time for both, 28 seconds for the export, which differs by at most 2e-6.
 """
 
 import sys
