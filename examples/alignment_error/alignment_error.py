@@ -39,7 +39,8 @@ class Size(NamedTuple):
     training: int = 8000
     measured: int = 1000
     units: int = 64
-    epochs: int = 4
+    epochs: int = 3
+    batch_size: int = 32
     bucket: int = 12
 
 
@@ -141,7 +142,9 @@ def build(language, units, query):
 def trained(model, pairs, size, guide=None):
     """The model, trained on pairs and, if given, guided by a set of links for each."""
     alignments = None if guide is None else [sorted(links) for links in guide]
-    dataset = TranslationDataset(*token_ids(pairs), bucket=size.bucket, alignments=alignments)
+    dataset = TranslationDataset(
+        *token_ids(pairs), size.batch_size, bucket=size.bucket, alignments=alignments
+    )
     rate = keras.optimizers.schedules.CosineDecay(5e-3, size.epochs * len(dataset))
     optimizer = keras.optimizers.Adam(rate, global_clipnorm=1.0)
     model.compile(optimizer=optimizer, loss=TokenCrossentropy())
