@@ -6,8 +6,7 @@ is the same model with a fixed context, the last annotation.
 
     python -m examples.hindi.translate
 
-The attention is guided by word links that IBM model 1 finds in the same training pairs. The grammar
-knows which English words each Hindi one says, and so the alignment is measured, too.
+The grammar knows which English words each Hindi one says, and so the alignment is measured, too.
 """
 
 import sys
@@ -15,7 +14,6 @@ import sys
 import keras
 import numpy as np
 
-from examples.alignment_error.ibm import Aligner, turned
 from examples.common import options, require_margin
 from examples.hindi.phrases import FIXED, grammar
 from keras_bahdanau import (
@@ -50,25 +48,6 @@ def split(validation=False):
     return [*pairs, *FIXED.items()], held_out
 
 
-def guide(sources, targets):
-    """Links that IBM model 1 finds in both directions, for each pair of lists of ids.
-
-    A word without one, such as the second of a Hindi verb of two, takes those of the word before.
-    """
-    pairs = list(zip(sources, targets, strict=True))
-    swapped = [(target, source) for source, target in pairs]
-    there = Aligner(diagonal=False).fit(pairs).align(pairs)
-    back = Aligner(diagonal=False).fit(swapped).align(swapped)
-    found = []
-    for a, b, target in zip(there, back, targets, strict=True):
-        links = a & turned(b)
-        for i in range(1, len(target)):
-            if i not in {place for _, place in links}:
-                links |= {(j, i) for j, place in links if place == i - 1}
-        found.append(sorted(links))
-    return found
-
-
 def build(tokenizer, units, attention):
     """A model of texts. The state that has read the last word asks where to look for the next."""
     return Seq2Seq(
@@ -85,13 +64,14 @@ def build(tokenizer, units, attention):
     )
 
 
-def train(model, pairs, epochs, guided):
-    sources = [model.tokenizer.encode_source(english) for english, _ in pairs]
-    targets = [model.tokenizer.encode_target(hindi) for _, hindi in pairs]
-    # The ends of the sentences, which would be linked to anything, are left out.
-    words = [[ids[:-1] for ids in side] for side in (sources, targets)]
-    links = guide(*words) if guided else None
-    dataset = TranslationDataset(sources, targets, batch_size=16, bucket=12, alignments=links)
+def train(model, pairs, epochs):
+    tokenizer = model.tokenizer
+    dataset = TranslationDataset(
+        [tokenizer.encode_source(english) for english, _ in pairs],
+        [tokenizer.encode_target(hindi) for _, hindi in pairs],
+        batch_size=16,
+        bucket=12,
+    )
     rate = keras.optimizers.schedules.CosineDecay(5e-3, epochs * len(dataset))
     model.compile(keras.optimizers.Adam(rate, global_clipnorm=1.0), TokenCrossentropy())
     model.fit(dataset, epochs=epochs, verbose=0)
@@ -144,12 +124,8 @@ def main(arguments=None):
         joint=False,
         min_frequency=1,
     )
-    models = [
-        build(tokenizer, units, mechanism)
-        for mechanism in (BahdanauAttention(units, use_bias=True), FixedContext())
-    ]
-    for model, guided in zip(models, (True, False), strict=True):
-        train(model, pairs, epochs, guided)
+    mechanisms = BahdanauAttention(units, use_bias=True), FixedContext()
+    models = [train(build(tokenizer, units, kind), pairs, epochs) for kind in mechanisms]
     phrases = [phrase.english for phrase in held_out]
     attentive, fixed = (
         model.translate(phrases, search=SEARCH, max_length=MAX_LENGTH) for model in models
