@@ -7,17 +7,30 @@ import keras
 import numpy as np
 
 
-def options(name, doc, arguments=None):
-    """The options of an example: `quick`, `export` and the folder `output`, which is made."""
+def options(name, doc, arguments=None, exports=True):
+    """The options of an example, and what follows from them.
+
+    Returns:
+        `quick`, `export`, `seed`, the folder `output`, which is made, and two seeds of NumPy's
+        generators: `training` for what is learnt from, `unseen` for what is measured on. The
+        latter are the test data, or with `--validation` others, to choose settings on.
+    """
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="tiny, checks no margin, no export")
-    parser.add_argument("--export", action="store_true", help="export in the quick form, too")
+    if exports:
+        flag = argparse.BooleanOptionalAction
+        parser.add_argument("--export", action=flag, help="whether to; unless quick, it is done")
+    parser.add_argument("--seed", type=int, default=1, help="of the data and the first weights")
+    parser.add_argument("--validation", action="store_true", help="spare the test data")
     parser.add_argument("--output", type=Path, default=Path("build/examples", name))
     found = parser.parse_args(arguments)
-    found.export |= not found.quick
+    if exports and found.export is None:
+        found.export = not found.quick
     found.output.mkdir(parents=True, exist_ok=True)
+    found.training, found.unseen = [found.seed, 0], [found.seed, 1 if found.validation else 2]
+    keras.utils.set_random_seed(found.seed)
     return found
 
 

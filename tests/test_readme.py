@@ -1,7 +1,6 @@
-"""The README's Python runs, top to bottom, and so do the examples."""
+"""The Python of the README and of the recipes runs, top to bottom."""
 
 import re
-import runpy
 from pathlib import Path
 
 import pytest
@@ -27,9 +26,3 @@ def test_the_readme_runs():
 @pytest.mark.once
 def test_the_recipes_run():
     run_blocks("docs/recipes.md", 5)
-
-
-@pytest.mark.tracing
-def test_the_classifier_example_learns():
-    example = runpy.run_path(str(ROOT / "examples" / "classify_with_attention.py"))
-    assert example["main"](examples=1000, epochs=10) > 0.95

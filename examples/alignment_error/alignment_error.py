@@ -9,22 +9,20 @@ is forced to write the given target (`model.score`). Guided ones also learned fr
 fast_align found in the training text. No model has seen a gold link.
 """
 
-import argparse
+import sys
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 import keras
-from keras import ops
 
 from examples.alignment_error.ibm import Aligner, grow_diag, turned
 from examples.alignment_error.language import Language
+from examples.common import options
 from keras_bahdanau import (
     AttentiveDecoder,
     BahdanauAttention,
     BidirectionalEncoder,
     DeepOutput,
-    RNNSearch,
     Seq2Seq,
     TokenCrossentropy,
     TranslationDataset,
@@ -36,20 +34,23 @@ FIRST_WORD = EOS + 1  # ids below are padding, unknown, start and end
 
 
 class Size(NamedTuple):
-    """How much is trained: pairs to learn from and to measure on, and the models' settings.
-
-    Of the `MODELS` every `stride`th is trained, from the last.
-    """
+    """How much is trained: pairs to learn from and to measure on, and the models' settings."""
 
     training: int = 8000
     measured: int = 1000
     units: int = 64
-    epochs: int = 6
-    bucket: int = 8
-    stride: int = 1
+    epochs: int = 3
+    batch_size: int = 32
+    bucket: int = 12
 
 
-QUICK = Size(training=128, measured=50, units=16, epochs=1, bucket=32, stride=3)
+QUICK = Size(training=128, measured=50, units=8, epochs=1, bucket=32)
+# Name in the table, which state asks where to look, whether the model is guided.
+MODELS = [
+    ("attention, previous state", "previous", False),
+    ("attention, current state", "current", False),
+    ("attention, current state, guided", "current", True),
+]
 
 
 class Errors(NamedTuple):
@@ -118,84 +119,32 @@ def token_ids(pairs):
     ]
 
 
-class WordsInContext(keras.layers.Layer):
-    """Annotations that show the word itself: `[E x_j ; states of a narrow bidirectional GRU]`.
+def build(language, units, query):
+    """A model that differs from the others in which state asks where to look, and in nothing else.
 
-    The states have room for where a word stands, but hardly for which words stand beside it, so
-    that a decoder who wants to know a word has to look at its own place.
-
-    Args:
-        units: Width of the GRU in each direction.
-        **kwargs: Passed to `keras.layers.Layer`.
+    The previous state, s_{i-1}, which asks in the paper, has not yet read the word before; the
+    current one, s_i, which asks in Luong et al. (2015), has.
     """
-
-    def __init__(self, units, **kwargs):
-        super().__init__(**kwargs)
-        self.context = BidirectionalEncoder(units)
-        self.supports_masking = True
-
-    def build(self, inputs_shape):
-        self.context.build(inputs_shape)
-
-    def call(self, inputs, mask=None, training=None):
-        return ops.concatenate([inputs, self.context(inputs, mask=mask, training=training)], -1)
-
-    def compute_output_shape(self, inputs_shape):
-        return (*inputs_shape[:-1], inputs_shape[-1] + 2 * self.context.units)
-
-
-def rnn_search(language, units):
-    """The paper's model: s_{i-1}, which has not yet read y_{i-1}, asks where to look."""
-    return RNNSearch(
-        *_sizes(language),
-        units=units,
-        embedding_dim=units,
-        attention_units=units,
-        maxout_units=units,
-        reset_after=True,
-        initializer=None,
-    )
-
-
-def current_state(language, units, encoder=BidirectionalEncoder):
-    """The state that has read y_{i-1} asks, as in Luong et al. (2015), and the readout reads it."""
     return Seq2Seq(
-        *_sizes(language),
+        FIRST_WORD + len(language.source_words),
+        FIRST_WORD + len(language.target_words),
         embedding_dim=units,
-        encoder=encoder(units),
+        encoder=BidirectionalEncoder(units),
         decoder=AttentiveDecoder(
             keras.layers.GRUCell(units),
             BahdanauAttention(units, use_bias=True),
             readout=DeepOutput(units),
-            query="current",
+            query=query,
         ),
     )
 
 
-def words_in_context(language, units):
-    """As `current_state`, but the annotations show the words."""
-    return current_state(language, units, lambda units: WordsInContext(units // 4))
-
-
-def _sizes(language):
-    return FIRST_WORD + len(language.source_words), FIRST_WORD + len(language.target_words)
-
-
-# Name in the table, what builds the model, whether it is guided.
-MODELS = [
-    ("attention, RNNsearch", rnn_search, False),
-    ("attention, current state", current_state, False),
-    ("attention, current state, words", words_in_context, False),
-    ("attention, current state, words, guided", words_in_context, True),
-]
-
-
-def trained(build, language, pairs, size, guide=None):
-    """A model of `build`, trained on pairs and, if given, guided by a set of links for each."""
-    keras.utils.set_random_seed(0)
-    model = build(language, size.units)
+def trained(model, pairs, size, guide=None):
+    """The model, trained on pairs and, if given, guided by a set of links for each."""
     alignments = None if guide is None else [sorted(links) for links in guide]
-    dataset = TranslationDataset(*token_ids(pairs), bucket=size.bucket, alignments=alignments)
+    dataset = TranslationDataset(
+        *token_ids(pairs), size.batch_size, bucket=size.bucket, alignments=alignments
+    )
     rate = keras.optimizers.schedules.CosineDecay(5e-3, size.epochs * len(dataset))
     optimizer = keras.optimizers.Adam(rate, global_clipnorm=1.0)
     model.compile(optimizer=optimizer, loss=TokenCrossentropy())
@@ -243,16 +192,24 @@ def draw(path, table, language, pair, weights, title):
     figure.savefig(path)
 
 
-def compare(size):
+def compare(size, seed, validation=False):
     """Runs all aligners.
+
+    Args:
+        size: A `Size`.
+        seed: Of the language, its text and the models' first weights.
+        validation: Whether to measure on other pairs than those of the test.
 
     Returns:
         `(table, language, pairs, weights)`: a dict from a name to `Errors`, the `Language`, the
         measured pairs, and the attention weights of the last model for each of these.
     """
-    language = Language(seed=0)
-    training = [language.pair() for _ in range(size.training)]
-    measured = [language.pair() for _ in range(size.measured)]
+    language = Language(seed)
+    training, *unseen = (
+        [language.pair() for _ in range(count)]
+        for count in (size.training, size.measured, size.measured)
+    )
+    measured = unseen[0] if validation else unseen[1]
     gold = [pair.links for pair in measured]
     table = {}
 
@@ -268,28 +225,28 @@ def compare(size):
         for way, links in found.items():
             report(f"{name}, {way}", links, started)
     guide = guides["source to target"]
-    for name, build, guided in reversed(MODELS[:: -size.stride]):
+    for name, query, guided in MODELS:
         started = time.process_time()
-        model = trained(build, language, training, size, guide if guided else None)
+        keras.utils.set_random_seed(seed)
+        model = build(language, size.units, query)
+        trained(model, training, size, guide if guided else None)
         weights = attention(model, measured)
         report(name, attention_links(weights), started)
     return table, language, measured, weights
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="so little that nothing is learnt")
-    parser.add_argument("--output", type=Path, default=Path("build/examples/alignment_error"))
-    options = parser.parse_args(arguments)
-    table, language, pairs, weights = compare(QUICK if options.quick else Size())
+    """Runs all aligners, draws their errors and one alignment; returns the table."""
+    args = options("alignment_error", __doc__, arguments, exports=False)
+    size = QUICK if args.quick else Size()
+    table, language, pairs, weights = compare(size, args.seed, args.validation)
     # The first of the pairs with 10 words, so that the choice is no choice.
     shown = next(place for place, pair in enumerate(pairs) if len(pair.source) == 10)
-    options.output.mkdir(parents=True, exist_ok=True)
-    picture = options.output / "alignment_error.png"
+    picture = args.output / "alignment_error.png"
     draw(picture, table, language, pairs[shown], weights[shown], list(table)[-1])
     print(f"Drawn in {picture}")
     return table
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -5,9 +5,6 @@ square". For each word the attention shows which part of the image it was read f
 is the same model with the mean of the feature map as its one place to look at.
 
     python -m examples.captioning.caption
-
-Measured with JAX on 2 busy cores: 44.4 % of the captions of unseen scenes are exactly right, 6.9 %
-of the mean-pooled model's; 169 seconds of CPU time with the export, which differs by at most 2e-6.
 """
 
 import sys
@@ -37,7 +34,10 @@ def build(units, attends=True):
     image = keras.Input((scenes.SIZE, scenes.SIZE, 3), name="image")
     features = image
     for strides in (2, 2, 1):
-        features = keras.layers.Conv2D(units, 3, strides, "same", activation="relu")(features)
+        features = keras.layers.Conv2D(units, 3, strides, "same", use_bias=False)(features)
+        # Without it the decoder learns to speak before the features tell shapes apart.
+        features = keras.layers.BatchNormalization(momentum=0.9)(features)
+        features = keras.layers.Activation("relu")(features)
     features = keras.layers.Reshape((GRID * GRID, units))(features)
     # A bias for each place of the grid tells the decoder where a feature stands.
     annotations = keras.layers.EinsumDense(
@@ -75,10 +75,9 @@ def exact(captioner, images, captions):
 def main(arguments=None):
     """Trains both, captions unseen scenes, draws one; returns the shares of exact captions."""
     args = options("captioning", __doc__, arguments)
-    keras.utils.set_random_seed(1)
-    count, epochs, units = (100, 1, 8) if args.quick else (4000, 10, 48)
-    images, captions = scenes.draw(count, seed=1)
-    unseen, expected = scenes.draw(max(count // 12, 8), seed=2)
+    count, epochs, units = (100, 1, 8) if args.quick else (3000, 10, 32)
+    images, captions = scenes.draw(count, args.training)
+    unseen, expected = scenes.draw(100 if args.quick else 1000, args.unseen)
     attends = train(build(units), images, captions, epochs)
     pooled = train(build(units, attends=False), images, captions, epochs)
     shares = {

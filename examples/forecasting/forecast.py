@@ -4,9 +4,6 @@ Every series repeats a shape of its own, at a frequency that drifts, under noise
 one looks back by a period, which is what the attention learns to do.
 
     python -m examples.forecasting.forecast
-
-Measured with JAX on 2 busy cores: an error (RMSE) of 0.449, the GRU 0.531, the last value 1.050, of
-which noise alone is 0.1; 146 seconds of CPU time with the export, which differs by at most 2e-6.
 """
 
 import sys
@@ -86,15 +83,15 @@ def draw_picture(series, forecast, by_gru, weights, path):
     top.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)
     bottom.imshow(weights, cmap="Greys", aspect="auto", extent=(0, HISTORY, AHEAD, 0))
     bottom.set(xlim=top.get_xlim(), xlabel="time", ylabel="step ahead", title="attention")
+    bottom.set_yticks(range(0, AHEAD + 1, 4))
     figure.savefig(path)
 
 
 def main(arguments=None):
     """Trains both, compares them on unseen series, draws one; returns the errors."""
     args = options("forecasting", __doc__, arguments)
-    keras.utils.set_random_seed(1)
     count, epochs, units = (128, 1, 8) if args.quick else (6000, 10, 48)
-    series, unseen = draw(count, seed=1), draw(max(count // 8, 16), seed=2)
+    series, unseen = draw(count, args.training), draw(max(count // 6, 16), args.unseen)
     history = unseen[:, :HISTORY]
     attends, gru = train(attentive(units), series, epochs), train(plain(2 * units), series, epochs)
     forecast, weights = attends.predict(history, verbose=0)

@@ -4,6 +4,8 @@ Hindi puts the object first and the verb last, the room before the thing in it, 
 and `का` agree with the thing: बड़ा दरवाज़ा, बड़ी खिड़की; हॉल का पंखा, हॉल की बत्ती.
 """
 
+from typing import NamedTuple
+
 # Things: the Hindi noun, and the ending of what agrees with it.
 SWITCHED = {
     "light": ("बत्ती", "ी"),
@@ -38,6 +40,7 @@ CARRIED = {
 }
 ROOMS = {"kitchen": "रसोई", "hall": "हॉल", "room": "कमरे", "bathroom": "बाथरूम"}
 ADJECTIVES = {"big": "बड़", "small": "छोट", "old": "पुरान"}
+ADJECTIVES_FIT = ("book", "key", "glass", "plate", "newspaper")  # of what is carried
 
 # Phrases that follow no rule of the grammar.
 FIXED = {
@@ -64,28 +67,64 @@ FIXED = {
 }
 
 
+class Phrase(NamedTuple):
+    """English, Hindi, and for each Hindi word the set of English words it says or agrees with."""
+
+    english: str
+    hindi: str
+    origins: list
+
+
 def grammar():
-    """Pairs of English and Hindi commands and questions, in a fixed order."""
-    pairs = []
+    """`Phrase`s: commands and questions, in a fixed order."""
+    return [*_switched(), *_opened(), *_carried()]
+
+
+def _switched():
     for english, (noun, ending) in SWITCHED.items():
         for verb, hindi in (("on", "चालू"), ("off", "बंद")):
-            pairs.append((f"Turn {verb} the {english}", f"{noun} {hindi} करो"))
-            for room, place in ROOMS.items():
-                pairs.append(
-                    (
-                        f"Turn {verb} the {english} in the {room}",
-                        f"{place} क{ending} {noun} {hindi} करो",
-                    )
-                )
+            said = [(noun, english), (hindi, f"Turn {verb}"), ("करो", f"Turn {verb}")]
+            yield _phrase(f"Turn {verb} the {english}", *said)
+            for room, place in _rooms(english, ending):
+                yield _phrase(f"Turn {verb} the {english} in the {room}", *place, *said)
+
+
+def _opened():
     for english, (noun, ending) in OPENED.items():
         for verb, hindi in (("Open", "खोलो"), ("Close", "बंद करो"), ("Clean", "साफ़ करो")):
-            pairs.append((f"{verb} the {english}", f"{noun} {hindi}"))
-            for adjective, stem in ADJECTIVES.items():
-                pairs.append(
-                    (f"{verb} the {adjective} {english}", f"{stem}{ending} {noun} {hindi}")
-                )
-    for english, (noun, _) in CARRIED.items():
-        pairs.append((f"Bring the {english}", f"{noun} लाओ"))
-        pairs.append((f"Give me the {english}", f"मुझे {noun} दो"))
-        pairs.append((f"Where is the {english}?", f"{noun} कहाँ है?"))
-    return pairs
+            said = [(noun, english), *((word, verb) for word in hindi.split())]
+            yield _phrase(f"{verb} the {english}", *said)
+            for adjective, agreeing in _adjectives(english, ending):
+                yield _phrase(f"{verb} the {adjective} {english}", agreeing, *said)
+            for room, place in _rooms(english, ending):
+                yield _phrase(f"{verb} the {english} in the {room}", *place, *said)
+
+
+def _carried():
+    for english, (noun, ending) in CARRIED.items():
+        kinds = [("", [(noun, english)])]
+        if english in ADJECTIVES_FIT:
+            for adjective, agreeing in _adjectives(english, ending):
+                kinds.append((f"{adjective} ", [agreeing, (noun, english)]))
+        for kind, thing in kinds:
+            yield _phrase(f"Bring the {kind}{english}", *thing, ("लाओ", "Bring"))
+            yield _phrase(f"Give me the {kind}{english}", ("मुझे", "me"), *thing, ("दो", "Give"))
+            asked = [("कहाँ", "Where"), ("है", "is"), ("?", "?")]
+            yield _phrase(f"Where is the {kind}{english}?", *thing, *asked)
+
+
+def _rooms(english, ending):
+    """Each room, and how Hindi says that a thing is in it: before the thing, agreeing with it."""
+    for room, hindi in ROOMS.items():
+        yield room, [(hindi, room), (f"क{ending}", f"in {english}")]
+
+
+def _adjectives(english, ending):
+    for adjective, stem in ADJECTIVES.items():
+        yield adjective, (f"{stem}{ending}", f"{adjective} {english}")
+
+
+def _phrase(english, *said):
+    """A `Phrase` of its English and its Hindi words, each with English ones in a string."""
+    hindi = " ".join(word for word, _ in said).replace(" ?", "?")
+    return Phrase(english, hindi, [set(words.split()) for _, words in said])

@@ -5,9 +5,6 @@ layer and an encoder; location-sensitive attention (arXiv 1506.07503) walks alon
 is the same model with a fixed context: the encoder's last state has to hold all that was said.
 
     python -m examples.speech.recognise
-
-Measured with JAX on 2 busy cores: a character error rate of 0.1 %, with the fixed context 33.4 %;
-two minutes of CPU time for both, 28 seconds for the export, which differs by at most 2e-6.
 """
 
 import sys
@@ -92,10 +89,9 @@ def draw_picture(sound, text, weights, path):
 def main(arguments=None):
     """Trains both, listens to unseen audio, draws one; returns the character error rates."""
     args = options("speech", __doc__, arguments)
-    keras.utils.set_random_seed(1)
     count, epochs, units = (100, 1, 8) if args.quick else (4000, 8, 64)
-    sounds, said = audio.draw(count, seed=1)
-    unseen, expected = audio.draw(max(count // 10, 8), seed=2)
+    sounds, said = audio.draw(count, args.training)
+    unseen, expected = audio.draw(max(count // 8, 8), args.unseen)
     attention = LocationSensitiveAttention(units, filters=8, kernel_size=7)
     attends = train(build(units, attention), sounds, said, epochs)
     fixed = train(build(units, FixedContext()), sounds, said, epochs)

@@ -1,17 +1,21 @@
 """The smoke forms of the examples that take a layer into a model of their own."""
 
 import importlib
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 
-from examples.common import require_margin
-from examples.hindi.phrases import FIXED, grammar
+from examples.classification import classify, messages
+from examples.common import options, require_margin
+from examples.hindi import translate
+from examples.hindi.phrases import FIXED, Phrase, grammar
 from examples.speech.audio import edits
 from examples.speech.log_mel import LogMel
 
 EXAMPLES = {
+    "classification": ("classify", "classification.png"),
     "pointer_network": ("sort", "pointer.png"),
     "forecasting": ("forecast", "forecast.png"),
     "captioning": ("caption", "caption.png"),
@@ -77,8 +81,71 @@ def test_edits_are_counted(found, said, count):
 
 @pytest.mark.once
 def test_hindi_agrees_with_its_noun():
-    phrases = dict(grammar())
-    assert len(phrases) + len(FIXED) in range(150, 201)
-    assert phrases["Turn off the lights"] == "बत्तियाँ बंद करो"
-    assert phrases["Turn on the fan in the hall"] == "हॉल का पंखा चालू करो"
-    assert phrases["Open the big window"] == "बड़ी खिड़की खोलो"
+    phrases = {phrase.english: phrase for phrase in grammar()}
+    assert len(phrases) == len(grammar())
+    assert phrases["Turn off the lights"].hindi == "बत्तियाँ बंद करो"
+    assert phrases["Turn on the fan in the hall"].hindi == "हॉल का पंखा चालू करो"
+    assert phrases["Open the big window"].hindi == "बड़ी खिड़की खोलो"
+    assert phrases["Where is the old key?"].hindi == "पुरानी चाबी कहाँ है?"
+
+
+@pytest.mark.once
+def test_hindi_words_know_where_they_come_from():
+    for english, hindi, origins in grammar():
+        assert len(origins) == len(hindi.replace("?", " ?").split())
+        assert set().union(*origins) <= set(english.replace("?", " ?").split())
+    [asked] = [phrase for phrase in grammar() if phrase.english == "Give me the old key"]
+    assert asked.origins == [{"me"}, {"old", "key"}, {"key"}, {"Give"}]
+
+
+@pytest.mark.once
+def test_hindi_phrases_to_choose_settings_on_are_not_those_of_the_test():
+    (pairs, test), (same, validation) = translate.split(), translate.split(validation=True)
+    assert pairs == same and test[0].english == translate.SHOWN
+    parts = [
+        {english for english, _ in pairs},
+        *({p.english for p in h} for h in (test, validation)),
+    ]
+    assert len(set.union(*parts)) == sum(map(len, parts)) == len(grammar()) + len(FIXED)
+
+
+@pytest.mark.once
+def test_hindi_words_are_aligned_by_their_largest_weight():
+    phrase = Phrase("Bring the tea", "चाय लाओ", [{"tea"}, {"Bring"}])
+    tokens = ["चाय", " लाओ", "</s>"], ["Bring", " the", " tea", "</s>"]
+    weights = np.array([[0.1, 0.6, 0.3, 0.0], [0.7, 0.1, 0.1, 0.1], [0.0, 0.0, 0.0, 1.0]])
+    found = SimpleNamespace(
+        text=phrase.hindi, tokens=tokens[0], source_tokens=tokens[1], alignment=weights
+    )
+    wrong = SimpleNamespace(text="चाय दो")
+    assert translate.aligned([found, wrong], [phrase, phrase]) == 0.5
+    assert translate.exact([found, wrong], [phrase, phrase]) == 0.5
+    assert translate.aligned([wrong], [phrase]) == 0.0
+
+
+@pytest.mark.once
+def test_messages_ask_where_they_are_said_to():
+    ids, intents, spans = messages.draw(50, seed=1)
+    for row, intent, (first, last) in zip(ids, intents, spans, strict=True):
+        words = messages.text(row)
+        assert " ".join(words[first:last]) in messages.REQUESTS
+        assert words[last] in list(messages.INTENTS.values())[intent]
+
+
+@pytest.mark.once
+def test_largest_weights_on_requests_are_counted():
+    weights = np.eye(5)[[1, 3, 0]]  # before a request, its last word, its only one
+    assert classify.on_request(weights, [(2, 3), (2, 3), (0, 0)]) == pytest.approx(2 / 3)
+
+
+@pytest.mark.once
+def test_data_of_a_seed_are_not_those_of_another_use(tmp_path):
+    here = ["--output", str(tmp_path)]
+    test, validation, other = (
+        options("name", "doc", [*here, *more])
+        for more in ([], ["--validation"], ["--seed", "2", "--quick"])
+    )
+    used = [test.training, test.unseen, validation.unseen, other.training, other.unseen]
+    assert len({np.random.default_rng(seed).integers(1 << 60) for seed in used}) == 5
+    assert validation.training == test.training
+    assert test.export and not other.export
