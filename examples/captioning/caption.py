@@ -86,7 +86,7 @@ def main(arguments=None):
     }
     print(shares)
     found, weights = map(keras.ops.convert_to_numpy, attends(unseen[:1]))
-    words = scenes.text(found[0]).split()
+    words = scenes.text(found[0]).split() or ["</s>"]  # an untrained model may say nothing
     weights = weights[0, : len(words)].reshape(-1, GRID, GRID)
     plot_image_alignment(weights, unseen[0], words, args.output / "caption.png")
     attends.save(args.output / "model.keras")
