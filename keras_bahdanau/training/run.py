@@ -158,6 +158,8 @@ def _begin(options, output, corpus):
         seed=options.seed,
         rank=rank,
         replicas=processes,
+        # JAX compiles a step for every shape; the others run any shape, so padding only costs.
+        shapes=32 if keras.config.backend() == "jax" else 256,
         resample=BPEDropout(corpus.tokenizer, dropout, options.seed) if dropout else None,
     )
     a_pass = -(-dataset.pass_steps // options.accumulate)
