@@ -173,8 +173,7 @@ class PreparedDataset(EpochDataset):
         update = self.epoch * self.steps + index
         inputs, labels = self.batch(update)
         if index == 0 and self.steps > 1 and keras.config.backend() == "tensorflow":
-            following, others = self.batch(update + 1)
-            return _widened(inputs, labels, following["source"].shape[1], others.shape[1])
+            return _widened(inputs, labels, *self._widths(update + 1))
         return inputs, labels
 
     def batch(self, update):
@@ -203,6 +202,14 @@ class PreparedDataset(EpochDataset):
             widest = round_up(pairs.lengths.max(axis=0, initial=0), self.bucket)
             tx, ty = np.maximum((tx, ty), widest).tolist()
         return make_batch(pairs, -(-rows // self.replicas), tx, ty)
+
+    def _widths(self, update):
+        """`(Tx, Ty)` of a batch, which `resample` makes known only with its ids."""
+        if self._resample is None:
+            *_, tx, ty = self._find(update)
+            return tx, ty
+        inputs, labels = self.batch(update)
+        return inputs["source"].shape[1], labels.shape[1]
 
     def _other_pieces(self, pairs, rng):
         rows = np.split(pairs.ids, pairs.offsets[1:-1])

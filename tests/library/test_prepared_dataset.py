@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keras_bahdanau.data.bpe_dropout import BPEDropout
 from keras_bahdanau.data.order import distinct_first, shaped_batches
 from keras_bahdanau.data.prepared_dataset import PreparedDataset
 from keras_bahdanau.data.shapes import Shapes, choose_sides
@@ -228,6 +229,28 @@ def test_fit_on_any_backend(corpus, options):
     assert set(dataset.seen) == set(range(16))
     model.fit(dataset, initial_epoch=4, epochs=6, shuffle=False, verbose=0, callbacks=[follow])
     assert dataset.seen[-4:] == [20, 21, 22, 23]
+
+
+@once
+def test_other_pieces_of_the_same_texts_come_by_the_update(corpus, small, tokenizer):
+    def texts(dataset, update):
+        pairs = pairs_in(dataset.batch(update))
+        return [[tokenizer.decode(ids) for ids in pair] for pair in pairs]
+
+    def made(**options):
+        cut = BPEDropout(tokenizer, 0.5)
+        return PreparedDataset(corpus, batch_size=16, resample=cut, **options)
+
+    plain, other = PreparedDataset(corpus, batch_size=16), made()
+    for update in (0, 7, other.pass_steps + 7):
+        assert texts(other, update) == texts(plain, update)
+        assert pairs_in(other.batch(update)) != pairs_in(plain.batch(update))
+        assert same(other.batch(update), made().batch(update))
+    # What is longer than `max_length` by its other pieces is cut.
+    longest = max(len(ids) for pair in pairs_in(made(max_length=9).batch(0)) for ids in pair)
+    assert longest == 9
+    with pytest.raises(ValueError, match="`resample` must be None for corpora with alignments"):
+        PreparedDataset(small, resample=BPEDropout(tokenizer, 0.5))
 
 
 @pytest.mark.parametrize("update", range(0, 40, 4))
