@@ -162,7 +162,7 @@ def test_ctrl_c_keeps_the_last_epoch_and_resume_ends_where_an_unbroken_run_ends(
     whole, resumed = history(trained), history(tmp_path / "run")
     assert len(resumed) == EPOCHS
     for a, b in zip(whole, resumed, strict=True):
-        assert float(a["loss"]) == pytest.approx(float(b["loss"]), rel=1e-6)
+        assert float(a["loss"]) == pytest.approx(float(b["loss"]), rel=1e-4)
 
 
 def test_resume_refuses_other_options(monkeypatch, capsysbinary, files, trained):
