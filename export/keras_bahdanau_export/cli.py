@@ -251,9 +251,9 @@ def _translate_with_bar(engine: Any, texts: list[str], **options: Any) -> list[T
 
 def main() -> None:
     """Runs the command; a mistake of the user's is one line, not a traceback."""
-    # TensorFlow reads these when it is imported. Without the first, notes on GPUs drown the results;
-    # with the second, its products take two thirds of the time on processors without AVX-512, for
-    # which it leaves oneDNN out.
+    # TensorFlow reads these when it is imported. Without the first, notes on GPUs drown results;
+    # with the second, a training step takes two thirds of the time on processors without AVX-512,
+    # for which it leaves oneDNN out.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     try:
