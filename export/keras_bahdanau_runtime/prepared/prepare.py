@@ -28,25 +28,22 @@ from keras_bahdanau_runtime.prepared.corpus import (
     MANIFEST_FILE,
     TOKENIZER_FILE,
     VERSION,
-    hash_of,
-    shard_name,
 )
 from keras_bahdanau_runtime.prepared.encoding import (
     BlockRecord,
     Encoding,
-    block_name,
     encode,
     read_record,
 )
+from keras_bahdanau_runtime.prepared.gathering import WORK, gather, record_of
 from keras_bahdanau_runtime.prepared.processes import each
 from keras_bahdanau_runtime.prepared.reading import Block, Paths, blocks, check_files
-from keras_bahdanau_runtime.prepared.shard import LAST, Shard, file_name, files_of, join
 from keras_bahdanau_runtime.session import cores
 from keras_bahdanau_runtime.text.tokenizer import MOST_PIECES, SMALLEST_VOCABULARY, Tokenizer
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
-WORK, PLAN_FILE = "work", "plan.json"
+PLAN_FILE = "plan.json"
 TOO_LONG = ("cut", "drop")
 _BLOCK = 25_000  # pairs that are encoded at once
 _FEW = 100_000  # pairs that one process encodes sooner than others have started
@@ -273,7 +270,7 @@ class _Job:
             )
             for number in range(len(sizes))
         ]
-        files = {TOKENIZER_FILE: _record(self.output / TOKENIZER_FILE)}
+        files = {TOKENIZER_FILE: record_of(self.output / TOKENIZER_FILE)}
         done = 0
         for size, record in zip(sizes, each(gather, tasks, self._processes(plan)), strict=True):
             files.update(record)
@@ -346,36 +343,6 @@ class _Job:
             "Arguments `sources` and `targets` must name the texts that the corpus in "
             f"{self.output} was begun with. Received: others{where}; they have changed"
         )
-
-
-def gather(output: Path, number: int, bounds: Any, aligned: bool, seed: int) -> dict[str, Any]:
-    """Writes a shard, unless it is there: its pairs of all blocks, in an order drawn at random.
-
-    Args:
-        output: The corpus's folder.
-        number: The shard's.
-        bounds: Where its pairs begin and end in each block, ints `(blocks, 2)`.
-        aligned: Whether there are alignments.
-        seed: Of the order.
-
-    Returns:
-        Size and hash of each file, by its name.
-    """
-    name = shard_name(number)
-    if not (output / file_name(name, LAST)).exists():
-        parts = [
-            Shard.load(output / WORK, block_name(block), aligned).part(begin, end)
-            for block, (begin, end) in enumerate(bounds)
-        ]
-        rng = np.random.default_rng([seed, 1, number])
-        shard = join(parts)
-        shard.take(rng.permutation(len(shard))).save(output, name)
-    names = [file_name(name, kind) for kind in files_of(aligned)]
-    return {name: _record(output / name) for name in names}
-
-
-def _record(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "sha256": hash_of(path)}
 
 
 def _check_arguments(
