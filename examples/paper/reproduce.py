@@ -21,7 +21,7 @@ from runs import LIMITS, QUICK, RUNS, Settings, trained, training_figures
 from scoring import claims, scores, table, translations
 from words import word_tokenizer
 
-from keras_bahdanau_runtime.files import locked, written
+from keras_bahdanau_runtime.files import claimed, written
 
 
 def reproduce(data, output, settings):
@@ -40,13 +40,7 @@ def reproduce(data, output, settings):
             data, or another process works in it.
     """
     files = find_files(data)
-    output.mkdir(parents=True, exist_ok=True)
-    with locked(output) as ours:
-        if not ours:
-            raise ValueError(
-                "Argument `output` must be a folder that no other process works in. "
-                f"Received: {str(output)!r}"
-            )
+    with claimed(output, "works in"):
         _check_same(output / "settings.json", {**asdict(settings), **_hashes(files)})
         tokenizer, texts = _texts(files, settings, output / "texts")
         models = {}

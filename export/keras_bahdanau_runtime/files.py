@@ -162,6 +162,31 @@ def locked(path: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def claimed(folder: Path, does: str) -> Iterator[None]:
+    """Makes a folder and keeps other processes out; takes it away again if it stays empty.
+
+    Args:
+        folder: The argument `output` of the caller.
+        does: What no other process must do there, for the message: "trains in".
+
+    Raises:
+        ValueError: Another process has claimed it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder) as ours:
+        if not ours:
+            raise ValueError(
+                f"Argument `output` must be a folder that no other process {does}. "
+                f"Received: {str(folder)!r}"
+            )
+        try:
+            yield
+        finally:
+            if not any(folder.iterdir()):
+                folder.rmdir()
+
+
 def _check_destination(
     destination: Path, kind: str, is_one: Callable[[Path], bool], overwrite: bool
 ) -> None:

@@ -49,7 +49,7 @@ from keras_bahdanau.training.run_folder import (
     OPTIONS_FILE,
     TEXTS_FILE,
     check_folder,
-    claimed,
+    claimed_run,
     hashes,
     load,
     write_json,
@@ -108,7 +108,7 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
         read_parallel(*paths)
         for paths in zip(options.validation_source, options.validation_target, strict=True)
     ]
-    with claimed(output) if rank == 0 else contextlib.nullcontext():
+    with claimed_run(output) if rank == 0 else contextlib.nullcontext():
         with shared_by(options.devices):
             corpus = _corpus(options, output, rank)
             model, dataset, epochs = _begin(options, output, corpus)

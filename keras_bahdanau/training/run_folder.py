@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 
 from keras_bahdanau.training.options import TrainingOptions, read_options
-from keras_bahdanau_runtime.files import locked, written
+from keras_bahdanau_runtime.files import claimed, written
 from keras_bahdanau_runtime.prepared.corpus import MANIFEST_FILE
 
 logger = logging.getLogger("keras_bahdanau")
@@ -117,25 +117,15 @@ def hashes(options):
 
 
 @contextlib.contextmanager
-def claimed(output):
+def claimed_run(output):
     """Makes the run's folder and keeps other processes out; takes it away again if it stays empty.
 
     Files that a killed process was writing are removed.
     """
-    output.mkdir(parents=True, exist_ok=True)
-    with locked(output) as ours:
-        if not ours:
-            raise ValueError(
-                "Argument `output` must be a folder that no other process trains in. "
-                f"Received: {str(output)!r}"
-            )
+    with claimed(output, "trains in"):
         for path in output.glob(".*.writing.*"):
             path.unlink()
-        try:
-            yield
-        finally:
-            if not any(output.iterdir()):
-                output.rmdir()
+        yield
 
 
 def write_json(path, values):

@@ -5,6 +5,7 @@ import pickle
 import keras
 import numpy as np
 import pytest
+from copying import Scores
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -200,19 +201,6 @@ def test_errors(change, message):
     arguments = {"sources": [[5, EOS], [EOS]], "targets": [[5, EOS], [EOS]], **change}
     with pytest.raises(ValueError, match=message):
         TranslationDataset(**arguments)
-
-
-class Scores(keras.layers.Layer):
-    """The least a model can do with a batch of pairs."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = keras.layers.Embedding(300, 4)
-        self.dense = keras.layers.Dense(300)
-
-    def call(self, inputs):
-        context = keras.ops.mean(self.embed(inputs["source"]), axis=1, keepdims=True)
-        return self.dense(self.embed(inputs["target"]) + context)
 
 
 def make_model():

@@ -3,6 +3,7 @@ import pickle
 import keras
 import numpy as np
 import pytest
+from copying import Scores
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -187,19 +188,6 @@ def test_alignments_and_cut(small, caplog):
         expected[:rows, 0, 0] = expected[:rows, 2, 1] = 1
         np.testing.assert_array_equal(inputs["alignment"], expected)
         assert (labels.max(axis=1) < 262).all()
-
-
-class Scores(keras.layers.Layer):
-    """The least a model can do with a batch of pairs."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = keras.layers.Embedding(300, 4)
-        self.dense = keras.layers.Dense(300)
-
-    def call(self, inputs):
-        context = keras.ops.mean(self.embed(inputs["source"]), axis=1, keepdims=True)
-        return self.dense(self.embed(inputs["target"]) + context)
 
 
 class Recorded(PreparedDataset):

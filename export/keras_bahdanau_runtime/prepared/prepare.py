@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.files import flush, locked, written
+from keras_bahdanau_runtime.files import claimed, flush, written
 from keras_bahdanau_runtime.prepared.corpus import (
     FORMAT,
     MANIFEST_FILE,
@@ -368,24 +368,14 @@ def _check_arguments(
 
 @contextlib.contextmanager
 def _claimed(output: Path) -> Iterator[None]:
-    """Makes the folder and keeps other processes out; takes it away again if it stays empty."""
-    output.mkdir(parents=True, exist_ok=True)
-    with locked(output) as ours:
-        if not ours:
-            raise ValueError(
-                "Argument `output` must be a folder that no other process prepares. "
-                f"Received: {str(output)!r}"
-            )
+    """Claims the folder, unless it holds something else."""
+    with claimed(output, "prepares"):
         if not _is_ours(output):
             raise ValueError(
                 "Argument `output` must be a new folder, or of an interrupted call. "
                 f"Received: {str(output)!r}, which holds something else"
             )
-        try:
-            yield
-        finally:
-            if not any(output.iterdir()):
-                output.rmdir()
+        yield
 
 
 def _is_ours(output: Path) -> bool:
