@@ -91,15 +91,23 @@ def sorted_batches(buckets, order, batch_size, bucket, window=None):
     Returns:
         `Batches`.
     """
-    tx, ty = buckets[order].T
-    # Longest target first, so that the batch with missing rows is a short one. Sources fall and
-    # rise in turn: a batch that reaches into the next target length keeps similar sources.
     windows = np.arange(len(order)) // (window or len(order))
-    order = order[np.lexsort((np.where(ty // bucket % 2, tx, -tx), -ty, windows))]
+    order = order[longest_first(buckets[order], bucket, windows)]
     starts = np.arange(0, len(order), batch_size)
     shapes = np.maximum.reduceat(buckets[order], starts, axis=0)
     sizes = np.full(len(starts), batch_size)
     return Batches(order, np.append(starts, len(order)), shapes, sizes)
+
+
+def longest_first(buckets, bucket, windows=0):
+    """The places of pairs by window, then by target length, the longest first.
+
+    So the batch with missing rows is a short one. Sources fall and rise in turn: a batch that
+    reaches into the next target length keeps similar sources.
+    """
+    tx, ty = buckets.T
+    keys = (np.where(ty // bucket % 2, tx, -tx), -ty, windows)
+    return np.lexsort(np.broadcast_arrays(*keys))
 
 
 def shape_counts(counts, shapes):

@@ -7,12 +7,12 @@ import numpy as np
 
 from keras_bahdanau.data.batch import make_batch, warn_of_cut
 from keras_bahdanau.data.order import EpochDataset
+from keras_bahdanau.data.resampled import ResampledStream
 from keras_bahdanau.data.shapes import Shapes, choose_sides
 from keras_bahdanau.data.stream import Kept, Stream, Turns, length_counts, merge_counts, shares
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
-from keras_bahdanau_runtime.prepared.shard import Shard, from_lists
-from keras_bahdanau_runtime.text.batches import round_up
+from keras_bahdanau_runtime.prepared.shard import Shard
 
 _BATCHES_A_SHAPE = 8  # of a shard, on average
 
@@ -52,9 +52,9 @@ class PreparedDataset(EpochDataset):
             power of its size, again and again: 1 takes all pairs once before any a second time,
             more takes small corpora more often.
         shapes: Largest number of shapes. More of them need less padding.
-        resample: `(sources, targets, rng) -> (sources, targets)`, lists of the ids of each row that
-            a batch has in the place of its own, such as a `BPEDropout`; or `None`. Batches may then
-            be wider than `shapes` say.
+        resample: `(sources, targets, rng) -> (sources, targets)`, lists of other ids for each pair,
+            such as a `BPEDropout`; or `None`. Pairs of like length by these ids are then brought
+            together among 256 batches, whose widths are not those of `shapes`.
         **kwargs: `workers`, `use_multiprocessing`, `max_queue_size` of `keras.utils.PyDataset`.
 
     Attributes:
@@ -128,7 +128,11 @@ class PreparedDataset(EpochDataset):
                 "Argument `resample` must be None for corpora with alignments, whose places it "
                 f"moves. Received: {resample!r}"
             )
-        self._resample = resample
+        if resample is not None:
+            self._streams = [
+                ResampledStream(stream, resample, [seed, place], bucket, max_length)
+                for place, stream in enumerate(self._streams)
+            ]
         cycle = shares([stream.batches for stream in self._streams], temperature)
         self.pass_steps = int(cycle.sum())
         self._turns = Kept(Turns(cycle, [seed] if shuffle else None), 2)
@@ -173,7 +177,8 @@ class PreparedDataset(EpochDataset):
         update = self.epoch * self.steps + index
         inputs, labels = self.batch(update)
         if index == 0 and self.steps > 1 and keras.config.backend() == "tensorflow":
-            return _widened(inputs, labels, *self._widths(update + 1))
+            *_, tx, ty = self._find(update + 1)
+            return _widened(inputs, labels, tx, ty)
         return inputs, labels
 
     def batch(self, update):
@@ -196,26 +201,7 @@ class PreparedDataset(EpochDataset):
             pairs = pairs.cut(self.max_length)
         if not self._aligned:
             pairs = Shard(pairs.ids, pairs.offsets)
-        if self._resample is not None:
-            rng = np.random.default_rng([self.seed, self.rank, update])
-            pairs = self._other_pieces(pairs, rng)
-            widest = round_up(pairs.lengths.max(axis=0, initial=0), self.bucket)
-            tx, ty = np.maximum((tx, ty), widest).tolist()
         return make_batch(pairs, -(-rows // self.replicas), tx, ty)
-
-    def _widths(self, update):
-        """`(Tx, Ty)` of a batch, which `resample` makes known only with its ids."""
-        if self._resample is None:
-            *_, tx, ty = self._find(update)
-            return tx, ty
-        inputs, labels = self.batch(update)
-        return inputs["source"].shape[1], labels.shape[1]
-
-    def _other_pieces(self, pairs, rng):
-        rows = np.split(pairs.ids, pairs.offsets[1:-1])
-        lists = [row.tolist() for row in rows]
-        made = from_lists(*self._resample(lists[0::2], lists[1::2], rng), pairs.ids.dtype)
-        return made if self.max_length is None else made.cut(self.max_length)
 
     def _find(self, update):
         """`(shard, rows of the shard, number of rows, Tx, Ty)` of a batch."""

@@ -160,6 +160,7 @@ def _begin(options, output, corpus):
         replicas=processes,
         # JAX compiles a step for every shape; the others run any shape, so padding only costs.
         shapes=32 if keras.config.backend() == "jax" else 256,
+        bucket=8 if keras.config.backend() == "jax" and dropout else 1,
         resample=BPEDropout(corpus.tokenizer, dropout, options.seed) if dropout else None,
     )
     a_pass = -(-dataset.pass_steps // options.accumulate)

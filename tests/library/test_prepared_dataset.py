@@ -148,8 +148,10 @@ def test_replicas_share_the_rows_of_a_batch(corpus, replicas, options):
 
 
 @once
-def test_little_is_padding(corpus):
-    dataset = PreparedDataset(corpus, batch_size=2)
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_little_is_padding(corpus, tokenizer, dropout):
+    cut = BPEDropout(tokenizer, dropout) if dropout else None
+    dataset = PreparedDataset(corpus, batch_size=2, resample=cut)
     tokens = places = 0
     for update in range(len(dataset)):
         inputs, labels = dataset.batch(update)
@@ -221,19 +223,28 @@ def test_fit_on_any_backend(corpus, options):
 
 @once
 def test_other_pieces_of_the_same_texts_come_by_the_update(corpus, small, tokenizer):
-    def texts(dataset, update):
-        pairs = pairs_in(dataset.batch(update))
-        return [[tokenizer.decode(ids) for ids in pair] for pair in pairs]
+    def texts(dataset, number):
+        steps = dataset.pass_steps
+        pairs = pass_of(dataset, range(number * steps, (number + 1) * steps))
+        return sorted([tokenizer.decode(ids) for ids in pair] for pair in pairs)
 
     def made(**options):
         cut = BPEDropout(tokenizer, 0.5)
         return PreparedDataset(corpus, batch_size=16, resample=cut, **options)
 
     plain, other = PreparedDataset(corpus, batch_size=16), made()
+    assert texts(other, 0) == texts(other, 1) == texts(plain, 0)
     for update in (0, 7, other.pass_steps + 7):
-        assert texts(other, update) == texts(plain, update)
+        assert len(pairs_in(other.batch(update))) == len(pairs_in(plain.batch(update)))
         assert pairs_in(other.batch(update)) != pairs_in(plain.batch(update))
         assert same(other.batch(update), made().batch(update))
+        halves = [made(rank=rank, replicas=2).batch(update) for rank in (0, 1)]
+        assert halves[0][1].shape == halves[1][1].shape
+        assert sorted(pairs_in(halves[0]) + pairs_in(halves[1])) == sorted(
+            pairs_in(other.batch(update))
+        )
+        inputs, labels = made(bucket=8).batch(update)
+        assert inputs["source"].shape[1] % 8 == labels.shape[1] % 8 == 0
     # What is longer than `max_length` by its other pieces is cut.
     longest = max(len(ids) for pair in pairs_in(made(max_length=9).batch(0)) for ids in pair)
     assert longest == 9
