@@ -102,7 +102,13 @@ def running_mean(model):
         yield
         return
     weights = model.trainable_variables
-    before = [keras.ops.convert_to_numpy(weight).copy() for weight in weights]
+    # JAX's arrays never change, and must not be computed with by one of several hosts alone.
+    before = [
+        weight.value
+        if keras.config.backend() == "jax"
+        else keras.ops.convert_to_numpy(weight).copy()
+        for weight in weights
+    ]
     model.optimizer.finalize_variable_values(weights)
     try:
         yield

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_bahdanau.search import GreedySearch
 from keras_bahdanau.training.averaging import keeps_mean, running_mean
-from keras_bahdanau.training.devices import updates_done
+from keras_bahdanau.training.devices import by_itself, updates_done
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.text.scores import corpus_scores
@@ -226,7 +226,7 @@ class RunCheckpoint(keras.callbacks.Callback):
         copies = [f"epoch-{epoch + 1:02d}.keras"] if self.keep else []
         if best is None or self._quality(row) >= self._quality(best):
             copies.append("best.keras")
-        with written(self.folder / "last.keras") as fresh:
+        with by_itself(), written(self.folder / "last.keras") as fresh:
             if copies:
                 with running_mean(self.model):
                     self.model.save(fresh)

@@ -4,16 +4,35 @@ import contextlib
 import os
 
 import keras
+import numpy as np
+
+# Which process this is, and of how many, by the variables that a launcher sets: torchrun's own, and
+# those that `keras.distribution.initialize` reads.
+_LAUNCHED = {
+    "torch": ("RANK", "WORLD_SIZE"),
+    "jax": ("KERAS_DISTRIBUTION_PROCESS_ID", "KERAS_DISTRIBUTION_NUM_PROCESSES"),
+}
 
 
 def process():
     """`(rank, processes)`: which of the processes that train together this is, and how many.
 
-    On PyTorch, torchrun starts them, one for each device; elsewhere one process has all devices.
+    On PyTorch, torchrun starts them, one for each device of each host. On JAX there is one for each
+    host, with all its devices, where `KERAS_DISTRIBUTION_PROCESS_ID` and
+    `KERAS_DISTRIBUTION_NUM_PROCESSES` say so. On TensorFlow there is one.
     """
-    if keras.config.backend() != "torch" or "WORLD_SIZE" not in os.environ:
+    rank, processes = _LAUNCHED.get(keras.config.backend(), (None, None))
+    if processes not in os.environ:
         return 0, 1
-    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return int(os.environ[rank]), int(os.environ[processes])
+
+
+def in_step():
+    """Whether the processes run one program on arrays that all of them hold, as on JAX.
+
+    Then whatever one of them computes with the model all must compute.
+    """
+    return keras.config.backend() == "jax" and process()[1] > 1
 
 
 @contextlib.contextmanager
@@ -24,12 +43,14 @@ def shared_by(devices):
     tokens are spread.
 
     Args:
-        devices: How many. JAX and TensorFlow take the first of those that they see, in one process.
-            On PyTorch there must be as many processes, and each sees its own rows: give its dataset
-            the `process()`, and the model to `average_gradients`.
+        devices: How many, of all hosts. JAX and TensorFlow take the first of those that they see.
+            On PyTorch there must be as many processes. Each of several processes sees its own rows:
+            give its dataset the `process()`, and on PyTorch the model to `average_gradients`.
 
     Raises:
-        ValueError: If there are fewer devices, or on PyTorch another number of processes.
+        ValueError: If there are fewer devices, on PyTorch another number of processes, on several
+            hosts with JAX another number of devices, or several hosts with TensorFlow, on which
+            Keras 3 does not train.
 
     Example:
 
@@ -45,7 +66,7 @@ def shared_by(devices):
         with _torch_processes(devices):
             yield
         return
-    if devices == 1:
+    if devices == 1 and not in_step():
         yield
         return
     with (_tensorflow_scope if backend == "tensorflow" else _jax_scope)(devices):
@@ -81,13 +102,31 @@ def average_gradients(model):
         variable.value.register_post_accumulate_grad_hook(average)
 
 
-def from_first(value):
-    """What the first process says, in all of them; they wait for it here."""
+@contextlib.contextmanager
+def by_itself():
+    """In the block, variables that Keras makes are this process's own: others need not take part.
+
+    Keras makes an optimiser to save a model, for one.
+    """
+    distribution = keras.distribution.distribution()
+    keras.distribution.set_distribution(None)
+    try:
+        yield
+    finally:
+        keras.distribution.set_distribution(distribution)
+
+
+def from_first(flag):
+    """The flag, a bool, of the first process, in all of them; they wait for it here."""
     if process()[1] == 1:
-        return value
+        return flag
+    if in_step():
+        from jax.experimental import multihost_utils
+
+        return bool(multihost_utils.broadcast_one_to_all(np.asarray(flag)))
     from torch import distributed
 
-    said = [value]
+    said = [flag]
     distributed.broadcast_object_list(said)
     return said[0]
 
@@ -114,6 +153,9 @@ def _torch_processes(devices):
     import torch
     from torch import distributed
 
+    if distributed.is_initialized():  # by who called, who will end it, too
+        yield
+        return
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -128,14 +170,36 @@ def _tensorflow_scope(devices):
     # Keras leaves the devices of TensorFlow to TensorFlow.
     import tensorflow as tf
 
+    if "TF_CONFIG" in os.environ:
+        raise ValueError(
+            "Several hosts need JAX or PyTorch: Keras 3 does not train on more than one with "
+            f"TensorFlow. Received: TF_CONFIG={os.environ['TF_CONFIG']!r}"
+        )
     found = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     return tf.distribute.MirroredStrategy(_first(found, devices, lambda each: each.name)).scope()
 
 
 def _jax_scope(devices):
+    if in_step():
+        _join_hosts()
+    found = keras.distribution.list_devices()  # of all hosts
+    if in_step() and len(found) != devices:
+        raise ValueError(
+            f"Argument `devices` must be all {len(found)} of the {process()[1]} hosts. "
+            f"Received: {devices}"
+        )
     return keras.distribution.DataParallel(
-        devices=_first(keras.distribution.list_devices(), devices, str)
+        devices=_first(found, devices, str),
+        # Its datasets know which rows are theirs.
+        auto_shard_dataset=False,
     ).scope()
+
+
+def _join_hosts():
+    import jax
+
+    if not jax.distributed.is_initialized():
+        keras.distribution.initialize()
 
 
 def _first(found, devices, name):

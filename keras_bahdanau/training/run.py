@@ -34,6 +34,7 @@ from keras_bahdanau.training.devices import (
     StopTogether,
     average_gradients,
     from_first,
+    in_step,
     process,
     shared_by,
     updates_done,
@@ -74,7 +75,8 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
 
     Args:
         options: `TrainingOptions`.
-        output: The run's folder. It must not exist, unless `resume`; its parents are made.
+        output: The run's folder. It must not exist, unless `resume`; its parents are made. Several
+            hosts must all see it, and the texts.
         resume: Whether to go on from `last.keras` of an earlier run with the same options.
         callbacks: More callbacks for `fit`, in the first of several processes. The logs they read
             at the end of an epoch hold `val_bleu` and `val_chrf`, `val2_bleu` and so on for further
@@ -124,7 +126,9 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
                 *([ProgressDisplay(dataset.tokens / dataset.pass_steps, console)] * verbose),
             ]
             # Losses are of all processes, and so are asked for in each.
-            everywhere = [each for each in judges if rank == 0 or isinstance(each, HeldOutLoss)]
+            everywhere = [
+                each for each in judges if rank == 0 or in_step() or isinstance(each, HeldOutLoss)
+            ]
             if not from_first(checkpoint.exhausted):
                 model.fit(
                     dataset,
@@ -133,7 +137,7 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
                     shuffle=False,
                     verbose=0,
                     callbacks=[
-                        ResumableEpochs(dataset, options.seed, rank),
+                        ResumableEpochs(dataset, options.seed, 0 if in_step() else rank),
                         *everywhere,
                         *(writing if rank == 0 else []),
                         StopTogether(),
@@ -199,7 +203,8 @@ def _corpus(options, output, rank):
             [options.source], [options.target], output / CORPUS_FOLDER,
             vocabulary_size=options.vocabulary_size, joint=options.joint, seed=options.seed,
         )  # fmt: skip
-    return PreparedCorpus(from_first(output / CORPUS_FOLDER))
+    from_first(True)  # has made it
+    return PreparedCorpus(output / CORPUS_FOLDER)
 
 
 def _judges(options, held_out, tokenizer):

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,17 +19,26 @@ BACKEND = keras.config.backend()
 CASES = {"tensorflow": ["padded", "ragged", "lacking"], "jax": ["padded", "smaller"], "torch": []}
 
 
-def run(*command, **environment):
-    """What a Python process of its own printed."""
+def started(*command, **environment):
+    """A Python process of its own."""
     paths = os.pathsep.join(sys.path)
     environment = {
         **os.environ, "KERAS_BACKEND": BACKEND, "PYTHONPATH": paths, **environment
     }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, *map(str, command)], env=environment, capture_output=True, text=True
+    return subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+
+
+def run(*command, **environment):
+    """Runs a Python process of its own to its end."""
+    with started(*command, **environment) as process:
+        _, said = process.communicate()
+    assert process.returncode == 0, said
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +98,40 @@ def test_a_run_on_two_devices_is_that_of_one(one, tmp_path):
     }[BACKEND]
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
     run(*launch, *arguments, "--devices", 2, "--output", tmp_path / "two", XLA_FLAGS=flags)
-    assert_close(np.array(losses(tmp_path / "two")), np.array(losses(folder)), 1e-5)
-    two, first = (
-        keras.saving.load_model(each / "last.keras") for each in (tmp_path / "two", folder)
-    )
-    assert_close(two.get_weights(), first.get_weights(), 1e-5)
+    assert_same_run(tmp_path / "two", folder)
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="PyTorch's hosts are as its processes on one")
+def test_a_run_on_two_hosts_is_that_of_one(one, tmp_path):
+    arguments, folder = one
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    hosts = [
+        started(
+            *COMMAND, *arguments, "--devices", 2, "--output", tmp_path / "two",
+            KERAS_DISTRIBUTION_JOB_ADDRESSES=address,
+            KERAS_DISTRIBUTION_NUM_PROCESSES="2",
+            KERAS_DISTRIBUTION_PROCESS_ID=str(rank),
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    said = [host.communicate()[1] for host in hosts]
+    assert [host.returncode for host in hosts] == [0, 0], said
+    assert_same_run(tmp_path / "two", folder)
+
+
+def assert_same_run(one, other):
+    assert_close(np.array(losses(one)), np.array(losses(other)), 1e-5)
+    models = [keras.saving.load_model(folder / "last.keras") for folder in (one, other)]
+    assert_close(models[0].get_weights(), models[1].get_weights(), 1e-5)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="the others train on several hosts")
+def test_several_hosts_are_refused_on_tensorflow(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')
+    with pytest.raises(ValueError, match="Several hosts need JAX or PyTorch"), shared_by(2):
+        pass
 
 
 def test_more_devices_than_there_are_are_refused(tmp_path):
