@@ -48,6 +48,7 @@ class PreparedDataset(EpochDataset):
         rank: Which of the replicas this is, from 0. Each row goes to one of them; all have batches
             of one shape.
         replicas: Number of replicas.
+        multiple: int, the rows of every batch are a multiple of this, such as the number of devices.
         temperature: With several corpora, each is taken in proportion to the `1 / temperature`
             power of its size, again and again: 1 takes all pairs once before any a second time,
             more takes small corpora more often.
@@ -101,6 +102,7 @@ class PreparedDataset(EpochDataset):
         seed=0,
         rank=0,
         replicas=1,
+        multiple=1,
         temperature=1.0,
         shapes=32,
         resample=None,
@@ -108,13 +110,19 @@ class PreparedDataset(EpochDataset):
     ):
         super().__init__(**kwargs)
         _check_arguments(batch_size, batch_tokens, steps, bucket, max_length, seed, rank, replicas)
+        check_range("multiple", multiple, int, 1)
+        if batch_tokens is None and batch_size % multiple:
+            raise ValueError(
+                f"Argument `batch_size` must be a multiple of {multiple}, as devices share the "
+                f"rows. Received: {batch_size}"
+            )
         check_range("temperature", temperature, float, 0, open_low=True)
         check_range("shapes", shapes, int, 1, 2**16 - 1)
         self.corpora = _opened(corpora)
         self.batch_size, self.batch_tokens = batch_size, batch_tokens
         self.bucket, self.max_length = bucket, max_length
         self.shuffle, self.seed = shuffle, seed
-        self.rank, self.replicas = rank, replicas
+        self.rank, self.replicas, self.multiple = rank, replicas, multiple
         self.tokens = sum(corpus.tokens for corpus in self.corpora)
         found = [length_counts(corpus, max_length) for corpus in self.corpora]
         chosen = self._choose(found, shapes)
@@ -159,13 +167,14 @@ class PreparedDataset(EpochDataset):
         sides = choose_sides(lengths, counts, most, self.bucket)
         if self.batch_tokens is None:
             return Shapes(sides, np.full(len(sides), self.batch_size))
-        rows = self.batch_tokens // sides.sum(axis=1)
-        if rows.min() < self.replicas:
-            needed = int(sides.sum(axis=1).max()) * self.replicas
-            over = int(counts[ids * self.replicas > self.batch_tokens].sum())
+        least = max(self.replicas, self.multiple)
+        rows = self.batch_tokens // sides.sum(axis=1) // self.multiple * self.multiple
+        if rows.min() < least:
+            needed = int(sides.sum(axis=1).max()) * least
+            over = int(counts[ids * least > self.batch_tokens].sum())
             raise ValueError(
-                f"Argument `batch_tokens` must be at least {needed}, a row of the largest "
-                "shape for each replica, or `max_length` be smaller. Received: "
+                f"Argument `batch_tokens` must be at least {needed}, enough for {least} of the "
+                "longest rows, or `max_length` be smaller. Received: "
                 f"{self.batch_tokens}, which {over} of {counts.sum()} pairs alone exceed"
             )
         return Shapes(sides, rows)

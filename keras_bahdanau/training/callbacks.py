@@ -143,6 +143,12 @@ DIRECTIONS = {
 }
 
 
+def kept_epochs(folder):
+    """The files of single epochs that `RunCheckpoint` has kept, by epoch, the earliest first."""
+    numbers = {path: path.stem.removeprefix("epoch-") for path in folder.glob("epoch-*.keras")}
+    return dict(sorted((int(n), path) for path, n in numbers.items() if n.isdecimal()))
+
+
 class RunCheckpoint(keras.callbacks.Callback):
     """Keeps a training run on disk so that it can be stopped at any moment and go on.
 
@@ -245,9 +251,8 @@ class RunCheckpoint(keras.callbacks.Callback):
             shutil.copyfile(fresh, copy)
 
     def _delete_all_but(self, epochs):
-        for path in self.folder.glob("epoch-*.keras"):
-            number = path.stem.removeprefix("epoch-")
-            if number.isdecimal() and int(number) not in epochs:
+        for number, path in kept_epochs(self.folder).items():
+            if number not in epochs:
                 path.unlink()
 
     def _read_history(self):

@@ -29,6 +29,7 @@ from keras_bahdanau.training.callbacks import (
     ResumableEpochs,
     RunCheckpoint,
     TranslationScore,
+    kept_epochs,
 )
 from keras_bahdanau.training.devices import (
     StopTogether,
@@ -162,6 +163,8 @@ def _begin(options, output, corpus):
         seed=options.seed,
         rank=rank,
         replicas=processes,
+        # Keras on JAX refuses a batch whose rows the devices cannot share evenly.
+        multiple=options.devices if keras.config.backend() == "jax" else 1,
         # JAX compiles a step for every shape; the others run any shape, so padding only costs.
         shapes=32 if keras.config.backend() == "jax" else 256,
         bucket=8 if keras.config.backend() == "jax" and dropout else 1,
@@ -235,7 +238,7 @@ def _judges(options, held_out, tokenizer):
 
 def _try_average(options, output, judges):
     """Makes the mean of the last checkpoints the best model, where it is better than that."""
-    paths = sorted(output.glob("epoch-*.keras"), key=lambda path: int(path.stem[6:]))
+    paths = list(kept_epochs(output).values())
     average = output / AVERAGE_FILE
     average_checkpoints(paths[-options.average :], average)
     mean, best = (_judged(options, judges[0], path) for path in (average, output / BEST_FILE))

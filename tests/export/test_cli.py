@@ -15,6 +15,7 @@ import pytest
 from keras_bahdanau import TrainingOptions
 from keras_bahdanau_export import cli
 from keras_bahdanau_runtime import Translator
+from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 
 pytestmark = pytest.mark.tracing
 
@@ -244,6 +245,18 @@ def test_bad_text_files_are_named(
     assert name in err
     assert message in err
     assert not (tmp_path / "run").exists()
+
+
+def test_prepare_makes_a_corpus(monkeypatch, capsysbinary, files, tmp_path):
+    texts = [files / "train.src", files / "dev.src", files / "train.tgt", files / "dev.tgt"]
+    arguments = ["prepare", *texts, "-o", tmp_path / "corpus", "--vocabulary-size", 280]
+    status, out, err = run(monkeypatch, capsysbinary, *arguments, "--processes", 1)
+    corpus = PreparedCorpus(tmp_path / "corpus")
+    assert (status, out, corpus.pairs) == (0, "", len(PAIRS) + 5)
+    assert f"{corpus.pairs} pairs" in err and f"{corpus.tokens} target tokens in 1 shards" in err
+    status, _, err = run(monkeypatch, capsysbinary, "prepare", *texts[:3], "-o", tmp_path / "odd")
+    assert status == 1 and "`texts` must hold as many files" in err
+    assert not (tmp_path / "odd").exists()
 
 
 def test_one_line_in_is_one_line_out(monkeypatch, capsysbinary, artifact, tmp_path):

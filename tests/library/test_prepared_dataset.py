@@ -161,6 +161,15 @@ def test_little_is_padding(corpus, tokenizer, dropout):
 
 
 @once
+def test_rows_are_a_multiple(corpus):
+    dataset = PreparedDataset(corpus, batch_tokens=900, multiple=4)
+    assert all(rows % 4 == 0 and rows * (tx + ty) <= 900 for rows, tx, ty in dataset.shapes)
+    assert pass_of(dataset, [0]) != []
+    with pytest.raises(ValueError, match="enough for 4 of"):
+        PreparedDataset(corpus, batch_tokens=200, multiple=4)
+
+
+@once
 def test_corpora_take_turns(corpus, small):
     both = PreparedDataset([corpus, small], batch_size=16)
     found = pass_of(both, range(len(both)))
@@ -344,7 +353,8 @@ def test_distinct_first():
     [
         ({"batch_size": 0}, "`batch_size`"),
         ({"batch_tokens": 0}, "`batch_tokens`"),
-        ({"batch_tokens": 50}, r"`batch_tokens` must be at least \d+, a row of the largest"),
+        ({"batch_tokens": 50}, r"`batch_tokens` must be at least \d+, enough for 1 of"),
+        ({"batch_size": 6, "multiple": 4}, "`batch_size` must be a multiple of 4"),
         ({"steps": 0}, "`steps`"),
         ({"bucket": 0}, "`bucket`"),
         ({"max_length": 1}, "`max_length`"),

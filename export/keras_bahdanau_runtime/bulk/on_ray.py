@@ -19,7 +19,7 @@ from keras_bahdanau_runtime.bulk.file import Progress, translate_file
 from keras_bahdanau_runtime.bulk.journal import Journal, Place, fingerprint
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import ArtifactError, RunError, require
-from keras_bahdanau_runtime.files import flush, locked
+from keras_bahdanau_runtime.files import claimed, flush
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.translation import BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translator
@@ -88,13 +88,7 @@ def translate_folder(
     }
     known = fingerprint(read_manifest(artifact))
     limits = {"workers": workers, "seconds": seconds, "megabytes": megabytes}
-    output.mkdir(parents=True, exist_ok=True)
-    with locked(output) as ours:
-        if not ours:
-            raise ValueError(
-                f"Argument `output` must be written by one process. Received: {output}, which "
-                "another one writes"
-            )
+    with claimed(output, "translates into"):
         journal = Journal(output / _JOURNAL, {"artifact": known, **options})
         if journal.read() is None:
             journal.write(Place())
