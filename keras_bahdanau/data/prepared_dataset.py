@@ -48,7 +48,7 @@ class PreparedDataset(EpochDataset):
         rank: Which of the replicas this is, from 0. Each row goes to one of them; all have batches
             of one shape.
         replicas: Number of replicas.
-        multiple: int, the rows of every batch are a multiple of this, such as the number of devices.
+        multiple: Int; the rows of every batch are a multiple of it, such as the number of devices.
         temperature: With several corpora, each is taken in proportion to the `1 / temperature`
             power of its size, again and again: 1 takes all pairs once before any a second time,
             more takes small corpora more often.

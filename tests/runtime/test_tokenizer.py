@@ -6,6 +6,7 @@ import logging
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
 
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, UNK
 from keras_bahdanau_runtime.text.corpus import read_lines, read_parallel
@@ -101,6 +102,22 @@ def test_tokenizers_are_equal_by_value(joint, separate, tmp_path):
 def test_pieces_are_learned_and_digits_stand_alone(joint):
     assert joint.source_tokens("ein Mann")[:-1] == ["ein", " Mann"]
     assert joint.source_tokens(" Mann 2024")[:-1][-4:] == ["2", "0", "2", "4"]
+
+
+def test_vowel_signs_and_joiners_stay_in_their_words():
+    known = Tokenizer.train(["बत्ती बंद करो?"], ["می‌خواهم"], 600, min_frequency=1)
+    assert known.source_tokens("बत्ती बंद करो?") == ["बत्ती", " बंद", " करो", "?", "</s>"]
+    assert known.target_tokens(known.encode_target("می‌خواهم")) == ["می‌خواهم", "</s>"]
+
+
+@given(text=st.text(st.characters(max_codepoint=0x2FF) | st.sampled_from("字ｱ😀„’")))
+def test_without_marks_words_are_those_of_byte_level(joint, text):
+    # Each digit is a word in both; letters, digits, punctuation and space are cut by GPT-2's rule.
+    theirs = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
+    )
+    ours = joint.source.pre_tokenizer.pre_tokenize_str(text)
+    assert ours == theirs.pre_tokenize_str(text)
 
 
 def test_decode_stops_at_eos_and_passes_over_padding(joint):

@@ -339,7 +339,7 @@ PATTERN = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "b"}
         (
             {"document": {**DOCUMENT, "source": {**SIDE, "normalizer": PATTERN}}},
             CorruptArtifactError,
-            "without a pattern",
+            "by no pattern but our own",
         ),
     ],
 )

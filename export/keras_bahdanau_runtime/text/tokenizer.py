@@ -15,6 +15,13 @@ from keras_bahdanau_runtime.text.decoder import TextDecoder, byte_pieces
 FORMAT = "keras_bahdanau tokenizer"
 VERSION = 1
 SMALLEST_VOCABULARY = len(SPECIAL) + 256  # every byte is a piece, so no text is ever unknown
+# What text is cut into, within which pieces are learned: words with the space before them, with
+# joiners and marks such as the vowel signs of Devanagari, which ByteLevel's own pattern cuts off; runs
+# of other characters; space. Its time grows no faster than the text.
+_WORDS = (
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\x{200C}\x{200D}]*| ?\p{N}+"
+    r"| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+)
 MOST_PIECES = 2**20  # the library makes room for as many as it is told, or aborts the process
 
 
@@ -305,11 +312,12 @@ def _learn(texts: list[str], vocabulary_size: int, min_frequency: int) -> Any:
     tokenizer = lib.Tokenizer(lib.models.BPE())
     # A space in front makes the first word the piece it is elsewhere; decoding takes it away.
     tokenizer.normalizer = lib.normalizers.Prepend(" ")
-    # ByteLevel also splits at punctuation, so no learned piece can spell "<s>" and take its id.
+    # Words end at punctuation, so no learned piece can spell "<s>" and take its id.
     tokenizer.pre_tokenizer = lib.pre_tokenizers.Sequence(
         [
             lib.pre_tokenizers.Digits(individual_digits=True),
-            lib.pre_tokenizers.ByteLevel(add_prefix_space=False),
+            lib.pre_tokenizers.Split(lib.Regex(_WORDS), "isolated"),
+            lib.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
     tokenizer.decoder = lib.decoders.Sequence(
@@ -336,8 +344,8 @@ def _restore(path: str | os.PathLike[str], side: str, document: Any) -> Any:
     lib = require("tokenizers", extra="text")
     if _holds_pattern(document):
         raise ValueError(
-            f"{path}: expected {side!r} to split text without a pattern, which may take for ever. "
-            "Received: a regular expression"
+            f"{path}: expected {side!r} to split text by no pattern but our own, as one may take "
+            "for ever. Received: another regular expression"
         )
     try:
         tokenizer = lib.Tokenizer.from_str(json.dumps(document))
@@ -371,9 +379,9 @@ def _restore(path: str | os.PathLike[str], side: str, document: Any) -> Any:
 
 
 def _holds_pattern(document: Any) -> bool:
-    """Whether a tokenizer's JSON holds a regular expression."""
+    """Whether a tokenizer's JSON holds a regular expression other than `_WORDS`."""
     if isinstance(document, dict):
-        if isinstance(document.get("Regex"), str):
+        if isinstance(document.get("Regex"), str) and document["Regex"] != _WORDS:
             return True
         return any(_holds_pattern(part) for key, part in document.items() if key != "vocab")
     return isinstance(document, list) and any(map(_holds_pattern, document))
