@@ -16,8 +16,8 @@ FORMAT = "keras_bahdanau tokenizer"
 VERSION = 1
 SMALLEST_VOCABULARY = len(SPECIAL) + 256  # every byte is a piece, so no text is ever unknown
 # What text is cut into, within which pieces are learned: words with the space before them, with
-# joiners and marks such as the vowel signs of Devanagari, which ByteLevel's own pattern cuts off; runs
-# of other characters; space. Its time grows no faster than the text.
+# joiners and marks such as the vowel signs of Devanagari, which ByteLevel's own pattern cuts off;
+# runs of other characters; space. Its time grows no faster than the text.
 _WORDS = (
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\x{200C}\x{200D}]*| ?\p{N}+"
     r"| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
