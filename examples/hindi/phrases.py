@@ -82,22 +82,24 @@ def grammar():
 
 def _switched():
     for english, (noun, ending) in SWITCHED.items():
-        for verb, hindi in (("on", "चालू"), ("off", "बंद")):
-            said = [(noun, english), (hindi, f"Turn {verb}"), ("करो", f"Turn {verb}")]
-            yield _phrase(f"Turn {verb} the {english}", *said)
-            for room, place in _rooms(english, ending):
-                yield _phrase(f"Turn {verb} the {english} in the {room}", *place, *said)
+        for verb, hindi in (("Turn on", "चालू करो"), ("Turn off", "बंद करो"), ("Clean", "साफ़ करो")):
+            yield from _done_to(english, noun, ending, verb, hindi)
 
 
 def _opened():
     for english, (noun, ending) in OPENED.items():
         for verb, hindi in (("Open", "खोलो"), ("Close", "बंद करो"), ("Clean", "साफ़ करो")):
-            said = [(noun, english), *((word, verb) for word in hindi.split())]
-            yield _phrase(f"{verb} the {english}", *said)
-            for adjective, agreeing in _adjectives(english, ending):
-                yield _phrase(f"{verb} the {adjective} {english}", agreeing, *said)
-            for room, place in _rooms(english, ending):
-                yield _phrase(f"{verb} the {english} in the {room}", *place, *said)
+            yield from _done_to(english, noun, ending, verb, hindi)
+
+
+def _done_to(english, noun, ending, verb, hindi):
+    """What is done to a thing, to one of a kind, to one in a room."""
+    said = [(noun, english), *((word, verb) for word in hindi.split())]
+    yield _phrase(f"{verb} the {english}", *said)
+    for adjective, agreeing in _adjectives(english, ending):
+        yield _phrase(f"{verb} the {adjective} {english}", agreeing, *said)
+    for room, place in _rooms(english, ending):
+        yield _phrase(f"{verb} the {english} in the {room}", *place, *said)
 
 
 def _carried():
