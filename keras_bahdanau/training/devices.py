@@ -21,10 +21,11 @@ def process():
     host, with all its devices, where `KERAS_DISTRIBUTION_PROCESS_ID` and
     `KERAS_DISTRIBUTION_NUM_PROCESSES` say so. On TensorFlow there is one.
     """
-    rank, processes = _LAUNCHED.get(keras.config.backend(), (None, None))
-    if processes not in os.environ:
+    names = _LAUNCHED.get(keras.config.backend())
+    if names is None or names[1] not in os.environ:
         return 0, 1
-    return int(os.environ[rank]), int(os.environ[processes])
+    rank, processes = (int(os.environ[name]) for name in names)
+    return rank, processes
 
 
 def in_step():
