@@ -41,6 +41,7 @@ from keras_bahdanau.models.rnn_search import (
     paper_training,
 )
 from keras_bahdanau.models.seq2seq import Seq2Seq
+from keras_bahdanau.models.shortlist import Shortlist
 from keras_bahdanau.search import BeamSearch, Decode, Generation, GreedySearch, Sampling, Search
 from keras_bahdanau.training.alignment_images import AlignmentImages
 from keras_bahdanau.training.averaging import average_checkpoints, running_mean
@@ -118,6 +119,7 @@ __all__ = [
     "Scores",
     "Search",
     "Seq2Seq",
+    "Shortlist",
     "TensorBoardScalars",
     "TokenAccuracy",
     "TokenCrossentropy",

@@ -30,6 +30,7 @@ try:
     from keras_bahdanau_export.prepare_command import prepare
     from keras_bahdanau_export.quiet import import_keras
     from keras_bahdanau_export.serve_command import serve
+    from keras_bahdanau_export.shortlist_command import shortlist
     from keras_bahdanau_export.shown import console, make_harmless, plain, say
     from keras_bahdanau_export.translate_command import Artifact, BatchSize, BatchTokens, translate
 except ModuleNotFoundError as error:
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(prepare)
+app.command()(shortlist)
 
 RunOrArtifact = Annotated[Path, typer.Argument(help="A run's folder (from train) or an artifact.")]
 

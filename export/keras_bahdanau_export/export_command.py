@@ -41,11 +41,14 @@ def export(
     precision: Annotated[
         str, typer.Option(help="float32, float16 (GPU) or int8 (CPU).")
     ] = "float32",
-    source: Annotated[
-        Path | None, typer.Option(help="Sentences to measure a precision's loss on.")
-    ] = None,
+    source: Annotated[Path | None, typer.Option(help="Sentences to measure the loss on.")] = None,
     reference: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
-    max_bleu_loss: Annotated[float, typer.Option(help="BLEU that a precision may cost.")] = 0.5,
+    max_bleu_loss: Annotated[
+        float, typer.Option(help="BLEU that a precision, and a shortlist, may cost.")
+    ] = 0.5,
+    shortlist: Annotated[
+        Path | None, typer.Option(help="A file (from shortlist): search among its ids only.")
+    ] = None,
     imports: Annotated[
         list[str] | None,
         typer.Option("--import", help="A module that registers layers of yours; may be repeated."),
@@ -65,7 +68,7 @@ def export(
     place = _place(layout, path, name, run, formats, overwrite)
     texts, references = ([], []) if source is None else read_parallel(source, reference)
     import_keras()
-    from keras_bahdanau import BeamSearch
+    from keras_bahdanau import BeamSearch, Shortlist
     from keras_bahdanau.training.run_folder import load_best
 
     for module in imports or ():
@@ -83,6 +86,7 @@ def export(
             precision=precision,
             max_bleu_loss=max_bleu_loss,
             imports=imports or (),
+            shortlist=None if shortlist is None else Shortlist.load(shortlist),
             overwrite=overwrite,
         )
     say(f"The {'artifact' if layout == 'artifact' else 'Triton repository'} is {path}.")

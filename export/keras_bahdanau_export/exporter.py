@@ -9,7 +9,7 @@ from keras_bahdanau_export.jobs import job_for
 from keras_bahdanau_export.tracing_process import write_elsewhere
 from keras_bahdanau_runtime.artifact import publish, write_manifest
 from keras_bahdanau_runtime.errors import require
-from keras_bahdanau_runtime.signature import TOKENIZER_FILE
+from keras_bahdanau_runtime.signature import SHORTLIST_FILE, TOKENIZER_FILE
 
 logger = logging.getLogger("keras_bahdanau_export")
 
@@ -32,6 +32,7 @@ def export(
     imports=(),
     input_names=None,
     output_names=None,
+    shortlist=None,
     overwrite=False,
 ):
     """Writes a model as an artifact folder that runs without Keras.
@@ -57,13 +58,15 @@ def export(
         stepwise: Whether to write `encoder.onnx` and `step.onnx`, too, for decoding token by token.
         precision: "float32", "float16" (for GPUs; on a CPU it saves only room) or "int8" (for
             CPUs). The float32 graph is held against Keras first, then the smaller one against it.
-        max_bleu_loss: BLEU on `texts` that the precision may cost.
+        max_bleu_loss: BLEU on `texts` that the precision, and the shortlist, may cost.
         imports: Names of modules that register layers of your own, which the TensorFlow process
             imports first. Modules of the model's layers are found without it.
         input_names: Of a model that does not generate, a name for each input of its graph, in the
             order of `model.inputs`; those of the `keras.Input`s if `None`.
         output_names: Likewise of each output; if `None` the keys where the model returns a dict,
             else the names of the layers, `decode_0`, `decode_1` where a layer gives several.
+        shortlist: A `Shortlist`: the graph chooses among its ids only, which takes a part of the
+            time; the model's own search, with all ids, says on `texts` what that costs.
         overwrite: Whether an artifact at `path` may be replaced.
 
     Returns:
@@ -74,7 +77,7 @@ def export(
             onnxruntime does not or holds what the TensorFlow process could not load, or `path`
             exists.
         ParityError: If the graph and the model disagree.
-        PrecisionError: If the precision costs more than `max_bleu_loss`.
+        PrecisionError: If the precision or the shortlist costs more than `max_bleu_loss`.
         MissingDependencyError: If a package of the extra `export` is missing.
     """
     job = job_for(
@@ -92,6 +95,7 @@ def export(
         imports=imports,
         input_names=input_names,
         output_names=output_names,
+        shortlist=shortlist,
     )
     job.check()
     with publish(path, overwrite=overwrite) as folder:
@@ -104,6 +108,9 @@ def export(
         parity = job.compare(graphs)
         contents["parity"] = parity.to_json()
         logger.info("%s", parity)
+        if shortlist is not None:
+            contents["shortlist"] = job.cost_of_shortlist(graphs)
+            logger.info("Shortlist: %s", contents["shortlist"])
         if precision != "float32":
             contents["precision"] = _shrink(job, folder, contents, graphs)
             logger.info("Precision: %s", contents["precision"])
@@ -116,6 +123,8 @@ def _trace_and_write(job, folder):
     require("tensorflow", extra="export")
     if job.tokenizer:
         job.tokenizer.save(folder / TOKENIZER_FILE)
+    if job.shortlist is not None:
+        job.shortlist.save(folder / SHORTLIST_FILE)
     if keras.config.backend() != "tensorflow":
         return write_elsewhere(job, folder)
     return job.write(job.functions(), folder)

@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_bahdanau.models.generation import Generator
+from keras_bahdanau.models.shortlist import check_shortlist
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau_export import parity
 from keras_bahdanau_export.call import call_signature, functional
+from keras_bahdanau_export.shortlist_loss import shortlist_loss
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.session import CPU, open_graph
@@ -79,6 +81,7 @@ class Job:
     imports: Any = ()
     input_names: Any = None
     output_names: Any = None
+    shortlist: Any = None
 
     def check(self):
         """Raises a `ValueError` that names the first argument that is wrong."""
@@ -177,6 +180,8 @@ class GenerationJob(Job):
                 f"Argument `references` must hold one for each of {len(self.texts)} texts. "
                 f"Received: {len(self.references)}"
             )
+        if self.shortlist is not None:
+            check_shortlist(self.shortlist, self.model, self.search)
         settings, vocabulary = self._settings(), self.model.target_vocabulary_size
         if most_rows(settings, vocabulary) < 1:
             raise ValueError(
@@ -197,7 +202,7 @@ class GenerationJob(Job):
         """What goes into the graphs, by name, each as a `Graph`; on the TensorFlow backend."""
         from keras_bahdanau_export.trace import encode_function, search_function, step_function
 
-        search = search_function(self.model, self.search, self.max_length)
+        search = search_function(self.model, self.search, self.max_length, self.shortlist)
         found = {"translate": Graph(*search, MODEL_FILE)}
         if self.stepwise or "tf_saved_model" in self.formats:
             files = (ENCODER_FILE, STEP_FILE) if self.stepwise else (None, None)
@@ -221,7 +226,7 @@ class GenerationJob(Job):
     def compare(self, translator):
         """Holds the float32 graphs against the model; a `Parity`, or `ParityError`."""
         found = parity.compare(
-            self.model, translator, self._sources(), self.search, self.max_length
+            self.model, translator, self._sources(), self.search, self.max_length, self.shortlist
         )
         found.enforce()
         return found
@@ -244,6 +249,15 @@ class GenerationJob(Job):
         loss.enforce(self.max_bleu_loss)
         return loss.to_json()
 
+    def cost_of_shortlist(self, translator):
+        """What the shortlist costs, for the manifest; `PrecisionError` if more than told."""
+        loss = shortlist_loss(
+            self.model, translator, self.search, self.max_length, self.shortlist.size,
+            self.texts, self.references,
+        )  # fmt: skip
+        loss.enforce(self.max_bleu_loss)
+        return loss.to_json()
+
     def _settings(self):
         name, config = type(self.search).__name__, self.search.get_config()
         return {"class": name, **config, "max_length": self.max_length}
@@ -263,7 +277,10 @@ class CallJob(Job):
 
     def check(self):
         super().check()
-        for name in ("search", "tokenizer", "max_source_length", "stepwise", "texts", "references"):
+        for name in (
+            "search", "tokenizer", "max_source_length", "stepwise", "texts", "references",
+            "shortlist",
+        ):  # fmt: skip
             if getattr(self, name) not in (None, False, (), []):
                 raise ValueError(
                     f"Argument `{name}` must be given only for models that generate. "

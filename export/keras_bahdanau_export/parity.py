@@ -5,12 +5,13 @@ from dataclasses import asdict, dataclass, replace
 import keras
 import numpy as np
 
+from keras_bahdanau.models.shortlist import Shortlist
 from keras_bahdanau.search import BeamSearch, GreedySearch, Sampling
 from keras_bahdanau_export.call import functional
 from keras_bahdanau_runtime.errors import CorruptArtifactError, ParityError
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.session import CPU, open_graph
-from keras_bahdanau_runtime.signature import MODEL_FILE
+from keras_bahdanau_runtime.signature import MODEL_FILE, SHORTLIST_FILE
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.translator import Translator
 
@@ -150,7 +151,10 @@ def verify(model, path, texts=(), count=16, seed=0):
         limit = manifest.max_source_length
         sources = random_sources(model.source_vocabulary_size, limit or 40, count, seed)
         sources += [ids for ids in translator.encode(texts) if limit is None or len(ids) <= limit]
-        found = compare(model, translator, sources, search, max_length)
+        shortlist = None
+        if SHORTLIST_FILE in manifest.files:
+            shortlist = Shortlist.load(manifest.folder / SHORTLIST_FILE)
+        found = compare(model, translator, sources, search, max_length, shortlist)
     if not reduced:
         found.enforce()
     return found
@@ -197,7 +201,7 @@ def difference(ours, theirs):
     return float(gaps.max()) / max(float(np.abs(ours[np.isfinite(ours)]).max(initial=0)), 1e-30)
 
 
-def compare(model, translator, sources, search, max_length, batch_size=32):
+def compare(model, translator, sources, search, max_length, shortlist=None, batch_size=32):
     """Searches `sources` with both and compares the best hypotheses.
 
     Args:
@@ -206,6 +210,7 @@ def compare(model, translator, sources, search, max_length, batch_size=32):
         sources: Lists of source ids.
         search: The search inside the artifact.
         max_length: The length limit inside the artifact.
+        shortlist: The `Shortlist` inside the artifact, or `None`.
         batch_size: Sources searched at once.
 
     Returns:
@@ -219,7 +224,7 @@ def compare(model, translator, sources, search, max_length, batch_size=32):
     for start in range(0, len(sources), batch_size):
         rows = sources[start : start + batch_size]
         source = pad(rows)
-        ours = model.generate(source, search=search, max_length=max_length)
+        ours = model.generate(source, search, max_length, shortlist=shortlist)
         noise = search.noise(len(rows), max_length) if draws else None
         theirs = translator.translate_ids(source, noise=noise)
         for i in range(len(rows)):

@@ -12,13 +12,14 @@ from keras_bahdanau_export.call import tensor_of
 from keras_bahdanau_runtime.signature import SAMPLE, TRANSLATE, Signature, Tensor
 
 
-def search_function(model, search, max_length):
+def search_function(model, search, max_length, shortlist=None):
     """The whole search: source ids in; tokens, scores, lengths and alignments out.
 
     Args:
         model: A `Seq2Seq` or an `Ensemble` on the TensorFlow backend.
         search: The search that goes into the graph.
         max_length: Number of tokens after which hypotheses are cut, an int.
+        shortlist: A `Shortlist` of the ids that it chooses from, or `None`.
 
     Returns:
         `(function, signature)`: `TRANSLATE`, or `SAMPLE` for a search that draws.
@@ -27,7 +28,7 @@ def search_function(model, search, max_length):
 
     def translate(source, noise=None):
         extra = {} if noise is None else {"noise": noise}
-        found = model.search(source, search, max_length, **extra)._asdict()
+        found = model.search(source, search, max_length, shortlist, **extra)._asdict()
         return [found[tensor.name] for tensor in signature.outputs]
 
     return _traced(translate, signature), signature

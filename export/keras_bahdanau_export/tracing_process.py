@@ -15,8 +15,10 @@ from pathlib import Path
 
 import keras
 
+from keras_bahdanau.models.shortlist import Shortlist
 from keras_bahdanau_export.jobs import job_for, serialized_parts
 from keras_bahdanau_runtime.errors import ArtifactError
+from keras_bahdanau_runtime.signature import SHORTLIST_FILE
 
 logger = logging.getLogger("keras_bahdanau_export")
 
@@ -50,6 +52,7 @@ def write_elsewhere(job, folder):
             "stepwise": job.stepwise,
             "input_names": job.input_names,
             "output_names": job.output_names,
+            "shortlist": None if job.shortlist is None else str(folder / SHORTLIST_FILE),
             "imports": [*job.imports, *_modules_of_parts(job.model)],
         }
         finished = subprocess.run(
@@ -133,6 +136,7 @@ def _main():
         stepwise=request["stepwise"],
         input_names=request["input_names"],
         output_names=request["output_names"],
+        shortlist=None if request["shortlist"] is None else Shortlist.load(request["shortlist"]),
     )
     signatures = job.write(job.functions(), Path(request["folder"]))
     Path(request["answer"]).write_text(json.dumps(signatures), encoding="utf-8")

@@ -15,6 +15,7 @@ MODEL_FILE = "model.onnx"
 ENCODER_FILE = "encoder.onnx"
 STEP_FILE = "step.onnx"
 TOKENIZER_FILE = "tokenizer.json"
+SHORTLIST_FILE = "shortlist.npz"
 SAVED_MODEL_FOLDER = "saved_model"
 
 PRECISIONS = ("float32", "float16", "int8")

@@ -69,10 +69,10 @@ class Ensemble(Generator, keras.Model):
         memories, states, masks = zip(*[model.start(source) for model in self.models], strict=True)
         return memories, states, masks[0]
 
-    def step(self, tokens, state, memory):
+    def step(self, tokens, state, memory, candidates=None):
         """One step of every model, averaged; see `Generator.step`."""
         found = [
-            model.step(tokens, *parts)
+            model.step(tokens, *parts, candidates)
             for model, *parts in zip(self.models, state, memory, strict=True)
         ]
         log_probs = ops.stack(

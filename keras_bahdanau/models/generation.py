@@ -8,8 +8,9 @@ from keras import ops, tree
 
 from keras_bahdanau.models.compiled import compile_inference
 from keras_bahdanau.models.inputs import LENGTH_BUCKET, checked_ids, checked_limits, checked_prefix
+from keras_bahdanau.models.shortlist import check_shortlist
 from keras_bahdanau.search import BeamSearch, GreedySearch
-from keras_bahdanau_runtime.ids import BOS, PAD
+from keras_bahdanau_runtime.ids import BOS, PAD, SPECIAL
 from keras_bahdanau_runtime.signature import TOKENIZER_FILE
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
@@ -103,7 +104,7 @@ class Generator:
         """
         raise NotImplementedError
 
-    def step(self, tokens, state, memory):
+    def step(self, tokens, state, memory, candidates=None):
         """One step of the decoder.
 
         Args:
@@ -111,14 +112,15 @@ class Generator:
                 `B` rows, of which each then serves as many hypotheses.
             state: Nest of `(R, ...)` tensors.
             memory: As `start` returns it.
+            candidates: `(n,)` int32 tensor, the ids whose logits are asked for; all if `None`.
 
         Returns:
-            `(logits, state, weights)`: `(R, V)` unnormalised log-probabilities of the next token,
-            the state after it, and the attention `(R, Tx)`.
+            `(logits, state, weights)`: `(R, V)` or `(R, n)` unnormalised log-probabilities of the
+            next token, the state after it, and the attention `(R, Tx)`.
         """
         raise NotImplementedError
 
-    def search(self, source, search, max_length, **kwargs):
+    def search(self, source, search, max_length, shortlist=None, **kwargs):
         """The whole of generation as one function of tensors: encoder, search and decoder steps.
 
         `generate` compiles it and the exporters trace it.
@@ -127,19 +129,34 @@ class Generator:
             source: `(B, Tx)` int32 tensor.
             search: A search, such as `BeamSearch`.
             max_length: Number of tokens after which hypotheses are cut, an int.
+            shortlist: A `Shortlist` of the ids that it may choose from, or `None`.
             **kwargs: `limits`, `prefix` and `noise`, see `keras_bahdanau.search.Search`.
 
         Returns:
             A `Generation` of tensors.
         """
         memory, state, mask = self.start(source)
+        candidates = None
+        if shortlist is not None:
+            # Inside the search an id is its place among the candidates; the special ones are first.
+            prefix, without = kwargs.pop("prefix", None), set(search.forbidden) - set(SPECIAL)
+            candidates = shortlist.candidates(source, prefix, without)
+            if prefix is not None:
+                kwargs["prefix"] = ops.cast(ops.searchsorted(candidates, prefix), "int32")
+            settings = {
+                **search.get_config(),
+                "forbidden": tuple(set(search.forbidden) & set(SPECIAL)),
+            }
+            search = type(search)(**settings)
 
         def step(tokens, state):
-            return self.step(tokens, state, memory)
+            if candidates is not None:
+                tokens = ops.take(candidates, tokens, axis=0)
+            return self.step(tokens, state, memory, candidates)
 
         batch, length = ops.shape(source)[0], ops.shape(source)[1]
         first = ops.full((batch,), BOS, dtype="int32")
-        return search(
+        found = search(
             step,
             state,
             first,
@@ -148,8 +165,11 @@ class Generator:
             memory_mask=mask,
             **kwargs,
         )
+        if candidates is not None:
+            found = found._replace(tokens=ops.take(candidates, found.tokens, axis=0))
+        return found
 
-    def generate(self, source, search=None, max_length=100, prefix=None):
+    def generate(self, source, search=None, max_length=100, prefix=None, shortlist=None):
         """Finds outputs for a batch of sources.
 
         Args:
@@ -160,6 +180,7 @@ class Generator:
                 `lambda lengths: 2 * lengths + 10`.
             prefix: What each output must start with: `(B, P)` int array padded at the right with
                 0, or a list of `B` lists of ids; or `None`.
+            shortlist: A `Shortlist` of the ids that it may choose from, or `None`.
 
         Returns:
             A `Generation` of NumPy arrays: tokens `(B, K, T)`, scores `(B, K)`, lengths `(B, K)`,
@@ -168,8 +189,9 @@ class Generator:
 
         Raises:
             ValueError: If there is no sentence, an id is outside the vocabulary, a source is
-                only padding or padded elsewhere than at the right, `max_length < 1`, or a prefix
-                is longer than its `max_length`.
+                only padding or padded elsewhere than at the right, `max_length < 1`, a prefix is
+                longer than its `max_length`, or the shortlist is of other vocabularies or shorter
+                than the beam.
         """
         search = BeamSearch() if search is None else search
         source = checked_ids("source", source, self.source_vocabulary_size)
@@ -184,6 +206,8 @@ class Generator:
                 f"Argument `search` must forbid ids in [0, {self.target_vocabulary_size}). "
                 f"Received: {outside[0]}"
             )
+        if shortlist is not None:
+            check_shortlist(shortlist, self, search)
         limits, steps = checked_limits(max_length, (source != PAD).sum(axis=1))
         extra = {}
         if prefix is not None:
@@ -193,7 +217,7 @@ class Generator:
             extra["noise"] = noise
         if not self.built:
             self.build()
-        found = self._compiled_search(search, steps, tuple(extra))(
+        found = self._compiled_search(search, steps, shortlist, tuple(extra))(
             pad(source.tolist(), bucket=LENGTH_BUCKET), limits, *extra.values()
         )
         found = tree.map_structure(ops.convert_to_numpy, found)
@@ -353,13 +377,13 @@ class Generator:
             print(f"Saved artifact at {str(filepath)!r}. {parity or ''}".rstrip())
         return parity
 
-    def _compiled_search(self, search, steps, names):
-        key = (search, steps, names)
+    def _compiled_search(self, search, steps, shortlist, names):
+        key = (search, steps, shortlist, names)
         if key not in self._compiled_searches:
 
             def run(source, limits, *extra):
                 extra = dict(zip(names, extra, strict=True))
-                return self.search(source, search, steps, limits=limits, **extra)
+                return self.search(source, search, steps, shortlist, limits=limits, **extra)
 
             self._compiled_searches[key] = compile_inference(self, run)
         return self._compiled_searches[key]

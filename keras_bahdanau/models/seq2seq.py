@@ -221,15 +221,27 @@ class Seq2Seq(Generator, keras.Model):
         memory = self.decoder.memory(annotations, mask)
         return memory, self.decoder.initial_state(memory, cell_state), mask
 
-    def step(self, tokens, state, memory):
+    def step(self, tokens, state, memory, candidates=None):
         """One step of the decoder; see `Generator.step`."""
         outputs, state, weights = self.decoder.step(self.target_embedding(tokens), state, memory)
-        return self._logits(outputs), state, weights
+        if candidates is None:
+            return self._logits(outputs), state, weights
+        return self._logits_of(candidates, outputs), state, weights
 
     def _logits(self, outputs):
         if self.output_layer is None:
             return self.target_embedding(outputs, reverse=True)
         return self.output_layer(outputs)
+
+    def _logits_of(self, candidates, outputs):
+        """`(R, n)` logits of some ids `(n,)`, without computing those of the others."""
+        if self.output_layer is None:
+            rows = ops.take(self.target_embedding.embeddings, candidates, axis=0)
+            return ops.matmul(outputs, ops.transpose(ops.cast(rows, outputs.dtype)))
+        columns = ops.take(self.output_layer.kernel, candidates, axis=1)
+        logits = ops.matmul(outputs, ops.cast(columns, outputs.dtype))
+        bias = ops.take(self.output_layer.bias, candidates, axis=0)
+        return logits + ops.cast(bias, outputs.dtype)
 
     def get_config(self):
         serialize = keras.saving.serialize_keras_object

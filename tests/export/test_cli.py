@@ -10,9 +10,11 @@ import signal
 import subprocess
 import sys
 
+import keras
+import numpy as np
 import pytest
 
-from keras_bahdanau import TrainingOptions
+from keras_bahdanau import BeamSearch, Shortlist, TrainingOptions
 from keras_bahdanau_export import cli
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
@@ -372,6 +374,28 @@ def test_evaluate_gives_keras_and_the_artifact_the_same_score(
     )  # fmt: skip
     assert by_artifact == by_keras
     assert by_keras.startswith("BLEU ")
+
+
+def test_a_shortlist_is_learned_and_exported(monkeypatch, capsysbinary, files, trained, tmp_path):
+    few, made = tmp_path / "few.npz", tmp_path / "artifact"
+    texts = [files / "train.src", files / "train.tgt"]
+    learn = ["shortlist", trained, *texts, "-o", few, "--size", 60, "--candidates", 8]
+    assert run(monkeypatch, capsysbinary, *learn)[0] == 0
+    known = Shortlist.load(few)
+    assert known.size == 60 and known.table.shape[1] == 8
+    export = ["export", trained, made, "--beam", 3, "--max-length", 24, "--shortlist", few]
+    held_out = ["--source", files / "dev.src", "--reference", files / "dev.tgt"]
+    status, _, err = run(monkeypatch, capsysbinary, *export, *held_out, "--max-bleu-loss", 100)
+    assert status == 0, err
+    cost = json.loads((made / "manifest.json").read_text())["shortlist"]
+    model = keras.saving.load_model(trained / "best.keras", compile=False)
+    sources = (files / "dev.src").read_text().splitlines()
+    ours = [one.text for one in model.translate(sources, BeamSearch(3), max_length=24)]
+    theirs = [one.text for one in Translator(made).translate(sources)]
+    same = np.mean([a == b for a, b in zip(ours, theirs, strict=True)])
+    assert cost["ids"] == 60 and cost["equal"] == same and cost["bleu_loss"] is not None
+    status, out, _ = run(monkeypatch, capsysbinary, "verify", made, trained / "best.keras")
+    assert status == 0 and "sources equal" in out
 
 
 def test_inspect_prints_the_manifest(monkeypatch, capsysbinary, artifact):

@@ -1,0 +1,45 @@
+"""The command `shortlist`: from a run to the target ids that each source id makes likely."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+
+from keras_bahdanau_export.quiet import import_keras
+from keras_bahdanau_export.shown import console, say
+
+
+def shortlist(
+    run: Annotated[Path, typer.Argument(help="A run's folder (from train).")],
+    source: Annotated[Path, typer.Argument(help="Source sentences, such as those of training.")],
+    target: Annotated[Path, typer.Argument(help="Their translations, line by line.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write, .npz.")] = Path(
+        "shortlist.npz"
+    ),
+    size: Annotated[int, typer.Option(help="Target ids that a batch is searched among.")] = 2048,
+    candidates: Annotated[int, typer.Option(help="Most candidates of a source id.")] = 50,
+    sentences: Annotated[int, typer.Option(help="Most pairs that are aligned.")] = 100_000,
+) -> None:
+    """Learns a vocabulary shortlist from what the best model of a run attends to."""
+    from keras_bahdanau_runtime.text.corpus import read_parallel
+
+    texts = [side[:sentences] for side in read_parallel(source, target)]
+    import_keras(tensorflow=False)
+    from keras_bahdanau import Shortlist
+    from keras_bahdanau.training.run_folder import load_best
+
+    model = load_best(run)
+    encode = model.tokenizer.encode_sources, model.tokenizer.encode_targets
+    sources, targets = (to_ids(side) for to_ids, side in zip(encode, texts, strict=True))
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("aligning", total=len(sources))
+        Shortlist.learned(
+            model,
+            sources,
+            targets,
+            min(size, model.target_vocabulary_size),
+            candidates,
+            progress=lambda done: bar.update(task, completed=done),
+        ).save(output)
+    say(f"The shortlist is {output}; `keras-bahdanau export --shortlist {output}` takes it.")

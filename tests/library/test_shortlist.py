@@ -1,0 +1,152 @@
+"""Shortlists: what is among the candidates; a search among them is one of a smaller model."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_bahdanau import BeamSearch, Ensemble, GreedySearch, RNNSearch, Shortlist
+
+V, S = 40, 30
+SOURCE = np.array([[5, 6, 7, 3], [8, 9, 3, 0]], "int32")
+SIZES = dict(units=8, embedding_dim=6, attention_units=7, maxout_units=6, initializer=None)
+
+
+def make(target_size, tie, seed=0):
+    keras.utils.set_random_seed(seed)
+    model = RNNSearch(S, target_size, **SIZES, tie_embeddings=tie)
+    model.build()
+    for weight in model.weights:  # far from equal, so that outputs differ
+        weight.assign(np.random.default_rng(seed).normal(size=weight.shape))
+    return model
+
+
+@pytest.fixture(scope="module")
+def shortlist():
+    table = np.zeros((S, 3), "int32")
+    table[5], table[6, 0], table[8, :2], table[20] = [30, 31, 32], 20, [33, 30], [35, 36, 37]
+    return Shortlist(table, np.arange(V)[::-1], size=14)
+
+
+def ids(tensor):
+    return ops.convert_to_numpy(tensor).tolist()
+
+
+def test_candidates_by_hand(shortlist):
+    # The special ids, those of 5, 6 and 8, and the most frequent others.
+    expected = [0, 1, 2, 3, 4, 5, 6, 7, 8, 20, 30, 31, 32, 33]
+    assert ids(shortlist.candidates(SOURCE)) == expected
+    # Too many: the rarest, 37 to 35 and then 33, are left out. A prefix never is.
+    every = np.array([[5, 6, 8, 20]], "int32")
+    small = Shortlist(shortlist.table, shortlist.counts, size=9)
+    assert ids(small.candidates(every)) == [0, 1, 2, 3, 20, 30, 31, 32, 33]
+    found = ids(small.candidates(every, prefix=np.array([[39, 0]], "int32")))
+    assert found == [0, 1, 2, 3, 20, 30, 31, 32, 39]
+    without = ids(small.candidates(every, without={30}))
+    assert without == [0, 1, 2, 3, 20, 31, 32, 33, 35]
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_a_search_is_that_of_a_model_of_these_ids_alone(shortlist, tie):
+    model = make(V, tie)
+    chosen = np.array(ids(shortlist.candidates(SOURCE)))
+    small = make(len(chosen), tie)
+    for few, all_ids in zip(small.weights, model.weights, strict=True):
+        value = ops.convert_to_numpy(all_ids)
+        for axis, size in enumerate(value.shape):
+            if size == V:
+                value = np.take(value, chosen, axis=axis)
+        few.assign(value)
+    search = BeamSearch(3)
+    found = model.generate(SOURCE, search, max_length=6, shortlist=shortlist)
+    expected = small.generate(SOURCE, search, max_length=6)
+    np.testing.assert_array_equal(found.tokens, chosen[expected.tokens])
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
+    np.testing.assert_allclose(found.alignments, expected.alignments, atol=1e-5)
+
+
+def test_prefixes_and_forbidden_ids_are_the_models_own(shortlist):
+    model = make(V, True)
+    prefix = [[39, 30], [38]]
+    found = model.generate(SOURCE, GreedySearch(), 6, prefix=prefix, shortlist=shortlist)
+    assert found.tokens[0, 0, :2].tolist() == [39, 30] and found.tokens[1, 0, 0] == 38
+    free = model.generate(SOURCE, GreedySearch(), 6, shortlist=shortlist).tokens
+    bad = int(free[0, 0, 0])
+    search = GreedySearch(forbidden=(0, 2, bad))
+    assert bad not in model.generate(SOURCE, search, 6, shortlist=shortlist).tokens
+
+
+def test_with_all_ids_nothing_changes():
+    model = Ensemble([make(V, True, 0), make(V, True, 1)])
+    every = Shortlist(np.full((S, 1), 5), np.ones(V), V)
+    ours, plain = (
+        model.generate(SOURCE, BeamSearch(3), 6, shortlist=each) for each in (every, None)
+    )
+    np.testing.assert_array_equal(ours.tokens, plain.tokens)
+    np.testing.assert_allclose(ours.scores, plain.scores, atol=1e-5)
+
+
+def test_links_by_hand():
+    pairs = [
+        ([5, 6, 3], [20, 21, 3], np.array([[0.9, 0.05, 0.0], [0.2, 0.8, 0.0], [0, 0, 1.0]])),
+        ([5, 3], [22, 3], np.array([[1.0, 0.0], [0.0, 1.0]])),
+    ]
+    found = Shortlist.from_links(pairs, S, V, size=12, candidates=2)
+    # 5: 20 by 0.9, 22 by 1.0, 21 by 0.2; 6: 21 by 0.8, 20 by too little; EOS is never a candidate.
+    assert found.table[5].tolist() == [22, 20] and found.table[6].tolist() == [21, 0]
+    assert not found.table[3].any() and found.table.shape == (S, 2)
+    assert found.counts[[3, 20, 21, 22, 23]].tolist() == [2, 1, 1, 1, 0]
+
+
+def test_it_is_learned_from_what_the_model_attends_to():
+    model = make(V, True)
+    sources, targets = [[5, 6, 7, 3], [8, 3]], [[20, 21, 3], [22, 23, 24, 3]]
+    done = []
+    found = Shortlist.learned(model, sources, targets, 30, candidates=3, progress=done.append)
+    weights = model.score([[8, 3]], [[22, 23, 24, 3]]).alignments[0]
+    kept = np.where(weights >= 0.1, weights, 0)[:3, 0]
+    expected = [22 + i for i in np.argsort(-kept, kind="stable") if kept[i]]
+    assert found.table[8].tolist() == expected + [0] * (3 - len(expected)) and done == [2]
+
+
+def test_save_and_load(shortlist, tmp_path):
+    shortlist.save(tmp_path / "few.npz")
+    again = Shortlist.load(tmp_path / "few.npz")
+    np.testing.assert_array_equal(again.table, shortlist.table)
+    np.testing.assert_array_equal(again.counts, shortlist.counts)
+    assert again.size == shortlist.size
+    for name, contents in (("half", (tmp_path / "few.npz").read_bytes()[:200]), ("no", b"a")):
+        (tmp_path / name).write_bytes(contents)
+        with pytest.raises(ValueError, match=r"must be a file that `Shortlist\.save` wrote"):
+            Shortlist.load(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "table, counts, size, message",
+    [
+        ([[5.0]], range(V), 9, "`table` must be ints"),
+        ([5], range(V), 9, "`table` must be ints"),
+        ([[V]], range(V), 9, r"`table` must hold ids in \[0, 40\). Received: 40"),
+        ([[0, 3]], range(V), 9, "`table` must hold candidates"),
+        ([[5]], [[1]], 9, "`counts` must be numbers"),
+        ([[5]], range(V), 7, "`size`"),
+        ([[5]], range(V), V + 1, "`size`"),
+    ],
+)
+def test_errors(table, counts, size, message):
+    with pytest.raises(ValueError, match=message):
+        Shortlist(table, counts, size)
+
+
+def test_shortlists_that_do_not_fit(shortlist):
+    model = make(V, True)
+    for wrong, search, message in (
+        ("few", None, "must be a Shortlist or None"),
+        (Shortlist([[5]], np.ones(V), 9), None, "must be of the model's 30 source ids"),
+        (Shortlist(shortlist.table, np.ones(V + 1), 9), None, "the model's 40 target ids"),
+        (shortlist, BeamSearch(15), "as many ids as the search keeps hypotheses, 15"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.generate(SOURCE, search, 6, shortlist=wrong)
+    with pytest.raises(ValueError, match="`pairs` must hold at least one"):
+        Shortlist.from_links([], S, V, 9)
