@@ -59,20 +59,31 @@ class PrecisionLoss:
 
     def enforce(self, max_bleu_loss):
         """Raises `PrecisionError` if more BLEU was lost than `max_bleu_loss`."""
-        if self.bleu_loss is None:
-            logger.warning(
-                "What %s costs in quality was not measured: give texts and references.",
-                self.precision,
-            )
-        elif self.bleu_loss > max_bleu_loss:
-            raise PrecisionError(
-                f"In {self.precision} the model must lose at most {max_bleu_loss} BLEU "
-                f"(`max_bleu_loss`). Received: a loss of {self.bleu_loss:.2f}, to {self.bleu:.2f}"
-            )
+        enforce_bleu(self.precision, self.bleu, self.bleu_loss, max_bleu_loss)
 
     def to_json(self):
         """The figures as a plain dict, for the manifest."""
         return asdict(self)
+
+
+def enforce_bleu(what, bleu, loss, most):
+    """Raises `PrecisionError` if a loss of BLEU is above the most; warns if it is not known.
+
+    Args:
+        what: What it was lost by.
+        bleu: What is left, or `None`.
+        loss: How much was lost, or `None`.
+        most: How much may be.
+    """
+    if loss is None:
+        logger.warning(
+            "What %s costs in quality was not measured: give texts and references.", what
+        )
+    elif loss > most:
+        raise PrecisionError(
+            f"With {what} the model must lose at most {most} BLEU (`max_bleu_loss`). "
+            f"Received: a loss of {loss:.2f}, to {bleu:.2f}"
+        )
 
 
 def measure(full, reduced, precision, size, sources, texts=(), references=(), rounds=5):

@@ -1,12 +1,8 @@
 """What a vocabulary shortlist costs in quality."""
 
-import logging
 from dataclasses import asdict, dataclass
 
-from keras_bahdanau_runtime.errors import PrecisionError
 from keras_bahdanau_runtime.text.scores import corpus_scores
-
-logger = logging.getLogger("keras_bahdanau_export")
 
 
 @dataclass(frozen=True)
@@ -27,15 +23,9 @@ class ShortlistLoss:
 
     def enforce(self, max_bleu_loss):
         """Raises `PrecisionError` if more BLEU was lost than `max_bleu_loss`."""
-        if self.bleu_loss is None:
-            logger.warning(
-                "What the shortlist costs in quality was not measured: give texts and references."
-            )
-        elif self.bleu_loss > max_bleu_loss:
-            raise PrecisionError(
-                f"With the shortlist the model must lose at most {max_bleu_loss} BLEU "
-                f"(`max_bleu_loss`). Received: a loss of {self.bleu_loss:.2f}, to {self.bleu:.2f}"
-            )
+        from keras_bahdanau_export.precision import enforce_bleu  # which needs ONNX's tools
+
+        enforce_bleu("the shortlist", self.bleu, self.bleu_loss, max_bleu_loss)
 
     def to_json(self):
         """The figures as a plain dict, for the manifest."""
