@@ -51,7 +51,8 @@ def main():
     for vocabulary, size in SIZES.items():
         made = model(vocabulary)
         table = rng.integers(4, vocabulary, (vocabulary, 50))
-        few = Shortlist(table, np.arange(vocabulary)[::-1], size)
+        shares = np.full(table.shape, 0.02)
+        few = Shortlist(table, shares, np.arange(vocabulary)[::-1], size)
         with tempfile.TemporaryDirectory() as folder:
             both = []
             for name, shortlist in (("all", None), ("few", few)):

@@ -6,7 +6,7 @@ import logging
 import keras
 import numpy as np
 
-from keras_bahdanau_export.rnn_operators import HANDLERS, recurrent_operators
+from keras_bahdanau_export.rnn_operators import RECURRENT_HANDLERS, recurrent_operators
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError, UnsupportedModelError, require
 from keras_bahdanau_runtime.operators import check_contents
 from keras_bahdanau_runtime.signature import weights_file
@@ -129,7 +129,7 @@ def convert(function):
                 traced,
                 continue_on_error=True,  # what has no operator is refused by name, all of it
                 opset=OPSET,
-                custom_op_handlers=HANDLERS,
+                custom_op_handlers={**RECURRENT_HANDLERS, "ScatterNd": (_sum_scattered, [])},
                 input_names=inputs,
                 output_names=outputs,
                 tensors_to_rename=tf2onnx.tensor_names_from_structed(concrete, inputs, outputs),
@@ -137,6 +137,31 @@ def convert(function):
             chosen = {name: getattr(optimizer, name) for name in _OPTIMIZERS}
             graph = optimizer.optimize_graph(graph, catch_errors=False, optimizers=chosen)
             return graph.make_model(concrete.name)
+
+
+def _sum_scattered(graph, node, name, arguments):
+    """Writes `tf.scatter_nd`, which sums where indices repeat; tf2onnx forgets that it does."""
+    import onnx
+
+    indices, updates, shape = node.input
+    kind = graph.get_dtype(updates)
+    zero = onnx.helper.make_tensor("value", kind, [1], [0])
+    shape, indices = (
+        graph.make_node("Cast", [each], attr={"to": onnx.TensorProto.INT64}).output[0]
+        for each in (shape, indices)
+    )
+    zeros = graph.make_node("ConstantOfShape", [shape], attr={"value": zero}).output[0]
+    places = [graph.get_shape(output) for output in node.output]
+    graph.remove_node(node.name)
+    graph.make_node(
+        "ScatterND",
+        [zeros, indices, updates],
+        attr={"reduction": "add"},
+        outputs=node.output,
+        name=node.name,
+        shapes=places,
+        dtypes=[kind],
+    )
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 with recurrent_operators():
     function.get_concrete_function()        # every GRU and LSTM of Keras leaves an operator here
-tf2onnx.from_function(function, ..., custom_op_handlers=HANDLERS)
+tf2onnx.from_function(function, ..., custom_op_handlers=RECURRENT_HANDLERS)
 
 Converted step by step, such a layer is a `Loop` of two dozen nodes. TensorFlow has no operator that
 tf2onnx could turn into ONNX's, so a `PyFunc`, which is never run, stands for one while the model is
@@ -194,4 +194,4 @@ def _convert(graph, node, name, arguments):
     )
 
 
-HANDLERS = {"PyFunc": (_convert, [])}
+RECURRENT_HANDLERS = {"PyFunc": (_convert, [])}

@@ -14,40 +14,51 @@ from keras_bahdanau_runtime.ids import PAD, SPECIAL
 from keras_bahdanau_runtime.text.batches import pad
 
 _LEAST_WEIGHT = 0.1  # of an alignment that counts
+_ALWAYS = 1e6  # more often than any id is expected
+_PARTS = ("table", "shares", "counts", "size")
 
 
 class Shortlist:
     """The target ids that a source's tokens make likely, and the most frequent ones.
 
-    A batch is searched among the same `size` target ids: the special ones, those of a forced
-    prefix, the candidates of every source id in the batch, and as many of the most frequent as fill
-    the number; where there are too many, the rarest are left out. The product with the vocabulary
-    and the ranking cost `size / V` of what they do without; probabilities are normalised over these
-    ids alone. (Jean et al. 2015, arXiv 1412.2007, section 3.2; Marian has it, too.)
+    All of a batch is searched among the same `size` target ids: the special ones, those of a forced
+    prefix, and those that are expected most often,
+
+        E(y) = sum_{b, j} p(y | x_bj)            x_bj the source ids of the batch,
+
+    filled up with the most frequent. The product with the vocabulary and the ranking cost `size /
+    V` of what they do without; probabilities are normalised over these ids alone. (Candidates by
+    source word: Jean et al. 2015, arXiv 1412.2007, section 3.2.)
 
     Args:
-        table: `(S, C)` int array: for each source id up to `C` target ids, the likeliest first,
-            padded with `PAD` at the right.
+        table: `(S, C)` int array: for each source id up to `C` target ids, padded with `PAD`.
+        shares: `(S, C)` float array, `p(y | x)` of each; what stands at `PAD` does not count.
         counts: `(V,)` array of numbers, how often each target id occurs.
         size: Number of target ids that a batch is searched among, at least 8 and at most `V`.
 
     Raises:
-        ValueError: If the shapes are others, an id is outside the vocabulary, the table holds no
-            candidate, or `size` is out of range.
+        ValueError: If the shapes are others, an id is outside the vocabulary, a share outside
+            [0, 1], the table holds no candidate, or `size` is out of range.
 
     Example:
 
-    >>> shortlist = Shortlist([[0, 0]] * 9 + [[12, 10]], counts=range(20), size=8)
+    >>> table, shares = [[0, 0]] * 9 + [[12, 10]], [[0, 0]] * 9 + [[0.7, 0.3]]
+    >>> shortlist = Shortlist(table, shares, counts=range(20), size=8)
     >>> ops.convert_to_numpy(shortlist.candidates(np.array([[9, 3]], "int32"))).tolist()
     [0, 1, 2, 3, 10, 12, 18, 19]
     """
 
-    def __init__(self, table, counts, size):
-        table, counts = np.asarray(table), np.asarray(counts)
+    def __init__(self, table, shares, counts, size):
+        table, shares, counts = np.asarray(table), np.asarray(shares), np.asarray(counts)
         if table.ndim != 2 or not np.issubdtype(table.dtype, np.integer):
             raise ValueError(
                 "Argument `table` must be ints (source ids, candidates). "
                 f"Received: {table.dtype} of shape {table.shape}"
+            )
+        if shares.shape != table.shape or not ((shares >= 0) & (shares <= 1)).all():
+            raise ValueError(
+                f"Argument `shares` must be numbers in [0, 1] of shape {table.shape}. Received: "
+                f"shape {shares.shape}, {shares.min(initial=0)} to {shares.max(initial=0)}"
             )
         if counts.ndim != 1 or counts.dtype.kind not in "iuf":
             raise ValueError(
@@ -63,11 +74,11 @@ class Shortlist:
         if not (table >= len(SPECIAL)).any():
             raise ValueError("Argument `table` must hold candidates. Received: none")
         self.table, self.counts, self.size = table.astype("int32"), counts, size
-        # Numbers that all differ, so that no order depends on how a backend breaks ties.
-        ranks = np.empty(len(counts), "int64")
-        ranks[np.argsort(counts, kind="stable")] = np.arange(len(counts))
-        ranks[: len(SPECIAL)] += 4 * len(counts)
-        self._ranks = ranks.astype("float32")
+        self.shares = np.where(table == PAD, 0, shares).astype("float32")
+        # What is not expected at all, by its frequency: numbers that differ, less than any `E(y)`.
+        self._ranks = np.empty(len(counts), "float32")
+        self._ranks[np.argsort(counts, kind="stable")] = np.linspace(0, 1e-4, len(counts))
+        self._ranks[: len(SPECIAL)] = _ALWAYS
 
     @property
     def source_vocabulary_size(self):
@@ -90,26 +101,26 @@ class Shortlist:
         Returns:
             `(size,)` int32 tensor, ascending; the special ids are the first.
         """
-        every = self.target_vocabulary_size
-
-        def among(ids):
-            ids = ops.reshape(ids, (-1, 1))
-            found = ops.scatter(ids, ops.ones_like(ids[:, 0], dtype="float32"), (every,))
-            return ops.cast(found > 0, "float32")
-
         ranks = self._ranks.copy()
-        ranks[list(without)] -= 2 * every
-        likely = ops.take(ops.convert_to_tensor(self.table), source, axis=0)  # (B, Tx, C)
-        ranks = ops.convert_to_tensor(ranks) + every * among(likely)
+        ranks[list(without)] = -_ALWAYS
+        ids, shares = (  # (B, Tx, C)
+            ops.take(ops.convert_to_tensor(part), source, axis=0)
+            for part in (self.table, self.shares)
+        )
         if prefix is not None:
-            ranks = ranks + 2 * every * among(prefix)
-        _, ids = ops.top_k(ranks, self.size)
+            ids = ops.concatenate([ops.reshape(ids, (-1,)), ops.reshape(prefix, (-1,))], axis=0)
+            forced = ops.full_like(ops.reshape(prefix, (-1,)), _ALWAYS, dtype="float32")
+            shares = ops.concatenate([ops.reshape(shares, (-1,)), forced], axis=0)
+        expected = ops.scatter(  # which sums where ids repeat
+            ops.reshape(ids, (-1, 1)), ops.reshape(shares, (-1,)), (self.target_vocabulary_size,)
+        )
+        _, ids = ops.top_k(ops.convert_to_tensor(ranks) + expected, self.size)
         return ops.sort(ops.cast(ids, "int32"))
 
     def save(self, path):
         """Writes one `.npz` file, whole or not at all."""
         with written(path) as writing, writing.open("wb") as file:
-            np.savez_compressed(file, table=self.table, counts=self.counts, size=self.size)
+            np.savez_compressed(file, **{name: getattr(self, name) for name in _PARTS})
 
     @classmethod
     def load(cls, path):
@@ -125,13 +136,13 @@ class Shortlist:
             contents = io.BytesIO(file.read())
         try:
             with np.load(contents, allow_pickle=False) as arrays:
-                parts = {name: arrays[name] for name in ("table", "counts", "size")}
+                parts = {name: arrays[name] for name in _PARTS}
         except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(
                 "Argument `path` must be a file that `Shortlist.save` wrote. "
                 f"Received: {os.fspath(path)!r}: {error}"
             ) from error
-        return cls(parts["table"], parts["counts"], int(parts["size"]))
+        return cls(**{**parts, "size": int(parts["size"])})
 
     @classmethod
     def from_links(cls, pairs, source_size, target_size, size, candidates=50):
@@ -159,7 +170,7 @@ class Shortlist:
             links.add(source[places[:, 1]], target[places[:, 0]], weights[tuple(places.T)])
         if not parts:
             raise ValueError("Argument `pairs` must hold at least one. Received: none")
-        return cls(links.best(source_size, candidates), counts, min(size, target_size))
+        return cls(*links.best(source_size, candidates), counts, size)
 
     @classmethod
     def learned(cls, model, sources, targets, size, candidates=50, batch_size=64, progress=None):
@@ -237,14 +248,17 @@ class _Links:
         self._new = []
 
     def best(self, source_size, most):
-        """`(S, C)` int32: the target ids with the largest sums of each source id, largest first."""
+        """The target ids with the largest sums of each source id, and their shares, `(S, C)`."""
         self._merge()
         sources, targets = np.divmod(self._keys, self._target_size)
         kept = targets >= len(SPECIAL)
         sources, targets, sums = sources[kept], targets[kept], self._sums[kept]
-        order = np.lexsort((-sums, sources))
-        sources, targets = sources[order], targets[order]
-        places = np.arange(len(sources)) - np.searchsorted(sources, sources)
+        shares = sums / np.bincount(sources, sums, source_size)[sources]
+        order = np.lexsort((-shares, sources))
+        places = np.arange(len(order)) - np.searchsorted(sources, sources)
+        order, places = order[places < most], places[places < most]
         table = np.full((source_size, most), PAD, "int32")
-        table[sources[places < most], places[places < most]] = targets[places < most]
-        return table
+        table[sources[order], places] = targets[order]
+        found = np.zeros(table.shape, "float32")
+        found[sources[order], places] = shares[order]
+        return table, found

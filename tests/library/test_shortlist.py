@@ -23,9 +23,11 @@ def make(target_size, tie, seed=0):
 
 @pytest.fixture(scope="module")
 def shortlist():
-    table = np.zeros((S, 3), "int32")
+    table, shares = np.zeros((S, 3), "int32"), np.zeros((S, 3))
     table[5], table[6, 0], table[8, :2], table[20] = [30, 31, 32], 20, [33, 30], [35, 36, 37]
-    return Shortlist(table, np.arange(V)[::-1], size=14)
+    shares[5], shares[6, 0], shares[8, :2] = [0.2, 0.5, 0.3], 1, [0.6, 0.4]
+    shares[20], shares[9] = [0.55, 0.25, 0.2], 1  # of padding
+    return Shortlist(table, shares, np.arange(V)[::-1], size=14)
 
 
 def ids(tensor):
@@ -36,12 +38,15 @@ def test_candidates_by_hand(shortlist):
     # The special ids, those of 5, 6 and 8, and the most frequent others.
     expected = [0, 1, 2, 3, 4, 5, 6, 7, 8, 20, 30, 31, 32, 33]
     assert ids(shortlist.candidates(SOURCE)) == expected
-    # Too many: the rarest, 37 to 35 and then 33, are left out. A prefix never is.
+    # Too many: of 30, expected 0.2 + 0.4 times, and 20, 31, 33, 35, 32, 36, 37 the first five.
     every = np.array([[5, 6, 8, 20]], "int32")
-    small = Shortlist(shortlist.table, shortlist.counts, size=9)
-    assert ids(small.candidates(every)) == [0, 1, 2, 3, 20, 30, 31, 32, 33]
+    small = Shortlist(shortlist.table, shortlist.shares, shortlist.counts, size=9)
+    assert ids(small.candidates(every)) == [0, 1, 2, 3, 20, 30, 31, 33, 35]
+    # 32 comes twice, 0.6 times in all.
+    twice = np.array([[5, 6], [8, 5], [20, 3]], "int32")
+    assert ids(small.candidates(twice)) == [0, 1, 2, 3, 20, 30, 31, 32, 33]
     found = ids(small.candidates(every, prefix=np.array([[39, 0]], "int32")))
-    assert found == [0, 1, 2, 3, 20, 30, 31, 32, 39]
+    assert found == [0, 1, 2, 3, 20, 30, 33, 35, 39]
     without = ids(small.candidates(every, without={30}))
     assert without == [0, 1, 2, 3, 20, 31, 32, 33, 35]
 
@@ -78,7 +83,7 @@ def test_prefixes_and_forbidden_ids_are_the_models_own(shortlist):
 
 def test_with_all_ids_nothing_changes():
     model = Ensemble([make(V, True, 0), make(V, True, 1)])
-    every = Shortlist(np.full((S, 1), 5), np.ones(V), V)
+    every = Shortlist(np.full((S, 1), 5), np.ones((S, 1)), np.ones(V), V)
     ours, plain = (
         model.generate(SOURCE, BeamSearch(3), 6, shortlist=each) for each in (every, None)
     )
@@ -95,6 +100,8 @@ def test_links_by_hand():
     # 5: 20 by 0.9, 22 by 1.0, 21 by 0.2; 6: 21 by 0.8, 20 by too little; EOS is never a candidate.
     assert found.table[5].tolist() == [22, 20] and found.table[6].tolist() == [21, 0]
     assert not found.table[3].any() and found.table.shape == (S, 2)
+    np.testing.assert_allclose(found.shares[5], [1.0 / 2.1, 0.9 / 2.1], rtol=1e-6)
+    assert found.shares[6].tolist() == [1, 0]
     assert found.counts[[3, 20, 21, 22, 23]].tolist() == [2, 1, 1, 1, 0]
 
 
@@ -112,8 +119,8 @@ def test_it_is_learned_from_what_the_model_attends_to():
 def test_save_and_load(shortlist, tmp_path):
     shortlist.save(tmp_path / "few.npz")
     again = Shortlist.load(tmp_path / "few.npz")
-    np.testing.assert_array_equal(again.table, shortlist.table)
-    np.testing.assert_array_equal(again.counts, shortlist.counts)
+    for name in ("table", "shares", "counts"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(shortlist, name))
     assert again.size == shortlist.size
     for name, contents in (("half", (tmp_path / "few.npz").read_bytes()[:200]), ("no", b"a")):
         (tmp_path / name).write_bytes(contents)
@@ -122,28 +129,34 @@ def test_save_and_load(shortlist, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "table, counts, size, message",
+    "table, shares, counts, size, message",
     [
-        ([[5.0]], range(V), 9, "`table` must be ints"),
-        ([5], range(V), 9, "`table` must be ints"),
-        ([[V]], range(V), 9, r"`table` must hold ids in \[0, 40\). Received: 40"),
-        ([[0, 3]], range(V), 9, "`table` must hold candidates"),
-        ([[5]], [[1]], 9, "`counts` must be numbers"),
-        ([[5]], range(V), 7, "`size`"),
-        ([[5]], range(V), V + 1, "`size`"),
+        ([[5.0]], [[1]], range(V), 9, "`table` must be ints"),
+        ([5], [1], range(V), 9, "`table` must be ints"),
+        ([[V]], [[1]], range(V), 9, r"`table` must hold ids in \[0, 40\). Received: 40"),
+        ([[0, 3]], [[1, 1]], range(V), 9, "`table` must hold candidates"),
+        ([[5]], [[1, 1]], range(V), 9, "`shares` must be numbers"),
+        ([[5]], [[1.1]], range(V), 9, "`shares` must be numbers"),
+        ([[5]], [[1]], [[1]], 9, "`counts` must be numbers"),
+        ([[5]], [[1]], range(V), 7, "`size`"),
+        ([[5]], [[1]], range(V), V + 1, "`size`"),
     ],
 )
-def test_errors(table, counts, size, message):
+def test_errors(table, shares, counts, size, message):
     with pytest.raises(ValueError, match=message):
-        Shortlist(table, counts, size)
+        Shortlist(table, shares, counts, size)
 
 
 def test_shortlists_that_do_not_fit(shortlist):
     model = make(V, True)
     for wrong, search, message in (
         ("few", None, "must be a Shortlist or None"),
-        (Shortlist([[5]], np.ones(V), 9), None, "must be of the model's 30 source ids"),
-        (Shortlist(shortlist.table, np.ones(V + 1), 9), None, "the model's 40 target ids"),
+        (Shortlist([[5]], [[1]], np.ones(V), 9), None, "must be of the model's 30 source ids"),
+        (
+            Shortlist(shortlist.table, shortlist.shares, np.ones(V + 1), 9),
+            None,
+            "the model's 40 target ids",
+        ),
         (shortlist, BeamSearch(15), "as many ids as the search keeps hypotheses, 15"),
     ):
         with pytest.raises(ValueError, match=message):

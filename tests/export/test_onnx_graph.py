@@ -1,0 +1,30 @@
+"""What tf2onnx alone would write wrong."""
+
+import keras
+import numpy as np
+import onnxruntime
+import pytest
+from keras import ops
+
+from keras_bahdanau_export.onnx_graph import convert
+
+pytestmark = [
+    pytest.mark.tracing,
+    pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow traces"),
+]
+
+
+def test_scattered_numbers_are_summed():
+    import tensorflow as tf
+
+    specs = [tf.TensorSpec([None], "int32"), tf.TensorSpec([None], "float32")]
+
+    def sums(ids, numbers):
+        return ops.scatter(ops.expand_dims(ids, -1), numbers, (5,))
+
+    model = convert(tf.function(sums, input_signature=specs, autograph=False))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    given = np.array([1, 3, 1], "int32"), np.array([0.5, 2.0, 0.25], "float32")
+    names = [part.name for part in session.get_inputs()]
+    [found] = session.run(None, dict(zip(names, given, strict=True)))
+    assert found.tolist() == [0.0, 0.75, 0.0, 2.0, 0.0]
