@@ -142,7 +142,8 @@ class Generator:
             prefix, without = kwargs.pop("prefix", None), set(search.forbidden) - set(SPECIAL)
             candidates = shortlist.candidates(source, prefix, without)
             if prefix is not None:
-                kwargs["prefix"] = ops.cast(ops.searchsorted(candidates, prefix), "int32")
+                places = ops.searchsorted(candidates, ops.reshape(prefix, (-1,)))
+                kwargs["prefix"] = ops.reshape(ops.cast(places, "int32"), ops.shape(prefix))
             settings = {
                 **search.get_config(),
                 "forbidden": tuple(set(search.forbidden) & set(SPECIAL)),
