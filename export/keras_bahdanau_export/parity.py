@@ -153,7 +153,7 @@ def verify(model, path, texts=(), count=16, seed=0):
         sources += [ids for ids in translator.encode(texts) if limit is None or len(ids) <= limit]
         shortlist = None
         if SHORTLIST_FILE in manifest.files:
-            shortlist = Shortlist.load(manifest.folder / SHORTLIST_FILE)
+            shortlist = Shortlist.parse(manifest.read(SHORTLIST_FILE), SHORTLIST_FILE)
         found = compare(model, translator, sources, search, max_length, shortlist)
     if not reduced:
         found.enforce()

@@ -24,13 +24,11 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
+from keras_bahdanau_export.bleu_loss import enforce_bleu
 from keras_bahdanau_export.passes.graph import constant, put, register, save, take_place
-from keras_bahdanau_runtime.errors import PrecisionError
 from keras_bahdanau_runtime.signature import PRECISIONS, weights_file
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.text.scores import corpus_scores
-
-logger = logging.getLogger("keras_bahdanau_export")
 
 # Smaller weights, such as the vector of an attention, are not worth the loss.
 _SMALLEST = 4096
@@ -64,26 +62,6 @@ class PrecisionLoss:
     def to_json(self):
         """The figures as a plain dict, for the manifest."""
         return asdict(self)
-
-
-def enforce_bleu(what, bleu, loss, most):
-    """Raises `PrecisionError` if a loss of BLEU is above the most; warns if it is not known.
-
-    Args:
-        what: What it was lost by.
-        bleu: What is left, or `None`.
-        loss: How much was lost, or `None`.
-        most: How much may be.
-    """
-    if loss is None:
-        logger.warning(
-            "What %s costs in quality was not measured: give texts and references.", what
-        )
-    elif loss > most:
-        raise PrecisionError(
-            f"With {what} the model must lose at most {most} BLEU (`max_bleu_loss`). "
-            f"Received: a loss of {loss:.2f}, to {bleu:.2f}"
-        )
 
 
 def measure(full, reduced, precision, size, sources, texts=(), references=(), rounds=5):

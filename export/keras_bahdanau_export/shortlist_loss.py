@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, dataclass
 
+from keras_bahdanau_export.bleu_loss import enforce_bleu
 from keras_bahdanau_runtime.text.scores import corpus_scores
 
 
@@ -23,8 +24,6 @@ class ShortlistLoss:
 
     def enforce(self, max_bleu_loss):
         """Raises `PrecisionError` if more BLEU was lost than `max_bleu_loss`."""
-        from keras_bahdanau_export.precision import enforce_bleu  # which needs ONNX's tools
-
         enforce_bleu("the shortlist", self.bleu, self.bleu_loss, max_bleu_loss)
 
     def to_json(self):

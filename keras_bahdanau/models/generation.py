@@ -144,11 +144,8 @@ class Generator:
             if prefix is not None:
                 places = ops.searchsorted(candidates, ops.reshape(prefix, (-1,)))
                 kwargs["prefix"] = ops.reshape(ops.cast(places, "int32"), ops.shape(prefix))
-            settings = {
-                **search.get_config(),
-                "forbidden": tuple(set(search.forbidden) & set(SPECIAL)),
-            }
-            search = type(search)(**settings)
+            forbidden = tuple(set(search.forbidden) & set(SPECIAL))
+            search = search.from_config({**search.get_config(), "forbidden": forbidden})
 
         def step(tokens, state):
             if candidates is not None:

@@ -4,6 +4,7 @@ import io
 import os
 import zipfile
 import zlib
+from pathlib import Path
 
 import numpy as np
 from keras import ops
@@ -132,10 +133,13 @@ class Shortlist:
         Raises:
             ValueError: If it is no such file.
         """
-        with open(path, "rb") as file:
-            contents = io.BytesIO(file.read())
+        return cls.parse(Path(path).read_bytes(), path)
+
+    @classmethod
+    def parse(cls, contents, path="the shortlist"):
+        """As `load`, of the bytes of such a file; `path` is its name in messages."""
         try:
-            with np.load(contents, allow_pickle=False) as arrays:
+            with np.load(io.BytesIO(contents), allow_pickle=False) as arrays:
                 parts = {name: arrays[name] for name in _PARTS}
         except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(
@@ -164,10 +168,10 @@ class Shortlist:
         links, counts, parts = _Links(target_size), np.zeros(target_size), 0
         for source, target, weights in pairs:
             parts += 1
-            source, target = np.asarray(source), np.asarray(target)
+            source, target, weights = map(np.asarray, (source, target, weights))
             np.add.at(counts, target, 1)
-            places = np.argwhere(np.asarray(weights) >= _LEAST_WEIGHT)
-            links.add(source[places[:, 1]], target[places[:, 0]], weights[tuple(places.T)])
+            i, j = np.nonzero(weights >= _LEAST_WEIGHT)
+            links.add(source[j], target[i], weights[i, j])
         if not parts:
             raise ValueError("Argument `pairs` must hold at least one. Received: none")
         return cls(*links.best(source_size, candidates), counts, size)

@@ -154,7 +154,7 @@ def _begin(options, output, corpus):
     resuming = (output / LAST_FILE).exists()
     keras.utils.set_random_seed(options.seed)
     rank, processes = process()
-    dropout = options.bpe_dropout
+    dropout, on_jax = options.bpe_dropout, keras.config.backend() == "jax"
     dataset = PreparedDataset(
         corpus,
         options.batch_size,
@@ -164,10 +164,10 @@ def _begin(options, output, corpus):
         rank=rank,
         replicas=processes,
         # Keras on JAX refuses a batch whose rows the devices cannot share evenly.
-        multiple=options.devices if keras.config.backend() == "jax" else 1,
+        multiple=options.devices if on_jax else 1,
         # JAX compiles a step for every shape; the others run any shape, so padding only costs.
-        shapes=32 if keras.config.backend() == "jax" else 256,
-        bucket=8 if keras.config.backend() == "jax" and dropout else 1,
+        shapes=32 if on_jax else 256,
+        bucket=8 if on_jax and dropout else 1,
         resample=BPEDropout(corpus.tokenizer, dropout, options.seed) if dropout else None,
     )
     a_pass = -(-dataset.pass_steps // options.accumulate)
