@@ -44,14 +44,12 @@ class Hypotheses(NamedTuple):
         totals: float32 log-probabilities; -inf for a hypothesis that does not exist.
         lengths: int32 number of tokens.
         finished: bool, whether it has ended.
-        scores: float32, what a search ranks by; `()` if that is `totals`.
         coverage: `(R, Tx)` float32 sums of attention weights; `()` where they do not count.
     """
 
     totals: Any
     lengths: Any
     finished: Any
-    scores: Any = ()
     coverage: Any = ()
 
 
@@ -277,7 +275,7 @@ class Search:
 
     def _collect(self, task, stop, hypotheses, history):
         """The `Generation` of the best hypotheses, with their histories."""
-        scores, places = self._best(hypotheses, history, stop)
+        scores, places = self._best(hypotheses, history, stop, task)
         rows = task.first_rows + places  # (B, n)
         tokens, log_probs, weights = self._along(history, rows, stop)
         lengths, totals = entries(hypotheses.lengths, rows), entries(hypotheses.totals, rows)
@@ -309,7 +307,7 @@ class Search:
         """The hypotheses that more is to come of, bool."""
         return ops.logical_not(hypotheses.finished)
 
-    def _best(self, hypotheses, history, stop):
+    def _best(self, hypotheses, history, stop, task):
         """Scores `(B, n)` of what is returned, and the places `(B, n)` in `K` that it stands in."""
         raise NotImplementedError
 

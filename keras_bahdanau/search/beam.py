@@ -101,7 +101,6 @@ class BeamSearch(Search):
             totals=totals,
             lengths=ops.zeros(shape, dtype="int32"),
             finished=ops.zeros(shape, dtype="bool"),
-            scores=totals,
             coverage=coverage,
         )
 
@@ -126,12 +125,12 @@ class BeamSearch(Search):
         tokens, log_probs, totals = (entries(part, chosen) for part in (ids, log_probs, totals))
         lengths, finished = (entries(part, parents) for part in (lengths, hypotheses.finished))
         finished = ops.logical_or(finished, ends(tokens, lengths, task.limits))
-        totals, scores = self._retire(totals, scores, finished, task.limits)
+        totals = self._retire(totals, scores, finished, task.limits)
         parents = ops.reshape(parents, (-1,))
         if self.coverage_penalty:
             coverage = ops.take(coverage, parents, axis=0)
         return (
-            Hypotheses(totals, lengths, finished, scores, coverage),
+            Hypotheses(totals, lengths, finished, coverage),
             History(tokens, log_probs, choices.weights, parents),
         )
 
@@ -175,7 +174,7 @@ class BeamSearch(Search):
         return best_first(ops.reshape(scores, (-1, self.size * ids.shape[-1])), self.size)
 
     def _retire(self, totals, scores, finished, limits):
-        """Ends the sentences that are done: their live hypotheses cease to exist."""
+        """The totals where sentences that are done end: their live hypotheses cease to exist."""
         # Each group may hold the same hypothesis once: among so many, `n_best` differ.
         wanted = min((self.n_best or self.size) * self.groups, self.size)
         kept = ops.where(finished, scores, NEVER)
@@ -188,7 +187,7 @@ class BeamSearch(Search):
             reachable = ops.where(finished, NEVER, totals / self._length_penalty(limits))
             done = ops.logical_and(done, ops.max(reachable, axis=1) <= kept)
         gone = ops.logical_and(ops.expand_dims(done, -1), ops.logical_not(finished))
-        return ops.where(gone, NEVER, totals), ops.where(gone, NEVER, scores)
+        return ops.where(gone, NEVER, totals)
 
     def _score(self, totals, lengths, coverage, memory_mask):
         """Scores of candidates `(B, K, W)` from log-probabilities and lengths `(B, K, 1)`."""
@@ -207,8 +206,10 @@ class BeamSearch(Search):
         base = (5.0 + lengths) / 6.0 if self.normalization == "gnmt" else lengths
         return base**self.length_penalty
 
-    def _best(self, hypotheses, history, stop):
-        scores = hypotheses.scores
+    def _best(self, hypotheses, history, stop, task):
+        totals, lengths, _, coverage = hypotheses
+        totals, lengths = ops.expand_dims(totals, -1), ops.expand_dims(lengths, -1)
+        scores = ops.squeeze(self._score(totals, lengths, coverage, task.memory_mask), -1)
         if self.groups > 1:
             repeated = repeats(hypotheses.lengths, scores, history, stop)
             scores = ops.where(repeated, NEVER, scores)

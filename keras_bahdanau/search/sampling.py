@@ -101,7 +101,7 @@ class Sampling(Search):
             History(tokens, log_probs, choices.weights),
         )
 
-    def _best(self, hypotheses, history, stop):
+    def _best(self, hypotheses, history, stop, task):
         return best_first(ops.reshape(hypotheses.totals, (-1, self.n)), self.n)
 
     def _draw(self, logits, numbers):
