@@ -55,7 +55,6 @@ def write_onnx(function, signature, path, variables=()):
         value.const_value = onnx_ir.tensor(numbers, name=value.name)
         model.graph.inputs.remove(value)
         model.graph.register_initializer(value)
-    optimize(model)
     for tensors, values in (
         (signature.inputs, model.graph.inputs),
         (signature.outputs, model.graph.outputs),
@@ -64,6 +63,7 @@ def write_onnx(function, signature, path, variables=()):
         values[:] = [by_name[tensor.name] for tensor in tensors]
         for tensor, value in zip(tensors, values, strict=True):
             value.name, value.shape = tensor.name, onnx_ir.Shape(tensor.axes)
+    optimize(model)
     graphs.save(model, path)
     try:
         onnx.checker.check_model(str(path))

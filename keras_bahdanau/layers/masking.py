@@ -85,7 +85,7 @@ def masked_sparsemax(scores, mask=None):
     scores = scores - ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
     # The weight of a place that is 1 or more below the best is zero: clipped there, masked places
     # cannot spoil the sums.
-    ranked = ops.flip(ops.sort(ops.maximum(ops.stop_gradient(scores), -2.0), axis=-1), axis=-1)
+    ranked = -ops.sort(-ops.maximum(ops.stop_gradient(scores), -2.0), axis=-1)
     rank = ops.cumsum(ops.ones_like(ranked), axis=-1)
     supported = 1.0 + rank * ranked > ops.cumsum(ranked, axis=-1)
     smallest = ops.min(ops.where(supported, ranked, 0.0), axis=-1, keepdims=True)

@@ -215,13 +215,15 @@ class Search:
             prefix = ops.concatenate([ops.cast(prefix, "int32"), none], axis=1)
             prefix = ops.repeat(prefix, self.size, axis=0)
         noise = self._draws(batch, max_length) if noise is None else noise
+        if noise is not None:
+            noise = ops.reshape(noise, (batch * self.size, max_length))
         return Task(
             batch=batch,
             first_rows=ops.expand_dims(ops.arange(batch, dtype="int32") * self.size, -1),
             limits=limits,
             prefix=prefix,
             memory_mask=memory_mask,
-            noise=None if noise is None else ops.reshape(noise, (-1, max_length)),
+            noise=noise,
         )
 
     def _loop(self, step, task, max_length, tokens, state, hypotheses, history):

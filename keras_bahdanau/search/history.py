@@ -67,7 +67,9 @@ def trace_back(parents, rows, stop):
     step = ops.expand_dims(ops.arange(steps, dtype="int32"), -1)  # (T, 1)
     own = ops.expand_dims(ops.arange(size, dtype="int32"), 0)  # (1, R)
     parents = ops.where(step < stop, parents, own)
-    begin = step * size
+    # The first place of each step. As a column of all places it stays on the device: a GPU gets
+    # what is computed of sizes alone from the host.
+    begin = ops.reshape(ops.arange(steps * size, dtype="int32"), (steps, size))[:, :1]
 
     # Row `r` after the last of `span` steps that follow step `t` was row `back[t, r]` after it.
     back, span = ops.concatenate([parents[1:], own], axis=0), 1

@@ -549,37 +549,51 @@ def test_single_reshapes(last, count):
     assert operators(graph) == ["Reshape"] * (2 - count)
 
 
-@pytest.mark.parametrize("k, count", [(5, 1), (40, 0)], ids=["few", "many"])
-@pytest.mark.parametrize("size", ["free", 3])
-def test_chunked_top_ks_find_the_same_places(k, count, size):
+@pytest.mark.parametrize("k, levels", [(1, 1), (5, 1), (40, 2), (80, 0)])
+@pytest.mark.parametrize("width", [1999, 2000])
+def test_chunked_top_ks_find_the_same_places(k, levels, width):
     model = graph_of(
         f"""
-        agraph (float[{size},2000] x) => (float[n,{k}] y, int64[n,{k}] i) {{
+        agraph (float[n,{width}] x) => (float[n,{k}] y, int64[n,{k}] i) {{
           y, i = TopK(x, k)
         }}
         """,
         k=np.array([k]),
     )
-    x = RNG.normal(size=(3, 2000)).round(1).astype("float32")  # hundreds of ties
+    x = RNG.normal(size=(3, width)).round(1).astype("float32")  # hundreds of ties
     x[1], x[2, 7:] = 0.0, -np.inf
     graph, counts = rewritten(model, top_k.chunked_top_ks, x=x)
-    assert counts == [count]
-    assert operators(graph).count("TopK") == 1 + 2 * count
+    assert counts == [levels]
+    assert operators(graph).count("TopK") == 1 + 2 * levels
+
+
+@pytest.mark.parametrize("width", [257, 8000, 30000])
+def test_chunked_top_ks_are_of_no_more_than_cuda_keeps_in_order(width):
+    model = graph_of(
+        f"""
+        agraph (float[2,{width}] x) => (float[2,7] y, int64[2,7] i) {{ y, i = TopK(x, k) }}
+        """,
+        k=np.array([7]),
+    )
+    x = RNG.normal(size=(2, width)).round(1).astype("float32")
+    graph, _ = rewritten(model, top_k.chunked_top_ks, x=x)
+    shapes_of = onnx.shape_inference.infer_shapes(onnx.helper.make_model(graph)).graph.value_info
+    sizes = {value.name: value.type.tensor_type.shape.dim for value in shapes_of}
+    widths = [sizes[node.input[0]][-1].dim_value for node in graph.node if node.op_type == "TopK"]
+    assert len(widths) >= 3 and 0 < min(widths) and max(widths) <= 256
 
 
 def test_chunked_top_ks_leave_short_rows_and_the_smallest():
     model = graph_of(
         """
-        agraph (float[2,900] x, float[2,1999] y, float[2,2000] z) => (
-            float[2,5] a, float[2,5] b, float[2,5] c) {
+        agraph (float[2,256] x, float[2,2000] y) => (float[2,5] a, float[2,5] b) {
           a, i = TopK(x, k)
-          b, j = TopK(y, k)
-          c, l = TopK<largest = 0>(z, k)
+          b, j = TopK<largest = 0>(y, k)
         }
         """,
         k=np.array([5]),
     )
-    widths = {"x": 900, "y": 1999, "z": 2000}
+    widths = {"x": 256, "y": 2000}
     feeds = {name: RNG.normal(size=(2, n)).astype("float32") for name, n in widths.items()}
     _, counts = rewritten(model, top_k.chunked_top_ks, **feeds)
     assert counts == [0]

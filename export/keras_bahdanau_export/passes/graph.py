@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from keras_bahdanau_runtime.signature import weights_file
 
+WHOLE = 10**9  # as the end of a slice, what tf2onnx writes for all of an axis
 LARGEST_FILE = 2**31 - 2**24  # bytes of weights; protobuf reads nothing of 2 GiB
 
 

@@ -6,6 +6,7 @@ import onnx_ir as ir
 from keras_bahdanau_export.passes.graph import (
     constant,
     holds_graph,
+    innermost_first,
     made_by,
     nodes_of,
     past_identities,
@@ -14,6 +15,8 @@ from keras_bahdanau_export.passes.graph import (
     replace,
     take_place,
 )
+
+_SMALL = 16  # numbers, of a constant that costs nothing to have twice
 
 
 def lift_loop_state(graph):
@@ -82,6 +85,26 @@ def hoist_invariants(graph):
             graph.insert_before(loop, node)
             count += 1
     return count
+
+
+def own_constants(model):
+    """Gives each loop's body copies of the small constants that it reads.
+
+    A constant that something around the loop reads on the host, as sizes are, stays there on CUDA:
+    it would be copied to the device at every step.
+    """
+    for graph in list(innermost_first(model.graph)):
+        for loop in nodes_of(graph, "Loop"):
+            body = loop.attributes["body"].value
+            copies = {}
+            for node in body:
+                for i, value in enumerate(node.inputs):
+                    numbers = constant(value)
+                    if numbers is None or value.graph is body or numbers.size > _SMALL:
+                        continue
+                    if value not in copies:
+                        copies[value] = register(body, f"{value.name}_in_{loop.name}", numbers)
+                    node.replace_input_with(i, copies[value])
 
 
 def _without_states(graph, loop, gone, rows=()):

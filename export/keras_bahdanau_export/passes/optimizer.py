@@ -21,10 +21,23 @@ from keras_bahdanau_export.passes.conditions import (
     where_for_sums,
 )
 from keras_bahdanau_export.passes.graph import holds_graph, innermost_first, replace
-from keras_bahdanau_export.passes.loops import hoist_invariants, lift_loop_state, scanned_histories
+from keras_bahdanau_export.passes.loops import (
+    hoist_invariants,
+    lift_loop_state,
+    own_constants,
+    scanned_histories,
+)
 from keras_bahdanau_export.passes.products import contiguous_slices, early_products, whole_products
-from keras_bahdanau_export.passes.recurrence import bidirectional_operators
-from keras_bahdanau_export.passes.shapes import plain_gathers, single_reshapes, wide_shapes
+from keras_bahdanau_export.passes.recurrence import bidirectional_operators, zero_states
+from keras_bahdanau_export.passes.shapes import (
+    element_gathers,
+    idle_shapes,
+    open_reshapes,
+    plain_gathers,
+    plain_sizes,
+    single_reshapes,
+    wide_shapes,
+)
 from keras_bahdanau_export.passes.top_k import chunked_top_ks
 
 logger = logging.getLogger("keras_bahdanau_export")
@@ -45,6 +58,11 @@ PASSES = (
     single_reshapes,
     chunked_top_ks,
     bidirectional_operators,
+    zero_states,
+    open_reshapes,
+    plain_sizes,
+    idle_shapes,
+    element_gathers,
     choices_for_casts,  # of the casts that the others left
 )
 
@@ -75,6 +93,7 @@ def optimize(model, passes=PASSES):
         _tidy(model)  # what it merges lets it merge more
         if sum(counts.values()) == before:
             break
+    own_constants(model)
     common.OutputFixPass()(model)  # each output is a value of its own again
     for name, value in zip(names, model.graph.outputs, strict=True):
         value.name = name

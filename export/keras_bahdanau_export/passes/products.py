@@ -3,6 +3,7 @@
 import numpy as np
 
 from keras_bahdanau_export.passes.graph import (
+    WHOLE,
     constant,
     elements,
     made_by,
@@ -13,7 +14,6 @@ from keras_bahdanau_export.passes.graph import (
     rewrite,
 )
 
-_WHOLE = 10**9  # as the end of a slice, what tf2onnx writes for all of an axis
 _TABLE = 2**24  # numbers, 64 MiB, that a product with a whole embedding may take
 
 
@@ -146,7 +146,7 @@ def _every_nth(node, value):
         return None
     sizes, found = value.shape if value.shape is not None else [None] * rank, None
     for start, end, axis, step in zip(*bounds, strict=True):
-        if end < _WHOLE and end != sizes[axis]:
+        if end < WHOLE and end != sizes[axis]:
             return None
         if axis in (-1, rank - 1) and 0 <= start < step and step > 1:
             found = (int(start), int(step))

@@ -1,4 +1,4 @@
-"""The pass that joins the two directions of a recurrent layer."""
+"""Passes over the operators of recurrent layers."""
 
 import itertools
 
@@ -8,6 +8,17 @@ import onnx_ir as ir
 from keras_bahdanau_export.passes.graph import constant, nodes_of, put, register, take_place
 
 _NONE = ir.AttrInt64("none", 0)
+
+
+def zero_states(graph):
+    """A recurrent operator whose first state is zero leaves it out: that is what it then takes."""
+    count = 0
+    for layer in nodes_of(graph, "GRU", "LSTM", "RNN"):
+        for i in range(5, min(len(layer.inputs), 7)):  # initial_h and initial_c
+            if layer.inputs[i] is not None and _is_zero(layer.inputs[i]):
+                layer.replace_input_with(i, None)
+                count += 1
+    return count
 
 
 def bidirectional_operators(graph):
@@ -57,6 +68,21 @@ def bidirectional_operators(graph):
         graph.sort()
         count += 1
     return count
+
+
+def _is_zero(value):
+    """Whether a value is made of zeros alone."""
+    numbers, node = constant(value), value.producer()
+    if numbers is not None:
+        return not numbers.any()
+    if node is None:
+        return False
+    if node.op_type == "ConstantOfShape":
+        return "value" not in node.attributes or not node.attributes["value"].value.numpy().any()
+    if node.op_type == "Concat":
+        return all(map(_is_zero, node.inputs))
+    passed_on = ("Expand", "Unsqueeze", "Squeeze", "Reshape", "Transpose", "Identity", "Cast")
+    return node.op_type in passed_on and _is_zero(node.inputs[0])
 
 
 def _direction(node):

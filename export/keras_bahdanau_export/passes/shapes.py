@@ -1,5 +1,7 @@
 """Passes that compute shapes, and places in a tensor, with fewer nodes."""
 
+from math import prod
+
 import numpy as np
 import onnx_ir as ir
 
@@ -9,9 +11,16 @@ from keras_bahdanau_export.passes.graph import (
     elements,
     made_by,
     nodes_of,
+    put,
     register,
     replace,
+    rewrite,
 )
+from keras_bahdanau_export.passes.size import number
+from keras_bahdanau_export.passes.sizes import Sizes
+
+_LAST = {"axis": ir.AttrInt64("axis", 1)}
+_INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
 
 
 def plain_gathers(graph):
@@ -19,10 +28,12 @@ def plain_gathers(graph):
 
     Keras counts places from the end itself, for backends that cannot.
     """
-    count = 0
-    for gather in nodes_of(graph, "Gather"):
-        choice = made_by(gather.inputs[1], "Where")
-        if choice is None:
+    count, sizes = 0, Sizes(graph)
+    for gather in _nodes_within(graph, "Gather", "GatherElements"):
+        reshape = made_by(gather.inputs[1], "Reshape")
+        reader, i = (gather, 1) if reshape is None else (reshape, 0)
+        choice, dims = made_by(reader.inputs[i], "Where"), sizes.dims.get(gather.inputs[0])
+        if choice is None or dims is None:
             continue
         condition, wrapped, place = choice.inputs
         negative, shifted = made_by(condition, "Less"), made_by(wrapped, "Add")
@@ -31,11 +42,9 @@ def plain_gathers(graph):
         zero = constant(negative.inputs[1])
         axis = gather.attributes["axis"].value if "axis" in gather.attributes else 0
         (size,) = [side for side in shifted.inputs if side is not place] or [None]
-        data = gather.inputs[0]
-        counted = size is not None and data.shape is not None
-        counted = counted and elements(size) in ([(data, axis)], [data.shape[axis]])
+        counted = size is not None and sizes.items.get(size) == [dims[axis]]
         if negative.inputs[0] is place and zero is not None and not zero.any() and counted:
-            gather.replace_input_with(1, place)
+            reader.replace_input_with(i, place)
             count += 1
     return count
 
@@ -64,6 +73,132 @@ def single_reshapes(graph):
         outer.replace_input_with(0, inner.inputs[0])
         count += 1
     return count
+
+
+def plain_sizes(graph):
+    """Sizes are computed at once from those that they consist of, and before a loop, not in it."""
+    count, sizes = 0, Sizes(graph)
+    for loop in nodes_of(graph, "Loop"):
+        body = loop.attributes["body"].value
+        inside = {*body.inputs, *(value for node in body for value in node.outputs)}
+        for node in list(body):
+            items = _items_of(sizes, node)
+            if items is None or {part for size in items for part, _ in size.parts} & inside:
+                continue
+            _list_instead(graph, loop, sizes, node.outputs[0])
+            count += 1
+    for node in list(graph):
+        if _items_of(sizes, node) is not None and not _is_plain(sizes, node.outputs[0]):
+            _list_instead(graph, node, sizes, node.outputs[0])
+            count += 1
+    return count
+
+
+def open_reshapes(graph):
+    """A reshape to a shape with one size that only the run tells infers that size."""
+    sizes, count = Sizes(graph), 0
+    for reshape in nodes_of(graph, "Reshape"):
+        target = reshape.inputs[1]
+        items = sizes.items.get(target)
+        if items is None or constant(target) is not None or "allowzero" in reshape.attributes:
+            continue
+        numbers = [-1 if size.number is None else size.number for size in items]
+        if numbers.count(-1) < 2 and 0 not in numbers and _told(sizes, reshape, items):
+            shape = register(graph, f"{target.name}_inferred", np.array(numbers))
+            reshape.replace_input_with(1, shape)
+            count += 1
+    return count
+
+
+def idle_shapes(graph):
+    """A reshape to the shape that a value has, and its expansion to it, become the value."""
+    sizes, count = Sizes(graph), 0
+    for node in _nodes_within(graph, "Reshape", "Expand"):
+        before, after = sizes.dims.get(node.inputs[0]), sizes.dims.get(node.outputs[0])
+        if before is not None and before == after:
+            replace(node.outputs[0], node.inputs[0])
+            count += 1
+    return count
+
+
+def element_gathers(graph):
+    """`GatherND` of one number for each place of a row becomes `GatherElements`.
+
+    CUDA has no `GatherND` of int32.
+    """
+    count, sizes = 0, Sizes(graph)
+    for gather in _nodes_within(graph, "GatherND"):
+        data, places = gather.inputs[0], made_by(gather.inputs[1], "Unsqueeze")
+        batches = gather.attributes["batch_dims"].value if "batch_dims" in gather.attributes else 0
+        axes = constant(places.inputs[1]) if places is not None else None
+        if batches != 1 or axes is None or axes.tolist() not in ([-1], [2]):
+            continue
+        if all(len(sizes.dims.get(value, ())) == 2 for value in (data, places.inputs[0])):
+            rewrite(gather.graph, gather, "GatherElements", [data, places.inputs[0]], _LAST)
+            count += 1
+    return count
+
+
+def _nodes_within(graph, *op_types):
+    """As `nodes_of`, of a graph and of the bodies of its loops."""
+    bodies = [loop.attributes["body"].value for loop in nodes_of(graph, "Loop")]
+    return [node for part in (graph, *bodies) for node in nodes_of(part, *op_types)]
+
+
+def _told(sizes, reshape, items):
+    """Whether its shape still follows from what is reshaped where one size of it is inferred."""
+    before = sizes.dims.get(reshape.inputs[0])
+    rest = prod((size for size in items if size.number is not None), start=number(1))
+    whole = prod(before, start=number(1)) if before is not None else None
+    return whole is not None and whole.over(rest) in items
+
+
+def _items_of(sizes, node):
+    """The sizes that a node lists, if they are products with whole factors; else `None`."""
+    value = node.outputs[0]
+    items = sizes.items.get(value)
+    if items is None or value.dtype not in _INTEGERS or value.is_graph_output():
+        return None
+    return items if all(size.factor.denominator == 1 for size in items) else None
+
+
+def _is_plain(sizes, value):
+    """Whether sizes are listed as `_list_instead` does."""
+    node = value.producer()
+    if node is None or constant(value) is not None or value not in sizes.items:
+        return True  # the last is new, and made by this pass
+    if node.op_type == "Shape":
+        axis = node.attributes["start"].value if "start" in node.attributes else 0
+        itself = ((node.inputs[0], axis),)
+        return len(sizes.items[value]) == 1 and sizes.items[value][0].parts == itself
+    plain = node.op_type in ("Mul", "Concat", "Squeeze", "Cast")
+    return plain and all(_is_plain(sizes, side) for side in node.inputs)
+
+
+def _list_instead(graph, before, sizes, value):
+    """Puts a list of sizes, made of those that they are products of, in the place of a value."""
+
+    def add(op_type, *inputs, **attributes):
+        return put(graph, before, op_type, *inputs, **attributes)
+
+    def numbers(*several):
+        name = f"sizes_{'_'.join(map(str, several))}"
+        return register(graph, name, np.array(several, np.int64))
+
+    items, listed = sizes.items[value], []
+    for size in items:
+        one = numbers(int(size.factor)) if size.factor != 1 or not size.parts else None
+        for part, axis in size.parts:
+            length = add("Shape", part, start=axis, end=axis + 1)
+            one = length if one is None else add("Mul", length, one)
+        listed.append(one)
+    if not any(size.parts for size in items):
+        listed = [numbers(*(int(size.factor) for size in items))]
+    found = listed[0] if len(listed) == 1 else add("Concat", *listed, axis=0)
+    if not sizes.dims[value]:
+        found = add("Squeeze", found, numbers(0))
+    found = found if value.dtype == ir.DataType.INT64 else add("Cast", found, to=value.dtype)
+    replace(value, found)
 
 
 def _wide(graph, value):

@@ -4,12 +4,16 @@ import numpy as np
 
 from keras_bahdanau_export.passes.graph import constant, nodes_of, put, register, take_place
 
+# Among more numbers than these CUDA ranks by another algorithm, which orders equal ones by chance.
+_WIDEST = 256
+
 
 def chunked_top_ks(graph):
     """The `k` largest of many: first the `k` chunks with the largest maxima, then within those.
 
     Any of the `k` largest stands in one of these chunks, as each chunk before its own holds one
-    that is larger, or equal and earlier. Maxima are vectorised in onnxruntime, ranks are not.
+    that is larger, or equal and earlier. Maxima are vectorised in onnxruntime, ranks are not. Of
+    many maxima the largest are found in the same way.
     """
     count = 0
     for top in nodes_of(graph, "TopK"):
@@ -19,18 +23,33 @@ def chunked_top_ks(graph):
         axis = top.attributes["axis"].value if "axis" in top.attributes else -1
         if k is None or not isinstance(width, int) or len(values.shape) != 2 or axis not in (-1, 1):
             continue
-        chunk = _chunk(width, int(k.item()))
+        k = int(k.item())
+        chunk = _chunk(width, k)
         if chunk is None or not largest:
             continue
-        _chunked_top_k(graph, top, width, chunk, int(k.item()))
+        missing = -width % chunk
+        if missing:
+            pads, least = np.array([0, 0, 0, missing]), np.array(-np.inf, values.dtype.numpy())
+            name = top.outputs[0].name
+            pads, least = (
+                register(graph, f"{name}_{part}", of)
+                for part, of in (("pads", pads), ("least", least))
+            )
+            top.replace_input_with(0, put(graph, top, "Pad", values, pads, least))
+        _chunked_top_k(graph, top, width + missing, chunk, k)
         count += 1
     return count
 
 
 def _chunk(width, k):
-    """The size of chunk, a divisor of `width`, nearest to 100; `None` where it would not pay."""
-    sizes = [size for size in range(40, 201) if width % size == 0 and width // size > 4 * k]
-    return min(sizes, key=lambda size: abs(size - 100), default=None) if width >= 1000 else None
+    """The size of chunk: the largest divisor of `width` that `k` chunks may have.
+
+    `None` where nothing is to be gained, or the chunks would be too small.
+    """
+    most = _WIDEST // k
+    if width <= _WIDEST or most < 4:
+        return None
+    return next((size for size in range(most, most // 2, -1) if width % size == 0), most)
 
 
 def _chunked_top_k(graph, top, width, chunk, k):
