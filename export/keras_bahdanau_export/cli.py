@@ -7,11 +7,12 @@ and `evaluate` of a run.
 import logging
 import os
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 from keras_bahdanau_runtime.bulk.records import one_line
-from keras_bahdanau_runtime.errors import ArtifactError, MissingDependencyError
+from keras_bahdanau_runtime.errors import ArtifactError, MissingDependencyError, require
 from keras_bahdanau_runtime.manifest import Manifest, reading
 from keras_bahdanau_runtime.session import checked_graph, cores
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
@@ -45,6 +46,13 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(prepare)
 app.command()(shortlist)
+
+
+class Provider(Enum):
+    """A provider of onnxruntime whose kernels are known."""
+
+    CUDA = "cuda"
+
 
 RunOrArtifact = Annotated[Path, typer.Argument(help="A run's folder (from train) or an artifact.")]
 
@@ -195,7 +203,13 @@ def align(
 
 
 @app.command()
-def inspect(artifact: Artifact) -> None:
+def inspect(
+    artifact: Artifact,
+    provider: Annotated[
+        Provider | None,
+        typer.Option(help="Also say what of its graphs would not run on this provider, and why."),
+    ] = None,
+) -> None:
     """Checks an artifact and prints what its manifest says."""
 
     def check(manifest: Manifest) -> Manifest:
@@ -220,7 +234,20 @@ def inspect(artifact: Artifact) -> None:
             values = "\n".join(f"{key}: {value}" for key, value in values.items())
         table.add_row(plain(name), plain(values))
     table.add_row("max source length", str(manifest.max_source_length))
+    if provider is not None:
+        for name, lines in _on_host(manifest).items():
+            told = "\n".join(lines) or "all of it but sizes runs there"
+            table.add_row(plain(f"{name} on {provider.value}"), plain(told))
     Console().print(table)
+
+
+def _on_host(manifest: Manifest) -> dict[str, list[str]]:
+    """What of each graph would stay on the host, where CUDA runs it."""
+    onnx_ir = require("onnx_ir", extra="export")
+    from keras_bahdanau_export.cuda import on_host, summary
+
+    names = [name for name in manifest.files if name.endswith(".onnx")]
+    return {name: summary(on_host(onnx_ir.load(manifest.folder / name))) for name in names}
 
 
 @app.command()

@@ -11,6 +11,8 @@ from keras_bahdanau_runtime.errors import UnsupportedArtifactError, UnsupportedM
 from keras_bahdanau_runtime.operators import check_contents
 from keras_bahdanau_runtime.signature import weights_file
 
+logger = logging.getLogger("keras_bahdanau_export")
+
 # Kernels registered for older operator sets are found on CUDA, too; tf2onnx knows none above 18.
 OPSET = 18
 # Of the twelve, those that make the graph smaller than `passes` would alone.
@@ -43,7 +45,8 @@ def write_onnx(function, signature, path, variables=()):
     """
     onnx = require("onnx", extra="export")
     onnx_ir = require("onnx_ir", extra="export")
-    from keras_bahdanau_export.passes import graph as graphs  # which need onnx_ir
+    from keras_bahdanau_export.cuda import on_host, summary  # which need onnx_ir
+    from keras_bahdanau_export.passes import graph as graphs
     from keras_bahdanau_export.passes.optimizer import optimize
 
     given = _too_large(variables, graphs.LARGEST_FILE)
@@ -64,6 +67,8 @@ def write_onnx(function, signature, path, variables=()):
         for tensor, value in zip(tensors, values, strict=True):
             value.name, value.shape = tensor.name, onnx_ir.Shape(tensor.axes)
     optimize(model)
+    for line in summary(on_host(model)):
+        logger.warning("%s: on a GPU the CPU has to do %s.", path.name, line)
     graphs.save(model, path)
     try:
         onnx.checker.check_model(str(path))

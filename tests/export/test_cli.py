@@ -405,6 +405,14 @@ def test_inspect_prints_the_manifest(monkeypatch, capsysbinary, artifact):
     assert "BeamSearch" in out
 
 
+def test_inspect_says_what_would_not_run_on_cuda(monkeypatch, capsysbinary, artifact):
+    status, out, _ = run(monkeypatch, capsysbinary, "inspect", artifact, "--provider", "cuda")
+    assert status == 0
+    assert "model.onnx on cuda" in out and "all of it but sizes runs there" in out
+    status, _, err = run(monkeypatch, capsysbinary, "inspect", artifact, "--provider", "tpu")
+    assert status == 2 and "'cuda'" in err
+
+
 def test_verify_holds_the_artifact_against_the_model(monkeypatch, capsysbinary, trained, artifact):
     status, out, _ = run(
         monkeypatch, capsysbinary, "verify", artifact, trained / "best.keras", "--count", 3

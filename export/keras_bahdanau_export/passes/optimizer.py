@@ -94,6 +94,7 @@ def optimize(model, passes=PASSES):
         if sum(counts.values()) == before:
             break
     own_constants(model)
+    common.RemoveUnusedNodesPass()(model)  # and what the loops no longer read around them
     common.OutputFixPass()(model)  # each output is a value of its own again
     for name, value in zip(names, model.graph.outputs, strict=True):
         value.name = name

@@ -1,0 +1,182 @@
+"""What of the graphs would not run on a GPU: nothing of what we export, whatever the form."""
+
+import re
+
+import keras
+import numpy as np
+import onnx_ir
+import pytest
+from test_passes import graph_of
+
+from keras_bahdanau import (
+    AttentiveDecoder,
+    BahdanauAttention,
+    BeamSearch,
+    BidirectionalEncoder,
+    CoverageAttention,
+    FixedContext,
+    GreedySearch,
+    LayerNormGRUCell,
+    LocationSensitiveAttention,
+    LuongAttention,
+    MonotonicAttention,
+    RNNSearch,
+    Sampling,
+    Seq2Seq,
+    Shortlist,
+)
+from keras_bahdanau_export.cuda import on_host, summary
+
+pytestmark = pytest.mark.tracing
+
+V, U = 300, 6
+EVERY_OPTION = BeamSearch(
+    6, groups=2, diversity=0.5, n_best=2, min_length=3, no_repeat_ngram=3, coverage_penalty=0.2,
+    forbidden=(0, 1, 2), early_stopping=True, normalization="plain",
+)  # fmt: skip
+
+
+def said(text, **constants):
+    return summary(on_host(onnx_ir.serde.deserialize_model(graph_of(text, **constants))))
+
+
+def test_a_graph_of_kernels_that_cuda_has():
+    assert said("agraph (float[2,3] x) => (float y) { y = Tanh(x) }") == []
+
+
+@pytest.mark.parametrize(
+    "statement, expected",
+    [
+        ("y = Tan(x)", "1 Tan: CUDA has no kernel for it, or the table of kernels does not know"),
+        ("y = other.Tan(x)", "1 Tan: operators of other are not in the table of kernels"),
+        ("y = GatherND(n, places)", "1 GatherND: its kernels are for .*float.*, not for int32"),
+    ],
+)
+def test_what_has_no_kernel(statement, expected):
+    text = "agraph (float[2,3] x, int32[2,2] n, int64[1,1] places) => (float[a,b] out)"
+    model = graph_of(f"{text} {{ {statement} out = Cast<to = 1>(y) }}")
+    model.opset_import.add(domain="other", version=1)
+    (line,) = summary(on_host(onnx_ir.serde.deserialize_model(model)))
+    assert re.match(expected, line)
+
+
+@pytest.mark.parametrize(
+    "operator, attributes, why",
+    [
+        ("GRU", "linear_before_reset = 1", None),
+        ("GRU", "linear_before_reset = 0", "resets after the recurrent product"),
+        ("GRU", 'linear_before_reset = 1, activations = ["Sigmoid", "Relu"]', "sigmoid and tanh"),
+        ("GRU", "linear_before_reset = 1, clip = 1.0", "knows no clip"),
+        ("LSTM", "input_forget = 0", None),
+        ("LSTM", "input_forget = 1", "couples no input and forget gates"),
+        ("RNN", 'activations = ["Relu"]', "with tanh, not relu"),
+    ],
+)
+def test_what_cudnn_does_not_know(operator, attributes, why):
+    gates = {"GRU": 3, "LSTM": 4, "RNN": 1}[operator]
+    lines = said(
+        f"""
+        agraph (float[5,2,3] x) => (float y) {{
+          y, h = {operator}<hidden_size = 4, {attributes}>(x, w, r)
+        }}
+        """,
+        w=np.zeros((1, 4 * gates, 3), "float32"),
+        r=np.zeros((1, 4 * gates, 4), "float32"),
+    )
+    assert lines == [] if why is None else why in lines[0]
+
+
+def test_what_every_step_of_a_loop_would_copy():
+    lines = said(
+        """
+        agraph (float[2,3] x, int64[2] i) => (float a, int64 b, float c) {
+          y = Reshape(x, shape)
+          a, b, c = Loop <body = step (int64 t, bool go, float[2,3] h, int64[1] n, float[2,3] o)
+            => (bool still, float[2,3] h2, int64[2] n2, float[2,3] o2) {
+              still = Identity(go)
+              h2 = Tanh(h)
+              size = Shape(h2)
+              n2 = Mul(size, shape)
+              m = Identity(n)
+              o2 = Identity(h2)
+          }> (five, yes, y, shape, y)
+        }
+        """,
+        shape=np.array([2, 3]),
+        five=np.array(5),
+        yes=np.array(True),
+    )
+    assert len(lines) == 3 and all("at every step of a loop" in line for line in lines)
+    assert "computes a size" in lines[0] and "no step reads this state" in " ".join(lines)
+    assert "reads this constant, too" in " ".join(lines)
+
+
+def rnn_search(**options):
+    sizes = {"units": U, "embedding_dim": 4, "attention_units": 5, "maxout_units": 4}
+    return RNNSearch(V, V, **sizes, reset_after=True, **options)
+
+
+def seq2seq(attention, cell=None, encoder="gru"):
+    decoder = AttentiveDecoder(cell or keras.layers.GRUCell(U, reset_after=True), attention)
+    return Seq2Seq(V, V, 4, BidirectionalEncoder(U, encoder), decoder)
+
+
+def shortlist():
+    links = [(np.arange(4, 9), np.arange(5, 9), np.eye(4, 5))]
+    return Shortlist.from_links(links, V, V, size=280)
+
+
+FORMS = {
+    "plain": (rnn_search, BeamSearch(5)),
+    "greedy": (lambda: rnn_search(layer_normalization=True, conditional=True), GreedySearch()),
+    "every_option": (lambda: seq2seq(LocationSensitiveAttention(5, 3, 3)), EVERY_OPTION),
+    "sampling": (
+        lambda: seq2seq(MonotonicAttention(BahdanauAttention(5))),
+        Sampling(2, top_p=0.9, min_length=2, no_repeat_ngram=2),
+    ),
+    "lstm": (
+        lambda: seq2seq(CoverageAttention(5), keras.layers.LSTMCell(U), "lstm"),
+        Sampling(2, top_k=10),
+    ),
+    "stacked": (
+        lambda: seq2seq(
+            BahdanauAttention(5, normalizer="sparsemax"),
+            keras.layers.StackedRNNCells([LayerNormGRUCell(U), LayerNormGRUCell(U)]),
+        ),
+        BeamSearch(2),
+    ),
+    "fixed": (lambda: seq2seq(FixedContext()), BeamSearch(2)),
+    "luong_shortlist": (lambda: seq2seq(LuongAttention()), BeamSearch(2)),
+}
+
+
+@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow traces")
+@pytest.mark.parametrize("form", FORMS)
+def test_no_form_of_search_or_attention_leaves_anything_to_the_host(form, tmp_path, caplog):
+    from keras_bahdanau_export.onnx_graph import write_onnx
+    from keras_bahdanau_export.trace import search_function
+
+    make, search = FORMS[form]
+    model = make()
+    model.build()
+    given = shortlist() if "shortlist" in form else None
+    write_onnx(*search_function(model, search, 5, given), tmp_path / "model.onnx")
+    assert caplog.messages == []
+    graph = onnx_ir.load(tmp_path / "model.onnx").graph
+    (loop,) = [node for node in graph if node.op_type == "Loop"]
+    body = loop.attributes["body"].value
+    widths = [node.inputs[0].shape[-1] for node in body if node.op_type == "TopK"]
+    ranked = [width for width in widths if isinstance(width, int) and width != V]
+    assert max(ranked, default=0) <= 256
+
+
+@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow traces")
+def test_an_export_says_that_a_gru_which_resets_before_stays_on_the_cpu(tmp_path, caplog):
+    from keras_bahdanau_export.onnx_graph import write_onnx
+    from keras_bahdanau_export.trace import encode_function
+
+    model = RNNSearch(9, 9, units=3, embedding_dim=2, attention_units=2, maxout_units=2)
+    model.build()
+    write_onnx(*encode_function(model), tmp_path / "encoder.onnx")
+    (message,) = caplog.messages
+    assert message.startswith("encoder.onnx: on a GPU the CPU has to do 1 GRU: cuDNN resets after")
