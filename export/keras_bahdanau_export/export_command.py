@@ -38,6 +38,10 @@ def export(
     stepwise: Annotated[
         bool, typer.Option("--stepwise", help="Write encoder.onnx and step.onnx, too.")
     ] = False,
+    captured: Annotated[
+        bool,
+        typer.Option("--captured", help="Write the search in steps that CUDA can record, too."),
+    ] = False,
     precision: Annotated[
         str, typer.Option(help="float32, float16 (GPU) or int8 (CPU).")
     ] = "float32",
@@ -83,6 +87,7 @@ def export(
             texts=texts,
             references=references,
             stepwise=stepwise,
+            captured=captured,
             precision=precision,
             max_bleu_loss=max_bleu_loss,
             imports=imports or (),

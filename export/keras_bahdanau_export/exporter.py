@@ -27,6 +27,7 @@ def export(
     texts=(),
     references=(),
     stepwise=False,
+    captured=False,
     precision="float32",
     max_bleu_loss=0.5,
     imports=(),
@@ -56,6 +57,8 @@ def export(
         texts: Sentences to compare on, besides random ids; they need a tokenizer.
         references: A translation of each of `texts`, to measure what a precision costs.
         stepwise: Whether to write `encoder.onnx` and `step.onnx`, too, for decoding token by token.
+        captured: Whether to write `beam_start.onnx`, `beam_step.onnx` and `beam_end.onnx`, too: the
+            search cut at its loop, whose step CUDA records once and replays.
         precision: "float32", "float16" (for GPUs; on a CPU it saves only room) or "int8" (for
             CPUs). The float32 graph is held against Keras first, then the smaller one against it.
         max_bleu_loss: BLEU on `texts` that the precision, and the shortlist, may cost.
@@ -90,6 +93,7 @@ def export(
         texts=texts,
         references=references,
         stepwise=stepwise,
+        captured=captured,
         precision=precision,
         max_bleu_loss=max_bleu_loss,
         imports=imports,

@@ -13,7 +13,8 @@ from keras_bahdanau_export.call import call_signature, functional
 from keras_bahdanau_export.shortlist_loss import shortlist_loss
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.manifest import read_manifest
-from keras_bahdanau_runtime.session import CPU, open_graph
+from keras_bahdanau_runtime.providers import CPU
+from keras_bahdanau_runtime.session import open_graph
 from keras_bahdanau_runtime.signature import (
     ENCODER_FILE,
     MODEL_FILE,
@@ -76,6 +77,7 @@ class Job:
     texts: Any = ()
     references: Any = ()
     stepwise: bool = False
+    captured: bool = False
     precision: str = "float32"
     max_bleu_loss: float = 0.5
     imports: Any = ()
@@ -210,6 +212,16 @@ class GenerationJob(Job):
             found["step"] = Graph(*step_function(self.model), files[1])
         return found
 
+    def write(self, functions, folder):
+        signatures = super().write(functions, folder)
+        if self.captured and "onnx" in self.formats:
+            from keras_bahdanau_export.onnx_graph import write_captured
+
+            search = functions["translate"]
+            parts = write_captured(search.function, search.signature, folder, self.model.variables)
+            signatures |= {name: part.to_json() for name, part in parts.items()}
+        return signatures
+
     def describe(self):
         """What the manifest says of this kind of model."""
         source, target = self.model.source_vocabulary_size, self.model.target_vocabulary_size
@@ -229,6 +241,8 @@ class GenerationJob(Job):
             self.model, translator, self._sources(), self.search, self.max_length, self.shortlist
         )
         found.enforce()
+        if self.captured:
+            parity.compare_loops(translator, self._sources())
         return found
 
     def measure(self, full, reduced, size):
@@ -278,8 +292,8 @@ class CallJob(Job):
     def check(self):
         super().check()
         for name in (
-            "search", "tokenizer", "max_source_length", "stepwise", "texts", "references",
-            "shortlist",
+            "search", "tokenizer", "max_source_length", "stepwise", "captured", "texts",
+            "references", "shortlist",
         ):  # fmt: skip
             if getattr(self, name) not in (None, False, (), []):
                 raise ValueError(

@@ -9,7 +9,7 @@ import numpy as np
 from keras_bahdanau_export.rnn_operators import RECURRENT_HANDLERS, recurrent_operators
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError, UnsupportedModelError, require
 from keras_bahdanau_runtime.operators import check_contents
-from keras_bahdanau_runtime.signature import weights_file
+from keras_bahdanau_runtime.signature import BEAM_FILES, weights_file
 
 logger = logging.getLogger("keras_bahdanau_export")
 
@@ -43,13 +43,45 @@ def write_onnx(function, signature, path, variables=()):
         MissingDependencyError: If tf2onnx, onnx or onnx-ir is not installed.
         UnsupportedModelError: If ONNX has no operator for a part of it.
     """
-    onnx = require("onnx", extra="export")
-    onnx_ir = require("onnx_ir", extra="export")
-    from keras_bahdanau_export.cuda import on_host, summary  # which need onnx_ir
-    from keras_bahdanau_export.passes import graph as graphs
-    from keras_bahdanau_export.passes.optimizer import optimize
+    model = _converted(function, signature, variables)
+    from keras_bahdanau_export.passes.optimizer import optimize  # which needs onnx_ir
 
-    given = _too_large(variables, graphs.LARGEST_FILE)
+    optimize(model)
+    _save(model, path)
+
+
+def write_captured(function, signature, folder, variables=()):
+    """Writes the graph of a search cut at its loop, see `captured`.
+
+    Args:
+        function: As for `write_onnx`.
+        signature: As for `write_onnx`.
+        folder: The `Path` to write `BEAM_FILES` into.
+        variables: As for `write_onnx`.
+
+    Returns:
+        The signatures of the files, by name.
+    """
+    model = _converted(function, signature, variables)
+    from keras_bahdanau_export.captured import cut_at_loop, signature_of  # which need onnx_ir
+    from keras_bahdanau_export.passes.loops import scanned_histories
+    from keras_bahdanau_export.passes.optimizer import PASSES, optimize
+
+    # The rows of a history that a loop collects are states of its step.
+    optimize(model, [one for one in PASSES if one is not scanned_histories])
+    parts = dict(zip(BEAM_FILES, cut_at_loop(model), strict=True))
+    for name, part in parts.items():
+        _save(part, folder / name)
+    return {name: signature_of(part) for name, part in parts.items()}
+
+
+def _converted(function, signature, variables):
+    """A function as an `onnx_ir.Model`, as it is converted."""
+    require("onnx", extra="export")
+    onnx_ir = require("onnx_ir", extra="export")
+    from keras_bahdanau_export.passes.graph import LARGEST_FILE  # which needs onnx_ir
+
+    given = _too_large(variables, LARGEST_FILE)
     with recurrent_operators():
         model = convert(_with_weights_given(function, given))
     model = onnx_ir.serde.deserialize_model(model)
@@ -66,10 +98,19 @@ def write_onnx(function, signature, path, variables=()):
         values[:] = [by_name[tensor.name] for tensor in tensors]
         for tensor, value in zip(tensors, values, strict=True):
             value.name, value.shape = tensor.name, onnx_ir.Shape(tensor.axes)
-    optimize(model)
+    return model
+
+
+def _save(model, path):
+    """Writes a graph, says what of it a GPU would leave to the CPU, and checks what was written."""
+    import onnx
+
+    from keras_bahdanau_export.cuda import on_host, summary
+    from keras_bahdanau_export.passes.graph import save
+
     for line in summary(on_host(model)):
         logger.warning("%s: on a GPU the CPU has to do %s.", path.name, line)
-    graphs.save(model, path)
+    save(model, path)
     try:
         onnx.checker.check_model(str(path))
         beside = path.with_name(weights_file(path.name))

@@ -10,8 +10,9 @@ from keras_bahdanau.search import BeamSearch, GreedySearch, Sampling
 from keras_bahdanau_export.call import functional
 from keras_bahdanau_runtime.errors import CorruptArtifactError, ParityError
 from keras_bahdanau_runtime.manifest import read_manifest
-from keras_bahdanau_runtime.session import CPU, open_graph
-from keras_bahdanau_runtime.signature import MODEL_FILE, SHORTLIST_FILE
+from keras_bahdanau_runtime.providers import CPU
+from keras_bahdanau_runtime.session import open_graph
+from keras_bahdanau_runtime.signature import BEAM_FILES, MODEL_FILE, SHORTLIST_FILE
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.translator import Translator
 
@@ -98,6 +99,26 @@ class CallParity:
         )
 
 
+def compare_loops(translator, sources):
+    """Raises `ParityError` unless a search driven step by step finds what its graph does.
+
+    Args:
+        translator: Of the whole graph, a `Translator`.
+        sources: Lists of source ids.
+    """
+    providers = translator.providers
+    driven = Translator(translator.manifest.folder, providers, loop="captured")
+    for i in range(0, len(sources), 8):
+        batch = pad(sources[i : i + 8])
+        ours, theirs = (one.search(batch) for one in (translator, driven))
+        different = [name for name in ("tokens", "lengths") if (ours[name] != theirs[name]).any()]
+        if different or not np.allclose(ours["scores"], theirs["scores"], rtol=1e-4, atol=1e-4):
+            raise ParityError(
+                "The search step by step must find what its whole graph does. Received: other "
+                f"{' and '.join(different) or 'scores'} for sources {i} to {i + len(batch) - 1}"
+            )
+
+
 def random_sources(vocabulary_size, max_length, count=16, seed=0):
     """Sources of varied length and random tokens: `count` lists of ids that end with `EOS`.
 
@@ -113,7 +134,7 @@ def random_sources(vocabulary_size, max_length, count=16, seed=0):
     return [[*rng.integers(lowest, vocabulary_size, n - 1).tolist(), 3] for n in lengths]
 
 
-def verify(model, path, texts=(), count=16, seed=0):
+def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
     """Holds a written artifact against the Keras model it came from.
 
     An artifact in float16 or int8 differs from the model by design: it is compared, but only its
@@ -125,6 +146,7 @@ def verify(model, path, texts=(), count=16, seed=0):
         texts: Sentences to compare on; needs the tokenizer in the artifact.
         count: Number of random sources to compare on, too.
         seed: Randomness of these.
+        providers: What the artifact runs on; as for `Translator`.
 
     Returns:
         A `Parity`, or a `CallParity` for the call of a model.
@@ -135,7 +157,7 @@ def verify(model, path, texts=(), count=16, seed=0):
     manifest = read_manifest(path)
     reduced = "precision" in manifest.other
     if not manifest.search:
-        session = open_graph(manifest, MODEL_FILE, CPU, None)
+        session = open_graph(manifest, MODEL_FILE, providers, None)
         found = compare_calls(model, session, examples=count, seed=seed)
     else:
         settings = dict(manifest.search)
@@ -147,7 +169,7 @@ def verify(model, path, texts=(), count=16, seed=0):
                 f"{manifest.folder}: expected the settings of a search of keras_bahdanau. "
                 f"Received: {manifest.search!r:.200}"
             ) from error
-        translator = Translator(path, CPU)
+        translator = Translator(path, providers, loop="graph")
         limit = manifest.max_source_length
         sources = random_sources(model.source_vocabulary_size, limit or 40, count, seed)
         sources += [ids for ids in translator.encode(texts) if limit is None or len(ids) <= limit]
@@ -155,6 +177,8 @@ def verify(model, path, texts=(), count=16, seed=0):
         if SHORTLIST_FILE in manifest.files:
             shortlist = Shortlist.parse(manifest.read(SHORTLIST_FILE), SHORTLIST_FILE)
         found = compare(model, translator, sources, search, max_length, shortlist)
+        if set(BEAM_FILES) <= set(manifest.files):
+            compare_loops(translator, sources)
     if not reduced:
         found.enforce()
     return found

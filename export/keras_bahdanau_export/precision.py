@@ -26,6 +26,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from keras_bahdanau_export.bleu_loss import enforce_bleu
 from keras_bahdanau_export.passes.graph import constant, put, register, save, take_place
+from keras_bahdanau_export.passes.loops import own_constants
 from keras_bahdanau_runtime.signature import PRECISIONS, weights_file
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.text.scores import corpus_scores
@@ -139,6 +140,7 @@ def reduce_precision(path, precision):
     common.NameFixPass()(model)  # names that new values got may stand in another loop, too
     products = [node for graph in (model.graph, *model.graph.subgraphs()) for node in graph]
     small = [n.name for n in products if n.op_type == "MatMul" and _weights(n.inputs[1]) is None]
+    own_constants(model)
     path = Path(path)
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         written = Path(scratch) / path.name

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from keras_bahdanau_runtime.errors import CorruptArtifactError, RunError
 from keras_bahdanau_runtime.signature import Signature
@@ -59,3 +59,25 @@ def search_arrays(
                 f"Received: {arrays[name].min()} to {arrays[name].max()}"
             )
     return arrays
+
+
+def checked_noise(
+    noise: ArrayLike | None, search: Mapping[str, Any], rows: int
+) -> NDArray[np.float32]:
+    """The numbers that a search draws with, or a `ValueError`; those of its seed if `None`.
+
+    Args:
+        noise: As for `Translator.translate_ids`.
+        search: Settings of the search in the manifest.
+        rows: Number of sources.
+    """
+    shape = (rows, search["n"], search["max_length"])
+    if noise is None:
+        return np.random.default_rng(search["seed"]).random(shape, dtype=np.float32)
+    array = np.asarray(noise, np.float32)
+    if array.shape != shape or not ((array >= 0) & (array < 1)).all():
+        raise ValueError(
+            f"Argument `noise` must hold numbers in [0, 1) of shape {shape}. "
+            f"Received: shape {array.shape}"
+        )
+    return array

@@ -231,6 +231,19 @@ def _refuse(path: Path, received: str) -> NoReturn:
     )
 
 
+def names_in_loops(contents: bytes) -> set[str]:
+    """Names of the nodes that stand in graphs inside nodes, of an ONNX file that was checked."""
+    model = _model_class()()
+    model.ParseFromString(contents)
+    inner = [attribute.g for node in model.graph.node for attribute in node.attribute]
+    names: set[str] = set()
+    while inner:
+        nodes = inner.pop().node
+        names.update(node.name for node in nodes)
+        inner += [attribute.g for node in nodes for attribute in node.attribute]
+    return names
+
+
 @functools.cache
 def _model_class() -> Any:
     """A message class of protobuf, which onnxruntime brings along; the onnx package it does not."""

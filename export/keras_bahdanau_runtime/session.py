@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,20 +17,16 @@ from numpy.typing import NDArray
 from keras_bahdanau_runtime.deadlines import deadline
 from keras_bahdanau_runtime.errors import CorruptArtifactError, LimitError, RunError, require
 from keras_bahdanau_runtime.manifest import Manifest
-from keras_bahdanau_runtime.operators import check_contents
+from keras_bahdanau_runtime.operators import check_contents, names_in_loops
+from keras_bahdanau_runtime.placement import warn_of_cpu
+from keras_bahdanau_runtime.providers import CPU, GPU, Providers, chosen_providers
 from keras_bahdanau_runtime.signature import weights_file
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
-Providers = str | Sequence[str | tuple[str, dict[str, Any]]]
-
-CPU = "CPUExecutionProvider"
-CUDA = "CUDAExecutionProvider"
 _one_arena = threading.Lock()
 _AS_REQUESTED = 1  # extends an arena by what is needed, where the default doubles it
 _FOLDED, _FOLDED_SHARE = 2**24, 32  # bytes of a tensor made of constants; times the graph's bytes
-# TensorRT is used where it is asked for: it compiles a graph anew, for minutes, for each new shape.
-GPU = ("TensorrtExecutionProvider", CUDA)
 
 
 def cores() -> int:
@@ -103,7 +98,7 @@ def open_session(
     """
     onnxruntime = require("onnxruntime", extra="runtime")
     available = onnxruntime.get_available_providers()
-    chosen = _chosen(providers, available, capture)
+    chosen = chosen_providers(providers, available, capture)
     names = [provider if isinstance(provider, str) else provider[0] for provider in chosen]
     options = onnxruntime.SessionOptions()
     # Warnings are of names inside graphs. What fails is raised; only why a provider does not start
@@ -156,14 +151,14 @@ def open_session(
     if lost:
         logger.warning("%s could not be started; onnxruntime printed why.", lost)
     logger.info(
-        "Running %s on %s (providers=%r; available: %s).",
+        "Running %s on %s (asked for: %r; available: %s).",
         path,
         ", ".join(used),
-        providers,
+        chosen,
         ", ".join(available),
     )
     if used[0] != CPU:
-        _say_what_stays_on_cpu(session, path, used[0])
+        warn_of_cpu(session, path, used[0], names_in_loops(contents))
     return session
 
 
@@ -195,29 +190,6 @@ def _arena(onnxruntime: Any, options: Any, megabytes: float | None) -> Iterator[
         yield
 
 
-def _chosen(
-    providers: Providers, available: Sequence[str], capture: bool
-) -> list[str | tuple[str, dict[str, Any]]]:
-    """The providers to ask onnxruntime for; the arguments are those of `open_session`."""
-    chosen: list[str | tuple[str, dict[str, Any]]]
-    if providers == "auto":
-        chosen = [name for name in (CUDA,) if name in available]
-        chosen.append(CPU)
-    else:
-        chosen = [providers] if isinstance(providers, str) else list(providers)
-    names = [provider if isinstance(provider, str) else provider[0] for provider in chosen]
-    if not names or not set(names) <= set(available):
-        raise ValueError(
-            f"Argument `providers` must be 'auto' or some of {available}. Received: {providers!r}"
-        )
-    if capture and CUDA in names:
-        place = names.index(CUDA)
-        given = chosen[place]
-        given_options = {} if isinstance(given, str) else given[1]
-        chosen[place] = (CUDA, {**given_options, "enable_cuda_graph": "1"})
-    return chosen
-
-
 @functools.cache
 def _onnxruntime_errors() -> tuple[type[Exception], ...]:
     """What onnxruntime raises; its classes have no base of their own."""
@@ -230,24 +202,6 @@ def _onnxruntime_errors() -> tuple[type[Exception], ...]:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
-
-
-def _say_what_stays_on_cpu(session: Any, path: Path, asked: str) -> None:
-    where = {CPU: Counter[str](), "elsewhere": Counter[str]()}
-    for part in session.get_provider_graph_assignment_info():
-        kind = part.ep_name if part.ep_name == CPU else "elsewhere"
-        where[kind].update(node.op_type for node in part.get_nodes())
-    left = where[CPU]
-    if left:
-        logger.warning(
-            "%d of %d operators of %s run on the CPU and not on %s: %s. It is as it should be only "
-            "of operators that compute sizes.",
-            left.total(),
-            left.total() + where["elsewhere"].total(),
-            path.name,
-            asked,
-            ", ".join(f"{name} ({count})" for name, count in left.most_common()),
-        )
 
 
 def device_of(session: Any) -> tuple[str, int]:

@@ -14,6 +14,7 @@ MANIFEST_FILE = "manifest.json"
 MODEL_FILE = "model.onnx"
 ENCODER_FILE = "encoder.onnx"
 STEP_FILE = "step.onnx"
+BEAM_FILES = ("beam_start.onnx", "beam_step.onnx", "beam_end.onnx")
 TOKENIZER_FILE = "tokenizer.json"
 SHORTLIST_FILE = "shortlist.npz"
 SAVED_MODEL_FOLDER = "saved_model"

@@ -16,7 +16,8 @@ from keras_bahdanau_runtime.errors import (
 )
 from keras_bahdanau_runtime.ids import BOS, EOS
 from keras_bahdanau_runtime.manifest import Manifest
-from keras_bahdanau_runtime.session import Providers, device_of, empty_like, open_graph, run
+from keras_bahdanau_runtime.providers import Providers
+from keras_bahdanau_runtime.session import device_of, empty_like, open_graph, run
 from keras_bahdanau_runtime.signature import ENCODER_FILE, STEP_FILE
 
 Values = dict[str, Any]  # `onnxruntime.OrtValue`s by name, which stay where the graph computes

@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from keras_bahdanau_runtime.captured import CapturedSearch
 from keras_bahdanau_runtime.checks import check_positive, check_range, checked_ids
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     UnsupportedArtifactError,
 )
-from keras_bahdanau_runtime.graph_checks import check_graph, search_arrays
+from keras_bahdanau_runtime.graph_checks import checked_noise, search_arrays
 from keras_bahdanau_runtime.manifest import Manifest, reading, unreplaced
-from keras_bahdanau_runtime.session import Providers, cores, open_graph, run
+from keras_bahdanau_runtime.providers import Providers, with_tf32
+from keras_bahdanau_runtime.search_loop import WholeSearch, open_search
+from keras_bahdanau_runtime.session import cores
 from keras_bahdanau_runtime.signature import (
     MODEL_FILE,
     NOISE,
@@ -60,10 +63,15 @@ class Translator:
         workers: int, the batches of one call that run at once; `threads=None` then shares the
             cores among them. One for each core is the fastest for many texts on a CPU, and holds
             as many batches in memory.
+        loop: Who drives the loop of a search: "graph", `model.onnx` itself; "captured", this class
+            with the graphs of an artifact that was exported with `captured=True`, whose steps CUDA
+            records and replays, one search at a time; "auto", captured on CUDA where it can be.
+        tf32: bool, whether CUDA may multiply with 10 bits of precision, which is faster. Without it
+            its numbers are float32.
 
     Raises:
-        ValueError: `path` is not a folder, a provider is not available, or `threads`, `seconds`,
-            `megabytes` or `workers` is not positive.
+        ValueError: `path` is not a folder, a provider is not available, `loop` is unknown, or
+            `threads`, `seconds`, `megabytes` or `workers` is not positive.
         CorruptArtifactError: The artifact is incomplete, damaged or tampered with.
         UnsupportedArtifactError: It is in a newer format, holds no `model.onnx`, or one with
             operators that are not on the list in `operators`.
@@ -85,6 +93,8 @@ class Translator:
         seconds: float | None = None,
         megabytes: float | None = None,
         workers: int = 1,
+        loop: str = "auto",
+        tf32: bool = False,
     ) -> None:
         check_positive(workers=workers)
         if threads is not None:
@@ -94,9 +104,9 @@ class Translator:
         for name, limit in (("seconds", seconds), ("megabytes", megabytes)):
             if limit is not None:
                 check_range(name, limit, float, 0, open_low=True)
-        self._providers, self._threads = providers, threads
+        self._providers, self._threads = with_tf32(providers) if tf32 else providers, threads
         self._seconds, self._megabytes = seconds, megabytes
-        self._workers = workers
+        self._workers, self._loop = workers, loop
         self._stepper: Stepper | None = None
         self._opening = threading.Lock()
         reading(path, self._open)
@@ -113,24 +123,27 @@ class Translator:
             raise CorruptArtifactError(
                 f"{folder}: the manifest gives no vocabulary size for 'source'."
             )
-        read = {MODEL_FILE, weights_file(MODEL_FILE), TOKENIZER_FILE}
-        for name in set(manifest.files) - read:
-            manifest.check(name)
-        self.session = self._open_graph()
         self._draws = manifest.signatures[MODEL_FILE] == SAMPLE.to_json()
-        check_graph(self.session, SAMPLE if self._draws else TRANSLATE, folder / MODEL_FILE)
         if self._draws and not {"n", "max_length", "seed"} <= set(manifest.search):
             raise CorruptArtifactError(
                 f"{folder}: the manifest does not say how many numbers the search draws."
             )
+        self._graph = self._open_search()
+        read = {*self._graph.files, *map(weights_file, self._graph.files), TOKENIZER_FILE}
+        for name in set(manifest.files) - read:
+            manifest.check(name)
         self.tokenizer: Tokenizer | None = None
         if TOKENIZER_FILE in manifest.files:
             self.tokenizer = load_tokenizer(manifest)
 
-    def _open_graph(self) -> Any:
-        return open_graph(
-            self.manifest, MODEL_FILE, self._providers, self._threads, self._megabytes
-        )
+    def _open_search(self) -> WholeSearch | CapturedSearch:
+        given = self._threads, self._seconds, self._megabytes
+        return open_search(self.manifest, self._loop, self._providers, *given)
+
+    @property
+    def session(self) -> Any:
+        """The session of onnxruntime that searches: of the whole graph, or of a captured step."""
+        return self._graph.session
 
     def with_threads(self, threads: int) -> "Translator":
         """A translator of the same artifact with so many threads, its weights once more in memory.
@@ -145,7 +158,7 @@ class Translator:
         other = copy.copy(self)
         other._threads = threads
         with unreplaced(self.manifest):
-            other.session = other._open_graph()
+            other._graph = other._open_search()
         return other
 
     @property
@@ -357,37 +370,22 @@ class Translator:
         noise: ArrayLike | None = None,
     ) -> dict[str, NDArray[Any]]:
         """The outputs of `translate_ids`, "alignments" if asked for; `source` is not checked."""
-        found = self._run(source, noise)
-        size = self.manifest.vocabulary.get("target", 2**31)
-        names = [name for name in found if alignments or name != "alignments"]
-        return search_arrays(found, source.shape, size, names)
-
-    def _run(self, source: NDArray[np.int32], noise: ArrayLike | None = None) -> dict[str, Any]:
-        """The outputs, left where they were computed."""
         feeds: dict[str, NDArray[Any]] = {TRANSLATE.inputs[0].name: source}
         if self._draws:
-            feeds[NOISE.name] = self._checked_noise(noise, len(source))
+            feeds[NOISE.name] = checked_noise(noise, self.manifest.search, len(source))
         elif noise is not None:
             raise ValueError(
                 "Argument `noise` must be None for an artifact that draws nothing. "
                 f"Received: {noise!r:.80}"
             )
-        names = [tensor.name for tensor in TRANSLATE.outputs]
         large = source.size > BATCH_TOKENS  # seldom: the next run would not need as much memory
-        return run(self.session, feeds, names, seconds=self._seconds, shrink=large)
-
-    def _checked_noise(self, noise: ArrayLike | None, rows: int) -> NDArray[np.float32]:
-        search = self.manifest.search
-        shape = (rows, search["n"], search["max_length"])
-        if noise is None:
-            return np.random.default_rng(search["seed"]).random(shape, dtype=np.float32)
-        array = np.asarray(noise, np.float32)
-        if array.shape != shape or not ((array >= 0) & (array < 1)).all():
-            raise ValueError(
-                f"Argument `noise` must hold numbers in [0, 1) of shape {shape}. "
-                f"Received: shape {array.shape}"
-            )
-        return array
+        found, shape = self._graph.run(feeds, shrink=large)
+        size = self.manifest.vocabulary.get("target", 2**31)
+        names = [name for name in found if alignments or name != "alignments"]
+        arrays = search_arrays(found, shape, size, names)
+        rows, length = source.shape  # without what was padded
+        cut = {name: array[:rows] for name, array in arrays.items()}
+        return {**cut, "alignments": cut["alignments"][..., :length]} if alignments else cut
 
     def _encode(self, texts: Iterable[str]) -> list[list[int]]:
         return encode_texts(texts, self.text_tokenizer(), self.manifest.max_source_length)

@@ -1,0 +1,200 @@
+"""Drives the loop of a search itself, with one step of it as a graph that CUDA can record."""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keras_bahdanau_runtime.errors import (
+    CorruptArtifactError,
+    LimitError,
+    UnsupportedArtifactError,
+)
+from keras_bahdanau_runtime.ids import PAD
+from keras_bahdanau_runtime.manifest import Manifest
+from keras_bahdanau_runtime.providers import Providers
+from keras_bahdanau_runtime.session import empty_like, open_graph, run
+from keras_bahdanau_runtime.signature import BEAM_FILES, TRANSLATE
+
+logger = logging.getLogger("keras_bahdanau_runtime")
+
+Values = dict[str, Any]  # `onnxruntime.OrtValue`s by name, which stay where the graph computes
+
+_START, _STEP, _END = BEAM_FILES
+_LENGTHS = 16  # sources are padded to a multiple of it
+_MOST_SHAPES = 32  # of sources, whose recorded steps are kept
+
+
+@dataclass
+class _Buffers:
+    """Where the searches for sources of one shape read and write: always the same places."""
+
+    number: int
+    made: Values  # by the start
+    states: tuple[Values, Values]  # a step reads one and writes the other
+    go_on: Any
+
+
+class CapturedSearch:
+    """The search of an artifact, step by step.
+
+    The states stay on the device; after a step one byte comes back, whether to go on. On CUDA the
+    steps for sources of one shape are recorded as CUDA graphs, and replayed from then on. So that
+    there are few shapes, sources are padded to multiples of 16, and batches to powers of two up to
+    32 and multiples of 32 above; the steps of at most 32 shapes are kept.
+
+    Args:
+        manifest: The manifest of an artifact that was exported with `captured=True`.
+        providers: As for `Translator`.
+        threads: As for `Translator`.
+        seconds: As for `Translator`, for a whole search.
+        megabytes: As for `Translator`.
+
+    Raises:
+        UnsupportedArtifactError: The artifact holds no such graphs.
+        CorruptArtifactError: They are not what the manifest says, or do not fit each other.
+
+    Example:
+
+    >>> search = CapturedSearch(read_manifest("artifact"), "CPUExecutionProvider", None)
+    >>> found, shape = search.run({"source": np.array([[5, 6, 3]], np.int32)})
+    >>> found["tokens"].numpy().shape, shape
+    ((1, 5, 100), (1, 16))
+    """
+
+    files = BEAM_FILES
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        providers: Providers,
+        threads: int | None,
+        seconds: float | None = None,
+        megabytes: float | None = None,
+    ) -> None:
+        missing = [name for name in BEAM_FILES if name not in manifest.files]
+        if missing:
+            raise UnsupportedArtifactError(
+                f"{manifest.folder}: holds no {missing[0]}. Export it with captured=True."
+            )
+        self._manifest, self._seconds = manifest, seconds
+        self._given = providers, threads, megabytes
+        self._start = open_graph(manifest, _START, *self._given)
+        self._end = open_graph(manifest, _END, *self._given)
+        self._open_step()
+        _check_graphs(self._start, self.session, self._end, manifest)
+        self._made = [value.name for value in self._start.get_outputs()]
+        self._reads = [value.name for value in self.session.get_inputs()]
+        self._ends = [value.name for value in self._end.get_inputs()]
+        self._running = threading.Lock()  # the buffers are one search's
+
+    def _open_step(self) -> None:
+        self.session = open_graph(self._manifest, _STEP, *self._given, capture=True)
+        self._buffers: dict[tuple[int, ...], _Buffers] = {}
+
+    def run(
+        self, inputs: Mapping[str, NDArray[Any]], shrink: bool = False
+    ) -> tuple[Values, tuple[int, ...]]:
+        """Searches.
+
+        Args:
+            inputs: Those of the search, arrays by name.
+            shrink: As for `session.run`.
+
+        Returns:
+            `(found, shape)`: the outputs of `TRANSLATE`, `OrtValue`s by name, and the shape of the
+            padded source, for which they are.
+
+        Raises:
+            LimitError: It took longer than `seconds`, or more memory than there was.
+            RunError: It failed otherwise.
+        """
+        padded = {name: _padded(name, array) for name, array in inputs.items()}
+        shape, begin = padded["source"].shape, time.monotonic()
+
+        def left() -> float | None:
+            """Of the seconds, what is left."""
+            rest = None if self._seconds is None else self._seconds - time.monotonic() + begin
+            if rest is not None and rest <= 0:
+                raise LimitError(f"A search took longer than {self._seconds} s.")
+            return rest
+
+        with self._running:
+            buffers = self._buffers.get(shape)
+            where = self._made if buffers is None else buffers.made
+            made = run(self._start, padded, where, seconds=left(), shrink=shrink)
+            if buffers is None:
+                buffers = self._new_buffers(shape, made)
+            turn, go_on = 0, True
+            while go_on:
+                go_on = self._advance(buffers, turn, left())
+                turn = 1 - turn
+            known = {**buffers.made, **buffers.states[turn]}
+            names = [tensor.name for tensor in TRANSLATE.outputs]
+            last = {name: known[name] for name in self._ends}
+            return run(self._end, last, names, seconds=left(), shrink=shrink), shape
+
+    def _advance(self, buffers: _Buffers, turn: int, seconds: float | None) -> bool:
+        """One step, out of the states `turn` into the others; whether another is to follow."""
+        known = {**buffers.made, **buffers.states[turn]}
+        written = {f"next_{name}": part for name, part in buffers.states[1 - turn].items()}
+        run(
+            self.session,
+            {name: known[name] for name in self._reads},
+            {**written, "go_on": buffers.go_on},
+            graph_id=2 * buffers.number + turn + 1,
+            seconds=seconds,
+        )
+        return bool(buffers.go_on.numpy())
+
+    def _new_buffers(self, shape: tuple[int, ...], made: Values) -> _Buffers:
+        if len(self._buffers) == _MOST_SHAPES:
+            logger.info("Steps for sources of %d shapes are recorded; begun anew.", _MOST_SHAPES)
+            self._open_step()
+        first = {name: part for name, part in made.items() if name.startswith("state_")}
+        other = {name: empty_like(part, self.session) for name, part in first.items()}
+        known = {name: made[name] for name in self._reads}
+        go_on = run(self.session, known, ["go_on"], graph_id=-1)["go_on"]  # not recorded
+        buffers = _Buffers(len(self._buffers), made, (first, other), go_on)
+        self._buffers[shape] = buffers
+        return buffers
+
+
+def _padded(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """An input in one of the shapes that steps are recorded for; the last row is repeated."""
+    rows = len(array)
+    wanted = 1 << (rows - 1).bit_length() if rows <= 32 else -(-rows // 32) * 32
+    if wanted > rows:
+        array = np.concatenate([array, np.repeat(array[-1:], wanted - rows, axis=0)])
+    if name == "source" and array.shape[1] % _LENGTHS:
+        width = -array.shape[1] % _LENGTHS
+        array = np.pad(array, ((0, 0), (0, width)), constant_values=PAD)
+    return array
+
+
+def _check_graphs(start: Any, step: Any, end: Any, manifest: Manifest) -> None:
+    """Raises `CorruptArtifactError` unless the graphs give each other what they read."""
+    made, read, written, ends, found = (
+        {value.name: value.type for value in values}
+        for values in (
+            start.get_outputs(), step.get_inputs(), step.get_outputs(), end.get_inputs(),
+            end.get_outputs(),
+        )
+    )  # fmt: skip
+    states = {f"next_{name}": of for name, of in made.items() if name.startswith("state_")}
+    if (
+        not states
+        or not read.items() <= made.items()
+        or not ends.items() <= made.items()
+        or written != {"go_on": "tensor(bool)", **states}
+        or set(found) != {tensor.name for tensor in TRANSLATE.outputs}
+    ):
+        raise CorruptArtifactError(
+            f"{manifest.folder}: expected {', '.join(BEAM_FILES)} that are the parts of one "
+            f"search. Received: {made}, {read}, {written}, {ends}, {found}"
+        )

@@ -1,0 +1,145 @@
+"""The search cut at its loop: the runtime that drives it finds what the whole graph does."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from keras_bahdanau import BeamSearch, RNNSearch, Sampling
+from keras_bahdanau_export import parity
+from keras_bahdanau_export.exporter import export
+from keras_bahdanau_runtime import Translator, captured
+from keras_bahdanau_runtime.errors import (
+    CorruptArtifactError,
+    LimitError,
+    ParityError,
+    UnsupportedArtifactError,
+)
+from keras_bahdanau_runtime.signature import BEAM_FILES
+
+pytestmark = pytest.mark.tracing
+
+RNG = np.random.default_rng(0)
+CPU = "CPUExecutionProvider"
+
+
+def exported(folder, search, **options):
+    model = RNNSearch(30, 40, units=6, embedding_dim=5, attention_units=4, maxout_units=3)
+    model.build()
+    # As the paper begins, all tokens are near ties.
+    model.set_weights([RNG.normal(0, 1, weights.shape) for weights in model.get_weights()])
+    export(model, folder, search=search, max_length=9, **options)
+    return folder
+
+
+def copied(folder, to):
+    shutil.copytree(folder, to)
+    return to
+
+
+@pytest.fixture(scope="module")
+def beam(tmp_path_factory):
+    search = BeamSearch(3, coverage_penalty=0.2, no_repeat_ngram=2, min_length=2)
+    return exported(tmp_path_factory.mktemp("captured") / "beam", search, captured=True)
+
+
+@pytest.fixture(scope="module")
+def sampling(tmp_path_factory):
+    return exported(
+        tmp_path_factory.mktemp("captured") / "sampling", Sampling(2, seed=1), captured=True
+    )
+
+
+def source(rows, length):
+    ids = RNG.integers(4, 30, (rows, length), dtype="int32")
+    ids[:, -1] = 3
+    for i in range(rows):  # lengths of their own, padded at the right
+        end = RNG.integers(1, length + 1)
+        ids[i, end - 1], ids[i, end:] = 3, 0
+    ids[0, -1] = 3
+    return ids
+
+
+@pytest.mark.parametrize("rows, length", [(1, 1), (1, 16), (3, 5), (5, 17), (33, 2)])
+def test_a_search_in_steps_finds_what_the_whole_graph_does(beam, sampling, rows, length):
+    ids = source(rows, length)
+    ids[0] = np.where(ids[0] == 0, 4, ids[0])
+    for folder in (beam, sampling):
+        whole, steps = (Translator(folder, CPU, loop=loop) for loop in ("graph", "captured"))
+        for expected, found in zip(
+            *(sorted(one.translate_ids(ids).items()) for one in (whole, steps)), strict=True
+        ):
+            assert expected[0] == found[0] and expected[1].shape == found[1].shape
+            np.testing.assert_allclose(expected[1], found[1], rtol=1e-5, atol=1e-5)
+
+
+def test_the_same_translator_searches_again_for_the_same_shape_and_others(beam):
+    whole, steps = (Translator(beam, CPU, loop=loop) for loop in ("graph", "captured"))
+    for rows in (2, 1, 2, 2):
+        ids = source(rows, 6)
+        ids[0] = np.where(ids[0] == 0, 4, ids[0])
+        expected, found = (one.translate_ids(ids)["tokens"] for one in (whole, steps))
+        np.testing.assert_array_equal(expected, found)
+    assert sorted(steps._graph._buffers) == [(1, 16), (2, 16)]
+
+
+def test_no_more_shapes_are_kept_than_told(beam, monkeypatch, caplog):
+    monkeypatch.setattr(captured, "_MOST_SHAPES", 2)
+    caplog.set_level("INFO")
+    steps = Translator(beam, CPU, loop="captured")
+    for rows in (1, 2, 4):
+        steps.translate_ids(np.full((rows, 3), 3 + rows, "int32"))
+    assert list(steps._graph._buffers) == [(4, 16)]
+    assert "Steps for sources of 2 shapes are recorded; begun anew." in caplog.messages
+
+
+def test_on_the_cpu_the_loop_is_the_graphs_own_unless_asked_for(beam):
+    assert Translator(beam, CPU).session.get_inputs()[0].name == "source"
+    assert Translator(beam, CPU, loop="captured").session.get_inputs()[0].name == "memory_0"
+
+
+def test_a_search_in_steps_has_a_limit_of_time(beam):
+    steps = Translator(beam, CPU, seconds=1e-9, loop="captured")
+    with pytest.raises(LimitError, match="1e-09 s"):
+        steps.translate_ids([[5, 3]])
+
+
+def test_another_thread_count_keeps_the_loop(beam):
+    other = Translator(beam, CPU, loop="captured").with_threads(1)
+    assert other.session.get_inputs()[0].name == "memory_0"
+
+
+def test_a_translator_names_what_is_wrong_with_its_loop(beam, tmp_path):
+    with pytest.raises(ValueError, match=r"`loop` must be one of .*'captured'.*Received: 'cuda'"):
+        Translator(beam, CPU, loop="cuda")
+    without = copied(beam, tmp_path / "without")
+    manifest = json.loads((without / "manifest.json").read_text())
+    manifest["files"] = {
+        name: record for name, record in manifest["files"].items() if name not in BEAM_FILES
+    }
+    (without / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UnsupportedArtifactError, match=r"no beam_start\.onnx.*captured=True"):
+        Translator(without, CPU, loop="captured")
+
+
+def test_parts_of_another_search_are_refused(beam, sampling, tmp_path):
+    mixed = copied(beam, tmp_path / "mixed")
+    (mixed / BEAM_FILES[1]).write_bytes((sampling / BEAM_FILES[1]).read_bytes())
+    ours, theirs = (
+        json.loads((folder / "manifest.json").read_text()) for folder in (beam, sampling)
+    )
+    ours["files"][BEAM_FILES[1]] = theirs["files"][BEAM_FILES[1]]
+    (mixed / "manifest.json").write_text(json.dumps(ours))
+    with pytest.raises(CorruptArtifactError, match="parts of one search"):
+        Translator(mixed, CPU, loop="captured")
+
+
+def test_an_export_whose_steps_find_other_tokens_is_refused(beam, sampling):
+    whole = Translator(beam, CPU)
+    parity.compare_loops(whole, [[5, 3], [6, 7, 3]])
+    whole.search = lambda batch: {
+        **Translator(beam, CPU).search(batch), "tokens": np.zeros((2, 3, 9), "int32")
+    }  # fmt: skip
+    with pytest.raises(ParityError, match="other tokens for sources 0 to 1"):
+        parity.compare_loops(whole, [[5, 3], [6, 7, 3]])

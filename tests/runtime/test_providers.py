@@ -1,0 +1,34 @@
+"""What onnxruntime is asked for."""
+
+import pytest
+
+from keras_bahdanau_runtime.providers import CPU, CUDA, chosen_providers, with_tf32
+
+pytestmark = pytest.mark.once
+
+BOTH = [CUDA, CPU]
+
+
+@pytest.mark.parametrize(
+    "providers, capture, expected",
+    [
+        ("auto", False, [(CUDA, {"use_tf32": "0"}), CPU]),
+        (CUDA, True, [(CUDA, {"use_tf32": "0", "enable_cuda_graph": "1"})]),
+        ([(CUDA, {"device_id": "1"}), CPU], False,
+         [(CUDA, {"use_tf32": "0", "device_id": "1"}), CPU]),
+        (with_tf32([CUDA, CPU]), False, [(CUDA, {"use_tf32": "1"}), (CPU, {})]),
+        (CPU, True, [CPU]),
+    ],
+)  # fmt: skip
+def test_cuda_computes_in_float32_unless_asked_otherwise(providers, capture, expected):
+    assert chosen_providers(providers, BOTH, capture) == expected
+
+
+def test_auto_is_what_there_is():
+    assert chosen_providers("auto", [CPU], capture=True) == [CPU]
+    assert with_tf32("auto") == [(CPU, {})]
+
+
+def test_a_provider_that_is_not_installed_is_named():
+    with pytest.raises(ValueError, match=r"`providers` must be 'auto' or some of .*'NoProvider'"):
+        chosen_providers("NoProvider", BOTH, capture=False)
