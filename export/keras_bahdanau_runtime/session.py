@@ -151,9 +151,10 @@ def open_session(
     if lost:
         logger.warning("%s could not be started; onnxruntime printed why.", lost)
     logger.info(
-        "Running %s on %s (asked for: %r; available: %s).",
+        "Running %s on %s (providers=%r, asked for as %r; available: %s).",
         path,
         ", ".join(used),
+        providers,
         chosen,
         ", ".join(available),
     )

@@ -67,13 +67,13 @@ def test_a_cut_gzip_file_is_named_after_the_lines_before_it(tmp_path, cut):
 
 
 def test_a_long_text_is_run_alone(translator, monkeypatch):
-    shapes, run = [], translator._run
+    shapes, run = [], translator._graph.run
 
-    def watched(source, noise):
-        shapes.append(source.shape)
-        return run(source, noise)
+    def watched(feeds, shrink):
+        shapes.append(feeds["source"].shape)
+        return run(feeds, shrink)
 
-    monkeypatch.setattr(translator, "_run", watched)
+    monkeypatch.setattr(translator._graph, "run", watched)
     translator.translate([*["a man"] * 40, "a dog " * 500], batch_tokens=400)
     assert shapes[0][0] == 1 and shapes[0][1] > 400
     assert max(rows for rows, _ in shapes) == 32
