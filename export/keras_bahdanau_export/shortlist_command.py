@@ -20,11 +20,23 @@ def shortlist(
     size: Annotated[int, typer.Option(help="Target ids that a batch is searched among.")] = 2048,
     candidates: Annotated[int, typer.Option(help="Most candidates of a source id.")] = 50,
     sentences: Annotated[int, typer.Option(help="Most pairs that are aligned.")] = 100_000,
+    alignments: Annotated[
+        Path | None,
+        typer.Option(
+            help="Alignments of the model's tokens in Pharaoh format, in place of its attention."
+        ),
+    ] = None,
 ) -> None:
     """Learns a vocabulary shortlist from what the best model of a run attends to."""
-    from keras_bahdanau_runtime.text.corpus import read_parallel
+    from keras_bahdanau_runtime.text.corpus import read_alignments, read_parallel
 
     texts = [side[:sentences] for side in read_parallel(source, target)]
+    links = None if alignments is None else read_alignments(alignments)[:sentences]
+    if links is not None and len(links) != len(texts[0]):
+        raise ValueError(
+            f"Argument `alignments` must hold a line for each of {len(texts[0])} pairs, those with "
+            f"a blank side left out. Received: {len(links)}"
+        )
     import_keras(tensorflow=False)
     from keras_bahdanau import Shortlist
     from keras_bahdanau.training.run_folder import load_best
@@ -32,14 +44,25 @@ def shortlist(
     model = load_best(run)
     encode = model.tokenizer.encode_sources, model.tokenizer.encode_targets
     sources, targets = (to_ids(side) for to_ids, side in zip(encode, texts, strict=True))
+    size = min(size, model.target_vocabulary_size)
+    if links is not None:
+        sizes = model.source_vocabulary_size, model.target_vocabulary_size
+        pairs = zip(sources, targets, links, strict=True)
+        Shortlist.from_links(pairs, *sizes, size, candidates).save(output)
+        _say_made(output)
+        return
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("aligning", total=len(sources))
         Shortlist.learned(
             model,
             sources,
             targets,
-            min(size, model.target_vocabulary_size),
+            size,
             candidates,
             progress=lambda done: bar.update(task, completed=done),
         ).save(output)
+    _say_made(output)
+
+
+def _say_made(output: Path) -> None:
     say(f"The shortlist is {output}; `keras-bahdanau export --shortlist {output}` takes it.")

@@ -154,22 +154,24 @@ class Shortlist:
 
         Args:
             pairs: Iterable of `(source ids, target ids, weights)`, one for each pair of sentences:
-                lists of ints, and a `(Ty, Tx)` float array, such as attention weights or ones where
-                words are linked.
+                lists of ints, and a `(Ty, Tx)` float array, such as attention weights, or a list of
+                links (source place, target place), as `read_alignments` gives it.
             source_size: Number of source ids `S`.
             target_size: Number of target ids `V`.
             size: As for the class.
             candidates: Most candidates of a source id, `C`.
 
         Raises:
-            ValueError: As the class; or if there are no pairs.
+            ValueError: As the class; or if there are no pairs, or a link has no such place.
         """
         check_range("candidates", candidates, int, 1)
         links, counts, parts = _Links(target_size), np.zeros(target_size), 0
         for source, target, weights in pairs:
             parts += 1
-            source, target, weights = map(np.asarray, (source, target, weights))
+            source, target = np.asarray(source), np.asarray(target)
             np.add.at(counts, target, 1)
+            if isinstance(weights, list):
+                weights = _linked(weights, len(source), len(target))
             i, j = np.nonzero(weights >= _LEAST_WEIGHT)
             links.add(source[j], target[i], weights[i, j])
         if not parts:
@@ -208,6 +210,19 @@ class Shortlist:
         return cls.from_links(
             pairs(), model.source_vocabulary_size, model.target_vocabulary_size, size, candidates
         )
+
+
+def _linked(links, source_length, target_length):
+    """`(Ty, Tx)` float32 ones where places are linked."""
+    weights = np.zeros((target_length, source_length), "float32")
+    for j, i in links:
+        if not (0 <= j < source_length and 0 <= i < target_length):
+            raise ValueError(
+                "Argument `pairs` must link places of sentences of "
+                f"{source_length} and {target_length} ids. Received: {j}-{i}"
+            )
+        weights[i, j] = 1.0
+    return weights
 
 
 def check_shortlist(shortlist, model, search):

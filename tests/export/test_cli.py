@@ -376,6 +376,22 @@ def test_evaluate_gives_keras_and_the_artifact_the_same_score(
     assert by_keras.startswith("BLEU ")
 
 
+def test_a_shortlist_of_given_alignments(monkeypatch, capsysbinary, files, trained, tmp_path):
+    few, links = tmp_path / "few.npz", tmp_path / "links.txt"
+    pairs = len((files / "train.src").read_text().splitlines())
+    links.write_text("0-0\n" * pairs)
+    command = ["shortlist", trained, files / "train.src", files / "train.tgt", "-o", few]
+    assert run(monkeypatch, capsysbinary, *command, "--alignments", links)[0] == 0
+    tokenizer = keras.saving.load_model(trained / "best.keras", compile=False).tokenizer
+    targets = (files / "train.tgt").read_text().splitlines()
+    linked = {ids[0] for ids in tokenizer.encode_targets(targets)}
+    table = Shortlist.load(few).table
+    assert set(table[table > 0].tolist()) == {id for id in linked if id > 3}
+    links.write_text("0-0\n")
+    status, _, err = run(monkeypatch, capsysbinary, *command, "--alignments", links)
+    assert status == 1 and f"a line for each of {pairs} pairs" in " ".join(err.split())
+
+
 def test_a_shortlist_is_learned_and_exported(monkeypatch, capsysbinary, files, trained, tmp_path):
     few, made = tmp_path / "few.npz", tmp_path / "artifact"
     texts = [files / "train.src", files / "train.tgt"]

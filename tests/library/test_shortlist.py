@@ -91,6 +91,19 @@ def test_with_all_ids_nothing_changes():
     np.testing.assert_allclose(ours.scores, plain.scores, atol=1e-5)
 
 
+def test_links_are_weights_of_one():
+    given = [(0, 0), (0, 1), (1, 1)]
+    weights = np.array([[1.0, 0, 0], [1, 1, 0], [0, 0, 0]])
+    found, expected = (
+        Shortlist.from_links([([5, 6, 3], [20, 21, 3], links)], S, V, size=12)
+        for links in (given, weights)
+    )
+    for name in ("table", "shares", "counts"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    with pytest.raises(ValueError, match=r"sentences of 2 and 1 ids\. Received: 1-1"):
+        Shortlist.from_links([([5, 3], [20], [(1, 1)])], S, V, size=12)
+
+
 def test_links_by_hand():
     pairs = [
         ([5, 6, 3], [20, 21, 3], np.array([[0.9, 0.05, 0.0], [0.2, 0.8, 0.0], [0, 0, 1.0]])),
