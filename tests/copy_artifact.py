@@ -82,8 +82,8 @@ encode (int32[batch, source_length] source) => (
 COPY_STEP = """
 <ir_version: 8, opset_import: ["" : 17]>
 step (int32[batch] tokens, int32[batch, source_length] memory_0, int32[batch] state_0) => (
-    float[batch, vocabulary] log_probs, float[batch, source_length] alignment,
-    int32[batch] next_state_0)
+    float[batch, vocabulary] log_probs, int32[batch] best,
+    float[batch, source_length] alignment, int32[batch] next_state_0)
 <int32 next = {1}, int64[1] one = {1}, int64[1] second = {1}, int64[1] size = {290},
  float[2] odds = {-9.0, 0.0}>
 {
@@ -93,6 +93,7 @@ step (int32[batch] tokens, int32[batch, source_length] memory_0, int32[batch] st
     flat = Squeeze (token, one)
     row = Cast <to = 7> (flat)
     log_probs = OneHot (row, size, odds)
+    best = Identity (flat)
     shape = Shape (memory_0)
     columns = Gather (shape, second)
     column = Cast <to = 7> (state_0)

@@ -66,8 +66,9 @@ def encode_function(model):
 def step_function(model):
     """One step of the decoder: the last tokens, memory and state in; the next token's odds out.
 
-    Its outputs are `log_probs` `(batch, vocabulary)`, `alignment` `(batch, source_length)` and
-    `next_state_0`, ..., which the next step reads as `state_0`, ...
+    Its outputs are `log_probs` `(batch, vocabulary)`, `best` `(batch,)`, the likeliest token,
+    `alignment` `(batch, source_length)` and `next_state_0`, ..., which the next step reads as
+    `state_0`, ...
 
     Args:
         model: A `Seq2Seq` or an `Ensemble` on the TensorFlow backend.
@@ -83,6 +84,7 @@ def step_function(model):
     )
     outputs = (
         Tensor("log_probs", "float32", ("batch", model.target_vocabulary_size)),
+        Tensor("best", "int32", ("batch",)),
         Tensor("alignment", "float32", ("batch", "source_length")),
         *_named("next_state", _tensors(state)),
     )
@@ -93,7 +95,8 @@ def step_function(model):
             tokens, _filled(state, parts[count:]), _filled(memory, parts[:count])
         )
         log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
-        return [log_probs, ops.cast(weights, "float32"), *_tensors(after)]
+        best = ops.cast(ops.argmax(log_probs, axis=-1), "int32")
+        return [log_probs, best, ops.cast(weights, "float32"), *_tensors(after)]
 
     signature = Signature(inputs=inputs, outputs=outputs)
     return _traced(step, signature), signature

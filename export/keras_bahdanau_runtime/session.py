@@ -25,6 +25,14 @@ from keras_bahdanau_runtime.signature import weights_file
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 _one_arena = threading.Lock()
+_DTYPES = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+    "tensor(bool)": np.bool_,
+}
 _AS_REQUESTED = 1  # extends an arena by what is needed, where the default doubles it
 _FOLDED, _FOLDED_SHARE = 2**24, 32  # bytes of a tensor made of constants; times the graph's bytes
 
@@ -216,7 +224,7 @@ def device_of(session: Any) -> tuple[str, int]:
 def empty_like(value: Any, session: Any) -> Any:
     """An uninitialised `OrtValue` of the shape and dtype of another, where `session` computes."""
     onnxruntime = require("onnxruntime", extra="runtime")
-    dtype = value.numpy().dtype
+    dtype = _DTYPES[value.data_type()]
     return onnxruntime.OrtValue.ortvalue_from_shape_and_type(
         value.shape(), dtype, *device_of(session)
     )

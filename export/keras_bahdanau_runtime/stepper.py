@@ -22,6 +22,9 @@ from keras_bahdanau_runtime.signature import ENCODER_FILE, STEP_FILE
 
 Values = dict[str, Any]  # `onnxruntime.OrtValue`s by name, which stay where the graph computes
 
+# What a step gives besides the state after it: odds of all tokens, the likeliest, the attention.
+_RESULTS = {"log_probs": "tensor(float)", "best": "tensor(int32)", "alignment": "tensor(float)"}
+
 
 @dataclass
 class _Buffers:
@@ -84,6 +87,7 @@ class Stepper:
         self._run = functools.partial(run, seconds=seconds)
         _check_graphs(self._encoder, self._step, manifest)
         self._vocabulary = manifest.vocabulary.get("target")
+        self._size = self._vocabulary or 2**31
         # A part of the memory that a step does not read is no input of it.
         self._reads = {value.name for value in self._step.get_inputs()}
         self._made = [value.name for value in self._encoder.get_outputs()]
@@ -112,8 +116,7 @@ class Stepper:
             np.zeros(rows, np.int32), *device_of(self._step)
         )
         inputs = self._inputs(tokens, state, memory)
-        names = ["log_probs", "alignment"]
-        results = self._run(self._step, inputs, names, graph_id=-1)  # not recorded
+        results = self._run(self._step, inputs, list(_RESULTS), graph_id=-1)  # not recorded
         other = {name: empty_like(part, self._step) for name, part in state.items()}
         return _Buffers(len(self._buffers), made, memory, (state, other), tokens, results)
 
@@ -135,11 +138,17 @@ class Stepper:
             RunError: onnxruntime could not run the graph, or it gave no such outputs.
             LimitError: It took longer than `seconds`, or more than `megabytes`.
         """
+        found, after = self._advance(tokens, state, memory)
+        return *self._odds(found, len(tokens)), after
+
+    def _advance(
+        self, tokens: NDArray[np.int32], state: Values, memory: Values
+    ) -> tuple[Values, Values]:
+        """One step: its results, left where they were computed, and the state after it."""
         if not self._fixed:
-            names = ["log_probs", "alignment", *(f"next_{name}" for name in state)]
+            names = [*_RESULTS, *(f"next_{name}" for name in state)]
             found = self._run(self._step, self._inputs(tokens, state, memory), names)
-            after = {name: found[f"next_{name}"] for name in state}
-            return *self._odds(found, len(tokens)), after
+            return found, {name: found[f"next_{name}"] for name in state}
         for buffers in self._buffers.values():
             if memory is buffers.memory and any(state is known for known in buffers.states):
                 break
@@ -154,7 +163,7 @@ class Stepper:
         written = {**buffers.results, **{f"next_{name}": part for name, part in after.items()}}
         inputs = self._inputs(buffers.tokens, state, memory)
         self._run(self._step, inputs, written, graph_id=2 * buffers.number + turn + 1)
-        return *self._odds(buffers.results, len(tokens)), after
+        return buffers.results, after
 
     def _odds(self, found: Values, rows: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The log-probabilities and the alignment of a step as arrays."""
@@ -177,8 +186,11 @@ class Stepper:
         state, memory = self.start(source)
         token = BOS
         for _ in range(max_length):
-            log_probs, _, state = self.step(np.array([token], np.int32), state, memory)
-            token = int(log_probs[0].argmax())
+            found, state = self._advance(np.array([token], np.int32), state, memory)
+            best = found["best"].numpy()
+            if best.shape != (1,) or not 0 <= best[0] < self._size:
+                raise RunError(f"The graph must give one id below {self._size}. Received: {best}")
+            token = int(best[0])
             if token == EOS:
                 return
             yield token
@@ -193,12 +205,11 @@ def _check_graphs(encoder: Any, step: Any, manifest: Manifest) -> None:
         )
     )  # fmt: skip
     states = {f"next_{name}": of for name, of in made.items() if name.startswith("state_")}
-    results = {"log_probs": "tensor(float)", "alignment": "tensor(float)"}
     if (
         source != {"source": "tensor(int32)"}
         or not {"tokens": "tensor(int32)"}.items() <= read.items()
         or not read.items() <= {"tokens": "tensor(int32)", **made}.items()
-        or written != {**results, **states}
+        or written != {**_RESULTS, **states}
         or not states
     ):
         raise CorruptArtifactError(

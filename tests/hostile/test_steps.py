@@ -1,5 +1,6 @@
 """Steps of a stranger: an encoder and a step that are none, lie, or take too long."""
 
+import numpy as np
 import pytest
 from copy_artifact import COPY_ENCODER, COPY_STEP, COPY_STEPS, make
 
@@ -38,19 +39,38 @@ def test_graphs_that_do_not_fit_are_refused(tmp_path, name):
 
 
 LIES = {
-    "a token too many": ("int64[1] size = {290}", "int64[1] size = {291}"),
-    "a row too many": (
-        "log_probs = OneHot (row, size, odds)",
-        "both = Concat <axis = 0> (row, row)\n    log_probs = OneHot (both, size, odds)",
-    ),
+    "an id too large": "Add (flat, large)",
+    "a negative id": "Neg (flat)",
+    "a row too many": "Concat <axis = 0> (flat, flat)",
 }
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_odds_of_another_shape_are_refused(tmp_path, name):
-    steps = COPY_ENCODER, COPY_STEP.replace(*LIES[name])
+def test_tokens_that_are_none_are_refused(tmp_path, name):
+    step = COPY_STEP.replace("Identity (flat)", LIES[name])
+    step = step.replace("int32 next = {1}", "int32 next = {1}, int32 large = {290}")
+    translator = Translator(make(tmp_path / "a", steps=(COPY_ENCODER, step)))
+    with pytest.raises(RunError, match="must give one id below 290"):
+        list(translator.stream("a man"))
+
+
+@pytest.mark.parametrize(
+    "odds, wrong",
+    [
+        ("int64[1] size = {290}", "int64[1] size = {291}"),
+        (
+            "log_probs = OneHot (row, size, odds)",
+            "both = Concat <axis = 0> (row, row)\n    log_probs = OneHot (both, size, odds)",
+        ),
+    ],
+    ids=["a token too many", "a row too many"],
+)
+def test_odds_of_another_shape_are_refused(tmp_path, odds, wrong):
+    steps = COPY_ENCODER, COPY_STEP.replace(odds, wrong)
+    stepper = Translator(make(tmp_path / "a", steps=steps)).open_steps()
+    state, memory = stepper.start(np.array([[5, 6, 3]], "int32"))
     with pytest.raises(RunError, match="must give log-probabilities of shape"):
-        list(Translator(make(tmp_path / "a", steps=steps)).stream("a man"))
+        stepper.step(np.array([2], "int32"), state, memory)
 
 
 def test_a_step_ends_at_its_deadline_and_within_its_memory(tmp_path):
