@@ -1,6 +1,8 @@
 """The sequence-to-sequence model: embeddings, encoder, attentive decoder, generation."""
 
+import contextlib
 from collections.abc import Sequence
+from contextvars import ContextVar
 
 import keras
 from keras import ops
@@ -8,10 +10,15 @@ from keras import ops
 from keras_bahdanau.initializers import fresh
 from keras_bahdanau.layers.bridge import Bridge
 from keras_bahdanau.layers.guided_alignment import guidance
+from keras_bahdanau.layers.projection import Projection, check_metrics
 from keras_bahdanau.models.encoder_checks import annotations_shape, check_encoder
 from keras_bahdanau.models.generation import Generator
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.ids import PAD
+
+# The model whose training or test step runs, if its loss makes the logits itself. Not on the model,
+# as the replicas of TensorFlow are threads.
+_STEPPING: ContextVar[object] = ContextVar("stepping", default=None)
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -136,6 +143,7 @@ class Seq2Seq(Generator, keras.Model):
         )
         self.tokenizer = tokenizer
         self._compiled_searches = {}
+        self._seeds = keras.random.SeedGenerator()  # of sampled candidates
 
     def _initializer(self, default):
         return default if self.kernel_initializer is None else fresh(self.kernel_initializer)
@@ -173,6 +181,53 @@ class Seq2Seq(Generator, keras.Model):
             self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)
 
+    def train_step(self, *args, **kwargs):
+        """As Keras's; a loss in chunks, or a sampled one, gets a `Projection` for logits."""
+        with self._stepping():
+            return super().train_step(*args, **kwargs)
+
+    def test_step(self, *args, **kwargs):
+        """As Keras's, with a `Projection` as in `train_step`."""
+        with self._stepping():
+            return super().test_step(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def _stepping(self):
+        projects = any(getattr(loss, "projects", False) for loss in keras.tree.flatten(self.loss))
+        token = _STEPPING.set(self if projects else None)
+        try:
+            yield
+        finally:
+            _STEPPING.reset(token)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """As Keras's. In a step whose loss makes the logits, metrics are updated here, too."""
+        if _STEPPING.get() is not self:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        kernel, bias = self._output_weights()
+        ranked = any(metric.ranks for metric in self._compiled_metrics(y, y_pred))
+        projection = Projection(y_pred, kernel, bias, self._seeds, training, ranked)
+        loss = super().compute_loss(x, y, projection, sample_weight, training)
+        super().compute_metrics(x, y, projection, sample_weight)  # by what the loss has found
+        return loss
+
+    def _compiled_metrics(self, y, y_pred):
+        """The metrics that `compile` was given."""
+        found = []
+        for group in self.metrics:
+            if hasattr(group, "metrics"):
+                if not group.built:  # which Keras leaves to the first update
+                    group.build(y, y_pred)
+                found += group.metrics
+        check_metrics(found)
+        return found
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """As Keras's; the results alone where `compute_loss` has updated the metrics."""
+        if _STEPPING.get() is not self:
+            return super().compute_metrics(x, y, y_pred, sample_weight)
+        return self.get_metrics_result()
+
     def call(self, inputs, training=None):
         annotations, mask, cell_state = self.encode(inputs["source"], training=training)
         target = inputs["target"]
@@ -195,7 +250,8 @@ class Seq2Seq(Generator, keras.Model):
             outputs, weights = outputs
             guide = guidance(ops.convert_to_tensor(inputs["alignment"]), weights)
             self.add_loss(self.guided_alignment * guide)
-        return self._logits(self.readout_dropout(outputs, training=training))
+        outputs = self.readout_dropout(outputs, training=training)
+        return outputs if _STEPPING.get() is self else self._logits(outputs)
 
     def _own_token(self, own, numbers):
         """What each step reads: the true token's embedding, or that of the model's own."""
@@ -235,13 +291,20 @@ class Seq2Seq(Generator, keras.Model):
 
     def _logits_of(self, candidates, outputs):
         """`(R, n)` logits of some ids `(n,)`, without computing those of the others."""
+        kernel, bias = self._output_weights(candidates)
+        logits = ops.matmul(outputs, ops.cast(kernel, outputs.dtype))
+        return logits if bias is None else logits + ops.cast(bias, outputs.dtype)
+
+    def _output_weights(self, ids=None):
+        """The kernel `(R, n)` and the bias `(n,)`, or `None`, of some ids' logits, or of all."""
+
+        def some(weight, axis):
+            weight = ops.convert_to_tensor(weight)
+            return weight if ids is None else ops.take(weight, ids, axis=axis)
+
         if self.output_layer is None:
-            rows = ops.take(self.target_embedding.embeddings, candidates, axis=0)
-            return ops.matmul(outputs, ops.transpose(ops.cast(rows, outputs.dtype)))
-        columns = ops.take(self.output_layer.kernel, candidates, axis=1)
-        logits = ops.matmul(outputs, ops.cast(columns, outputs.dtype))
-        bias = ops.take(self.output_layer.bias, candidates, axis=0)
-        return logits + ops.cast(bias, outputs.dtype)
+            return ops.transpose(some(self.target_embedding.embeddings, 0)), None
+        return some(self.output_layer.kernel, 1), some(self.output_layer.bias, 0)
 
     def get_config(self):
         serialize = keras.saving.serialize_keras_object

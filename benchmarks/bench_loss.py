@@ -1,0 +1,94 @@
+"""A training step with a large vocabulary: the loss by all logits, in chunks, and sampled.
+
+Every case trains in a process of its own, and the rounds are interleaved. Memory is what the step
+adds to the largest that the process was before it, compilation included; time is that of all cores
+together, as other work disturbs it less than what a clock shows, and the median is of single steps.
+"""
+
+import os
+import resource
+import statistics
+import sys
+import time
+
+from processes import in_turns, result
+
+CASES = {"all logits": {}, "chunk": {"chunk": 500}, "sampled": {"sampled": 1000, "chunk": 500}}
+BACKENDS = ("torch", "jax", "tensorflow")
+BATCH, LENGTH, VOCABULARY, UNITS = 80, 50, 30_000, 256
+ROUNDS, STEPS = 3, 4
+MEGABYTE = 2**20
+
+
+def used():
+    """Seconds of processor time of this process so far."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def peak():
+    """Bytes of memory that this process ever held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def batch():
+    """Ids that occur as words do: the n-th most frequent as 1 / n."""
+    import numpy as np
+
+    shares = 1.0 / np.arange(1, VOCABULARY - 3)
+    rng = np.random.default_rng(0)
+    source, target = rng.choice(
+        np.arange(4, VOCABULARY), (2, BATCH, LENGTH), p=shares / shares.sum()
+    ).astype("int32")
+    return {"source": source, "target": target}, np.roll(target, -1, axis=1)
+
+
+def measure(name):
+    """Seconds and bytes of a step."""
+    import keras
+
+    from keras_bahdanau import RNNSearch, TokenCrossentropy
+
+    keras.utils.set_random_seed(0)
+    model = RNNSearch(
+        VOCABULARY, VOCABULARY, units=UNITS, embedding_dim=UNITS, attention_units=UNITS,
+        maxout_units=UNITS, reset_after=True, readout_state="current", initializer=None,
+    )  # fmt: skip
+    model.build()
+    model.compile(
+        keras.optimizers.Adam(global_clipnorm=1.0),
+        TokenCrossentropy(label_smoothing=0.1, **CASES[name]),
+        jit_compile=keras.config.backend() == "jax",
+    )
+    model.optimizer.build(model.trainable_variables)
+    inputs, labels = batch()
+    before, processor, clock = peak(), [], []
+    for _ in range(STEPS + 1):
+        began, used_before = time.perf_counter(), used()
+        float(model.train_on_batch(inputs, labels))
+        processor.append(used() - used_before)
+        clock.append(time.perf_counter() - began)
+    return {
+        "megabytes": (peak() - before) / MEGABYTE,
+        "processor": statistics.median(processor[1:]),  # the first one compiles
+        "clock": min(clock[1:]),
+    }
+
+
+def main(backends):
+    """Runs every case in turn, round after round, and prints the table."""
+    cases = [(backend, name) for backend in backends for name in CASES]
+    found = in_turns(__file__, cases, ROUNDS)
+    print(f"{os.cpu_count()} cores, batch {BATCH} x {LENGTH}, V={VOCABULARY}, {UNITS} units")
+    for backend, name in cases:
+        whole, case = found[backend, "all logits"], found[backend, name]
+        print(
+            f"{backend:11} {name:11} {case['megabytes']:6.0f} MB added "
+            f"({case['megabytes'] / whole['megabytes']:.2f})  {case['processor']:6.2f} s of "
+            f"processors ({case['processor'] / whole['processor']:.2f})  "
+            f"{case['clock']:6.2f} s at best ({case['clock'] / whole['clock']:.2f})"
+        )
+
+
+if __name__ == "__main__":
+    result(measure) or main(sys.argv[1:] or BACKENDS)
