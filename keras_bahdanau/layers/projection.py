@@ -58,20 +58,20 @@ class Projection:
         shape = ops.shape(labels)
         labels, weight = ops.reshape(ops.cast(labels, "int32"), (-1,)), ops.reshape(weight, (-1,))
         features = ops.reshape(self.features, (-1, self.features.shape[-1]))
-        # The logits that the loss is linear in, of each place: made without those of other ids.
+        read, kept = (features, self.kernel), labels
+        if self.training and sampled is not None:
+            *read, kept = self._among_candidates(features, labels, sampled)
+        found = _sweep(*map(ops.stop_gradient, read), kept, weight, chunk, self)
+        self.log_probs = ops.reshape(found.log_probs, shape)
+        self.right = ops.reshape(found.right, shape) if self.ranked else None
+        losses = -(1.0 - label_smoothing) * found.log_probs
+        # The logits that the loss is linear in are made for themselves, to have their gradients.
         linear = (1.0 - label_smoothing) * _products(features, self.kernel, labels)
-        mean = 0.0
         if label_smoothing:
             mean = label_smoothing * _means(features, self.kernel)
             linear = linear + mean
-        read = features, self.kernel
-        if self.training and sampled is not None:
-            *read, labels = self._among_candidates(features, labels, sampled)
-        found = _sweep(*map(ops.stop_gradient, read), labels, weight, chunk, self)
-        self.log_probs = ops.reshape(found.log_probs, shape)
-        self.right = ops.reshape(found.right, shape) if self.ranked else None
-        losses = label_smoothing * found.normalisers - (1.0 - label_smoothing) * found.log_probs
-        total = ops.sum(weight * (losses - ops.stop_gradient(mean)))
+            losses = losses + label_smoothing * found.normalisers - ops.stop_gradient(mean)
+        total = ops.sum(weight * losses)
         if not self.training:
             return total
         slopes = zip((*read, linear), (*found.slopes, -weight), strict=True)

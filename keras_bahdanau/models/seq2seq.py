@@ -191,6 +191,12 @@ class Seq2Seq(Generator, keras.Model):
         with self._stepping():
             return super().test_step(*args, **kwargs)
 
+    def _symbolic_build(self, *args, **kwargs):
+        # Keras's own, not public: before the first step it tries the model and the loss out, on
+        # torch with tensors of a real batch, and so would make all logits once.
+        with self._stepping():
+            return super()._symbolic_build(*args, **kwargs)
+
     @contextlib.contextmanager
     def _stepping(self):
         projects = any(getattr(loss, "projects", False) for loss in keras.tree.flatten(self.loss))
@@ -226,6 +232,7 @@ class Seq2Seq(Generator, keras.Model):
         """As Keras's; the results alone where `compute_loss` has updated the metrics."""
         if _STEPPING.get() is not self:
             return super().compute_metrics(x, y, y_pred, sample_weight)
+        self._compiled_metrics(y, y_pred)  # have results once they are built
         return self.get_metrics_result()
 
     def call(self, inputs, training=None):
