@@ -1,10 +1,10 @@
 """A training step with a large vocabulary: the loss by all logits, in chunks, and sampled.
 
-Every case trains in a process of its own with one thread, and the rounds are interleaved. Memory is
-what the step adds to the largest that the process was before it, compilation included; time is that
-of the processor, which other work disturbs less than what a clock shows, the median of single steps.
-"no loss" is a step whose loss is a sum of what the output layer reads, and of its weights: what all
-the rest of a step takes.
+Every case trains in a process of its own with one thread, and the rounds are interleaved. Memory
+is what the step adds to the largest that the process was before it, compilation included. Time is
+that of the processor, which other work disturbs less than what a clock shows; the median of single
+steps. "no loss" is a step whose loss is a sum of what the output layer reads and of its weights:
+what all the rest of a step takes.
 """
 
 import os

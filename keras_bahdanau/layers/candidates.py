@@ -23,12 +23,14 @@ def sample_candidates(labels, sampled, vocabulary_size, seed):
 
         Z = sum_v exp(l_v)  ~  sum_{v in C} exp(l_v - log q_v),     q_v = P(v in C)
 
-    Divided by `q_v`, the sum over candidates `C` has the whole sum as its expectation: importance
-    sampling as Jean et al. (2015, arXiv 1412.2007, section 3.2) have it. The proposal is the batch itself and an even one beside it: labels come as often as words do in the training
-    text, so that what is frequent is nearly always there, with `q_v = 1` once it is; an even draw
-    without replacement covers the rest, and its `q_v = (n - d) / (V - d)`, with `d` different
-    labels, is exact. No table of frequencies is needed. With all ids as candidates it is the whole
-    softmax.
+    Divided by `q_v`, the sum over the candidates `C` has the whole sum as its expectation: the
+    importance sampling of Jean et al. (2015, arXiv 1412.2007, section 3).
+
+    The proposal is the batch, and an even draw beside it. Labels come as often as words do in the
+    training text, so what is frequent is nearly always among them; then `q_v = 1`. The even draw,
+    without replacement, covers the rest: with `d` different labels its `q_v = (n - d) / (V - d)` is
+    exact. It takes no table of frequencies, and ids in no order of them. With all ids as candidates
+    it is the whole softmax.
 
     Args:
         labels: `(N,)` int32 tensor of ids.
@@ -41,10 +43,13 @@ def sample_candidates(labels, sampled, vocabulary_size, seed):
         `Candidates`.
     """
     size = vocabulary_size
-    ones = ops.ones_like(labels, dtype="float32")
-    occurs = ops.scatter_update(ops.zeros((size,), dtype="float32"), ops.expand_dims(labels, -1), ones)
+    occurs = ops.scatter_update(
+        ops.zeros((size,), dtype="float32"),
+        ops.expand_dims(labels, -1),
+        ops.ones_like(labels, dtype="float32"),
+    )
     ranks = keras.random.uniform((size,), dtype="float32", seed=seed) + occurs
-    # A slice, unlike a top-k, is of all ids where it would be of more.
+    # Unlike a top-k, a slice of more ids than there are is all of them.
     ids = ops.argsort(-ranks)[: ops.shape(labels)[0] + sampled]
     ids = ops.sort(ops.cast(ids, "int32"))
     different = ops.sum(occurs)

@@ -129,7 +129,9 @@ def numbers(rng, **options):
     labels = rng.integers(0, 5, size=(3, 7)).astype("int32")
     weight = rng.uniform(size=labels.shape).astype("float32")
     layer = Total(labels, weight, **options)
-    features, kernel, bias = (array(rng, *shape) for shape in ((3, 7, 4), (4, VOCABULARY), (VOCABULARY,)))
+    features, kernel, bias = (
+        array(rng, *shape) for shape in ((3, 7, 4), (4, VOCABULARY), (VOCABULARY,))
+    )
     layer.build(features.shape)
     layer.set_weights([kernel, bias])
     return layer, features, (features, kernel, bias, labels, weight)
@@ -309,7 +311,7 @@ def test_refuses_metrics_of_logits():
     model.compile(
         "sgd", TokenCrossentropy(chunk=4), metrics=["sparse_categorical_accuracy", TokenAccuracy()]
     )
-    with pytest.raises(ValueError, match="`metrics` must be .*'sparse_categorical_accuracy'"):
+    with pytest.raises(ValueError, match=r"`metrics` must be .*'sparse_categorical_accuracy'"):
         model.train_on_batch(INPUTS, LABELS)
     assert tuple(model(INPUTS).shape) == (*LABELS.shape, VOCABULARY)
 
