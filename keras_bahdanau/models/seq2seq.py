@@ -1,8 +1,6 @@
 """The sequence-to-sequence model: embeddings, encoder, attentive decoder, generation."""
 
-import contextlib
 from collections.abc import Sequence
-from contextvars import ContextVar
 
 import keras
 from keras import ops
@@ -10,19 +8,15 @@ from keras import ops
 from keras_bahdanau.initializers import fresh
 from keras_bahdanau.layers.bridge import Bridge
 from keras_bahdanau.layers.guided_alignment import guidance
-from keras_bahdanau.layers.projection import Projection, check_metrics
 from keras_bahdanau.models.encoder_checks import annotations_shape, check_encoder
 from keras_bahdanau.models.generation import Generator
+from keras_bahdanau.models.projecting import ProjectingSteps
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.ids import PAD
 
-# The model whose training or test step runs, if its loss makes the logits itself. Not on the model,
-# as the replicas of TensorFlow are threads.
-_STEPPING: ContextVar[object] = ContextVar("stepping", default=None)
-
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
-class Seq2Seq(Generator, keras.Model):
+class Seq2Seq(Generator, ProjectingSteps, keras.Model):
     """Embeds, encodes and decodes with attention; trains with `fit`, searches with `generate`.
 
     Args:
@@ -143,7 +137,7 @@ class Seq2Seq(Generator, keras.Model):
         )
         self.tokenizer = tokenizer
         self._compiled_searches = {}
-        self._seeds = keras.random.SeedGenerator()  # of sampled candidates
+        self.candidate_seeds = keras.random.SeedGenerator()
 
     def _initializer(self, default):
         return default if self.kernel_initializer is None else fresh(self.kernel_initializer)
@@ -181,60 +175,6 @@ class Seq2Seq(Generator, keras.Model):
             self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)
 
-    def train_step(self, *args, **kwargs):
-        """As Keras's; a loss in chunks, or a sampled one, gets a `Projection` for logits."""
-        with self._stepping():
-            return super().train_step(*args, **kwargs)
-
-    def test_step(self, *args, **kwargs):
-        """As Keras's, with a `Projection` as in `train_step`."""
-        with self._stepping():
-            return super().test_step(*args, **kwargs)
-
-    def _symbolic_build(self, *args, **kwargs):
-        # Keras's own, not public: before the first step it tries the model and the loss out, on
-        # torch with tensors of a real batch, and so would make all logits once.
-        with self._stepping():
-            return super()._symbolic_build(*args, **kwargs)
-
-    @contextlib.contextmanager
-    def _stepping(self):
-        projects = any(getattr(loss, "projects", False) for loss in keras.tree.flatten(self.loss))
-        token = _STEPPING.set(self if projects else None)
-        try:
-            yield
-        finally:
-            _STEPPING.reset(token)
-
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """As Keras's. In a step whose loss makes the logits, metrics are updated here, too."""
-        if _STEPPING.get() is not self:
-            return super().compute_loss(x, y, y_pred, sample_weight, training)
-        kernel, bias = self._output_weights()
-        ranked = any(metric.ranks for metric in self._compiled_metrics(y, y_pred))
-        projection = Projection(y_pred, kernel, bias, self._seeds, training, ranked)
-        loss = super().compute_loss(x, y, projection, sample_weight, training)
-        super().compute_metrics(x, y, projection, sample_weight)  # by what the loss has found
-        return loss
-
-    def _compiled_metrics(self, y, y_pred):
-        """The metrics that `compile` was given."""
-        found = []
-        for group in self.metrics:
-            if hasattr(group, "metrics"):
-                if not group.built:  # which Keras leaves to the first update
-                    group.build(y, y_pred)
-                found += group.metrics
-        check_metrics(found)
-        return found
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """As Keras's; the results alone where `compute_loss` has updated the metrics."""
-        if _STEPPING.get() is not self:
-            return super().compute_metrics(x, y, y_pred, sample_weight)
-        self._compiled_metrics(y, y_pred)  # have results once they are built
-        return self.get_metrics_result()
-
     def call(self, inputs, training=None):
         annotations, mask, cell_state = self.encode(inputs["source"], training=training)
         target = inputs["target"]
@@ -258,7 +198,7 @@ class Seq2Seq(Generator, keras.Model):
             guide = guidance(ops.convert_to_tensor(inputs["alignment"]), weights)
             self.add_loss(self.guided_alignment * guide)
         outputs = self.readout_dropout(outputs, training=training)
-        return outputs if _STEPPING.get() is self else self._logits(outputs)
+        return outputs if self.projecting else self._logits(outputs)
 
     def _own_token(self, own, numbers):
         """What each step reads: the true token's embedding, or that of the model's own."""
@@ -298,12 +238,15 @@ class Seq2Seq(Generator, keras.Model):
 
     def _logits_of(self, candidates, outputs):
         """`(R, n)` logits of some ids `(n,)`, without computing those of the others."""
-        kernel, bias = self._output_weights(candidates)
+        kernel, bias = self.output_weights(candidates)
         logits = ops.matmul(outputs, ops.cast(kernel, outputs.dtype))
         return logits if bias is None else logits + ops.cast(bias, outputs.dtype)
 
-    def _output_weights(self, ids=None):
-        """The kernel `(R, n)` and the bias `(n,)`, or `None`, of some ids' logits, or of all."""
+    def output_weights(self, ids=None):
+        """Kernel `(R, n)` and bias `(n,)`, or `None`, of the logits of some ids `(n,)`, or of all.
+
+        `R` is the width of the decoder's output.
+        """
 
         def some(weight, axis):
             weight = ops.convert_to_tensor(weight)

@@ -114,8 +114,8 @@ class TokenCrossentropy(_WordLoss):
     - With a `chunk` no logits `(B, Ty, V)` are made in a step, but those of a chunk of places at a
       time. Loss, gradients and metrics are the same.
     - A `sampled` softmax (Jean et al. 2015, arXiv 1412.2007) takes in training the probabilities
-      over the ids of the batch's labels and others drawn evenly, all weighed so that they stand for
-      the whole vocabulary. The metrics of training are estimates, too; `evaluate` counts all ids.
+      over the ids of the batch's labels and others drawn evenly, weighed so that they stand for the
+      whole vocabulary; the metrics of training are of those ids, too. `evaluate` counts all ids.
 
     Args:
         label_smoothing: Share `s` of the target spread evenly over the vocabulary, in [0, 1)
@@ -125,8 +125,8 @@ class TokenCrossentropy(_WordLoss):
             or `None` gives the losses `(B, Ty)`, zero at padding.
         name: Name of the loss.
         chunk: How many places of a batch have their logits at once; all if `None`.
-        sampled: How many ids are drawn beside the labels: a step has `B Ty + sampled` of the `V`,
-            as many of them drawn as the labels leave places for; `None` for the whole softmax.
+        sampled: How many ids at least are drawn beside the labels: a step has the logits of `B Ty +
+            sampled` of the `V` ids. `None` for the whole softmax.
 
     Call arguments:
         y_true: `(B, Ty)` int tensor of ids; places that hold `PAD` (0) are left out.
