@@ -123,8 +123,9 @@ def _sweep(features, kernel, labels, weight, chunk, wanted):
         wanted: The `Projection`, which says whether gradients and ranks are.
     """
     places, width = ops.shape(features)[0], features.shape[-1]
-    count = 1 if chunk is None else -(-places // chunk)
-    size = -(-places // count)  # of every chunk, which leaves less than one place each to fill
+    # One chunk at least: a device may have no row of a batch.
+    count = 1 if chunk is None else places // chunk + 1
+    size = -(-places // count)  # of all of them, which leaves less than a place each to fill up
     kernel = ops.cast(kernel, features.dtype)
     transposed = ops.transpose(kernel)
     features, labels, weight = (_chunks(part, count, size) for part in (features, labels, weight))
