@@ -42,7 +42,9 @@ def compiled(scope, chunk):
     with scope():
         model = RNNSearch(14, 14, **SIZES)
         model.build()
-        model.compile(keras.optimizers.SGD(1.0), TokenCrossentropy(chunk=chunk), metrics=[Perplexity()])
+        model.compile(
+            keras.optimizers.SGD(1.0), TokenCrossentropy(chunk=chunk), metrics=[Perplexity()]
+        )
     return model
 
 
