@@ -36,13 +36,15 @@ def arrays(rows, batch_size):
     return dict(x=inputs, y=labels, batch_size=batch_size)
 
 
-def compiled(scope):
+def compiled(scope, chunk):
     """The model on the devices of a scope, with the same first weights whatever they are."""
     keras.utils.set_random_seed(0)
     with scope():
         model = RNNSearch(14, 14, **SIZES)
         model.build()
-        model.compile(keras.optimizers.SGD(1.0), TokenCrossentropy(), metrics=[Perplexity()])
+        model.compile(
+            keras.optimizers.SGD(1.0), TokenCrossentropy(chunk=chunk), metrics=[Perplexity()]
+        )
     return model
 
 
@@ -82,8 +84,8 @@ def main(results):
         scope = keras.distribution.DataParallel(devices=["cpu:0", "cpu:1"]).scope
         # Keras on JAX refuses a batch whose rows the devices cannot share evenly.
         cases["smaller"] = lambda: arrays(rows=10, batch_size=4)
-    # Each is compiled once for all cases.
-    one, two = compiled(contextlib.nullcontext), compiled(scope)
+    # Each is compiled once for all cases. Chunks, too, must change nothing.
+    one, two = compiled(contextlib.nullcontext, chunk=None), compiled(scope, chunk=5)
     assert [devices_of(model.weights[0]) for model in (one, two)] == [1, 2]
     start, found = one.get_weights(), {}
     for name, data in cases.items():

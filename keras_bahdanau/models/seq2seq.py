@@ -10,12 +10,13 @@ from keras_bahdanau.layers.bridge import Bridge
 from keras_bahdanau.layers.guided_alignment import guidance
 from keras_bahdanau.models.encoder_checks import annotations_shape, check_encoder
 from keras_bahdanau.models.generation import Generator
+from keras_bahdanau.models.projecting import ProjectingSteps
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.ids import PAD
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
-class Seq2Seq(Generator, keras.Model):
+class Seq2Seq(Generator, ProjectingSteps, keras.Model):
     """Embeds, encodes and decodes with attention; trains with `fit`, searches with `generate`.
 
     Args:
@@ -136,6 +137,7 @@ class Seq2Seq(Generator, keras.Model):
         )
         self.tokenizer = tokenizer
         self._compiled_searches = {}
+        self.candidate_seeds = keras.random.SeedGenerator()
 
     def _initializer(self, default):
         return default if self.kernel_initializer is None else fresh(self.kernel_initializer)
@@ -195,7 +197,8 @@ class Seq2Seq(Generator, keras.Model):
             outputs, weights = outputs
             guide = guidance(ops.convert_to_tensor(inputs["alignment"]), weights)
             self.add_loss(self.guided_alignment * guide)
-        return self._logits(self.readout_dropout(outputs, training=training))
+        outputs = self.readout_dropout(outputs, training=training)
+        return outputs if self.projecting else self._logits(outputs)
 
     def _own_token(self, own, numbers):
         """What each step reads: the true token's embedding, or that of the model's own."""
@@ -235,13 +238,23 @@ class Seq2Seq(Generator, keras.Model):
 
     def _logits_of(self, candidates, outputs):
         """`(R, n)` logits of some ids `(n,)`, without computing those of the others."""
+        kernel, bias = self.output_weights(candidates)
+        logits = ops.matmul(outputs, ops.cast(kernel, outputs.dtype))
+        return logits if bias is None else logits + ops.cast(bias, outputs.dtype)
+
+    def output_weights(self, ids=None):
+        """Kernel `(R, n)` and bias `(n,)`, or `None`, of the logits of some ids `(n,)`, or of all.
+
+        `R` is the width of the decoder's output.
+        """
+
+        def some(weight, axis):
+            weight = ops.convert_to_tensor(weight)
+            return weight if ids is None else ops.take(weight, ids, axis=axis)
+
         if self.output_layer is None:
-            rows = ops.take(self.target_embedding.embeddings, candidates, axis=0)
-            return ops.matmul(outputs, ops.transpose(ops.cast(rows, outputs.dtype)))
-        columns = ops.take(self.output_layer.kernel, candidates, axis=1)
-        logits = ops.matmul(outputs, ops.cast(columns, outputs.dtype))
-        bias = ops.take(self.output_layer.bias, candidates, axis=0)
-        return logits + ops.cast(bias, outputs.dtype)
+            return ops.transpose(some(self.target_embedding.embeddings, 0)), None
+        return some(self.output_layer.kernel, 1), some(self.output_layer.bias, 0)
 
     def get_config(self):
         serialize = keras.saving.serialize_keras_object

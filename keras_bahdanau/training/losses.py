@@ -4,8 +4,12 @@ import keras
 from keras import ops
 
 from keras_bahdanau.layers.guided_alignment import aligned, alignment_losses
+from keras_bahdanau.layers.projection import Projection
 from keras_bahdanau.replicas import batch_mean
+from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import PAD
+
+_MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 
 def check_logits(labels, logits):
@@ -37,6 +41,11 @@ def token_losses(labels, logits, label_smoothing=0.0):
     return -picked
 
 
+def predicted(y_pred):
+    """`y_pred` as a tensor, unless it is a `Projection`."""
+    return y_pred if isinstance(y_pred, Projection) else ops.convert_to_tensor(y_pred)
+
+
 def per_word(sample_weight, like):
     """`sample_weight`, `(B,)`, `(B, 1)` or `(B, Ty)`, in a shape that broadcasts to `like`."""
     weight = ops.cast(sample_weight, "float32")
@@ -65,22 +74,28 @@ class _WordLoss(keras.losses.Loss):
         """`(B, Ty)` bool tensor: which words count."""
         raise NotImplementedError
 
+    def total(self, y_true, y_pred, weight):
+        """The sum of all losses, each times its weight `(B, Ty)`: a float32 scalar."""
+        return ops.sum(self.call(y_true, y_pred) * weight)
+
     def __call__(self, y_true, y_pred, sample_weight=None):
-        y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
-        losses = self.call(y_true, y_pred)
+        y_true, y_pred = ops.convert_to_tensor(y_true), predicted(y_pred)
         counted = ops.cast(self.counts(y_true), "float32")
         weight = counted
         if sample_weight is not None:
             weight = weight * per_word(sample_weight, like=counted)
         if self.reduction == "mean_with_sample_weight":
             counted = weight
-        if self.reduction in ("sum_over_batch_size", "mean", "mean_with_sample_weight"):
+        if self.reduction in _MEANS:
             # Of one number Keras takes the mean too, and so divides it among replicas.
-            losses = batch_mean(ops.sum(losses * weight), ops.sum(counted))[None]
-            weight = None
+            losses = batch_mean(self.total(y_true, y_pred, weight), ops.sum(counted))[None]
+        elif self.reduction == "sum":
+            losses = self.total(y_true, y_pred, weight)[None]
+        else:
+            losses = self.call(y_true, y_pred) * weight
         # Named, as TensorFlow takes no scope that begins with an underscore.
         reduce = _Reduced(name=self.name, reduction=self.reduction, dtype="float32")
-        return reduce(losses, losses, sample_weight=weight)
+        return reduce(losses, losses)
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -92,6 +107,16 @@ class TokenCrossentropy(_WordLoss):
     The mean is over the real tokens of the whole batch, however they are spread over its rows.
     It is computed in float32 whatever the type of the logits.
 
+    For large vocabularies there are two options. They concern a `Seq2Seq` in `fit`, `evaluate` and
+    their like; wherever there are logits already, they change nothing. With either of them the
+    metrics of `compile` must be `TokenAccuracy` and `Perplexity`.
+
+    - With a `chunk` no logits `(B, Ty, V)` are made in a step, but those of a chunk of places at a
+      time. Loss, gradients and metrics are the same.
+    - A `sampled` softmax (Jean et al. 2015, arXiv 1412.2007) takes in training the probabilities
+      over the ids of the batch's labels and others drawn evenly, weighed so that they stand for the
+      whole vocabulary; the metrics of training are of those ids, too. `evaluate` counts all ids.
+
     Args:
         label_smoothing: Share `s` of the target spread evenly over the vocabulary, in [0, 1)
             (Szegedy et al. 2016, arXiv 1512.00567, section 7).
@@ -99,6 +124,9 @@ class TokenCrossentropy(_WordLoss):
             "mean_with_sample_weight" by the sum of their sample weights, "sum" by nothing; "none"
             or `None` gives the losses `(B, Ty)`, zero at padding.
         name: Name of the loss.
+        chunk: How many places of a batch have their logits at once; all if `None`.
+        sampled: How many ids at least are drawn beside the labels: a step has the logits of `B Ty +
+            sampled` of the `V` ids. `None` for the whole softmax.
 
     Call arguments:
         y_true: `(B, Ty)` int tensor of ids; places that hold `PAD` (0) are left out.
@@ -109,8 +137,8 @@ class TokenCrossentropy(_WordLoss):
         A float32 scalar, or `(B, Ty)` without reduction.
 
     Raises:
-        ValueError: If `label_smoothing` is outside [0, 1), or `y_pred` does not have one axis more
-            than `y_true`.
+        ValueError: If `label_smoothing` is outside [0, 1), `chunk` or `sampled` is no positive int
+            or comes without a reduction, or `y_pred` does not have one axis more than `y_true`.
 
     Example:
 
@@ -121,14 +149,40 @@ class TokenCrossentropy(_WordLoss):
     """
 
     def __init__(
-        self, label_smoothing=0.0, reduction="sum_over_batch_size", name="token_crossentropy"
+        self,
+        label_smoothing=0.0,
+        reduction="sum_over_batch_size",
+        name="token_crossentropy",
+        chunk=None,
+        sampled=None,
     ):
         super().__init__(reduction, name)
         if not 0.0 <= label_smoothing < 1.0:
             raise ValueError(
                 f"Argument `label_smoothing` must be in [0, 1). Received: {label_smoothing}"
             )
+        for option, value in {"chunk": chunk, "sampled": sampled}.items():
+            if value is not None:
+                check_range(option, value, int, 1)
+                if reduction not in (*_MEANS, "sum"):
+                    raise ValueError(
+                        f"Argument `reduction` must be a mean or a sum with `{option}`. "
+                        f"Received: {reduction!r}"
+                    )
         self.label_smoothing = label_smoothing
+        self.chunk = chunk
+        self.sampled = sampled
+
+    @property
+    def projects(self):
+        """Whether it makes the logits itself, of a `Projection`."""
+        return self.chunk is not None or self.sampled is not None
+
+    def total(self, y_true, y_pred, weight):
+        if not isinstance(y_pred, Projection):
+            return super().total(y_true, y_pred, weight)
+        check_logits(y_true, y_pred)
+        return y_pred.total(y_true, weight, self.label_smoothing, self.chunk, self.sampled)
 
     def call(self, y_true, y_pred):
         return token_losses(y_true, y_pred, self.label_smoothing)
@@ -137,7 +191,8 @@ class TokenCrossentropy(_WordLoss):
         return ops.not_equal(y_true, PAD)
 
     def get_config(self):
-        return {**super().get_config(), "label_smoothing": self.label_smoothing}
+        names = ("label_smoothing", "chunk", "sampled")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")

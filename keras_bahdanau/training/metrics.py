@@ -3,22 +3,25 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.training.losses import check_logits, per_word, token_losses
+from keras_bahdanau.layers.projection import Projection
+from keras_bahdanau.training.losses import check_logits, per_word, predicted, token_losses
 from keras_bahdanau_runtime.ids import PAD
 
 
 class _TokenMean(keras.metrics.Mean):
     """Mean of one value for each real token, over all tokens of all batches."""
 
+    ranks = False  # whether it reads of a `Projection` what is `right`
+
     def __init__(self, name):
         super().__init__(name=name, dtype="float32")
 
     def token_values(self, labels, logits):
-        """`(B, Ty)` float32 tensor."""
+        """`(B, Ty)` float32 tensor, of logits or of a `Projection`."""
         raise NotImplementedError
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        labels, logits = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+        labels, logits = ops.convert_to_tensor(y_true), predicted(y_pred)
         real = ops.cast(ops.not_equal(labels, PAD), "float32")
         weight = real if sample_weight is None else real * per_word(sample_weight, like=real)
         # Flat, as Keras would take the mean of each row first and so lose its number of tokens.
@@ -66,6 +69,8 @@ class Perplexity(_TokenMean):
         super().__init__(name)
 
     def token_values(self, labels, logits):
+        if isinstance(logits, Projection):
+            return -logits.log_probs
         return token_losses(labels, logits)
 
     def result(self):
@@ -99,10 +104,14 @@ class TokenAccuracy(_TokenMean):
     0.5
     """
 
+    ranks = True
+
     def __init__(self, name="token_accuracy"):
         super().__init__(name)
 
     def token_values(self, labels, logits):
+        if isinstance(logits, Projection):
+            return ops.cast(logits.right, "float32")
         check_logits(labels, logits)
         best = ops.argmax(logits, axis=-1)
         return ops.cast(ops.equal(ops.cast(labels, best.dtype), best), "float32")

@@ -99,6 +99,15 @@ class TrainingOptions:
         0.0, "Share of merges left out, anew each time, as words are cut.", limits=_SHARE
     )
     label_smoothing: float = _option(0.1, "Share of the target spread out.", limits=_SHARE)
+    loss_chunk: int | None = _option(
+        None, "Target places whose logits are made at once, to save memory; all if absent.",
+        limits=_COUNT,
+    )  # fmt: skip
+    sampled_softmax: int | None = _option(
+        None,
+        "Ids drawn beside those of a batch, to train on these alone: for large vocabularies.",
+        limits=_COUNT,
+    )
     # Not mixed_float16: its optimiser skips updates, and so loses count of the place in the data.
     precision: str = _option(
         "float32",

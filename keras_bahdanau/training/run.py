@@ -305,4 +305,8 @@ def build(options, tokenizer, updates, warmup):
 
 
 def _loss(options):
-    return TokenCrossentropy(label_smoothing=options.label_smoothing)
+    return TokenCrossentropy(
+        label_smoothing=options.label_smoothing,
+        chunk=options.loss_chunk,
+        sampled=options.sampled_softmax,
+    )

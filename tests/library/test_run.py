@@ -47,7 +47,7 @@ def finished(tmp_path_factory):
         **texts, vocabulary_size=270, units=5, embedding_dim=4, attention_units=3,
         epochs=2, max_length=16, conditional=True, encoder_layers=2, readout_dropout=0.5,
         bpe_dropout=0.1, ema=0.5, average=1, accumulate=2, batch_size=3, every=2,
-        log_dir=folder / "logs",
+        log_dir=folder / "logs", loss_chunk=20, sampled_softmax=40,
     )  # fmt: skip
     shown, seen = io.StringIO(), []
     best = train(
@@ -157,6 +157,8 @@ def test_a_run_without_a_tokenizer_is_refused(finished, tmp_path):
         ("joint", "yes", "must be true or false. Received: 'yes'"),
         ("tie_embeddings", 1, "must be true or false. Received: 1"),
         ("units", 0, "must be an int of at least 1. Received: 0"),
+        ("loss_chunk", 0, "must be an int of at least 1. Received: 0"),
+        ("sampled_softmax", 1.5, "must be an int of at least 1. Received: 1.5"),
         ("units", "256", "must be an int of at least 1. Received: '256'"),
         ("units", 8.0, "must be an int of at least 1. Received: 8.0"),
         ("epochs", True, "must be an int of at least 1. Received: True"),

@@ -1,0 +1,207 @@
+"""Logits that are never all there: a loss over a vocabulary, some places of a batch at a time."""
+
+from typing import Any, NamedTuple
+
+from keras import ops
+
+from keras_bahdanau.layers.candidates import sample_candidates
+
+
+class Projection:
+    """What stands in the place of a batch's logits `(B, Ty, V)`, for a loss and for metrics.
+
+    A loss asks for its `total`; with it come the `log_probs` and `right` that metrics read. The
+    logits of a chunk of places are there while the chunk is worked on, and so are their gradients:
+    that takes the three matrix products of a loss without chunks, where making the logits once
+    more on the way back would take four.
+
+    Args:
+        features: `(B, Ty, R)` float tensor, what the output layer reads.
+        kernel: `(R, V)` float tensor: the logits are `features kernel + bias`.
+        bias: `(V,)` float tensor, or `None`.
+        seed: The `keras.random.SeedGenerator` of sampled candidates.
+        training: Whether the total is to have a gradient, and may be sampled.
+        ranked: Whether to find `right`.
+
+    Attributes:
+        log_probs: `(B, Ty)` float32 tensor `log p(y_i)`, without gradient; `None` before `total`.
+        right: `(B, Ty)` bool tensor, where `y_i` has the largest logit; `None` before `total`, and
+            if it is not `ranked`.
+    """
+
+    def __init__(self, features, kernel, bias, seed, training, ranked):
+        self.shape = features.shape
+        self.features, self.kernel = features, kernel
+        if bias is not None:
+            self.features, self.kernel = _with_bias(features, kernel, bias)
+        self.seed = seed
+        self.training = training
+        self.ranked = ranked
+        self.log_probs = None
+        self.right = None
+
+    def total(self, labels, weight, label_smoothing=0.0, chunk=None, sampled=None):
+        """`sum_i w_i (-(1 - s) log p(y_i) - s / V sum_v log p(v))`.
+
+        Args:
+            labels: `(B, Ty)` int tensor of ids.
+            weight: `(B, Ty)` float32 tensor `w`; it gets no gradient.
+            label_smoothing: The share `s`.
+            chunk: How many places have their logits at once; all if `None`.
+            sampled: Over how many ids, beside those of `labels`, the probabilities of a training
+                step are normalised, see `sample_candidates`; all if `None`. The mean over `v` is
+                exact all the same, as it is linear in the logits.
+
+        Returns:
+            Float32 scalar.
+        """
+        shape = ops.shape(labels)
+        labels, weight = ops.reshape(ops.cast(labels, "int32"), (-1,)), ops.reshape(weight, (-1,))
+        features = ops.reshape(self.features, (-1, self.features.shape[-1]))
+        read, kept = (features, self.kernel), labels
+        if self.training and sampled is not None:
+            *read, kept = self._among_candidates(features, labels, sampled)
+        found = _sweep(*map(ops.stop_gradient, read), kept, weight, chunk, self)
+        self.log_probs = ops.reshape(found.log_probs, shape)
+        self.right = ops.reshape(found.right, shape) if self.ranked else None
+        losses = -(1.0 - label_smoothing) * found.log_probs
+        # The logits that the loss is linear in are made for themselves, to have their gradients.
+        linear = (1.0 - label_smoothing) * _products(features, self.kernel, labels)
+        if label_smoothing:
+            mean = label_smoothing * _means(features, self.kernel)
+            linear = linear + mean
+            losses = losses + label_smoothing * found.normalisers - ops.stop_gradient(mean)
+        total = ops.sum(weight * losses)
+        if not self.training:
+            return total
+        slopes = zip((*read, linear), (*found.slopes, -weight), strict=True)
+        return total + sum(_zero(value, slope) for value, slope in slopes)
+
+    def _among_candidates(self, features, labels, sampled):
+        """Features and kernel of sampled candidates, and which of them the labels are."""
+        found = sample_candidates(labels, sampled, self.kernel.shape[1], self.seed)
+        columns = ops.take(self.kernel, found.ids, axis=1)
+        places = ops.cast(ops.searchsorted(found.ids, labels), "int32")
+        return *_with_bias(features, columns, -ops.log(found.shares)), places
+
+
+def check_metrics(metrics):
+    """Raises a `ValueError` unless all metrics can read a `Projection`."""
+    for metric in metrics:
+        if not hasattr(metric, "ranks"):
+            raise ValueError(
+                "Argument `metrics` must be of TokenAccuracy and Perplexity where the loss has a "
+                f"`chunk` or is `sampled`: there are no logits to read. Received: {metric.name!r}"
+            )
+
+
+class _Found(NamedTuple):
+    """What a sweep over `N` places finds, float32.
+
+    Attributes:
+        log_probs: `(N,)` tensor, of the labels.
+        normalisers: `(N,)` tensor `log sum_v exp(logit_v)`.
+        right: `(N,)` bool tensor, where the label has the largest logit; or `None`.
+        slopes: Gradients of `sum_i w_i normaliser_i`, of features and kernel; empty if not wanted.
+    """
+
+    log_probs: Any
+    normalisers: Any
+    right: Any
+    slopes: list
+
+
+def _sweep(features, kernel, labels, weight, chunk, wanted):
+    """Makes the logits of `N` places, a chunk at a time; see `_Found`.
+
+    Args:
+        features: `(N, R)` float tensor.
+        kernel: `(R, V)` float tensor.
+        labels: `(N,)` int32 tensor.
+        weight: `(N,)` float32 tensor.
+        chunk: How many places make a chunk, or `None`.
+        wanted: The `Projection`, which says whether gradients and ranks are.
+    """
+    places, width = ops.shape(features)[0], features.shape[-1]
+    # One chunk at least: a device may have no row of a batch.
+    count = 1 if chunk is None else places // chunk + 1
+    size = -(-places // count)  # of all of them, which leaves less than a place each to fill up
+    kernel = ops.cast(kernel, features.dtype)
+    transposed = ops.transpose(kernel)
+    features, labels, weight = (_chunks(part, count, size) for part in (features, labels, weight))
+
+    def body(i, state):
+        found, *slopes = state
+        of_chunk, exponentials, sums = _chunk(features[i], kernel, labels[i], wanted.ranked)
+        found = ops.slice_update(found, (i, 0, 0), of_chunk[None])
+        if not wanted.training:
+            return [found]
+        # Of the logits: their probabilities, by weight.
+        slope = exponentials * (ops.expand_dims(weight[i], -1) / sums)
+        slope = ops.cast(slope, features.dtype)
+        of_features = ops.cast(ops.matmul(slope, transposed), "float32")
+        of_kernel = ops.cast(ops.matmul(ops.transpose(features[i]), slope), "float32")
+        return [
+            found,
+            ops.slice_update(slopes[0], (i, 0, 0), of_features[None]),
+            slopes[1] + of_kernel,
+        ]
+
+    shapes = [(count, size, 2 + wanted.ranked)]
+    if wanted.training:
+        shapes += [(count, size, width), kernel.shape]
+    state = [ops.zeros(shape, dtype="float32") for shape in shapes]
+    found, *slopes = ops.fori_loop(0, count, body, state)
+    found = ops.reshape(found, (-1, 2 + wanted.ranked))[:places]
+    if slopes:
+        slopes[0] = ops.reshape(slopes[0], (-1, width))[:places]
+    right = ops.cast(found[:, 2], "bool") if wanted.ranked else None
+    return _Found(found[:, 0], found[:, 1], right, slopes)
+
+
+def _chunk(features, kernel, labels, ranked):
+    """What is found of each of some places `(n, 2 or 3)`, `exp(logit - largest)` and its sum."""
+    logits = ops.cast(ops.matmul(features, kernel), "float32")  # (n, V)
+    labels = ops.expand_dims(labels, -1)
+    largest = ops.max(logits, axis=-1, keepdims=True)
+    picked = ops.take_along_axis(logits, labels, axis=-1) - largest
+    right = []
+    if ranked:
+        best = ops.cast(ops.argmax(logits, axis=-1, keepdims=True), "int32")  # the first of equals
+        right = [ops.cast(ops.equal(best, labels), "float32")]
+    exponentials = ops.exp(logits - largest)
+    sums = ops.sum(exponentials, axis=-1, keepdims=True)
+    found = [picked - ops.log(sums), largest + ops.log(sums), *right]
+    return ops.concatenate(found, axis=-1), exponentials, sums
+
+
+def _chunks(part, count, size):
+    """`(N, ...)` as `(count, size, ...)`, filled up with zeros."""
+    rest = tuple(part.shape[1:])
+    missing = ops.zeros((count * size - ops.shape(part)[0], *rest), dtype=part.dtype)
+    return ops.reshape(ops.concatenate([part, missing], axis=0), (count, size, *rest))
+
+
+def _with_bias(features, kernel, bias):
+    """Features with a one more, and a kernel with the bias as one more row."""
+    features = ops.concatenate([features, ops.ones_like(features[..., :1])], axis=-1)
+    bias = ops.expand_dims(ops.cast(bias, kernel.dtype), 0)
+    return features, ops.concatenate([kernel, bias], axis=0)
+
+
+def _products(features, kernel, labels):
+    """The logit of the label of each place, `(N,)` float32."""
+    columns = ops.transpose(ops.take(kernel, labels, axis=1))  # (N, R)
+    return ops.sum(ops.cast(features, "float32") * ops.cast(columns, "float32"), axis=-1)
+
+
+def _means(features, kernel):
+    """The mean logit of each place, `(N,)` float32."""
+    mean = ops.mean(ops.cast(kernel, "float32"), axis=1)
+    return ops.matmul(ops.cast(features, "float32"), mean)
+
+
+def _zero(value, slope):
+    """0, with `slope` as its gradient of `value`."""
+    value = ops.cast(value, "float32")
+    return ops.sum((value - ops.stop_gradient(value)) * ops.stop_gradient(slope))
