@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 from keras import ops, tree
 
+from keras_bahdanau.search.ranking import best_first
 from keras_bahdanau_export.call import tensor_of
 from keras_bahdanau_runtime.signature import SAMPLE, TRANSLATE, Signature, Tensor
 
@@ -95,8 +96,8 @@ def step_function(model):
             tokens, _filled(state, parts[count:]), _filled(memory, parts[:count])
         )
         log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
-        best = ops.cast(ops.argmax(log_probs, axis=-1), "int32")
-        return [log_probs, best, ops.cast(weights, "float32"), *_tensors(after)]
+        _, best = best_first(log_probs, 1)
+        return [log_probs, best[:, 0], ops.cast(weights, "float32"), *_tensors(after)]
 
     signature = Signature(inputs=inputs, outputs=outputs)
     return _traced(step, signature), signature

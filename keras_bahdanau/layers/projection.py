@@ -149,7 +149,7 @@ def _sweep(features, kernel, labels, weight, chunk, wanted):
 
     shapes = [(count, size, 2 + wanted.ranked)]
     if wanted.training:
-        shapes += [(count, size, width), kernel.shape]
+        shapes += [(count, size, width), ops.shape(kernel)]
     state = [ops.zeros(shape, dtype="float32") for shape in shapes]
     found, *slopes = ops.fori_loop(0, count, body, state)
     found = ops.reshape(found, (-1, 2 + wanted.ranked))[:places]
