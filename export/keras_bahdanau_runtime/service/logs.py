@@ -3,7 +3,9 @@
 import json
 import logging
 import logging.handlers
+import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -31,6 +33,16 @@ def log_to_stderr(format: str) -> None:
     logging.raiseExceptions = False  # a log that cannot be written, on a full disk, stops nothing
     # What no line says need not be found out for each.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+
+
+def give_up_unwritten() -> None:
+    """Lets go of what standard error could not take: with it Python would end with status 120."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stderr.fileno())
+        os.close(nowhere)
 
 
 class Called:

@@ -18,7 +18,7 @@ from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.service.engine import Engine, Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.keys import Keys
-from keras_bahdanau_runtime.service.logs import log_to_stderr
+from keras_bahdanau_runtime.service.logs import give_up_unwritten, log_to_stderr
 from keras_bahdanau_runtime.service.repository import Repository
 from keras_bahdanau_runtime.session import give_memory_back
 
@@ -251,6 +251,8 @@ def serve(settings: Settings, listening: socket.socket | None = None) -> None:
         logger.error("What was accepted is not finished; %g seconds are over.", settings.grace)
         logging.shutdown()
         os._exit(1)  # Python would wait for the threads that are still at it
+    logging.shutdown()
+    give_up_unwritten()
 
 
 def bind(settings: Settings) -> socket.socket:
