@@ -11,6 +11,7 @@ from onnx_ir.passes import common
 
 from keras_bahdanau_export.cuda_kernels import CUDA_KERNELS
 from keras_bahdanau_export.passes.graph import constant, innermost_first, nodes_of
+from keras_bahdanau_export.passes.loops import SMALL
 
 # cuDNN's recurrences: what its cells activate with.
 _ACTIVATIONS = {
@@ -120,7 +121,12 @@ def _copied(loop):
     values = {value for node in body for value in node.inputs if value is not None}
     for value in sorted(values, key=lambda value: value.name):
         numbers = constant(value)
-        if numbers is None or value.graph is body or numbers.size > 16 or numbers.dtype.kind != "i":
+        if (
+            numbers is None
+            or value.graph is body
+            or numbers.size > SMALL
+            or numbers.dtype.kind != "i"
+        ):
             continue
         if any(use.node.graph is not body for use in value.uses()):
             why = "the graph around it reads this constant, too, perhaps on the host"

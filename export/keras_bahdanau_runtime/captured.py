@@ -18,7 +18,7 @@ from keras_bahdanau_runtime.errors import (
 from keras_bahdanau_runtime.ids import PAD
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.providers import Providers
-from keras_bahdanau_runtime.session import empty_like, open_graph, run
+from keras_bahdanau_runtime.session import empty, empty_like, open_graph, run
 from keras_bahdanau_runtime.signature import BEAM_FILES, TRANSLATE
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -158,8 +158,7 @@ class CapturedSearch:
             self._open_step()
         first = {name: part for name, part in made.items() if name.startswith("state_")}
         other = {name: empty_like(part, self.session) for name, part in first.items()}
-        known = {name: made[name] for name in self._reads}
-        go_on = run(self.session, known, ["go_on"], graph_id=-1)["go_on"]  # not recorded
+        go_on = empty((), np.bool_, self.session)
         buffers = _Buffers(len(self._buffers), made, (first, other), go_on)
         self._buffers[shape] = buffers
         return buffers

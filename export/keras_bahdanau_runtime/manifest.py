@@ -88,6 +88,10 @@ class Manifest:
             )
         return self.signatures.get(MODEL_FILE) in (TRANSLATE.to_json(), SAMPLE.to_json())
 
+    def draws(self) -> bool:
+        """Whether the search in `model.onnx` draws numbers."""
+        return bool(self.signatures.get(MODEL_FILE) == SAMPLE.to_json())
+
     def read(self, name: str) -> bytes:
         """The bytes of a listed file, read once and then compared with its size and hash.
 

@@ -45,8 +45,8 @@ class WholeSearch:
     ) -> None:
         self.session = open_graph(manifest, MODEL_FILE, providers, threads, megabytes)
         self._seconds = seconds
-        draws = manifest.signatures[MODEL_FILE] == SAMPLE.to_json()
-        check_graph(self.session, SAMPLE if draws else TRANSLATE, manifest.folder / MODEL_FILE)
+        signature = SAMPLE if manifest.draws() else TRANSLATE
+        check_graph(self.session, signature, manifest.folder / MODEL_FILE)
 
     def run(
         self, inputs: Mapping[str, NDArray[Any]], shrink: bool = False

@@ -223,11 +223,13 @@ def device_of(session: Any) -> tuple[str, int]:
 
 def empty_like(value: Any, session: Any) -> Any:
     """An uninitialised `OrtValue` of the shape and dtype of another, where `session` computes."""
-    onnxruntime = require("onnxruntime", extra="runtime")
-    dtype = _DTYPES[value.data_type()]
-    return onnxruntime.OrtValue.ortvalue_from_shape_and_type(
-        value.shape(), dtype, *device_of(session)
-    )
+    return empty(value.shape(), _DTYPES[value.data_type()], session)
+
+
+def empty(shape: Sequence[int], dtype: Any, session: Any) -> Any:
+    """An uninitialised `OrtValue` of a shape and a NumPy dtype, where `session` computes."""
+    made = require("onnxruntime", extra="runtime").OrtValue.ortvalue_from_shape_and_type
+    return made(shape, dtype, *device_of(session))
 
 
 def run(

@@ -87,7 +87,6 @@ class Stepper:
         self._run = functools.partial(run, seconds=seconds)
         _check_graphs(self._encoder, self._step, manifest)
         self._vocabulary = manifest.vocabulary.get("target")
-        self._size = self._vocabulary or 2**31
         # A part of the memory that a step does not read is no input of it.
         self._reads = {value.name for value in self._step.get_inputs()}
         self._made = [value.name for value in self._encoder.get_outputs()]
@@ -187,9 +186,9 @@ class Stepper:
         token = BOS
         for _ in range(max_length):
             found, state = self._advance(np.array([token], np.int32), state, memory)
-            best = found["best"].numpy()
-            if best.shape != (1,) or not 0 <= best[0] < self._size:
-                raise RunError(f"The graph must give one id below {self._size}. Received: {best}")
+            best, size = found["best"].numpy(), self._vocabulary or 2**31
+            if best.shape != (1,) or not 0 <= best[0] < size:
+                raise RunError(f"The graph must give one id below {size}. Received: {best}")
             token = int(best[0])
             if token == EOS:
                 return

@@ -23,7 +23,6 @@ from keras_bahdanau_runtime.session import cores
 from keras_bahdanau_runtime.signature import (
     MODEL_FILE,
     NOISE,
-    SAMPLE,
     TOKENIZER_FILE,
     TRANSLATE,
     most_rows,
@@ -123,7 +122,7 @@ class Translator:
             raise CorruptArtifactError(
                 f"{folder}: the manifest gives no vocabulary size for 'source'."
             )
-        self._draws = manifest.signatures[MODEL_FILE] == SAMPLE.to_json()
+        self._draws = manifest.draws()
         if self._draws and not {"n", "max_length", "seed"} <= set(manifest.search):
             raise CorruptArtifactError(
                 f"{folder}: the manifest does not say how many numbers the search draws."

@@ -16,7 +16,7 @@ from keras_bahdanau_export.passes.graph import (
     take_place,
 )
 
-_SMALL = 16  # numbers, of a constant that costs nothing to have twice
+SMALL = 16  # numbers, of a constant that costs nothing to have twice
 
 
 def lift_loop_state(graph):
@@ -100,7 +100,7 @@ def own_constants(model):
             for node in body:
                 for i, value in enumerate(node.inputs):
                     numbers = constant(value)
-                    if numbers is None or value.graph is body or numbers.size > _SMALL:
+                    if numbers is None or value.graph is body or numbers.size > SMALL:
                         continue
                     if value not in copies:
                         copies[value] = register(body, f"{value.name}_in_{loop.name}", numbers)
