@@ -35,10 +35,20 @@ def token_losses(labels, logits, label_smoothing=0.0):
     check_logits(labels, logits)
     labels, logits = ops.cast(labels, "int32"), ops.cast(logits, "float32")
     log_probs = ops.log_softmax(logits, axis=-1)
-    picked = ops.squeeze(ops.take_along_axis(log_probs, ops.expand_dims(labels, -1), -1), -1)
+    picked = _picked(log_probs, ops.expand_dims(labels, -1))
     if label_smoothing:
         picked = (1.0 - label_smoothing) * picked + label_smoothing * ops.mean(log_probs, axis=-1)
     return -picked
+
+
+def _picked(log_probs, labels):
+    """The numbers of the labels `(B, Ty, 1)` among `(B, Ty, V)`: `(B, Ty)`."""
+    if keras.config.backend() != "tensorflow":
+        return ops.squeeze(ops.take_along_axis(log_probs, labels, axis=-1), -1)
+    # TensorFlow's gradient of a gather is a sum over segments, slow on a processor: 52 ms a loss of
+    # 1,024 places and 8,000 ids, and 29 ms so. On the others the gather is the faster one.
+    hit = ops.equal(labels, ops.arange(log_probs.shape[-1], dtype="int32"))
+    return ops.sum(ops.where(hit, log_probs, 0.0), axis=-1)
 
 
 def predicted(y_pred):
