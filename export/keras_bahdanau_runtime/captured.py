@@ -15,9 +15,9 @@ from keras_bahdanau_runtime.errors import (
     LimitError,
     UnsupportedArtifactError,
 )
-from keras_bahdanau_runtime.ids import PAD
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.providers import Providers
+from keras_bahdanau_runtime.recorded import MOST_SHAPES, padded_length
 from keras_bahdanau_runtime.session import empty, empty_like, open_graph, run
 from keras_bahdanau_runtime.signature import BEAM_FILES, TRANSLATE
 
@@ -26,8 +26,6 @@ logger = logging.getLogger("keras_bahdanau_runtime")
 Values = dict[str, Any]  # `onnxruntime.OrtValue`s by name, which stay where the graph computes
 
 _START, _STEP, _END = BEAM_FILES
-_LENGTHS = 16  # sources are padded to a multiple of it
-_MOST_SHAPES = 32  # of sources, whose recorded steps are kept
 
 
 @dataclass
@@ -153,8 +151,8 @@ class CapturedSearch:
         return bool(buffers.go_on.numpy())
 
     def _new_buffers(self, shape: tuple[int, ...], made: Values) -> _Buffers:
-        if len(self._buffers) == _MOST_SHAPES:
-            logger.info("Steps for sources of %d shapes are recorded; begun anew.", _MOST_SHAPES)
+        if len(self._buffers) == MOST_SHAPES:
+            logger.info("Steps for sources of %d shapes are recorded; begun anew.", MOST_SHAPES)
             self._open_step()
         first = {name: part for name, part in made.items() if name.startswith("state_")}
         other = {name: empty_like(part, self.session) for name, part in first.items()}
@@ -170,10 +168,7 @@ def _padded(name: str, array: NDArray[Any]) -> NDArray[Any]:
     wanted = 1 << (rows - 1).bit_length() if rows <= 32 else -(-rows // 32) * 32
     if wanted > rows:
         array = np.concatenate([array, np.repeat(array[-1:], wanted - rows, axis=0)])
-    if name == "source" and array.shape[1] % _LENGTHS:
-        width = -array.shape[1] % _LENGTHS
-        array = np.pad(array, ((0, 0), (0, width)), constant_values=PAD)
-    return array
+    return padded_length(array) if name == "source" else array
 
 
 def _check_graphs(start: Any, step: Any, end: Any, manifest: Manifest) -> None:

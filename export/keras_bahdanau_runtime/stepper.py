@@ -1,6 +1,7 @@
 """Decodes token by token with `encoder.onnx` and `step.onnx`."""
 
 import functools
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +18,11 @@ from keras_bahdanau_runtime.errors import (
 from keras_bahdanau_runtime.ids import BOS, EOS
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.providers import Providers
+from keras_bahdanau_runtime.recorded import MOST_SHAPES, padded_length
 from keras_bahdanau_runtime.session import device_of, empty_like, open_graph, run
 from keras_bahdanau_runtime.signature import ENCODER_FILE, STEP_FILE
+
+logger = logging.getLogger("keras_bahdanau_runtime")
 
 Values = dict[str, Any]  # `onnxruntime.OrtValue`s by name, which stay where the graph computes
 
@@ -31,6 +35,7 @@ class _Buffers:
     """Where the steps of sources of one shape read and write: always the same places."""
 
     number: int
+    width: int  # of the last source, before it was padded
     made: Values  # by the encoder
     memory: Values
     states: tuple[Values, Values]  # a step reads one and writes the other
@@ -52,7 +57,8 @@ class Stepper:
         fixed: bool. Whether all steps for sources of one shape use the same buffers. On CUDA each
             shape's step is then recorded as a CUDA graph and replayed, which spares the launch of
             its kernels. Only the last state of the last `start` of that shape can then be stepped
-            from, by one thread.
+            from, by one thread. So that there are few shapes, sources are padded to multiples of 16
+            tokens, and the steps of at most 32 shapes are kept.
         seconds: As for `Translator`, for one step.
         megabytes: As for `Translator`.
 
@@ -83,7 +89,10 @@ class Stepper:
             )
         threads = threads or 1
         self._encoder = open_graph(manifest, ENCODER_FILE, providers, threads, megabytes)
-        self._step = open_graph(manifest, STEP_FILE, providers, threads, megabytes, capture=fixed)
+        self._open_step = functools.partial(
+            open_graph, manifest, STEP_FILE, providers, threads, megabytes, capture=fixed
+        )
+        self._step = self._open_step()
         self._run = functools.partial(run, seconds=seconds)
         _check_graphs(self._encoder, self._step, manifest)
         self._vocabulary = manifest.vocabulary.get("target")
@@ -95,6 +104,8 @@ class Stepper:
 
     def start(self, source: NDArray[np.int32]) -> tuple[Values, Values]:
         """Encodes `source` `(B, Tx)` int32: the first state and the memory, `OrtValue`s by name."""
+        width = source.shape[1]
+        source = padded_length(source) if self._fixed else source
         buffers = self._buffers.get(source.shape)
         found = self._run(
             self._encoder, {"source": source}, buffers.made if buffers else self._made
@@ -105,11 +116,16 @@ class Stepper:
             memory = {name: part for name, part in found.items() if name in read}
             if not self._fixed:
                 return state, memory
-            buffers = self._buffers[source.shape] = self._new_buffers(found, state, memory)
+            buffers = self._new_buffers(found, state, memory)
+            self._buffers[source.shape] = buffers
+        buffers.width = width
         return buffers.states[0], buffers.memory
 
     def _new_buffers(self, made: Values, state: Values, memory: Values) -> _Buffers:
         onnxruntime = require("onnxruntime", extra="runtime")
+        if len(self._buffers) == MOST_SHAPES:
+            logger.info("Steps for sources of %d shapes are recorded; begun anew.", MOST_SHAPES)
+            self._step, self._buffers = self._open_step(), {}
         rows = next(iter(state.values())).shape()[0]
         tokens = onnxruntime.OrtValue.ortvalue_from_numpy(
             np.zeros(rows, np.int32), *device_of(self._step)
@@ -117,7 +133,7 @@ class Stepper:
         inputs = self._inputs(tokens, state, memory)
         results = self._run(self._step, inputs, list(_RESULTS), graph_id=-1)  # not recorded
         other = {name: empty_like(part, self._step) for name, part in state.items()}
-        return _Buffers(len(self._buffers), made, memory, (state, other), tokens, results)
+        return _Buffers(len(self._buffers), 0, made, memory, (state, other), tokens, results)
 
     def _inputs(self, tokens: Any, state: Values, memory: Values) -> Values:
         read = {name: part for name, part in state.items() if name in self._reads}
@@ -138,7 +154,10 @@ class Stepper:
             LimitError: It took longer than `seconds`, or more than `megabytes`.
         """
         found, after = self._advance(tokens, state, memory)
-        return *self._odds(found, len(tokens)), after
+        log_probs, weights = self._odds(found, len(tokens))
+        of_memory = (known for known in self._buffers.values() if memory is known.memory)
+        buffers = next(of_memory, None)
+        return log_probs, weights if buffers is None else weights[:, : buffers.width], after
 
     def _advance(
         self, tokens: NDArray[np.int32], state: Values, memory: Values

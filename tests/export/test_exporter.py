@@ -44,6 +44,7 @@ from keras_bahdanau_runtime import (
 from keras_bahdanau_runtime.errors import ArtifactError, UnsupportedModelError
 from keras_bahdanau_runtime.ids import BOS, PAD, UNK
 from keras_bahdanau_runtime.manifest import read_manifest
+from keras_bahdanau_runtime.recorded import MOST_SHAPES
 from keras_bahdanau_runtime.stepper import Stepper
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -179,6 +180,7 @@ def test_steps_in_fixed_buffers_are_the_same(artifact):
     free = Stepper(manifest, "CPUExecutionProvider", None)
     fixed = Stepper(manifest, "CPUExecutionProvider", 1, fixed=True)
     sources = [[[5, 6, 7, 3], [8, 9, 3, 0]], [[9, 9, 3, 0], [5, 8, 7, 3]], [[4, 3], [3, 0]]]
+    sources.append([[*[5] * 16, 3], [6, 3, *[PAD] * 15]])  # beyond 16
     for source in (np.array(ids, "int32") for ids in (*sources, sources[0])):
         ours, theirs = free.start(source), fixed.start(source)
         for tokens in ([BOS, BOS], [5, 6], [7, 3], [8, 9]):
@@ -188,6 +190,19 @@ def test_steps_in_fixed_buffers_are_the_same(artifact):
             for a, b in zip(results, same, strict=True):
                 np.testing.assert_allclose(a, b, atol=1e-6)
             ours, theirs = (state, ours[1]), (other, theirs[1])
+
+
+@pytest.mark.tracing
+def test_lengths_share_buffers_and_of_many_shapes_the_last_are_kept(artifact):
+    fixed = Stepper(read_manifest(artifact[0]), "CPUExecutionProvider", None, fixed=True)
+    begun = [fixed.start(np.full((1, length), 3, "int32")) for length in (1, 5, 16)]
+    assert len({id(memory) for _, memory in begun}) == 1
+    for rows in range(2, MOST_SHAPES + 2):
+        state, memory = fixed.start(np.full((rows, 2), 3, "int32"))
+    log_probs, weights, _ = fixed.step(np.full(rows, BOS, "int32"), state, memory)
+    assert (len(log_probs), weights.shape) == (rows, (rows, 2))
+    with pytest.raises(ValueError, match="must be those of the last start"):
+        fixed.step(np.array([BOS], "int32"), *begun[0])
 
 
 @pytest.mark.tracing
