@@ -18,6 +18,9 @@ from keras_bahdanau_runtime.translator import Translator
 
 # Two hypotheses whose scores differ by less are tied: rounding decides which one leads.
 _TIE = 1e-4
+# In a beam of near ties rounding decides, too, which hypotheses stay; so the best one that is left
+# may be better or worse by more. The beams of untrained models are full of them.
+_NEAR_TIE = 1e-3
 _SEARCHES = {kind.__name__: kind for kind in (BeamSearch, GreedySearch, Sampling)}
 
 
@@ -28,7 +31,8 @@ class Parity:
     Attributes:
         sentences: Number of sources compared.
         equal: Of those, how many got the same best tokens.
-        ties: How many got other tokens with the same score to within 1e-4.
+        ties: How many got other tokens with the same score to within 1e-4; or to within 1e-3, if
+            the model gives those tokens the same score as the artifact, to within 1e-4.
         score_difference: Largest difference of a best score, in nats per penalty unit.
         alignment_difference: Largest difference of a best alignment weight.
         backend: Keras backend that the model ran on.
@@ -225,6 +229,21 @@ def difference(ours, theirs):
     return float(gaps.max()) / max(float(np.abs(ours[np.isfinite(ours)]).max(initial=0)), 1e-30)
 
 
+def forced_score(model, source, tokens, search, max_length, shortlist=None):
+    """The score that a search of the model gives to tokens that it has no choice but to find.
+
+    Args:
+        model: The Keras model.
+        source: List of source ids.
+        tokens: List of target ids, up to `EOS` or as long as the limit.
+        search: A `BeamSearch` or `GreedySearch`.
+        max_length: The length limit.
+        shortlist: A `Shortlist`, or `None`.
+    """
+    found = model.generate([source], search, max_length, prefix=[tokens], shortlist=shortlist)
+    return float(found.scores[0, 0])
+
+
 def compare(model, translator, sources, search, max_length, shortlist=None, batch_size=32):
     """Searches `sources` with both and compares the best hypotheses.
 
@@ -264,6 +283,10 @@ def compare(model, translator, sources, search, max_length, shortlist=None, batc
                 alignment_difference = max(alignment_difference, float(np.abs(gap).max()))
             elif difference < _TIE:
                 ties += 1
+            elif difference < _NEAR_TIE and not draws:
+                tokens = theirs["tokens"][i, 0, : theirs["lengths"][i, 0]].tolist()
+                score = forced_score(model, rows[i], tokens, search, max_length, shortlist)
+                ties += int(abs(score - theirs["scores"][i, 0]) < _TIE)
     return Parity(
         sentences=len(sources),
         equal=equal,

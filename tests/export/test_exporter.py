@@ -750,6 +750,26 @@ def test_an_artifact_of_other_weights_fails_parity(artifact, tokenizer):
 
 
 @pytest.mark.tracing
+def test_near_ties_count_where_the_model_confirms_their_score(
+    artifact, model, tokenizer, monkeypatch
+):
+    """A narrower beam finds worse hypotheses of the same model, as one of near ties may."""
+    vocabulary = tokenizer.source_vocabulary_size
+    given = Translator(artifact[0]), random_sources(vocabulary, 30), BeamSearch(1, 0.6), 9
+    parity = compare(model, *given)
+    assert parity.equal + parity.ties < parity.sentences
+    assert parity.score_difference > 1e-3
+    monkeypatch.setattr("keras_bahdanau_export.parity._NEAR_TIE", 10.0)
+    parity = compare(model, *given)
+    assert parity.equal + parity.ties == parity.sentences
+    keras.utils.set_random_seed(4)
+    other = RNNSearch(vocabulary, tokenizer.target_vocabulary_size, **SMALL)
+    other.build()
+    parity = compare(other, *given)
+    assert parity.equal + parity.ties < parity.sentences
+
+
+@pytest.mark.tracing
 @pytest.mark.parametrize(
     ("equal", "ties", "difference", "passes"),
     [(4, 0, 1e-6, True), (3, 1, 1e-6, True), (3, 0, 1e-6, False), (4, 0, 0.1, False)],
