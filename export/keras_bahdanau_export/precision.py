@@ -8,8 +8,9 @@ float32 in both.
 - float16: products with weights are computed in half precision; embeddings and weights of whole
   recurrent layers are stored so, and computed with in float32.
 - int8: products with weights are computed in int8, with a scale for each column of the weights and
-  one for the inputs that is found as the graph runs, in loops, too. Embeddings have a scale for
-  each row. onnxruntime has no int8 GRU: weights of whole recurrent layers are stored as float16.
+  one for the inputs that is found as the graph runs, in loops, too; so are those with the columns
+  that a shortlist chooses. Embeddings have a scale for each row. onnxruntime has no int8 GRU:
+  weights of whole recurrent layers are stored as float16.
 """
 
 import logging
@@ -25,7 +26,14 @@ from onnx_ir.passes import common
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from keras_bahdanau_export.bleu_loss import enforce_bleu
-from keras_bahdanau_export.passes.graph import constant, put, register, save, take_place
+from keras_bahdanau_export.passes.graph import (
+    constant,
+    made_by,
+    put,
+    register,
+    save,
+    take_place,
+)
 from keras_bahdanau_export.passes.loops import own_constants
 from keras_bahdanau_runtime.signature import PRECISIONS, weights_file
 from keras_bahdanau_runtime.text.batches import pad
@@ -33,6 +41,9 @@ from keras_bahdanau_runtime.text.scores import corpus_scores
 
 # Smaller weights, such as the vector of an attention, are not worth the loss.
 _SMALLEST = 4096
+# Weights of seven bits: a CPU without VNNI adds two products of eight bits in sixteen, where they
+# saturate, and an artifact must say the same on every CPU.
+_LARGEST = 63
 _BATCH = 32
 
 
@@ -127,7 +138,12 @@ def reduce_precision(path, precision):
     if precision == "float32":
         return
     model = ir.load(path)
-    for graph in (model.graph, *model.graph.subgraphs()):
+    whole = [model.graph, *model.graph.subgraphs()]
+    for graph in whole:  # first, as the choice of columns may look like an embedding
+        for node in list(graph):
+            if node.op_type == "MatMul":
+                _shrink_chosen(graph, node, precision)
+    for graph in whole:
         for node in list(graph):
             if node.op_type == "Gather":
                 _shrink_table(graph, node, precision)
@@ -238,6 +254,42 @@ def _shrink_product(graph, product, precision):
     _replace(graph, product, put(graph, product, "Cast", found, to=ir.DataType.FLOAT))
 
 
+def _shrink_chosen(graph, product, precision):
+    """A product with some columns of weights, chosen as the graph runs: the small ones are."""
+    transpose = made_by(product.inputs[1], "Transpose")
+    gather = made_by(product.inputs[1] if transpose is None else transpose.inputs[0], "Gather")
+    numbers = None if gather is None else _weights(gather.inputs[0])
+    if numbers is None or numbers.ndim != 2:
+        return
+    axis = gather.attributes["axis"].value if "axis" in gather.attributes else 0
+    if axis != (1 if transpose is None else 0):
+        return
+    numbers = numbers.T if transpose is None else numbers  # a row for each that can be chosen
+    home, name, ids = gather.graph, gather.inputs[0].name, gather.inputs[1]
+
+    def chosen(array, name):
+        return put(home, gather, "Gather", _stored(home, name, np.ascontiguousarray(array)), ids)
+
+    if precision == "float16":
+        columns = chosen(numbers.astype(np.float16), f"{name}_rows")
+        columns = put(home, gather, "Transpose", columns, perm=[1, 0])
+        inputs = put(graph, product, "Cast", product.inputs[0], to=ir.DataType.FLOAT16)
+        found = put(graph, product, "MatMul", inputs, columns)
+        _replace(graph, product, put(graph, product, "Cast", found, to=ir.DataType.FLOAT))
+        return
+    scale = np.maximum(np.abs(numbers).max(axis=1), 1e-30) / _LARGEST
+    columns = chosen(np.round(numbers / scale[:, None]).astype(np.int8), f"{name}_rows")
+    columns = put(home, gather, "Transpose", columns, perm=[1, 0])
+    scale = chosen(scale.astype(np.float32), f"{name}_rows_scale")
+    inputs, of_inputs, zero = put(
+        graph, product, "DynamicQuantizeLinear", product.inputs[0], outputs=3
+    )
+    found = put(graph, product, "MatMulInteger", inputs, columns, zero)
+    found = put(graph, product, "Cast", found, to=ir.DataType.FLOAT)
+    scale = put(graph, product, "Mul", of_inputs, scale)
+    _replace(graph, product, put(graph, product, "Mul", found, scale))
+
+
 def _quantize_products(path, smaller, left_out, external):
     root = logging.getLogger()
     level = root.level
@@ -249,9 +301,7 @@ def _quantize_products(path, smaller, left_out, external):
             op_types_to_quantize=["MatMul"],
             weight_type=QuantType.QInt8,
             per_channel=True,
-            # Weights of seven bits: a CPU without VNNI adds two products of eight bits in sixteen,
-            # where they saturate, and an artifact must say the same on every CPU.
-            reduce_range=True,
+            reduce_range=True,  # to seven bits, see `_LARGEST`
             nodes_to_exclude=left_out,
             use_external_data_format=external,
             extra_options={"EnableSubgraph": True},

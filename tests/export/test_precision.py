@@ -8,7 +8,7 @@ import pytest
 
 from keras_bahdanau import BeamSearch, GreedySearch, RNNSearch, Tokenizer
 from keras_bahdanau_export import export
-from keras_bahdanau_export.precision import PrecisionLoss
+from keras_bahdanau_export.precision import PrecisionLoss, reduce_precision
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.errors import PrecisionError
 from keras_bahdanau_runtime.manifest import read_manifest
@@ -89,6 +89,47 @@ def test_no_product_with_a_weight_is_left_in_float32(artifact):
         assert kinds.count("MatMulInteger") >= 6  # in the loop, too
     for kind in ("Softmax", "LogSoftmax"):
         assert kind in kinds
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_products_with_chosen_columns_are_small_too(tmp_path, tied, precision):
+    """`x @ W[:, ids]`, where `W` is of its own or an embedding turned, as with a shortlist."""
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=(64, 80)).astype("float32")
+    table, columns = (weights.T, "turned") if tied else (weights, "columns")
+    helper, numpy_helper = onnx.helper, onnx.numpy_helper
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["columns"], axis=0 if tied else 1),
+        *([helper.make_node("Transpose", ["columns"], ["turned"], perm=[1, 0])] if tied else []),
+        helper.make_node("MatMul", ["x", columns], ["y"]),
+    ]
+    kinds = onnx.TensorProto
+    x, ids = rng.normal(size=(5, 64)).astype("float32"), np.array([3, 79, 0, 41], "int64")
+    made = helper.make_graph(
+        nodes,
+        "chosen",
+        [
+            helper.make_tensor_value_info("x", kinds.FLOAT, ["n", 64]),
+            helper.make_tensor_value_info("ids", kinds.INT64, ["few"]),
+        ],
+        [helper.make_tensor_value_info("y", kinds.FLOAT, ["n", "few"])],
+        [numpy_helper.from_array(np.ascontiguousarray(table), "table")],
+    )
+    opsets = [helper.make_opsetid("", 18)]
+    path = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(made, opset_imports=opsets, ir_version=8), path)
+    reduce_precision(path, precision)
+    small = onnx.load(path).graph
+    assert {value.data_type for value in small.initializer if len(value.dims) == 2} == {
+        {"float16": kinds.FLOAT16, "int8": kinds.INT8}[precision]
+    }
+    product = {"float16": "MatMul", "int8": "MatMulInteger"}[precision]
+    assert [node.op_type for node in small.node].count(product) == 1
+    (y,) = onnxruntime.InferenceSession(str(path)).run(None, {"x": x, "ids": ids})
+    # Of 64 products each: a rounding to 127 steps, or to eleven bits, of both sides.
+    tolerance = {"float16": 0.05, "int8": 0.5}[precision]
+    np.testing.assert_allclose(y, x @ weights[:, ids], atol=tolerance)
 
 
 def test_hidden_numbers_stay_close(artifact, model):
