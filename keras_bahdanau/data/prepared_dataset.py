@@ -53,6 +53,8 @@ class PreparedDataset(EpochDataset):
             power of its size, again and again: 1 takes all pairs once before any a second time,
             more takes small corpora more often.
         shapes: Largest number of shapes. More of them need less padding.
+        padding: Share of the places, in [0, 1), that may be padding: there are no more shapes than
+            keep to it. 0 for as many as there may be.
         resample: `(sources, targets, rng) -> (sources, targets)`, lists of other ids for each pair,
             such as a `BPEDropout`; or `None`. Pairs of like length by these ids are then brought
             together among 256 batches, whose widths are not those of `shapes`.
@@ -104,7 +106,8 @@ class PreparedDataset(EpochDataset):
         replicas=1,
         multiple=1,
         temperature=1.0,
-        shapes=32,
+        shapes=96,
+        padding=0.06,
         resample=None,
         **kwargs,
     ):
@@ -118,6 +121,7 @@ class PreparedDataset(EpochDataset):
             )
         check_range("temperature", temperature, float, 0, open_low=True)
         check_range("shapes", shapes, int, 1, 2**16 - 1)
+        check_range("padding", padding, float, 0, 1, open_high=True)
         self.corpora = _opened(corpora)
         self.batch_size, self.batch_tokens = batch_size, batch_tokens
         self.bucket, self.max_length = bucket, max_length
@@ -125,7 +129,7 @@ class PreparedDataset(EpochDataset):
         self.rank, self.replicas, self.multiple = rank, replicas, multiple
         self.tokens = sum(corpus.tokens for corpus in self.corpora)
         found = [length_counts(corpus, max_length) for corpus in self.corpora]
-        chosen = self._choose(found, shapes)
+        chosen = self._choose(found, shapes, padding)
         self._streams = [
             Stream(corpus, chosen, lengths, [seed, place] if shuffle else None)
             for place, (corpus, lengths) in enumerate(zip(self.corpora, found, strict=True))
@@ -150,7 +154,7 @@ class PreparedDataset(EpochDataset):
             for rows, (tx, ty) in zip(chosen.rows.tolist(), chosen.sides.tolist(), strict=True)
         ]
 
-    def _choose(self, found, most):
+    def _choose(self, found, most, padding):
         """The `Shapes` of all batches, by the lengths of all pairs."""
         if self.max_length is not None:
             longer = sum(counts.longer for counts in found)
@@ -164,7 +168,7 @@ class PreparedDataset(EpochDataset):
         # The largest shapes have a batch with missing rows in every shard: few of them, then.
         shards = sum(len(counts.shards) for counts in found)
         most = min(most, max(1, int(batches / shards / _BATCHES_A_SHAPE)))
-        sides = choose_sides(lengths, counts, most, self.bucket)
+        sides = choose_sides(lengths, counts, most, self.bucket, padding)
         if self.batch_tokens is None:
             return Shapes(sides, np.full(len(sides), self.batch_size))
         least = max(self.replicas, self.multiple)

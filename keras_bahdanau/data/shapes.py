@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_bahdanau_runtime.text.batches import round_up
 
-_SIDES = 64  # distinct lengths of a side that are looked at; longer tails are rounded up
+_SIDES = 128  # distinct lengths of a side that are looked at; longer tails are rounded up
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,19 @@ class Shapes:
         return np.where(holds.any(axis=1), holds.argmax(axis=1), -1)
 
 
-def choose_sides(lengths, counts, most, bucket=1):
+def choose_sides(lengths, counts, most, bucket=1, padding=0.0):
     """Chooses rectangles so that pairs, each in the cheapest that holds it, need little padding.
 
     The cost of a pair is `Tx + Ty` of its rectangle. Every length pair begins with one of its own;
-    then the two whose union adds the least padding become one, again and again.
+    then the two whose union adds the least padding become one, again and again, until there are few
+    enough, and from then on as long as no more than `padding` of all places is padding.
 
     Args:
         lengths: `(n, 2)` ints, distinct lengths of source and target.
         counts: `(n,)` ints, how many pairs have them.
         most: Largest number of rectangles.
         bucket: The sides are multiples of this.
+        padding: Share of the places in [0, 1).
 
     Returns:
         `(shapes, 2)` int64, from the cheapest to the dearest.
@@ -61,7 +63,9 @@ def choose_sides(lengths, counts, most, bucket=1):
     )
     sides, places = np.unique(sides, axis=0, return_inverse=True)
     weights = np.bincount(places.ravel(), counts)
-    merged = _merged(sides.astype("float64"), weights, most).astype("int64")
+    tokens = (lengths.sum(axis=1) * counts).sum()
+    merged = _merged(sides.astype("float64"), weights, most, tokens / (1 - padding))
+    merged = merged.astype("int64")
     return merged[np.lexsort((merged[:, 1], merged.sum(axis=1)))]
 
 
@@ -76,12 +80,15 @@ def _rounded(lengths, counts):
     return kept[np.searchsorted(kept, lengths)]
 
 
-def _merged(sides, weights, most):
-    """Unites rectangles, the cheapest union first, until there are `most`."""
+def _merged(sides, weights, most, places):
+    """Unites rectangles, the cheapest union first: to `most`, and while all are within `places`."""
+    # Column by column: a sum over an axis of two takes most of the time otherwise.
+    across, down = sides.T.copy()
+    around = across + down
 
     def union_costs(one):
-        union = np.maximum(sides, sides[one]).sum(axis=1)
-        cost = weights * (union - sides.sum(axis=1)) + weights[one] * (union - sides[one].sum())
+        union = np.maximum(across, across[one]) + np.maximum(down, down[one])
+        cost = weights * (union - around) + weights[one] * (union - around[one])
         cost[one] = np.inf
         cost[gone] = np.inf
         return cost
@@ -96,10 +103,15 @@ def _merged(sides, weights, most):
     best, partner = np.full(len(sides), np.inf), np.zeros(len(sides), int)
     for one in range(len(sides)):
         look(one)
-    for _ in range(len(sides) - most):
+    filled = (weights * around).sum()
+    for count in range(len(sides), 1, -1):
         one = best.argmin()
+        if count <= most and filled + best[one] > places:
+            break
+        filled += best[one]
         other = partner[one]
-        sides[one] = np.maximum(sides[one], sides[other])
+        across[one], down[one] = max(across[one], across[other]), max(down[one], down[other])
+        around[one] = across[one] + down[one]
         weights[one] += weights[other]
         gone[other], best[other] = True, np.inf
         for stale in np.flatnonzero(~gone & ((partner == one) | (partner == other))):
@@ -107,4 +119,4 @@ def _merged(sides, weights, most):
         cost = look(one)
         closer = ~gone & (cost < best)
         best[closer], partner[closer] = cost[closer], one
-    return sides[~gone]
+    return np.stack([across, down], axis=1)[~gone]

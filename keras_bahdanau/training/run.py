@@ -166,7 +166,7 @@ def _begin(options, output, corpus):
         # Keras on JAX refuses a batch whose rows the devices cannot share evenly.
         multiple=options.devices if on_jax else 1,
         # JAX compiles a step for every shape; the others run any shape, so padding only costs.
-        shapes=32 if on_jax else 256,
+        **({} if on_jax else {"shapes": 256, "padding": 0.0}),
         bucket=8 if on_jax and dropout else 1,
         resample=BPEDropout(corpus.tokenizer, dropout, options.seed) if dropout else None,
     )

@@ -277,15 +277,19 @@ def test_the_first_two_batches_differ_on_tensorflow(corpus, update):
 
 @once
 @given(lengths=LENGTHS, most=st.integers(1, 12), bucket=st.integers(1, 8), rows=st.integers(1, 9),
-       seed=st.integers(0, 9))  # fmt: skip
-def test_shapes_hold_all_pairs_and_batches_are_full(lengths, most, bucket, rows, seed):
+       seed=st.integers(0, 9), padding=st.sampled_from([0.0, 0.1, 0.5]))  # fmt: skip
+def test_shapes_hold_all_pairs_and_batches_are_full(lengths, most, bucket, rows, seed, padding):
     lengths = np.array(lengths)
     known, counts = merge_counts([(lengths, np.ones(len(lengths), int))])
     assert counts.sum() == len(lengths)
-    sides = choose_sides(known, counts, most, bucket)
+    sides = choose_sides(known, counts, most, bucket, padding)
     assert len(sides) <= most and (sides % bucket == 0).all()
     shapes = Shapes(sides, np.full(len(sides), rows))
     kinds = shapes.of(lengths)
+    all_there_may_be = choose_sides(known, counts, most, bucket)
+    assert len(sides) <= len(all_there_may_be)
+    if len(sides) < len(all_there_may_be):
+        assert lengths.sum() >= (1 - padding) * sides[kinds].sum() - 1e-6
     assert (sides[kinds] >= lengths).all()
     fits = (sides[None] >= lengths[:, None]).all(axis=-1)
     cheapest = np.where(fits, sides.sum(axis=1), 10**6).min(axis=1)
@@ -315,6 +319,10 @@ def test_two_clouds_of_lengths_make_two_shapes():
     # Many pairs of one length keep a shape of their own.
     sides = choose_sides(lengths, np.array([1, 1, 1, 1000, 1000]), 3)
     assert sides.tolist() == [[4, 4], [20, 21], [22, 20]]
+    # 105 tokens in 107 places, and in 110.
+    for padding, expected in ((0.02, sides.tolist()), (0.05, [[4, 4], [22, 21]])):
+        found = choose_sides(lengths, np.ones(5, int), 5, padding=padding)
+        assert found.tolist() == expected
 
 
 @once

@@ -27,12 +27,14 @@ def gather(output: Path, number: int, bounds: Any, aligned: bool, seed: int) -> 
     """
     name = shard_name(number)
     if not (output / file_name(name, LAST)).exists():
-        parts = [
-            Shard.load(output / WORK, block_name(block), aligned).part(begin, end)
-            for block, (begin, end) in enumerate(bounds)
-        ]
+        # The maps of the blocks are let go as soon as they are joined.
+        shard = join(
+            [
+                Shard.load(output / WORK, block_name(block), aligned).part(begin, end)
+                for block, (begin, end) in enumerate(bounds)
+            ]
+        )
         rng = np.random.default_rng([seed, 1, number])
-        shard = join(parts)
         shard.take(rng.permutation(len(shard))).save(output, name)
     names = [file_name(name, kind) for kind in files_of(aligned)]
     return {name: record_of(output / name) for name in names}

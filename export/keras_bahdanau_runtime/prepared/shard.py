@@ -57,19 +57,13 @@ class Shard:
 
     def take(self, rows: NDArray[Any]) -> "Shard":
         """The pairs `rows`, ints `(n,)`, in that order."""
-        parts = [
-            self._take(rows[begin : begin + _AT_ONCE]) for begin in range(0, len(rows), _AT_ONCE)
-        ]
-        return join(parts) if parts else self.part(0, 0)
-
-    def _take(self, rows: NDArray[Any]) -> "Shard":
         places = self.offsets[2 * rows[:, None] + np.arange(3)]  # (n, 3): source, target, end
-        ids = self.ids[_ranges(places[:, 0], places[:, 2] - places[:, 0])]
+        ids = _gathered(self.ids, places[:, 0], places[:, 2] - places[:, 0])
         offsets = _sums(np.diff(places).ravel())
         if self.links is None or self.starts is None:
             return Shard(ids, offsets)
         counts = self.starts[rows + 1] - self.starts[rows]
-        return Shard(ids, offsets, self.links[_ranges(self.starts[rows], counts)], _sums(counts))
+        return Shard(ids, offsets, _gathered(self.links, self.starts[rows], counts), _sums(counts))
 
     def cut(self, max_length: int) -> "Shard":
         """The pairs, longer sequences cut to `max_length` ids, the last of which stays the last.
@@ -162,6 +156,20 @@ def _chain(offsets: Sequence[Any]) -> NDArray[np.int64]:
     return _sums(np.concatenate([np.diff(each) for each in offsets]))
 
 
+def _gathered(
+    values: NDArray[Any], begins: NDArray[np.int64], counts: NDArray[np.int64]
+) -> NDArray[Any]:
+    """The `values` at `_ranges(begins, counts)`, whose places are never all there at once."""
+    found = np.empty((int(counts.sum()), *values.shape[1:]), values.dtype)
+    done = 0
+    for begin in range(0, len(begins), _AT_ONCE):
+        some = slice(begin, begin + _AT_ONCE)
+        places = _ranges(begins[some], counts[some])
+        found[done : done + len(places)] = values[places]
+        done += len(places)
+    return found
+
+
 def _ranges(begins: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """The places `begins[i]`, `begins[i] + 1`, ..., `counts[i]` of them, for each i in turn."""
     ends = np.cumsum(counts)
@@ -173,7 +181,7 @@ def _save(path: Path, array: Any) -> None:
     array = np.ascontiguousarray(array)
     with written(path) as writing, writing.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
-        file.write(array.tobytes())
+        file.write(array.reshape(-1).view(np.uint8))  # the bytes as they lie there
 
 
 def _load(path: Path) -> NDArray[Any]:
