@@ -2,7 +2,7 @@
 
 `python benchmarks/bench_scale.py FOLDER` makes synthetic text, 25 words a sentence, of 200,000
 pairs, a million and two million, and prepares each; then it reads the million, and 12 million pairs
-whose shards are those of the million over and over. FOLDER takes 3 GB.
+whose shards are those of the million over and over. FOLDER takes 3 GB, and gets `memory.png`.
 
 Seconds are of processor time, all processes together, so that other work on the machine spoils
 little; memory is the sum of what all processes held at their fullest moment, shared pages once.
@@ -23,6 +23,8 @@ WORDS, TYPES = 25, 100_000
 SIZES = (200_000, 1_000_000, 2_000_000)
 COPIES = 12
 BATCHES = 20_000
+# What `train` took before its first batch when it read whole files: measured, and extrapolated.
+BEFORE = {1_000_000: 4_300, 12_000_000: 46_000}
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -162,24 +164,48 @@ def measured(path):
     return json.loads(run.stdout.splitlines()[-1])
 
 
+def draw(preparing, loading, path):
+    """Megabytes by pairs, of `prepare` and of the loader, beside what `train` once took."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    for label, found, style in (
+        ("whole files in memory, before\n(12 million: extrapolated)", BEFORE, "s--"),
+        ("prepare, all processes", preparing, "o-"),
+        ("PreparedDataset, beyond imports", loading, "^-"),
+    ):
+        axes.loglog(list(found), list(found.values()), style, label=label)
+    axes.set(xlabel="pairs of sentences", ylabel="memory, MB", ylim=(50, 200_000))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=100)
+
+
 def main(folder):
-    """Measures everything and prints the tables."""
+    """Measures everything, prints the tables and draws the memory."""
     folder.mkdir(parents=True, exist_ok=True)
+    preparing, loading = {}, {}
     print("pairs      CPU s  CPU s / million     MB")
     for pairs in SIZES:
         seconds, most = prepare(*write_text(folder, pairs), folder / f"corpus-{pairs}")
+        preparing[pairs] = most
         per_million = seconds / pairs * 1e6
         print(f"{pairs:9,} {seconds:7.1f} {per_million:16.1f} {most:6.0f}", flush=True)
     replicate(folder / "corpus-1000000", folder / "corpus-large", COPIES)
     print("\npairs       start s (CPU)  seek ms  loader MB  batches / CPU s  tokens  shapes")
     for name in ("1000000", "large"):
         found = measured(folder / f"corpus-{name}")
+        loading[found["pairs"]] = found["memory"]
         print(
             f"{found['pairs']:10,} {found['start_wall']:7.2f} ({found['start']:.2f}) "
             f"{1e3 * found['seek']:8.0f} {found['memory']:9.0f} {found['rate']:15.0f} "
             f"{found['share']:9.1%} {found['shapes']:6}",
             flush=True,
         )
+    draw(preparing, loading, folder / "memory.png")
 
 
 if __name__ == "__main__":
