@@ -1,5 +1,6 @@
 """The paper's Figures 2 and 3, drawn from results."""
 
+import html
 import itertools
 import logging
 import math
@@ -87,4 +88,5 @@ def draw_alignments(model, pairs, beam, path):
 
 
 def _plain(word):
-    return word.replace("$", r"\$")  # a dollar starts mathematics
+    # The tokenised files write an apostrophe as &apos;, and a dollar starts mathematics.
+    return html.unescape(word).replace("$", r"\$")
