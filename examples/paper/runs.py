@@ -49,7 +49,7 @@ class Settings:
     pairs: int = 30000
     validation_pairs: int = 600
     test_pairs: int = 300
-    epochs: int = 16
+    epochs: int = 6
     batch_size: int = 64
     learning_rate: float = 1e-3
     dropout: float = 0.2
