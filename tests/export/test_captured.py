@@ -85,7 +85,7 @@ def test_the_same_translator_searches_again_for_the_same_shape_and_others(beam):
 
 
 def test_no_more_shapes_are_kept_than_told(beam, monkeypatch, caplog):
-    monkeypatch.setattr(captured, "_MOST_SHAPES", 2)
+    monkeypatch.setattr(captured, "MOST_SHAPES", 2)
     caplog.set_level("INFO")
     steps = Translator(beam, CPU, loop="captured")
     for rows in (1, 2, 4):
