@@ -25,4 +25,4 @@ def test_the_readme_runs():
 
 @pytest.mark.once
 def test_the_recipes_run():
-    run_blocks("docs/recipes.md", 5)
+    run_blocks("docs/recipes.md", 6)
