@@ -5,6 +5,7 @@ enough, XLA optimizes nothing, and JAX loads again what it has compiled once. No
 other numbers for it, but for the last bits.
 """
 
+import gc
 import os
 import random
 import shutil
@@ -37,6 +38,13 @@ STARTED = time.monotonic()
 MEMORY_MAPS = Path("/proc/self/maps")
 MANY_MAPS = 10_000  # of the 65,530 that Linux gives a process
 OUTCOMES = ("failed", "error", "passed", "skipped", "xfailed", "xpassed")
+
+
+def pytest_collection_finish():
+    """What is imported by now stays: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_unconfigure():

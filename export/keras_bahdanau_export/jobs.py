@@ -51,11 +51,13 @@ class Graph(NamedTuple):
         function: A `tf.function`.
         signature: Its `Signature`.
         file: Name of its ONNX file; `None` where only the SavedModel holds it.
+        captured: Whether it is a search that is to be written cut at its loop, too.
     """
 
     function: Any
     signature: Signature
     file: str | None
+    captured: bool = False
 
 
 @dataclass
@@ -147,10 +149,13 @@ class Job:
             write_saved_model(self.model, folder / SAVED_MODEL_FOLDER, traced)
         if "onnx" not in self.formats:
             return {}
-        written = [graph for graph in functions.values() if graph.file is not None]
-        for graph in written:
-            write_onnx(graph.function, graph.signature, folder / graph.file, self.model.variables)
-        return {graph.file: graph.signature.to_json() for graph in written}
+        signatures = {}
+        for function, signature, file, captured in functions.values():
+            if file is not None:
+                path = folder / file
+                signatures[file] = signature
+                signatures |= write_onnx(function, signature, path, self.model.variables, captured)
+        return {name: signature.to_json() for name, signature in signatures.items()}
 
 
 class GenerationJob(Job):
@@ -205,22 +210,12 @@ class GenerationJob(Job):
         from keras_bahdanau_export.trace import encode_function, search_function, step_function
 
         search = search_function(self.model, self.search, self.max_length, self.shortlist)
-        found = {"translate": Graph(*search, MODEL_FILE)}
+        found = {"translate": Graph(*search, MODEL_FILE, self.captured)}
         if self.stepwise or "tf_saved_model" in self.formats:
             files = (ENCODER_FILE, STEP_FILE) if self.stepwise else (None, None)
             found["encode"] = Graph(*encode_function(self.model), files[0])
             found["step"] = Graph(*step_function(self.model), files[1])
         return found
-
-    def write(self, functions, folder):
-        signatures = super().write(functions, folder)
-        if self.captured and "onnx" in self.formats:
-            from keras_bahdanau_export.onnx_graph import write_captured
-
-            search = functions["translate"]
-            parts = write_captured(search.function, search.signature, folder, self.model.variables)
-            signatures |= {name: part.to_json() for name, part in parts.items()}
-        return signatures
 
     def describe(self):
         """What the manifest says of this kind of model."""

@@ -27,7 +27,7 @@ _OPTIMIZERS = (
 _GIVEN = "given_weight_"
 
 
-def write_onnx(function, signature, path, variables=()):
+def write_onnx(function, signature, path, variables=(), captured=False):
     """Writes an ONNX graph with native recurrent operators and lean loops.
 
     Weights beyond 2 GB, which no ONNX file holds, stand beside it in a file of the same name and
@@ -38,41 +38,37 @@ def write_onnx(function, signature, path, variables=()):
         signature: Its `Signature`.
         path: The file to write.
         variables: The Keras variables of its model.
+        captured: Whether it is a search, to be written cut at its loop, too: `BEAM_FILES`, in the
+            folder of `path`. See `captured`.
+
+    Returns:
+        The signatures of the files beside `path`, by name; empty unless `captured`.
 
     Raises:
         MissingDependencyError: If tf2onnx, onnx or onnx-ir is not installed.
         UnsupportedModelError: If ONNX has no operator for a part of it.
     """
     model = _converted(function, signature, variables)
-    from keras_bahdanau_export.passes.optimizer import optimize  # which needs onnx_ir
+    from keras_bahdanau_export.captured import signature_of  # these need onnx_ir
+    from keras_bahdanau_export.passes.optimizer import optimize
 
+    parts = _cut(model.clone()) if captured else {}
     optimize(model)
     _save(model, path)
+    for name, part in parts.items():
+        _save(part, path.with_name(name))
+    return {name: signature_of(part) for name, part in parts.items()}
 
 
-def write_captured(function, signature, folder, variables=()):
-    """Writes the graph of a search cut at its loop, see `captured`.
-
-    Args:
-        function: As for `write_onnx`.
-        signature: As for `write_onnx`.
-        folder: The `Path` to write `BEAM_FILES` into.
-        variables: As for `write_onnx`.
-
-    Returns:
-        The signatures of the files, by name.
-    """
-    model = _converted(function, signature, variables)
-    from keras_bahdanau_export.captured import cut_at_loop, signature_of  # which need onnx_ir
+def _cut(model):
+    """The graph of a search, as it was converted, cut at its loop: `onnx_ir.Model`s by file."""
+    from keras_bahdanau_export.captured import cut_at_loop
     from keras_bahdanau_export.passes.loops import scanned_histories
     from keras_bahdanau_export.passes.optimizer import PASSES, optimize
 
     # The rows of a history that a loop collects are states of its step.
     optimize(model, [one for one in PASSES if one is not scanned_histories])
-    parts = dict(zip(BEAM_FILES, cut_at_loop(model), strict=True))
-    for name, part in parts.items():
-        _save(part, folder / name)
-    return {name: signature_of(part) for name, part in parts.items()}
+    return dict(zip(BEAM_FILES, cut_at_loop(model), strict=True))
 
 
 def _converted(function, signature, variables):
