@@ -183,12 +183,21 @@ def unreplaced(manifest: Manifest) -> Iterator[None]:
         ) from error
 
 
-def _identity(folder: Path) -> tuple[int, int] | None:
+def _identity(folder: Path) -> tuple[int, int, int, bytes] | None:
+    """What tells an artifact from the one that takes its place.
+
+    Not the inode alone: that of an artifact which was replaced may be given to the next but one.
+    """
     try:
         found = folder.stat()
+        return found.st_dev, found.st_ino, found.st_ctime_ns, _text(folder)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+
+
+def _text(folder: Path) -> bytes:
+    with open(folder / MANIFEST_FILE, "rb", opener=_open_without_waiting) as file:
+        return file.read(_LARGEST_MANIFEST + 1)
 
 
 def _read_manifest(folder: Path) -> Manifest:
@@ -204,8 +213,7 @@ def _read_manifest(folder: Path) -> Manifest:
             f"{path}: expected a file. It is missing: no artifact, or a half-written one."
         )
     try:
-        with open(path, "rb", opener=_open_without_waiting) as file:
-            text = file.read(_LARGEST_MANIFEST + 1)
+        text = _text(folder)
         if len(text) > _LARGEST_MANIFEST:
             raise ValueError(f"more than {_LARGEST_MANIFEST} bytes")
         document = json.loads(text.decode("utf-8"))

@@ -21,7 +21,7 @@ from keras_bahdanau_runtime.errors import (
     require,
 )
 from keras_bahdanau_runtime.files import _move_into_place
-from keras_bahdanau_runtime.manifest import read_manifest
+from keras_bahdanau_runtime.manifest import read_manifest, reading
 from keras_bahdanau_runtime.signature import FORMAT_VERSION, TRANSLATE
 
 pytestmark = pytest.mark.once
@@ -180,6 +180,20 @@ def test_an_artifact_is_replaced_at_one_stroke(artifact, monkeypatch):
         write_manifest(folder, {"n": 1})
     assert read_manifest(artifact).other == {"n": 1}
     assert names(artifact.parent) == ["artifact"]
+
+
+def test_an_artifact_with_the_inode_of_another_is_another(artifact):
+    """A file system may give the inode of an artifact that was replaced to the next but one."""
+    seen = []
+
+    def read(manifest):
+        seen.append(manifest.other["opset"])
+        if len(seen) == 1:
+            change(artifact, opset=19)
+            raise CorruptArtifactError("the files of one, the manifest of another")
+        return seen
+
+    assert reading(artifact, read) == [18, 19]
 
 
 def test_overwrite_takes_an_empty_folder(tmp_path):
