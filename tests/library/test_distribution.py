@@ -35,9 +35,9 @@ def started(*command, **environment):
     )
 
 
-def run(*command):
+def run(*command, **environment):
     """Runs a Python process of its own to its end."""
-    with started(*command) as process:
+    with started(*command, **environment) as process:
         _, said = process.communicate()
     assert process.returncode == 0, said
 
@@ -89,12 +89,15 @@ def losses(folder):
         return [(float(row["loss"]), float(row["val_loss"])) for row in csv.DictReader(file)]
 
 
-@pytest.mark.skipif(BACKEND == "jax", reason="two hosts, below, have a device each")
 def test_a_run_on_two_devices_is_that_of_one(one, tmp_path):
     arguments, folder = one
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
-    launch = ("-c", TWO_CPUS) if BACKEND == "tensorflow" else (*torchrun, *COMMAND)
-    run(*launch, *arguments, "--devices", 2, "--output", tmp_path / "two")
+    launch = {
+        "tensorflow": ("-c", TWO_CPUS),
+        "jax": COMMAND,
+        "torch": ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, *COMMAND),
+    }[BACKEND]
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+    run(*launch, *arguments, "--devices", 2, "--output", tmp_path / "two", XLA_FLAGS=flags)
     assert_same_run(tmp_path / "two", folder)
 
 
