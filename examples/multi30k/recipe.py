@@ -25,7 +25,7 @@ from keras_bahdanau_runtime.session import cores
 from keras_bahdanau_runtime.text.scores import corpus_scores
 
 BEAM = 10
-PENALTIES = (0.6, 0.8, 1.0, 1.2, 1.5)  # of length, of which validation chooses one
+PENALTIES = (0.6, 0.8, 1.0, 1.2, 1.5, 2.0)  # of length, of which validation chooses one
 HERE = Path(__file__).parent
 
 
