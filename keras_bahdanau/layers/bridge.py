@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_bahdanau.layers.masking import last_step, sequence_lengths, zero_masked
+from keras_bahdanau_runtime.checks import check_positive
 
 _SOURCES = ("backward_first", "last", "mean", "zero")
 
@@ -30,7 +31,7 @@ class Bridge(keras.layers.Layer):
         A list of `(B, size)` tensors, one for each of `sizes`.
 
     Raises:
-        ValueError: If `source` is unknown.
+        ValueError: If `source` is unknown, or `sizes` is not a list of positive ints.
 
     Example:
 
@@ -45,6 +46,12 @@ class Bridge(keras.layers.Layer):
         super().__init__(**kwargs)
         if source not in _SOURCES:
             raise ValueError(f"Argument `source` must be one of {_SOURCES}. Received: {source!r}")
+        if not isinstance(sizes, (list, tuple)):
+            raise ValueError(
+                "Argument `sizes` must be a list, of the width of each state tensor. "
+                f"Received: {sizes!r}"
+            )
+        check_positive(**{f"sizes[{number}]": size for number, size in enumerate(sizes)})
         self.sizes = list(sizes)
         self.supports_masking = True
         self.source = source

@@ -126,3 +126,10 @@ def test_mixed_precision(source, policy, rng):
 def test_source_must_be_known():
     with pytest.raises(ValueError, match=r"`source` must be one of \(.*\). Received: 'first'"):
         Bridge(SIZES, "first")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("sizes, named", [(8, "sizes"), ([4, 0], r"sizes\[1\]"), (["8"], "sizes")])
+def test_sizes_must_be_a_list_of_positive_ints(sizes, named):
+    with pytest.raises(ValueError, match=f"`{named}"):
+        Bridge(sizes)

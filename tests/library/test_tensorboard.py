@@ -1,12 +1,17 @@
 import struct
 
 import keras
-import numpy as np
 import pytest
+from copying import compile_to_copy
 
-from keras_bahdanau import AlignmentImages, TensorBoardScalars
+from keras_bahdanau import (
+    AlignmentImages,
+    RNNSearch,
+    TensorBoardScalars,
+    Tokenizer,
+    TranslationDataset,
+)
 from keras_bahdanau.training.event_file import EventFile, crc32c
-from keras_bahdanau_runtime.translation import Translation
 
 pytestmark = pytest.mark.once
 
@@ -53,22 +58,15 @@ def events(folder):
     return found
 
 
-class Model:
-    """Answers as a model with a tokenizer does."""
-
-    def translate(self, sources, search, max_length):
-        row = np.eye(3, dtype="float32")
-        return [Translation("b c", 0.0, ["b", " c", "</s>"], ["a", "b", "</s>"], row)] * len(
-            sources
-        )
-
-
-def test_each_second_epoch_leaves_an_image_of_every_sentence(tmp_path):
-    images = AlignmentImages(tmp_path, ["ab", "ab"], every=2)
-    images.set_model(Model())
-    images.on_train_begin()
-    for epoch in range(4):
-        images.on_epoch_end(epoch)
+def test_each_second_epoch_of_a_fit_leaves_an_image_of_every_sentence(tmp_path):
+    texts = ["a b", "b a"]
+    tokenizer = Tokenizer.train(texts, texts, vocabulary_size=264)
+    size = tokenizer.source_vocabulary_size
+    sizes = dict(units=3, embedding_dim=3, attention_units=3, maxout_units=3)
+    model = compile_to_copy(RNNSearch(size, size, **sizes, tokenizer=tokenizer))
+    ids = [tokenizer.encode_source(text) for text in texts]
+    images = AlignmentImages(tmp_path, texts, max_length=3, every=2)
+    model.fit(TranslationDataset(ids, ids), epochs=4, verbose=0, callbacks=[images])
     version, *found = events(tmp_path)
     assert version[3] == b"brain.Event:2"
     assert [event[2] for event in found] == [2, 2, 4, 4]
