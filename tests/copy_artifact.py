@@ -132,14 +132,15 @@ VOCABULARY = {"source": 290, "target": 290}
 
 
 def make(path, graph=COPY, document=DOCUMENT, steps=None, overwrite=False, **contents):
-    """An artifact of these graphs; `steps` are the encoder and the step, such as `COPY_STEPS`."""
+    """An artifact of these graphs, ONNX text or models; `steps` are such as `COPY_STEPS`."""
     graphs = {"model.onnx": graph}
     if steps is not None:
         graphs.update(zip(("encoder.onnx", "step.onnx"), steps, strict=True))
     with publish(path, overwrite) as folder:
-        for name, text in graphs.items():
-            if text is not None:
-                (folder / name).write_bytes(onnx.parser.parse_model(text).SerializeToString())
+        for name, given in graphs.items():
+            if given is not None:
+                model = onnx.parser.parse_model(given) if isinstance(given, str) else given
+                (folder / name).write_bytes(model.SerializeToString())
         if document is not None:
             (folder / "tokenizer.json").write_text(json.dumps(document), "utf-8")
         write_manifest(folder, {"vocabulary": VOCABULARY, "max_source_length": 40, **contents})

@@ -54,7 +54,8 @@ class _Clock:
                 # Without a run it sleeps until the next one comes.
                 self._wakes = min((run.end for run in self._runs), default=float("inf"))
                 left = None if self._wakes == float("inf") else self._wakes - now
-                self._changed.wait(left)
+                # Python waits for some centuries at most; then it looks again.
+                self._changed.wait(left if left is None else min(left, threading.TIMEOUT_MAX))
 
 
 _clock = _Clock()

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import functools
 import logging
+import math
 import os
 import sys
 import threading
@@ -34,6 +35,7 @@ _DTYPES = {
     "tensor(bool)": np.bool_,
 }
 _AS_REQUESTED = 1  # extends an arena by what is needed, where the default doubles it
+_MOST_BYTES = 2**62
 _FOLDED, _FOLDED_SHARE = 2**24, 32  # bytes of a tensor made of constants; times the graph's bytes
 
 
@@ -127,7 +129,7 @@ def open_session(
         "optimization.constant_folding_max_output_size_in_bytes", swollen
     )
     try:
-        with _arena(onnxruntime, options, megabytes):
+        with _arena(onnxruntime, options, megabytes, size):
             session = onnxruntime.InferenceSession(
                 contents,
                 options,
@@ -179,20 +181,21 @@ def give_memory_back() -> None:
 
 
 @contextlib.contextmanager
-def _arena(onnxruntime: Any, options: Any, megabytes: float | None) -> Iterator[None]:
+def _arena(onnxruntime: Any, options: Any, megabytes: float | None, weights: int) -> Iterator[None]:
     """Gives a session that is made in the block an arena of at most this size, for the CPU.
 
     An arena with a bound is to be had only as the one that the process shares. A session keeps the
-    one that it found: a new one for each is thus its own.
+    one that it found: a new one for each is thus its own. The copies of weights that onnxruntime
+    packs for its products are in it, too, up to `weights` bytes; a bound below what they take
+    would be none, as onnxruntime subtracts them without a sign.
     """
     if megabytes is None:
         yield
         return
     kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
     place = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, onnxruntime.OrtMemType.DEFAULT)
-    bound = onnxruntime.OrtArenaCfg(
-        {"max_mem": int(megabytes * 2**20), "arena_extend_strategy": _AS_REQUESTED}
-    )
+    most = math.ceil(min(megabytes * 2**20, _MOST_BYTES)) + weights
+    bound = onnxruntime.OrtArenaCfg({"max_mem": most, "arena_extend_strategy": _AS_REQUESTED})
     options.add_session_config_entry("session.use_env_allocators", "1")
     with _one_arena:
         onnxruntime.create_and_register_allocator(place, bound)

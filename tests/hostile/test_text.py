@@ -6,6 +6,9 @@ import math
 import sys
 import threading
 
+import numpy as np
+import onnx
+import onnx.parser
 import pytest
 from copy_artifact import TOKENIZER, copy_graph, make, spinning_graph
 from hypothesis import given, settings
@@ -143,6 +146,34 @@ def test_memory_has_a_limit_for_each_translator(tmp_path):
     assert "LimitError" in one.error and other.text == short
     for translator in (large, free):
         assert translator.translate([long])[0].text == long
+
+
+def test_weights_do_not_count_for_the_limit_of_memory(tmp_path):
+    text = GREEDY.replace("int64[1] two = {2}", "int64[1] two = {2}, int64[2] deep = {1, 2048}")
+    text = text.replace(
+        "score = Neg (float_count)",
+        """features = Expand (float_count, deep)
+    product = MatMul (features, weights)
+    nothing_more = ReduceMax <axes = [1], keepdims = 1> (product)
+    score = Sub (nothing_more, float_count)""",
+    )
+    graph = onnx.parser.parse_model(text)
+    weights = np.zeros((2048, 6144), "float32")  # 48 MB, of which onnxruntime keeps a packed copy
+    graph.graph.initializer.append(onnx.numpy_helper.from_array(weights, "weights"))
+    path = make(tmp_path / "a", graph)
+    for limit, most in ((30, 7), (80, 20)):  # fewer than the weights, and more
+        translator = Translator(path, threads=1, megabytes=limit)
+        assert translator.translate_ids([[5, 6, 3]])["lengths"].tolist() == [[3, 0]]
+        with pytest.raises(LimitError):
+            translator.translate_ids([[5] * (most + 1)])
+
+
+@pytest.mark.parametrize("limits", [dict(megabytes=1e30), dict(megabytes=math.inf)])
+def test_a_limit_that_no_machine_reaches_is_none(tmp_path, limits):
+    translator = Translator(make(tmp_path / "a"), threads=1, seconds=1e300, **limits)
+    assert translator.translate(["a man"])[0].text == "a man"
+    with pytest.raises(LimitError):
+        Translator(make(tmp_path / "b"), threads=1, megabytes=1e-9).translate(["a man"])
 
 
 def test_what_a_worker_raises_is_raised(tmp_path):
