@@ -105,7 +105,7 @@ def translate(
         _folder(artifact, source, output, **settings, **limits, **options)
         return
     _refuse("`engine` ray", actors=actors)
-    given = _standard("stdin") if source is None else source
+    given = _standard_input() if source is None else source
     workers = cores() if workers is None else workers
     if output is None:
         _refuse("an `output`", **of_file, text_column=text_column)
@@ -122,7 +122,7 @@ def translate(
 def _stream(translator: Translator, source: Source, options: dict[str, Any]) -> int:
     """Writes translations to standard output when they come; returns how many there are not."""
     found = translator.translate_stream(iterate_lines(source), **options)
-    file, failed = _standard("stdout"), 0
+    file, failed = _standard("stdout").buffer, 0
     with _Shown() as progress:
         for number, one in enumerate(found, start=1):
             file.write((one_line(one.text) + "\n").encode("utf-8"))
@@ -176,13 +176,21 @@ def _parts(shard: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
-def _standard(name: str) -> BinaryIO:
-    """A standard stream of bytes."""
+def _standard(name: str) -> Any:
+    """A standard stream, which must be open."""
     stream = getattr(sys, name)
     if stream is None:
         raise ValueError(f"Argument `{name}` must be open. Received: a closed standard stream")
-    buffer: BinaryIO = stream.buffer
-    return buffer
+    return stream
+
+
+def _standard_input() -> BinaryIO:
+    """The bytes of standard input.
+
+    In a buffer of their own: a thread may still wait for a line when the command ends, and Python
+    aborts where it cannot close `sys.stdin`.
+    """
+    return open(_standard("stdin").fileno(), "rb", closefd=False)
 
 
 def _say_failed(number: int, reason: str) -> None:

@@ -189,6 +189,20 @@ def test_a_reader_who_leaves_is_no_traceback(artifact):
     assert finished.stdout == b"a man\n" and finished.stderr == b""
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals.")
+def test_ctrl_c_ends_the_wait_for_a_line(artifact):
+    with subprocess.Popen(
+        [*COMMAND, "translate", str(artifact)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT,
+    ) as waiting:  # fmt: skip
+        waiting.stdin.write(b"a man\n")
+        waiting.stdin.flush()
+        assert waiting.stdout.readline() == b"a man\n"
+        waiting.send_signal(signal.SIGINT)
+        assert waiting.wait() == 130
+        assert b"Fatal" not in waiting.stderr.read()
+
+
 NAMES = ["[/x]", "[red]x", "\x1b[2Jx", "a\nb", "no such"]
 
 
