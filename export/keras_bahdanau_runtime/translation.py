@@ -109,7 +109,7 @@ def translate_texts(
     if keep and max_source_length is not None:
         for index, ids in enumerate(encoded):
             if len(ids) > max_source_length:
-                results[index] = [_failed(_too_long(max_source_length, len(ids), index))]
+                results[index] = [_failed(_too_long(max_source_length, len(ids)))]
     filled = [index for index, ids in enumerate(encoded) if ids and not results[index]]
     report = progress or (lambda done: None)
     done = len(encoded) - len(filled)
@@ -193,17 +193,17 @@ def encode_texts(
     found = tokenizer.encode_sources([texts[index] for index in filled])
     for index, ids in zip(filled, found, strict=True):
         if not truncate and max_source_length is not None and len(ids) > max_source_length:
-            raise ValueError(_too_long(max_source_length, len(ids), index))
+            raise ValueError(_too_long(max_source_length, len(ids), f" at index {index}"))
         encoded[index] = ids
     if max_source_length is not None:
         [encoded] = cut(max_source_length, texts=encoded)
     return encoded
 
 
-def _too_long(limit: int, length: int, index: int) -> str:
+def _too_long(limit: int, length: int, place: str = "") -> str:
     return (
         f"Argument `texts` must have at most {limit} tokens each, end of sentence included. "
-        f"Received: {length} at index {index}. Split the text, or pass truncate=True."
+        f"Received: {length}{place}. Split the text, or pass truncate=True."
     )
 
 

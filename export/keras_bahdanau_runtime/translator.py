@@ -226,37 +226,45 @@ class Translator:
         self,
         texts: Iterable[str],
         window: int = WINDOW,
+        batch_size: int = 32,
+        batch_tokens: int | None = BATCH_TOKENS,
+        truncate: bool = False,
         alignments: bool = False,
         on_error: str = "keep",
-        **options: Any,
     ) -> Iterator[Translation]:
         """Translates texts while they come, in their order; memory does not grow with their number.
 
-        What has come while the last window was translated is the next one: from a person typing a
-        single text, from a file as many as a window holds.
+        What has come while the last window was translated is the next: one text, or a window full.
 
         Args:
             texts: Any iterable of str, read by a thread; it may wait for its texts.
             window: int. Most texts that are sorted into batches together, and that are read ahead.
+            batch_size: As for `translate`.
+            batch_tokens: As for `translate`.
+            truncate: As for `translate`.
             alignments: As for `translate`.
             on_error: As for `translate`.
-            **options: `batch_size`, `batch_tokens` and `truncate` of `translate`.
 
-        Yields:
-            One `Translation` for each text.
+        Returns:
+            An iterator of one `Translation` for each text.
 
         Raises:
-            ValueError: As `translate`; and what `texts` raises, after the texts before it.
+            ValueError: As `translate`. The iterator raises what `texts` raises, after those before.
 
         Example:
 
-        >>> for found in Translator("artifact").translate_stream(iterate_lines("source.txt")):
-        ...     print(found.text, flush=True)
+        >>> for one in Translator("artifact").translate_stream(iterate_lines("source.txt")):
+        ...     print(one.text, flush=True)
         """
         check_positive(window=window)
-        for gathered in windows(texts, window):
-            found = self.translate(gathered, alignments=alignments, on_error=on_error, **options)
-            yield from (one for one in found if isinstance(one, Translation))
+
+        def found(texts: Iterable[str]) -> list[Any]:
+            return self.translate(
+                texts, batch_size, batch_tokens, 1, truncate, None, alignments, on_error
+            )
+
+        found(texts if isinstance(texts, str) else ())  # refuses now what it always refuses
+        return (one for gathered in windows(texts, window) for one in found(gathered))
 
     def encode(self, texts: Iterable[str]) -> list[list[int]]:
         """The token ids of texts, blank ones left out.
@@ -305,14 +313,14 @@ class Translator:
         cut = {name: found[name][:, :, :longest] for name in ("tokens", "alignments")}
         return {**found, **cut}
 
-    def stream(self, text: str, max_length: int = 100) -> Iterator[str]:
+    def stream(self, text: str, max_length: int | None = None) -> Iterator[str]:
         """Translates one text greedily and yields the translation while it is made.
 
         Needs `encoder.onnx` and `step.onnx`, which are opened at the first call.
 
         Args:
             text: str, one sentence.
-            max_length: int. Number of tokens after which the translation is cut.
+            max_length: int. Tokens after which it is cut; those of the artifact's search if `None`.
 
         Yields:
             str, what each step adds to the translation; a step that completes no character yields
@@ -328,6 +336,8 @@ class Translator:
         >>> for piece in Translator("artifact").stream("a man on a bike"):
         ...     print(piece, end="", flush=True)
         """
+        if max_length is None:
+            max_length = self.manifest.search.get("max_length", 100)
         check_positive(max_length=max_length)
         [ids] = self._encode([text])
         return self._stream(self.open_steps(), ids, max_length)

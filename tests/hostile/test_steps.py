@@ -15,6 +15,8 @@ def test_steps_give_the_text_piece_by_piece(tmp_path):
     assert list(translator.stream("a man on")) == ["a", " man", " on"]
     assert list(translator.stream("a man on a bike", max_length=2)) == ["a", " man"]
     assert list(translator.stream(" ")) == []
+    short = make(tmp_path / "b", steps=COPY_STEPS, search={"name": "greedy", "max_length": 2})
+    assert list(Translator(short).stream("a man on a bike")) == ["a", " man"]
 
 
 NOT_STEPS = {

@@ -52,6 +52,21 @@ def test_each_text_has_its_translation_whatever_stands_beside_it(
         assert (alone.text, alone.tokens, alone.score) == (one.text, one.tokens, one.score)
 
 
+@pytest.mark.parametrize(
+    "texts, options, named",
+    [
+        ("a man", {}, "texts"),
+        ([], dict(batch_size=0), "batch_size"),
+        ([], dict(batch_tokens=0), "batch_tokens"),
+        ([], dict(on_error="ignore"), "on_error"),
+        ([], dict(window=0), "window"),
+    ],
+)
+def test_a_stream_of_texts_is_refused_before_it_begins(translator, texts, options, named):
+    with pytest.raises(ValueError, match=f"`{named}` must be"):
+        translator.translate_stream(texts, **options)
+
+
 @given(texts=st.lists(ANY_TEXT.map(lambda text: text.replace("\n", " ").rstrip("\r"))))
 def test_lines_come_back_as_they_were_written(texts):
     data = "".join(f"{text}\n" for text in texts).encode()
