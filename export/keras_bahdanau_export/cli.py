@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from keras_bahdanau_runtime.bulk.records import one_line
+from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import ArtifactError, MissingDependencyError, require
 from keras_bahdanau_runtime.manifest import Manifest, reading
 from keras_bahdanau_runtime.providers import CPU
@@ -28,7 +29,7 @@ try:
     from rich.table import Table
     from rich.text import Text
 
-    from keras_bahdanau_export.export_command import LengthPenalty, MaxLength, export
+    from keras_bahdanau_export.export_command import export
     from keras_bahdanau_export.prepare_command import prepare
     from keras_bahdanau_export.quiet import import_keras
     from keras_bahdanau_export.serve_command import serve
@@ -94,8 +95,12 @@ def evaluate(
     beam: Annotated[
         int | None, typer.Option(help="For a run: hypotheses kept, 1 is greedy.")
     ] = None,
-    length_penalty: LengthPenalty = 1.0,
-    max_length: MaxLength = 100,
+    length_penalty: Annotated[
+        float | None, typer.Option(help="For a run: exponent of the GNMT length penalty.")
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="For a run: tokens after which an output is cut.")
+    ] = None,
     batch_size: BatchSize = 32,
     batch_tokens: BatchTokens = BATCH_TOKENS,
     tokenize: Annotated[
@@ -104,15 +109,18 @@ def evaluate(
 ) -> None:
     """Translates a test set and prints BLEU (cased) and chrF."""
     from keras_bahdanau_runtime.text.corpus import read_parallel
-    from keras_bahdanau_runtime.text.scores import corpus_scores
+    from keras_bahdanau_runtime.text.scores import bleu_metric, corpus_scores
 
+    bleu_metric(tokenize)  # refuses it before anything is translated
     sources, references = read_parallel(source, reference)
     if (path / MANIFEST_FILE).exists():
-        if beam is not None:
-            raise ValueError(
-                "Argument `beam` must be given to export: an artifact holds its search. "
-                f"Received: beam={beam} for the artifact {path}"
-            )
+        given = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length}
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(
+                    f"Argument `{name}` must be given to export: an artifact holds its search. "
+                    f"Received: {name}={value} for the artifact {path}"
+                )
         engine, options = Translator(path, workers=cores()), {}
     else:
         import_keras(tensorflow=False)
@@ -120,8 +128,10 @@ def evaluate(
         from keras_bahdanau.training.run_folder import load_best
 
         engine = load_best(path)
-        search = BeamSearch(5 if beam is None else beam, length_penalty)
-        options = {"search": search, "max_length": max_length}
+        search = BeamSearch(
+            5 if beam is None else beam, 1.0 if length_penalty is None else length_penalty
+        )
+        options = {"search": search, "max_length": 100 if max_length is None else max_length}
     found = _translate_with_bar(
         engine, sources, batch_size=batch_size, batch_tokens=batch_tokens, **options
     )
@@ -186,10 +196,13 @@ def align(
     An .html file is one page that needs nothing else: pointing at a word lights where it came from.
     It shows words and pieces.
     """
+    from keras_bahdanau_runtime.pictures.figures import checked_style
     from keras_bahdanau_runtime.pictures.heatmap import plot_alignments
     from keras_bahdanau_runtime.pictures.page import alignment_page
     from keras_bahdanau_runtime.pictures.words import word_alignment
 
+    checked_style(style)
+    check_positive(columns=columns)
     for text in texts:
         if not text.strip():
             raise ValueError(f"Argument `texts` must hold sentences. Received: {text!r}")

@@ -11,8 +11,6 @@ from keras_bahdanau_export.quiet import import_keras
 from keras_bahdanau_export.shown import say
 from keras_bahdanau_export.triton_layout import triton_repository
 
-LengthPenalty = Annotated[float, typer.Option(help="Exponent of the GNMT length penalty.")]
-MaxLength = Annotated[int, typer.Option(help="Tokens after which an output is cut.")]
 _LAYOUTS = ("artifact", "triton")
 
 
@@ -30,8 +28,10 @@ def export(
         list[str] | None, typer.Option(help="onnx or tf_saved_model; may be given twice.")
     ] = None,
     beam: Annotated[int, typer.Option(help="Hypotheses kept by the search; 1 is greedy.")] = 5,
-    length_penalty: LengthPenalty = 1.0,
-    max_length: MaxLength = 100,
+    length_penalty: Annotated[
+        float, typer.Option(help="Exponent of the GNMT length penalty.")
+    ] = 1.0,
+    max_length: Annotated[int, typer.Option(help="Tokens after which an output is cut.")] = 100,
     max_source_length: Annotated[
         int | None, typer.Option(help="Longest source in tokens that the artifact takes.")
     ] = None,

@@ -8,6 +8,7 @@ import numpy as np
 from keras_bahdanau.models.shortlist import Shortlist
 from keras_bahdanau.search import BeamSearch, GreedySearch, Sampling
 from keras_bahdanau_export.call import functional
+from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import CorruptArtifactError, ParityError
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.providers import CPU
@@ -156,8 +157,11 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         A `Parity`, or a `CallParity` for the call of a model.
 
     Raises:
+        ValueError: `count` or `seed` is negative, or there is no source to compare on.
         ParityError: If they disagree.
     """
+    check_range("count", count, int, 0)
+    check_range("seed", seed, int, 0)
     manifest = read_manifest(path)
     reduced = "precision" in manifest.other
     if not manifest.search:
@@ -177,6 +181,11 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         limit = manifest.max_source_length
         sources = random_sources(model.source_vocabulary_size, limit or 40, count, seed)
         sources += [ids for ids in translator.encode(texts) if limit is None or len(ids) <= limit]
+        if not sources:
+            raise ValueError(
+                "Arguments `texts` and `count` must give sources to compare on. Received: "
+                f"{len(texts)} texts, blank or too long, and count={count}"
+            )
         shortlist = None
         if SHORTLIST_FILE in manifest.files:
             shortlist = Shortlist.parse(manifest.read(SHORTLIST_FILE), SHORTLIST_FILE)

@@ -116,7 +116,7 @@ def translate(
         file = {"resume": resume, "shard": parts, "text_column": text_column}
         failed = _file(translator, given, output, **file, **options)
     if failed:
-        raise ArtifactError(f"{failed} lines could not be translated; they were left blank.")
+        raise ArtifactError(f"{failed} lines have no translation.")
 
 
 def _stream(translator: Translator, source: Source, options: dict[str, Any]) -> int:

@@ -74,6 +74,8 @@ def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
         raise ValueError(
             f"Argument `{name}` must be a list of str. Received: one str, {texts!r:.80}"
         )
+    if not isinstance(texts, Iterable):
+        raise ValueError(f"Argument `{name}` must be a list of str. Received: {texts!r:.80}")
     texts = list(texts)
     for index, text in enumerate(texts):
         check_text(f"{name}[{index}]", text)

@@ -51,3 +51,11 @@ def test_puts_sentences_below_each_other(drawn):
 def test_writes_a_page(drawn):
     page = drawn("a.html")
     assert page.startswith("<!doctype html>") and '"title": "a man on a bike"' in page
+
+
+@pytest.mark.parametrize("options", [("--style", "none"), ("--columns", "0")])
+def test_refuses_what_a_page_would_not_use(tmp_path, options):
+    arguments = ["align", str(make(tmp_path / "a")), "a man", "-o", str(tmp_path / "a.html")]
+    answer = typer.testing.CliRunner().invoke(cli.app, [*arguments, *options])
+    assert isinstance(answer.exception, ValueError)
+    assert f"`{options[0].removeprefix('--')}` must be" in str(answer.exception)

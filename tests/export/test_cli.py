@@ -374,6 +374,9 @@ def test_evaluate_gives_keras_and_the_artifact_the_same_score(
     )  # fmt: skip
     assert by_artifact == by_keras
     assert by_keras.startswith("BLEU ")
+    for option in ("--beam", "--length-penalty", "--max-length"):
+        status, _, err = run(monkeypatch, capsysbinary, "evaluate", artifact, *test_set, option, 2)
+        assert status == 1 and f"`{option[2:].replace('-', '_')}` must be given to export" in err
 
 
 def test_a_shortlist_of_given_alignments(monkeypatch, capsysbinary, files, trained, tmp_path):

@@ -269,6 +269,15 @@ def test_an_artifact_can_be_verified_again(artifact, model):
         verify(other, artifact[0])
 
 
+@pytest.mark.parametrize(
+    "arguments, named",
+    [({"count": -1}, "`count`"), ({"seed": -1}, "`seed`"), ({"count": 0}, "sources")],
+)
+def test_a_comparison_of_nothing_is_refused(artifact, model, arguments, named):
+    with pytest.raises(ValueError, match=named):
+        verify(model, artifact[0], **arguments)
+
+
 @traced_as_on_torch
 def test_the_call_of_any_keras_model_exports(tmp_path):
     ids = keras.Input((None,), dtype="int32", name="ids")

@@ -153,8 +153,12 @@ def test_other_rows_before_the_place_are_refused_and_after_it_are_taken(translat
     assert begun.read_text() == path.read_text()
 
 
+WRONG_PLACE = '{"version": 1, "settings": {}, "place": %s}'
+
+
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"version": 1, "settings": {}, "place": {"row": 1}}', "\x00"]
+    "text",
+    ["", "[]", "{}", "\x00", WRONG_PLACE % '{"row": 1}', WRONG_PLACE % '{"bytes": "1"}'],
 )
 def test_a_damaged_journal_is_named(translator, lines, begun, text):
     journal = begun.with_name("out.journal")
@@ -180,6 +184,23 @@ def test_an_output_that_is_there_is_finished(translator, lines, tmp_path, caplog
     assert translate_file(translator, lines[0], output, resume=True) == 0
     assert names(tmp_path) == ["in.txt", "out"] and output.read_text() == "old"
     assert "it is finished" in caplog.text
+
+
+def test_what_cannot_be_finished_is_refused(translator, lines, tmp_path):
+    source, _ = lines
+    (tmp_path / "folder").mkdir()
+    for output, words in ((source, "which is the source"), (tmp_path / "folder", "which exists")):
+        with pytest.raises(ValueError, match=f"`output` must be a new file.*{words}"):
+            translate_file(translator, source, output, resume=True)
+    with pytest.raises(FileNotFoundError):
+        translate_file(translator, tmp_path / "none", source, resume=True)
+
+
+def test_no_line_is_a_whole_gzip_file(translator, tmp_path):
+    (tmp_path / "in.txt").touch()
+    translate_file(translator, tmp_path / "in.txt", tmp_path / "out.txt.gz")
+    assert gzip.decompress((tmp_path / "out.txt.gz").read_bytes()) == b""
+    assert (tmp_path / "out.txt.gz").stat().st_size > 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such locks.")
@@ -385,6 +406,9 @@ def test_parquet_that_cannot_be_translated_is_refused(translator, parquet, tmp_p
             translate_file(translator, source, output, text_column=column)
     parquet.write_table(table(parquet, ["a"]).rename_columns(["translation", "text", "m"]), source)
     with pytest.raises(ValueError, match="expected no column 'translation'"):
+        translate_file(translator, source, output)
+    parquet.write_table(table(parquet, ["a"]).rename_columns(["text", "text", "m"]), source)
+    with pytest.raises(ValueError, match=r"one column .*Received: 'text', the name of 2"):
         translate_file(translator, source, output)
     assert names(tmp_path) == ["in.parquet"]
 

@@ -26,11 +26,11 @@ def labels(axis):
     return [label.get_text() for label in axis.get_ticklabels()]
 
 
-@pytest.mark.parametrize("ending", HEADS)
+@pytest.mark.parametrize("ending", [*HEADS, ""])
 def test_writes_a_picture(rng, tmp_path, ending):
     path = tmp_path / f"alignment{ending}"
     plot_alignment(some_alignment(rng), SOURCE, TARGET, path=path, title="one sentence")
-    assert path.read_bytes().startswith(HEADS[ending])
+    assert path.read_bytes().startswith(HEADS[ending or ".png"])
     if ending == ".svg":
         ElementTree.parse(path)
 

@@ -40,3 +40,9 @@ def test_words_are_split_as_asked():
     assert corpus_scores(found, reference, tokenize="none")["bleu"] < 60
     with pytest.raises(ValueError, match=r"`tokenize` must be one of .*Received: 'words'"):
         corpus_scores(found, reference, tokenize="words")
+
+
+def test_words_that_another_package_splits_name_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    with pytest.raises(ValueError, match=r"`tokenize` must name what is installed.*ja-mecab"):
+        corpus_scores(["a"], ["a"], tokenize="ja-mecab")

@@ -82,16 +82,18 @@ def translate_file(
     records = open_records(source, output, text_column)
     report = progress or (lambda done, total: None)
     partial, kept = (output.with_name(output.name + end) for end in (".partial", ".journal"))
+    before = _state(source)
     if output.exists():
-        if not resume:
+        itself = isinstance(source, Path) and output.samefile(source)
+        if not resume or itself or not output.is_file():
             raise ValueError(
-                f"Argument `output` must be a new file. Received: {str(output)!r}, which exists"
+                f"Argument `output` must be a new file. Received: {str(output)!r}, which "
+                f"{'is the source' if itself else 'exists'}"
             )
         logger.warning("%s is there already: it is finished.", output)
         for left in (partial, kept):
             left.unlink(missing_ok=True)
         return 0
-    before = _state(source)
     check_positive(window=window)
     start, stop = _span(records, shard, window, counted=before is not None)
     settings = {

@@ -55,6 +55,9 @@ class Journal:
             if found["version"] != _VERSION:
                 raise ValueError(f"version {found['version']!r}")
             place, begun = Place(**found["place"]), dict(found["settings"])
+            for field in dataclasses.fields(Place):
+                if type(getattr(place, field.name)) is not type(field.default):
+                    raise TypeError(f"{field.name}={getattr(place, field.name)!r}")
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:

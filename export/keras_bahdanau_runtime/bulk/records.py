@@ -136,6 +136,8 @@ class Lines:
         return self._pack("".join(f"{line}\n" for line in lines).encode("utf-8"))
 
     def publish(self, partial: Path, output: Path, start: int, stop: int | None) -> None:
+        if self._packed and not partial.stat().st_size:
+            partial.write_bytes(self._pack(b""))  # no line: gzip opens no file of no bytes
         os.replace(partial, output)
 
     def _pack(self, data: bytes) -> bytes:
@@ -210,6 +212,11 @@ class Parquet:
                 f"Argument `text_column` must be a column of {source}, one of {names}. "
                 f"Received: {column!r}"
             )
+        if names.count(column) > 1:
+            raise ValueError(
+                f"Argument `text_column` must be one column of {source}. "
+                f"Received: {column!r}, the name of {names.count(column)}"
+            )
         kind = schema.field(column).type
         kind = kind.value_type if types.is_dictionary(kind) else kind
         if not (types.is_string(kind) or types.is_large_string(kind)):
@@ -223,7 +230,14 @@ class Parquet:
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
         number = start
         for batch in self._batches(start, stop, [self._column]):
-            for text in batch.column(0).to_pylist():
+            try:
+                texts = batch.column(0).to_pylist()
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{self._source}, rows {number + 1} to {number + len(batch)}: expected texts "
+                    f"in UTF-8. Received: {error}"
+                ) from error
+            for text in texts:
                 number += 1
                 if text is None:
                     raise ValueError(

@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, Any
 
 _STYLES = ("light", "paper")
@@ -69,7 +70,8 @@ def finish(
             figure.colorbar(panels[-1].images[-1], cax=axes).set_label(scale, fontsize=8)
             axes.tick_params(labelsize=8)
         if path is not None:
-            figure.savefig(path)
+            ending = Path(path).suffix if isinstance(path, (str, os.PathLike)) else ""
+            figure.savefig(path, format=ending.removeprefix(".") or "png")
 
 
 def _measure(axes: Any, width: float, height: float) -> tuple[float, float, float, float]:

@@ -1,6 +1,7 @@
 """How good translations are: BLEU and chrF."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from keras_bahdanau_runtime.errors import require
 
@@ -20,7 +21,7 @@ def corpus_scores(
         `{"bleu": float, "chrf": float}`.
 
     Raises:
-        ValueError: If the lists differ in length or are empty, or `tokenize` is unknown.
+        ValueError: If the lists differ in length or are empty; or as `bleu_metric`.
         MissingDependencyError: sacrebleu is not installed.
     """
     if len(translations) != len(references) or not references:
@@ -28,15 +29,32 @@ def corpus_scores(
             "Arguments `translations` and `references` must be equally long and not empty. "
             f"Received: {len(translations)} and {len(references)}"
         )
+    bleu = bleu_metric(tokenize)
+    sacrebleu = require("sacrebleu", extra="text")
+    return {
+        "bleu": bleu.corpus_score(translations, [references]).score,
+        "chrf": sacrebleu.corpus_chrf(translations, [references]).score,
+    }
+
+
+def bleu_metric(tokenize: str) -> Any:
+    """The `sacrebleu.BLEU` that splits words so; `tokenize` as for `corpus_scores`.
+
+    Raises:
+        ValueError: `tokenize` is unknown, or needs a package that is not installed.
+        MissingDependencyError: sacrebleu is not installed.
+    """
     sacrebleu = require("sacrebleu", extra="text")
     if tokenize not in sacrebleu.BLEU.TOKENIZERS:
         raise ValueError(
             f"Argument `tokenize` must be one of {sorted(sacrebleu.BLEU.TOKENIZERS)}. "
             f"Received: {tokenize!r}"
         )
-    # Otherwise it warns on standard error of text that looks tokenised.
-    bleu = sacrebleu.BLEU(tokenize=tokenize, force=tokenize == "none")
-    return {
-        "bleu": bleu.corpus_score(translations, [references]).score,
-        "chrf": sacrebleu.corpus_chrf(translations, [references]).score,
-    }
+    try:
+        # Otherwise it warns on standard error of text that looks tokenised.
+        return sacrebleu.BLEU(tokenize=tokenize, force=tokenize == "none")
+    except (ImportError, RuntimeError) as error:
+        raise ValueError(
+            "Argument `tokenize` must name what is installed. "
+            f"Received: {tokenize!r}, of which sacrebleu says: {' '.join(str(error).split())}"
+        ) from error
