@@ -9,9 +9,12 @@ import os
 import random
 import socket
 
+import numpy as np
 import pytest
+import tritonclient.grpc
 from copy_artifact import COPY_STEPS, make
 from service.site import site
+from tritonclient.utils import InferenceServerException
 
 from keras_bahdanau_runtime.service import connections
 from keras_bahdanau_runtime.service.engine import Limits
@@ -36,7 +39,7 @@ ODD = [None, True, "", "x", "\ud800", -1, 0, 10**30, 1e308, [], {}, [[[]]], [10*
 def running(tmp_path_factory):
     path = make(tmp_path_factory.mktemp("attacks") / "copy", steps=COPY_STEPS)
     limits = Limits(characters=500, tokens=200, texts=50, body=100_000, seconds=20)
-    with site({"copy": path}, limits=limits) as found:
+    with site({"copy": path}, limits=limits, grpc_port=0) as found:
         yield found
 
 
@@ -119,6 +122,26 @@ def test_spoiled_requests_are_answered_and_the_service_goes_on(running):
             status = int(received.split(b" ", 2)[1])
             assert status < 500 or status in (503, 504), (seed, sent, received[:500])
     assert still_answers(running)
+
+
+@pytest.mark.parametrize("shape", [[0, 3], [1, 0], [0, 0]])
+def test_an_empty_axis_does_not_reach_a_graph(running, shape):
+    path = "/v2/models/copy-graph/infer"
+    sent = {"name": "source", "datatype": "INT32", "shape": shape}
+    raw = json.dumps({"inputs": [{**sent, "parameters": {"binary_data_size": 0}}]}).encode()
+    for answer in (
+        running.web.post(path, json={"inputs": [{**sent, "data": []}]}),
+        running.web.post(
+            path, content=raw, headers={"Inference-Header-Content-Length": str(len(raw))}
+        ),
+    ):
+        assert answer.status_code == 400 and answer.json()["argument"] == "source"
+    with tritonclient.grpc.InferenceServerClient(running.service.grpc_address) as client:
+        tensor = tritonclient.grpc.InferInput("source", shape, "INT32")
+        tensor.set_data_from_numpy(np.zeros(shape, np.int32))
+        with pytest.raises(InferenceServerException, match="at least 1") as refused:
+            client.infer("copy-graph", [tensor])
+        assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
 
 
 HEADS = {

@@ -68,13 +68,16 @@ class GraphModel(Model):
         for spec in self.inputs:
             tensor = given[spec.name]
             shape = tensor.data.shape
+            # A loop over rows or steps of which there are none ends onnxruntime and the process.
             fits = len(shape) == len(spec.shape) and all(
-                size in (-1, received) for size, received in zip(spec.shape, shape, strict=True)
+                received == size or (size == -1 and received > 0)
+                for size, received in zip(spec.shape, shape, strict=True)
             )
             if tensor.datatype != spec.datatype or not fits:
                 raise ServiceError(
                     "invalid",
-                    f"Argument `{spec.name}` must be {spec.datatype} of shape {list(spec.shape)}. "
+                    f"Argument `{spec.name}` must be {spec.datatype} of shape {list(spec.shape)}, "
+                    "where -1 is any length of at least 1. "
                     f"Received: {tensor.datatype} of shape {list(shape)}",
                     spec.name,
                 )

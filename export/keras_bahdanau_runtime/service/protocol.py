@@ -59,7 +59,7 @@ class TensorSpec:
     Args:
         name: str.
         datatype: str, a name of `DATATYPES`.
-        shape: tuple of int; -1 for an axis of any length.
+        shape: tuple of int; -1 for an axis of any length, of a graph's inputs at least 1.
     """
 
     name: str
