@@ -21,7 +21,7 @@ from service.process import ENVIRONMENT, SERVE, children, free_port, serving
 from service.site import Echo, site
 
 from keras_bahdanau_runtime.service.errors import ServiceError
-from keras_bahdanau_runtime.service.server import Settings
+from keras_bahdanau_runtime.service.server import Service, Settings
 
 pytestmark = [
     pytest.mark.once,
@@ -113,6 +113,9 @@ def test_what_cannot_be_served_is_named(artifact, tmp_path):
     with pytest.raises(ValueError, match="`grace`"):
         Settings({"a": artifact}, grace=-1)
     (tmp_path / "keys").write_text("\n")
+    for name in ("none", "keys"):
+        with pytest.raises(ValueError, match=f"must be PEM files .* Received: .*/{name} and"):
+            Settings({"a": artifact}, tls_certificate=tmp_path / name, tls_key=tmp_path / name)
     for sources, options, message in (
         ({"a": tmp_path / "none"}, {}, "`folder`"),
         ({"a": tmp_path}, {}, "must hold artifacts"),
@@ -122,6 +125,14 @@ def test_what_cannot_be_served_is_named(artifact, tmp_path):
     ):
         with pytest.raises((ValueError, ServiceError), match=message), site(sources, **options):
             pass
+
+
+def test_a_server_that_cannot_begin_says_why(artifact):
+    settings = Settings({"a": artifact}, grpc_port=None)
+    with socket.socket(type=socket.SOCK_DGRAM) as wrong:
+        wrong.bind(("127.0.0.1", 0))
+        with pytest.raises(ValueError, match="Stream"):
+            asyncio.run(Service(settings).run(wrong))
 
 
 def mapped(numbers):
@@ -234,6 +245,14 @@ def test_both_doors_may_be_encrypted(artifact, tmp_path):
          "-out", pair["tls_certificate"], "-keyout", pair["tls_key"]],
         check=True, capture_output=True,
     )  # fmt: skip
+    locked = tmp_path / "locked"
+    subprocess.run(
+        ["openssl", "pkey", "-in", pair["tls_key"], "-out", locked, "-aes128",
+         "-passout", "pass:secret"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="not encrypted"):
+        Settings({"a": artifact}, **{**pair, "tls_key": locked})
     with site({"a": artifact}, grpc_port=0, **pair) as found:
         trusted = ssl.create_default_context(cafile=pair["tls_certificate"])
         answer = httpx.post(f"{found.service.url}/translate", json={"text": "a"}, verify=trusted)

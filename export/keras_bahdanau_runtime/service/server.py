@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,7 +55,8 @@ class Settings:
         limits: `Limits`.
 
     Raises:
-        ValueError: A value is out of range, or everybody could come in unasked.
+        ValueError: A value is out of range, everybody could come in unasked, or the files for TLS
+            are not a certificate and its key, not encrypted.
     """
 
     sources: Mapping[str, Path]
@@ -88,6 +90,8 @@ class Settings:
                 "Arguments `tls_certificate` and `tls_key` must be given together. "
                 "Received: one of them"
             )
+        if self.tls_certificate is not None and self.tls_key is not None:
+            _check_pair(self.tls_certificate, self.tls_key)
         if self.log_format not in ("text", "json"):
             raise ValueError(
                 f'Argument `log_format` must be "text" or "json". Received: {self.log_format!r}'
@@ -141,6 +145,7 @@ class Service:
         Raises:
             ServiceError: A model cannot be opened.
             OSError: A port is taken.
+            Exception: What else a server cannot begin with.
         """
         settings = self.settings
         loading = asyncio.gather(*map(self.repository.load, settings.sources))
@@ -180,6 +185,8 @@ class Service:
             self._tasks.append(asyncio.create_task(self.repository.watch(settings.watch)))
         while not self._web.started and not self._tasks[0].done():
             await asyncio.sleep(0.001)
+        if self._tasks[0].done():
+            await self.stop()
         give_memory_back()  # 4 MB that the imports have left
         logger.info(
             "Serving %s at %s%s.",
@@ -195,7 +202,11 @@ class Service:
                 await self.repository.load(source)
 
     async def stop(self) -> bool:
-        """Refuses new work, finishes what was accepted, and closes; whether all was finished."""
+        """Refuses new work, finishes what was accepted, and closes; whether all was finished.
+
+        Raises:
+            Exception: What the server of HTTP has failed with, if it has.
+        """
         done = await self.engine.drain(self.settings.grace)
         if self._grpc is not None:
             await self._grpc.stop(_LEFT)
@@ -206,6 +217,9 @@ class Service:
             self._web.force_exit = not done
             await asyncio.wait(self._tasks[:1], timeout=_LEFT)
         self.engine.close()
+        for task in self._tasks[:1]:
+            if task.done():
+                task.result()
         return done
 
     async def run(self, listening: socket.socket | None = None) -> bool:
@@ -273,6 +287,18 @@ def bind(settings: Settings) -> socket.socket:
         address = f"{settings.host}:{settings.port}"
         raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from error
     return made
+
+
+def _check_pair(certificate: Path, key: Path) -> None:
+    """Raises a `ValueError` unless the files are a certificate chain and its key."""
+    try:
+        # Without a password for it, OpenSSL would ask at the terminal for that of a key.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            "Arguments `tls_certificate` and `tls_key` must be PEM files of a certificate chain "
+            f"and of its key, not encrypted. Received: {certificate} and {key}, {error}"
+        ) from error
 
 
 def _grpc_credentials(settings: Settings) -> Any:
