@@ -22,7 +22,7 @@ from service.site import Echo, site
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.logs import JsonLines, _Bunches
 from keras_bahdanau_runtime.service.server import Settings, bind
-from keras_bahdanau_runtime.service.workers import _Crew
+from keras_bahdanau_runtime.service.workers import _Crew, _is_up
 
 pytestmark = [
     pytest.mark.once,
@@ -99,11 +99,23 @@ def test_lines_that_cannot_be_written_are_not_kept(unwritable, monkeypatch):
 # Workers.
 
 
-def test_a_worker_that_begins_during_a_stop_stops_too(artifact, tmp_path, monkeypatch):
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
-    settings = Settings({"a": artifact}, port=0, grpc_port=None)
+@contextlib.contextmanager
+def crew_of(path, folder, monkeypatch):
+    """A crew that serves this artifact, without workers yet."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder))
+    settings = Settings({"a": path}, port=0, grpc_port=None)
     with bind(settings) as listening:
         crew = _Crew(settings, listening)
+        try:
+            yield crew
+        finally:
+            for worker in crew._workers:
+                worker.kill()
+                worker.join()
+
+
+def test_a_worker_that_begins_during_a_stop_stops_too(artifact, tmp_path, monkeypatch):
+    with crew_of(artifact, tmp_path, monkeypatch) as crew:
         crew._stopping = True  # the signal came after a worker had died, before it was replaced
         crew._start()
         [first] = crew._workers
@@ -111,7 +123,7 @@ def test_a_worker_that_begins_during_a_stop_stops_too(artifact, tmp_path, monkey
         crew._pass_on(signal.SIGTERM, None)  # to one that is gone
         queue = tmp_path / f"gauge_livesum_{first.pid}.db"  # what the dead had in its queue
         queue.touch()
-        crew._replace(first, 60.0)
+        crew._replace(first, True)
         assert not queue.exists()
         for worker in crew._workers:
             worker.join(20)
@@ -119,6 +131,54 @@ def test_a_worker_that_begins_during_a_stop_stops_too(artifact, tmp_path, monkey
             worker.kill()
             assert code in (0, -signal.SIGTERM)
         assert len(crew._workers) == 2
+
+
+def test_a_worker_that_cannot_begin_leaves_the_others_alone(artifact, tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    shutil.copytree(artifact, path)
+    with crew_of(path, tmp_path, monkeypatch) as crew:
+        crew._start()
+        [(first, serves)] = crew._workers.items()
+        while not _is_up(serves):
+            assert first.is_alive()
+        deleted("model.onnx")(path)
+        crew._start()
+        [_, second] = crew._workers
+        second.join()
+        assert not _is_up(crew._workers.pop(second))
+        assert crew._replace(second, False)  # the service goes on
+        assert list(crew._workers) == [first] and first.is_alive()
+        first.kill()
+        first.join()
+        del crew._workers[first]
+        assert crew._replace(first, True)
+        [third] = crew._workers
+        third.join()
+        assert not _is_up(crew._workers.pop(third)) and not crew._replace(third, False)
+        assert not crew._workers
+
+
+def test_workers_that_die_before_they_serve_are_given_up(artifact, tmp_path, monkeypatch):
+    with crew_of(artifact, tmp_path, monkeypatch) as crew:
+        crew._start()
+        goes_on = []
+        while crew._workers:
+            [worker] = crew._workers
+            worker.kill()
+            worker.join()
+            del crew._workers[worker]
+            goes_on.append(crew._replace(worker, False))
+        assert goes_on == [True, True, False]
+
+
+def test_what_no_worker_can_serve_is_said_without_a_trace(artifact, tmp_path):
+    path = tmp_path / "a"
+    shutil.copytree(artifact, path)
+    cut("model.onnx")(path)
+    command = [*SERVE, str(path), "--port", str(free_port()), "--workers", "2"]
+    finished = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    assert finished.returncode == 1 and "giving up" in finished.stderr
+    assert "model.onnx" in finished.stderr and "Traceback" not in finished.stderr
 
 
 def test_workers_end_when_their_parent_is_killed(artifact):

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -222,8 +222,10 @@ class Service:
                 task.result()
         return done
 
-    async def run(self, listening: socket.socket | None = None) -> bool:
-        """Starts, and stops after SIGTERM or SIGINT; SIGHUP opens every model anew."""
+    async def run(
+        self, listening: socket.socket | None = None, begun: Callable[[], object] | None = None
+    ) -> bool:
+        """Starts, calls `begun`, and stops after SIGTERM or SIGINT; SIGHUP opens models anew."""
         loop, told = asyncio.get_running_loop(), asyncio.Event()
         reloads: set[asyncio.Task[None]] = set()
 
@@ -236,6 +238,8 @@ class Service:
             loop.add_signal_handler(number, told.set)
         loop.add_signal_handler(signal.SIGHUP, reload)
         await self.start(listening)
+        if begun is not None:
+            begun()
         await asyncio.wait(
             {asyncio.ensure_future(told.wait()), self._tasks[0]}, return_when="FIRST_COMPLETED"
         )
@@ -243,7 +247,11 @@ class Service:
         return await self.stop()
 
 
-def serve(settings: Settings, listening: socket.socket | None = None) -> None:
+def serve(
+    settings: Settings,
+    listening: socket.socket | None = None,
+    begun: Callable[[], object] | None = None,
+) -> None:
     """Runs a service until SIGTERM or SIGINT, and returns when all accepted work is finished.
 
     What is not finished in time ends the process, with status 1.
@@ -251,6 +259,7 @@ def serve(settings: Settings, listening: socket.socket | None = None) -> None:
     Args:
         settings: `Settings`.
         listening: As for `Service.start`.
+        begun: Called once it answers.
 
     Raises:
         ServiceError: A model cannot be opened.
@@ -260,7 +269,7 @@ def serve(settings: Settings, listening: socket.socket | None = None) -> None:
     _allow_connections()
     import uvloop
 
-    finished = uvloop.run(Service(settings).run(listening))
+    finished = uvloop.run(Service(settings).run(listening, begun))
     if not finished:
         logger.error("What was accepted is not finished; %g seconds are over.", settings.grace)
         logging.shutdown()

@@ -6,22 +6,23 @@ import multiprocessing.connection
 import os
 import signal
 import socket
+import sys
 import tempfile
 import threading
-import time
 from types import FrameType
 from typing import Any
 
 from prometheus_client import multiprocess
 
 from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.logs import log_to_stderr
 from keras_bahdanau_runtime.service.server import Settings, bind, serve
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
-_SOON = 2.0  # seconds: a process that ends earlier has not begun to serve
-_MOST_FAILURES = 3  # such ends, one after another, before it is given up
+_REFUSED = 3  # the status of a worker that has said what it cannot serve with
+_MOST_FAILURES = 3  # ends before it began to serve, one after another, until it is given up
 _MEMORY = "/dev/shm"
 
 
@@ -29,14 +30,15 @@ def supervise(settings: Settings, workers: int) -> bool:
     """Runs a service in several processes until SIGTERM or SIGINT.
 
     SIGHUP is passed on to all of them. The system hands each connection to one of them; the kernel
-    keeps the port of gRPC apart for them in the same way.
+    keeps the port of gRPC apart for them in the same way. One that dies is replaced; where its
+    successor cannot begin, as of an artifact that was damaged since, the others go on without it.
 
     Args:
         settings: `Settings`; its ports must not be 0.
         workers: int, the number of processes.
 
     Returns:
-        Whether all accepted work was finished.
+        Whether they began to serve, and all accepted work was finished.
 
     Raises:
         ValueError: `workers` is not positive, or a port is 0.
@@ -64,7 +66,7 @@ class _Crew:
     def __init__(self, settings: Settings, listening: socket.socket) -> None:
         self._settings, self._listening = settings, listening
         self._context = multiprocessing.get_context("spawn")
-        self._workers: dict[Any, float] = {}  # processes, and when they began
+        self._workers: dict[Any, Any] = {}  # processes, and what tells that they serve
         self._stopping = False
         self._failures = 0
 
@@ -78,31 +80,39 @@ class _Crew:
             ended = multiprocessing.connection.wait([one.sentinel for one in self._workers])
             for worker in [one for one in self._workers if one.sentinel in ended]:
                 worker.join()
-                lived = time.monotonic() - self._workers.pop(worker)
+                served = _is_up(self._workers.pop(worker))
                 if self._stopping:
                     # By the signal itself: it had not begun to serve.
                     well = well and worker.exitcode in (0, -signal.SIGTERM)
                 else:
-                    well = self._replace(worker, lived)
+                    well = self._replace(worker, served)
         return well
 
     def _start(self) -> None:
-        worker = self._context.Process(target=_work, args=(self._settings, self._listening))
+        # No `Event`: a worker that is killed within its lock would keep it.
+        serves = self._context.Semaphore(0)
+        arguments = (self._settings, self._listening, serves)
+        worker = self._context.Process(target=_work, args=arguments)
         worker.start()
-        self._workers[worker] = time.monotonic()
+        self._workers[worker] = serves
         if self._stopping:  # the signal came meanwhile, and this one does not know
             self._tell(worker, signal.SIGTERM)
 
-    def _replace(self, worker: Any, lived: float) -> bool:
-        self._failures = self._failures + 1 if lived < _SOON else 0
-        if self._failures >= _MOST_FAILURES:
-            logger.error("Workers end as soon as they begin; giving up.")
-            self._pass_on(signal.SIGTERM, None)
-            return False
-        logger.error("Worker %d ended with %s and is replaced.", worker.pid, worker.exitcode)
+    def _replace(self, worker: Any, served: bool) -> bool:
+        """Starts another one where that may help; whether the service goes on."""
         multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
-        self._start()
-        return True
+        self._failures = 0 if served else self._failures + 1
+        refused = not served and worker.exitcode == _REFUSED
+        if not refused and self._failures < _MOST_FAILURES:
+            logger.error("Worker %d ended with %s and is replaced.", worker.pid, worker.exitcode)
+            self._start()
+            return True
+        if any(map(_is_up, self._workers.values())):
+            logger.error("Worker %d cannot begin; the others go on without it.", worker.pid)
+            return True
+        logger.error("Workers end before they begin to serve; giving up.")
+        self._pass_on(signal.SIGTERM, None)
+        return False
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         self._stopping = self._stopping or number != signal.SIGHUP
@@ -115,11 +125,23 @@ class _Crew:
             os.kill(worker.pid, number)
 
 
-def _work(settings: Settings, listening: socket.socket) -> None:
+def _is_up(serves: Any) -> bool:
+    """Whether the worker that has this semaphore began to serve."""
+    if serves.acquire(block=False):
+        serves.release()
+        return True
+    return False
+
+
+def _work(settings: Settings, listening: socket.socket, serves: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's goes to all; the parent passes on
     parent = multiprocessing.parent_process()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    serve(settings, listening)
+    try:
+        serve(settings, listening, serves.release)
+    except (ServiceError, ValueError, OSError) as error:
+        logger.error("The worker cannot serve: %s", error)
+        sys.exit(_REFUSED)
 
 
 def _end_with(parent: Any) -> None:
