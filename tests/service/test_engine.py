@@ -175,6 +175,19 @@ def test_a_full_queue_is_said_and_empties(limits):
     asyncio.run(go())
 
 
+@pytest.mark.parametrize("limits", [Limits(queue=3), Limits(queued_tokens=3)])
+def test_what_no_queue_will_hold_is_not_to_be_tried_again(limits):
+    async def go():
+        made, job = engine(limits=limits), Echo()
+        job.gate.set()
+        assert await ask(made, job, "x", "y", "z") == ["x", "y", "z"]
+        with pytest.raises(ServiceError, match="Received: 4 of 4") as large:
+            await ask(made, job, "x", "y", "z", "w")
+        assert large.value.kind == "too_large" and large.value.retry_after is None
+
+    asyncio.run(go())
+
+
 def test_draining_finishes_what_was_accepted():
     async def go():
         made, job = engine(), Echo()

@@ -19,6 +19,7 @@ from copy_artifact import COPY_STEPS, make, marked
 from service.process import ENVIRONMENT, SERVE, free_port, serving
 from service.site import Echo, site
 
+from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.logs import JsonLines, _Bunches
 from keras_bahdanau_runtime.service.server import Settings, bind
@@ -221,7 +222,7 @@ def test_a_clock_that_jumps_changes_no_time_that_is_reckoned_with(tmp_path, monk
             found.call(engine.run(busy, ["c"], [1], seconds=0.01))
         assert raised.value.kind == "timeout"
         with pytest.raises(ServiceError) as raised:
-            found.call(engine.run(busy, ["d"], [10**9]))
+            found.call(engine.run(busy, ["d"], [Limits().queued_tokens]))
         assert raised.value.kind == "overloaded" and raised.value.retry_after == 1
         marked(path, 2, overwrite=True)
         busy.gate.set()

@@ -147,8 +147,8 @@ class Engine:
             seconds: The longest that it may take; the limit's if `None`.
 
         Raises:
-            ServiceError: "overloaded" if the queue is full, "unavailable" while draining, "timeout"
-                after `seconds`.
+            ServiceError: "too_large" for more than the queue ever holds, "overloaded" if it is
+                full, "unavailable" while draining, "timeout" after `seconds`.
             Exception: What the job raises.
         """
         self._admit(len(payloads), sum(lengths))
@@ -184,11 +184,14 @@ class Engine:
     def _admit(self, count: int, tokens: int) -> None:
         if self.draining:
             raise ServiceError("unavailable", "The service is about to stop.", retry_after=1)
-        full = (
-            self._held + count > self.limits.queue
-            or self._held_tokens + tokens > self.limits.queued_tokens
-        )
-        if full:
+        texts, most = self.limits.queue, self.limits.queued_tokens
+        if count > texts or tokens > most:
+            raise ServiceError(
+                "too_large",
+                f"A request must be at most {texts} texts of {most} tokens in all. "
+                f"Received: {count} of {tokens}",
+            )
+        if self._held + count > texts or self._held_tokens + tokens > most:
             raise ServiceError(
                 "overloaded",
                 f"The queue is full: {self._held} texts of {self._held_tokens} tokens.",
