@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 import tritonclient.grpc
-from copy_artifact import COPY_STEPS, make, marked, spinning_graph
+from copy_artifact import COPY_STEPS, DOCUMENT, make, marked, spinning_graph
 from service.process import ENVIRONMENT, SERVE, children, free_port, serving
 from service.site import Echo, site
 
@@ -233,6 +233,25 @@ def test_versions_are_folders_by_number(tmp_path):
             assert answer["outputs"][1]["data"] == [3 * mark]
             assert answer["model_version"] == str(mark)
         assert found.web.get("/v2/models/a").json()["versions"] == ["2", "10"]
+
+
+def test_versions_may_be_of_texts_or_of_tensors_alone(tmp_path):
+    for version, document in (("1", DOCUMENT), ("2", None), ("10", None)):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        make(tmp_path / "a" / version, document=document)
+    with site({"a": tmp_path / "a"}) as found:
+        index = found.web.post("/v2/repository/index").json()
+        assert [(one["name"], one["version"]) for one in index] == [
+            ("a", "1"), ("a-graph", "1"), ("a-graph", "2"), ("a-graph", "10")
+        ]  # fmt: skip
+        [model] = found.web.get("/models").json()["models"]
+        assert (model["name"], model["versions"]) == ("a", ["1"])
+        answer = found.web.post("/translate", json={"text": "a man"})
+        assert answer.json()["translations"][0]["text"] == "a man"
+        assert found.web.get("/v2/models/a").json()["versions"] == ["1"]
+        assert found.web.get("/v2/models/a-graph").json()["versions"] == ["1", "2", "10"]
+        answer = found.web.get("/v2/models/a/versions/10")
+        assert answer.status_code == 404 and "There are: a 1, a-graph 1" in answer.json()["error"]
 
 
 def test_both_doors_may_be_encrypted(artifact, tmp_path):

@@ -73,7 +73,7 @@ class Repository:
                 f"Argument `sources` must leave the names {sorted(clash)} to graphs. "
                 f"Received: {sorted(sources)}"
             )
-        self._models: dict[str, dict[str, list[Model]]] = {}  # by source and version
+        self._models: dict[str, list[Model]] = {}  # by source, the lowest version first
         self._reasons: dict[str, str] = {}  # why a source is not there, or not the latest
         self._seen: dict[str, Any] = {}  # what `watch` saw of each
         self._loading = {name: asyncio.Lock() for name in sources}
@@ -92,38 +92,37 @@ class Repository:
     def names(self) -> list[tuple[str, list[str]]]:
         """The models, with their versions."""
         found: dict[str, list[str]] = {}
-        for versions in self._models.values():
-            for version, models in sorted(versions.items(), key=lambda item: int(item[0])):
-                for model in models:
-                    found.setdefault(model.name, []).append(version)
+        for models in self._models.values():
+            for model in models:
+                found.setdefault(model.name, []).append(model.version)
         return sorted(found.items())
 
     def has(self, name: str) -> bool:
         """Whether there is a model of this name."""
-        of_all = (models for versions in self._models.values() for models in versions.values())
-        return any(model.name == name for models in of_all for model in models)
+        return any(model.name == name for models in self._models.values() for model in models)
 
     def get(self, name: str, version: str = "") -> Model:
-        """The model of a name, the highest version where none is named.
+        """The model of a name, its highest version where none is named.
 
         Raises:
             ServiceError: "not_found", or "unavailable" for one that is not loaded.
         """
         source = self._source(name)
-        versions = self._models.get(source)
-        if versions is None:
+        models = self._models.get(source)
+        if models is None:
             reason = self._reasons.get(source, "it is being loaded")
             raise ServiceError(
                 "unavailable", f"The model {name!r:.200} is not there: {reason}", "model", 1
             )
-        chosen = version or max(versions, key=int)
-        for model in versions.get(chosen, ()):
-            if model.name == name:
-                return model
+        found = {model.version: model for model in models if model.name == name}
+        chosen = version or max(found, key=int, default="")
+        if chosen in found:
+            return found[chosen]
+        there = ", ".join(f"{model.name} {model.version}" for model in models)
         raise ServiceError(
             "not_found",
-            f"There is no model {name!r:.200} of version {chosen!r:.80}: it has "
-            f"{[model.name for model in next(iter(versions.values()))]} of {sorted(versions)}.",
+            f"There is no model {name!r:.200}{f' of version {version!r:.80}' if version else ''}. "
+            f"There are: {there}.",
             "version" if version else "model",
         )
 
@@ -132,8 +131,8 @@ class Repository:
         found = []
         for source in sorted(self.sources):
             reason = self._reasons.get(source, "")
-            for version, models in sorted(self._models.get(source, {}).items()):
-                found += [(model.name, version, "READY", reason) for model in models]
+            models = self._models.get(source, [])
+            found += [(model.name, model.version, "READY", reason) for model in models]
             if source not in self._models:
                 found.append((source, "", "UNAVAILABLE" if reason else "LOADING", reason))
         names = ("name", "version", "state", "reason")
@@ -157,10 +156,10 @@ class Repository:
                 raise ServiceError("unprocessable", str(error), "model") from error
             self._models[source] = opened
             self._reasons.pop(source, None)
-            logger.info("The model %s is ready: versions %s.", source, sorted(opened))
+            versions = list(dict.fromkeys(model.version for model in opened))
+            logger.info("The model %s is ready: versions %s.", source, versions)
             if self._alone_threads > 1:
-                found = (model for models in opened.values() for model in models)
-                self._widen([model for model in found if isinstance(model, TextModel)])
+                self._widen([model for model in opened if isinstance(model, TextModel)])
 
     def _widen(self, models: list[TextModel]) -> None:
         """Gives models that answer already their threads for batches that are alone."""
@@ -206,8 +205,8 @@ class Repository:
             raise ServiceError("not_found", f"There is no model {name!r:.200}.", "model")
         return source
 
-    def _open(self, source: str) -> dict[str, list[Model]]:
-        """The models of a source by version; in a thread."""
+    def _open(self, source: str) -> list[Model]:
+        """The models of a source, the lowest version first; in a thread."""
         path = self.sources[source]
         folders = {"1": path}
         if path.is_dir() and not (path / MANIFEST_FILE).exists():
@@ -221,13 +220,13 @@ class Repository:
                 f"Argument `sources` must hold artifacts, or folders of them by number. "
                 f"Received: {path}"
             )
-        opened = {
-            version: self._open_artifact(source, version, folders[version])
+        opened = [
+            model
             for version in sorted(folders, key=int)
-        }
-        for models in opened.values():
-            for model in models:
-                model.versions = list(opened)
+            for model in self._open_artifact(source, version, folders[version])
+        ]
+        for model in opened:
+            model.versions = [other.version for other in opened if other.name == model.name]
         return opened
 
     def _open_artifact(self, name: str, version: str, folder: Path) -> list[Model]:
