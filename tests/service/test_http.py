@@ -223,7 +223,12 @@ def test_a_model_is_taken_away_and_comes_back(running):
     assert "unloaded" in problem(answer, 503, "model")
     problem(web.get("/v2/health/ready"), 503)
     assert web.get("/v2/health/live").status_code == 200
-    assert web.post("/v2/repository/models/whole/load").status_code == 200
+    assert web.post("/v2/repository/models/copy/unload").status_code == 200
+    answer = web.post("/translate", json={"text": "a"})
+    problem(answer, 503, "model")
+    assert answer.headers["retry-after"] == "1"
+    for name in ("copy", "whole"):
+        assert web.post(f"/v2/repository/models/{name}/load").status_code == 200
     assert web.get("/v2/health/ready").status_code == 200
     problem(web.post("/v2/repository/models/other/load"), 404, "model")
 
@@ -241,3 +246,9 @@ def test_keys_open_the_service(tmp_path):
             assert answer.status_code == 200
         assert found.web.get("/v2/health/ready").status_code == 200
         problem(found.web.get("/metrics"), 401, "Authorization")
+
+
+def test_a_service_of_tensors_alone_says_so(tmp_path):
+    with site({"bare": make(tmp_path / "bare", document=None)}) as found:
+        assert found.web.get("/models").json() == {"models": []}
+        problem(found.web.post("/translate", json={"text": "a"}), 409, "model")

@@ -128,6 +128,8 @@ def _text_models(repository: Repository) -> list[TextModel]:
 def _text_model(repository: Repository, name: str | None) -> TextModel:
     """The model of texts of a name, the first one where none is named."""
     known = _text_models(repository) if name is None else [repository.get(name)]
+    if not known and not repository.ready:
+        raise ServiceError("unavailable", "There is no model of texts just now.", "model", 1)
     if not known or not isinstance(known[0], TextModel):
         raise ServiceError(
             "conflict",
