@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import zlib
 
 import pytest
@@ -202,9 +203,29 @@ def test_statistics_and_metrics_count(web):
                  "batch_size_bucket", "tokens_total", "request_seconds_bucket"):  # fmt: skip
         assert f"keras_bahdanau_{name}" in text
     assert 'batch_size_sum{model="whole"}' in text
-    assert 'requests_total{call="translate",code="200",model=""}' in text
+    assert 'requests_total{call="translate",code="200",model="whole"}' in text
     web.get("/v2/models/random/infer")
     assert "random" not in web.get("/metrics").text
+
+
+def test_streams_are_counted(web):
+    def counted():
+        stats = web.get("/v2/models/copy/stats").json()["model_stats"][0]["inference_stats"]
+        return stats["success"]["count"], stats["fail"]["count"], latencies()
+
+    def latencies():
+        [line] = re.findall(r'request_seconds_count{model="copy"} (\d+)', web.get("/metrics").text)
+        return int(line)
+
+    well, ill, all_of_them = counted()
+    web.post("/translate/stream", json={"text": "a man"})  # to the first model of texts
+    assert counted() == (well + 1, ill, all_of_them + 1)
+    problem(web.post("/translate/stream", json={"text": "a" * 300, "model": "copy"}), 413, "text")
+    assert counted() == (well + 1, ill + 1, all_of_them + 2)
+    text = web.get("/metrics").text
+    assert 'requests_total{call="stream",code="200",model="copy"}' in text
+    assert 'requests_total{call="stream",code="413",model="copy"} ' in text
+    assert 'errors_total{kind="too_large",model="copy"}' in text
 
 
 def test_the_page_and_the_description(web):

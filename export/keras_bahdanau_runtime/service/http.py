@@ -68,7 +68,7 @@ def _translation(repository: Repository) -> list[Endpoint]:
 
     async def translate(request: Request) -> Response:
         asked = parse_question(TranslateRequest, await read_body(request, repository.engine.limits))
-        model = _text_model(repository, asked.model)
+        model = _text_model(request, repository, asked.model)
         texts = [asked.text] if isinstance(asked.text, str) else asked.text
         found = await _while_there(
             request, model.translate(texts, asked.n_best, asked.alignments, asked.timeout)
@@ -79,7 +79,7 @@ def _translation(repository: Repository) -> list[Endpoint]:
 
     async def stream(request: Request) -> Response:
         asked = parse_question(StreamRequest, await read_body(request, repository.engine.limits))
-        pieces = _text_model(repository, asked.model).stream(asked.text)
+        pieces = _text_model(request, repository, asked.model).stream(asked.text)
         # What goes wrong before the first piece has a status of its own.
         first = await _while_there(request, anext(pieces, None))
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -125,8 +125,8 @@ def _text_models(repository: Repository) -> list[TextModel]:
     return [model for model in models if isinstance(model, TextModel)]
 
 
-def _text_model(repository: Repository, name: str | None) -> TextModel:
-    """The model of texts of a name, the first one where none is named."""
+def _text_model(request: Request, repository: Repository, name: str | None) -> TextModel:
+    """The model of texts of a name, the first one where none is named, for the metrics, too."""
     known = _text_models(repository) if name is None else [repository.get(name)]
     if not known and not repository.ready:
         raise ServiceError("unavailable", "There is no model of texts just now.", "model", 1)
@@ -136,6 +136,7 @@ def _text_model(repository: Repository, name: str | None) -> TextModel:
             f"Argument `model` must name a model of texts. Received: {name!r:.200}",
             "model",
         )
+    request.scope["model"] = known[0].name
     return known[0]
 
 

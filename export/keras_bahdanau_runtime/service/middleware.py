@@ -64,7 +64,7 @@ class Middleware:
         finally:
             call = scope.get("call", "")
             # A name that is none of ours, with these, would be counted for ever.
-            model = scope.get("path_params", {}).get("name", "") if status not in (404, 405) else ""
-            self._metrics.requests.labels(model, call, str(status)).inc()
+            named = scope.get("path_params", {}).get("name", "") if status not in (404, 405) else ""
+            self._metrics.requests.labels(scope.get("model", named), call, str(status)).inc()
             path = clean(scope["raw_path"].decode("latin-1"))  # nothing in it is decoded
             called.log(f"{scope['method']} {path}", status)

@@ -152,30 +152,31 @@ class TextModel(Model):
         Raises:
             ServiceError: "conflict" for an artifact without steps; otherwise as `translate`.
         """
-        if not self.streams:
-            raise ServiceError(
-                "conflict",
-                f"The model {self.name!r} has no single steps: export it with stepwise=True.",
-                "model",
+        with self.measured():
+            if not self.streams:
+                raise ServiceError(
+                    "conflict",
+                    f"The model {self.name!r} has no single steps: export it with stepwise=True.",
+                    "model",
+                )
+            [ids] = await self._encode([text])
+            loop, left = asyncio.get_running_loop(), threading.Event()
+            pieces: asyncio.Queue[str | None] = asyncio.Queue()
+
+            def put(piece: str) -> None:
+                loop.call_soon_threadsafe(pieces.put_nowait, piece)
+
+            running = asyncio.ensure_future(
+                answered(self.engine, self._stream, [(text, put, left)], [len(ids)], None)
             )
-        [ids] = await self._encode([text])
-        loop, left = asyncio.get_running_loop(), threading.Event()
-        pieces: asyncio.Queue[str | None] = asyncio.Queue()
-
-        def put(piece: str) -> None:
-            loop.call_soon_threadsafe(pieces.put_nowait, piece)
-
-        running = asyncio.ensure_future(
-            answered(self.engine, self._stream, [(text, put, left)], [len(ids)], None)
-        )
-        running.add_done_callback(lambda _: pieces.put_nowait(None))  # after the last piece
-        try:
-            while (piece := await pieces.get()) is not None:
-                yield piece
-            await running
-        finally:
-            left.set()
-            running.cancel()
+            running.add_done_callback(lambda _: pieces.put_nowait(None))  # after the last piece
+            try:
+                while (piece := await pieces.get()) is not None:
+                    yield piece
+                await running
+            finally:
+                left.set()
+                running.cancel()
 
     async def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         limits = self.engine.limits
