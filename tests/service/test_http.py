@@ -7,13 +7,19 @@ import zlib
 
 import pytest
 from copy_artifact import COPY_STEPS, make
-from service.site import site
+from service.site import Echo, site
 
 from keras_bahdanau_runtime.service.engine import Limits
 
 pytestmark = pytest.mark.once
 
 LIMITS = Limits(characters=200, tokens=60, texts=8, body=100_000)
+TEXT = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a man"]}
+SOURCE = {"name": "source", "datatype": "INT32", "shape": [1, 3], "data": [[5, 6, 3]]}
+ASKED = {
+    "copy": {"inputs": [TEXT]},
+    "copy-graph": {"inputs": [SOURCE], "outputs": [{"name": "lengths"}]},
+}
 SEARCH = {"class": "BeamSearch", "size": 2}
 
 
@@ -165,16 +171,15 @@ def test_models_and_their_tensors(web):
 
 
 def test_a_graph_runs_on_its_tensors(web):
-    source = {"name": "source", "datatype": "INT32", "shape": [1, 3], "data": [[5, 6, 3]]}
-    asked = {"inputs": [source], "outputs": [{"name": "lengths"}], "id": "7"}
+    asked = {"inputs": [SOURCE], "outputs": [{"name": "lengths"}], "id": "7"}
     answer = web.post("/v2/models/bare-graph/infer", json=asked).json()
     assert answer["id"] == "7" and answer["outputs"] == [
         {"name": "lengths", "datatype": "INT32", "shape": [1, 2], "data": [3, 0]}
     ]
     for wrong in ({"shape": [3], "data": [5, 6, 3]}, {"datatype": "INT64"}):
-        asked = {"inputs": [{**source, **wrong}]}
+        asked = {"inputs": [{**SOURCE, **wrong}]}
         problem(web.post("/v2/models/bare-graph/infer", json=asked), 400, "source")
-    asked = {"inputs": [{**source, "name": "other"}]}
+    asked = {"inputs": [{**SOURCE, "name": "other"}]}
     problem(web.post("/v2/models/bare-graph/infer", json=asked), 400, "inputs")
 
 
@@ -188,6 +193,29 @@ def test_texts_as_tensors(web):
     assert json.loads(by_name["alignment"]["data"][0]) == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
     asked = {"inputs": [texts], "parameters": {"n_best": 3}}
     problem(web.post("/v2/models/copy/infer", json=asked), 400, "n_best")
+
+
+@pytest.mark.parametrize("timeout", [0, -1, 0.5, True, "1", 2**64])
+@pytest.mark.parametrize("model", ["copy", "copy-graph"])
+def test_a_timeout_of_the_protocol_is_a_positive_int(web, model, timeout):
+    asked = {**ASKED[model], "parameters": {"timeout": timeout}}
+    problem(web.post(f"/v2/models/{model}/infer", json=asked), 400, "timeout")
+
+
+@pytest.mark.parametrize("model", ["copy", "copy-graph"])
+def test_a_timeout_of_the_protocol_is_in_microseconds(tmp_path, model):
+    with site({"copy": make(tmp_path / "copy")}, threads=1) as found:
+        busy = Echo()  # the only thread has this in hand meanwhile
+        holding = found.begin(found.service.engine.run(busy, ["x"], [1]))
+        asked = {**ASKED[model], "parameters": {"timeout": 2000}}
+        try:
+            answer = found.web.post(f"/v2/models/{model}/infer", json=asked)
+            assert "longer than 0.002 seconds" in problem(answer, 504)
+        finally:
+            busy.gate.set()
+        assert holding.result() == ["x"]
+        asked["parameters"]["timeout"] = 30_000_000
+        assert found.web.post(f"/v2/models/{model}/infer", json=asked).status_code == 200
 
 
 def test_statistics_and_metrics_count(web):

@@ -164,7 +164,8 @@ class Engine:
         self._idle.clear()
         self._waiting.extend(works)
         self._dispatch()
-        limit = min(seconds or self.limits.seconds, self.limits.seconds)
+        most = self.limits.seconds
+        limit = most if seconds is None else min(seconds, most)
         end = loop.call_later(limit, _give_up, works, limit)
         try:
             return [await work.future for work in works]

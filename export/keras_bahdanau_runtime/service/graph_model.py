@@ -8,7 +8,13 @@ import numpy as np
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError
 from keras_bahdanau_runtime.service.engine import Engine
 from keras_bahdanau_runtime.service.errors import ServiceError
-from keras_bahdanau_runtime.service.models import CountedJob, Model, answered, check_names
+from keras_bahdanau_runtime.service.models import (
+    CountedJob,
+    Model,
+    answered,
+    check_names,
+    seconds_of,
+)
 from keras_bahdanau_runtime.service.protocol import InferRequest, Tensor, TensorSpec
 from keras_bahdanau_runtime.session import run_arrays
 
@@ -89,7 +95,8 @@ class GraphModel(Model):
                 "too_large",
                 f"Argument `inputs` must hold at most {most} numbers. Received: {length}",
             )
-        [found] = await answered(self.engine, self._call, [(feeds, wanted)], [length], None)
+        seconds = seconds_of(request.parameters)
+        [found] = await answered(self.engine, self._call, [(feeds, wanted)], [length], seconds)
         types = {spec.name: spec.datatype for spec in self.outputs}
         return [Tensor(name, types[name], array) for name, array in found]
 

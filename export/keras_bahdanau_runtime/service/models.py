@@ -1,6 +1,7 @@
 """What is called by a name: what models of texts and models of tensors have in common."""
 
 import contextlib
+import reprlib
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -183,3 +184,29 @@ def parameter(
             "invalid", f"Argument `{name}` must be {expected}. Received: {value!r:.80}", name
         )
     return value
+
+
+def seconds_of(parameters: Mapping[str, Any]) -> float | None:
+    """How long a request of the Open Inference Protocol may take, by its parameter `timeout`.
+
+    That is an int of microseconds, as Triton has it; `None` where it is absent.
+
+    Raises:
+        ServiceError: "invalid".
+
+    Example:
+
+    >>> seconds_of({"timeout": 1_500_000})
+    1.5
+    """
+    given = parameter(parameters, "timeout", (int,), None)
+    if given is None:
+        return None
+    if not 1 <= given < 2**63:
+        raise ServiceError(
+            "invalid",
+            "Argument `timeout` must be from 1 to 2**63 - 1 microseconds. "
+            f"Received: {reprlib.repr(given)}",
+            "timeout",
+        )
+    return float(given / 1e6)

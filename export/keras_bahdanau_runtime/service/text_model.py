@@ -16,6 +16,7 @@ from keras_bahdanau_runtime.service.models import (
     answered,
     check_names,
     parameter,
+    seconds_of,
 )
 from keras_bahdanau_runtime.service.protocol import InferRequest, Tensor, TensorSpec
 from keras_bahdanau_runtime.signature import STEP_FILE, hypotheses
@@ -71,6 +72,9 @@ class _Stream(CountedJob):
 
 class TextModel(Model):
     """Texts in, translations out.
+
+    A request of the Open Inference Protocol may have the parameters `n_best`, `alignments` and, as
+    for a graph, `timeout`.
 
     Args:
         name: As it is called.
@@ -230,7 +234,7 @@ class TextModel(Model):
                 "invalid", f"Argument `text` must be UTF-8. Received: {error}", "text"
             ) from error
         n_best = parameter(request.parameters, "n_best", (int,), 1)
-        seconds = parameter(request.parameters, "timeout", (int, float), None)
+        seconds = seconds_of(request.parameters)
         aligned = parameter(request.parameters, "alignments", (bool,), False)
         aligned = aligned or any(wanted.name == "alignment" for wanted in request.outputs)
         found = await self._translate(texts, n_best, aligned, seconds)
