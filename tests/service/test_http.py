@@ -101,7 +101,18 @@ def test_bodies_that_are_no_request(web, path, body):
 
 def test_paths_and_methods_that_are_not_there(web):
     problem(web.get("/nothing"), 404)
-    problem(web.get("/translate"), 405)
+    for method, path, allowed in (
+        ("GET", "/translate", "POST"),
+        ("POST", "/models", "GET, HEAD"),
+        ("DELETE", "/v2/models/copy", "GET, HEAD"),
+    ):
+        answer = web.request(method, path)
+        problem(answer, 405)
+        assert answer.headers["allow"] == allowed
+    assert web.head("/models").status_code == 200
+    for path in ("/translate%0A", "/v2/models/copy%0A/infer"):
+        answer = web.post(path, json={"text": "a"})
+        assert answer.status_code == 404
     problem(web.get("/v2/models/other"), 404, "model")
     problem(web.get("/v2/models/copy/versions/2"), 404, "version")
 

@@ -1,5 +1,6 @@
 """What a request may be answered with when it fails, over HTTP and over gRPC."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
@@ -35,6 +36,7 @@ class ServiceError(Exception):
         message: What is wrong: what was expected and what came.
         argument: Name of the argument that is wrong; `None` where it is none's fault.
         retry_after: int, seconds after which it may be tried again; `None` if never.
+        allowed: list of str, the methods of HTTP that may be used instead.
 
     Example:
 
@@ -48,10 +50,11 @@ class ServiceError(Exception):
         message: str,
         argument: str | None = None,
         retry_after: int | None = None,
+        allowed: Sequence[str] = (),
     ) -> None:
         super().__init__(message)
         self.kind, self.message = kind, message
-        self.argument, self.retry_after = argument, retry_after
+        self.argument, self.retry_after, self.allowed = argument, retry_after, allowed
 
     @property
     def status(self) -> int:
@@ -62,6 +65,15 @@ class ServiceError(Exception):
     def grpc_status(self) -> str:
         """The name of gRPC's status."""
         return KINDS[self.kind].grpc
+
+    def headers(self) -> dict[str, str]:
+        """What the answer of HTTP has to say beside its body."""
+        told = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        if self.allowed:
+            told["Allow"] = ", ".join(self.allowed)
+        if self.kind == "unauthenticated":
+            told["WWW-Authenticate"] = "Bearer"
+        return told
 
     def to_json(self) -> dict[str, Any]:
         """The body of the answer."""

@@ -57,10 +57,7 @@ def build_app(repository: Repository) -> Router:
 
 def problem(error: ServiceError) -> JSONResponse:
     """The answer that tells of an error."""
-    headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
-    if error.kind == "unauthenticated":
-        headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse(error.to_json(), error.status, headers)
+    return JSONResponse(error.to_json(), error.status, error.headers())
 
 
 def _translation(repository: Repository) -> list[Endpoint]:

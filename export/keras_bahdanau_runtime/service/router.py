@@ -39,13 +39,14 @@ class Router:
         """
         path, method = scope["path"], scope["method"]
         for regex, endpoints in self._paths:
-            match = regex.match(path)
+            match = regex.fullmatch(path)  # its "$" would let a newline follow
             if match is None:
                 continue
             endpoint = endpoints.get("GET" if method == "HEAD" else method)
             if endpoint is None:
-                said = f"{method} {path!r:.200} is not to be had: {', '.join(endpoints)} is."
-                raise ServiceError("not_allowed", said)
+                allowed = [*endpoints, "HEAD"] if "GET" in endpoints else list(endpoints)
+                said = f"{method:.20} {path!r:.200} is not to be had: {', '.join(allowed)} is."
+                raise ServiceError("not_allowed", said, allowed=allowed)
             scope["call"], scope["path_params"] = endpoint.function.__name__, match.groupdict()
             response: Response = await endpoint.function(Request(scope, receive))
             await response(scope, receive, send)
