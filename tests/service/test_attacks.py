@@ -164,7 +164,13 @@ HEADS = {
 @pytest.mark.parametrize("name", HEADS)
 def test_what_is_no_request_does_no_harm(running, name):
     received = exchange(running, HEADS[name])
-    assert not received or b" 5" not in received.split(b"\r\n")[0]
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert b" 5" not in head.split(b"\r\n")[0]
+    if b" 400 " in head:
+        assert b"\r\ncontent-type: application/json\r\n" in head.lower()
+        assert f"content-length: {len(body)}\r\n".encode() in head.lower()
+        assert set(json.loads(body)) == {"error", "code", "argument"}
+    assert b" 400 " in head or name != "a line"
     assert still_answers(running)
 
 

@@ -1,6 +1,7 @@
 """A connection of HTTP: one of so many, that must say soon, and in few words, what it wants."""
 
 import asyncio
+import http
 import json
 import logging
 from typing import Any
@@ -41,7 +42,8 @@ class Connection(HttpToolsProtocol):
         self._left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._most is not None and len(self.connections) > self._most:
             logger.info("A connection was refused: there are %d.", self._most)
-            transport.write(_refusal(self._most))
+            said = f"The service has {self._most} connections, and takes no more."
+            transport.write(_answer(ServiceError("unavailable", said, retry_after=1)))
             self._leave()
         else:
             self._begin_head()
@@ -54,6 +56,11 @@ class Connection(HttpToolsProtocol):
                 return
             self._head += len(data)
         super().data_received(data)
+
+    def send_400_response(self, msg: str) -> None:
+        """Called by uvicorn for what is no request."""
+        self.transport.write(_answer(ServiceError("invalid", msg)))
+        self._leave()
 
     def on_message_begin(self) -> None:
         """Called by the parser."""
@@ -97,10 +104,15 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
-def _refusal(most: int) -> bytes:
-    """An answer to whatever would be asked."""
-    error = ServiceError("unavailable", f"The service has {most} connections, and takes no more.")
+def _answer(error: ServiceError) -> bytes:
+    """An answer to whatever was asked, and the last one."""
     body = json.dumps(error.to_json())
-    head = f"HTTP/1.1 {error.status} Service Unavailable\r\nContent-Type: application/json\r\n"
-    head += f"Content-Length: {len(body)}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
-    return (head + body).encode("ascii")
+    headers = {
+        "Content-Type": "application/json",
+        "Content-Length": len(body),
+        **error.headers(),
+        "Connection": "close",
+    }
+    lines = [f"HTTP/1.1 {error.status} {http.HTTPStatus(error.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", body]).encode("ascii")
