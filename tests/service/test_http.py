@@ -132,7 +132,14 @@ def test_packed_bodies(web):
     gzipped = {"Content-Encoding": "gzip"}
     problem(web.post("/translate", content=bomb, headers=gzipped), 413)
     problem(web.post("/translate", content=b" " * 100_001), 413)
-    problem(web.post("/translate", content=gzip.compress(body)[:-9], headers=gzipped), 400)
+    for broken in (
+        gzip.compress(body)[:-9],
+        gzip.compress(body) + b"x",
+        gzip.compress(body[:9]) + gzip.compress(body[9:]),
+    ):
+        problem(web.post("/translate", content=broken, headers=gzipped), 400)
+    deflated = {"Content-Encoding": "deflate"}
+    problem(web.post("/translate", content=zlib.compress(body) + b"x", headers=deflated), 400)
     answer = web.post("/translate", content=body, headers={"Content-Encoding": "br"})
     problem(answer, 415, "Content-Encoding")
 

@@ -19,7 +19,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
 
     Raises:
         ServiceError: "too_large", "gone" where it does not come, "unsupported" for an encoding that
-            is not gzip or deflate, "invalid" for one that is broken.
+            is not gzip or deflate, "invalid" for one that is broken, or that something follows.
     """
     told = request.headers.get("content-length", "0")
     if told.isdigit() and int(told[:20]) > limits.body:
@@ -65,9 +65,13 @@ def unpack(body: bytes, encoding: str, limits: Limits) -> bytes:
             continue
         if len(found) > limits.body:
             raise _too_large(limits)
-        if unpacking.eof:
+        if unpacking.eof and not unpacking.unused_data:
             return found
-    raise ServiceError("invalid", f"The body must be whole {encoding}. Received: {len(body)} bytes")
+    raise ServiceError(
+        "invalid",
+        f"The body must be one whole stream of {encoding}, and nothing after it. "
+        f"Received: {len(body)} bytes",
+    )
 
 
 def _too_large(limits: Limits) -> ServiceError:
