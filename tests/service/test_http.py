@@ -301,7 +301,7 @@ def test_a_model_is_taken_away_and_comes_back(running):
 
 
 def test_keys_open_the_service(tmp_path):
-    (tmp_path / "keys").write_text("first\nsecond\n")
+    (tmp_path / "keys").write_text("first\nsecond\n", "utf-8-sig")  # with a mark at its start
     sources = {"copy": make(tmp_path / "copy")}
     with site(sources, api_key_file=tmp_path / "keys") as found:
         for headers in ({}, {"Authorization": "Bearer third"}, {"X-API-Key": "firs"}):

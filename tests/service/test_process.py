@@ -116,12 +116,16 @@ def test_what_cannot_be_served_is_named(artifact, tmp_path):
     for name in ("none", "keys"):
         with pytest.raises(ValueError, match=f"must be PEM files .* Received: .*/{name} and"):
             Settings({"a": artifact}, tls_certificate=tmp_path / name, tls_key=tmp_path / name)
+    (tmp_path / "odd").write_text("key\nschlüssel\n", "utf-8")
+    (tmp_path / "latin").write_text("schlüssel\n", "latin-1")
     for sources, options, message in (
         ({"a": tmp_path / "none"}, {}, "`folder`"),
         ({"a": tmp_path}, {}, "must hold artifacts"),
         ({"a b": artifact}, {}, "names of letters"),
         ({"a": artifact, "a-graph": artifact}, {}, "leave the names"),
         ({"a": artifact}, {"api_key_file": tmp_path / "keys"}, "must hold a key"),
+        ({"a": artifact}, {"api_key_file": tmp_path / "odd"}, "printable ASCII .* in line 2"),
+        ({"a": artifact}, {"api_key_file": tmp_path / "latin"}, "must be UTF-8"),
     ):
         with pytest.raises((ValueError, ServiceError), match=message), site(sources, **options):
             pass
