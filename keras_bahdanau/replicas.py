@@ -19,7 +19,7 @@ def batch_mean(total, count):
         count: Float32 scalar, how many that is.
 
     Returns:
-        Float32 scalar. Keras scales what `add_loss` gets by itself, so add this as it is.
+        Float32 scalar. Keras scales what `add_loss` gets by itself; see `added_once`.
 
     Example:
 
@@ -32,13 +32,47 @@ def batch_mean(total, count):
 
         if distributed.is_available() and distributed.is_initialized():
             total, count = _of_all_processes(total, count)
-    if keras.config.backend() == "tensorflow":
-        import tensorflow as tf
+    replica = _replica()
+    if replica is not None:
+        from tensorflow import distribute
 
-        replica = tf.distribute.get_replica_context()
-        if replica is not None and replica.num_replicas_in_sync > 1:
-            total, count = replica.all_reduce(tf.distribute.ReduceOp.SUM, [total, count])
+        total, count = replica.all_reduce(distribute.ReduceOp.SUM, [total, count])
     return ops.divide_no_nan(total, count)
+
+
+def added_once(loss):
+    """A loss of the whole batch, as `batch_mean` makes it, in the form that `add_loss` is to get.
+
+    Mirrored replicas are threads that take turns over the same layers, so that each finds what
+    those before it have added, too. Here the value is that of the first replica alone; gradients
+    are those of all.
+
+    Args:
+        loss: Float32 scalar, the same on every replica.
+
+    Returns:
+        Float32 scalar.
+
+    Example:
+
+    >>> float(added_once(ops.ones(())))
+    1.0
+    """
+    replica = _replica()
+    if replica is None:
+        return loss
+    first = ops.equal(replica.replica_id_in_sync_group, 0)
+    return ops.where(first, loss, loss - ops.stop_gradient(loss))
+
+
+def _replica():
+    """TensorFlow's context of one of several replicas, or `None` elsewhere."""
+    if keras.config.backend() != "tensorflow":
+        return None
+    from tensorflow import distribute
+
+    replica = distribute.get_replica_context()
+    return replica if replica is not None and replica.num_replicas_in_sync > 1 else None
 
 
 def _of_all_processes(total, count):

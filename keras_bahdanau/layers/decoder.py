@@ -30,6 +30,7 @@ from keras_bahdanau.layers.recurrence import (
     parts_of,
     run_over_time,
 )
+from keras_bahdanau.replicas import added_once
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -218,7 +219,7 @@ class AttentiveDecoder(keras.layers.Layer):
         if return_attention_logits:
             found.insert(1, self.attention.normalize_logits(found[1]))
         if self.attention.penalized:
-            self.add_loss(self.attention.penalty(found[1], inputs_mask))
+            self.add_loss(added_once(self.attention.penalty(found[1], inputs_mask)))
         if keep and not return_attention_scores:
             del found[1]
         return tuple(found) if len(found) > 1 else found[0]

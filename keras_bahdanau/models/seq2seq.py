@@ -11,6 +11,7 @@ from keras_bahdanau.layers.guided_alignment import guidance
 from keras_bahdanau.models.encoder_checks import annotations_shape, check_encoder
 from keras_bahdanau.models.generation import Generator
 from keras_bahdanau.models.projecting import ProjectingSteps
+from keras_bahdanau.replicas import added_once
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.ids import PAD
 
@@ -196,7 +197,7 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         if guided:
             outputs, weights = outputs
             guide = guidance(ops.convert_to_tensor(inputs["alignment"]), weights)
-            self.add_loss(self.guided_alignment * guide)
+            self.add_loss(added_once(self.guided_alignment * guide))
         outputs = self.readout_dropout(outputs, training=training)
         return outputs if self.projecting else self._logits(outputs)
 

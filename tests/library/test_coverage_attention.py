@@ -74,6 +74,15 @@ def test_the_loss_is_the_mean_over_real_steps(kept, rng):
     assert_close(attention.penalty(weights, kept), expected, 1e-6)
 
 
+def test_a_broadcast_query_costs_no_more_under_a_mask(rng):
+    attention, (query, values) = built(rng, coverage_loss=1.0), asked(rng, queries=4)
+    of_all = [np.repeat(part[:1], B, axis=0) for part in (query, KEPT)]
+    attention(of_all[0], values, query_mask=of_all[1], value_mask=MASK)
+    (expected,) = numpy(attention.losses)
+    attention(query[:1], values, query_mask=KEPT[:1], value_mask=MASK)
+    assert_close(attention.losses, [expected], 1e-6)
+
+
 def test_no_real_step_costs_nothing(rng):
     attention = built(rng, coverage_loss=1.0)
     assert_close(attention.penalty(np.ones((B, 2, TX)) / TX, np.zeros((B, 2), bool)), 0.0, 0)

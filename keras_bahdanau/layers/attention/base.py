@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_bahdanau.layers.masking import checked_mask, zero_masked
 from keras_bahdanau.layers.recurrence import flatten, run_over_time
+from keras_bahdanau.replicas import added_once
 
 
 class Memory(NamedTuple):
@@ -170,6 +171,8 @@ class Attention(keras.layers.Layer):
         if query.shape[0] == 1:
             rows = ops.shape(flatten(value)[0])[0]
             queries = ops.broadcast_to(queries, (rows, *ops.shape(queries)[1:]))
+            if query_mask is not None:
+                query_mask = ops.broadcast_to(query_mask, (rows, ops.shape(query_mask)[1]))
         memory = self.memory(value, key, value_mask, training, steps=ops.shape(queries)[1])
         # Only a mechanism that has logits knows the argument.
         wanted = {"return_logits": True} if return_attention_logits else {}
@@ -180,7 +183,7 @@ class Attention(keras.layers.Layer):
         found = [_zero_queries(part, query_mask) for part in found]
         penalty = self.penalty(found[1], query_mask)
         if penalty is not None:
-            self.add_loss(penalty)
+            self.add_loss(added_once(penalty))
         if single:
             found = [ops.squeeze(part, -2) for part in found]
         if not return_attention_scores:

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_bahdanau.layers.attention.history import HistoryAttention
+from keras_bahdanau.replicas import batch_mean
 
 # A place that wants no attention at all would divide by zero.
 _LEAST_FERTILITY = 1e-6
@@ -130,10 +131,10 @@ class CoverageAttention(HistoryAttention):
         if not self.penalized:
             return None
         overlap = coverage_penalty(weights, query_mask)
-        if query_mask is None:
-            return self.coverage_loss * ops.mean(overlap)
-        count = ops.sum(ops.cast(query_mask, "float32"))
-        return self.coverage_loss * ops.sum(overlap) / ops.maximum(count, 1.0)
+        counted = ops.ones_like(overlap)
+        if query_mask is not None:
+            counted = ops.cast(query_mask, "float32")
+        return self.coverage_loss * batch_mean(ops.sum(overlap), ops.sum(counted))
 
     def get_config(self):
         return {
