@@ -181,6 +181,25 @@ def reverse_by_length(sequences, lengths=None):
     return ops.take_along_axis(sequences, ops.expand_dims(order, -1), axis=1)
 
 
+def last_places(mask):
+    """The last kept place of each row, wherever its padding stands.
+
+    Args:
+        mask: `(B, Tx)` bool tensor.
+
+    Returns:
+        `(B,)` int32 tensor, -1 for a row that is masked as a whole.
+
+    Example:
+
+    >>> import numpy as np
+    >>> [int(place) for place in last_places(np.array([[True, False], [False, True]]))]
+    [0, 1]
+    """
+    places = ops.arange(ops.shape(mask)[1], dtype="int32")
+    return ops.max(ops.where(mask, places, -1), axis=1)
+
+
 def last_step(sequences, mask=None):
     """The last kept step of each row.
 
@@ -193,6 +212,6 @@ def last_step(sequences, mask=None):
     """
     if mask is None:
         return sequences[:, -1]
-    last = ops.maximum(sequence_lengths(mask) - 1, 0)
+    last = ops.maximum(last_places(mask), 0)
     index = ops.expand_dims(ops.expand_dims(last, -1), -1)
     return ops.squeeze(ops.take_along_axis(sequences, index, axis=1), axis=1)

@@ -20,6 +20,15 @@ def test_queries_may_have_any_width(rng):
     assert state == () and attention.weights == []
 
 
+def test_padding_may_stand_at_the_left(rng):
+    values, kept = array(rng, 2, 4, D), np.array([[0, 0, 1, 1], [0, 1, 1, 0]], bool)
+    context, weights = FixedContext()(
+        array(rng, 2, N), values, value_mask=kept, return_attention_scores=True
+    )
+    assert_close(context, np.stack([values[0, 3], values[1, 2]]), 0)
+    assert_close(weights, [[0, 0, 0, 1], [0, 0, 1, 0]], 0)
+
+
 @pytest.mark.once
 @pytest.mark.parametrize("width", [0, -1, 1.5, True])
 def test_width_must_be_a_positive_integer(width):

@@ -13,6 +13,7 @@ from layer_checks import array, assert_close, numpy, right_mask, spoiled
 
 from keras_bahdanau.layers.masking import (
     checked_mask,
+    last_places,
     last_step,
     masked_softmax,
     masked_sparsemax,
@@ -191,3 +192,10 @@ def test_last_step(rng):
     assert_close(last_step(values), values[:, -1], 0)
     expected = [values[0, 3], values[1, 0], values[2, 0], values[3, 2]]
     assert_close(last_step(values, MASK), np.array(expected), 0)
+
+
+def test_the_last_place_is_found_wherever_the_padding_stands(rng):
+    values, kept = array(rng, 3, 4, 2), np.array([[0, 0, 1, 1], [0, 1, 0, 0], [0, 0, 0, 0]], bool)
+    assert_close(last_places(kept), [3, 1, -1], 0)
+    expected = [values[0, 3], values[1, 1], values[2, 0]]
+    assert_close(last_step(values, kept), np.array(expected), 0)

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_bahdanau.layers.attention.base import Attention, Memory
-from keras_bahdanau.layers.masking import checked_mask, last_step, sequence_lengths, zero_masked
+from keras_bahdanau.layers.masking import checked_mask, last_places, last_step, zero_masked
 from keras_bahdanau_runtime.checks import check_positive
 
 
@@ -68,7 +68,7 @@ class FixedContext(Attention):
         if mask is None:
             last = ops.full((ops.shape(values)[0],), steps - 1, dtype="int32")
         else:
-            last = sequence_lengths(mask) - 1  # -1, no place at all, for a fully masked row
+            last = last_places(mask)  # -1, no place at all, for a fully masked row
             context = ops.where(ops.expand_dims(last >= 0, -1), context, ops.zeros_like(context))
         places = ops.expand_dims(ops.arange(steps, dtype="int32"), 0)
         weights = ops.cast(ops.equal(places, ops.expand_dims(last, -1)), "float32")
