@@ -86,6 +86,9 @@ class Bridge(keras.layers.Layer):
         starts = [sum(self.sizes[:i]) for i in range(len(self.sizes))]
         return [states[:, a : a + size] for a, size in zip(starts, self.sizes, strict=True)]
 
+    def compute_output_shape(self, annotations_shape):
+        return [(annotations_shape[0], size) for size in self.sizes]
+
     def compute_mask(self, annotations, mask=None):
         """States have no time axis, and so no mask."""
         return None

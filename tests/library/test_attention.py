@@ -256,6 +256,14 @@ def test_one_query_or_a_known_number_of_them_keeps_its_shape_in_a_functional_mod
     assert tuple(context.shape) == (None, TQ, MECHANISMS[name].width)
 
 
+@pytest.mark.once
+@mechanism
+def test_the_shape_of_the_context_is_known_beforehand(name):
+    attention, width = MECHANISMS[name].make(), MECHANISMS[name].width
+    assert attention.compute_output_shape((B, TQ, N), (B, TX, D)) == (B, TQ, width)
+    assert attention.compute_output_shape((1, N), (None, TX, D)) == (None, width)
+
+
 @compiled_alone
 @pytest.mark.parametrize(
     "name", ["bahdanau_chunks", "luong_concat", "location", "coverage_fertility", "monotonic"]

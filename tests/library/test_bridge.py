@@ -53,6 +53,15 @@ def test_states_are_the_papers(source, masked, rng):
     assert_close(side_by_side(states), reference_bridge(bridge, annotations, lengths))
 
 
+@pytest.mark.once
+@sources
+def test_the_shapes_are_known_beforehand(source):
+    bridge = Bridge(SIZES, source)
+    assert bridge.compute_output_shape((B, TX, D)) == [(B, size) for size in SIZES]
+    states = bridge(keras.Input((TX, D)), mask=keras.Input((TX,), dtype="bool"))
+    assert [state.shape for state in states] == [(None, size) for size in SIZES]
+
+
 def test_zero_needs_no_weights(rng):
     bridge = Bridge(SIZES, "zero")
     states = bridge(array(rng, B, TX, D))

@@ -78,6 +78,15 @@ def test_a_single_query_broadcasts_over_the_rows_in_a_call(rng):
 
 
 @pytest.mark.once
+def test_the_shape_is_known_beforehand():
+    assert AttentionPooling(U, 2).compute_output_shape((B, TX, D)) == (B, 2, D)
+    rows = keras.layers.TimeDistributed(AttentionPooling(U))(keras.Input((TX, 6, D)))
+    assert rows.shape == (None, TX, D)
+    _, weights = AttentionPooling(U)(keras.Input((TX, D)), return_attention_scores=True)
+    assert weights.shape == (None, TX)
+
+
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [(dict(units=0), "`units`"), (dict(units=2, queries=0), "`queries`")],

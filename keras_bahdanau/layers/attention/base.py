@@ -190,6 +190,18 @@ class Attention(keras.layers.Layer):
             del found[1]
         return tuple(found) if len(found) > 1 else found[0]
 
+    # Traced: by the shape of the context alone Keras would not know of weights and logits.
+    compute_output_spec = keras.Operation.compute_output_spec
+
+    def compute_output_shape(self, query_shape, value_shape, key_shape=None):
+        """The shape of the context."""
+        several = isinstance(value_shape[0], (list, tuple))
+        rows = value_shape[0][0] if several else value_shape[0]
+        width = [of[-1] for of in value_shape] if several else value_shape[-1]
+        if query_shape[0] != 1:
+            rows = query_shape[0]
+        return (rows, *query_shape[1:-1], self.context_width(width))
+
     def compute_mask(self, query, previous_mask=None):
         """The context keeps the time axis of the query, and so its mask."""
         return previous_mask

@@ -100,6 +100,14 @@ class AttentionPooling(keras.layers.Layer):
             pooled, weights = ops.squeeze(pooled, 1), ops.squeeze(weights, 1)
         return (pooled, weights) if return_attention_scores else pooled
 
+    # Traced: by the shape of what is pooled alone Keras would not know of the weights.
+    compute_output_spec = keras.Operation.compute_output_spec
+
+    def compute_output_shape(self, values_shape):
+        """The shape of what is pooled."""
+        groups = () if self.queries == 1 else (self.queries,)
+        return (values_shape[0], *groups, values_shape[-1])
+
     def compute_mask(self, values, mask=None):
         """What is pooled has no time axis, and so no mask."""
         return None
