@@ -7,6 +7,8 @@ cells, and of those here, draw one mask for a whole sequence (Gal and Ghahramani
 import keras
 from keras import ops, tree
 
+from keras_bahdanau.layers.parts import deserialized, serialized
+
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class ResidualCell(keras.layers.StackedRNNCells):
@@ -66,13 +68,13 @@ class ResidualCell(keras.layers.StackedRNNCells):
         return inputs + output, tree.pack_sequence_as(states, tree.flatten(after))
 
     def get_config(self):
-        config = super().get_config()
-        (config["cell"],) = config.pop("cells")
+        config = {**super().get_config(), **serialized(self, "cell")}
+        del config["cells"]
         return config
 
     @classmethod
     def from_config(cls, config):
-        return cls(**{**config, "cell": keras.saving.deserialize_keras_object(config["cell"])})
+        return cls(**deserialized(config, "cell"))
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")

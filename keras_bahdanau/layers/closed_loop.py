@@ -3,7 +3,13 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.recurrence import build_part
+from keras_bahdanau.layers.parts import (
+    build_part,
+    call_rows,
+    deserialized,
+    output_width,
+    serialized,
+)
 from keras_bahdanau_runtime.checks import check_positive
 
 
@@ -74,7 +80,7 @@ class ClosedLoop(keras.layers.Layer):
         if self.next_input is not None:
             build_part(self.next_input, (batch, output))
             row = keras.KerasTensor((batch, output), dtype=self.compute_dtype)
-            read = self.next_input.compute_output_spec(row).shape[-1]
+            read = output_width(self.next_input, row)
         if read != width:
             raise ValueError(
                 f"Argument `next_input` must turn an output of width {output} into an input of "
@@ -87,7 +93,7 @@ class ClosedLoop(keras.layers.Layer):
             begun = t > 0
             # Of the zeros before the first step a layer may have no finite gradient.
             output = ops.where(begun, output, ops.ones_like(output))
-            read = output if self.next_input is None else self.next_input(output)
+            read = output if self.next_input is None else call_rows(self.next_input, output)
             return ops.where(begun, ops.cast(read, x.dtype), x)
 
         return self.decoder(
@@ -113,24 +119,9 @@ class ClosedLoop(keras.layers.Layer):
         )
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "decoder": _serialize(self.decoder),
-            "steps": self.steps,
-            "next_input": _serialize(self.next_input),
-        }
+        parts = serialized(self, "decoder", "next_input")
+        return {**super().get_config(), **parts, "steps": self.steps}
 
     @classmethod
     def from_config(cls, config):
-        parts = {
-            name: keras.saving.deserialize_keras_object(config[name])
-            for name in ("decoder", "next_input")
-        }
-        return cls(**{**config, **parts})
-
-
-def _serialize(layer):
-    """The config of a layer that may stand elsewhere in the model, too, and is loaded as one."""
-    # Keras marks what it meets twice. It marks the first config only after it was copied from here.
-    keras.saving.serialize_keras_object(layer)
-    return keras.saving.serialize_keras_object(layer)
+        return cls(**deserialized(config, "decoder", "next_input"))

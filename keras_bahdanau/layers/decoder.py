@@ -1,7 +1,5 @@
 """The attentive decoder: one step of the paper's equations, and a loop over it."""
 
-import copy
-
 import keras
 from keras import ops
 
@@ -22,15 +20,18 @@ from keras_bahdanau.layers.decoder_checks import (
     shapes_of,
 )
 from keras_bahdanau.layers.decoder_state import DecoderState
-from keras_bahdanau.layers.recurrence import (
+from keras_bahdanau.layers.parts import (
     build_part,
-    dropout_masks,
-    flatten,
-    move,
-    parts_of,
-    run_over_time,
+    call_rows,
+    call_steps,
+    deserialized,
+    output_width,
+    serialized,
 )
+from keras_bahdanau.layers.recurrence import dropout_masks, flatten, move, parts_of, run_over_time
 from keras_bahdanau.replicas import added_once
+
+_PARTS = ("cell", "attention", "readout", "context_cell")
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -143,7 +144,7 @@ class AttentiveDecoder(keras.layers.Layer):
         build_part(self.attention, state, annotations_shape)
         if self.readout is not None:
             build_part(self.readout, *(state, inputs, context)[: self._reads])
-        self._output_width = self._output_shape(state, inputs, context)[-1]
+        self._output_width = self._read_width(state, inputs, context)
         width = inputs[-1]
         if self.query == "previous":
             width += context[-1]
@@ -267,7 +268,10 @@ class AttentiveDecoder(keras.layers.Layer):
         return read, context, weights, state._replace(cell=cell, attention=attention)
 
     def _read(self, *parts):
-        return parts[0] if self.readout is None else self.readout(*parts[: self._reads])
+        if self.readout is None:
+            return parts[0]
+        call = call_rows if len(parts[0].shape) == 2 else call_steps
+        return ops.cast(call(self.readout, *parts[: self._reads]), self.compute_dtype)
 
     def _step(self, t, x, state, attend, training):
         """A whole step; its output goes into the state if that has a place for it."""
@@ -317,11 +321,11 @@ class AttentiveDecoder(keras.layers.Layer):
             (batch, self.attention.context_width(widths if self._several else widths[0])),
         )
 
-    def _output_shape(self, *shapes):
+    def _read_width(self, *shapes):
         if self.readout is None:
-            return shapes[0]
-        read = [keras.KerasTensor(of, self.compute_dtype) for of in shapes[: self._reads]]
-        return self.readout.compute_output_spec(*read).shape
+            return shapes[0][-1]
+        rows = [keras.KerasTensor(of, self.compute_dtype) for of in shapes[: self._reads]]
+        return output_width(self.readout, *rows)
 
     def _check_shapes(self, inputs, annotations):
         widths = self._widths if self.built else None
@@ -349,8 +353,8 @@ class AttentiveDecoder(keras.layers.Layer):
 
     def compute_output_shape(self, inputs_shape, annotations_shape):
         self._check_shapes(inputs_shape, annotations_shape)
-        output = self._output_shape(*self._step_shapes(inputs_shape, annotations_shape))
-        return (*inputs_shape[:-1], output[-1])
+        shapes = self._step_shapes(inputs_shape, annotations_shape)
+        return (*inputs_shape[:-1], self._read_width(*shapes))
 
     def compute_output_spec(
         self,
@@ -378,24 +382,14 @@ class AttentiveDecoder(keras.layers.Layer):
         return outputs, *[keras.KerasTensor(shape, dtype="float32") for _ in range(extras)]
 
     def get_config(self):
-        serialize = keras.saving.serialize_keras_object
         return {
             **super().get_config(),
-            "cell": serialize(self.cell),
-            "attention": serialize(self.attention),
-            "readout": serialize(self.readout),
+            **serialized(self, *_PARTS),
             "query": self.query,
             "readout_state": self.readout_state,
-            "context_cell": serialize(self.context_cell),
             "input_feeding": self.input_feeding,
         }
 
     @classmethod
     def from_config(cls, config):
-        # Stacked cells take their parts out of the config they are made from.
-        config = copy.deepcopy(config)
-        parts = {
-            name: keras.saving.deserialize_keras_object(config[name])
-            for name in ("cell", "attention", "readout", "context_cell")
-        }
-        return cls(**{**config, **parts})
+        return cls(**deserialized(config, *_PARTS))

@@ -101,7 +101,9 @@ def move(cell, inputs, state, training):
             f"Argument `cell` must return states of its `state_size`, {sizes}. "
             f"Received: states of shapes {[tuple(part.shape) for part in after]}"
         )
-    return output, after
+    # What a loop carries must keep its dtype, even by a cell of another policy.
+    after = tuple(ops.cast(new, old.dtype) for new, old in zip(after, state, strict=True))
+    return ops.cast(output, after[0].dtype), after
 
 
 @contextmanager
@@ -133,12 +135,6 @@ def _forget(parts):
     for part in parts:
         part.reset_dropout_mask()
         part.reset_recurrent_dropout_mask()
-
-
-def build_part(layer, *shapes):
-    """Builds a part of a layer; one that comes from a saved config may be built already."""
-    if not layer.built:
-        layer.build(*shapes)
 
 
 def parts_of(cell):

@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_bahdanau.layers.parts import last_layer
+
 
 def check_encoder(encoder, bridge):
     """Raises a `ValueError` where an encoder's own arguments say that it does not fit.
@@ -11,9 +13,7 @@ def check_encoder(encoder, bridge):
         bridge: The name of a summary (see `Bridge`), or a layer, which is not looked at: that of
             a saved model is one.
     """
-    recurrent = encoder
-    while isinstance(recurrent, keras.Sequential) and recurrent.layers:
-        recurrent = recurrent.layers[-1]
+    recurrent = last_layer(encoder)
     two_ways = isinstance(recurrent, keras.layers.Bidirectional)
     if not (two_ways or isinstance(recurrent, keras.layers.RNN)):
         return

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_bahdanau.layers.parts import deserialized, serialized
 from keras_bahdanau.models.generation import Generator
 
 _SPACES = ("probability", "log_probability")
@@ -94,17 +95,11 @@ class Ensemble(Generator, keras.Model):
         return ops.log_softmax(ops.logsumexp(log_probs, axis=0))
 
     def get_config(self):
-        serialize = keras.saving.serialize_keras_object
-        return {
-            **super().get_config(),
-            "models": [serialize(model) for model in self.models],
-            "average": self.average,
-        }
+        return {**super().get_config(), **serialized(self, "models"), "average": self.average}
 
     @classmethod
     def from_config(cls, config):
-        models = [keras.saving.deserialize_keras_object(model) for model in config["models"]]
-        return cls(**{**config, "models": models})
+        return cls(**deserialized(config, "models"))
 
 
 def _shared_tokenizer(models):

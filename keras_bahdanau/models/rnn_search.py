@@ -11,6 +11,7 @@ from keras_bahdanau.layers.bridge import Bridge
 from keras_bahdanau.layers.cells import LayerNormGRUCell
 from keras_bahdanau.layers.decoder import AttentiveDecoder
 from keras_bahdanau.layers.encoder import BidirectionalEncoder
+from keras_bahdanau.layers.parts import deserialized, serialized
 from keras_bahdanau.layers.readout import DeepOutput
 from keras_bahdanau.models.seq2seq import Seq2Seq
 
@@ -156,13 +157,11 @@ class RNNSearch(Seq2Seq):
             "encoder_layers conditional layer_normalization guided_alignment"
         )
         config |= {name: getattr(self, name) for name in names.split()}
-        sampling = keras.saving.serialize_keras_object(self.scheduled_sampling)
-        return {**config, "scheduled_sampling": sampling}
+        return {**config, **serialized(self, "scheduled_sampling")}
 
     @classmethod
     def from_config(cls, config):
-        sampling = keras.saving.deserialize_keras_object(config["scheduled_sampling"])
-        return cls(**{**config, "scheduled_sampling": sampling})
+        return cls(**deserialized(config, "scheduled_sampling"))
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")

@@ -8,12 +8,15 @@ from keras import ops
 from keras_bahdanau.initializers import fresh
 from keras_bahdanau.layers.bridge import Bridge
 from keras_bahdanau.layers.guided_alignment import guidance
+from keras_bahdanau.layers.parts import build_part, deserialized, serialized
 from keras_bahdanau.models.encoder_checks import annotations_shape, check_encoder
 from keras_bahdanau.models.generation import Generator
 from keras_bahdanau.models.projecting import ProjectingSteps
 from keras_bahdanau.replicas import added_once
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.ids import PAD
+
+_PARTS = ("encoder", "decoder", "bridge", "scheduled_sampling")
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -148,16 +151,12 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         embedded = (None, None, self.embedding_dim)
         self.source_embedding.build((None, None))
         self.target_embedding.build((None, None))
-        # A part that comes from a saved model, or from the user, may be built already.
-        if not self.encoder.built:
-            self.encoder.build(embedded)
+        build_part(self.encoder, embedded)
         # A spec, not a shape: Keras finds it even for a layer that only has a `call`.
         spec = self.encoder.compute_output_spec(keras.KerasTensor(embedded, self.compute_dtype))
         annotations = annotations_shape(self.encoder, spec)
-        if not self.bridge.built:
-            self.bridge.build(annotations)
-        if not self.decoder.built:
-            self.decoder.build(embedded, annotations)
+        build_part(self.bridge, annotations)
+        build_part(self.decoder, embedded, annotations)
         outputs = tuple(self.decoder.compute_output_shape(embedded, annotations))
         if self.output_layer is not None:
             self.output_layer.build(outputs)
@@ -258,29 +257,21 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         return some(self.output_layer.kernel, 1), some(self.output_layer.bias, 0)
 
     def get_config(self):
-        serialize = keras.saving.serialize_keras_object
         return {
             **super().get_config(),
+            **serialized(self, *_PARTS),
             "source_vocabulary_size": self.source_vocabulary_size,
             "target_vocabulary_size": self.target_vocabulary_size,
             "embedding_dim": self.embedding_dim,
-            "encoder": serialize(self.encoder),
-            "decoder": serialize(self.decoder),
-            "bridge": serialize(self.bridge),
             "dropout": self.dropout,
             "tie_embeddings": self.tie_embeddings,
-            "scheduled_sampling": serialize(self.scheduled_sampling),
             "guided_alignment": self.guided_alignment,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }
 
     @classmethod
     def from_config(cls, config):
-        parts = {
-            name: keras.saving.deserialize_keras_object(config[name])
-            for name in ("encoder", "decoder", "bridge", "scheduled_sampling")
-        }
-        return cls(**{**config, **parts})
+        return cls(**deserialized(config, *_PARTS))
 
 
 def _shares(dropout):

@@ -4,10 +4,20 @@ import keras
 from keras import ops
 
 from keras_bahdanau.layers.decoder import AttentiveDecoder
+from keras_bahdanau.layers.parts import (
+    build_part,
+    call_rows,
+    deserialized,
+    last_layer,
+    output_width,
+    serialized,
+)
 from keras_bahdanau.search.base import Search
 from keras_bahdanau.search.beam import BeamSearch
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.ids import BOS
+
+_PARTS = ("decoder", "embedding", "head", "search")
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -83,7 +93,9 @@ class Decode(keras.layers.Layer):
         for name, layer in (("embedding", embedding), ("head", head)):
             if not isinstance(layer, keras.layers.Layer):
                 raise ValueError(f"Argument `{name}` must be a Keras layer. Received: {layer!r}")
-        if getattr(head, "activation", None) is keras.activations.softmax:
+        last = last_layer(head)
+        activation = getattr(last, "activation", None)
+        if isinstance(last, keras.layers.Softmax) or activation is keras.activations.softmax:
             raise ValueError(
                 "Argument `head` must give logits: take the activation away and train with a loss "
                 "that has from_logits=True. Received: a layer that ends in a softmax"
@@ -102,15 +114,14 @@ class Decode(keras.layers.Layer):
         self.return_scores = return_scores
 
     def build(self, annotations_shape):
-        if not self.embedding.built:
-            self.embedding.build((None,))
-        inputs = self.embedding.compute_output_shape((None, None))
-        if not self.decoder.built:
-            self.decoder.build(inputs, annotations_shape)
+        build_part(self.embedding, (None, None))
+        width = output_width(self.embedding, keras.KerasTensor((None,), "int32"))
+        inputs = (None, None, width)
+        build_part(self.decoder, inputs, annotations_shape)
         outputs = self.decoder.compute_output_shape(inputs, annotations_shape)
-        if not self.head.built:
-            self.head.build(outputs)
-        logits = self.head.compute_output_shape(outputs)[-1]
+        build_part(self.head, outputs)
+        row = keras.KerasTensor((None, outputs[-1]), self.compute_dtype)
+        logits = output_width(self.head, row)
         ids = getattr(self.embedding, "input_dim", logits)
         if logits != ids:
             raise ValueError(
@@ -123,9 +134,9 @@ class Decode(keras.layers.Layer):
         memory = self.decoder.memory(annotations, mask, training=False)
 
         def step(tokens, state):
-            embedded = self.embedding(tokens, training=False)
+            embedded = call_rows(self.embedding, tokens, training=False)
             outputs, state, weights = self.decoder.step(embedded, state, memory, training=False)
-            return self.head(outputs, training=False), state, weights
+            return call_rows(self.head, outputs, training=False), state, weights
 
         sources, masks = _listed(annotations), _listed(mask)
         batch = ops.shape(sources[0])[0]
@@ -165,24 +176,16 @@ class Decode(keras.layers.Layer):
         return getattr(self.search, "n_best", None) or self.search.size
 
     def get_config(self):
-        serialize = keras.saving.serialize_keras_object
         return {
             **super().get_config(),
-            "decoder": serialize(self.decoder),
-            "embedding": serialize(self.embedding),
-            "head": serialize(self.head),
-            "search": serialize(self.search),
+            **serialized(self, *_PARTS),
             "max_length": self.max_length,
             "return_scores": self.return_scores,
         }
 
     @classmethod
     def from_config(cls, config):
-        parts = {
-            name: keras.saving.deserialize_keras_object(config[name])
-            for name in ("decoder", "embedding", "head", "search")
-        }
-        return cls(**{**config, **parts})
+        return cls(**deserialized(config, *_PARTS))
 
 
 def _listed(given):

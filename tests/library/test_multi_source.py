@@ -120,6 +120,12 @@ def test_implicit_masks_unknown_sizes_and_saving(tmp_path):
     assert_survives_saving(model, data, tmp_path)
 
 
+@pytest.mark.once
+def test_the_shape_of_the_context_is_known_beforehand():
+    attention = MultiSourceAttention([BahdanauAttention(4), BahdanauAttention(4)])
+    assert attention.compute_output_shape((1, 5, 2), [(3, 7, 6), (3, 4, 2)]) == (3, 5, 8)
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_mixed_precision(policy, rng):
     query, sources = asked(rng)

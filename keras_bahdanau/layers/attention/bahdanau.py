@@ -158,7 +158,8 @@ class BahdanauAttention(ScoredAttention):
         if self.num_heads == 1:
             return values
         batch, steps = ops.shape(values)[:2]
-        values = ops.matmul(values, self.value_kernel)
+        # Outside of a Keras call, in a step, weights are not cast.
+        values = ops.matmul(values, ops.cast(self.value_kernel, values.dtype))
         width = self._value_width // self.num_heads
         values = ops.reshape(values, (batch, steps, self.num_heads, width))
         return ops.transpose(values, (0, 2, 1, 3))

@@ -8,6 +8,7 @@ from keras import ops
 from keras_bahdanau.layers.attention.base import Attention
 from keras_bahdanau.layers.attention.history import HistoryAttention
 from keras_bahdanau.layers.attention.scored import ScoredAttention
+from keras_bahdanau.layers.parts import deserialized, serialized
 
 # Doublings when the length of the source is unknown while tracing: enough for 2**20 places.
 _DOUBLINGS = 20
@@ -148,7 +149,7 @@ class MonotonicAttention(Attention):
     def get_config(self):
         return {
             **super().get_config(),
-            "attention": keras.saving.serialize_keras_object(self.attention),
+            **serialized(self, "attention"),
             "sigmoid_noise": self.sigmoid_noise,
             "score_bias": self.score_bias,
             "mode": self.mode,
@@ -157,8 +158,7 @@ class MonotonicAttention(Attention):
 
     @classmethod
     def from_config(cls, config):
-        attention = keras.saving.deserialize_keras_object(config["attention"])
-        return cls(**{**config, "attention": attention})
+        return cls(**deserialized(config, "attention"))
 
 
 def _row(noise, t):

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_bahdanau.layers.attention.base import Attention
+from keras_bahdanau.layers.parts import deserialized, serialized
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -132,10 +133,8 @@ class MultiSourceAttention(Attention):
         return given
 
     def get_config(self):
-        serialize = keras.saving.serialize_keras_object
-        return {**super().get_config(), "attentions": [serialize(a) for a in self.attentions]}
+        return {**super().get_config(), **serialized(self, "attentions")}
 
     @classmethod
     def from_config(cls, config):
-        attentions = [keras.saving.deserialize_keras_object(a) for a in config["attentions"]]
-        return cls(**{**config, "attentions": attentions})
+        return cls(**deserialized(config, "attentions"))

@@ -1,0 +1,73 @@
+"""The layers that a layer is made of: built once, called on rows, and saved as what they share."""
+
+import copy
+
+import keras
+from keras import ops
+
+
+def build_part(layer, *shapes):
+    """Builds a part of a layer; one from a saved model, or the user, may be built already."""
+    if not layer.built:
+        layer.build(*shapes)
+
+
+def last_layer(layer):
+    """What makes the output: the last one of the layers of a model, or of one at its end."""
+    while isinstance(layer, keras.Model):
+        sequential = isinstance(layer, keras.Sequential)
+        # What a model of a class of its own ends in, only its code knows.
+        parts = layer.layers if sequential else getattr(layer, "operations", ())
+        if not parts:
+            break
+        layer = parts[-1]
+    return layer
+
+
+def call_rows(layer, *rows, **arguments):
+    """What a layer makes of rows `(R, ...)`, even if it is a model made for sequences of them."""
+    if not _reads_sequences(layer, rows[0]):
+        return layer(*rows, **arguments)
+    steps = [ops.expand_dims(part, 1) for part in rows]
+    return ops.squeeze(layer(*steps, **arguments), 1)
+
+
+def call_steps(layer, *sequences):
+    """`call_rows` of each step of sequences `(B, T, width)`."""
+    rows = [ops.reshape(part, (-1, part.shape[-1])) for part in sequences]
+    found = call_rows(layer, *rows)
+    return ops.reshape(found, (*ops.shape(sequences[0])[:2], found.shape[-1]))
+
+
+def output_width(layer, *rows):
+    """Width of what `call_rows` makes of rows, given as `KerasTensor`s."""
+    if _reads_sequences(layer, rows[0]):
+        return layer.output_shape[-1]
+    return layer.compute_output_spec(*rows).shape[-1]
+
+
+def _reads_sequences(layer, row):
+    """Whether a model was made for inputs of one axis, that of time, more than `row`."""
+    # Layers, and models of a class of their own, take any rank that their code does.
+    shape = getattr(layer, "input_shape", None)
+    return isinstance(shape, tuple) and len(shape) == len(row.shape) + 1
+
+
+def serialized(layer, *names):
+    """The configs of some attributes of a layer, for its own: layers, lists of them, or `None`.
+
+    A part that stands elsewhere in the model, too, is loaded as one.
+    """
+    # Keras marks what it meets twice. It marks the first config only after it was copied from here.
+    for _ in range(2):
+        found = {name: keras.saving.serialize_keras_object(getattr(layer, name)) for name in names}
+    return found
+
+
+def deserialized(config, *names):
+    """A config with the parts themselves in the places of their own, `serialized` configs."""
+    parts = {}
+    for name in names:
+        # Stacked cells take their parts out of the config they are made from.
+        parts[name] = keras.saving.deserialize_keras_object(copy.deepcopy(config[name]))
+    return {**config, **parts}
