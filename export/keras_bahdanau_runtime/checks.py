@@ -1,5 +1,6 @@
 """Checks of arguments that all three packages share, and the one dialect of their messages."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,7 +38,7 @@ def check_range(
     Args:
         name: The argument's name, for the message.
         value: What was given; a bool is no number.
-        kind: `int`, or `float`, which takes ints too; NaN is in no range.
+        kind: `int`, or `float`, which takes ints too; NaN and infinity are in no range.
         low: The least value.
         high: The greatest value; no limit if `None`.
         open_low: Whether `low` itself is too low.
@@ -50,7 +51,7 @@ def check_range(
     ValueError: Argument `top_p` must be a number above 0 and at most 1. Received: 1.5
     """
     if isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool):
-        enough = value > low if open_low else value >= low
+        enough = (value > low if open_low else value >= low) and value != math.inf
         if enough and (high is None or value < high or (value == high and not open_high)):
             return
     noun = "an int" if kind is int else "a number"

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_bahdanau_runtime.checks import check_range
+
 _SCHEDULES = ("constant", "linear", "exponential", "inverse_sigmoid")
 
 
@@ -63,18 +65,13 @@ class ScheduledSampling(keras.layers.Layer):
             raise ValueError(
                 f"Argument `schedule` must be one of {_SCHEDULES}. Received: {schedule!r}"
             )
-        fits, limits = {
-            "constant": (0 <= k <= 1, "in [0, 1]"),
-            "linear": (0 <= k <= 1, "in [0, 1]"),
-            "exponential": (0 < k < 1, "between 0 and 1"),
-            "inverse_sigmoid": (k >= 1, "at least 1"),
-        }[schedule]
-        if not fits:
-            raise ValueError(f"Argument `k` must be {limits} for {schedule!r}. Received: {k!r}")
-        if slope < 0:
-            raise ValueError(f"Argument `slope` must be at least 0. Received: {slope!r}")
-        if not 0 <= floor <= 1:
-            raise ValueError(f"Argument `floor` must be in [0, 1]. Received: {floor!r}")
+        if schedule == "inverse_sigmoid":
+            check_range("k", k, float, 1)
+        else:
+            ends = schedule == "exponential"
+            check_range("k", k, float, 0, 1, open_low=ends, open_high=ends)
+        check_range("slope", slope, float, 0)
+        check_range("floor", floor, float, 0, 1)
         self.schedule = schedule
         self.k = k
         self.slope = slope

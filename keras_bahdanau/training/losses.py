@@ -167,10 +167,7 @@ class TokenCrossentropy(_WordLoss):
         sampled=None,
     ):
         super().__init__(reduction, name)
-        if not 0.0 <= label_smoothing < 1.0:
-            raise ValueError(
-                f"Argument `label_smoothing` must be in [0, 1). Received: {label_smoothing}"
-            )
+        check_range("label_smoothing", label_smoothing, float, 0, 1, open_high=True)
         for option, value in {"chunk": chunk, "sampled": sampled}.items():
             if value is not None:
                 check_range(option, value, int, 1)

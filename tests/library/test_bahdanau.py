@@ -272,8 +272,10 @@ def test_sizes_must_be_positive_integers(name, value):
     [
         ({"num_heads": 3}, "`num_heads` must divide `units`, 8. Received: 3"),
         ({"normalizer": "hardmax"}, r"`normalizer` must be one of .*'hardmax'"),
-        ({"dropout": 1.0}, r"`dropout` must be in \[0, 1\). Received: 1.0"),
-        ({"dropout": -0.1}, r"`dropout` must be in \[0, 1\). Received: -0.1"),
+        ({"normalizer": ["softmax"]}, r"`normalizer` must be one of .*\['softmax'\]"),
+        ({"dropout": 1.0}, "`dropout` must be a number of at least 0 and below 1. Received: 1.0"),
+        ({"dropout": -0.1}, "`dropout` must be a number of at least 0 and below 1. Rec.*: -0.1"),
+        ({"dropout": "0.1"}, "`dropout` must be a number of at least 0 and below 1. Rec.*'0.1'"),
         ({"normalize": True, "score_initializer": "zeros"}, "`score_initializer` must not be zer"),
     ],
     ids=str,

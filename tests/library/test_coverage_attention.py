@@ -112,8 +112,11 @@ def test_fit_lowers_the_coverage_loss(rng):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fertility": 0.0}, "`fertility` must be None or positive. Received: 0.0"),
-        ({"coverage_loss": -1.0}, "`coverage_loss` must be at least 0. Received: -1.0"),
+        ({"fertility": 0.0}, "`fertility` must be a number above 0. Received: 0.0"),
+        ({"fertility": "2"}, "`fertility` must be a number above 0. Received: '2'"),
+        ({"fertility": float("nan")}, "`fertility` must be a number above 0. Received: nan"),
+        ({"coverage_loss": -1.0}, "`coverage_loss` must be a number of at least 0. Received: -1.0"),
+        ({"coverage_loss": None}, "`coverage_loss` must be a number of at least 0. Received: None"),
         ({"units": 0}, "`units` must be a positive integer. Received: 0"),
     ],
     ids=str,

@@ -207,7 +207,7 @@ def test_gradient_is_softmax_less_labels(rng):
 @pytest.mark.once
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0, 2])
 def test_refuses_smoothing_outside_its_range(smoothing):
-    with pytest.raises(ValueError, match="`label_smoothing` must be in"):
+    with pytest.raises(ValueError, match="`label_smoothing` must be a number of at least 0"):
         TokenCrossentropy(label_smoothing=smoothing)
 
 

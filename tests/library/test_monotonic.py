@@ -292,7 +292,8 @@ def test_the_inner_mechanism_is_checked(attention):
     ("options", "message"),
     [
         ({"mode": "medium"}, '`mode` must be "hard" or "soft". Received: \'medium\''),
-        ({"sigmoid_noise": -1.0}, "`sigmoid_noise` must be at least 0. Received: -1.0"),
+        ({"sigmoid_noise": -1.0}, "`sigmoid_noise` must be a number of at least 0. Received: -1.0"),
+        ({"sigmoid_noise": None}, "`sigmoid_noise` must be a number of at least 0. Received: None"),
     ],
     ids=str,
 )

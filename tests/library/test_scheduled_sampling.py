@@ -62,18 +62,16 @@ def test_schedules_are_the_papers(name):
     ("arguments", "message"),
     [
         (dict(schedule="cosine"), "`schedule` must be one of .* Received: 'cosine'"),
-        (
-            dict(schedule="constant", k=1.5),
-            r"`k` must be in \[0, 1\] for 'constant'. Received: 1.5",
-        ),
-        (dict(schedule="constant", k=-0.1), "`k` must be in"),
-        (dict(schedule="linear", k=2.0), "`k` must be in"),
-        (dict(schedule="exponential", k=1.0), "`k` must be between 0 and 1 for"),
-        (dict(schedule="exponential", k=0.0), "`k` must be between"),
-        (dict(schedule="inverse_sigmoid", k=0.5), "`k` must be at least 1 for"),
-        (dict(k=float("nan")), "`k` must be at least 1"),
-        (dict(slope=-1.0), "`slope` must be at least 0. Received: -1.0"),
-        (dict(floor=1.5), r"`floor` must be in \[0, 1\]. Received: 1.5"),
+        (dict(schedule="constant", k=1.5), "`k` must be .* of at least 0 and at most 1. Rec.*1.5"),
+        (dict(schedule="constant", k=-0.1), "`k` must be a number of at least 0 and at most 1"),
+        (dict(schedule="linear", k=2.0), "`k` must be a number of at least 0 and at most 1"),
+        (dict(schedule="exponential", k=1.0), "`k` must be a number above 0 and below 1"),
+        (dict(schedule="exponential", k=0.0), "`k` must be a number above 0 and below 1"),
+        (dict(schedule="inverse_sigmoid", k=0.5), "`k` must be a number of at least 1"),
+        (dict(k=float("nan")), "`k` must be a number of at least 1"),
+        (dict(k=None), "`k` must be a number of at least 1. Received: None"),
+        (dict(slope=-1.0), "`slope` must be a number of at least 0. Received: -1.0"),
+        (dict(floor=1.5), "`floor` must be a number of at least 0 and at most 1. Received: 1.5"),
     ],
 )
 def test_numbers_must_be_in_range(arguments, message):

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_bahdanau.layers.attention.history import HistoryAttention
 from keras_bahdanau.replicas import batch_mean
+from keras_bahdanau_runtime.checks import check_range
 
 # A place that wants no attention at all would divide by zero.
 _LEAST_FERTILITY = 1e-6
@@ -56,7 +57,7 @@ class CoverageAttention(HistoryAttention):
         to be had.
 
     Raises:
-        ValueError: If `fertility` is not positive or `coverage_loss` is negative.
+        ValueError: If `fertility` is no positive number, or `coverage_loss` none of at least 0.
 
     Example:
 
@@ -78,14 +79,9 @@ class CoverageAttention(HistoryAttention):
         **kwargs,
     ):
         super().__init__(units, use_bias=use_bias, **kwargs)
-        if fertility is not None and fertility <= 0:
-            raise ValueError(
-                f"Argument `fertility` must be None or positive. Received: {fertility!r}"
-            )
-        if coverage_loss < 0:
-            raise ValueError(
-                f"Argument `coverage_loss` must be at least 0. Received: {coverage_loss!r}"
-            )
+        if fertility is not None:
+            check_range("fertility", fertility, float, 0, open_low=True)
+        check_range("coverage_loss", coverage_loss, float, 0)
         self.fertility = fertility
         self.coverage_loss = coverage_loss
 

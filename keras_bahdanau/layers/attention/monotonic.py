@@ -9,6 +9,7 @@ from keras_bahdanau.layers.attention.base import Attention
 from keras_bahdanau.layers.attention.history import HistoryAttention
 from keras_bahdanau.layers.attention.scored import ScoredAttention
 from keras_bahdanau.layers.parts import deserialized, serialized
+from keras_bahdanau_runtime.checks import check_range
 
 # Doublings when the length of the source is unknown while tracing: enough for 2**20 places.
 _DOUBLINGS = 20
@@ -62,7 +63,8 @@ class MonotonicAttention(Attention):
         to be had.
 
     Raises:
-        ValueError: If `attention` is not as above, `mode` is unknown or `sigmoid_noise` negative.
+        ValueError: If `attention` is not as above, `mode` is unknown, or `sigmoid_noise` no
+            number of at least 0.
 
     Example:
 
@@ -93,10 +95,7 @@ class MonotonicAttention(Attention):
                 "Argument `attention` must be a ScoredAttention with one head and no state, as "
                 f"BahdanauAttention is. Received: {attention!r}"
             )
-        if sigmoid_noise < 0:
-            raise ValueError(
-                f"Argument `sigmoid_noise` must be at least 0. Received: {sigmoid_noise!r}"
-            )
+        check_range("sigmoid_noise", sigmoid_noise, float, 0)
         if mode not in ("hard", "soft"):
             raise ValueError(f'Argument `mode` must be "hard" or "soft". Received: {mode!r}')
         self.attention = attention

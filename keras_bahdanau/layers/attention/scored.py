@@ -10,6 +10,7 @@ from keras_bahdanau.layers.masking import (
     masked_softmax,
     masked_sparsemax,
 )
+from keras_bahdanau_runtime.checks import check_range
 
 _NORMALIZERS = {"softmax": masked_softmax, "sparsemax": masked_sparsemax}
 
@@ -28,13 +29,12 @@ class ScoredAttention(Attention):
 
     def __init__(self, normalizer="softmax", dropout=0.0, seed=None, **kwargs):
         super().__init__(**kwargs)
-        if normalizer not in _NORMALIZERS:
+        if normalizer not in sorted(_NORMALIZERS):
             raise ValueError(
                 f"Argument `normalizer` must be one of {sorted(_NORMALIZERS)}. "
                 f"Received: {normalizer!r}"
             )
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"Argument `dropout` must be in [0, 1). Received: {dropout!r}")
+        check_range("dropout", dropout, float, 0, 1, open_high=True)
         self.normalizer = normalizer
         self.dropout = dropout
         self.seed = seed
