@@ -3,10 +3,11 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.masking import last_step, sequence_lengths, zero_masked
+from keras_bahdanau.layers.masking import checked_mask, last_step, sequence_lengths, zero_masked
+from keras_bahdanau.layers.parts import check_widths
 from keras_bahdanau_runtime.checks import check_positive
 
-_SOURCES = ("backward_first", "last", "mean", "zero")
+SOURCES = ("backward_first", "last", "mean", "zero")
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -31,7 +32,8 @@ class Bridge(keras.layers.Layer):
         A list of `(B, size)` tensors, one for each of `sizes`.
 
     Raises:
-        ValueError: If `source` is unknown, or `sizes` is not a list of positive ints.
+        ValueError: If `source` is unknown, `sizes` is not a list of positive ints, the width of the
+            annotations is unknown, or the mask has another shape or dtype.
 
     Example:
 
@@ -44,8 +46,8 @@ class Bridge(keras.layers.Layer):
         self, sizes, source="backward_first", kernel_initializer="glorot_uniform", **kwargs
     ):
         super().__init__(**kwargs)
-        if source not in _SOURCES:
-            raise ValueError(f"Argument `source` must be one of {_SOURCES}. Received: {source!r}")
+        if source not in SOURCES:
+            raise ValueError(f"Argument `source` must be one of {SOURCES}. Received: {source!r}")
         if not isinstance(sizes, (list, tuple)):
             raise ValueError(
                 "Argument `sizes` must be a list, of the width of each state tensor. "
@@ -61,6 +63,7 @@ class Bridge(keras.layers.Layer):
         if self.source == "zero":
             return
         width = annotations_shape[-1]
+        check_widths(annotations=annotations_shape)
         if self.source == "backward_first":
             width -= width // 2
         self.kernel = self.add_weight(
@@ -69,6 +72,7 @@ class Bridge(keras.layers.Layer):
         self.bias = self.add_weight(shape=(sum(self.sizes),), initializer="zeros", name="bias")
 
     def call(self, annotations, mask=None):
+        mask = checked_mask("mask", mask, annotations)
         annotations = zero_masked(annotations, mask)
         if self.source == "zero":
             batch = ops.shape(annotations)[0]

@@ -7,6 +7,7 @@ import keras
 from keras_bahdanau.layers.attention import Attention, MultiSourceAttention
 from keras_bahdanau.layers.cells import check_cell
 from keras_bahdanau.layers.masking import checked_mask
+from keras_bahdanau.layers.parts import check_widths
 from keras_bahdanau.layers.recurrence import flatten, parts_of
 
 
@@ -142,7 +143,8 @@ def check_sequences(inputs, annotations, attention, widths=None):
     sources = annotations if several else [annotations]
     sequences = [("inputs", inputs), *[("annotations", of) for of in sources]]
     for (name, shape), width in zip(sequences, widths or [None] * len(sequences), strict=True):
-        if len(shape) != 3 or shape[-1] is None or width not in (None, shape[-1]):
+        check_widths(**{name: shape})
+        if len(shape) != 3 or width not in (None, shape[-1]):
             hint = "; write return_sequences=True for a recurrent encoder"
             raise ValueError(
                 f"Argument `{name}` of AttentiveDecoder must be (batch, time, {width or 'width'})"

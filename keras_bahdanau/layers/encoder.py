@@ -4,8 +4,13 @@ import keras
 from keras import ops
 
 from keras_bahdanau.initializers import fresh
-from keras_bahdanau.layers.masking import reverse_by_length, sequence_lengths, zero_masked
-from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau.layers.masking import (
+    checked_mask,
+    reverse_by_length,
+    sequence_lengths,
+    zero_masked,
+)
+from keras_bahdanau_runtime.checks import check_positive, check_range
 
 _CELLS = {"gru": keras.layers.GRU, "lstm": keras.layers.LSTM}
 
@@ -40,7 +45,8 @@ class BidirectionalEncoder(keras.layers.Layer):
         Annotations `(B, Tx, 2 * units)`, zero at masked places.
 
     Raises:
-        ValueError: If `units` or `num_layers` is not positive, or `cell` is unknown.
+        ValueError: If `units` or `num_layers` is not positive, `dropout` is out of range, `cell` is
+            unknown, or the mask has another shape or dtype.
 
     Example:
 
@@ -63,7 +69,8 @@ class BidirectionalEncoder(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         check_positive(units=units, num_layers=num_layers)
-        if cell not in _CELLS:
+        check_range("dropout", dropout, float, 0, 1, open_high=True)
+        if cell not in sorted(_CELLS):
             raise ValueError(f"Argument `cell` must be one of {sorted(_CELLS)}. Received: {cell!r}")
         self.units = units
         self.cell = cell
@@ -98,6 +105,7 @@ class BidirectionalEncoder(keras.layers.Layer):
             shape = (*shape[:-1], 2 * self.units)
 
     def call(self, inputs, mask=None, training=None):
+        mask = checked_mask("mask", mask, inputs)
         lengths = None if mask is None else sequence_lengths(mask)
         outputs = zero_masked(ops.cast(inputs, self.compute_dtype), mask)
         for i, (forward, backward) in enumerate(

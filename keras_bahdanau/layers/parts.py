@@ -1,15 +1,28 @@
 """The layers that a layer is made of: built once, called on rows, and saved as what they share."""
 
 import copy
+import inspect
 
 import keras
 from keras import ops
+
+from keras_bahdanau.layers.masking import zero_masked
 
 
 def build_part(layer, *shapes):
     """Builds a part of a layer; one from a saved model, or the user, may be built already."""
     if not layer.built:
         layer.build(*shapes)
+
+
+def check_widths(**shapes):
+    """Raises a `ValueError` that names the first of `shapes` whose last axis is unknown."""
+    for name, shape in shapes.items():
+        if shape[-1] is None:
+            raise ValueError(
+                f"Argument `{name}` must have a known width, its last axis; write "
+                f"keras.Input((None, 64)) for one of 64. Received: shape {tuple(shape)}"
+            )
 
 
 def last_layer(layer):
@@ -22,6 +35,15 @@ def last_layer(layer):
             break
         layer = parts[-1]
     return layer
+
+
+def call_masked(layer, sequences, mask, **arguments):
+    """What a layer makes of sequences; one that takes no mask reads zeros at masked places."""
+    parameters = inspect.signature(layer.call).parameters
+    taken = any(of.kind == of.VAR_KEYWORD for of in parameters.values())
+    if taken or "mask" in parameters:
+        return layer(sequences, mask=mask, **arguments)
+    return layer(zero_masked(sequences, mask), **arguments)
 
 
 def call_rows(layer, *rows, **arguments):

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_bahdanau.layers.parts import check_widths
 from keras_bahdanau_runtime.checks import check_positive
 
 
@@ -32,7 +33,7 @@ class DeepOutput(keras.layers.Layer):
         `(..., units)` float tensor.
 
     Raises:
-        ValueError: If `units` is not a positive integer.
+        ValueError: If `units` is not a positive integer, or a width is unknown.
 
     Example:
 
@@ -58,6 +59,7 @@ class DeepOutput(keras.layers.Layer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, state_shape, inputs_shape, context_shape):
+        check_widths(state=state_shape, inputs=inputs_shape, context=context_shape)
         width = self.units * (2 if self.maxout else 1)
         inputs = state_shape[-1] + context_shape[-1]
         if self.reads_inputs:

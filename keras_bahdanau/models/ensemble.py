@@ -1,5 +1,7 @@
 """Several models that generate as one."""
 
+from collections.abc import Iterable
+
 import keras
 from keras import ops
 
@@ -39,9 +41,13 @@ class Ensemble(Generator, keras.Model):
 
     def __init__(self, models, average="probability", tokenizer=None, **kwargs):
         super().__init__(**kwargs)
-        models = list(models)
-        if not models:
-            raise ValueError("Argument `models` must hold at least one model. Received none.")
+        listed = list(models) if isinstance(models, Iterable) else []
+        if not listed or not all(isinstance(model, Generator) for model in listed):
+            raise ValueError(
+                "Argument `models` must be a list of at least one model, such as a Seq2Seq. "
+                f"Received: {models!r}"
+            )
+        models = listed
         sizes = [(m.source_vocabulary_size, m.target_vocabulary_size) for m in models]
         if len(set(sizes)) > 1:
             raise ValueError(

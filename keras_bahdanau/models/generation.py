@@ -7,9 +7,16 @@ import numpy as np
 from keras import ops, tree
 
 from keras_bahdanau.models.compiled import compile_inference
-from keras_bahdanau.models.inputs import LENGTH_BUCKET, checked_ids, checked_limits, checked_prefix
+from keras_bahdanau.models.inputs import (
+    LENGTH_BUCKET,
+    checked_ids,
+    checked_limits,
+    checked_outputs,
+    checked_prefix,
+)
 from keras_bahdanau.models.shortlist import check_shortlist
 from keras_bahdanau.search import BeamSearch, GreedySearch
+from keras_bahdanau.search.base import check_search
 from keras_bahdanau_runtime.ids import BOS, PAD, SPECIAL
 from keras_bahdanau_runtime.signature import TOKENIZER_FILE
 from keras_bahdanau_runtime.text.batches import pad
@@ -187,8 +194,9 @@ class Generator:
 
         Raises:
             ValueError: If there is no sentence, an id is outside the vocabulary, a source is
-                only padding or padded elsewhere than at the right, `max_length < 1`, a prefix is
-                longer than its `max_length`, or the shortlist is of other vocabularies or shorter
+                only padding or padded elsewhere than at the right, `search` is none,
+                `max_length < 1`, a prefix is longer than its `max_length` or goes on after `EOS`,
+                or the shortlist is of other vocabularies or shorter
                 than the beam.
         """
         search = BeamSearch() if search is None else search
@@ -198,12 +206,7 @@ class Generator:
             raise ValueError(
                 f"Argument `source` must hold no sentence of only padding. Received: row {empty[0]}"
             )
-        outside = [token for token in search.forbidden if token >= self.target_vocabulary_size]
-        if outside:
-            raise ValueError(
-                f"Argument `search` must forbid ids in [0, {self.target_vocabulary_size}). "
-                f"Received: {outside[0]}"
-            )
+        check_search(search, self.target_vocabulary_size)
         if shortlist is not None:
             check_shortlist(shortlist, self, search)
         limits, steps = checked_limits(max_length, (source != PAD).sum(axis=1))
@@ -311,8 +314,8 @@ class Generator:
             `Scores`.
 
         Raises:
-            ValueError: As `generate`; also if a target is empty, or there is not one for each
-                source.
+            ValueError: As `generate`; also if a target is empty or goes on after `EOS`, or there
+                is not one for each source.
 
         Example:
 
@@ -323,7 +326,7 @@ class Generator:
         ```
         """
         source = checked_ids("source", source, self.source_vocabulary_size)
-        target = checked_ids("target", target, self.target_vocabulary_size)
+        target = checked_outputs("target", target, self.target_vocabulary_size)
         if len(target) != len(source):
             raise ValueError(
                 f"Argument `target` must hold one output for each of {len(source)} sources. "

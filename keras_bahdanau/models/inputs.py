@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_bahdanau_runtime.ids import PAD
+from keras_bahdanau_runtime.ids import EOS, PAD
 from keras_bahdanau_runtime.text.batches import pad
 
 # Lengths are padded to multiples of this before generation, so that few shapes are compiled.
@@ -54,18 +54,34 @@ def checked_ids(name, ids, size):
     return ids.astype("int32")
 
 
+def checked_outputs(name, ids, size):
+    """As `checked_ids`, of outputs: `EOS` comes last, or not at all.
+
+    Raises:
+        ValueError: As `checked_ids`; or if an output goes on after `EOS`.
+    """
+    ids = checked_ids(name, ids, size)
+    on = np.argwhere((ids[:, :-1] == EOS) & (ids[:, 1:] != PAD))
+    if on.size:
+        raise ValueError(
+            f"Argument `{name}` must hold nothing after the end of an output, {EOS}. "
+            f"Received: row {on[0, 0]}, {ids[on[0, 0]]}"
+        )
+    return ids
+
+
 def checked_prefix(prefix, size, limits):
     """Prefixes `(B, P)` int32, padded to a bucket.
 
     Args:
-        prefix: As for `checked_ids`, one for each of `limits`.
+        prefix: As for `checked_outputs`, one for each of `limits`.
         size: Number of ids that there are.
         limits: `(B,)` int array, the longest that each prefix may be.
 
     Raises:
-        ValueError: As `checked_ids`; or if a prefix is too long, or there is not one for each.
+        ValueError: As `checked_outputs`; or if a prefix is too long, or there is not one for each.
     """
-    prefix = checked_ids("prefix", prefix, size)
+    prefix = checked_outputs("prefix", prefix, size)
     if len(prefix) != len(limits):
         raise ValueError(
             f"Argument `prefix` must hold one prefix for each of {len(limits)} sources. "

@@ -14,6 +14,7 @@ from keras_bahdanau.layers.encoder import BidirectionalEncoder
 from keras_bahdanau.layers.parts import deserialized, serialized
 from keras_bahdanau.layers.readout import DeepOutput
 from keras_bahdanau.models.seq2seq import Seq2Seq
+from keras_bahdanau_runtime.checks import check_positive
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -77,6 +78,12 @@ class RNNSearch(Seq2Seq):
             raise ValueError(
                 f'Argument `initializer` must be "paper" or None. Received: {initializer!r}'
             )
+        check_positive(
+            units=units,
+            attention_units=attention_units,
+            maxout_units=maxout_units,
+            encoder_layers=encoder_layers,
+        )
         paper = initializer == "paper"
         dtype = kwargs.get("dtype")
 

@@ -8,10 +8,15 @@ from keras import ops
 from keras_bahdanau.initializers import fresh
 from keras_bahdanau.layers.bridge import Bridge
 from keras_bahdanau.layers.guided_alignment import guidance
-from keras_bahdanau.layers.parts import build_part, deserialized, serialized
-from keras_bahdanau.models.encoder_checks import annotations_shape, check_encoder
+from keras_bahdanau.layers.parts import build_part, call_masked, deserialized, serialized
 from keras_bahdanau.models.generation import Generator
 from keras_bahdanau.models.projecting import ProjectingSteps
+from keras_bahdanau.models.seq2seq_checks import (
+    annotations_shape,
+    check_encoder,
+    check_inputs,
+    check_parts,
+)
 from keras_bahdanau.replicas import added_once
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.ids import PAD
@@ -28,11 +33,12 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         target_vocabulary_size: Number of target ids `V`.
         embedding_dim: Width `M` of both embeddings.
         encoder: A layer called as `encoder(inputs, mask=mask)` that returns `(B, Tx, D)`, such as
-            `BidirectionalEncoder` or a Keras recurrent layer with `return_sequences=True`.
+            `BidirectionalEncoder` or a Keras recurrent layer with `return_sequences=True`. One that
+            takes no mask, such as `Conv1D(D, 3, padding="same")`, reads zeros at masked places.
         decoder: An `AttentiveDecoder`.
         bridge: Where the decoder's first state comes from: the name of a summary (see `Bridge`),
             "last" for an encoder that reads in one direction, or a layer called as
-            `bridge(annotations, mask=mask)`.
+            `bridge(annotations, mask=mask)`, if it takes a mask.
         dropout: Share dropped from embeddings, annotations and readout in training, in [0, 1); or
             a triple of the three shares.
         tie_embeddings: Whether the output layer is the target embedding, transposed. The
@@ -56,9 +62,10 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         Logits `(B, Ty, V)`.
 
     Raises:
-        ValueError: If a size is not a positive integer, a share of `dropout` is out of range, the
-            encoder returns more or less than annotations, or has no backward half where the bridge
-            reads that, or the tokenizer has more ids than the model.
+        ValueError: If a size is not a positive integer, a share of `dropout` or `guided_alignment`
+            is out of range, a part or the inputs are not as above, the encoder returns more or less
+            than annotations, or has no backward half where the bridge reads that, or the tokenizer
+            has more ids than the model.
 
     Example:
 
@@ -94,10 +101,8 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
             target_vocabulary_size=target_vocabulary_size,
             embedding_dim=embedding_dim,
         )
-        if guided_alignment < 0:
-            raise ValueError(
-                f"Argument `guided_alignment` must be at least 0. Received: {guided_alignment!r}"
-            )
+        check_range("guided_alignment", guided_alignment, float, 0)
+        check_parts(encoder, decoder, bridge, scheduled_sampling)
         check_encoder(encoder, bridge)
         self.source_vocabulary_size = source_vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
@@ -176,6 +181,7 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         return super().make_train_function(force)
 
     def call(self, inputs, training=None):
+        check_inputs(inputs)
         annotations, mask, cell_state = self.encode(inputs["source"], training=training)
         target = inputs["target"]
         embedded = self.embedding_dropout(self.target_embedding(target), training=training)
@@ -214,8 +220,8 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         """Annotations `(B, Tx, D)` of `source` `(B, Tx)`, their mask, the cell's first state."""
         mask = ops.not_equal(source, PAD)
         embedded = self.embedding_dropout(self.source_embedding(source), training=training)
-        annotations = self.encoder(embedded, mask=mask, training=training)
-        cell_state = self.bridge(annotations, mask=mask)
+        annotations = call_masked(self.encoder, embedded, mask, training=training)
+        cell_state = call_masked(self.bridge, annotations, mask)
         return self.annotation_dropout(annotations, training=training), mask, cell_state
 
     def start(self, source):

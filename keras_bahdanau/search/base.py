@@ -1,5 +1,6 @@
 """What every search shares: its result, its constraints and its loop."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -120,8 +121,8 @@ class Search:
         no_repeat_ngram: No sequence of this many tokens occurs twice in a hypothesis; 0 allows all.
 
     Raises:
-        ValueError: If a number is negative or no int; and by a call, if the step does not return
-            these three values.
+        ValueError: If a number is negative or no int, or `forbidden` is no tuple; and by a call, if
+            the step does not return these three values.
 
     Example:
 
@@ -139,6 +140,10 @@ class Search:
     no_repeat_ngram: int = 0
 
     def __post_init__(self):
+        if not isinstance(self.forbidden, Iterable):
+            raise ValueError(
+                f"Argument `forbidden` must be a tuple of ids. Received: {self.forbidden!r}"
+            )
         object.__setattr__(self, "forbidden", tuple(self.forbidden))  # a list, from a saved config
         for name in ("min_length", "no_repeat_ngram"):
             check_range(name, getattr(self, name), int, 0)
@@ -362,3 +367,16 @@ def _checked(step):
 def ends(tokens, lengths, limits):
     """Whether hypotheses end with `tokens`, all of one shape."""
     return ops.logical_or(ops.equal(tokens, EOS), lengths >= limits)
+
+
+def check_search(search, vocabulary_size):
+    """Raises a `ValueError` unless this is a `Search` that forbids no id but those there are."""
+    if not isinstance(search, Search):
+        raise ValueError(
+            f"Argument `search` must be a search, such as BeamSearch(5). Received: {search!r}"
+        )
+    outside = [token for token in search.forbidden if token >= vocabulary_size]
+    if outside:
+        raise ValueError(
+            f"Argument `search` must forbid ids in [0, {vocabulary_size}). Received: {outside[0]}"
+        )

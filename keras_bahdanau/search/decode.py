@@ -12,7 +12,7 @@ from keras_bahdanau.layers.parts import (
     output_width,
     serialized,
 )
-from keras_bahdanau.search.base import Search
+from keras_bahdanau.search.base import Search, check_search
 from keras_bahdanau.search.beam import BeamSearch
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.ids import BOS
@@ -53,9 +53,9 @@ class Decode(keras.layers.Layer):
         that is one, there is no such axis: tokens `(B, T)`, weights `(B, T, Tx)`.
 
     Raises:
-        ValueError: If `decoder` is no `AttentiveDecoder`, `search` is none or one that draws, a
-            layer is none, the head ends in a softmax or has another number of logits than the
-            embedding has ids, or `max_length` is not a positive integer.
+        ValueError: If `decoder` is no `AttentiveDecoder`, `search` is none, draws or forbids an id
+            that there is not, a layer is none, the head ends in a softmax or has another number of
+            logits than the embedding has ids, or `max_length` is not a positive integer.
 
     Example:
 
@@ -122,6 +122,7 @@ class Decode(keras.layers.Layer):
         build_part(self.head, outputs)
         row = keras.KerasTensor((None, outputs[-1]), self.compute_dtype)
         logits = output_width(self.head, row)
+        check_search(self.search, logits)
         ids = getattr(self.embedding, "input_dim", logits)
         if logits != ids:
             raise ValueError(

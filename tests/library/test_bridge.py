@@ -138,6 +138,14 @@ def test_source_must_be_known():
 
 
 @pytest.mark.once
+def test_what_it_reads_must_have_a_known_width_and_a_mask_of_its_length(rng):
+    with pytest.raises(ValueError, match=r"`annotations` must have a known width.*\(None, 5, None"):
+        Bridge(SIZES)(keras.Input((5, None)))
+    with pytest.raises(ValueError, match=r"`mask` must be bool of shape \(1, 4\).*\(1, 3\)"):
+        Bridge(SIZES)(array(rng, 1, 4, 2), mask=np.ones((1, 3), bool))
+
+
+@pytest.mark.once
 @pytest.mark.parametrize("sizes, named", [(8, "sizes"), ([4, 0], r"sizes\[1\]"), (["8"], "sizes")])
 def test_sizes_must_be_a_list_of_positive_ints(sizes, named):
     with pytest.raises(ValueError, match=f"`{named}"):

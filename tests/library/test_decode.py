@@ -125,5 +125,8 @@ def test_what_is_no_part_of_a_search_is_refused(model):
     ]:
         with pytest.raises(ValueError, match=f"Argument {message}.*Received: "):
             Decode(*arguments)
+    forbidding = Decode(decoder, embedding, head, GreedySearch(forbidden=(50,)))
+    with pytest.raises(ValueError, match=r"`search` must forbid ids in \[0, 15\). Received: 50"):
+        forbidding.build((None, 4, 6))
     with pytest.raises(ValueError, match=r"each of the embedding's 15 ids.*gives 14"):
         Decode(decoder, embedding, keras.layers.Dense(14)).build((None, 4, 6))

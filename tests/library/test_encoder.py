@@ -1,3 +1,4 @@
+import re
 from functools import partial
 
 import keras
@@ -206,6 +207,20 @@ def test_sizes_must_be_positive_integers(name, value):
 
 
 @pytest.mark.once
-def test_cell_must_be_known():
-    with pytest.raises(ValueError, match=r"`cell` must be one of \['gru', 'lstm'\].*'rnn'"):
-        BidirectionalEncoder(UNITS, cell="rnn")
+def test_dropout_must_leave_something():
+    with pytest.raises(ValueError, match=r"`dropout` must be .* of at least 0 and below 1"):
+        BidirectionalEncoder(UNITS, dropout=1.0)
+
+
+@pytest.mark.once
+def test_a_mask_must_be_as_long_as_the_inputs(rng):
+    with pytest.raises(ValueError, match=r"`mask` must be bool of shape \(1, 4\).*\(1, 3\)"):
+        BidirectionalEncoder(UNITS)(array(rng, 1, 4, 2), mask=np.ones((1, 3), bool))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("cell", ["rnn", ["gru"]])
+def test_cell_must_be_known(cell):
+    message = rf"`cell` must be one of \['gru', 'lstm'\].* Received: {re.escape(repr(cell))}"
+    with pytest.raises(ValueError, match=message):
+        BidirectionalEncoder(UNITS, cell=cell)

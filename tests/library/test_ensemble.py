@@ -107,9 +107,10 @@ def test_builds_the_models_that_have_no_weights_yet():
 
 
 @pytest.mark.once
-def test_refuses_no_models():
-    with pytest.raises(ValueError, match="`models` must hold at least one model"):
-        Ensemble([])
+def test_refuses_no_models(members):
+    for models in ([], None, [3], members[0]):
+        with pytest.raises(ValueError, match=r"`models` must be a list of at least one .*Rec"):
+            Ensemble(models)
 
 
 @pytest.mark.once

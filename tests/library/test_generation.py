@@ -176,6 +176,9 @@ BAD_ARGUMENTS = {
     "prefix of two": ({"prefix": [[4], [5]]}, "`prefix` must hold one prefix for each of 3"),
     "prefix with a gap": ({"prefix": [[4, 0, 4], [4], [4]]}, "`prefix` must be padded"),
     "prefix of floats": ({"prefix": [[4.0], [4.0], [4.0]]}, "`prefix` must hold integers"),
+    "prefix past its end": ({"prefix": [[4], [4, 3, 4], [4]]}, "nothing after the end.*row 1"),
+    "a name": ({"search": "beam"}, "`search` must be a search, such as BeamSearch.*'beam'"),
+    "a class": ({"search": BeamSearch}, "`search` must be a search, such as BeamSearch.*<class"),
     "forbidden outside": ({"search": GreedySearch(forbidden=(9,))}, r"`search` must forbid ids in"),
 }
 
@@ -197,6 +200,10 @@ def test_bad_input_is_refused_before_any_work(model, monkeypatch, arguments, mes
     [
         ([[4], [], [4]], "`target` must hold no output of only padding. Received: row 1"),
         ([[4], [9], [4]], r"`target` must hold ids in \[0, 9\)"),
+        (
+            [[4], [4, 3, 5, 3], [4]],
+            "`target` must hold nothing after the end .* row 1",
+        ),
         ([[4], [4]], "`target` must hold one output for each of 3 sources. Received: 2"),
     ],
 )

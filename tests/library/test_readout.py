@@ -124,6 +124,12 @@ def test_mixed_precision(activation, policy, rng):
 
 
 @pytest.mark.once
+def test_widths_must_be_known():
+    with pytest.raises(ValueError, match=r"`context` must have a known width.* Received: shape"):
+        DeepOutput(UNITS)(keras.Input((N,)), keras.Input((M,)), keras.Input((None,)))
+
+
+@pytest.mark.once
 @pytest.mark.parametrize("units", [0, -1, 2.5, None])
 def test_units_must_be_a_positive_integer(units):
     with pytest.raises(ValueError, match=f"`units` must be a positive integer. Received: {units}"):

@@ -424,6 +424,9 @@ BAD_ARGUMENTS = [
     {"min_length": -1},
     {"no_repeat_ngram": 1.5},
     {"forbidden": (3, -1)},
+    {"forbidden": 5},
+    {"forbidden": None},
+    {"length_penalty": float("inf")},
 ]
 
 

@@ -157,7 +157,7 @@ def test_fit_is_guided_by_alignments():
 
 @pytest.mark.once
 def test_refuses_a_negative_guide():
-    with pytest.raises(ValueError, match="`guided_alignment` must be at least 0"):
+    with pytest.raises(ValueError, match="`guided_alignment` must be a number of at least 0"):
         MODELS["rnnsearch"](guided_alignment=-1.0)
 
 
@@ -480,6 +480,53 @@ def test_refuses_a_layer_of_ones_own_that_returns_no_annotations():
         of_encoder(Summing(), bridge="zero").build()
 
 
+def test_an_encoder_may_take_no_mask():
+    """It reads zeros for padding, so that an annotation is the same however long the padding is."""
+    model = of_encoder(keras.layers.Conv1D(6, 3, padding="same"), bridge="last")
+    model.build()
+    short, _, state = model.encode(ops.convert_to_tensor([[5, 6, 3]]))
+    padded, _, same = model.encode(ops.convert_to_tensor([[5, 6, 3, 0, 0]]))
+    np.testing.assert_allclose(*map(ops.convert_to_numpy, (short, padded[:, :3])), atol=1e-6)
+    np.testing.assert_allclose(*map(ops.convert_to_numpy, (state[0], same[0])), atol=1e-6)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("encoder", None, "must be a Keras layer.*None"),
+        ("decoder", keras.layers.GRU(4), "must be an AttentiveDecoder.*<GRU"),
+        ("decoder", None, "must be an AttentiveDecoder.*None"),
+        ("bridge", "first", r"must be one of \('backward_first', .*'first'"),
+        ("bridge", None, r"must be one of \('backward_first', .*None"),
+        ("scheduled_sampling", 0.5, "must be a ScheduledSampling or None.*0.5"),
+        ("guided_alignment", None, "must be a number of at least 0.*None"),
+        ("guided_alignment", float("nan"), "must be a number of at least 0.*nan"),
+    ],
+)
+def test_refuses_parts_that_are_none(name, value, message):
+    decoder = AttentiveDecoder(keras.layers.GRUCell(4), BahdanauAttention(3))
+    parts = {"encoder": BidirectionalEncoder(4), "decoder": decoder, name: value}
+    with pytest.raises(ValueError, match=f"Argument `{name}` {message}"):
+        Seq2Seq(*VOCABULARIES, 5, **parts)
+
+
+@pytest.mark.once
+def test_a_bridge_must_make_states():
+    model = of_encoder(BidirectionalEncoder(4), bridge=keras.layers.Dense(4))
+    with pytest.raises(ValueError, match=r"must hold a tensor for each state.* of sizes \[4\]"):
+        model({"source": np.array([[5, 3]]), "target": np.array([[2, 5]])})
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("kind", [list, dict])
+def test_refuses_inputs_without_both_sides(kind):
+    model, ids = of_encoder(BidirectionalEncoder(4)), np.array([[5, 3]])
+    inputs = {"source": ids} if kind is dict else [ids, ids]
+    with pytest.raises(ValueError, match='`inputs` must be a dict with the ids "source" and "tar'):
+        model(inputs)
+
+
 def test_tied_embeddings_share_one_matrix():
     model, _ = trained("plain_gru")
     assert model.output_layer is None
@@ -502,8 +549,12 @@ def test_refuses_to_tie_embeddings_of_another_width():
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    "name", ["source_vocabulary_size", "target_vocabulary_size", "embedding_dim"]
-)
+    "name",
+    [
+        "source_vocabulary_size", "target_vocabulary_size", "embedding_dim", "units",
+        "attention_units", "maxout_units", "encoder_layers",
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("value", [0, -3, 2.0, None])
 def test_refuses_sizes_that_are_none(name, value):
     arguments = {

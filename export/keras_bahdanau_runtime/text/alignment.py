@@ -49,6 +49,9 @@ def hard_alignment(alignment: ArrayLike, threshold: float | None = None) -> list
 def to_pharaoh(links: Iterable[Link]) -> str:
     """Links as one line of Pharaoh format, sorted by the source; see `read_alignments`.
 
+    Args:
+        links: Links of one pair of sentences.
+
     Example:
 
     >>> to_pharaoh([(1, 0), (0, 1)])

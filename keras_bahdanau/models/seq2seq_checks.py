@@ -1,8 +1,41 @@
-"""What `Seq2Seq` asks of its encoder."""
+"""What `Seq2Seq` asks of its parts and its inputs."""
 
 import keras
 
+from keras_bahdanau.layers.bridge import SOURCES
+from keras_bahdanau.layers.decoder import AttentiveDecoder
 from keras_bahdanau.layers.parts import last_layer
+from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
+
+
+def check_parts(encoder, decoder, bridge, scheduled_sampling):
+    """Raises a `ValueError` unless each of these is what `Seq2Seq` says of it."""
+    layer = keras.layers.Layer
+    if not isinstance(encoder, layer):
+        raise ValueError(
+            "Argument `encoder` must be a Keras layer, such as BidirectionalEncoder(64). "
+            f"Received: {encoder!r}"
+        )
+    if not isinstance(decoder, AttentiveDecoder):
+        raise ValueError(f"Argument `decoder` must be an AttentiveDecoder. Received: {decoder!r}")
+    if not isinstance(bridge, layer) and bridge not in SOURCES:
+        raise ValueError(
+            f"Argument `bridge` must be one of {SOURCES} or a Keras layer. Received: {bridge!r}"
+        )
+    if not (scheduled_sampling is None or isinstance(scheduled_sampling, ScheduledSampling)):
+        raise ValueError(
+            "Argument `scheduled_sampling` must be a ScheduledSampling or None. "
+            f"Received: {scheduled_sampling!r}"
+        )
+
+
+def check_inputs(inputs):
+    """Raises a `ValueError` unless these hold the ids that `Seq2Seq` is called with."""
+    if not isinstance(inputs, dict) or not {"source", "target"} <= set(inputs):
+        raise ValueError(
+            'Argument `inputs` must be a dict with the ids "source" and "target". '
+            f"Received: {sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__}"
+        )
 
 
 def check_encoder(encoder, bridge):
