@@ -10,6 +10,7 @@ import numpy as np
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import SPECIAL
 from keras_bahdanau_runtime.text.decoder import byte_pieces
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 _DRAWS = 16  # ways to cut a word that are drawn once, and chosen from each time
 _WORDS = 200_000  # of which these are kept
@@ -37,7 +38,7 @@ class BPEDropout:
         `(sources, targets)`: lists of ids that spell the same texts.
 
     Raises:
-        ValueError: If `dropout` or `seed` is out of range.
+        ValueError: If `tokenizer` is none, or `dropout` or `seed` is out of range.
 
     Example:
 
@@ -50,6 +51,8 @@ class BPEDropout:
     """
 
     def __init__(self, tokenizer, dropout: float = 0.1, seed: int = 0):
+        if not isinstance(tokenizer, Tokenizer):
+            raise ValueError(f"Argument `tokenizer` must be a Tokenizer. Received: {tokenizer!r}")
         check_range("dropout", dropout, float, 0, 1, open_high=True)
         check_range("seed", seed, int, 0)
         self._source = _Side(tokenizer.source, dropout, seed)

@@ -1,6 +1,6 @@
 """Batches for training and for generation: few shapes, each pair exactly once an epoch."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 import numpy as np
 
@@ -86,6 +86,11 @@ class TranslationDataset(EpochDataset):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        for name, sequences in (("sources", sources), ("targets", targets)):
+            if not isinstance(sequences, Sized):
+                raise ValueError(
+                    f"Argument `{name}` must be a list of lists of ids. Received: {sequences!r}"
+                )
         if len(sources) != len(targets):
             raise ValueError(
                 "Arguments `sources` and `targets` must have the same length. "

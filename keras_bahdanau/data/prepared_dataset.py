@@ -1,6 +1,7 @@
 """Batches from prepared corpora of any size, each found by its number alone."""
 
 import os
+from collections.abc import Iterable
 
 import keras
 import numpy as np
@@ -238,6 +239,11 @@ def _opened(corpora):
     """The corpora as a list, all of one tokenizer."""
     if isinstance(corpora, (str, os.PathLike, PreparedCorpus)):
         corpora = [corpora]
+    if not isinstance(corpora, Iterable):
+        raise ValueError(
+            "Argument `corpora` must be a PreparedCorpus, the path of one, or a list of them. "
+            f"Received: {corpora!r}"
+        )
     opened = [
         each if isinstance(each, PreparedCorpus) else PreparedCorpus(each) for each in corpora
     ]

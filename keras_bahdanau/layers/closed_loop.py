@@ -40,8 +40,8 @@ class ClosedLoop(keras.layers.Layer):
         `(outputs, weights)`: `(B, steps, R)`, and `(B, steps, Tx)` float32.
 
     Raises:
-        ValueError: If `steps` is not a positive integer, `next_input` is no layer, or, when
-            built, what it makes of an output is not as wide as `first`.
+        ValueError: If `decoder` is none, `steps` is not a positive integer, `next_input` is no
+            layer, or, when built, what it makes of an output is not as wide as `first`.
 
     Example:
 
@@ -55,6 +55,10 @@ class ClosedLoop(keras.layers.Layer):
 
     def __init__(self, decoder, steps: int, next_input=None, **kwargs):
         super().__init__(**kwargs)
+        if not (isinstance(decoder, keras.layers.Layer) and hasattr(decoder, "unroll")):
+            raise ValueError(
+                f"Argument `decoder` must be an AttentiveDecoder. Received: {decoder!r}"
+            )
         check_positive(steps=steps)
         if not (next_input is None or isinstance(next_input, keras.layers.Layer)):
             raise ValueError(

@@ -165,10 +165,11 @@ class AttentiveDecoder(keras.layers.Layer):
             memory: The memory of `B` rows.
             cell_state: List of `(B, size)` tensors, or `None` for zeros.
         """
-        batch = ops.shape(flatten(memory)[0])[0]
+        first = flatten(memory)[0]
+        batch = ops.shape(first)[0]
         if cell_state is None:
             cell_state = [ops.zeros((batch, n), self.compute_dtype) for n in self.state_sizes]
-        check_states(cell_state, self.state_sizes)
+        check_states(cell_state, self.state_sizes, first.shape[0])
         cell_state = tuple(ops.cast(state, self.compute_dtype) for state in cell_state)
         output = self._zero_output(batch) if self.input_feeding else ()
         return DecoderState(cell_state, self.attention.initial_state(memory), output)
@@ -187,7 +188,7 @@ class AttentiveDecoder(keras.layers.Layer):
             `(output, state, weights)`: `(B * G, R)`, the next `DecoderState`, and `(B * G, Tx)`.
         """
         inputs = ops.cast(inputs, self.compute_dtype)
-        check_row(inputs.shape, self._widths[0])
+        check_row(inputs.shape, self._widths if self.built else None)
         with dropout_masks(self._cells, inputs, training):
             return self._step(t, inputs, state, self._attend(memory, training), training)
 
@@ -371,7 +372,7 @@ class AttentiveDecoder(keras.layers.Layer):
         shapes = shapes_of(annotations)
         outputs = self.compute_output_shape(inputs.shape, shapes)
         if initial_state is not None:
-            check_states(initial_state, self.state_sizes)
+            check_states(initial_state, self.state_sizes, outputs[0])
         check_logits(return_attention_logits, self.attention)
         outputs = keras.KerasTensor(outputs, dtype=self.compute_dtype)
         extras = return_attention_scores + return_attention_logits

@@ -98,11 +98,21 @@ def check_context_cell(cell, query, sizes):
         )
 
 
-def check_row(shape, width):
-    """Raises a `ValueError` unless this is the shape of one step's inputs."""
-    if shape[1:] != (width,):
+def check_row(shape, widths):
+    """Raises a `ValueError` unless this is the shape of one step's inputs.
+
+    Args:
+        shape: The shape.
+        widths: As in `check_sequences`.
+    """
+    if widths is None:
         raise ValueError(
-            f"Argument `inputs` of AttentiveDecoder.step must be (batch, {width}). "
+            "AttentiveDecoder is not built: call the layer once, or its "
+            "`build(inputs_shape, annotations_shape)`, before `step`."
+        )
+    if shape[1:] != (widths[0],):
+        raise ValueError(
+            f"Argument `inputs` of AttentiveDecoder.step must be (batch, {widths[0]}). "
             f"Received: shape {tuple(shape)}"
         )
 
@@ -158,14 +168,25 @@ def check_sequences(inputs, annotations, attention, widths=None):
             )
 
 
-def check_states(states, sizes):
-    """Raises a `ValueError` unless `states` lists a `(B, size)` tensor for each of `sizes`."""
+def check_states(states, sizes, rows):
+    """Raises a `ValueError` unless `states` lists a `(rows, size)` tensor for each of `sizes`.
+
+    Args:
+        states: What is to be the states.
+        sizes: Width of each.
+        rows: Their number of rows; `None` if it is unknown.
+    """
     shapes = shapes_of(states)
     listed = isinstance(shapes, list) and all(len(shape) == 2 for shape in shapes)
     if not listed or [shape[-1] for shape in shapes] != sizes:
         raise ValueError(
             "Argument `initial_state` must hold a tensor for each state of the cell, "
             f"(batch, size) of sizes {sizes}. Received: shapes {shapes}"
+        )
+    if any(None not in (shape[0], rows) and shape[0] != rows for shape in shapes):
+        raise ValueError(
+            "Argument `initial_state` must have as many rows as the annotations, "
+            f"{rows}. Received: shapes {shapes}"
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from keras_bahdanau.search import GreedySearch
 from keras_bahdanau.training.averaging import keeps_mean, running_mean
 from keras_bahdanau.training.devices import by_itself, updates_done
-from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.checks import check_range, checked_texts
 from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.text.scores import corpus_scores
 
@@ -31,6 +31,9 @@ class TranslationScore(keras.callbacks.Callback):
         max_length: Number of tokens after which a hypothesis is cut.
         batch_size: Sentences searched at once.
         prefix: What the names in the logs begin with.
+
+    Raises:
+        ValueError: If there is not one reference for each source, or one of them is no `str`.
     """
 
     def __init__(
@@ -38,8 +41,13 @@ class TranslationScore(keras.callbacks.Callback):
         prefix="val_",
     ):  # fmt: skip
         super().__init__()
-        self.sources = sources
-        self.references = references
+        self.sources = checked_texts("sources", sources)
+        self.references = checked_texts("references", references)
+        if len(self.references) != len(self.sources):
+            raise ValueError(
+                f"Argument `references` must hold one for each of {len(self.sources)} sources. "
+                f"Received: {len(self.references)}"
+            )
         self.tokenizer = tokenizer
         self.search = search
         self.max_length = max_length
@@ -173,9 +181,9 @@ class RunCheckpoint(keras.callbacks.Callback):
             training ends; 0 for never.
 
     Raises:
-        ValueError: If `keep` or `patience` is not an int of at least 0, `mode` is unknown, or
-            "auto" and the name tells nothing; at the end of an epoch, if `monitor` is not in the
-            logs.
+        ValueError: If `folder` does not exist, `keep` or `patience` is not an int of at least 0,
+            `mode` is unknown, or "auto" and the name tells nothing; at the end of an epoch, if
+            `monitor` is not in the logs.
 
     Example:
 
@@ -194,6 +202,10 @@ class RunCheckpoint(keras.callbacks.Callback):
         check_range("keep", keep, int, 0)
         check_range("patience", patience, int, 0)
         self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise ValueError(
+                f"Argument `folder` must be a folder that exists. Received: {str(folder)!r}"
+            )
         self.monitor = monitor
         self.mode = _direction(monitor, mode)
         self.keep = keep

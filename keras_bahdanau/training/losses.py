@@ -13,8 +13,11 @@ _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 
 def check_logits(labels, logits):
-    """Raises a `ValueError` if `logits` does not have one axis more than `labels`."""
-    if len(logits.shape) != len(labels.shape) + 1:
+    """Raises a `ValueError` unless `logits` is shaped like `labels`, with one axis more."""
+    places = zip(labels.shape, logits.shape, strict=False)
+    if len(logits.shape) != len(labels.shape) + 1 or any(
+        None not in sizes and sizes[0] != sizes[1] for sizes in places
+    ):
         raise ValueError(
             "Argument `y_pred` must be logits (B, Ty, V) for `y_true` of (B, Ty) ids. "
             f"Received: y_true of shape {tuple(labels.shape)}, y_pred of {tuple(logits.shape)}"
@@ -148,7 +151,7 @@ class TokenCrossentropy(_WordLoss):
 
     Raises:
         ValueError: If `label_smoothing` is outside [0, 1), `chunk` or `sampled` is no positive int
-            or comes without a reduction, or `y_pred` does not have one axis more than `y_true`.
+            or comes without a reduction, or `y_pred` is not shaped like `y_true` with an axis more.
 
     Example:
 

@@ -54,7 +54,7 @@ class Perplexity(_TokenMean):
         From `result()` a float32 scalar; 1 if there was no token.
 
     Raises:
-        ValueError: If `y_pred` does not have one axis more than `y_true`.
+        ValueError: If `y_pred` is not shaped like `y_true`, with one axis more.
 
     Example:
 
@@ -93,7 +93,7 @@ class TokenAccuracy(_TokenMean):
         From `result()` a float32 scalar; 0 if there was no token.
 
     Raises:
-        ValueError: If `y_pred` does not have one axis more than `y_true`.
+        ValueError: If `y_pred` is not shaped like `y_true`, with one axis more.
 
     Example:
 

@@ -336,6 +336,14 @@ def test_calls_are_checked(name, message, rng):
         made(name, rng)(**arguments)
 
 
+@pytest.mark.once
+def test_a_key_must_have_the_rows_and_steps_of_the_values(rng):
+    attention, key = made("bahdanau", rng), np.ones((B, TX, D))
+    for wrong, message in ((key[:1], "rows as `values`, 3"), (key[:, 1:], "steps as `values`, 5")):
+        with pytest.raises(ValueError, match=f"`key` must have as many {message}. Received: sh"):
+            attention(QUERY, VALUES, wrong)
+
+
 LOOKING = [name for name in MECHANISMS if not name.startswith("fixed")]
 
 

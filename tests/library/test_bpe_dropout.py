@@ -78,6 +78,11 @@ def test_the_merge_of_the_lowest_rank_that_is_left_is_made():
     assert _cut("abc", ranks, 0.5, Draws([0.1, 0.1])) == ["a", "b", "c"]  # all left out: the end
 
 
+def test_refuses_what_is_no_tokenizer():
+    with pytest.raises(ValueError, match="`tokenizer` must be a Tokenizer"):
+        BPEDropout("x")
+
+
 @pytest.mark.parametrize("change", [{"dropout": 1.0}, {"dropout": -0.1}, {"seed": -1}])
 def test_refuses_what_is_out_of_range(change):
     [name] = change

@@ -218,6 +218,20 @@ def test_keeps_the_last_epochs(tmp_path):
 
 
 @pytest.mark.once
+def test_refuses_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(ValueError, match=r"`folder` must be a folder that exists\. .*nowhere"):
+        RunCheckpoint(tmp_path / "nowhere")
+
+
+@pytest.mark.once
+def test_refuses_references_that_are_not_one_for_each_source():
+    with pytest.raises(ValueError, match=r"`references` must hold one for each of 1 .*Received: 2"):
+        TranslationScore(["a man"], ["ein Mann", "x"])
+    with pytest.raises(ValueError, match=r"`sources\[0\]` must be a str"):
+        TranslationScore([3], ["ein Mann"])
+
+
+@pytest.mark.once
 @pytest.mark.parametrize("keep", [-1, 1.5, None])
 def test_refuses_to_keep_no_number_of_epochs(tmp_path, keep):
     with pytest.raises(ValueError, match=r"`keep` must be an int of at least 0\. Received: "):

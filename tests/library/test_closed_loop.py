@@ -166,6 +166,13 @@ def test_steps_must_be_a_positive_integer(steps):
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("wrong", ["x", None, keras.layers.Dense(2)])
+def test_decoder_must_be_one(wrong):
+    with pytest.raises(ValueError, match=r"`decoder` must be an AttentiveDecoder\. Received: "):
+        ClosedLoop(wrong, STEPS)
+
+
+@pytest.mark.once
 @pytest.mark.parametrize("next_input", [lambda x: x, "dense"])
 def test_next_input_must_be_a_layer(next_input):
     with pytest.raises(ValueError, match=r"`next_input` must be None or a Keras layer.* Received"):

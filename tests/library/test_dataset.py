@@ -179,6 +179,7 @@ def test_long_sentences_are_cut_and_counted(caplog):
     [
         ({"targets": [[5, EOS]]}, "Received: 2 sources, 1 targets"),
         ({"sources": [], "targets": []}, "at least one pair"),
+        ({"sources": None}, "`sources` must be a list of lists of ids. Received: None"),
         ({"batch_size": 0}, "`batch_size` must be an int of at least 1. Received: 0"),
         ({"batch_size": 2.0}, "`batch_size`"),
         ({"bucket": 0}, "`bucket`"),

@@ -1055,6 +1055,25 @@ def test_first_state_must_have_every_tensor(cell, rng):
             )
 
 
+@pytest.mark.once
+@orders
+def test_initial_state_must_have_a_row_for_each_source(query, readout_state, rng):
+    decoder = made(rng, query=query, readout_state=readout_state)
+    inputs, annotations, (state,) = data(rng, decoder)
+    message = "`initial_state` must have as many rows as the annotations, 3. Received: shapes"
+    with pytest.raises(ValueError, match=message):
+        decoder(inputs, annotations, initial_state=[state[:1]])
+    symbols = [keras.KerasTensor(of) for of in (inputs.shape, annotations.shape, (B + 1, UNITS))]
+    with pytest.raises(ValueError, match=message):
+        decoder(*symbols[:2], initial_state=symbols[2:])
+
+
+@pytest.mark.once
+def test_a_step_needs_a_built_decoder():
+    with pytest.raises(ValueError, match="AttentiveDecoder is not built: call the layer once"):
+        unbuilt().step(np.ones((1, M)), None, None)
+
+
 WRONG_SHAPES = {
     "inputs of rank 2": ((B, M), (B, TX, D), "inputs", "(batch, time, "),
     "annotations of rank 2": ((B, TY, M), (B, D), "annotations", "return_sequences=True"),

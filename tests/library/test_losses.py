@@ -212,7 +212,7 @@ def test_refuses_smoothing_outside_its_range(smoothing):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("shape", [(3, 4, 1), (3,)])
+@pytest.mark.parametrize("shape", [(3, 4, 1), (3,), (3, 3), (1, 4)])
 def test_refuses_labels_that_do_not_fit_the_logits(shape):
     with pytest.raises(ValueError, match=r"`y_pred` must be logits .*Received: y_true of shape"):
         TokenCrossentropy()(np.ones(shape, "int32"), np.zeros((3, 4, 7)))

@@ -161,3 +161,5 @@ def test_is_saved_with_the_model(tmp_path, rng):
 def test_refuses_labels_that_do_not_fit_the_logits(metric):
     with pytest.raises(ValueError, match="`y_pred` must be logits"):
         metric().update_state(np.ones((3, 4, 1), "int32"), np.zeros((3, 4, 7)))
+    with pytest.raises(ValueError, match="`y_pred` must be logits"):
+        metric().update_state(np.ones((3, 3), "int32"), np.zeros((3, 4, 7)))

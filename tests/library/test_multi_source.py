@@ -172,6 +172,8 @@ def test_there_is_an_entry_for_each_source(rng):
         attention.memory(sources, mask=[MASK])
     with pytest.raises(ValueError, match=r"`value` of .* an entry for each of 2 sources"):
         MultiSourceAttention(parts())(query, sources[:1])
+    with pytest.raises(ValueError, match=r"`values` of .* as many rows for each source"):
+        attention.memory([sources[0], sources[1][:1]])
     with pytest.raises(ValueError, match=r"`mask` must be bool .* \(3, 5\)"):
         attention(query, sources, value_mask=[MASK2, MASK])
     with pytest.raises(ValueError, match=r"`values` of [\w.]+ must be .*6\)"):

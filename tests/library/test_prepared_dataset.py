@@ -386,6 +386,8 @@ def test_corpora_must_have_one_tokenizer(corpus, tmp_path):
         PreparedDataset([corpus, other])
     with pytest.raises(ValueError, match="at least one corpus"):
         PreparedDataset([])
+    with pytest.raises(ValueError, match="`corpora` must be a PreparedCorpus"):
+        PreparedDataset(3)
     with pytest.raises(ValueError, match="is not there"):
         PreparedDataset(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="`update`"):

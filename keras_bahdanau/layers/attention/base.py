@@ -255,11 +255,13 @@ class Attention(keras.layers.Layer):
         if key is None:
             return values, values, mask
         key = self._checked_values("key", key, self._key_width)
-        if None not in (key.shape[1], values.shape[1]) and key.shape[1] != values.shape[1]:
-            raise ValueError(
-                f"Argument `key` must have as many steps as `values`, {values.shape[1]}. "
-                f"Received: shape {tuple(key.shape)}"
-            )
+        for axis, noun in enumerate(("rows", "steps")):
+            sizes = key.shape[axis], values.shape[axis]
+            if None not in sizes and sizes[0] != sizes[1]:
+                raise ValueError(
+                    f"Argument `key` must have as many {noun} as `values`, {sizes[1]}. "
+                    f"Received: shape {tuple(key.shape)}"
+                )
         return values, zero_masked(key, mask), mask
 
     def _checked_values(self, name, values, width=None):

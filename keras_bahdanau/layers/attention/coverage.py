@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_bahdanau.layers.attention.history import HistoryAttention
+from keras_bahdanau.layers.masking import checked_mask
 from keras_bahdanau.replicas import batch_mean
 from keras_bahdanau_runtime.checks import check_range
 
@@ -161,7 +162,7 @@ def coverage_penalty(weights, mask=None):
         `(B, Ty)` float32 tensor.
 
     Raises:
-        ValueError: If `weights` is not `(B, Ty, Tx)`.
+        ValueError: If `weights` is not `(B, Ty, Tx)`, or the mask has another shape or dtype.
 
     Example:
 
@@ -176,6 +177,7 @@ def coverage_penalty(weights, mask=None):
             f"Received: shape {tuple(weights.shape)}"
         )
     weights = ops.cast(weights, "float32")
+    mask = checked_mask("mask", mask, weights)
     if mask is not None:
         weights = ops.where(ops.expand_dims(mask, -1), weights, 0.0)
     before = ops.pad(ops.cumsum(weights, axis=1)[:, :-1], ((0, 0), (1, 0), (0, 0)))

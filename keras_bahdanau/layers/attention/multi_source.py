@@ -28,7 +28,8 @@ class MultiSourceAttention(Attention):
         The context `(B, Tq, D1 + D2 + ...)`; the weights are `(B, Tq, Tx1 + Tx2 + ...)`.
 
     Raises:
-        ValueError: If `attentions` is not as above, or not as many values, keys or masks come.
+        ValueError: If `attentions` is not as above, not as many values, keys or masks come, or
+            the values differ in their number of rows.
 
     Example:
 
@@ -73,9 +74,15 @@ class MultiSourceAttention(Attention):
             training: Whether the memory is made for training.
             steps: How many steps will be taken.
         """
+        values = [ops.convert_to_tensor(of) for of in self._listed("values", values)]
+        if len({of.shape[0] for of in values} - {None}) > 1:
+            raise ValueError(
+                "Argument `values` of MultiSourceAttention must have as many rows for each source. "
+                f"Received: shapes {[tuple(of.shape) for of in values]}"
+            )
         given = zip(
             self.attentions,
-            self._listed("values", values),
+            values,
             self._listed("key", key),
             self._listed("mask", mask),
             strict=True,
