@@ -50,11 +50,13 @@ def check_range(
     Traceback (most recent call last):
     ValueError: Argument `top_p` must be a number above 0 and at most 1. Received: 1.5
     """
-    if isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool):
-        enough = (value > low if open_low else value >= low) and value != math.inf
+    noun = "an int" if kind is int else "a number"
+    if kind is float and isinstance(value, float) and math.isinf(value):
+        noun = "a finite number"
+    elif isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool):
+        enough = value > low if open_low else value >= low
         if enough and (high is None or value < high or (value == high and not open_high)):
             return
-    noun = "an int" if kind is int else "a number"
     limits = f"{'above' if open_low else 'of at least'} {low}"
     if high is not None:
         limits += f" and {'below' if open_high else 'at most'} {high}"

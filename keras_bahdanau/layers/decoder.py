@@ -82,9 +82,9 @@ class AttentiveDecoder(keras.layers.Layer):
             network trains on them, with a loss that has `from_logits=True`.
 
     Returns:
-        `(B, Ty, R)` outputs, R the readout's width; with `return_attention_scores` also the
-        weights `(B, Ty, Tx)`, float32; with `return_attention_logits` then the logits, likewise,
-        -1e30 at masked places.
+        `(B, Ty, R)` outputs in the compute dtype, R the readout's width; with
+        `return_attention_scores` also the weights `(B, Ty, Tx)`, float32; with
+        `return_attention_logits` then the logits, likewise, -1e30 at masked places.
 
     Raises:
         ValueError: If `query` or `readout_state` is unknown, `attention` is no `Attention`, a cell

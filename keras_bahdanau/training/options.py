@@ -2,7 +2,6 @@
 
 import difflib
 import json
-import math
 import os
 import re
 from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
@@ -314,6 +313,4 @@ def _checked(option, value):
             raise ValueError(f"Argument `{name}` must be one of {choices}. Received: {value!r}")
     else:
         check_range(name, value, kind, **rules["limits"])
-        if not math.isfinite(value):
-            raise ValueError(f"Argument `{name}` must be a finite number. Received: {value!r}")
     return kind(value)

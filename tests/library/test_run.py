@@ -169,7 +169,7 @@ def test_a_run_without_a_tokenizer_is_refused(finished, tmp_path):
         ("label_smoothing", -0.1, "must be a number of at least 0 and below 1. Received: -0.1"),
         ("learning_rate", 0, "must be a number above 0. Received: 0"),
         ("learning_rate", float("nan"), "must be a number above 0. Received: nan"),
-        ("clip_norm", float("inf"), "must be a finite number. Received: inf"),
+        ("clip_norm", float("inf"), "must be a finite number above 0. Received: inf"),
         ("warmup", -1, "must be an int of at least 0. Received: -1"),
         ("every", 0, "must be an int of at least 1. Received: 0"),
         ("updates", 2.0, "must be an int of at least 1. Received: 2.0"),

@@ -27,7 +27,7 @@ def test_positive_integers_pass():
         ("1", (float, 0), "a number of at least 0"),
         (None, (float, 0), "a number of at least 0"),
         (float("nan"), (float, 0), "a number of at least 0"),
-        (float("inf"), (float, 0), "a number of at least 0"),
+        (float("inf"), (float, 0), "a finite number of at least 0"),
         (6, (int, 1, 5), "an int of at least 1 and at most 5"),
         (0, (float, 0, 1, True), "a number above 0 and at most 1"),
         (1.5, (float, 0, 1, True), "a number above 0 and at most 1"),
