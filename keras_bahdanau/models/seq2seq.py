@@ -282,7 +282,8 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
 
 def _shares(dropout):
     """The shares dropped from embeddings, annotations and readout."""
-    shares = list(dropout) if isinstance(dropout, Sequence) else [dropout] * 3
+    several = isinstance(dropout, Sequence) and not isinstance(dropout, str)
+    shares = list(dropout) if several else [dropout] * 3
     if len(shares) != 3:
         raise ValueError(
             "Argument `dropout` must be a share, or three: of embeddings, annotations and readout. "

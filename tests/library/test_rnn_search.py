@@ -281,7 +281,10 @@ def test_deeper_models_have_the_parts_they_name():
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("dropout", [1.0, (0.1, 0.2), (0.1, 0.2, 1.0)])
-def test_refuses_shares_that_are_none(dropout):
-    with pytest.raises(ValueError, match="Argument `dropout` must be"):
+@pytest.mark.parametrize(
+    ("dropout", "received"),
+    [(1.0, "1.0"), ("0.1", "'0.1'"), (None, "None"), ((0.1, 0.2), r"\("), ((0.1, 0.2, 1.0), "1.0")],
+)
+def test_refuses_shares_that_are_none(dropout, received):
+    with pytest.raises(ValueError, match=f"Argument `dropout` must be .* Received: {received}"):
         RNNSearch(SOURCE_VOCABULARY, TARGET_VOCABULARY, **SIZES, dropout=dropout)
