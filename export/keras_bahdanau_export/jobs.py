@@ -1,5 +1,7 @@
 """What an export does for each kind of model: for one that generates, and for the call of any."""
 
+import itertools
+import logging
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,6 +33,8 @@ from keras_bahdanau_runtime.translator import Translator
 FORMATS = ("onnx", "tf_saved_model")
 _POLICIES = ("float32", "float64", "float16", "mixed_float16")
 _HALF_TOLERANCE = 5e-3  # half precision knows three digits
+
+logger = logging.getLogger("keras_bahdanau_export")
 
 
 def job_for(model, format, search=None, tokenizer=None, **options):
@@ -254,7 +258,7 @@ class GenerationJob(Job):
         from keras_bahdanau_export.precision import measure
 
         sources = self._sources()
-        loss = measure(full, reduced, self.precision, size, sources, self.texts, self.references)
+        loss = measure(full, reduced, self.precision, size, sources, *self._taken())
         loss.enforce(self.max_bleu_loss)
         return loss.to_json()
 
@@ -262,7 +266,7 @@ class GenerationJob(Job):
         """What the shortlist costs, for the manifest; `PrecisionError` if more than told."""
         loss = shortlist_loss(
             self.model, translator, self.search, self.max_length, self.shortlist.size,
-            self.texts, self.references,
+            *self._taken(),
         )  # fmt: skip
         loss.enforce(self.max_bleu_loss)
         return loss.to_json()
@@ -270,6 +274,23 @@ class GenerationJob(Job):
     def _settings(self):
         name, config = type(self.search).__name__, self.search.get_config()
         return {"class": name, **config, "max_length": self.max_length}
+
+    def _taken(self):
+        """The texts that are short enough for the artifact, and their references."""
+        limit = self.max_source_length
+        if limit is None:
+            return self.texts, self.references
+        encoded = self.tokenizer.encode_sources(self.texts) if len(self.texts) else []
+        taken = [len(ids) <= limit for ids in encoded]
+        if not all(taken):
+            logger.warning(
+                "%d of %d texts have more than %d tokens and are not translated.",
+                taken.count(False),
+                len(taken),
+                limit,
+            )
+        # There may be no references.
+        return [list(itertools.compress(side, taken)) for side in (self.texts, self.references)]
 
     def _sources(self):
         """The sources compared: random ones and the encoded texts, lists of ids."""

@@ -15,6 +15,7 @@ from keras_bahdanau_runtime.providers import CPU
 from keras_bahdanau_runtime.session import open_graph
 from keras_bahdanau_runtime.signature import BEAM_FILES, MODEL_FILE, SHORTLIST_FILE
 from keras_bahdanau_runtime.text.batches import pad
+from keras_bahdanau_runtime.translation import encode_texts
 from keras_bahdanau_runtime.translator import Translator
 
 # Two hypotheses whose scores differ by less are tied: rounding decides which one leads.
@@ -180,7 +181,8 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         translator = Translator(path, providers, loop="graph")
         limit = manifest.max_source_length
         sources = random_sources(model.source_vocabulary_size, limit or 40, count, seed)
-        sources += [ids for ids in translator.encode(texts) if limit is None or len(ids) <= limit]
+        encoded = encode_texts(texts, translator.text_tokenizer()) if len(texts) else []
+        sources += [ids for ids in encoded if ids and (limit is None or len(ids) <= limit)]
         if not sources:
             raise ValueError(
                 "Arguments `texts` and `count` must give sources to compare on. Received: "

@@ -30,7 +30,9 @@ def prepare(
     ] = None,
     alignments: Annotated[
         list[Path] | None,
-        typer.Option(help="Word alignments in Pharaoh format; once for each pair of files."),
+        typer.Option(
+            help="Alignments of the tokenizer's tokens in Pharaoh format, for each pair of files."
+        ),
     ] = None,
     vocabulary_size: Annotated[int, typer.Option(help="Most pieces that are learned.")] = 8000,
     joint: Annotated[

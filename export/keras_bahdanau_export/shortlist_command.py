@@ -8,6 +8,7 @@ from rich.progress import Progress
 
 from keras_bahdanau_export.quiet import import_keras
 from keras_bahdanau_export.shown import console, say
+from keras_bahdanau_runtime.checks import check_positive
 
 
 def shortlist(
@@ -30,6 +31,8 @@ def shortlist(
     """Learns a vocabulary shortlist from what the best model of a run attends to."""
     from keras_bahdanau_runtime.text.corpus import read_alignments, read_parallel
 
+    check_positive(size=size, candidates=candidates, sentences=sentences)
+    output.parent.mkdir(parents=True, exist_ok=True)
     texts = [side[:sentences] for side in read_parallel(source, target)]
     links = None if alignments is None else read_alignments(alignments)[:sentences]
     if links is not None and len(links) != len(texts[0]):

@@ -81,14 +81,22 @@ class HeldOutLoss(keras.callbacks.Callback):
     """Evaluates held-out pairs after each epoch: `val_loss` and other metrics in the logs.
 
     It differs from `fit(validation_data=...)` where the optimiser keeps a running mean of the
-    weights (`use_ema`): the mean is evaluated, as it is what `RunCheckpoint` keeps.
+    weights (`use_ema`): the mean is evaluated, as it is what `RunCheckpoint` keeps. And the loss is
+    the mean over tokens, however they are cut into batches; Keras's is that over rows.
 
     Args:
-        dataset: A `TranslationDataset`, or what else `model.evaluate` takes.
+        dataset: A `TranslationDataset` or `PreparedDataset`.
+
+    Raises:
+        ValueError: If `dataset` is none of these.
     """
 
     def __init__(self, dataset):
         super().__init__()
+        if not isinstance(dataset, keras.utils.PyDataset):
+            raise ValueError(
+                f"Argument `dataset` must be a TranslationDataset. Received: {dataset!r:.80}"
+            )
         self.dataset = dataset
 
     def on_epoch_end(self, epoch, logs=None):
@@ -98,8 +106,32 @@ class HeldOutLoss(keras.callbacks.Callback):
 
     def score(self, model):
         """The loss and metrics of a compiled model on the held-out pairs, a `dict` of floats."""
+        losses = _BatchLosses(self.dataset)
         with running_mean(model):
-            return model.evaluate(self.dataset, verbose=0, return_dict=True)
+            values = model.evaluate(self.dataset, verbose=0, return_dict=True, callbacks=[losses])
+        return {**values, "loss": losses.mean()}
+
+
+class _BatchLosses(keras.callbacks.Callback):
+    """Gathers the loss of each batch of an evaluation, for the mean over tokens."""
+
+    def __init__(self, dataset):
+        super().__init__()
+        self._dataset = dataset
+        self._rows = self._tokens = 0
+        self._of_rows = self._of_tokens = 0.0
+
+    def on_test_batch_end(self, batch, logs=None):
+        _, labels = self._dataset[batch]
+        # Keras tells the mean of the rows so far.
+        of_rows = logs["loss"] * (self._rows + len(labels))
+        loss = (of_rows - self._of_rows) / len(labels)
+        tokens = np.count_nonzero(labels)
+        self._rows, self._tokens = self._rows + len(labels), self._tokens + tokens
+        self._of_rows, self._of_tokens = of_rows, self._of_tokens + loss * tokens
+
+    def mean(self):
+        return self._of_tokens / max(self._tokens, 1)
 
 
 class ResumableEpochs(keras.callbacks.Callback):

@@ -172,6 +172,14 @@ class TrainingOptions:
                 "Argument `validation_target` must be as many files as `validation_source`. "
                 f"Received: {len(self.validation_source)} and {len(self.validation_target)}"
             )
+        if self.target is None:
+            for option in fields(self):
+                value = getattr(self, option.name)
+                if option.name in ("vocabulary_size", "joint") and value != option.default:
+                    raise ValueError(
+                        f"Argument `{option.name}` must be left out for a prepared corpus, which "
+                        f"has its tokenizer. Received: {value!r}"
+                    )
         if self.updates is not None and self.every is None:
             raise ValueError(
                 "Argument `every` must be given with `updates`. "

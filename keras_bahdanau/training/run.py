@@ -200,7 +200,13 @@ def _begin(options, output, corpus):
 def _corpus(options, output, rank):
     """The prepared corpus of a run, made from its texts by the first process if need be."""
     if options.target is None:
-        return PreparedCorpus(options.source)
+        corpus = PreparedCorpus(options.source)
+        if corpus.aligned and options.bpe_dropout:
+            raise ValueError(
+                "Argument `bpe_dropout` must be 0 for a corpus with alignments, whose places it "
+                f"moves. Received: {options.bpe_dropout}"
+            )
+        return corpus
     if rank == 0:
         prepare(
             [options.source], [options.target], output / CORPUS_FOLDER,
@@ -294,7 +300,8 @@ def build(options, tokenizer, updates, warmup):
             schedule,
             global_clipnorm=options.clip_norm,
             use_ema=options.ema > 0,
-            ema_momentum=options.ema or None,
+            # Keras moves the mean at every batch, and not only where it updates the weights.
+            ema_momentum=options.ema ** (1 / accumulate) if options.ema else None,
             gradient_accumulation_steps=accumulate if accumulate > 1 else None,
         ),
         loss=_loss(options),

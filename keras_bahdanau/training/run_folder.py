@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import os
 from pathlib import Path
 
 import keras
@@ -51,8 +52,16 @@ def load(path, compile):
 
 def check_folder(options, output, resume):
     """Refuses a folder that is taken, or whose run had other options."""
+    if (options.target is None and options.source.is_file()) or (
+        options.target is not None and options.source.is_dir()
+    ):
+        raise ValueError(
+            "Argument `target` must be the translations of a text file, and be left out for a "
+            f"prepared corpus. Received: {options.target!s} for {options.source}"
+        )
     if not resume:
-        if output.exists():
+        # A start that was refused, by its learning rate, say, has left the corpus at most.
+        if output.exists() and os.listdir(output) != [CORPUS_FOLDER]:
             raise ValueError(
                 "Argument `output` must be a new folder; `resume` goes on with the run in an old "
                 f"one. Received: {str(output)!r}, which exists"

@@ -51,9 +51,10 @@ def artifact(request, model, tokenizer, tmp_path_factory):
         path,
         search=BeamSearch(2),
         max_length=6,
+        max_source_length=30,
         tokenizer=tokenizer,
-        texts=TEXTS,
-        references=["ein Mann", "zwei Hunde"],
+        texts=[*TEXTS, "a man " * 30],  # the last is too long to be translated
+        references=["ein Mann", "zwei Hunde", ""],
         precision=request.param,
     )
     return path, request.param

@@ -12,6 +12,7 @@ from keras_bahdanau import (
     HeldOutLoss,
     RNNSearch,
     RunCheckpoint,
+    TokenCrossentropy,
     Tokenizer,
     TranslationDataset,
     TranslationScore,
@@ -287,6 +288,25 @@ def test_the_loss_on_held_out_pairs_is_that_of_the_running_mean():
     callback.on_epoch_end(0, logs)
     assert logs == {"loss": 0.0, "val_loss": (4.0 - 1.0) ** 2}
     assert float(keras.ops.convert_to_numpy(kernel)[0, 0]) == 6.0
+
+
+@pytest.mark.once
+def test_the_loss_on_held_out_pairs_is_the_mean_over_their_tokens():
+    texts = ["a", "b a c a b c", "c a b", "b c", "a b c a"]
+    ids = [tokenizer().encode_source(text) for text in texts]
+    model = small_model()
+    model.compile("sgd", TokenCrossentropy())
+    losses = []
+    for source, target in zip(ids, ids, strict=True):
+        logits = model({"source": np.array([source]), "target": np.array([[2, *target[:-1]]])})
+        logits = keras.ops.convert_to_numpy(logits)[0].astype("float64")
+        sums = np.log(np.exp(logits).sum(axis=-1))
+        losses += list(sums - logits[np.arange(len(target)), target])
+    for batch_size in (1, 2, 4, 5):
+        pairs = TranslationDataset(ids, ids, batch_size=batch_size, shuffle=False)
+        assert HeldOutLoss(pairs).score(model)["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    with pytest.raises(ValueError, match="`dataset` must be a TranslationDataset"):
+        HeldOutLoss((ids, ids))
 
 
 SCORES = {"val_bleu": [3.0, 8.0, 5.0, 7.0, 9.0], "val_chrf": [30.0, 40.0, 60.0, 50.0, 50.0]}

@@ -62,6 +62,13 @@ def finished(tmp_path_factory):
     return chosen, best, shown.getvalue(), seen
 
 
+@pytest.mark.once
+def test_the_running_mean_moves_as_far_in_an_update_of_several_batches(finished):
+    _, best, *_ = finished
+    optimizer = keras.saving.load_model(best.parent / "last.keras").optimizer
+    assert optimizer.ema_momentum**optimizer.gradient_accumulation_steps == pytest.approx(0.5)
+
+
 def test_a_run_from_python_leaves_what_the_command_reads(finished):
     chosen, best, shown, seen = finished
     assert sorted(path.name for path in best.parent.iterdir()) == [
@@ -220,6 +227,9 @@ def test_options_that_do_not_go_together_are_named():
             options(updates=updates, every=10)
     with pytest.raises(ValueError, match=r"`every` must be given with `updates`"):
         options(updates=20)
+    for value in ({"vocabulary_size": 900}, {"joint": False}):
+        with pytest.raises(ValueError, match="must be left out for a prepared corpus"):
+            options(target=None, **value)
 
 
 @pytest.mark.once
@@ -317,6 +327,20 @@ def test_a_refused_start_leaves_nothing_and_a_killed_one_is_tidied(copied, tmp_p
     with pytest.raises(ValueError, match="same number of lines"):
         train(chosen, tmp_path / "new", verbose=False)
     assert not (tmp_path / "new").exists()
+    for source, target in ((chosen.source, None), (folder / "corpus", chosen.target)):
+        given = dataclasses.replace(
+            chosen,
+            source=source,
+            target=target,
+            vocabulary_size=TrainingOptions.vocabulary_size,
+            joint=True,
+        )
+        with pytest.raises(ValueError, match="`target` must be the translations of a text file"):
+            train(given, tmp_path / "new")
+    few = dataclasses.replace(chosen, batch_tokens=2)
+    for _ in range(2):  # the corpus that the first one leaves does not stand in the way
+        with pytest.raises(ValueError, match="`batch_tokens`"):
+            train(few, tmp_path / "few", verbose=False)
     shutil.copy(chosen.source, chosen.target)
     with pytest.raises(ValueError, match="texts that the run"):
         train(chosen, folder, resume=True, verbose=False)

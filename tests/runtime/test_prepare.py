@@ -160,6 +160,8 @@ def test_alignments_stay_with_their_pairs(tmp_path):
     (tmp_path / "links").write_text("0-0\n\n5-2\n")
     with pytest.raises(ValueError, match=r"below \(5, 5\).*Received: \(5, 2\) for 'abc'"):
         prepare(*files, tmp_path / "wrong", tokenizer, [tmp_path / "links"])
+    with pytest.raises(ValueError, match="`tokenizer` must be given with `alignments`"):
+        prepare(*files, tmp_path / "wrong", alignments=[tmp_path / "links"])
 
 
 @given(st.data())
@@ -231,6 +233,11 @@ def test_texts_and_options_must_be_those_of_the_interrupted_call(tmp_path):
     with pytest.raises(ValueError, match="`seed` was 0, is 1"):
         prepare([source], [target], output, seed=1, **OPTIONS)
     text = source.read_text()
+    source.write_text(text.replace("source 50 ", "source 51 "))
+    with pytest.raises(ValueError, match="after pair 40; they have changed"):
+        prepare([source], [target], output, **OPTIONS)
+    source.write_text(text)
+    interrupted(source, target, output, "shuffling")  # all blocks are there
     source.write_text(text.replace("source 50 ", "source 51 "))
     with pytest.raises(ValueError, match="after pair 40; they have changed"):
         prepare([source], [target], output, **OPTIONS)

@@ -111,6 +111,11 @@ def prepare(
     """
     _check_arguments(vocabulary_size, sample, shard_pairs, max_length, too_long, seed, processes)
     check_files(sources=sources, targets=targets, alignments=alignments)
+    if alignments is not None and tokenizer is None:
+        raise ValueError(
+            "Argument `tokenizer` must be given with `alignments`, which count its tokens. "
+            "Received: None"
+        )
     learned = {"vocabulary_size": vocabulary_size, "joint": joint, "sample": sample}
     options = {
         **(learned if tokenizer is None else dict.fromkeys(learned)),
@@ -232,7 +237,7 @@ class _Job:
         )
         missing = [number for number, record in enumerate(found) if record is None]
         tasks = ((how, block) for block in self._again(plan) if found[block.number] is None)
-        records = each(encode, tasks if missing else (), self._processes(plan))
+        records = each(encode, tasks, self._processes(plan))
         done = plan.pairs - min(plan.pairs, len(missing) * _BLOCK)
         for number, record in zip(missing, records, strict=True):
             found[number] = record
