@@ -337,14 +337,14 @@ def test_a_refused_start_leaves_nothing_and_a_killed_one_is_tidied(copied, tmp_p
         )
         with pytest.raises(ValueError, match="`target` must be the translations of a text file"):
             train(given, tmp_path / "new")
-    few = dataclasses.replace(chosen, batch_tokens=2)
-    for _ in range(2):  # the corpus that the first one leaves does not stand in the way
-        with pytest.raises(ValueError, match="`batch_tokens`"):
-            train(few, tmp_path / "few", verbose=False)
     shutil.copy(chosen.source, chosen.target)
     with pytest.raises(ValueError, match="texts that the run"):
         train(chosen, folder, resume=True, verbose=False)
     chosen.target.write_bytes(text)
+    few = dataclasses.replace(chosen, batch_tokens=2)
+    for _ in range(2):  # the corpus that the first one leaves does not stand in the way
+        with pytest.raises(ValueError, match="`batch_tokens`"):
+            train(few, tmp_path / "few", verbose=False)
     left = folder / ".last.123.writing.keras"
     left.write_bytes(b"half")
     (folder / "texts.json").unlink()  # as of a run of an earlier version
