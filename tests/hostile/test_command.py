@@ -194,12 +194,14 @@ def test_ctrl_c_ends_the_wait_for_a_line(artifact):
     with subprocess.Popen(
         [*COMMAND, "translate", str(artifact)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT,
+        # What a shell starts in the background ignores the signal, and so does all that it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as waiting:  # fmt: skip
         waiting.stdin.write(b"a man\n")
         waiting.stdin.flush()
         assert waiting.stdout.readline() == b"a man\n"
         waiting.send_signal(signal.SIGINT)
-        assert waiting.wait() == 130
+        assert waiting.wait(60) == 130
         assert b"Fatal" not in waiting.stderr.read()
 
 
