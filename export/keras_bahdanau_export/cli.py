@@ -113,14 +113,14 @@ def evaluate(
 
     bleu_metric(tokenize)  # refuses it before anything is translated
     sources, references = read_parallel(source, reference)
+    given = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length}
+    given = {name: value for name, value in given.items() if value is not None}
     if (path / MANIFEST_FILE).exists():
-        given = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length}
         for name, value in given.items():
-            if value is not None:
-                raise ValueError(
-                    f"Argument `{name}` must be given to export: an artifact holds its search. "
-                    f"Received: {name}={value} for the artifact {path}"
-                )
+            raise ValueError(
+                f"Argument `{name}` must be given to export: an artifact holds its search. "
+                f"Received: {name}={value} for the artifact {path}"
+            )
         engine, options = Translator(path, workers=cores()), {}
     else:
         import_keras(tensorflow=False)
@@ -128,10 +128,8 @@ def evaluate(
         from keras_bahdanau.training.run_folder import load_best
 
         engine = load_best(path)
-        search = BeamSearch(
-            5 if beam is None else beam, 1.0 if length_penalty is None else length_penalty
-        )
-        options = {"search": search, "max_length": 100 if max_length is None else max_length}
+        search = BeamSearch(given.get("beam", 5), given.get("length_penalty", 1.0))
+        options = {"search": search, "max_length": given.get("max_length", 100)}
     found = _translate_with_bar(
         engine, sources, batch_size=batch_size, batch_tokens=batch_tokens, **options
     )

@@ -191,6 +191,8 @@ class GenerationJob(Job):
                 f"Argument `references` must hold one for each of {len(self.texts)} texts. "
                 f"Received: {len(self.references)}"
             )
+        if self.max_source_length is not None and len(self.texts):
+            self._leave_out_long_texts()
         if self.shortlist is not None:
             check_shortlist(self.shortlist, self.model, self.search)
         settings, vocabulary = self._settings(), self.model.target_vocabulary_size
@@ -258,7 +260,7 @@ class GenerationJob(Job):
         from keras_bahdanau_export.precision import measure
 
         sources = self._sources()
-        loss = measure(full, reduced, self.precision, size, sources, *self._taken())
+        loss = measure(full, reduced, self.precision, size, sources, self.texts, self.references)
         loss.enforce(self.max_bleu_loss)
         return loss.to_json()
 
@@ -266,7 +268,7 @@ class GenerationJob(Job):
         """What the shortlist costs, for the manifest; `PrecisionError` if more than told."""
         loss = shortlist_loss(
             self.model, translator, self.search, self.max_length, self.shortlist.size,
-            *self._taken(),
+            self.texts, self.references,
         )  # fmt: skip
         loss.enforce(self.max_bleu_loss)
         return loss.to_json()
@@ -275,29 +277,26 @@ class GenerationJob(Job):
         name, config = type(self.search).__name__, self.search.get_config()
         return {"class": name, **config, "max_length": self.max_length}
 
-    def _taken(self):
-        """The texts that are short enough for the artifact, and their references."""
-        limit = self.max_source_length
-        if limit is None:
-            return self.texts, self.references
-        encoded = self.tokenizer.encode_sources(self.texts) if len(self.texts) else []
-        taken = [len(ids) <= limit for ids in encoded]
+    def _leave_out_long_texts(self):
+        """Keeps the texts that the artifact takes, and their references."""
+        encoded = self.tokenizer.encode_sources(self.texts)
+        taken = [len(ids) <= self.max_source_length for ids in encoded]
         if not all(taken):
             logger.warning(
-                "%d of %d texts have more than %d tokens and are not translated.",
+                "%d of %d texts have more than %d tokens and are left out.",
                 taken.count(False),
                 len(taken),
-                limit,
+                self.max_source_length,
             )
-        # There may be no references.
-        return [list(itertools.compress(side, taken)) for side in (self.texts, self.references)]
+        self.texts, self.references = (  # of which there may be none
+            list(itertools.compress(side, taken)) for side in (self.texts, self.references)
+        )
 
     def _sources(self):
         """The sources compared: random ones and the encoded texts, lists of ids."""
-        limit = self.max_source_length
-        sources = parity.random_sources(self.model.source_vocabulary_size, limit or 40)
-        sources += [self.tokenizer.encode_source(text) for text in self.texts]
-        return [ids for ids in sources if limit is None or len(ids) <= limit]
+        longest = self.max_source_length or 40
+        sources = parity.random_sources(self.model.source_vocabulary_size, longest)
+        return sources + [self.tokenizer.encode_source(text) for text in self.texts]
 
 
 class CallJob(Job):

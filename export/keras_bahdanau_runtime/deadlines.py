@@ -53,9 +53,8 @@ class _Clock:
                     self._runs.discard(run)
                 # Without a run it sleeps until the next one comes.
                 self._wakes = min((run.end for run in self._runs), default=float("inf"))
-                left = None if self._wakes == float("inf") else self._wakes - now
-                # Python waits for some centuries at most; then it looks again.
-                self._changed.wait(left if left is None else min(left, threading.TIMEOUT_MAX))
+                # Python waits for so long at most; then it looks again.
+                self._changed.wait(min(self._wakes - now, threading.TIMEOUT_MAX))
 
 
 _clock = _Clock()

@@ -173,12 +173,12 @@ class TrainingOptions:
                 f"Received: {len(self.validation_source)} and {len(self.validation_target)}"
             )
         if self.target is None:
-            for option in fields(self):
-                value = getattr(self, option.name)
-                if option.name in ("vocabulary_size", "joint") and value != option.default:
+            for name in ("vocabulary_size", "joint"):
+                value = getattr(self, name)
+                if value != getattr(TrainingOptions, name):
                     raise ValueError(
-                        f"Argument `{option.name}` must be left out for a prepared corpus, which "
-                        f"has its tokenizer. Received: {value!r}"
+                        f"Argument `{name}` must be left out for a prepared corpus, which has its "
+                        f"tokenizer. Received: {value!r}"
                     )
         if self.updates is not None and self.every is None:
             raise ValueError(

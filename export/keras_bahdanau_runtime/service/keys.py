@@ -29,18 +29,18 @@ class Keys:
             ValueError: There are none, or one that no header can carry.
         """
         try:
-            lines = path.read_text("utf-8-sig").splitlines()
+            lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"Argument `api_key_file` must be UTF-8. Received: {path}, {error}"
             ) from error
         for number, line in enumerate(lines, 1):
-            if not (line.strip().isascii() and line.strip().isprintable()):
+            if not (line.isascii() and line.isprintable()):
                 raise ValueError(
                     "Argument `api_key_file` must hold keys of printable ASCII characters. "
                     f"Received: {path}, other ones in line {number}"
                 )
-        keys = [line.strip() for line in lines if line.strip()]
+        keys = [line for line in lines if line]
         if not keys:
             raise ValueError(f"Argument `api_key_file` must hold a key. Received: {path}, empty")
         return cls(keys)
