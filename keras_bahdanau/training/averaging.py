@@ -87,7 +87,8 @@ def running_mean(model):
         m_t = decay m_{t-1} + (1 - decay) theta_t
 
     Args:
-        model: A compiled model. Nothing happens unless its optimiser has `use_ema`.
+        model: A compiled model. Nothing happens unless its optimiser has `use_ema` and has made an
+            update: before the first one the mean is that of nothing.
 
     Example:
 
@@ -98,7 +99,7 @@ def running_mean(model):
         model.save("mean.keras")
     ```
     """
-    if not keeps_mean(model):
+    if not keeps_mean(model) or int(model.optimizer.iterations) == 0:
         yield
         return
     weights = model.trainable_variables

@@ -189,7 +189,8 @@ def test_the_running_mean_holds_in_the_block_alone(tmp_path):
     }
 
 
-def test_without_a_running_mean_nothing_changes():
-    model = descending()
+@pytest.mark.parametrize("options", [{}, {"use_ema": True}])
+def test_without_a_running_mean_or_an_update_nothing_changes(options):
+    model = descending(**options)
     with running_mean(model):
         assert model.get_weights()[0].item() == 1.0
