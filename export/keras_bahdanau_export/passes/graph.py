@@ -37,6 +37,12 @@ def nodes_of(graph, *op_types):
     return [node for node in graph if node.op_type in op_types and node.domain == ""]
 
 
+def nodes_within(graph, *op_types):
+    """As `nodes_of`, of a graph and of the bodies of its loops."""
+    bodies = [loop.attributes["body"].value for loop in nodes_of(graph, "Loop")]
+    return [node for part in (graph, *bodies) for node in nodes_of(part, *op_types)]
+
+
 def holds_graph(node):
     """Whether a node has a body, as `Loop` and `If` do."""
     return any(a.type == ir.AttributeType.GRAPH for a in node.attributes.values())
@@ -108,63 +114,3 @@ def before_cast(value, to):
     if cast is None or cast.attributes["to"].value != to:
         return None
     return cast.inputs[0]
-
-
-def elements(value):
-    """What an integer vector holds: ints, and `(tensor, axis)` for the size of a tensor's axis.
-
-    `None` where that cannot be told.
-    """
-    number = constant(value)
-    if number is not None:
-        return [int(item) for item in number.reshape(-1)]
-    node = value.producer()
-    if node is None:
-        return None
-    if node.op_type in ("Cast", "Squeeze", "Unsqueeze", "Identity"):
-        return elements(node.inputs[0])
-    if node.op_type == "Shape":
-        (tensor,) = node.inputs
-        rank = rank_of(tensor)
-        if node.attributes or rank is None:
-            return None
-        sizes = tensor.shape if tensor.shape is not None else [None] * rank
-        return [size if isinstance(size, int) else (tensor, i) for i, size in enumerate(sizes)]
-    if node.op_type == "Concat":
-        parts = [elements(part) for part in node.inputs]
-        return None if None in parts else [item for part in parts for item in part]
-    if node.op_type == "Slice" and len(node.inputs) in (3, 4):
-        items = elements(node.inputs[0])
-        bounds = [constant(bound) for bound in node.inputs[1:3]]
-        if items is None or any(bound is None or bound.size != 1 for bound in bounds):
-            return None
-        return items[int(bounds[0].item()) : int(bounds[1].item())]
-    if node.op_type == "Gather":
-        items, places = elements(node.inputs[0]), constant(node.inputs[1])
-        if items is None or places is None:
-            return None
-        return [items[int(place)] for place in places.reshape(-1)]
-    return None
-
-
-def rank_of(value):
-    """Number of a tensor's axes, or `None`; onnx does not tell it behind every reshape."""
-    if value.shape is not None:
-        return len(value.shape)
-    node = value.producer()
-    if node is None:
-        return None
-    if node.op_type == "Reshape":
-        items = elements(node.inputs[1])
-        return None if items is None else len(items)
-    if node.op_type == "Unsqueeze":
-        rank, axes = rank_of(node.inputs[0]), constant(node.inputs[1])
-        return None if rank is None or axes is None else rank + axes.size
-    if node.op_type in ("Tanh", "Sigmoid", "Relu", "Cast", "Identity"):
-        return rank_of(node.inputs[0])
-    if node.op_type in ("Add", "Sub", "Mul", "Div"):
-        ranks = [rank_of(side) for side in node.inputs]
-        return None if None in ranks else max(ranks)
-    if node.op_type == "MatMul" and rank_of(node.inputs[1]) == 2:
-        return rank_of(node.inputs[0])
-    return None

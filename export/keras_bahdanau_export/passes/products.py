@@ -5,14 +5,14 @@ import numpy as np
 from keras_bahdanau_export.passes.graph import (
     WHOLE,
     constant,
-    elements,
     made_by,
-    nodes_of,
+    nodes_within,
     put,
-    rank_of,
     register,
     rewrite,
 )
+from keras_bahdanau_export.passes.size import number
+from keras_bahdanau_export.passes.sizes import Sizes
 
 _TABLE = 2**24  # numbers, 64 MiB, that a product with a whole embedding may take
 
@@ -22,21 +22,20 @@ def whole_products(graph):
 
     `tensordot(x, w)` of `x (..., k)` and `w (k, n)` is `MatMul(x, w)` in ONNX.
     """
-    count = 0
-    for restored in nodes_of(graph, "Reshape"):
+    count, sizes = 0, Sizes(graph)
+    for restored in nodes_within(graph, "Reshape"):
         product = made_by(restored.inputs[0], "MatMul")
         flat = made_by(product.inputs[0], "Reshape") if product is not None else None
         if flat is None:
             continue
         origin, weights = flat.inputs[0], product.inputs[1]
-        target, flattened = elements(restored.inputs[1]), elements(flat.inputs[1])
-        if None in (target, flattened, weights.shape) or len(weights.shape) != 2:
+        values = (origin, flat.outputs[0], weights, restored.outputs[0])
+        before, rows, kernel, after = (sizes.dims.get(value) for value in values)
+        if None in (before, rows, kernel, after) or not len(rows) == len(kernel) == 2:
             continue
-        depth, width = weights.shape
         # The sizes before the last being the same, the last one of `x` can only be the depth.
-        same = len(target) == rank_of(origin) and _same_dims(target[:-1], origin)
-        if same and target[-1] == width and flattened[1:] == [depth]:
-            rewrite(graph, restored, "MatMul", [origin, weights])
+        if after == [*before[:-1], kernel[1]] and rows[1] == kernel[0]:
+            rewrite(restored.graph, restored, "MatMul", [origin, weights])
             count += 1
     return count
 
@@ -46,11 +45,11 @@ def contiguous_slices(graph):
 
     The columns of the weights change places instead. A maxout reads its pairs so.
     """
-    count = 0
-    for node in nodes_of(graph, "Add", "MatMul"):
+    count, sizes = 0, Sizes(graph)
+    for node in nodes_within(graph, "Add", "MatMul"):
         parts = _columns_of_product(node)
         slices = [user for user, _ in node.outputs[0].uses()]
-        steps = [_every_nth(user, node.outputs[0]) for user in slices]
+        steps = [_every_nth(sizes, user, node.outputs[0]) for user in slices]
         if parts is None or not steps or None in steps or node.outputs[0].is_graph_output():
             continue
         n, width = steps[0][1], parts[0][2].shape[-1]
@@ -65,7 +64,7 @@ def contiguous_slices(graph):
             bounds = [start * size, (start + 1) * size]
             bounds = [register(graph, f"column_{bound}", np.array([bound])) for bound in bounds]
             axis = register(graph, "last_axis", np.array([-1]))
-            rewrite(graph, user, "Slice", [node.outputs[0], *bounds, axis])
+            rewrite(user.graph, user, "Slice", [node.outputs[0], *bounds, axis])
         count += 1
     return count
 
@@ -79,23 +78,25 @@ def early_products(graph):
     before the loop, if `H` comes from outside. That is less work while `H` has fewer places than
     `depth * width / (width - depth)`, 850 for (512, 1280).
     """
-    count = 0
-    for product in nodes_of(graph, "MatMul"):
+    count, sizes = 0, Sizes(graph)
+    for product in nodes_within(graph, "MatMul"):
         weights, early, late, row = constant(product.inputs[1]), [], [], 0
         if weights is None or weights.ndim != 2:
             continue
-        for part in _parts(product.inputs[0]):
-            depth = _last_size(part, len(weights) if part is product.inputs[0] else None)
+        for part in _parts(sizes, product.inputs[0]):
+            depth = len(weights) if part is product.inputs[0] else _last_size(sizes, part)
             if depth is None:
                 break
             rows = (row, row + depth)
-            (early if _can_wait(graph, part, weights.shape[1]) else late).append((part, rows))
+            can_wait = _can_wait(sizes, product, part, weights.shape[1])
+            (early if can_wait else late).append((part, rows))
             row += depth
         if not early or row != len(weights):
             continue
         last, bias = _biased(product) if _table_of(early[0][0]) is not None else (product, None)
-        summands = [_early(graph, product, *early[0], weights, bias)]
-        summands += [_early(graph, product, part, rows, weights) for part, rows in early[1:]]
+        summands = [_early(product, *early[0], weights, bias)]
+        summands += [_early(product, part, rows, weights) for part, rows in early[1:]]
+        graph = product.graph
         if late:
             inputs = [part for part, _ in late]
             inputs = [put(graph, product, "Concat", *inputs, axis=-1)] if late[1:] else inputs
@@ -109,13 +110,6 @@ def early_products(graph):
             graph.remove(product, safe=True)
         count += 1
     return count
-
-
-def _same_dims(items, value):
-    """Whether `items` are the sizes of `value`'s first axes; one may be -1, which is implied."""
-    sizes = value.shape if value.shape is not None else [None] * len(items)
-    same = [item == (value, i) or item == sizes[i] for i, item in enumerate(items)]
-    return same.count(False) == 0 or (same.count(False) == 1 and items[same.index(False)] == -1)
 
 
 def _columns_of_product(node):
@@ -136,58 +130,54 @@ def _columns_of_product(node):
     return found if found[-1][2].ndim == 2 and len(widths) == 1 else None
 
 
-def _every_nth(node, value):
+def _every_nth(sizes, node, value):
     """`(start, n)` if a node takes every n-th of the last axis of `value`, all others whole."""
     if node.op_type != "Slice" or len(node.inputs) != 5 or node.inputs[0] is not value:
         return None
-    bounds = [constant(side) for side in node.inputs[1:]]
-    rank = rank_of(value)
-    if rank is None or any(bound is None for bound in bounds):
+    bounds, dims = [constant(side) for side in node.inputs[1:]], sizes.dims.get(value)
+    if dims is None or any(bound is None for bound in bounds):
         return None
-    sizes, found = value.shape if value.shape is not None else [None] * rank, None
+    found = None
     for start, end, axis, step in zip(*bounds, strict=True):
-        if end < WHOLE and end != sizes[axis]:
+        if end < WHOLE and number(end) != dims[axis]:
             return None
-        if axis in (-1, rank - 1) and 0 <= start < step and step > 1:
+        if axis in (-1, len(dims) - 1) and 0 <= start < step and step > 1:
             found = (int(start), int(step))
         elif start != 0 or step != 1:
             return None
     return found
 
 
-def _parts(value):
+def _parts(sizes, value):
     """The parts that a value is put together of along its last axis."""
-    node = made_by(value, "Concat")
-    if node is None or node.attributes["axis"].value not in (-1, (rank_of(value) or 0) - 1):
+    node, dims = made_by(value, "Concat"), sizes.dims.get(value, ())
+    if node is None or node.attributes["axis"].value not in (-1, len(dims) - 1):
         return [value]
-    return [part for side in node.inputs for part in _parts(side)]
+    return [part for side in node.inputs for part in _parts(sizes, side)]
 
 
-def _last_size(value, default=None):
-    size = value.shape[-1] if value.shape is not None and len(value.shape) else None
-    if not isinstance(size, int):
-        if (reshape := made_by(value, "Reshape")) is not None:
-            size = (elements(reshape.inputs[1]) or [None])[-1]
-        elif (product := made_by(value, "MatMul")) is not None:
-            size = _last_size(product.inputs[1])
-    return size if isinstance(size, int) and size > 0 else default
+def _last_size(sizes, value):
+    """The number of columns, or `None`."""
+    dims = sizes.dims.get(value)
+    return dims[-1].number if dims else None
 
 
-def _can_wait(graph, part, width):
+def _can_wait(sizes, product, part, width):
     """Whether a product of `part` with so many columns can be done before `part` is made."""
     source = part
     if (reshape := made_by(part, "Reshape")) is not None:
         source = reshape.inputs[0]
-        depth, target = _last_size(source), constant(reshape.inputs[1])
+        depth, target = _last_size(sizes, source), constant(reshape.inputs[1])
         if target is None or target.ndim == 0 or depth != target[-1] or 0 in target:
             return False
     if (table := _table_of(part)) is not None:
         return len(table) * width <= _TABLE
     total = made_by(source, "MatMul")
-    if total is None or total.graph is not graph:
+    if total is None or total.graph is not product.graph:
         return False
     places = total.inputs[1].producer()
-    return places is not None and places.graph is not graph and places.op_type != "Constant"
+    outside = places is not None and places.graph is not product.graph
+    return outside and places.op_type != "Constant"
 
 
 def _table_of(part):
@@ -213,8 +203,9 @@ def _biased(product):
     return product, None
 
 
-def _early(graph, product, part, rows, weights, bias=None):
+def _early(product, part, rows, weights, bias=None):
     """The product of `part` with some rows of the weights, done before `part` is made."""
+    graph = product.graph
     reshape = made_by(part, "Reshape")
     source = reshape.inputs[0] if reshape is not None else part
     node = source.producer()

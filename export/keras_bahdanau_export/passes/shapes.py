@@ -8,9 +8,9 @@ import onnx_ir as ir
 from keras_bahdanau_export.passes.graph import (
     before_cast,
     constant,
-    elements,
     made_by,
     nodes_of,
+    nodes_within,
     put,
     register,
     replace,
@@ -29,7 +29,7 @@ def plain_gathers(graph):
     Keras counts places from the end itself, for backends that cannot.
     """
     count, sizes = 0, Sizes(graph)
-    for gather in _nodes_within(graph, "Gather", "GatherElements"):
+    for gather in nodes_within(graph, "Gather", "GatherElements"):
         reshape = made_by(gather.inputs[1], "Reshape")
         reader, i = (gather, 1) if reshape is None else (reshape, 0)
         choice, dims = made_by(reader.inputs[i], "Where"), sizes.dims.get(gather.inputs[0])
@@ -64,11 +64,11 @@ def wide_shapes(graph):
 
 def single_reshapes(graph):
     """`reshape(reshape(x, a), b)` becomes `reshape(x, b)`."""
-    count = 0
-    for outer in nodes_of(graph, "Reshape"):
+    count, sizes = 0, Sizes(graph)
+    for outer in nodes_within(graph, "Reshape"):
         inner = made_by(outer.inputs[0], "Reshape")
-        shape = elements(outer.inputs[1])
-        if inner is None or (shape is None) or 0 in shape or "allowzero" in inner.attributes:
+        shape = sizes.items.get(outer.inputs[1])
+        if inner is None or shape is None or number(0) in shape or "allowzero" in inner.attributes:
             continue
         outer.replace_input_with(0, inner.inputs[0])
         count += 1
@@ -113,7 +113,7 @@ def open_reshapes(graph):
 def idle_shapes(graph):
     """A reshape to the shape that a value has, and its expansion to it, become the value."""
     sizes, count = Sizes(graph), 0
-    for node in _nodes_within(graph, "Reshape", "Expand"):
+    for node in nodes_within(graph, "Reshape", "Expand"):
         before, after = sizes.dims.get(node.inputs[0]), sizes.dims.get(node.outputs[0])
         if before is not None and before == after:
             replace(node.outputs[0], node.inputs[0])
@@ -127,7 +127,7 @@ def element_gathers(graph):
     CUDA has no `GatherND` of int32.
     """
     count, sizes = 0, Sizes(graph)
-    for gather in _nodes_within(graph, "GatherND"):
+    for gather in nodes_within(graph, "GatherND"):
         data, places = gather.inputs[0], made_by(gather.inputs[1], "Unsqueeze")
         batches = gather.attributes["batch_dims"].value if "batch_dims" in gather.attributes else 0
         axes = constant(places.inputs[1]) if places is not None else None
@@ -137,12 +137,6 @@ def element_gathers(graph):
             rewrite(gather.graph, gather, "GatherElements", [data, places.inputs[0]], _LAST)
             count += 1
     return count
-
-
-def _nodes_within(graph, *op_types):
-    """As `nodes_of`, of a graph and of the bodies of its loops."""
-    bodies = [loop.attributes["body"].value for loop in nodes_of(graph, "Loop")]
-    return [node for part in (graph, *bodies) for node in nodes_of(part, *op_types)]
 
 
 def _told(sizes, reshape, items):
