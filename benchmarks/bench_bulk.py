@@ -74,7 +74,7 @@ def kills(artifact, folder, lines, count):
     command = [*COMMAND, artifact, source, "-o", output, "--resume"]
     for number in range(1, count + 1):
         process = subprocess.Popen(list(map(str, command)), env=ENVIRONMENT)
-        moment = rng.uniform(0, 2 * seconds / count + 3)
+        moment = rng.uniform(0, seconds / count + 3)  # the start takes some of it
         try:
             process.wait(moment)
             print(f"{number:2d}: was done before", flush=True)
