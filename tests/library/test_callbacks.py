@@ -271,7 +271,8 @@ def test_the_loss_on_held_out_pairs_is_that_of_the_running_mean():
     model.compile(keras.optimizers.SGD(1.0, use_ema=True, ema_momentum=0.5), "mse")
     kernel = model.layers[0].kernel
     kernel.assign([[2.0]])
-    model.optimizer.build([kernel])  # the mean begins with the weight
+    model.optimizer.build([kernel])
+    model.optimizer.iterations.assign(1)  # before an update there is no mean
     kernel.assign([[6.0]])
     [mean] = [each for each in model.optimizer.variables if each.name.endswith("_average")]
     mean.assign([[4.0]])
