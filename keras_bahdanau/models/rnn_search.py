@@ -36,6 +36,7 @@ class RNNSearch(Seq2Seq):
             `None` for Keras's own.
         dropout: As in `Seq2Seq`.
         tie_embeddings: As in `Seq2Seq`.
+        join_embeddings: As in `Seq2Seq`.
         encoder_layers: How many bidirectional layers the encoder stacks, each but the first added
             to its input.
         conditional: Whether a second cell reads the context, between two steps of the first: the
@@ -69,6 +70,7 @@ class RNNSearch(Seq2Seq):
         initializer: str | None = "paper",
         dropout: float | Sequence[float] = 0.0,
         tie_embeddings: bool = False,
+        join_embeddings: bool = False,
         encoder_layers: int = 1,
         conditional: bool = False,
         layer_normalization: bool = False,
@@ -130,6 +132,7 @@ class RNNSearch(Seq2Seq):
             bridge=Bridge([units], kernel_initializer=kernel(), dtype=dtype, name="bridge"),
             dropout=dropout,
             tie_embeddings=tie_embeddings,
+            join_embeddings=join_embeddings,
             kernel_initializer=keras.initializers.RandomNormal(stddev=0.01) if paper else None,
             **kwargs,
         )
@@ -161,7 +164,7 @@ class RNNSearch(Seq2Seq):
         names = (
             "source_vocabulary_size target_vocabulary_size units embedding_dim attention_units "
             "maxout_units reset_after readout_state initializer dropout tie_embeddings "
-            "encoder_layers conditional layer_normalization guided_alignment"
+            "join_embeddings encoder_layers conditional layer_normalization guided_alignment"
         )
         config |= {name: getattr(self, name) for name in names.split()}
         return {**config, **serialized(self, "scheduled_sampling")}

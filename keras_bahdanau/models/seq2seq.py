@@ -43,11 +43,15 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
             a triple of the three shares.
         tie_embeddings: Whether the output layer is the target embedding, transposed. The
             decoder's output must then be `embedding_dim` wide.
+        join_embeddings: Whether each annotation is joined with its word's embedding, so that the
+            decoder reads the word that it attends to without what stands around it (the source-side
+            bridging of arXiv 1711.05380): `(B, Tx, D + M)` is attended to.
         scheduled_sampling: A `ScheduledSampling`, for training on the model's own tokens, or
             `None`. Embeddings of own tokens are not dropped from.
         guided_alignment: What the `AlignmentCrossentropy` of the attention's weights is multiplied
             with when it is added to the loss; counts only where inputs hold an "alignment".
-        kernel_initializer: Initialiser of embeddings and output layer; `None` for Keras's own.
+        kernel_initializer: Initialiser of embeddings and output layer; `None` for normal embeddings
+            of variance `1 / M`, so that each is about 1 long, and Keras's own of the output layer.
         tokenizer: The `Tokenizer` of the model's texts, for `translate`; `None` for a model of ids.
             It may be attached later, too: `model.tokenizer = tokenizer`. The `.keras` file holds
             it, the configuration does not.
@@ -89,6 +93,7 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         bridge="backward_first",
         dropout: float | Sequence[float] = 0.0,
         tie_embeddings: bool = False,
+        join_embeddings: bool = False,
         scheduled_sampling=None,
         guided_alignment: float = 1.0,
         kernel_initializer=None,
@@ -109,6 +114,7 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         self.embedding_dim = embedding_dim
         self.dropout = _shares(dropout)
         self.tie_embeddings = tie_embeddings
+        self.join_embeddings = join_embeddings
         self.scheduled_sampling = scheduled_sampling
         self.guided_alignment = guided_alignment
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
@@ -117,17 +123,18 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         if isinstance(bridge, str):
             bridge = Bridge(decoder.state_sizes, bridge, dtype=self.dtype_policy, name="bridge")
         self.bridge = bridge
+        unit_length = keras.initializers.RandomNormal(stddev=embedding_dim**-0.5)
         self.source_embedding = keras.layers.Embedding(
             source_vocabulary_size,
             embedding_dim,
-            embeddings_initializer=self._initializer("uniform"),
+            embeddings_initializer=self._initializer(unit_length),
             dtype=self.dtype_policy,
             name="source_embedding",
         )
         self.target_embedding = keras.layers.ReversibleEmbedding(
             target_vocabulary_size,
             embedding_dim,
-            embeddings_initializer=self._initializer("uniform"),
+            embeddings_initializer=self._initializer(unit_length),
             # Left to itself the tied output layer is float32 under mixed precision.
             reverse_dtype=self.compute_dtype,
             dtype=self.dtype_policy,
@@ -149,7 +156,7 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         self.candidate_seeds = keras.random.SeedGenerator()
 
     def _initializer(self, default):
-        return default if self.kernel_initializer is None else fresh(self.kernel_initializer)
+        return fresh(default if self.kernel_initializer is None else self.kernel_initializer)
 
     def build(self, input_shape=None):
         """Makes all weights; every width is known from the arguments, so no shape is needed."""
@@ -161,6 +168,8 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         spec = self.encoder.compute_output_spec(keras.KerasTensor(embedded, self.compute_dtype))
         annotations = annotations_shape(self.encoder, spec)
         build_part(self.bridge, annotations)
+        if self.join_embeddings:
+            annotations = (*annotations[:-1], annotations[-1] + self.embedding_dim)
         build_part(self.decoder, embedded, annotations)
         outputs = tuple(self.decoder.compute_output_shape(embedded, annotations))
         if self.output_layer is not None:
@@ -217,11 +226,13 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         return feedback
 
     def encode(self, source, training=None):
-        """Annotations `(B, Tx, D)` of `source` `(B, Tx)`, their mask, the cell's first state."""
+        """What is attended to, `(B, Tx, D)`, of `source` `(B, Tx)`, its mask, the first state."""
         mask = ops.not_equal(source, PAD)
         embedded = self.embedding_dropout(self.source_embedding(source), training=training)
         annotations = call_masked(self.encoder, embedded, mask, training=training)
         cell_state = call_masked(self.bridge, annotations, mask)
+        if self.join_embeddings:
+            annotations = ops.concatenate([annotations, embedded], axis=-1)
         return self.annotation_dropout(annotations, training=training), mask, cell_state
 
     def start(self, source):
@@ -271,6 +282,7 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
             "embedding_dim": self.embedding_dim,
             "dropout": self.dropout,
             "tie_embeddings": self.tie_embeddings,
+            "join_embeddings": self.join_embeddings,
             "guided_alignment": self.guided_alignment,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }

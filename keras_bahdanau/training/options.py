@@ -84,6 +84,9 @@ class TrainingOptions:
     embedding_dim: int = _option(256, "Width of the embeddings.", limits=_COUNT)
     attention_units: int = _option(256, "Width of the alignment model.", limits=_COUNT)
     tie_embeddings: bool = _option(True, "Use the target embedding as the output layer.")
+    join_embeddings: bool = _option(
+        False, "Let the decoder attend to the words' embeddings beside their annotations."
+    )
     encoder_layers: int = _option(1, "Bidirectional layers of the encoder.", limits=_COUNT)
     conditional: bool = _option(False, "A second cell reads the context: the conditional GRU.")
     layer_normalization: bool = _option(False, "Normalise the layers of the decoder's cells.")

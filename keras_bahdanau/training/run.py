@@ -286,6 +286,7 @@ def build(options, tokenizer, updates, warmup):
             for share in (None, options.annotation_dropout, options.readout_dropout)
         ],
         tie_embeddings=options.tie_embeddings,
+        join_embeddings=options.join_embeddings,
         encoder_layers=options.encoder_layers,
         conditional=options.conditional,
         layer_normalization=options.layer_normalization,

@@ -128,7 +128,10 @@ def shortlist():
 
 FORMS = {
     "plain": (rnn_search, BeamSearch(5)),
-    "greedy": (lambda: rnn_search(layer_normalization=True, conditional=True), GreedySearch()),
+    "greedy": (
+        lambda: rnn_search(layer_normalization=True, conditional=True, join_embeddings=True),
+        GreedySearch(),
+    ),
     "every_option": (lambda: seq2seq(LocationSensitiveAttention(5, 3, 3)), EVERY_OPTION),
     "sampling": (
         lambda: seq2seq(MonotonicAttention(BahdanauAttention(5))),

@@ -37,6 +37,7 @@ def model(tokenizer):
         attention_units=64,
         maxout_units=64,
         tie_embeddings=True,
+        join_embeddings=True,
         initializer=None,
     )
     model.build()

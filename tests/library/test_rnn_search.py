@@ -131,6 +131,7 @@ def test_sizes_are_the_papers_by_default():
             "initializer": "paper",
             "dropout": 0.0,
             "tie_embeddings": False,
+            "join_embeddings": False,
             "encoder_layers": 1,
             "conditional": False,
             "layer_normalization": False,
@@ -267,6 +268,7 @@ def test_deeper_models_have_the_parts_they_name():
     model = RNNSearch(
         SOURCE_VOCABULARY, TARGET_VOCABULARY, **SIZES, readout_state="current",
         dropout=(0.1, 0.2, 0.3), encoder_layers=2, conditional=True, layer_normalization=True,
+        join_embeddings=True,
     )  # fmt: skip
     again = RNNSearch.from_config(model.get_config())
     for made in (model, again):
@@ -276,6 +278,7 @@ def test_deeper_models_have_the_parts_they_name():
         assert decoder.cell is not decoder.context_cell and decoder.query == "current"
         dropouts = made.embedding_dropout, made.annotation_dropout, made.readout_dropout
         assert [layer.rate for layer in dropouts] == [0.1, 0.2, 0.3]
+        assert made.encode(SOURCE)[0].shape[-1] == 2 * N + M
         logits = numpy(made({"source": SOURCE, "target": TARGET}))
         assert logits.shape == (*TARGET.shape, TARGET_VOCABULARY) and np.isfinite(logits).all()
 

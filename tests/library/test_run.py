@@ -20,7 +20,13 @@ from keras_bahdanau_runtime.files import locked
 
 PAIRS = [(f"say {word} {n}", f"{n} {word[::-1]}") for word in ("abc", "bcd") for n in range(9)]
 # Where nothing is compiled the model may be larger.
-MODEL = {"conditional": True, "encoder_layers": 2, "loss_chunk": 20, "sampled_softmax": 40}
+MODEL = {
+    "conditional": True,
+    "join_embeddings": True,
+    "encoder_layers": 2,
+    "loss_chunk": 20,
+    "sampled_softmax": 40,
+}
 MODEL = {name: MODEL[name] for name in thinned(MODEL, "sampled_softmax")}
 TEXTS = {
     "source": "a.src",

@@ -57,6 +57,7 @@ def plain_gru():
         decoder=AttentiveDecoder(keras.layers.GRUCell(9), BahdanauAttention(5)),
         bridge="last",
         tie_embeddings=True,
+        join_embeddings=True,
     )
 
 
@@ -538,6 +539,33 @@ def test_tied_embeddings_share_one_matrix():
         ops.convert_to_numpy(model.target_embedding.embeddings).T,
         rtol=1e-5,
     )
+
+
+def test_joined_embeddings_stand_behind_the_annotations():
+    model = plain_gru()
+    model.build()
+    joined, _, cell_state = model.encode(ops.convert_to_tensor(SOURCE))
+    model.join_embeddings = False
+    annotations, _, same_state = model.encode(ops.convert_to_tensor(SOURCE))
+    embedded = model.source_embedding(SOURCE)
+    for found, expected in ((joined[..., :11], annotations), (joined[..., 11:], embedded)):
+        np.testing.assert_array_equal(*map(ops.convert_to_numpy, (found, expected)))
+    np.testing.assert_array_equal(*map(ops.convert_to_numpy, (cell_state[0], same_state[0])))
+
+
+@pytest.mark.once
+def test_embeddings_are_one_long_at_first():
+    """Of M normal numbers of variance 1 / M the squares sum to 1, with an sd of sqrt(2 / M)."""
+    model = RNNSearch(400, 500, **{**SIZES, "embedding_dim": 128}, initializer=None)
+    model.build()
+    for layer in (model.source_embedding, model.target_embedding):
+        squares = (ops.convert_to_numpy(layer.embeddings) ** 2).sum(-1)
+        assert abs(squares.mean() - 1) < 0.05 and squares.std() < 0.25
+    first, second = (
+        ops.convert_to_numpy(layer.embeddings)[:400]
+        for layer in (model.source_embedding, model.target_embedding)
+    )
+    assert (first != second).all()
 
 
 @pytest.mark.once
