@@ -166,6 +166,11 @@ def check_sequences(inputs, annotations, attention, widths=None):
                 f"Argument `{name}` of AttentiveDecoder must have as many rows as `inputs`, "
                 f"{inputs[0]}. Received: shape {tuple(shape)}"
             )
+    if inputs[1] == 0:
+        raise ValueError(
+            "Argument `inputs` of AttentiveDecoder must have a step at least. "
+            f"Received: shape {tuple(inputs)}"
+        )
 
 
 def check_states(states, sizes, rows):

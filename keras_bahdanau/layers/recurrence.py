@@ -38,15 +38,29 @@ def run_over_time(step, inputs, state, dtype):
     [2.0, 4.0, 6.0]
     """
     state = ops.convert_to_tensor(0, "int32"), tree.map_structure(ops.convert_to_tensor, state)
+    if keras.config.backend() == "torch":
+        return _run_in_python(step, inputs, state, dtype)
     cell = _StepCell(step, state, dtype)
-    # A loop on torch is one of Python; what Keras does not unroll takes its first step twice.
-    unroll = keras.config.backend() == "torch"
-    loop = keras.layers.RNN(cell, return_sequences=True, unroll=unroll, dtype=dtype)
+    loop = keras.layers.RNN(cell, return_sequences=True, dtype=dtype)
     emitted = loop.call(ops.convert_to_tensor(inputs), initial_state=flatten(state))
     # The last output reaches to the end: its width may be known only when the graph runs.
     ends = [sum(cell.widths[:i]) for i in range(len(cell.widths))] + [None]
     parts = [emitted[..., start:end] for start, end in itertools.pairwise(ends)]
     return [_with_width(part, width) for part, width in zip(parts, cell.widths, strict=True)]
+
+
+def _run_in_python(step, inputs, state, dtype):
+    """The loop on torch, where any is one of Python.
+
+    That of Keras takes the first step twice or, unrolled, joins the outputs of each step and makes
+    a layer at every call, which `torch.compile` refuses.
+    """
+    (t, state), emitted = state, []
+    for x in ops.unstack(ops.convert_to_tensor(inputs), axis=1):
+        outputs, state = step(t, x, state)
+        emitted.append(outputs)
+        t = t + 1
+    return [ops.cast(ops.stack(parts, axis=1), dtype) for parts in zip(*emitted, strict=True)]
 
 
 def _with_width(part, width):

@@ -512,7 +512,7 @@ def test_a_pointer_network_trains_on_logits(rng):
     # The place of the largest number: 40 nats away the softmax alone would have no gradient.
     inputs, values = keras.Input((1, 1)), keras.Input((None, 2))
     attention = BahdanauAttention(8, score_initializer=keras.initializers.Constant(40.0))
-    decoder = AttentiveDecoder(GRU(4), attention)
+    decoder = AttentiveDecoder(GRU(4), attention, query="current")
     _, logits = decoder(inputs, values, return_attention_logits=True)
     model = keras.Model([inputs, values], logits)
     assert tuple(logits.shape) == (None, 1, None)
@@ -1076,6 +1076,7 @@ def test_a_step_needs_a_built_decoder():
 
 WRONG_SHAPES = {
     "inputs of rank 2": ((B, M), (B, TX, D), "inputs", "(batch, time, "),
+    "no step": ((B, 0, M), (B, TX, D), "inputs", "a step at least"),
     "annotations of rank 2": ((B, TY, M), (B, D), "annotations", "return_sequences=True"),
     "annotations of rank 4": ((B, TY, M), (B, TX, D, 1), "annotations", "(batch, time, "),
     "two annotations": ((B, TY, M), [(B, TX, D)] * 2, "annotations", "one tensor; of an encoder"),
