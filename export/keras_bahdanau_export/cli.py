@@ -271,7 +271,7 @@ def quickstart(
         "quickstart"
     ),
     pairs: Annotated[int, typer.Option(help="Dates to train on.")] = 20000,
-    epochs: Annotated[int, typer.Option(help="Passes over them.")] = 6,
+    epochs: Annotated[int, typer.Option(help="Passes over them.")] = 4,
 ) -> None:
     """Dates as people write them to ISO dates: trains, exports and translates, in minutes."""
     import_keras()

@@ -27,7 +27,7 @@ MAX_LENGTH = 16
 HELD_OUT = 1000
 
 
-def quickstart(output, pairs=20000, epochs=4, console=None):
+def quickstart(output, pairs, epochs, console=None):
     """Trains on generated dates, exports, and translates unseen dates with onnxruntime.
 
     Args:
