@@ -28,7 +28,8 @@ def draw(histories, path):
         panels, ("val_bleu", "loss"), ("held-out BLEU, greedy", "training loss"), strict=True
     ):
         # Curves that lie on each other stay visible: later ones are thinner.
-        for width, (name, found) in zip((4.5, 3, 1.5), histories.items(), strict=False):
+        for number, (name, found) in enumerate(histories.items()):
+            width = 1.5 * (len(histories) - number)
             axes.plot(found["epoch"], found[column], linewidth=width, label=name)
         axes.set(xlabel="epoch", ylabel=label)
         axes.grid(alpha=0.3)

@@ -10,10 +10,11 @@ from keras import ops, tree
 def run_over_time(step, inputs, state, dtype):
     """Runs `step` over the time axis of `inputs`.
 
-    `keras.layers.RNN` has the loop that every backend runs, differentiates and compiles well,
-    but no place for what a step reads besides its state. The step given here may close over
-    tensors, such as a memory, so nothing is kept on a layer between calls; and it is told its
-    number `t`, by which it takes its row of what was drawn for all steps beforehand.
+    `keras.layers.RNN` has the loop that TensorFlow and JAX run, differentiate and compile well,
+    but no place for what a step reads besides its state; torch has Python's.
+    The step given here may close over tensors, such as a memory, so nothing is kept on a layer
+    between calls; and it is told its number `t`, by which it takes its row of what was drawn for
+    all steps beforehand.
 
     Args:
         step: `(t, inputs (B, M), state) -> (outputs, state)`; `t` is an int32 scalar tensor, 0 at
