@@ -75,7 +75,7 @@ class TrainingOptions:
     validation_target: tuple[Path, ...] = field(metadata={"help": "Their translations."})
     model: str = _option("rnnsearch", "rnnsearch or rnnencdec.", choices=tuple(MODELS))
     vocabulary_size: int = _option(
-        5000, "Byte-pair pieces to learn.", limits={"low": SMALLEST_VOCABULARY, "high": MOST_PIECES}
+        8000, "Byte-pair pieces to learn.", limits={"low": SMALLEST_VOCABULARY, "high": MOST_PIECES}
     )
     joint: bool = _option(
         True, "One vocabulary for both languages, or two.", flags="--joint/--separate"
@@ -85,17 +85,22 @@ class TrainingOptions:
     attention_units: int = _option(256, "Width of the alignment model.", limits=_COUNT)
     tie_embeddings: bool = _option(True, "Use the target embedding as the output layer.")
     join_embeddings: bool = _option(
-        False, "Let the decoder attend to the words' embeddings beside their annotations."
+        True, "Let the decoder attend to the words' embeddings beside their annotations."
     )
     encoder_layers: int = _option(1, "Bidirectional layers of the encoder.", limits=_COUNT)
-    conditional: bool = _option(False, "A second cell reads the context: the conditional GRU.")
+    conditional: bool = _option(True, "A second cell reads the context: the conditional GRU.")
     layer_normalization: bool = _option(False, "Normalise the layers of the decoder's cells.")
-    dropout: float = _option(0.3, "Share of features dropped.", limits=_SHARE)
+    dropout: float | None = _option(
+        None,
+        "Share of features dropped: from embeddings, from annotations and before the output layer; "
+        "0.3, 0.5 and 0.5 if absent.",
+        limits=_SHARE,
+    )
     annotation_dropout: float | None = _option(
-        None, "Share dropped from annotations; that of --dropout if absent.", limits=_SHARE
+        None, "Share dropped from annotations; as --dropout says if absent.", limits=_SHARE
     )
     readout_dropout: float | None = _option(
-        None, "Share dropped before the output layer; that of --dropout if absent.", limits=_SHARE
+        None, "Share dropped before the output layer; as --dropout says if absent.", limits=_SHARE
     )
     bpe_dropout: float = _option(
         0.0, "Share of merges left out, anew each time, as words are cut.", limits=_SHARE
@@ -116,12 +121,12 @@ class TrainingOptions:
         "Of the computation: float32 or mixed_bfloat16.",
         choices=("float32", "mixed_bfloat16"),
     )
-    batch_size: int = _option(64, "Sentences in a batch.", limits=_COUNT)
+    batch_size: int = _option(96, "Sentences in a batch.", limits=_COUNT)
     batch_tokens: int | None = _option(
         None, "Places in a batch, of both languages, instead of --batch-size.", limits=_COUNT
     )
     accumulate: int = _option(1, "Batches whose mean gradient makes one update.", limits=_COUNT)
-    epochs: int = _option(20, "Passes over the text.", limits=_COUNT)
+    epochs: int = _option(14, "Passes over the text.", limits=_COUNT)
     updates: int | None = _option(None, "Updates in all, instead of --epochs.", limits=_COUNT)
     every: int | None = _option(
         None, "Updates from one validation and checkpoint to the next; a pass if absent.",
@@ -133,7 +138,7 @@ class TrainingOptions:
     patience: int = _option(
         0, "Validations without a better one that end the run; 0: none do.", limits={"low": 0}
     )
-    learning_rate: float = _option(1e-3, "Adam's peak rate.", limits=_ABOVE_ZERO)
+    learning_rate: float = _option(1.2e-3, "Adam's peak rate.", limits=_ABOVE_ZERO)
     schedule: str = _option(
         "cosine", "How the rate falls: cosine (to zero), inverse-sqrt or constant.", choices=SHAPES
     )
@@ -141,9 +146,10 @@ class TrainingOptions:
         None, "Updates until the peak rate; half a pass, but 4,000 at most, if absent.",
         limits={"low": 0},
     )  # fmt: skip
-    ema: float = _option(
-        0.0,
-        "Decay of the running mean of the weights that is kept; 0: none.",
+    ema: float | None = _option(
+        None,
+        "Decay of the running mean of the weights that is kept; 0: none; if absent, that of a mean "
+        "over a tenth of the run, but 500 updates at most.",
         limits=_SHARE,
     )
     average: int = _option(
@@ -193,6 +199,16 @@ class TrainingOptions:
                 "Argument `updates` must be a multiple of `every`, so that the run ends with a "
                 f"checkpoint. Received: updates={self.updates}, every={self.every}"
             )
+
+    @property
+    def dropouts(self):
+        """The shares dropped from embeddings, from annotations and before the output layer."""
+        everywhere = (0.3, 0.5, 0.5) if self.dropout is None else (self.dropout,) * 3
+        own = (None, self.annotation_dropout, self.readout_dropout)
+        return tuple(
+            default if share is None else share
+            for default, share in zip(everywhere, own, strict=True)
+        )
 
     @classmethod
     def from_values(cls, values):

@@ -281,10 +281,7 @@ def build(options, tokenizer, updates, warmup):
         reset_after=True,
         readout_state="current",
         initializer=None,
-        dropout=[
-            options.dropout if share is None else share
-            for share in (None, options.annotation_dropout, options.readout_dropout)
-        ],
+        dropout=options.dropouts,
         tie_embeddings=options.tie_embeddings,
         join_embeddings=options.join_embeddings,
         encoder_layers=options.encoder_layers,
@@ -296,13 +293,16 @@ def build(options, tokenizer, updates, warmup):
     model.build()
     accumulate = options.accumulate
     schedule = WarmupSchedule(options.learning_rate, options.schedule, updates, warmup, accumulate)
+    ema = options.ema
+    if ema is None:
+        ema = 1 - 1 / min(max(updates / 10, 1), 500)
     model.compile(
         optimizer=keras.optimizers.Adam(
             schedule,
             global_clipnorm=options.clip_norm,
-            use_ema=options.ema > 0,
+            use_ema=ema > 0,
             # Keras moves the mean at every batch, and not only where it updates the weights.
-            ema_momentum=options.ema ** (1 / accumulate) if options.ema else None,
+            ema_momentum=ema ** (1 / accumulate) if ema else None,
             gradient_accumulation_steps=accumulate if accumulate > 1 else None,
         ),
         loss=_loss(options),

@@ -126,9 +126,13 @@ def _write_data(folder, pairs, epochs):
         units=128,
         embedding_dim=64,
         attention_units=128,
+        join_embeddings=False,
+        conditional=False,
         dropout=0.1,
         label_smoothing=0.0,
+        batch_size=64,
         epochs=epochs,
         learning_rate=3e-3,
+        ema=0.0,
         max_length=64,
     )
