@@ -146,10 +146,9 @@ class TrainingOptions:
         None, "Updates until the peak rate; half a pass, but 4,000 at most, if absent.",
         limits={"low": 0},
     )  # fmt: skip
-    ema: float | None = _option(
-        None,
-        "Decay of the running mean of the weights that is kept; 0: none; if absent, that of a mean "
-        "over a tenth of the run, but 500 updates at most.",
+    ema: float = _option(
+        0.0,
+        "Decay of the running mean of the weights that is kept; 0: none.",
         limits=_SHARE,
     )
     average: int = _option(

@@ -293,16 +293,13 @@ def build(options, tokenizer, updates, warmup):
     model.build()
     accumulate = options.accumulate
     schedule = WarmupSchedule(options.learning_rate, options.schedule, updates, warmup, accumulate)
-    ema = options.ema
-    if ema is None:
-        ema = 1 - 1 / min(max(updates / 10, 1), 500)
     model.compile(
         optimizer=keras.optimizers.Adam(
             schedule,
             global_clipnorm=options.clip_norm,
-            use_ema=ema > 0,
+            use_ema=options.ema > 0,
             # Keras moves the mean at every batch, and not only where it updates the weights.
-            ema_momentum=ema ** (1 / accumulate) if ema else None,
+            ema_momentum=options.ema ** (1 / accumulate) if options.ema else None,
             gradient_accumulation_steps=accumulate if accumulate > 1 else None,
         ),
         loss=_loss(options),

@@ -15,7 +15,6 @@ from rich.console import Console
 
 from keras_bahdanau import TrainingOptions, train
 from keras_bahdanau.training.options import read_options
-from keras_bahdanau.training.run import build
 from keras_bahdanau.training.run_folder import load_best
 from keras_bahdanau_runtime.files import locked
 
@@ -74,21 +73,6 @@ def test_the_running_mean_moves_as_far_in_an_update_of_several_batches(finished)
     _, best, *_ = finished
     optimizer = keras.saving.load_model(best.parent / "last.keras").optimizer
     assert optimizer.ema_momentum**optimizer.gradient_accumulation_steps == pytest.approx(0.5)
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    ("ema", "updates", "momentum"),
-    [(None, 5, None), (None, 200, 0.95), (None, 10**6, 0.998), (0.5, 200, 0.5), (0.0, 200, None)],
-)
-def test_the_running_mean_is_over_a_tenth_of_the_run(finished, ema, updates, momentum):
-    _, best, *_ = finished
-    tokenizer = load_best(best.parent).tokenizer
-    small = {"units": 2, "embedding_dim": 2, "attention_units": 2}
-    optimizer = build(options(ema=ema, **small), tokenizer, updates, warmup=0).optimizer
-    assert optimizer.use_ema == (momentum is not None)
-    if momentum:
-        assert optimizer.ema_momentum == pytest.approx(momentum)
 
 
 def test_a_run_from_python_leaves_what_the_command_reads(finished):

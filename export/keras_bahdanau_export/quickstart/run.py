@@ -133,6 +133,5 @@ def _write_data(folder, pairs, epochs):
         batch_size=64,
         epochs=epochs,
         learning_rate=3e-3,
-        ema=0.0,
         max_length=64,
     )
