@@ -225,6 +225,7 @@ def recurrent(folder):
     import keras
     import numpy as np
 
+    from keras_bahdanau_export.call import call_signature
     from keras_bahdanau_export.onnx_graph import convert, write_onnx
     from keras_bahdanau_export.trace import forward_function
     from keras_bahdanau_runtime.session import open_session
@@ -232,9 +233,9 @@ def recurrent(folder):
     x = keras.Input((None, UNITS), name="x")
     layer = keras.layers.Bidirectional(keras.layers.GRU(UNITS, return_sequences=True), name="y")
     model = keras.Model(x, layer(x))
-    function = forward_function(model)[0]
+    function, signature = forward_function(model, call_signature(model))
     (Path(folder) / "loop.onnx").write_bytes(convert(function).SerializeToString())
-    write_onnx(*forward_function(model), Path(folder) / "operator.onnx")
+    write_onnx(function, signature, Path(folder) / "operator.onnx")
     given = {"x": np.random.default_rng(0).random((1, 2 * LENGTH, UNITS), "float32")}
     sessions = {
         path.stem: open_session(path.read_bytes(), path, "CPUExecutionProvider", None)
