@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_bahdanau.search.base import Hypotheses, Search, ends
@@ -152,8 +153,9 @@ class BeamSearch(Search):
         if choices.allowed is not choices.logits:
             log_probs = ops.where(ops.equal(best, NEVER), NEVER, log_probs)
         if self.forbidden:
-            barrier = [NEVER if token in self.forbidden else 0.0 for token in range(vocabulary)]
-            log_probs = log_probs + ops.take(ops.convert_to_tensor(barrier, "float32"), ids)
+            barrier = np.zeros(vocabulary, "float32")  # of a list Keras looks at every item
+            barrier[list(self.forbidden)] = NEVER
+            log_probs = log_probs + ops.take(ops.convert_to_tensor(barrier), ids)
         first = ops.arange(ids.shape[-1]) == 0
         if choices.forced is not None:
             forced = ops.expand_dims(choices.forced, -1)

@@ -1,3 +1,6 @@
+import sys
+from collections import Counter
+
 import keras
 import numpy as np
 import pytest
@@ -402,6 +405,46 @@ def test_a_step_that_returns_something_else_is_told_what_is_meant(found, message
     arguments = {"max_length": 4, "memory_length": memory_length}
     with pytest.raises(ValueError, match=f"Argument `step` must .*{message}"):
         GreedySearch()(lambda tokens, state: found, (), start, **arguments)
+
+
+def calls_of(search, vocabulary):
+    """How many functions are called to find three tokens, once everything is imported."""
+    logits = np.random.default_rng(0).normal(size=(1, vocabulary)).astype("float32")
+    logits[:, EOS] = -50.0
+    logits = ops.convert_to_tensor(logits)
+
+    def step(tokens, state):
+        repeated = ops.repeat(logits, tokens.shape[0], axis=0)
+        return repeated, state, ops.zeros((tokens.shape[0], 1))
+
+    def run():
+        start = ops.full((1,), BOS, dtype="int32")
+        return search(step, (), start, max_length=3, memory_length=1)
+
+    run()
+    counted = Counter()
+    sys.setprofile(lambda frame, event, argument: counted.update([event]))
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return counted["call"]
+
+
+@pytest.mark.skipif(keras.config.backend() != "torch", reason="The others trace a search once.")
+@pytest.mark.parametrize(
+    "search",
+    [
+        GreedySearch(min_length=2, no_repeat_ngram=2),
+        BeamSearch(3),
+        BeamSearch(4, groups=2, diversity=0.5, coverage_penalty=0.2, forbidden=(PAD, BOS, 7)),
+        Sampling(top_k=5, top_p=0.9),
+    ],
+    ids=["greedy", "beam", "groups", "sampling"],
+)
+def test_the_python_of_a_step_does_not_grow_with_the_vocabulary(search):
+    # But for the ranking, which goes over so many tokens at a time.
+    assert calls_of(search, 4096) < 1.1 * calls_of(search, 512)
 
 
 @pytest.mark.once

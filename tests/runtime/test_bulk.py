@@ -10,7 +10,8 @@ from copy_artifact import copy_graph, make
 
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.bulk import file
-from keras_bahdanau_runtime.bulk.journal import Journal, Place
+from keras_bahdanau_runtime.bulk.journal import Journal, Place, fingerprint
+from keras_bahdanau_runtime.bulk.on_ray import _Files
 from keras_bahdanau_runtime.bulk.records import open_records
 from keras_bahdanau_runtime.errors import MissingDependencyError
 
@@ -424,3 +425,12 @@ def test_a_journal_is_what_was_written(tmp_path):
     assert journal.read() is None
     journal.write(Place(1, 2, 3, "4"))
     assert journal.read() == Place(1, 2, 3, "4")
+
+
+def test_an_actor_takes_a_thread_for_each_of_its_processors(translator, tmp_path):
+    """Ray counts processors, and binds nobody to them."""
+    limits, options = {"workers": 1, "seconds": None, "megabytes": None}, {}
+    artifact, known = translator.manifest.folder, fingerprint(translator.manifest)
+    actor = _Files(artifact, known, tmp_path, tmp_path, limits, options)
+    session = actor._translator.session
+    assert session.get_session_options().intra_op_num_threads == 1

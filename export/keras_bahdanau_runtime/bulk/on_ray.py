@@ -160,7 +160,9 @@ class _Files:
         limits: Mapping[str, Any],
         options: Mapping[str, Any],
     ) -> None:
-        self._translator = Translator(artifact, **limits)
+        # One thread for each of its processors: by itself onnxruntime would take those of all the
+        # machine, and the threads of its other actors, which wait awake, would halve each other.
+        self._translator = Translator(artifact, threads=1, **limits)
         found = fingerprint(self._translator.manifest)
         if found != known:
             raise ValueError(f"{artifact}: expected the artifact {known}. Received: {found}")
