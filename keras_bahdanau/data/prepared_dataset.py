@@ -38,7 +38,8 @@ class PreparedDataset(EpochDataset):
         corpora: A `PreparedCorpus`, the path of one, or a list of them with one tokenizer.
         batch_size: Number of rows of every batch, of all replicas together.
         batch_tokens: In its place, the number of places of a batch, of all replicas together: as
-            many rows as keep rows times (Tx + Ty) at most this. `None` for `batch_size`.
+            many rows as keep rows times (Tx + Ty) at most this. `None` for `batch_size`. With
+            `resample` rows are counted before it, and what it makes longer takes more places.
         steps: Number of batches of an epoch; `None` for those of one pass over all corpora.
         bucket: `Tx` and `Ty` are multiples of this.
         max_length: Longer sequences are cut to this many ids, the last of which stays the last; a

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 from keras import ops, tree
 
@@ -196,8 +197,8 @@ class Generator:
             ValueError: If there is no sentence, an id is outside the vocabulary, a source is
                 only padding or padded elsewhere than at the right, `search` is none,
                 `max_length < 1`, a prefix is longer than its `max_length` or goes on after `EOS`,
-                or the shortlist is of other vocabularies or shorter
-                than the beam.
+                or the shortlist is of other vocabularies, shorter than the beam, or has
+                no room for the ids of the prefixes.
         """
         search = BeamSearch() if search is None else search
         source = checked_ids("source", source, self.source_vocabulary_size)
@@ -207,12 +208,12 @@ class Generator:
                 f"Argument `source` must hold no sentence of only padding. Received: row {empty[0]}"
             )
         check_search(search, self.target_vocabulary_size)
-        if shortlist is not None:
-            check_shortlist(shortlist, self, search)
         limits, steps = checked_limits(max_length, (source != PAD).sum(axis=1))
         extra = {}
         if prefix is not None:
             extra["prefix"] = checked_prefix(prefix, self.target_vocabulary_size, limits)
+        if shortlist is not None:
+            check_shortlist(shortlist, self, search, extra.get("prefix"))
         noise = search.noise(len(source), steps)
         if noise is not None:
             extra["noise"] = noise
@@ -282,12 +283,13 @@ class Generator:
         size = 0
 
         def search_rows(source):
-            # No batch but the last has fewer rows than one before it: it repeats its rows, so that
-            # no new shape is compiled for it.
+            # JAX compiles for each shape. No batch but the last has fewer rows than one before it:
+            # it repeats its rows, to the number of those that were searched.
             nonlocal size
-            size = max(size, len(source))
-            filled = np.resize(source, (size, source.shape[1]))
+            rows = max(size, len(source)) if keras.config.backend() == "jax" else len(source)
+            filled = np.resize(source, (rows, source.shape[1]))
             found = self.generate(filled, search, max_length)._asdict()
+            size = rows
             names = ["tokens", "scores", "lengths", *(["alignments"] if alignments else [])]
             return {name: found[name][: len(source)] for name in names}
 

@@ -96,8 +96,9 @@ class Shortlist:
 
         Args:
             source: `(B, Tx)` int32 tensor.
-            prefix: `(B, P)` int32 tensor of ids that are among them in any case, or `None`.
-            without: Ids that are not, unless there are too few others.
+            prefix: `(B, P)` int32 tensor of ids that are among them in any case, with the special
+                ones at most `size`; or `None`.
+            without: Ids that are not, unless `prefix` holds them or there are too few others.
 
         Returns:
             `(size,)` int32 tensor, ascending; the special ids are the first.
@@ -110,7 +111,7 @@ class Shortlist:
         )
         if prefix is not None:
             ids = ops.concatenate([ops.reshape(ids, (-1,)), ops.reshape(prefix, (-1,))], axis=0)
-            forced = ops.full_like(ops.reshape(prefix, (-1,)), _ALWAYS, dtype="float32")
+            forced = ops.full_like(ops.reshape(prefix, (-1,)), 3 * _ALWAYS, dtype="float32")
             shares = ops.concatenate([ops.reshape(shares, (-1,)), forced], axis=0)
         expected = ops.scatter(  # which sums where ids repeat
             ops.reshape(ids, (-1, 1)), ops.reshape(shares, (-1,)), (self.target_vocabulary_size,)
@@ -225,8 +226,15 @@ def _linked(links, source_length, target_length):
     return weights
 
 
-def check_shortlist(shortlist, model, search):
-    """Raises a `ValueError` unless a `Shortlist` fits a model and leaves a search its beam."""
+def check_shortlist(shortlist, model, search, prefix=None):
+    """Raises a `ValueError` unless a `Shortlist` fits a model, a search and forced prefixes.
+
+    Args:
+        shortlist: Whatever was given for one.
+        model: What has `source_vocabulary_size` and `target_vocabulary_size`.
+        search: A `Search`, whose beam and forbidden ids must leave candidates.
+        prefix: `(B, P)` int array whose ids must have room, or `None`.
+    """
     if not isinstance(shortlist, Shortlist):
         raise ValueError(
             "Argument `shortlist` must be a Shortlist or None. "
@@ -243,6 +251,25 @@ def check_shortlist(shortlist, model, search):
         raise ValueError(
             "Argument `shortlist` must leave as many ids as the search keeps hypotheses, "
             f"{search.size}. Received: {shortlist.size}"
+        )
+    forbidden = set(search.forbidden) - set(SPECIAL)
+    most = shortlist.target_vocabulary_size - len(forbidden)
+    if shortlist.size > most:
+        raise ValueError(
+            "Argument `shortlist` must have room to leave out what the search forbids: a size of "
+            f"at most {most}. Received: {shortlist.size}"
+        )
+    forced = set() if prefix is None else set(np.unique(prefix).tolist()) - set(SPECIAL)
+    if forced & forbidden:
+        raise ValueError(
+            "Argument `prefix` must hold nothing that the search forbids where there is a "
+            f"shortlist. Received: {min(forced & forbidden)}"
+        )
+    most = shortlist.size - len(SPECIAL)
+    if len(forced) > most:
+        raise ValueError(
+            f"Argument `prefix` must hold at most {most} ids that differ, for which the shortlist "
+            f"has room. Received: {len(forced)}"
         )
 
 

@@ -77,7 +77,9 @@ def _difference(found, expected):
 
 def keeps_mean(model):
     """Whether a model is trained by an optimiser that keeps a running mean of its weights."""
-    return getattr(getattr(model, "optimizer", None), "use_ema", False)
+    optimizer = getattr(model, "optimizer", None)
+    # Under mixed_float16 Keras wraps it in a `LossScaleOptimizer`.
+    return getattr(getattr(optimizer, "inner_optimizer", optimizer), "use_ema", False)
 
 
 @contextlib.contextmanager

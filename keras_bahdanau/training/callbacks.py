@@ -88,7 +88,8 @@ class HeldOutLoss(keras.callbacks.Callback):
         dataset: A `TranslationDataset` or `PreparedDataset`.
 
     Raises:
-        ValueError: If `dataset` is none of these.
+        ValueError: If `dataset` is none of these; when training begins, if the model is compiled
+            with `steps_per_execution`, of whose batches Keras tells only the mean.
     """
 
     def __init__(self, dataset):
@@ -99,6 +100,9 @@ class HeldOutLoss(keras.callbacks.Callback):
             )
         self.dataset = dataset
 
+    def on_train_begin(self, logs=None):
+        _check_batch_by_batch(self.model)
+
     def on_epoch_end(self, epoch, logs=None):
         values = self.score(self.model)
         if logs is not None:
@@ -106,10 +110,20 @@ class HeldOutLoss(keras.callbacks.Callback):
 
     def score(self, model):
         """The loss and metrics of a compiled model on the held-out pairs, a `dict` of floats."""
+        _check_batch_by_batch(model)
         losses = _BatchLosses(self.dataset)
         with running_mean(model):
             values = model.evaluate(self.dataset, verbose=0, return_dict=True, callbacks=[losses])
         return {**values, "loss": losses.mean()}
+
+
+def _check_batch_by_batch(model):
+    steps = getattr(model, "steps_per_execution", 1)
+    if steps != 1:
+        raise ValueError(
+            "Argument `steps_per_execution` of `compile` must be 1 with a HeldOutLoss, which needs "
+            f"the loss of each batch. Received: {steps}"
+        )
 
 
 class _BatchLosses(keras.callbacks.Callback):
@@ -242,7 +256,7 @@ class RunCheckpoint(keras.callbacks.Callback):
         self.mode = _direction(monitor, mode)
         self.keep = keep
         self.patience = patience
-        self.rows = self._read_history()[:epochs_done]
+        self.rows = [row for row in self._read_history() if int(row["epoch"]) <= epochs_done]
 
     @property
     def best(self):

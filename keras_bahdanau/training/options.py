@@ -123,7 +123,10 @@ class TrainingOptions:
     )
     batch_size: int = _option(96, "Sentences in a batch.", limits=_COUNT)
     batch_tokens: int | None = _option(
-        None, "Places in a batch, of both languages, instead of --batch-size.", limits=_COUNT
+        None,
+        "Places in a batch, of both languages, instead of --batch-size; pieces that --bpe-dropout "
+        "cuts take more.",
+        limits=_COUNT,
     )
     accumulate: int = _option(1, "Batches whose mean gradient makes one update.", limits=_COUNT)
     epochs: int = _option(14, "Passes over the text.", limits=_COUNT)

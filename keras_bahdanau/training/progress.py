@@ -22,7 +22,8 @@ class ProgressDisplay(keras.callbacks.Callback):
     """Shows epoch, loss, tokens per second and the time left on a rich console.
 
     After each epoch one line stays, with what held-out text says of the model; where the console
-    is no terminal there is no bar.
+    is no terminal there is no bar. The bar takes standard output until training ends, of which
+    Keras tells no callback after an error or Ctrl-C: `with display: model.fit(...)` gives it back.
 
     Args:
         tokens_per_step: Mean number of target tokens in a batch.
@@ -79,4 +80,11 @@ class ProgressDisplay(keras.callbacks.Callback):
         )
 
     def on_train_end(self, logs=None):
-        self.progress.stop()
+        if self.progress.live.is_started:
+            self.progress.stop()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.on_train_end()

@@ -120,30 +120,32 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
                 output, f"val_{options.best_by}", keep=max(options.keep, options.average),
                 epochs_done=dataset.epoch, patience=options.patience,
             )  # fmt: skip
+            display = ProgressDisplay(dataset.tokens / dataset.pass_steps, console)
             writing = [
                 *callbacks,
                 checkpoint,
                 *([TensorBoardScalars(options.log_dir)] if options.log_dir else []),
-                *([ProgressDisplay(dataset.tokens / dataset.pass_steps, console)] * verbose),
+                *([display] * verbose),
             ]
             # Losses are of all processes, and so are asked for in each.
             everywhere = [
                 each for each in judges if rank == 0 or in_step() or isinstance(each, HeldOutLoss)
             ]
             if not from_first(checkpoint.exhausted):
-                model.fit(
-                    dataset,
-                    epochs=epochs,
-                    initial_epoch=dataset.epoch,
-                    shuffle=False,
-                    verbose=0,
-                    callbacks=[
-                        ResumableEpochs(dataset, options.seed, 0 if in_step() else rank),
-                        *everywhere,
-                        *(writing if rank == 0 else []),
-                        StopTogether(),
-                    ],
-                )
+                with display:
+                    model.fit(
+                        dataset,
+                        epochs=epochs,
+                        initial_epoch=dataset.epoch,
+                        shuffle=False,
+                        verbose=0,
+                        callbacks=[
+                            ResumableEpochs(dataset, options.seed, 0 if in_step() else rank),
+                            *everywhere,
+                            *(writing if rank == 0 else []),
+                            StopTogether(),
+                        ],
+                    )
         if options.average and rank == 0:
             _try_average(options, output, judges)
     return output / BEST_FILE

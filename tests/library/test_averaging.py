@@ -189,6 +189,18 @@ def test_the_running_mean_holds_in_the_block_alone(tmp_path):
     }
 
 
+def test_the_running_mean_under_a_scaled_loss():
+    """Under mixed_float16 Keras wraps the optimiser."""
+    model = descending()
+    inner = keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.5)
+    model.compile(keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0), output)
+    for _ in range(2):
+        model.train_on_batch(np.ones((1, 1)), np.ones((1, 1)))
+    with running_mean(model):
+        assert model.get_weights()[0].item() == pytest.approx(0.25)  # 0.5; (0.5 + 0) / 2
+    assert model.get_weights()[0].item() == pytest.approx(0.0)
+
+
 @pytest.mark.parametrize("options", [{}, {"use_ema": True}])
 def test_without_a_running_mean_or_an_update_nothing_changes(options):
     model = descending(**options)

@@ -67,6 +67,14 @@ def test_keeps_the_last_the_best_and_the_history(tmp_path):
 
 
 @pytest.mark.once
+def test_rows_are_those_of_the_epochs_they_name(tmp_path):
+    """A model that was trained before goes on in a new folder, and is interrupted there."""
+    finish_epochs(checkpoint(tmp_path), [3.0, 8.0, 5.0], first=5)
+    finish_epochs(checkpoint(tmp_path, epochs_done=6), [6.0], first=6)
+    assert history(tmp_path) == [(6, 3.0), (7, 6.0)]
+
+
+@pytest.mark.once
 @pytest.mark.parametrize("done", [0, 1, 2, 3])
 def test_a_resumed_run_drops_the_rows_of_epochs_it_repeats(tmp_path, done):
     finish_epochs(checkpoint(tmp_path), [3.0, 8.0, 5.0])
@@ -308,6 +316,17 @@ def test_the_loss_on_held_out_pairs_is_the_mean_over_their_tokens():
         assert HeldOutLoss(pairs).score(model)["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
     with pytest.raises(ValueError, match="`dataset` must be a TranslationDataset"):
         HeldOutLoss((ids, ids))
+
+
+@pytest.mark.once
+def test_the_loss_on_held_out_pairs_needs_that_of_each_batch():
+    model = dense()
+    model.steps_per_execution = 2  # which torch refuses in `compile`
+    callback = HeldOutLoss(TranslationDataset([[5, 3]], [[5, 3]]))
+    callback.set_model(model)
+    for evaluate in (callback.on_train_begin, lambda: callback.score(model)):
+        with pytest.raises(ValueError, match=r"`steps_per_execution` .* must be 1 .*Received: 2"):
+            evaluate()
 
 
 SCORES = {"val_bleu": [3.0, 8.0, 5.0, 7.0, 9.0], "val_chrf": [30.0, 40.0, 60.0, 50.0, 50.0]}

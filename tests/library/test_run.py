@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import keras
@@ -88,6 +89,25 @@ def test_a_run_from_python_leaves_what_the_command_reads(finished):
     assert shown.startswith("epoch 1/3  update 2  ") and shown.count("\n") == len(seen) == 3
     assert len(list(chosen.log_dir.iterdir())) == 1
     assert isinstance(keras.saving.load_model(best).translate(["say abc 1"])[0].text, str)
+
+
+@pytest.mark.once
+def test_after_an_interruption_standard_output_is_what_it_was(finished, tmp_path):
+    chosen, *_ = finished
+    before = sys.stdout
+
+    def interrupt(epoch, logs):
+        assert sys.stdout is not before  # the bar's, while it is there
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            dataclasses.replace(chosen, log_dir=None),
+            tmp_path / "run",
+            callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=interrupt)],
+            console=Console(file=io.StringIO(), force_terminal=True),
+        )
+    assert sys.stdout is before
 
 
 def history(run):

@@ -4,7 +4,7 @@ from collections import Counter
 import keras
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops, tree
 from searching import (
@@ -21,6 +21,7 @@ from searching import (
 
 from keras_bahdanau import BeamSearch, GreedySearch, Sampling
 from keras_bahdanau.search.history import trace_back
+from keras_bahdanau.search.ranking import best_first
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
 PENALTIES = [0.0, 0.6, 1.0]
@@ -178,6 +179,18 @@ def test_of_equals_the_first_is_taken(size, exponent, seed):
     order = rng.permuted(np.broadcast_to(np.arange(5), (2, 4, 5, 5)), axis=-1)
     table = np.where(order < counts, 0.0, -np.inf).astype("float32")
     check_beam(BeamSearch(size, exponent), table)
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=SEEDS, levels=st.integers(1, 9), k=st.integers(1, 12))
+def test_the_best_are_those_of_a_stable_sort(seed, levels, k):
+    """As in bfloat16, where of thousands of logits many are equal."""
+    chances = np.append(np.linspace(-1, 1, levels), -np.inf)
+    values = np.random.default_rng(seed).choice(chances, size=(2, 3, 12)).astype("float32")
+    found, places = map(ops.convert_to_numpy, best_first(ops.convert_to_tensor(values), k))
+    expected = np.argsort(-values, axis=-1, kind="stable")[..., :k]
+    np.testing.assert_array_equal(places, expected)
+    np.testing.assert_array_equal(found, np.take_along_axis(values, expected, axis=-1))
 
 
 def test_the_cheaper_rule_stops_when_enough_have_ended():

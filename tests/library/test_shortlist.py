@@ -49,6 +49,8 @@ def test_candidates_by_hand(shortlist):
     assert found == [0, 1, 2, 3, 20, 30, 33, 35, 39]
     without = ids(small.candidates(every, without={30}))
     assert without == [0, 1, 2, 3, 20, 31, 32, 33, 35]
+    prefix = np.array([[39, 38, 37], [36, 30, 39]], "int32")  # all that there is room for
+    assert ids(small.candidates(every, prefix, {30})) == [0, 1, 2, 3, 30, 36, 37, 38, 39]
 
 
 @pytest.mark.parametrize("tie", [True, False])
@@ -79,6 +81,20 @@ def test_prefixes_and_forbidden_ids_are_the_models_own(shortlist):
     bad = int(free[0, 0, 0])
     search = GreedySearch(forbidden=(0, 2, bad))
     assert bad not in model.generate(SOURCE, search, 6, shortlist=shortlist).tokens
+
+
+def test_what_there_is_no_room_for_is_refused(shortlist):
+    model, source = make(V, True), SOURCE[:1]
+    found = model.generate(source, GreedySearch(), 12, [list(range(30, 40))], shortlist=shortlist)
+    assert found.tokens[0, 0, :10].tolist() == list(range(30, 40))
+    with pytest.raises(ValueError, match=r"`prefix` must hold at most 10 ids .*Received: 11"):
+        model.generate(source, GreedySearch(), 12, [list(range(29, 40))], shortlist=shortlist)
+    search = GreedySearch(forbidden=(0, 2, 38))
+    with pytest.raises(ValueError, match=r"`prefix` must hold nothing that the search .*: 38"):
+        model.generate(source, search, 6, prefix=[[39, 38]], shortlist=shortlist)
+    every = Shortlist(shortlist.table, shortlist.shares, shortlist.counts, V)
+    with pytest.raises(ValueError, match=f"a size of at most {V - 1}. Received: {V}"):
+        model.generate(source, search, 6, shortlist=every)
 
 
 def test_with_all_ids_nothing_changes():
