@@ -218,6 +218,19 @@ def test_one_that_fails_does_not_fail_the_others():
     asyncio.run(go())
 
 
+def test_a_batch_that_failed_is_not_tried_again_for_nobody():
+    async def go():
+        made, job = engine(), Echo()
+        with pytest.raises(ServiceError) as late:
+            await ask(made, job, "bad", "good", seconds=0.001)
+        assert late.value.kind == "timeout"
+        job.gate.set()
+        assert await ask(made, job, "then") == ["then"]
+        assert job.batches == [["bad", "good"], ["then"]]
+
+    asyncio.run(go())
+
+
 def test_jobs_take_turns_by_age_and_do_not_mix():
     async def go():
         made, one, other = engine(), Echo(), Echo()

@@ -134,6 +134,19 @@ def test_a_worker_that_begins_during_a_stop_stops_too(artifact, tmp_path, monkey
         assert len(crew._workers) == 2
 
 
+def test_a_worker_that_does_not_serve_yet_is_not_told_to_open_anew(artifact, tmp_path, monkeypatch):
+    with crew_of(artifact, tmp_path, monkeypatch) as crew:
+        crew._start()
+        [(worker, serves)] = crew._workers.items()
+        crew._pass_on(signal.SIGHUP, None)  # which would end it
+        while not _is_up(serves):
+            assert worker.is_alive()
+        crew._pass_on(signal.SIGHUP, None)
+        crew._pass_on(signal.SIGTERM, None)
+        worker.join(20)
+        assert worker.exitcode == 0
+
+
 def test_a_worker_that_cannot_begin_leaves_the_others_alone(artifact, tmp_path, monkeypatch):
     path = tmp_path / "a"
     shutil.copytree(artifact, path)

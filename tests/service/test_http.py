@@ -1,6 +1,8 @@
 """The door of HTTP: answers, errors in one shape, packed bodies, streams, keys and metrics."""
 
+import contextlib
 import gzip
+import http.client
 import json
 import re
 import zlib
@@ -46,6 +48,22 @@ def problem(answer, status, argument=None):
     assert answer.status_code == status, body
     assert set(body) == {"error", "code", "argument"} and body["argument"] == argument
     return body["error"]
+
+
+def test_who_asks_for_another_protocol_is_answered_in_this_one(running):
+    """As Java's client and `curl --http2` do with every request."""
+    headers = {
+        "Connection": "Upgrade, HTTP2-Settings",
+        "Upgrade": "h2c",
+        "HTTP2-Settings": "AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA",
+    }
+    address = running.service.url.removeprefix("http://")
+    with contextlib.closing(http.client.HTTPConnection(address)) as connection:
+        for _ in range(2):
+            connection.request("POST", "/translate", json.dumps({"text": "a man"}), headers)
+            answer = connection.getresponse()
+            assert answer.status == 200
+            assert json.loads(answer.read())["translations"][0]["text"] == "a man"
 
 
 def test_one_text_and_several(web):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 import httpx
@@ -96,6 +98,9 @@ def test_a_port_that_is_taken_is_said(artifact):
         taken.listen()
         port = taken.getsockname()[1]
         said = failing(artifact, "--port", port, "--grpc-port", 0)
+        assert f"127.0.0.1:{port}" in said and "in use" in said
+        # Several processes may share a port, as those of another service would.
+        said = failing(artifact, "--port", free_port(), "--grpc-port", port, "--workers", 2)
         assert f"127.0.0.1:{port}" in said and "in use" in said
 
 
@@ -189,6 +194,20 @@ def test_an_artifact_is_replaced_under_load_without_a_failed_request(tmp_path):
             first, second = answer.json()["translations"]
             assert second["score"] / 4 == first["score"] / 3  # both by one of them
         assert [one["text"] for one in answers[-1].json()["translations"]] == ["a man", "a dog a"]
+
+
+def test_a_model_that_was_replaced_goes_with_its_last_answer(tmp_path):
+    path = marked(tmp_path / "a", 1)
+    with site({"a": path}, alone_threads=1) as found:
+        assert found.web.post("/translate", json={"text": "a man"}).status_code == 200
+        old = [weakref.ref(found.service.repository.get(name)) for name in ("a", "a-graph")]
+        gc.disable()  # which would find it some time
+        try:
+            marked(path, 2, overwrite=True)
+            assert found.web.post("/v2/repository/models/a/load").status_code == 200
+            assert [model() for model in old] == [None, None]
+        finally:
+            gc.enable()
 
 
 def test_a_damaged_artifact_leaves_the_old_one_and_says_so(tmp_path):
@@ -298,6 +317,57 @@ def test_a_log_of_json_lines_names_requests(artifact):
     assert line["message"] == "GET /models 200" and line["milliseconds"] >= 0
     [line] = [line for line in lines if line.get("request_id") == "odd"]
     assert line["message"] == "GET /a%0A%1B[2Jb 404"
+
+
+def test_a_client_who_leaves_after_a_large_body_takes_the_work_along(artifact):
+    body = json.dumps({"text": ["a"] * 3}).encode() + 120_000 * b" "
+    head = f"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+
+    def queued(web, count):
+        while f"queue_length {count}.0" not in web.get("/metrics").text:
+            pass
+
+    with site({"copy": artifact}, threads=1) as found:
+        busy = Echo()  # the only thread has this in hand meanwhile
+        holding = found.begin(found.service.engine.run(busy, ["x"], [1]))
+        host, port = found.service.url.removeprefix("http://").split(":")
+        try:
+            with socket.create_connection((host, int(port))) as client:
+                client.sendall(head)
+                queued(found.web, 1)
+                client.sendall(body)
+                queued(found.web, 4)
+            queued(found.web, 1)
+        finally:
+            busy.gate.set()
+        assert holding.result() == ["x"]
+
+
+def test_calls_of_a_graph_are_shared_among_threads(artifact):
+    """They run one after another, so that together they would be answered late."""
+    source = {"name": "source", "datatype": "INT32", "shape": [1, 3], "data": [5, 6, 3]}
+
+    async def ask(url):
+        async with httpx.AsyncClient(base_url=url, timeout=60) as web:
+            asked = [
+                asyncio.ensure_future(web.post("/v2/models/copy-graph/infer", json=given))
+                for given in 3 * [{"inputs": [source], "outputs": [{"name": "lengths"}]}]
+            ]
+            while "queue_length 4.0" not in (await web.get("/metrics")).text:
+                pass
+            busy.gate.set()
+            return [answer.status_code for answer in await asyncio.gather(*asked)]
+
+    with site({"copy": artifact}, threads=1) as found:
+        busy = Echo()
+        holding = found.begin(found.service.engine.run(busy, ["x"], [1]))
+        try:
+            assert asyncio.run(ask(found.service.url)) == [200] * 3
+        finally:
+            busy.gate.set()
+        assert holding.result() == ["x"]
+        counted = found.service.engine.metrics.render().decode()
+    assert 'batch_size_count{model="copy-graph"} 3.0' in counted
 
 
 def test_a_client_who_leaves_takes_the_work_along(artifact):

@@ -4,6 +4,7 @@ import asyncio
 import http
 import json
 import logging
+import re
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -16,6 +17,7 @@ LEFT = "keras_bahdanau.left"  # in the scope of a request: a future, done when t
 HEADER_SECONDS = 10.0
 BODY_SECONDS = 30.0
 HEADER_BYTES = 64 * 2**10
+_UPGRADE = re.compile(rb"(\r\n)upgrade(?=[ \t]*:)", re.IGNORECASE)
 
 
 class Connection(HttpToolsProtocol):
@@ -35,6 +37,7 @@ class Connection(HttpToolsProtocol):
         self._most = most
         self._clock: asyncio.TimerHandle | None = None
         self._in_head, self._head = False, 0  # bytes since the request began
+        self._head_is_next = True
 
     def connection_made(self, transport: Any) -> None:
         """Called by the event loop."""
@@ -55,7 +58,7 @@ class Connection(HttpToolsProtocol):
                 self._leave()
                 return
             self._head += len(data)
-        super().data_received(data)
+        super().data_received(_without_upgrade(data) if self._head_is_next else data)
 
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn for what is no request."""
@@ -69,7 +72,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Called by the parser."""
-        self._in_head = False
+        self._in_head = self._head_is_next = False
         self._begin(BODY_SECONDS)
         self.scope[LEFT] = self._left  # type: ignore[literal-required]
         super().on_headers_complete()
@@ -77,7 +80,12 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Called by the parser."""
         self._end()
+        self._head_is_next = True
         super().on_message_complete()
+        if not self.pipeline:
+            # uvicorn stops reading at a large body and goes on where it is asked for more, which
+            # nobody does at its end: that the client leaves would not be seen.
+            self.flow.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop."""
@@ -102,6 +110,17 @@ class Connection(HttpToolsProtocol):
     def _leave(self) -> None:
         self._end()
         self.transport.close()
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """What begins with the head of a request, the name of a header `Upgrade` made another one.
+
+    There is no other protocol here, and one who asks for it may be answered in this one (RFC 9110,
+    7.8). The parser would take what follows the head for the other one, and the body for none:
+    Java's client and `curl --http2` ask with every request.
+    """
+    head, end, body = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(rb"\1x-upgrade", head) + end + body
 
 
 def _answer(error: ServiceError) -> bytes:

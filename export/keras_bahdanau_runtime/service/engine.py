@@ -276,12 +276,11 @@ class Engine:
             counted.wait.observe(now - work.arrived)
         counted.tokens.inc(sum(work.length for work in batch))
         counted.batches.observe(len(batch))
-        payloads = [work.payload for work in batch]
         alone = self._held == len(batch)
         loop = asyncio.get_running_loop()
 
         def work_on() -> None:
-            results = _results(job, payloads, alone)
+            results = _results(batch, alone)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
                 loop.call_soon_threadsafe(self._arrive, batch, now, results)
 
@@ -309,12 +308,15 @@ def _give_up(works: list[_Work], seconds: float) -> None:
             work.future.set_exception(ServiceError("timeout", message))
 
 
-def _results(job: Job, payloads: list[Any], alone: bool) -> list[Any]:
+def _results(batch: list[_Work], alone: bool) -> list[Any]:
     """The result for each payload, or why there is none: one that fails does not fail others."""
     try:
-        return list(job.run(payloads, alone))
+        return list(batch[0].job.run([work.payload for work in batch], alone))
     except Exception as error:  # it is raised again where the result is awaited
-        if len(payloads) == 1:
+        if len(batch) == 1:
             return [error]
-        logger.info("A batch of %d failed, and is tried one by one: %s", len(payloads), error)
-        return [result for payload in payloads for result in _results(job, [payload], alone)]
+        wanted = [work for work in batch if not work.future.done()]
+        said = "A batch of %d failed, and is tried one by one for the %d that wait: %s"
+        logger.info(said, len(batch), len(wanted), error)
+        # One that nobody waits for any longer, as after a run that took all the time, is no work.
+        return [None if work.future.done() else _results([work], alone)[0] for work in batch]

@@ -32,8 +32,6 @@ _OF_ONNX = {
 class _Call(CountedJob):
     """Runs a graph on `(arrays by name, names of the outputs)`, one request at a time."""
 
-    shared = True
-
     def __init__(self, model: "GraphModel") -> None:
         super().__init__(model)
         self._session, self._seconds = model.session, model.engine.limits.seconds

@@ -284,17 +284,24 @@ def bind(settings: Settings) -> socket.socket:
     Raises:
         OSError: The port is taken.
     """
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    return listen(settings.host, settings.port)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there, alone.
+
+    Raises:
+        OSError: The port is taken.
+    """
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((settings.host, settings.port))
+        made.bind((host, port))
         made.listen(2048)
         made.setblocking(False)
     except OSError as error:
         made.close()
-        address = f"{settings.host}:{settings.port}"
-        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from error
+        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
     return made
 
 

@@ -29,17 +29,24 @@ _SMALL = 4096  # characters that are encoded without a thread of their own
 
 
 class _Search(CountedJob):
-    """Searches for translations of `(ids, n_best, alignments)`, many at once."""
+    """Searches for translations of `(ids, n_best, alignments)`, many at once.
+
+    It does not know its model, which would else not go with the last who knows it.
+
+    Attributes:
+        lone: `Translator` for a batch that is alone; see `TextModel.add_threads`.
+    """
 
     shared = True
 
     def __init__(self, model: "TextModel") -> None:
         super().__init__(model)
-        self._model, self._tokenizer = model, model.tokenizer
+        self._translator = self.lone = model.translator
+        self._tokenizer = model.tokenizer
 
     def _run(self, payloads: Sequence[Any], alone: bool) -> list[Any]:
         aligned = any(alignments for _, _, alignments in payloads)
-        translator = self._model.lone if alone else self._model.translator
+        translator = self.lone if alone else self._translator
         found = translator.search(pad([ids for ids, _, _ in payloads]), aligned)
         results = []
         for place, (ids, n_best, alignments) in enumerate(payloads):
@@ -82,16 +89,13 @@ class TextModel(Model):
         engine: The `Engine` that its work goes through.
         translator: `Translator` of an artifact with a tokenizer; with one thread, as several
             batches are worked on at once.
-
-    Attributes:
-        lone: `Translator` of the same artifact for a batch that is alone; see `add_threads`.
     """
 
     platform = "keras_bahdanau_text"
 
     def __init__(self, name: str, version: str, engine: Engine, translator: Translator) -> None:
         super().__init__(name, version, engine)
-        self.translator = self.lone = translator
+        self.translator = translator
         self.tokenizer = translator.text_tokenizer()
         self.streams = STEP_FILE in translator.manifest.files
         self.most = hypotheses(translator.manifest.search)
@@ -111,7 +115,7 @@ class TextModel(Model):
         """
         lone = self.translator.with_threads(threads)
         lone.translate(["a"])  # the first run is slower than the others
-        self.lone = lone
+        self._search.lone = lone
 
     async def translate(
         self,

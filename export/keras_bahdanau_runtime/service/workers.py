@@ -17,7 +17,7 @@ from prometheus_client import multiprocess
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.logs import log_to_stderr
-from keras_bahdanau_runtime.service.server import Settings, bind, serve
+from keras_bahdanau_runtime.service.server import Settings, bind, listen, serve
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -55,6 +55,8 @@ def supervise(settings: Settings, workers: int) -> bool:
     log_to_stderr(settings.log_format)
     # On a disk that is full, writing to a mapped file would kill every worker.
     folder = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    if settings.grpc_port is not None:
+        listen(settings.host, settings.grpc_port).close()  # another service may share it, too
     with bind(settings) as listening, tempfile.TemporaryDirectory(dir=folder) as counts:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = counts  # where processes add up what they count
         return _Crew(settings, listening).run(workers)
@@ -117,8 +119,10 @@ class _Crew:
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         self._stopping = self._stopping or number != signal.SIGHUP
         passed = signal.SIGHUP if number == signal.SIGHUP else signal.SIGTERM
-        for worker in self._workers:
-            self._tell(worker, passed)
+        for worker, serves in self._workers.items():
+            # One that does not serve yet opens what is there now, and would end of the signal.
+            if passed != signal.SIGHUP or _is_up(serves):
+                self._tell(worker, passed)
 
     def _tell(self, worker: Any, number: int) -> None:
         if worker.exitcode is None:
