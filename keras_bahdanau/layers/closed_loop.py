@@ -21,7 +21,8 @@ class ClosedLoop(keras.layers.Layer):
 
     Gradients flow through all steps. The decoder stays the one that was given, with its weights: it
     may be trained on true inputs beside it, in the same model or before. `next_input` runs inside
-    the loop, so it must draw no random numbers and keep no state.
+    the loop, so it must draw no random numbers and keep no state; on JAX, nor must the readout. To
+    copy a model of it save and load it: `keras.models.clone_model` makes a decoder for each.
 
     Args:
         decoder: An `AttentiveDecoder`.

@@ -59,7 +59,9 @@ class AttentiveDecoder(keras.layers.Layer):
         readout: A layer called as `readout(state, inputs, context)`, such as `DeepOutput`, whose
             `build` takes the three shapes; or any layer of one input, such as
             `keras.layers.Dense`, which reads the state alone; without one the output is the state.
-        query: "previous" or "current".
+            On JAX it must keep no state, as dropout does, where a step reads the output before it.
+        query: "previous" or "current", with which the context reaches the output through a
+            `context_cell` or a readout of three inputs alone.
         readout_state: Which state the readout reads: "current", s_i (section 3.1), or "previous",
             s_{i-1} (appendix A.2.2).
         context_cell: A cell, or a list, with the states of `cell`; needs `query="current"`.
@@ -268,16 +270,17 @@ class AttentiveDecoder(keras.layers.Layer):
         read = before if self.readout_state == "previous" else after
         return read, context, weights, state._replace(cell=cell, attention=attention)
 
-    def _read(self, *parts):
+    def _read(self, *parts, training):
         if self.readout is None:
             return parts[0]
         call = call_rows if len(parts[0].shape) == 2 else call_steps
-        return ops.cast(call(self.readout, *parts[: self._reads]), self.compute_dtype)
+        output = call(self.readout, *parts[: self._reads], training=training)
+        return ops.cast(output, self.compute_dtype)
 
     def _step(self, t, x, state, attend, training):
         """A whole step; its output goes into the state if that has a place for it."""
         read, context, weights, state = self._move(t, x, state, attend, training)
-        output = self._read(read, x, context)
+        output = self._read(read, x, context, training=training)
         if not isinstance(state.output, tuple):
             state = state._replace(output=output)
         return output, state, weights
@@ -291,7 +294,7 @@ class AttentiveDecoder(keras.layers.Layer):
 
         states, contexts, *weights = self._loop(step, inputs, state, keep)
         states, contexts = (ops.cast(part, self.compute_dtype) for part in (states, contexts))
-        return [self._read(states, inputs, contexts), *weights]
+        return [self._read(states, inputs, contexts, training=training), *weights]
 
     def _read_inside(self, inputs, state, attend, feedback, keep, training):
         """As `_read_after`, but each step reads out, as it depends on the output before it."""

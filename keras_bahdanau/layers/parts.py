@@ -54,10 +54,10 @@ def call_rows(layer, *rows, **arguments):
     return ops.squeeze(layer(*steps, **arguments), 1)
 
 
-def call_steps(layer, *sequences):
+def call_steps(layer, *sequences, **arguments):
     """`call_rows` of each step of sequences `(B, T, width)`."""
     rows = [ops.reshape(part, (-1, part.shape[-1])) for part in sequences]
-    found = call_rows(layer, *rows)
+    found = call_rows(layer, *rows, **arguments)
     return ops.reshape(found, (*ops.shape(sequences[0])[:2], found.shape[-1]))
 
 

@@ -83,6 +83,7 @@ class ScheduledSampling(keras.layers.Layer):
             shape=(),
             initializer="zeros",
             dtype="float32",
+            autocast=False,  # half precision counts no further than 256
             trainable=False,
             aggregation="only_first_replica",
             name="batches",

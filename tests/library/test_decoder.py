@@ -790,6 +790,17 @@ def test_recurrent_dropout_masks_hold_for_a_whole_sequence(rng):
         assert 0 < alive.sum() < alive.size
 
 
+def test_dropout_in_the_readout_of_a_single_step(rng):
+    readout = keras.Sequential([keras.layers.Dense(40), keras.layers.Dropout(0.5)])
+    decoder = built(AttentiveDecoder(keras.layers.GRUCell(4), BahdanauAttention(3), readout))
+    inputs, annotations, states = data(rng, decoder)
+    memory = decoder.memory(annotations)
+    state = decoder.initial_state(memory, states)
+    for training in (False, True):
+        output = numpy(decoder.step(inputs[:, 0], state, memory, training=training)[0])
+        assert (output == 0).any() == training
+
+
 # --- As a Keras layer -----------------------------------------------------------------------------
 
 ALL = {

@@ -262,6 +262,16 @@ def test_counts_batches_in_fit_and_goes_on_after_saving(tmp_path):
     assert float(loaded.scheduled_sampling.batches) == 7.0
 
 
+@pytest.mark.parametrize("policy", SOME_POLICIES)
+def test_counts_on_in_half_precision(policy):
+    with dtype_policy(policy):
+        sampling = ScheduledSampling("inverse_sigmoid", k=2.0)
+    sampling.batches.assign(4096.0)
+    for _ in range(3):
+        sampling(np.ones((2, 3), "int32"), training=True)
+    assert float(sampling.batches) == 4099.0
+
+
 @pytest.mark.skipif(keras.config.backend() == "torch", reason="torch has no XLA")
 def test_learns_under_xla():
     model = translator(ScheduledSampling("constant", k=0.5), input_feeding=True)

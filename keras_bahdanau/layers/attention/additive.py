@@ -111,7 +111,7 @@ def _in_place(scored, query, keys, vectors, chunk):
     scores = ops.zeros((batch, count, keys.shape[1], vectors.shape[-1]), dtype="float32")
     for start in range(0, count, chunk):
         part = scored(query[:, start : start + chunk], keys, vectors)
-        scores = ops.slice_update(scores, (0, start, 0, 0), part)
+        scores[:, start : start + chunk] = part  # `ops.slice_update` copies all of it
     return scores
 
 

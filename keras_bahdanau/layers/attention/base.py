@@ -144,7 +144,8 @@ class Attention(keras.layers.Layer):
                 asks every row of `value`.
             value: `(B, Tx, D)` float annotations.
             key: `(B, Tx, D')` float tensor to score instead of `value`, or `None`.
-            query_mask: `(B, Tq)` bool; contexts and weights of dropped queries are zero.
+            query_mask: `(B, Tq)` bool; contexts and weights of dropped queries are zero. Not read
+                where `query` is a single one, `(B, N)`.
             value_mask: `(B, Tx)` bool, True = keep.
             return_attention_scores: Whether to return the weights too.
             use_causal_mask: Whether query `i` sees only places up to `i` (self-attention).
