@@ -116,6 +116,9 @@ class OneModel:
             {"name": "broken", "version": "", "state": "UNAVAILABLE", "reason": "damaged"},
         ]
 
+    def check_alone(self):
+        pass
+
     async def load(self, name):
         self.calls.append(("load", name))
 

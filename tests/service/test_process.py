@@ -22,6 +22,7 @@ from copy_artifact import COPY_STEPS, DOCUMENT, make, marked, spinning_graph
 from service.process import ENVIRONMENT, SERVE, children, free_port, serving
 from service.site import Echo, site
 
+from keras_bahdanau_runtime.service import server
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.server import Service, Settings
 
@@ -66,6 +67,30 @@ def test_a_stop_finishes_what_was_accepted(slow):
     with serving(slow, "--port", 0) as (process, url):
         asyncio.run(go(process, url))
         assert process.wait() == 0
+
+
+def test_a_stop_waits_for_answers_that_are_read_slowly(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "_LEFT", 0.0)
+    path = make(tmp_path / "copy", max_source_length=None)
+    body = json.dumps({"text": 4 * [1000 * "a "], "alignments": True}).encode()  # 16 MB of zeros
+    head = f"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with site({"copy": path}) as found, socket.socket() as client, socket.socket() as other:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, port = found.service.url.removeprefix("http://").split(":")
+        for each, sent in ((client, head + body), (other, head + body[:-1])):
+            each.connect((host, int(port)))
+            each.sendall(sent)
+        received = client.recv(1)
+        stopping = found.begin(found.service.stop())
+        assert other.recv(1) == b""  # what has not come whole is not accepted
+        for _ in range(1000):
+            found.call(asyncio.sleep(0))
+        assert not stopping.done()
+        while part := client.recv(2**20):
+            received += part
+        assert stopping.result()
+    head, _, answer = received.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200") and len(json.loads(answer)["translations"]) == 4
 
 
 def test_a_stop_has_an_end(slow):
@@ -163,6 +188,9 @@ def test_workers_share_a_port_and_are_replaced(artifact):
                 answer = httpx.post(f"{url}/translate", json={"text": "a man"}, timeout=30)
                 assert answer.json()["translations"][0]["text"] == "a man"
                 answered += 1
+        for call in ("load", "unload"):  # which would reach one of both
+            answer = httpx.post(f"{url}/v2/repository/models/copy/{call}", timeout=30)
+            assert answer.status_code == 409 and "--watch" in answer.json()["error"]
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
 

@@ -87,6 +87,13 @@ class Connection(HttpToolsProtocol):
             # nobody does at its end: that the client leaves would not be seen.
             self.flow.resume_reading()
 
+    def shutdown(self) -> None:
+        """Called by uvicorn when it ends: a request that has not come whole is not accepted."""
+        if self._clock is not None:
+            self._leave()
+        else:
+            super().shutdown()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop."""
         self._end()

@@ -188,11 +188,13 @@ class _Service:
         _check_repository(request)
         if request.parameters:
             refuse("parameters", "be empty: an artifact is loaded as it is", [*request.parameters])
+        self._repository.check_alone()
         await self._repository.load(request.model_name)
         return messages.message_class("RepositoryModelLoadResponse")()
 
     async def RepositoryModelUnload(self, request: Any) -> Any:
         _check_repository(request)
+        self._repository.check_alone()
         await self._repository.unload(request.model_name)
         return messages.message_class("RepositoryModelUnloadResponse")()
 

@@ -240,10 +240,12 @@ def _server(repository: Repository) -> list[Endpoint]:
         return _json(repository.index())
 
     async def load(request: Request) -> Response:
+        repository.check_alone()
         await repository.load(request.path_params["name"])
         return _json({})
 
     async def unload(request: Request) -> Response:
+        repository.check_alone()
         await repository.unload(request.path_params["name"])
         return _json({})
 

@@ -47,6 +47,9 @@ class Repository:
             the cores, at most four. They come when a model is ready, and its weights with them
             once more; with one it is in memory once.
 
+    Attributes:
+        shared: bool. Whether other processes of this service have the same models.
+
     Raises:
         ValueError: A name cannot stand in an address, or two models would have one.
     """
@@ -73,6 +76,7 @@ class Repository:
                 f"Argument `sources` must leave the names {sorted(clash)} to graphs. "
                 f"Received: {sorted(sources)}"
             )
+        self.shared = False
         self._models: dict[str, list[Model]] = {}  # by source, the lowest version first
         self._reasons: dict[str, str] = {}  # why a source is not there, or not the latest
         self._seen: dict[str, Any] = {}  # what `watch` saw of each
@@ -137,6 +141,15 @@ class Repository:
                 found.append((source, "", "UNAVAILABLE" if reason else "LOADING", reason))
         names = ("name", "version", "state", "reason")
         return [dict(zip(names, one, strict=True)) for one in found]
+
+    def check_alone(self) -> None:
+        """Raises a `ServiceError`, "conflict", where a call would reach one process of several."""
+        if self.shared:
+            raise ServiceError(
+                "conflict",
+                "Several processes serve, and this call would reach one of them. Replace the "
+                "folder, and send SIGHUP to the first process, or start it with --watch.",
+            )
 
     async def load(self, name: str) -> None:
         """Opens a model, or opens it anew; one that cannot be opened leaves the old one.

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,7 +150,7 @@ class Service:
         """
         settings = self.settings
         loading = asyncio.gather(*map(self.repository.load, settings.sources))
-        shared = listening is not None  # with other processes of this service
+        self.repository.shared = shared = listening is not None  # with other processes
         await asyncio.sleep(0)
         from keras_bahdanau_runtime.service import web  # while threads open the models
 
@@ -207,6 +208,7 @@ class Service:
         Raises:
             Exception: What the server of HTTP has failed with, if it has.
         """
+        end = time.monotonic() + self.settings.grace
         done = await self.engine.drain(self.settings.grace)
         if self._grpc is not None:
             await self._grpc.stop(_LEFT)
@@ -215,7 +217,9 @@ class Service:
         if self._web is not None:
             self._web.should_exit = True
             self._web.force_exit = not done
-            await asyncio.wait(self._tasks[:1], timeout=_LEFT)
+            left = max(_LEFT, end - time.monotonic())  # for answers that are large, or read slowly
+            await asyncio.wait(self._tasks[:1], timeout=left)
+            done = done and self._tasks[0].done()
         self.engine.close()
         for task in self._tasks[:1]:
             if task.done():
