@@ -66,6 +66,25 @@ def test_who_asks_for_another_protocol_is_answered_in_this_one(running):
             assert json.loads(answer.read())["translations"][0]["text"] == "a man"
 
 
+def test_pages_of_other_sites_are_refused(web):
+    unload = "/v2/repository/models/copy/unload"
+    for site_of in ("cross-site", "same-site"):
+        answer = web.post(unload, content=b"{}", headers={"Sec-Fetch-Site": site_of})
+        assert "other sites" in problem(answer, 403)
+    for site_of in ("same-origin", "none"):
+        answer = web.post("/translate", json={"text": "a"}, headers={"Sec-Fetch-Site": site_of})
+        assert answer.status_code == 200
+    assert web.get("/metrics", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 200
+
+
+def test_what_fails_unforeseen_is_counted(running):
+    model = running.service.repository.get("whole")
+    with pytest.raises(ArithmeticError), model.measured():
+        raise ArithmeticError
+    counted = running.web.get("/metrics").text
+    assert 'errors_total{kind="internal",model="whole"} 1.0' in counted
+
+
 def test_one_text_and_several(web):
     answer = web.post("/translate", json={"text": "a man on a bike"})
     [one] = answer.json()["translations"]

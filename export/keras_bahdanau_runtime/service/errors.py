@@ -14,6 +14,7 @@ class Status(NamedTuple):
 KINDS = {
     "invalid": Status(400, "INVALID_ARGUMENT"),
     "unauthenticated": Status(401, "UNAUTHENTICATED"),
+    "forbidden": Status(403, "PERMISSION_DENIED"),
     "not_found": Status(404, "NOT_FOUND"),
     "not_allowed": Status(405, "UNIMPLEMENTED"),
     "conflict": Status(409, "FAILED_PRECONDITION"),

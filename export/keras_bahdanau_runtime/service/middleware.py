@@ -1,7 +1,7 @@
 """What happens to every request of HTTP: its id, its key, its line in the log."""
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from keras_bahdanau_runtime.service.errors import ServiceError
@@ -14,6 +14,7 @@ from keras_bahdanau_runtime.service.router import Receive, Scope, Send
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 _OPEN = {"/", "/v2/health/live", "/v2/health/ready"}  # paths that need no key
+_OWN = ("same-origin", "none")  # where browsers say that a request comes from
 
 
 class Middleware:
@@ -51,6 +52,8 @@ class Middleware:
             await send(message)
 
         try:
+            if scope["method"] not in ("GET", "HEAD"):
+                _check_site(headers)
             if scope["path"] not in _OPEN:
                 self._keys.check(headers)
             await self._app(scope, receive, sent)
@@ -68,3 +71,12 @@ class Middleware:
             self._metrics.requests.labels(scope.get("model", named), call, str(status)).inc()
             path = clean(scope["raw_path"].decode("latin-1"))  # nothing in it is decoded
             called.log(f"{scope['method']} {path}", status)
+
+
+def _check_site(headers: Mapping[str, str]) -> None:
+    """Raises a `ServiceError`, "forbidden", for a page of another site.
+
+    Any page that is open on the machine could else unload the models of a service without keys.
+    """
+    if headers.get("sec-fetch-site", "none") not in _OWN:
+        raise ServiceError("forbidden", "Pages of other sites may not ask this service.")

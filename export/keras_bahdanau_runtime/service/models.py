@@ -101,8 +101,9 @@ class Model:
         try:
             yield
             well = True
-        except ServiceError as error:
-            metrics.errors.labels(self.name, error.kind).inc()
+        except Exception as error:
+            kind = error.kind if isinstance(error, ServiceError) else "internal"
+            metrics.errors.labels(self.name, kind).inc()
             raise
         finally:
             spent = time.perf_counter_ns() - began
