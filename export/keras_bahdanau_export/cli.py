@@ -103,6 +103,9 @@ def evaluate(
     ] = None,
     batch_size: BatchSize = 32,
     batch_tokens: BatchTokens = BATCH_TOKENS,
+    truncate: Annotated[
+        bool, typer.Option("--truncate", help="For an artifact: cut sentences it is too short for.")
+    ] = False,
     tokenize: Annotated[
         str, typer.Option(help="How BLEU splits words: 13a, none for tokenised text, zh, ...")
     ] = "13a",
@@ -121,7 +124,7 @@ def evaluate(
                 f"Argument `{name}` must be given to export: an artifact holds its search. "
                 f"Received: {name}={value} for the artifact {path}"
             )
-        engine, options = Translator(path, workers=cores()), {}
+        engine, options = Translator(path, workers=cores()), {"truncate": truncate}
     else:
         import_keras(tensorflow=False)
         from keras_bahdanau import BeamSearch

@@ -191,6 +191,8 @@ class GenerationJob(Job):
                 f"Argument `references` must hold one for each of {len(self.texts)} texts. "
                 f"Received: {len(self.references)}"
             )
+        if "onnx" not in self.formats:
+            self._check_without_onnx()
         if self.max_source_length is not None and len(self.texts):
             self._leave_out_long_texts()
         if self.shortlist is not None:
@@ -201,6 +203,17 @@ class GenerationJob(Job):
                 "Arguments `search` and `max_length` must leave candidates and steps that int32 "
                 f"counts. Received: {hypotheses(settings)} hypotheses of up to {self.max_length} "
                 f"tokens out of {vocabulary}"
+            )
+
+    def _check_without_onnx(self):
+        if self.captured:
+            raise ValueError(
+                "Argument `captured` must be False where no ONNX graph is written. Received: True"
+            )
+        if self.shortlist is not None and len(self.references):
+            raise ValueError(
+                "Argument `references` must be left out where no ONNX graph is written, by which "
+                f"the loss of a shortlist is measured. Received: {len(self.references)}"
             )
 
     def _check_tokenizer(self):

@@ -35,12 +35,14 @@ def serve(
     max_wait: Annotated[float, typer.Option(help="Milliseconds to wait for a batch.")] = 5.0,
     batch_size: Annotated[int, typer.Option(help="Most texts in a batch.")] = 12,
     threads: Annotated[
-        int | None, typer.Option(help="Batches at once; one for each core if absent.")
+        int | None,
+        typer.Option(help="Batches at once of a worker; one for each of its cores if absent."),
     ] = None,
     alone_threads: Annotated[
         int | None,
         typer.Option(
-            help="Of a batch that is all there is to do; every core, at most 4, if absent. "
+            help="Of a batch that is all there is to do; every core, at most 4, if absent, and 1 "
+            "with several workers. "
             "More than 1 has a model twice in memory."
         ),
     ] = None,

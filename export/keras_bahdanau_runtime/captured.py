@@ -113,7 +113,7 @@ class CapturedSearch:
             RunError: It failed otherwise.
         """
         padded = {name: _padded(name, array) for name, array in inputs.items()}
-        shape, begin = padded["source"].shape, time.monotonic()
+        shape = padded["source"].shape
 
         def left() -> float | None:
             """Of the seconds, what is left."""
@@ -123,6 +123,7 @@ class CapturedSearch:
             return rest
 
         with self._running:
+            begin = time.monotonic()  # one that waits for another one takes no time
             buffers = self._buffers.get(shape)
             where = self._made if buffers is None else buffers.made
             made = run(self._start, padded, where, seconds=left(), shrink=shrink)

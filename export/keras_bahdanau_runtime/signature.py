@@ -87,6 +87,11 @@ def hypotheses(search: Mapping[str, Any]) -> int:
     return int(search.get("size") or search.get("n") or 1)
 
 
+def returned(search: Mapping[str, Any]) -> int:
+    """How many hypotheses a search returns for each sentence, by its settings in the manifest."""
+    return int(search.get("n_best") or hypotheses(search))
+
+
 def most_rows(search: Mapping[str, Any], vocabulary: int) -> int:
     """How many sentences a search takes at once.
 

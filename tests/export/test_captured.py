@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -82,6 +83,24 @@ def test_the_same_translator_searches_again_for_the_same_shape_and_others(beam):
         expected, found = (one.translate_ids(ids)["tokens"] for one in (whole, steps))
         np.testing.assert_array_equal(expected, found)
     assert sorted(steps._graph._buffers) == [(1, 16), (2, 16)]
+
+
+def test_a_search_has_its_time_from_where_it_begins(beam, monkeypatch):
+    clock = [0.0]
+
+    class Queue:
+        """Others search meanwhile, for a thousand seconds."""
+
+        def __enter__(self):
+            clock[0] += 1000
+
+        def __exit__(self, *error):
+            pass
+
+    steps = Translator(beam, CPU, loop="captured", seconds=60)
+    monkeypatch.setattr(captured, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(steps._graph, "_running", Queue())
+    assert steps.translate_ids([[4, 3]])["tokens"].shape[0] == 1
 
 
 def test_no_more_shapes_are_kept_than_told(beam, monkeypatch, caplog):

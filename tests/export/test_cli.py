@@ -13,6 +13,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from copy_artifact import make
 
 from keras_bahdanau import BeamSearch, Shortlist, TrainingOptions
 from keras_bahdanau_export import cli
@@ -377,6 +378,15 @@ def test_evaluate_gives_keras_and_the_artifact_the_same_score(
     for option in ("--beam", "--length-penalty", "--max-length"):
         status, _, err = run(monkeypatch, capsysbinary, "evaluate", artifact, *test_set, option, 2)
         assert status == 1 and f"`{option[2:].replace('-', '_')}` must be given to export" in err
+
+
+def test_evaluate_cuts_what_is_too_long_if_told_to(monkeypatch, capsysbinary, tmp_path):
+    artifact, text = make(tmp_path / "copy", max_source_length=3), tmp_path / "text"
+    text.write_text("a man\na man on a bike\n")
+    status, _, err = run(monkeypatch, capsysbinary, "evaluate", artifact, text, text)
+    assert status == 1 and "at most 3 tokens" in err
+    status, out, _ = run(monkeypatch, capsysbinary, "evaluate", artifact, text, text, "--truncate")
+    assert status == 0 and "exact 50.0%" in out
 
 
 def test_a_shortlist_of_given_alignments(monkeypatch, capsysbinary, files, trained, tmp_path):

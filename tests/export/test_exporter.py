@@ -687,6 +687,7 @@ def test_what_does_not_sample_takes_no_noise(artifact):
         ({"imports": "module"}, "imports.*'module'"),
         ({"precision": "int4"}, "precision.*int4"),
         ({"precision": "int8", "format": "tf_saved_model"}, "precision.*int8"),
+        ({"captured": True, "format": "tf_saved_model"}, "captured.*True"),
     ],
 )
 def test_wrong_arguments_are_named(model, tmp_path, arguments, message):

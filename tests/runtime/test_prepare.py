@@ -404,7 +404,37 @@ def test_texts_that_do_not_belong_together(tmp_path):
     with pytest.raises(ValueError, match=r"train\.en, line 1: not UTF-8"):
         prepare([source], [target], tmp_path / "corpus", **OPTIONS)
     assert not (tmp_path / "corpus").exists()
-    (tmp_path / "corpus").mkdir()
-    (tmp_path / "corpus" / "thesis.txt").write_text("mine")
+
+
+@pytest.mark.parametrize(
+    "name", ["thesis.txt", "work/thesis.txt", "tokenizer.json", "manifest.json"]
+)
+def test_a_folder_of_something_else_is_left_alone(tmp_path, name):
+    source, target, _ = texts(tmp_path)
+    mine = tmp_path / "corpus" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text('{"name": "mine"}')
     with pytest.raises(ValueError, match="holds something else"):
         prepare([source], [target], tmp_path / "corpus", **OPTIONS)
+    assert list(files_of(tmp_path / "corpus")) == [name]
+    assert mine.read_text() == '{"name": "mine"}'
+
+
+def test_what_is_put_beside_a_corpus_stays(tmp_path):
+    source, target, _ = texts(tmp_path)
+    mine = tmp_path / "corpus" / "work" / "thesis.txt"
+    prepare([source], [target], tmp_path / "corpus", **OPTIONS)
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    prepare([source], [target], tmp_path / "corpus", **OPTIONS)  # finds it finished
+    assert mine.read_text() == "mine"
+    PreparedCorpus(tmp_path / "corpus")
+
+
+def test_another_corpus_in_the_same_place_has_a_tokenizer_of_its_own(tmp_path):
+    for words in ("a man on a bike", "waltz fjord on a bike"):
+        text = tmp_path / "text"
+        text.write_text(f"{words}\n" * 50)
+        found = PreparedCorpus(prepare([text], [text], tmp_path / "corpus", **OPTIONS))
+        assert set(pairs_of(found)) == {(words, words)}
+        shutil.rmtree(tmp_path / "corpus")

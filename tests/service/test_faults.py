@@ -23,7 +23,8 @@ from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.logs import JsonLines, _Bunches
 from keras_bahdanau_runtime.service.server import Settings, bind
-from keras_bahdanau_runtime.service.workers import _Crew, _is_up
+from keras_bahdanau_runtime.service.workers import _Crew, _is_up, _sharing
+from keras_bahdanau_runtime.session import cores
 
 pytestmark = [
     pytest.mark.once,
@@ -113,6 +114,15 @@ def crew_of(path, folder, monkeypatch):
             for worker in crew._workers:
                 worker.kill()
                 worker.join()
+
+
+def test_workers_share_the_cores(artifact):
+    settings = Settings({"a": artifact})
+    shared = _sharing(settings, 2)
+    assert (shared.threads, shared.alone_threads) == (max(1, cores() // 2), 1)
+    assert _sharing(settings, 1000).threads == 1
+    named = Settings({"a": artifact}, threads=3, alone_threads=2)
+    assert _sharing(named, 2) == named
 
 
 def test_a_worker_that_begins_during_a_stop_stops_too(artifact, tmp_path, monkeypatch):

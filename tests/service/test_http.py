@@ -85,6 +85,14 @@ def test_what_fails_unforeseen_is_counted(running):
     assert 'errors_total{kind="internal",model="whole"} 1.0' in counted
 
 
+def test_hypotheses_that_a_search_does_not_return_are_refused(tmp_path):
+    """It keeps five, and returns one."""
+    path = make(tmp_path / "one", search={"class": "BeamSearch", "size": 5, "n_best": 1})
+    with site({"one": path}) as found:
+        answer = found.web.post("/translate", json={"text": "a", "n_best": 2})
+    assert "from 1 to 1" in problem(answer, 400, "n_best")
+
+
 def test_one_text_and_several(web):
     answer = web.post("/translate", json={"text": "a man on a bike"})
     [one] = answer.json()["translations"]

@@ -26,6 +26,7 @@ class Encoding:
     Args:
         work: The folder that they are written to.
         tokenizer: The tokenizer's file.
+        digest: The hash of that file, by which one in the place of another is told from it.
         dtype: Of the ids, "uint16" or "uint32".
         shards: How many shards there are to be.
         max_length: Most ids of a sequence; `None` for no limit.
@@ -35,6 +36,7 @@ class Encoding:
 
     work: str
     tokenizer: str
+    digest: str
     dtype: str
     shards: int
     max_length: int | None
@@ -78,7 +80,7 @@ def encode(how: Encoding, block: Block) -> BlockRecord:
     Raises:
         ValueError: If an alignment names a place that a pair does not have.
     """
-    encoders = _encoders(how.tokenizer)
+    encoders = _encoders(how.tokenizer, how.digest)
     found = join(
         [
             _encode_some(encoders, block, begin, how.dtype)
@@ -109,8 +111,8 @@ def encode(how: Encoding, block: Block) -> BlockRecord:
 
 
 @functools.lru_cache(maxsize=1)
-def _encoders(path: str) -> tuple[WordCache, WordCache]:
-    """What encodes sources and targets by the tokenizer of a file."""
+def _encoders(path: str, digest: str) -> tuple[WordCache, WordCache]:
+    """What encodes sources and targets by the tokenizer of a file, which may have been another."""
     tokenizer = Tokenizer.load(path)
     sources = WordCache(tokenizer.source, tokenizer.encode_sources)
     if tokenizer.joint:

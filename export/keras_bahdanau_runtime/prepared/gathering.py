@@ -8,8 +8,7 @@ import numpy as np
 from keras_bahdanau_runtime.prepared.corpus import hash_of, shard_name
 from keras_bahdanau_runtime.prepared.encoding import block_name
 from keras_bahdanau_runtime.prepared.shard import LAST, Shard, file_name, files_of, join
-
-WORK = "work"  # the folder of what is not finished, in that of the corpus
+from keras_bahdanau_runtime.prepared.unfinished import WORK
 
 
 def gather(output: Path, number: int, bounds: Any, aligned: bool, seed: int) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import random
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +27,7 @@ from keras_bahdanau_runtime.prepared.corpus import (
     MANIFEST_FILE,
     TOKENIZER_FILE,
     VERSION,
+    hash_of,
 )
 from keras_bahdanau_runtime.prepared.encoding import (
     BlockRecord,
@@ -35,15 +35,20 @@ from keras_bahdanau_runtime.prepared.encoding import (
     encode,
     read_record,
 )
-from keras_bahdanau_runtime.prepared.gathering import WORK, gather, record_of
+from keras_bahdanau_runtime.prepared.gathering import gather, record_of
 from keras_bahdanau_runtime.prepared.processes import each
 from keras_bahdanau_runtime.prepared.reading import Block, Paths, blocks, check_files
+from keras_bahdanau_runtime.prepared.unfinished import (
+    PLAN_FILE,
+    WORK,
+    may_become_corpus,
+    remove_work,
+)
 from keras_bahdanau_runtime.session import cores
 from keras_bahdanau_runtime.text.tokenizer import MOST_PIECES, SMALLEST_VOCABULARY, Tokenizer
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
-PLAN_FILE = "plan.json"
 TOO_LONG = ("cut", "drop")
 _BLOCK = 25_000  # pairs that are encoded at once
 _FEW = 100_000  # pairs that one process encodes sooner than others have started
@@ -138,7 +143,7 @@ def prepare(
             plan = job.plan(tokenizer)
             records = job.encode(plan)
             job.finish(plan, records)
-        shutil.rmtree(job.work, ignore_errors=True)
+        remove_work(job.output)
     return job.output
 
 
@@ -198,8 +203,8 @@ class _Job:
                 self.options["vocabulary_size"],
                 self.options["joint"],
             )
+        self.work.mkdir(exist_ok=True)  # before all else: by it the folder is known again
         tokenizer.save(self.output / TOKENIZER_FILE)
-        self.work.mkdir(exist_ok=True)
         _write_json(path, {"version": VERSION, "options": self._described(), **vars(plan)})
         return plan
 
@@ -229,6 +234,7 @@ class _Job:
         how = Encoding(
             work=str(self.work),
             tokenizer=str(self.output / TOKENIZER_FILE),
+            digest=hash_of(self.output / TOKENIZER_FILE),
             dtype="uint16" if pieces <= 2**16 else "uint32",
             shards=max(1, -(-plan.pairs // self.options["shard_pairs"])),
             max_length=self.options["max_length"],
@@ -375,19 +381,12 @@ def _check_arguments(
 def _claimed(output: Path) -> Iterator[None]:
     """Claims the folder, unless it holds something else."""
     with claimed(output, "prepares"):
-        if not _is_ours(output):
+        if not may_become_corpus(output):
             raise ValueError(
                 "Argument `output` must be a new folder, or of an interrupted call. "
                 f"Received: {str(output)!r}, which holds something else"
             )
         yield
-
-
-def _is_ours(output: Path) -> bool:
-    """Whether a folder holds nothing, or what an earlier call has written there."""
-    begun = (MANIFEST_FILE, TOKENIZER_FILE, WORK)
-    names = [path.name for path in output.iterdir() if not path.name.startswith(".")]
-    return not names or any(name in begun for name in names)
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from keras_bahdanau_runtime.service.models import (
     seconds_of,
 )
 from keras_bahdanau_runtime.service.protocol import InferRequest, Tensor, TensorSpec
-from keras_bahdanau_runtime.signature import STEP_FILE, hypotheses
+from keras_bahdanau_runtime.signature import STEP_FILE, returned
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.translation import Translation, empty, encode_texts, read_hypotheses
 from keras_bahdanau_runtime.translator import Translator
@@ -98,7 +98,7 @@ class TextModel(Model):
         self.translator = translator
         self.tokenizer = translator.text_tokenizer()
         self.streams = STEP_FILE in translator.manifest.files
-        self.most = hypotheses(translator.manifest.search)
+        self.most = returned(translator.manifest.search)
         self.inputs = [TensorSpec("text", "BYTES", (-1,))]
         self.outputs = [
             TensorSpec("translation", "BYTES", (-1,)),

@@ -1,5 +1,6 @@
 """Several processes on one port: each one answers, and one that dies is replaced."""
 
+import dataclasses
 import logging
 import multiprocessing
 import multiprocessing.connection
@@ -18,6 +19,7 @@ from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.logs import log_to_stderr
 from keras_bahdanau_runtime.service.server import Settings, bind, listen, serve
+from keras_bahdanau_runtime.session import cores
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -32,6 +34,7 @@ def supervise(settings: Settings, workers: int) -> bool:
     SIGHUP is passed on to all of them. The system hands each connection to one of them; the kernel
     keeps the port of gRPC apart for them in the same way. One that dies is replaced; where its
     successor cannot begin, as of an artifact that was damaged since, the others go on without it.
+    They share the cores, unless the settings name threads.
 
     Args:
         settings: `Settings`; its ports must not be 0.
@@ -53,6 +56,7 @@ def supervise(settings: Settings, workers: int) -> bool:
         serve(settings)
         return True
     log_to_stderr(settings.log_format)
+    settings = _sharing(settings, workers)
     # On a disk that is full, writing to a mapped file would kill every worker.
     folder = _MEMORY if os.access(_MEMORY, os.W_OK) else None
     if settings.grpc_port is not None:
@@ -60,6 +64,13 @@ def supervise(settings: Settings, workers: int) -> bool:
     with bind(settings) as listening, tempfile.TemporaryDirectory(dir=folder) as counts:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = counts  # where processes add up what they count
         return _Crew(settings, listening).run(workers)
+
+
+def _sharing(settings: Settings, workers: int) -> Settings:
+    """Settings by which several processes share the cores: threads wait awake for each other."""
+    threads = max(1, cores() // workers) if settings.threads is None else settings.threads
+    alone = 1 if settings.alone_threads is None else settings.alone_threads
+    return dataclasses.replace(settings, threads=threads, alone_threads=alone)
 
 
 class _Crew:
