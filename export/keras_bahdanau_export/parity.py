@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 import keras
 import numpy as np
 
+from keras_bahdanau.models.generation import Generator
 from keras_bahdanau.models.shortlist import Shortlist
 from keras_bahdanau.search import BeamSearch, GreedySearch, Sampling
 from keras_bahdanau_export.call import functional
@@ -158,7 +159,8 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         A `Parity`, or a `CallParity` for the call of a model.
 
     Raises:
-        ValueError: `count` or `seed` is negative, or there is no source to compare on.
+        ValueError: `count` or `seed` is negative, there is no source to compare on, or the model
+            is none that generates where the artifact holds a search.
         ParityError: If they disagree.
     """
     check_range("count", count, int, 0)
@@ -169,6 +171,11 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         session = open_graph(manifest, MODEL_FILE, providers, None)
         found = compare_calls(model, session, examples=count, seed=seed)
     else:
+        if not isinstance(model, Generator):
+            raise ValueError(
+                "Argument `model` must be the one that the artifact was exported from, which "
+                f"generates. Received: a {type(model).__name__}"
+            )
         settings = dict(manifest.search)
         max_length, name = settings.pop("max_length", 1), settings.pop("class", None)
         try:

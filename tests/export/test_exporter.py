@@ -267,6 +267,8 @@ def test_an_artifact_can_be_verified_again(artifact, model):
     other.build()
     with pytest.raises(ParityError):
         verify(other, artifact[0])
+    with pytest.raises(ValueError, match=r"`model` must be .* Received: a Sequential"):
+        verify(keras.Sequential([keras.Input((2,))]), artifact[0])
 
 
 @pytest.mark.parametrize(
