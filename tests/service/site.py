@@ -80,3 +80,15 @@ def site(sources, **settings):
         yield made
     finally:
         made.stop()
+
+
+@contextlib.contextmanager
+def held(found):
+    """Keeps one thread of a `Site` at work in the block; yields the `Echo`, whose gate frees it."""
+    busy = Echo()
+    holding = found.begin(found.service.engine.run(busy, ["x"], [1]))
+    try:
+        yield busy
+    finally:
+        busy.gate.set()
+    assert holding.result() == ["x"]

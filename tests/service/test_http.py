@@ -9,7 +9,7 @@ import zlib
 
 import pytest
 from copy_artifact import COPY_STEPS, make
-from service.site import Echo, site
+from service.site import held, site
 
 from keras_bahdanau_runtime.service.engine import Limits
 
@@ -268,15 +268,10 @@ def test_a_timeout_of_the_protocol_is_a_positive_int(web, model, timeout):
 @pytest.mark.parametrize("model", ["copy", "copy-graph"])
 def test_a_timeout_of_the_protocol_is_in_microseconds(tmp_path, model):
     with site({"copy": make(tmp_path / "copy")}, threads=1) as found:
-        busy = Echo()  # the only thread has this in hand meanwhile
-        holding = found.begin(found.service.engine.run(busy, ["x"], [1]))
         asked = {**ASKED[model], "parameters": {"timeout": 2000}}
-        try:
+        with held(found):
             answer = found.web.post(f"/v2/models/{model}/infer", json=asked)
             assert "longer than 0.002 seconds" in problem(answer, 504)
-        finally:
-            busy.gate.set()
-        assert holding.result() == ["x"]
         asked["parameters"]["timeout"] = 30_000_000
         assert found.web.post(f"/v2/models/{model}/infer", json=asked).status_code == 200
 

@@ -20,7 +20,7 @@ import pytest
 import tritonclient.grpc
 from copy_artifact import COPY_STEPS, DOCUMENT, make, marked, spinning_graph
 from service.process import ENVIRONMENT, SERVE, children, free_port, serving
-from service.site import Echo, site
+from service.site import held, site
 
 from keras_bahdanau_runtime.service import server
 from keras_bahdanau_runtime.service.errors import ServiceError
@@ -356,26 +356,21 @@ def test_a_client_who_leaves_after_a_large_body_takes_the_work_along(artifact):
             pass
 
     with site({"copy": artifact}, threads=1) as found:
-        busy = Echo()  # the only thread has this in hand meanwhile
-        holding = found.begin(found.service.engine.run(busy, ["x"], [1]))
         host, port = found.service.url.removeprefix("http://").split(":")
-        try:
+        with held(found):
             with socket.create_connection((host, int(port))) as client:
                 client.sendall(head)
                 queued(found.web, 1)
                 client.sendall(body)
                 queued(found.web, 4)
             queued(found.web, 1)
-        finally:
-            busy.gate.set()
-        assert holding.result() == ["x"]
 
 
 def test_calls_of_a_graph_are_shared_among_threads(artifact):
     """They run one after another, so that together they would be answered late."""
     source = {"name": "source", "datatype": "INT32", "shape": [1, 3], "data": [5, 6, 3]}
 
-    async def ask(url):
+    async def ask(url, busy):
         async with httpx.AsyncClient(base_url=url, timeout=60) as web:
             asked = [
                 asyncio.ensure_future(web.post("/v2/models/copy-graph/infer", json=given))
@@ -387,13 +382,8 @@ def test_calls_of_a_graph_are_shared_among_threads(artifact):
             return [answer.status_code for answer in await asyncio.gather(*asked)]
 
     with site({"copy": artifact}, threads=1) as found:
-        busy = Echo()
-        holding = found.begin(found.service.engine.run(busy, ["x"], [1]))
-        try:
-            assert asyncio.run(ask(found.service.url)) == [200] * 3
-        finally:
-            busy.gate.set()
-        assert holding.result() == ["x"]
+        with held(found) as busy:
+            assert asyncio.run(ask(found.service.url, busy)) == [200] * 3
         counted = found.service.engine.metrics.render().decode()
     assert 'batch_size_count{model="copy-graph"} 3.0' in counted
 
@@ -417,13 +407,8 @@ def test_a_client_who_leaves_takes_the_work_along(artifact):
             await queued(web, 0)
 
     with site({"copy": artifact}, threads=1) as found:
-        busy = Echo()  # the only thread has this in hand meanwhile
-        holding = found.begin(found.service.engine.run(busy, ["x"], [1]))
-        try:
+        with held(found) as busy:
             asyncio.run(go(found.service.url, busy))
-        finally:
-            busy.gate.set()
-        assert holding.result() == ["x"]
         counted = found.service.engine.metrics.render().decode()
     assert 'batch_size_sum{model="echo"} 1.0' in counted
     assert 'batch_size_sum{model="copy"} 0.0' in counted

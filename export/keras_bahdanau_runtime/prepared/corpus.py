@@ -11,6 +11,7 @@ from keras_bahdanau_runtime.prepared.shard import Shard, file_name, files_of
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 FORMAT = "keras_bahdanau corpus"
+SHARD = "shard-"  # so the names of a shard's files begin
 VERSION = 1
 MANIFEST_FILE, TOKENIZER_FILE = "manifest.json", "tokenizer.json"
 _KEYS = {
@@ -136,7 +137,7 @@ class PreparedCorpus:
 
 def shard_name(number: int) -> str:
     """The name of a shard's files."""
-    return f"shard-{number:05d}"
+    return f"{SHARD}{number:05d}"
 
 
 def hash_of(path: Path) -> str:

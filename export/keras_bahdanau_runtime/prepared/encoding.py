@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.prepared.reading import Block
 from keras_bahdanau_runtime.prepared.shard import Shard, from_lists, join
+from keras_bahdanau_runtime.prepared.unfinished import BLOCK
 from keras_bahdanau_runtime.prepared.word_cache import WordCache
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
@@ -65,7 +66,7 @@ class BlockRecord:
 
 def block_name(number: int) -> str:
     """The name of a block's files."""
-    return f"block-{number:05d}"
+    return f"{BLOCK}{number:05d}"
 
 
 def read_record(work: Path, number: int) -> BlockRecord | None:

@@ -4,11 +4,11 @@ import contextlib
 import json
 from pathlib import Path
 
-from keras_bahdanau_runtime.prepared.corpus import FORMAT, MANIFEST_FILE, TOKENIZER_FILE
+from keras_bahdanau_runtime.prepared.corpus import FORMAT, MANIFEST_FILE, SHARD, TOKENIZER_FILE
 
 WORK = "work"
 PLAN_FILE = "plan.json"
-BLOCK, SHARD = "block-", "shard-"  # how the names of their files begin
+BLOCK = "block-"  # so the names of a block's files begin
 
 
 def may_become_corpus(output: Path) -> bool:
@@ -36,5 +36,5 @@ def remove_work(output: Path) -> None:
 
 
 def _is_ours(path: Path) -> bool:
-    """Hidden is what `written` writes."""
+    """Whether a file of the folder is one of `prepare`; hidden ones are those of `written`."""
     return path.is_file() and (path.name == PLAN_FILE or path.name.startswith((BLOCK, ".")))

@@ -315,8 +315,6 @@ def _results(batch: list[_Work], alone: bool) -> list[Any]:
     except Exception as error:  # it is raised again where the result is awaited
         if len(batch) == 1:
             return [error]
-        wanted = [work for work in batch if not work.future.done()]
-        said = "A batch of %d failed, and is tried one by one for the %d that wait: %s"
-        logger.info(said, len(batch), len(wanted), error)
+        logger.info("A batch of %d failed, and is tried one by one: %s", len(batch), error)
         # One that nobody waits for any longer, as after a run that took all the time, is no work.
         return [None if work.future.done() else _results([work], alone)[0] for work in batch]
