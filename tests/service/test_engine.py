@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from service.site import Echo
+from service.site import Echo, ask
 
 from keras_bahdanau_runtime.service.engine import Engine, Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
@@ -19,11 +19,6 @@ async def begun(job, count=1):
 
 def engine(**options):
     return Engine(**{"threads": 1, "max_wait": 60.0, **options})
-
-
-async def ask(made, job, *payloads, seconds=None):
-    """Asks for strings; each is as long as it has letters."""
-    return await made.run(job, payloads, list(map(len, payloads)), seconds)
 
 
 def test_an_idle_model_works_at_once():

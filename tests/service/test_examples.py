@@ -49,7 +49,7 @@ def test_tritons_client(running):
 def test_curl(running):
     lines = said("sh", EXAMPLES / "translate.sh", TEXT, running.url).split("\n", 1)
     assert json.loads(lines[0])["translations"][0]["text"] == TEXT
-    assert lines[1].endswith(f'data: {{"text": "{TEXT}"}}\n\n')
+    assert lines[1].endswith(f'data: {{"text":"{TEXT}"}}\n\n')
 
 
 def test_javascript(running):

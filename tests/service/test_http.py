@@ -1,11 +1,14 @@
 """The door of HTTP: answers, errors in one shape, packed bodies, streams, keys and metrics."""
 
+import asyncio
 import contextlib
 import gzip
 import http.client
 import json
 import re
+import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from copy_artifact import COPY_STEPS, make
@@ -274,6 +277,30 @@ def test_a_timeout_of_the_protocol_is_in_microseconds(tmp_path, model):
             assert "longer than 0.002 seconds" in problem(answer, 504)
         asked["parameters"]["timeout"] = 30_000_000
         assert found.web.post(f"/v2/models/{model}/infer", json=asked).status_code == 200
+
+
+def test_texts_that_there_is_no_room_for_are_not_encoded(tmp_path):
+    few = Limits(queue=1, tokens=5)
+    with site({"m": make(tmp_path / "m")}, limits=few, threads=1) as found, held(found):
+        answer = found.web.post("/translate", json={"text": "too many tokens " * 10})
+        assert answer.status_code == 429, answer.text
+
+
+def test_the_time_of_a_request_begins_before_its_texts_are_encoded(tmp_path):
+    with site({"m": make(tmp_path / "m", max_source_length=None)}) as found:
+
+        async def one_thread(gate):
+            loop = asyncio.get_running_loop()
+            loop.set_default_executor(ThreadPoolExecutor(1))
+            return loop.run_in_executor(None, gate.wait)
+
+        gate = threading.Event()
+        found.call(one_thread(gate))  # where long texts are encoded
+        try:
+            asked = {"text": ["a " * 1000] * 4, "timeout": 0.01}
+            assert found.web.post("/translate", json=asked).status_code == 504
+        finally:
+            gate.set()
 
 
 def test_statistics_and_metrics_count(web):

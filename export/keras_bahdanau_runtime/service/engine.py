@@ -1,7 +1,8 @@
 """The one queue behind every door: work waits here, leaves in batches, and comes back.
 
 engine = Engine()
-results = await engine.run(job, payloads, lengths)      # in an event loop
+async with engine.timely(seconds):                     # in an event loop
+    results = await engine.run(job, payloads, lengths)
 
 A job computes in a thread; onnxruntime holds no lock of Python's meanwhile. There are as many
 threads as cores, and a job takes one core, so batches and requests do not fight; but for a batch
@@ -14,7 +15,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -128,13 +129,28 @@ class Engine:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def run(
-        self,
-        job: Job,
-        payloads: Sequence[Any],
-        lengths: Sequence[int],
-        seconds: float | None = None,
-    ) -> list[Any]:
+    @contextlib.asynccontextmanager
+    async def timely(self, seconds: float | None = None) -> AsyncIterator[None]:
+        """Ends the block when its time is up.
+
+        Args:
+            seconds: The longest that it may take; the limit's if `None`, and never more.
+
+        Raises:
+            ServiceError: "timeout".
+        """
+        most = self.limits.seconds
+        limit = most if seconds is None else min(seconds, most)
+        try:
+            async with asyncio.timeout(limit) as scope:
+                yield
+        except TimeoutError as error:
+            if not scope.expired():
+                raise
+            message = f"The answer took longer than {limit:g} seconds."
+            raise ServiceError("timeout", message) from error
+
+    async def run(self, job: Job, payloads: Sequence[Any], lengths: Sequence[int]) -> list[Any]:
         """The results for payloads, in their order.
 
         A caller that is cancelled takes its payloads back: those that wait are dropped, and results
@@ -144,14 +160,12 @@ class Engine:
             job: A `Job`.
             payloads: What it works on.
             lengths: Number of tokens of each.
-            seconds: The longest that it may take; the limit's if `None`.
 
         Raises:
-            ServiceError: "too_large" for more than the queue ever holds, "overloaded" if it is
-                full, "unavailable" while draining, "timeout" after `seconds`.
+            ServiceError: As of `admit`.
             Exception: What the job raises.
         """
-        self._admit(len(payloads), sum(lengths))
+        self.admit(len(payloads), sum(lengths))
         loop = asyncio.get_running_loop()
         now = time.monotonic()
         works = [
@@ -164,13 +178,9 @@ class Engine:
         self._idle.clear()
         self._waiting.extend(works)
         self._dispatch()
-        most = self.limits.seconds
-        limit = most if seconds is None else min(seconds, most)
-        end = loop.call_later(limit, _give_up, works, limit)
         try:
             return [await work.future for work in works]
         finally:
-            end.cancel()
             for work in works:
                 if not work.future.done():
                     work.future.cancel()
@@ -182,7 +192,13 @@ class Engine:
             if not self._held:
                 self._idle.set()
 
-    def _admit(self, count: int, tokens: int) -> None:
+    def admit(self, count: int, tokens: int) -> None:
+        """Looks whether there is room for so many payloads, of so many tokens in all.
+
+        Raises:
+            ServiceError: "too_large" for more than the queue ever holds, "overloaded" if it is
+                full, "unavailable" while draining.
+        """
         if self.draining:
             raise ServiceError("unavailable", "The service is about to stop.", retry_after=1)
         texts, most = self.limits.queue, self.limits.queued_tokens
@@ -298,14 +314,6 @@ class Engine:
             else:
                 work.future.set_result(result)
         self._dispatch()
-
-
-def _give_up(works: list[_Work], seconds: float) -> None:
-    """Tells those who wait that their time is over."""
-    for work in works:
-        if not work.future.done():
-            message = f"The answer took longer than {seconds:g} seconds."
-            work.future.set_exception(ServiceError("timeout", message))
 
 
 def _results(batch: list[_Work], alone: bool) -> list[Any]:

@@ -93,8 +93,8 @@ class GraphModel(Model):
                 "too_large",
                 f"Argument `inputs` must hold at most {most} numbers. Received: {length}",
             )
-        seconds = seconds_of(request.parameters)
-        [found] = await answered(self.engine, self._call, [(feeds, wanted)], [length], seconds)
+        async with self.engine.timely(seconds_of(request.parameters)):
+            [found] = await answered(self.engine, self._call, [(feeds, wanted)], [length])
         types = {spec.name: spec.datatype for spec in self.outputs}
         return [Tensor(name, types[name], array) for name, array in found]
 

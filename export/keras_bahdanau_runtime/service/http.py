@@ -1,11 +1,11 @@
 """The door of HTTP: what people call, the Open Inference Protocol, the page and the metrics."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import numpy as np
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
@@ -15,7 +15,12 @@ from keras_bahdanau_runtime.service.connections import LEFT
 from keras_bahdanau_runtime.service.errors import KINDS, ServiceError
 from keras_bahdanau_runtime.service.models import Model
 from keras_bahdanau_runtime.service.openapi import BINARY, INFERENCE, JSON, Endpoint, description
-from keras_bahdanau_runtime.service.protocol import parse_rest, render_rest, server_metadata
+from keras_bahdanau_runtime.service.protocol import (
+    as_json,
+    parse_rest,
+    render_rest,
+    server_metadata,
+)
 from keras_bahdanau_runtime.service.questions import (
     PROBLEM,
     STREAM,
@@ -292,15 +297,14 @@ def _plain(one: Translation) -> dict[str, Any]:
         "score": one.score,
         "tokens": one.tokens,
         "source_tokens": one.source_tokens,
-        "alignment": None if one.alignment is None else one.alignment.tolist(),
+        "alignment": None if one.alignment is None else np.ascontiguousarray(one.alignment),
         "error": one.error,
     }
 
 
 def _json(value: Any) -> Response:
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return Response(text.encode("utf-8"), media_type="application/json")
+    return Response(as_json(value), media_type="application/json")
 
 
 def _event(value: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(value, ensure_ascii=False).encode("utf-8") + b"\n\n"
+    return b"data: " + as_json(value) + b"\n\n"

@@ -141,11 +141,11 @@ class CountedJob:
 
 
 async def answered(
-    engine: Engine, job: Job, payloads: Sequence[Any], lengths: Sequence[int], seconds: float | None
+    engine: Engine, job: Job, payloads: Sequence[Any], lengths: Sequence[int]
 ) -> list[Any]:
     """What `Engine.run` gives; what a graph may fail with is told as a `ServiceError`."""
     try:
-        return await engine.run(job, payloads, lengths, seconds)
+        return await engine.run(job, payloads, lengths)
     except LimitError as error:
         raise ServiceError("too_large", f"The model could not do it: {error}") from error
     except RunError as error:

@@ -1,7 +1,6 @@
 """A model of texts: translations by the hypotheses of a search, or piece by piece."""
 
 import asyncio
-import json
 import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from keras_bahdanau_runtime.service.models import (
     parameter,
     seconds_of,
 )
-from keras_bahdanau_runtime.service.protocol import InferRequest, Tensor, TensorSpec
+from keras_bahdanau_runtime.service.protocol import InferRequest, Tensor, TensorSpec, as_json
 from keras_bahdanau_runtime.signature import STEP_FILE, returned
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.translation import Translation, empty, encode_texts, read_hypotheses
@@ -147,10 +146,11 @@ class TextModel(Model):
                 f"Argument `n_best` must be from 1 to {self.most}. Received: {n_best}",
                 "n_best",
             )
-        encoded = await self._encode(texts)
-        filled = [ids for ids in encoded if ids]
-        payloads = [(ids, n_best, alignments) for ids in filled]
-        found = await answered(self.engine, self._search, payloads, list(map(len, filled)), seconds)
+        async with self.engine.timely(seconds):
+            encoded = await self._encode(texts)
+            filled = [ids for ids in encoded if ids]
+            payloads = [(ids, n_best, alignments) for ids in filled]
+            found = await answered(self.engine, self._search, payloads, list(map(len, filled)))
         rest = iter(found)
         return [next(rest) if ids else [empty(alignments)] for ids in encoded]
 
@@ -167,16 +167,18 @@ class TextModel(Model):
                     f"The model {self.name!r} has no single steps: export it with stepwise=True.",
                     "model",
                 )
-            [ids] = await self._encode([text])
             loop, left = asyncio.get_running_loop(), threading.Event()
             pieces: asyncio.Queue[str | None] = asyncio.Queue()
 
             def put(piece: str) -> None:
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
-            running = asyncio.ensure_future(
-                answered(self.engine, self._stream, [(text, put, left)], [len(ids)], None)
-            )
+            async def run() -> None:
+                async with self.engine.timely():
+                    [ids] = await self._encode([text])
+                    await answered(self.engine, self._stream, [(text, put, left)], [len(ids)])
+
+            running = asyncio.ensure_future(run())
             running.add_done_callback(lambda _: pieces.put_nowait(None))  # after the last piece
             try:
                 while (piece := await pieces.get()) is not None:
@@ -202,6 +204,7 @@ class TextModel(Model):
                     f"Received: {len(text)} at index {index}",
                     "text",
                 )
+        self.engine.admit(len(texts), 0)  # before work is spent on them
         most = min(limits.tokens, self.translator.manifest.max_source_length or limits.tokens)
         try:
             if sum(map(len, texts)) <= _SMALL:
@@ -252,7 +255,7 @@ class TextModel(Model):
                 translations[place] = one.text.encode("utf-8")
                 scores[place] = one.score
                 if one.alignment is not None:
-                    alignment[place] = json.dumps(one.alignment.tolist()).encode("utf-8")
+                    alignment[place] = as_json(np.ascontiguousarray(one.alignment))
         tensors = [
             Tensor("translation", "BYTES", translations),
             Tensor("score", "FP32", scores),
