@@ -1,7 +1,6 @@
 """What goes wrong around a service: disks, clocks, descriptors, and files that are damaged."""
 
 import contextlib
-import json
 import logging
 import os
 import select

@@ -110,11 +110,13 @@ class OneModel:
             raise ServiceError("not_found", f"There is no model {name!r}.", "model")
         return self.model
 
-    def index(self):
-        return [
-            {"name": "identity", "version": "3", "state": "READY", "reason": ""},
-            {"name": "broken", "version": "", "state": "UNAVAILABLE", "reason": "damaged"},
-        ]
+    def statistics(self, name, version):
+        return [self.get(name or "identity", version).statistics()]
+
+    def index(self, ready):
+        broken = {"name": "broken", "version": "", "state": "UNAVAILABLE", "reason": "damaged"}
+        found = {"name": "identity", "version": "3", "state": "READY", "reason": ""}
+        return [found] if ready else [found, broken]
 
     def check_alone(self):
         pass

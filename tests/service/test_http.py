@@ -367,6 +367,23 @@ def test_a_model_is_taken_away_and_comes_back(running):
     problem(web.post("/v2/repository/models/other/load"), 404, "model")
 
 
+def test_the_repository_is_asked_as_over_grpc(running):
+    web, index = running.web, "/v2/repository/index"
+    web.post("/v2/repository/models/bare/unload")
+    try:
+        states = {one["name"]: one["state"] for one in web.post(index).json()}
+        assert states["bare"] == "UNAVAILABLE" and states["copy"] == "READY"
+        ready = {one["name"] for one in web.post(index, json={"ready": True}).json()}
+        assert ready == set(states) - {"bare"}
+        problem(web.post(index, json={"ready": 1}), 400, "ready")
+    finally:
+        config = {"parameters": {"config": "{}"}}
+        problem(web.post("/v2/repository/models/bare/load", json=config), 400, "parameters")
+        assert web.post("/v2/repository/models/bare/load", json={}).status_code == 200
+    counted = web.get("/v2/models/stats").json()["model_stats"]
+    assert {one["name"] for one in counted} == {"bare-graph", *states} - {"bare"}
+
+
 def test_keys_open_the_service(tmp_path):
     (tmp_path / "keys").write_text("first\nsecond\n", "utf-8-sig")  # with a mark at its start
     sources = {"copy": make(tmp_path / "copy")}

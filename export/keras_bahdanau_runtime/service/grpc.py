@@ -161,27 +161,12 @@ class _Service:
         return _response(await model.infer(_request(request)))
 
     async def ModelStatistics(self, request: Any) -> Any:
-        repository = self._repository
-        models = (
-            [repository.get(request.name, request.version)]
-            if request.name
-            else [
-                repository.get(name, version)
-                for name, versions in repository.names()
-                for version in versions
-            ]
-        )
-        return messages.message_class("ModelStatisticsResponse")(
-            model_stats=[model.statistics() for model in models]
-        )
+        counted = self._repository.statistics(request.name, request.version)
+        return messages.message_class("ModelStatisticsResponse")(model_stats=counted)
 
     async def RepositoryIndex(self, request: Any) -> Any:
         _check_repository(request)
-        models = [
-            entry
-            for entry in self._repository.index()
-            if entry["state"] == "READY" or not request.ready
-        ]
+        models = self._repository.index(request.ready)
         return messages.message_class("RepositoryIndexResponse")(models=models)
 
     async def RepositoryModelLoad(self, request: Any) -> Any:

@@ -13,10 +13,19 @@ from keras_bahdanau_runtime.pictures.page import assembled
 from keras_bahdanau_runtime.service.bodies import read_body
 from keras_bahdanau_runtime.service.connections import LEFT
 from keras_bahdanau_runtime.service.errors import KINDS, ServiceError
-from keras_bahdanau_runtime.service.models import Model
-from keras_bahdanau_runtime.service.openapi import BINARY, INFERENCE, JSON, Endpoint, description
+from keras_bahdanau_runtime.service.models import Model, parameter
+from keras_bahdanau_runtime.service.openapi import (
+    BINARY,
+    INDEX,
+    INFERENCE,
+    JSON,
+    LOAD,
+    Endpoint,
+    description,
+)
 from keras_bahdanau_runtime.service.protocol import (
     as_json,
+    parse_json,
     parse_rest,
     render_rest,
     server_metadata,
@@ -32,6 +41,7 @@ from keras_bahdanau_runtime.service.questions import (
 )
 from keras_bahdanau_runtime.service.repository import Repository
 from keras_bahdanau_runtime.service.router import Router
+from keras_bahdanau_runtime.service.tensors import refuse
 from keras_bahdanau_runtime.service.text_model import TextModel
 from keras_bahdanau_runtime.translation import Translation
 
@@ -52,9 +62,9 @@ def build_app(repository: Repository) -> Router:
     # Most requests look for the first of these, so they are found first.
     endpoints = [
         *_translation(repository),
+        *_server(repository),  # among its paths one that would be the model "stats"
         *_model(repository, "/v2/models/{name}"),
         *_model(repository, "/v2/models/{name}/versions/{version}"),
-        *_server(repository),
     ]
     endpoints += description(endpoints, PROBLEM, problems, server_metadata()["version"])
     return Router([*endpoints, Endpoint("GET", "/", _page, "The page", media=("text/html",))])
@@ -209,7 +219,9 @@ def _model(repository: Repository, prefix: str) -> list[Endpoint]:
         return Response()
 
     async def statistics(request: Request) -> Response:
-        return _json({"model_stats": [asked(request).statistics()]})
+        given = request.path_params
+        counted = repository.statistics(given["name"], given.get("version", ""))
+        return _json({"model_stats": counted})
 
     return [
         Endpoint(
@@ -230,6 +242,11 @@ def _server(repository: Repository) -> list[Endpoint]:
     """What the protocol asks of the server, and its metrics."""
     server = server_metadata()
 
+    async def given_by(request: Request) -> dict[str, Any]:
+        """The object that the body is, where there is one."""
+        body = await read_body(request, repository.engine.limits)
+        return parse_json(body) if body else {}
+
     async def metadata(request: Request) -> Response:
         return _json(server)
 
@@ -241,10 +258,16 @@ def _server(repository: Repository) -> list[Endpoint]:
             raise ServiceError("unavailable", "Not every model is ready.", retry_after=1)
         return Response()
 
+    async def statistics(request: Request) -> Response:
+        return _json({"model_stats": repository.statistics()})
+
     async def index(request: Request) -> Response:
-        return _json(repository.index())
+        given = await given_by(request)
+        return _json(repository.index(parameter(given, "ready", (bool,), False)))
 
     async def load(request: Request) -> Response:
+        if (given := await given_by(request)).get("parameters"):
+            refuse("parameters", "be empty: an artifact is loaded as it is", given["parameters"])
         repository.check_alone()
         await repository.load(request.path_params["name"])
         return _json({})
@@ -262,8 +285,9 @@ def _server(repository: Repository) -> list[Endpoint]:
         Endpoint("GET", "/v2", metadata, "What this server is"),
         Endpoint("GET", "/v2/health/live", live, "Whether the process answers", media=()),
         Endpoint("GET", "/v2/health/ready", ready, "Whether every model answers", media=()),
-        Endpoint("POST", "/v2/repository/index", index, "Every model and its state"),
-        Endpoint("POST", f"{models}/load", load, "Open a model, or open it anew"),
+        Endpoint("GET", "/v2/models/stats", statistics, "Counts and times of every model"),
+        Endpoint("POST", "/v2/repository/index", index, "Every model and its state", takes=INDEX),
+        Endpoint("POST", f"{models}/load", load, "Open a model, or open it anew", takes=LOAD),
         Endpoint("POST", f"{models}/unload", unload, "Take a model away"),
         Endpoint("GET", "/metrics", metrics, "What Prometheus reads", media=(_METRICS,)),
     ]

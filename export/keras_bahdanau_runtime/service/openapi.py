@@ -46,6 +46,12 @@ INFERENCE: Mapping[str, Any] = {
     "required": ["inputs"],
 }
 
+INDEX = {"type": "object", "properties": {"ready": {"type": "boolean", "default": False}}}
+LOAD = {
+    "type": "object",
+    "properties": {"parameters": {"type": "object", "maxProperties": 0}},
+}
+
 
 @dataclass(frozen=True)
 class Endpoint:
@@ -56,7 +62,8 @@ class Endpoint:
         path: str, with the names of its variable parts in braces.
         function: From a request to a response. Its name stands in the metrics.
         summary: str, a line on what it does.
-        takes: The JSON Schema of its body, or `None` for no body.
+        takes: The JSON Schema of its body, or `None` for no body. Where it requires nothing, there
+            may be none.
         gives: The JSON Schema of its answer, or `None` for any.
         media: Media types that its answer may have; none for an answer without a body.
     """
@@ -126,7 +133,7 @@ def _described(
         }
         if endpoint.takes is not None:
             body = {JSON: {"schema": endpoint.takes}}
-            extra["requestBody"] = {"content": body, "required": True}
+            extra["requestBody"] = {"content": body, "required": "required" in endpoint.takes}
         answers: dict[str, Any] = {
             media: {"schema": (endpoint.gives or {}) if media == JSON else {}}
             for media in endpoint.media

@@ -130,8 +130,19 @@ class Repository:
             "version" if version else "model",
         )
 
-    def index(self) -> list[dict[str, str]]:
-        """Every model with its state, as Triton's repository extension has it."""
+    def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
+        """What was counted of a model; of each version of every one where none is named.
+
+        Raises:
+            ServiceError: As `get`.
+        """
+        asked = [(name, version)]
+        if not name:
+            asked = [(model, each) for model, versions in self.names() for each in versions]
+        return [self.get(*one).statistics() for one in asked]
+
+    def index(self, ready: bool = False) -> list[dict[str, str]]:
+        """Every model, or every ready one, with its state, as Triton's extension has it."""
         found = []
         for source in sorted(self.sources):
             reason = self._reasons.get(source, "")
@@ -140,7 +151,9 @@ class Repository:
             if source not in self._models:
                 found.append((source, "", "UNAVAILABLE" if reason else "LOADING", reason))
         names = ("name", "version", "state", "reason")
-        return [dict(zip(names, one, strict=True)) for one in found]
+        return [
+            dict(zip(names, one, strict=True)) for one in found if one[2] == "READY" or not ready
+        ]
 
     def check_alone(self) -> None:
         """Raises a `ServiceError`, "conflict", where a call would reach one process of several."""
