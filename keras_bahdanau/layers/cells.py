@@ -17,7 +17,9 @@ class ResidualCell(keras.layers.StackedRNNCells):
         o_i = x_i + cell(x_i, s_{i-1})
 
     The state stays that of the cell inside: the sum goes up to what reads the output, not on to the
-    next step. It is a stack of one cell, whose states it nests in a list as Keras's stacks do.
+    next step. It is a stack of one cell, whose states it nests in a list as Keras's stacks do; in
+    a stack with others, `keras.layers.RNN` takes such states on JAX only without a mask. A decoder
+    takes both.
 
     Args:
         cell: A Keras RNN cell whose output is as wide as its input.
