@@ -8,6 +8,8 @@ plain or .gz, in one folder, those that are lower-cased and tokenised in its sub
 import gzip
 import hashlib
 import urllib.request
+import zlib
+from http.client import HTTPException
 from pathlib import Path
 
 from keras_bahdanau_runtime.files import written
@@ -71,14 +73,19 @@ def find(folder, part, language, tokenized=False):
             f"Argument `data` must be a folder with {name} or {name}.gz in it. "
             f"Received: {str(folder)!r}, which has neither"
         )
+    _check(_read(paths[0]), paths[0], part, language, tokenized)
+    return paths[0]
+
+
+def _check(text, place, part, language, tokenized):
+    """Raises a `ValueError` for a text that is not the one expected; `place` is where it is."""
     expected = _HASHES[part][_LANGUAGES.index(language) + 3 * tokenized]
-    found = hashlib.sha256(_read(paths[0])).hexdigest()
+    found = hashlib.sha256(text).hexdigest()
     if found != expected:
         raise ValueError(
-            f"Argument `data` must hold the files of {SOURCE}. Received: {paths[0]}, whose text "
+            f"Argument `data` must hold the files of {SOURCE}. Received: {place}, whose text "
             f"has the SHA-256 {found}, not {expected}"
         )
-    return paths[0]
 
 
 def _paths(folder, part, language, tokenized):
@@ -88,38 +95,52 @@ def _paths(folder, part, language, tokenized):
 
 
 def _read(path):
-    contents = path.read_bytes()
-    return gzip.decompress(contents) if path.suffix == ".gz" else contents
+    return _unpacked(path.read_bytes(), path)
+
+
+def _unpacked(contents, place):
+    """The text of a file, which is packed if the name of its place, a path or an address, is."""
+    if not str(place).endswith(".gz"):
+        return contents
+    try:
+        return gzip.decompress(contents)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(
+            f"Argument `data` must hold whole files of gzip. Received: {place}: {error}"
+        ) from error
 
 
 def download(folder, language, tokenized=False):
     """Gets what is missing of English and another language, and looks at all of it.
 
-    A file that is there is never replaced.
+    A file that is there is never replaced, and one that is not the expected is not kept.
 
     Raises:
         ValueError: As `find`; or there is no way to the network.
     """
-    for part in _HASHES:
-        for each in ("en", language):
-            _, paths = _paths(folder, part, each, tokenized)
-            if not paths:
-                _get(folder, part, each, tokenized)
-            find(folder, part, each, tokenized)
+    wanted = [(part, each, tokenized) for part in _HASHES for each in ("en", language)]
+    missing = [one for one in wanted if not _paths(folder, *one)[1]]
+    for place, one in enumerate(missing):
+        try:
+            _get(folder, *one)
+        except (OSError, HTTPException) as error:
+            names = ", ".join(_paths(folder, *other)[0] for other in missing[place:])
+            raise ValueError(
+                f"Argument `data` must name a folder that has the files where {SOURCE} cannot be "
+                f"reached: --data DIR. Received: {str(folder)!r}, without {names}, and "
+                f"{type(error).__name__}: {error}"
+            ) from error
+    for one in wanted:
+        find(folder, *one)
 
 
 def _get(folder, part, language, tokenized):
     name = f"tok/{part}.lc.norm.tok.{language}" if tokenized else f"raw/{part}.{language}.gz"
-    path = folder / name.removeprefix("raw/")
+    address, path = f"{SOURCE}/{name}", folder / name.removeprefix("raw/")
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        contents = answer.read()
+    _check(_unpacked(contents, address), address, part, language, tokenized)
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with urllib.request.urlopen(f"{SOURCE}/{name}", timeout=60) as answer:
-            contents = answer.read()
-    except OSError as error:
-        raise ValueError(
-            f"Argument `data` must name a folder that has the files where {SOURCE} cannot be "
-            f"reached: --data DIR. Received: {error}"
-        ) from error
     with written(path) as file:
         file.write_bytes(contents)
 

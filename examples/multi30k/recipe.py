@@ -67,7 +67,22 @@ def trained(given, files):
     return keras.saving.load_model(best, compile=False), time.perf_counter() - began
 
 
+def _value(text):
+    """The number, the truth or the word that an option is given as."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
 def main(arguments=None):
+    try:
+        return run(arguments)
+    except ValueError as error:
+        raise SystemExit(str(error)) from error
+
+
+def run(arguments):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("pair", choices=["en-de", "en-fr"])
     parser.add_argument("--data", type=Path, default=Path("multi30k"), help="made if it is absent")
@@ -78,7 +93,7 @@ def main(arguments=None):
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="other options")
     parser.add_argument("--quiet", action="store_true")
     given = parser.parse_args(arguments)
-    given.more = {name: json.loads(of) for name, _, of in (one.partition("=") for one in given.set)}
+    given.more = {name: _value(of) for name, _, of in (one.partition("=") for one in given.set)}
     language = given.pair[-2:]
     data.download(given.data, language, given.tokenized)
 

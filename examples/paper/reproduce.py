@@ -10,13 +10,14 @@ import json
 import logging
 import os
 import platform
+import runpy
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 
 import keras
 from figures import chosen_for_alignment, draw_alignments, draw_lengths
-from joining import find_files, read_pairs, test_text, training_text
+from joining import SOURCE, TARGET, find_files, read_pairs, test_text, training_text
 from runs import LIMITS, QUICK, RUNS, Settings, trained, training_figures
 from scoring import claims, scores, table, translations
 from words import word_tokenizer
@@ -87,6 +88,14 @@ def _texts(files, settings, folder):
     return tokenizer, texts
 
 
+def check_versions(folder):
+    """Raises a `ValueError` for files that are not those of Multi30k, which its recipe knows."""
+    known = runpy.run_path(str(Path(__file__).resolve().parents[1] / "multi30k" / "data.py"))
+    for part in (known["TRAINING"], known["VALIDATION"], *known["TESTS"]):
+        for language in (SOURCE, TARGET):
+            known["find"](folder, part, language, tokenized=True)
+
+
 def _hashes(files):
     paths = [path for part in files.values() for both in part for path in both]
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
@@ -151,6 +160,8 @@ def main(arguments=None):
     )
     logging.basicConfig(format="%(message)s")
     try:
+        find_files(options.data)
+        check_versions(options.data)
         reproduce(options.data, options.output, settings)
     except ValueError as error:
         raise SystemExit(str(error)) from error

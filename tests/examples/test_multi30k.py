@@ -36,6 +36,34 @@ def test_another_version_is_named(recipe, tmp_path, name):
         recipe["data"].find(tmp_path, "val", "de")
 
 
+@pytest.mark.parametrize("contents", [b"<html>", gzip.compress(b"Ein Mann.\n" * 99)[:-9]])
+def test_a_file_that_is_not_whole_is_named(recipe, tmp_path, contents):
+    (tmp_path / "val.de.gz").write_bytes(contents)
+    with pytest.raises(ValueError, match=r"`data` must hold whole files of gzip.*val\.de\.gz: "):
+        recipe["data"].find(tmp_path, "val", "de")
+
+
+@pytest.fixture
+def origin(recipe, tmp_path, monkeypatch):
+    """The folder that the files are downloaded from."""
+    folder = tmp_path / "origin"
+    (folder / "raw").mkdir(parents=True)
+    monkeypatch.setattr(recipe["data"], "SOURCE", folder.as_uri())
+    return folder
+
+
+def test_what_cannot_be_downloaded_is_named(recipe, origin, tmp_path):
+    with pytest.raises(SystemExit, match=r"--data DIR.*without train\.en, train\.de, val\.en, val"):
+        recipe["main"](["en-de", "--data", str(tmp_path / "new"), "--output", str(tmp_path / "o")])
+
+
+def test_a_download_of_another_version_is_not_kept(recipe, origin, tmp_path):
+    (origin / "raw" / "train.en.gz").write_bytes(gzip.compress(b"A man.\n"))
+    with pytest.raises(ValueError, match=r"raw/train\.en\.gz, whose text has the SHA-256"):
+        recipe["data"].download(tmp_path / "new", "de")
+    assert not (tmp_path / "new").exists()
+
+
 def test_settings_are_options_of_training(recipe, tmp_path):
     files = {"source": "a", "target": "b", "validation_source": "c", "validation_target": "d"}
     for path in FOLDER.glob("*.yaml"):

@@ -137,6 +137,12 @@ def test_command_says_what_is_missing(paper, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_command_refuses_other_texts(paper, data, tmp_path):
+    with pytest.raises(SystemExit, match=r"train\.lc\.norm\.tok\.en, whose text has the SHA-256"):
+        paper.reproduce.main(["--data", str(data), "--output", str(tmp_path / "run")])
+    assert not (tmp_path / "run").exists()
+
+
 def test_words_and_unknown_ones(paper, tmp_path):
     tokenizer = paper.words.word_tokenizer(["a man , l'été a", "a man"], ["ein Mann"], 7)
     # The special ids, then by frequency and alphabet: a, man, `,`.
