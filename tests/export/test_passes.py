@@ -563,7 +563,7 @@ def test_chunked_top_ks_find_the_same_places(k, levels, width):
     x = RNG.normal(size=(3, width)).round(1).astype("float32")  # hundreds of ties
     x[1], x[2, 7:] = 0.0, -np.inf
     graph, counts = rewritten(model, top_k.chunked_top_ks, x=x)
-    assert counts == [levels]
+    assert counts == [min(levels, 1)]
     assert operators(graph).count("TopK") == 1 + 2 * levels
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from keras_bahdanau_export.passes.graph import constant, nodes_of, put, register, take_place
+from keras_bahdanau_export.passes.sizes import Sizes
 
 # Among more numbers than these CUDA ranks by another algorithm, which orders equal ones by chance.
 _WIDEST = 256
@@ -15,29 +16,21 @@ def chunked_top_ks(graph):
     that is larger, or equal and earlier. Maxima are vectorised in onnxruntime, ranks are not. Of
     many maxima the largest are found in the same way.
     """
-    count = 0
+    count, sizes = 0, None
     for top in nodes_of(graph, "TopK"):
         values, k = top.inputs[0], constant(top.inputs[1])
-        width = values.shape[-1] if values.shape is not None else None
+        sizes = sizes or Sizes(graph)
+        dims = sizes.dims.get(values, ())
         largest = "largest" not in top.attributes or top.attributes["largest"].value == 1
         axis = top.attributes["axis"].value if "axis" in top.attributes else -1
-        if k is None or not isinstance(width, int) or len(values.shape) != 2 or axis not in (-1, 1):
+        if k is None or len(dims) != 2 or dims[1].number is None or axis not in (-1, 1):
             continue
-        k = int(k.item())
-        chunk = _chunk(width, k)
-        if chunk is None or not largest:
-            continue
-        missing = -width % chunk
-        if missing:
-            pads, least = np.array([0, 0, 0, missing]), np.array(-np.inf, values.dtype.numpy())
-            name = top.outputs[0].name
-            pads, least = (
-                register(graph, f"{name}_{part}", of)
-                for part, of in (("pads", pads), ("least", least))
-            )
-            top.replace_input_with(0, put(graph, top, "Pad", values, pads, least))
-        _chunked_top_k(graph, top, width + missing, chunk, k)
-        count += 1
+        if largest and _chunk(dims[1].number, int(k.item())) is not None:
+            found, places = _largest(graph, top, values, dims[1].number, values.dtype)
+            take_place(top.outputs[0], found)
+            take_place(top.outputs[1], places)
+            graph.remove(top, safe=True)
+            count += 1
     return count
 
 
@@ -52,19 +45,30 @@ def _chunk(width, k):
     return next((size for size in range(most, most // 2, -1) if width % size == 0), most)
 
 
-def _chunked_top_k(graph, top, width, chunk, k):
+def _largest(graph, top, values, width, dtype, level=0):
+    """The largest of values `(n, width)`, as many as `top` wants, and their places."""
+
     def add(op_type, *inputs, **options):
         return put(graph, top, op_type, *inputs, **options)
 
-    def number(name, array):
-        return register(graph, f"{top.outputs[0].name}_{name}", np.asarray(array, np.int64))
+    def shared(name, array):
+        return register(graph, f"{top.outputs[0].name}_{name}_{level}", array)
 
-    values, wanted = top.inputs
-    last = number("last", [-1])
-    chunks = number("chunks", [-1, width // chunk, chunk])
-    rows = add("Reshape", values, chunks)
-    largest = add("ReduceMax", rows, last, keepdims=0)
-    _, best = add("TopK", largest, wanted, outputs=2)
+    def number(name, array):
+        return shared(name, np.asarray(array, np.int64))
+
+    wanted = top.inputs[1]
+    k = int(constant(wanted).item())
+    chunk = _chunk(width, k)
+    if chunk is None:
+        return add("TopK", values, wanted, outputs=2)
+    if missing := -width % chunk:
+        least = shared("least", np.array(-np.inf, dtype.numpy()))
+        values = add("Pad", values, number("pads", [0, 0, 0, missing]), least)
+    count, last = (width + missing) // chunk, number("last", [-1])
+    rows = add("Reshape", values, number("chunks", [-1, count, chunk]))
+    maxima = add("ReduceMax", rows, last, keepdims=0)
+    _, best = _largest(graph, top, maxima, count, dtype, level + 1)
     # In the order in which they stand, so that of equals the first still comes first.
     best, _ = add("TopK", best, wanted, outputs=2, largest=0)
     found = add("Unsqueeze", best, last)
@@ -75,6 +79,4 @@ def _chunked_top_k(graph, top, width, chunk, k):
     which = add("Div", places, size)
     within = add("Mod", places, size)
     start = add("Mul", add("GatherElements", best, which, axis=-1), size)
-    take_place(top.outputs[0], found)
-    take_place(top.outputs[1], add("Add", start, within))
-    graph.remove(top, safe=True)
+    return found, add("Add", start, within)
