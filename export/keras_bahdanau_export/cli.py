@@ -15,7 +15,7 @@ from keras_bahdanau_runtime.bulk.records import one_line
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import ArtifactError, MissingDependencyError, require
 from keras_bahdanau_runtime.manifest import Manifest, reading
-from keras_bahdanau_runtime.providers import CPU
+from keras_bahdanau_runtime.providers import CPU, CUDA
 from keras_bahdanau_runtime.session import checked_graph, cores
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
 from keras_bahdanau_runtime.translation import BATCH_TOKENS
@@ -155,8 +155,8 @@ def verify(
     count: Annotated[int, typer.Option(help="Random sources to compare on.")] = 16,
     seed: Annotated[int, typer.Option(help="Randomness of these.")] = 0,
     provider: Annotated[
-        str, typer.Option(help="What the artifact runs on, a name of onnxruntime's.")
-    ] = CPU,
+        str, typer.Option(help="What the artifact runs on: cpu, cuda, or a name of onnxruntime's.")
+    ] = "cpu",
 ) -> None:
     """Holds an artifact against the Keras model once more; exit status 1 if they disagree."""
     import_keras()
@@ -167,7 +167,8 @@ def verify(
 
     texts = [] if source is None else read_lines(source)
     loaded = keras.saving.load_model(model, compile=False)
-    found = parity.verify(loaded, artifact, texts=texts, count=count, seed=seed, providers=provider)
+    chosen = {"cpu": CPU, "cuda": CUDA}.get(provider, provider)
+    found = parity.verify(loaded, artifact, texts=texts, count=count, seed=seed, providers=chosen)
     print(found)
 
 

@@ -11,6 +11,7 @@ from keras_bahdanau.search import BeamSearch, GreedySearch, Sampling
 from keras_bahdanau_export.call import functional
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import CorruptArtifactError, ParityError
+from keras_bahdanau_runtime.graph_checks import checked_noise
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.providers import CPU
 from keras_bahdanau_runtime.session import open_graph
@@ -106,18 +107,21 @@ class CallParity:
         )
 
 
-def compare_loops(translator, sources):
+def compare_loops(translator, sources, providers=CPU):
     """Raises `ParityError` unless a search driven step by step finds what its graph does.
 
     Args:
         translator: Of the whole graph, a `Translator`.
         sources: Lists of source ids.
+        providers: What it runs on; as for `Translator`.
     """
-    providers = translator.providers
-    driven = Translator(translator.manifest.folder, providers, loop="captured")
+    manifest = translator.manifest
+    driven = Translator(manifest.folder, providers, loop="captured")
     for i in range(0, len(sources), 8):
         batch = pad(sources[i : i + 8])
-        ours, theirs = (one.search(batch) for one in (translator, driven))
+        # Drawn once, for a search without a seed, too.
+        noise = checked_noise(None, manifest.search, len(batch)) if manifest.draws() else None
+        ours, theirs = (one.search(batch, noise=noise) for one in (translator, driven))
         different = [name for name in ("tokens", "lengths") if (ours[name] != theirs[name]).any()]
         if different or not np.allclose(ours["scores"], theirs["scores"], rtol=1e-4, atol=1e-4):
             raise ParityError(
@@ -199,8 +203,9 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         if SHORTLIST_FILE in manifest.files:
             shortlist = Shortlist.parse(manifest.read(SHORTLIST_FILE), SHORTLIST_FILE)
         found = compare(model, translator, sources, search, max_length, shortlist)
-        if set(BEAM_FILES) <= set(manifest.files):
-            compare_loops(translator, sources)
+        # Smaller numbers are scaled by what they stand beside, and the step pads other sources.
+        if set(BEAM_FILES) <= set(manifest.files) and not reduced:
+            compare_loops(translator, sources, providers)
     if not reduced:
         found.enforce()
     return found

@@ -1,9 +1,9 @@
 """Drives the loop of a search itself, with one step of it as a graph that CUDA can record."""
 
 import logging
-import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from keras_bahdanau_runtime.errors import (
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.providers import Providers
 from keras_bahdanau_runtime.recorded import MOST_SHAPES, padded_length
-from keras_bahdanau_runtime.session import empty, empty_like, open_graph, run
+from keras_bahdanau_runtime.session import device_of, empty, empty_like, open_graph, run
 from keras_bahdanau_runtime.signature import BEAM_FILES, TRANSLATE
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -54,7 +54,7 @@ class CapturedSearch:
         megabytes: As for `Translator`.
 
     Raises:
-        UnsupportedArtifactError: The artifact holds no such graphs.
+        UnsupportedArtifactError: The artifact holds no such graphs, or CUDA cannot record a step.
         CorruptArtifactError: They are not what the manifest says, or do not fit each other.
 
     Example:
@@ -89,10 +89,19 @@ class CapturedSearch:
         self._made = [value.name for value in self._start.get_outputs()]
         self._reads = [value.name for value in self.session.get_inputs()]
         self._ends = [value.name for value in self._end.get_inputs()]
-        self._running = threading.Lock()  # the buffers are one search's
+        # The buffers are one search's, and a CUDA graph is replayed by the thread that recorded it.
+        self._thread = ThreadPoolExecutor(1, "keras_bahdanau captured")
 
     def _open_step(self) -> None:
-        self.session = open_graph(self._manifest, _STEP, *self._given, capture=True)
+        try:
+            self.session = open_graph(self._manifest, _STEP, *self._given, capture=True)
+        except CorruptArtifactError as error:
+            if device_of(self._start)[0] == "cpu":
+                raise
+            raise UnsupportedArtifactError(
+                'Argument `loop` must be "graph" or "auto" where CUDA cannot record the step of a '
+                f"search, all of which must run there. Received: {error}"
+            ) from error
         self._buffers: dict[tuple[int, ...], _Buffers] = {}
 
     def run(
@@ -113,7 +122,11 @@ class CapturedSearch:
             RunError: It failed otherwise.
         """
         padded = {name: _padded(name, array) for name, array in inputs.items()}
-        shape = padded["source"].shape
+        found = self._thread.submit(self._search, padded, shrink).result()
+        return found, padded["source"].shape
+
+    def _search(self, padded: Mapping[str, NDArray[Any]], shrink: bool) -> Values:
+        shape, begin = padded["source"].shape, time.monotonic()
 
         def left() -> float | None:
             """Of the seconds, what is left."""
@@ -122,21 +135,19 @@ class CapturedSearch:
                 raise LimitError(f"A search took longer than {self._seconds} s.")
             return rest
 
-        with self._running:
-            begin = time.monotonic()  # one that waits for another one takes no time
-            buffers = self._buffers.get(shape)
-            where = self._made if buffers is None else buffers.made
-            made = run(self._start, padded, where, seconds=left(), shrink=shrink)
-            if buffers is None:
-                buffers = self._new_buffers(shape, made)
-            turn, go_on = 0, True
-            while go_on:
-                go_on = self._advance(buffers, turn, left())
-                turn = 1 - turn
-            known = {**buffers.made, **buffers.states[turn]}
-            names = [tensor.name for tensor in TRANSLATE.outputs]
-            last = {name: known[name] for name in self._ends}
-            return run(self._end, last, names, seconds=left(), shrink=shrink), shape
+        buffers = self._buffers.get(shape)
+        where = self._made if buffers is None else buffers.made
+        made = run(self._start, padded, where, seconds=left(), shrink=shrink)
+        if buffers is None:
+            buffers = self._new_buffers(shape, made)
+        turn, go_on = 0, True
+        while go_on:
+            go_on = self._advance(buffers, turn, left())
+            turn = 1 - turn
+        known = {**buffers.made, **buffers.states[turn]}
+        names = [tensor.name for tensor in TRANSLATE.outputs]
+        last = {name: known[name] for name in self._ends}
+        return run(self._end, last, names, seconds=left(), shrink=shrink)
 
     def _advance(self, buffers: _Buffers, turn: int, seconds: float | None) -> bool:
         """One step, out of the states `turn` into the others; whether another is to follow."""

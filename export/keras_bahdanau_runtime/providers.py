@@ -7,6 +7,7 @@ from keras_bahdanau_runtime.errors import require
 
 Providers = str | Sequence[str | tuple[str, dict[str, Any]]]
 
+AUTO = "auto"
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 # TensorRT is used where it is asked for: it compiles a graph anew, for minutes, for each new shape.
@@ -15,42 +16,57 @@ GPU = ("TensorrtExecutionProvider", CUDA)
 
 def chosen_providers(
     providers: Providers, available: Sequence[str], capture: bool
-) -> list[str | tuple[str, dict[str, Any]]]:
-    """The providers to ask onnxruntime for; the arguments are those of `open_session`."""
-    chosen: list[str | tuple[str, dict[str, Any]]]
-    if providers == "auto":
-        chosen = [name for name in (CUDA,) if name in available]
-        chosen.append(CPU)
-    else:
-        chosen = [providers] if isinstance(providers, str) else list(providers)
-    names = [provider if isinstance(provider, str) else provider[0] for provider in chosen]
-    if not names or not set(names) <= set(available):
+) -> list[tuple[str, dict[str, Any]]]:
+    """The providers to ask onnxruntime for; the arguments are those of `open_session`.
+
+    Raises:
+        ValueError: They are not "auto", or some of those available.
+    """
+    chosen = _pairs(providers)
+    if is_auto(providers):
+        [(_, options)] = chosen
+        chosen = [(CUDA, options)] if CUDA in available else []
+        chosen.append((CPU, {}))
+    if not chosen or not {name for name, _ in chosen} <= set(available):
         raise ValueError(
             f"Argument `providers` must be 'auto' or some of {available}. Received: {providers!r}"
         )
-    if CUDA in names:
-        place = names.index(CUDA)
-        given = chosen[place]
-        ours = {"use_tf32": "0", **({"enable_cuda_graph": "1"} if capture else {})}
-        chosen[place] = (CUDA, ours | ({} if isinstance(given, str) else given[1]))
-    return chosen
+    ours = {"use_tf32": "0", **({"enable_cuda_graph": "1"} if capture else {})}
+    return [(name, ours | options if name == CUDA else options) for name, options in chosen]
+
+
+def _pairs(providers: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Names with their options."""
+    found = []
+    for one in [providers] if isinstance(providers, str) else _list(providers):
+        pair = (one, {}) if isinstance(one, str) else one
+        if type(pair) is not tuple or list(map(type, pair)) != [str, dict]:
+            raise ValueError(
+                "Argument `providers` must be a name, or a list of names and of (name, options) "
+                f"pairs. Received: {providers!r}"
+            )
+        found.append(pair)
+    return found
+
+
+def _list(providers: Any) -> list[Any]:
+    return list(providers) if isinstance(providers, (list, tuple)) else [providers]
+
+
+def is_auto(providers: Providers) -> bool:
+    """Whether they are what there is, so that one which does not start is left out."""
+    return [name for name, _ in _pairs(providers)] == [AUTO]
 
 
 def with_tf32(providers: Providers) -> Providers:
     """Providers, those of `Translator`, whose CUDA multiplies with 10 bits of precision (TF32)."""
-    asked = [providers] if isinstance(providers, str) else list(providers)
-    if providers == "auto":
-        available = require("onnxruntime", extra="runtime").get_available_providers()
-        asked = [name for name in (CUDA, CPU) if name in available]
-    pairs = [(one, {}) if isinstance(one, str) else one for one in asked]
     return [
-        (name, {**options, "use_tf32": "1"}) if name == CUDA else (name, options)
-        for name, options in pairs
+        (name, {**options, "use_tf32": "1"} if name in (AUTO, CUDA) else options)
+        for name, options in _pairs(providers)
     ]
 
 
-def prefers_cuda(providers: Providers) -> bool:
-    """Whether a session for these providers, those of `Translator`, would compute on CUDA first."""
+def may_use_cuda(providers: Providers) -> bool:
+    """Whether a session for these providers, those of `Translator`, would try CUDA first."""
     available = require("onnxruntime", extra="runtime").get_available_providers()
-    first = chosen_providers(providers, available, capture=False)[0]
-    return (first if isinstance(first, str) else first[0]) == CUDA
+    return chosen_providers(providers, available, capture=False)[0][0] == CUDA

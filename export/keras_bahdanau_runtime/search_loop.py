@@ -7,11 +7,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.captured import CapturedSearch
-from keras_bahdanau_runtime.errors import CorruptArtifactError
+from keras_bahdanau_runtime.errors import UnsupportedArtifactError
 from keras_bahdanau_runtime.graph_checks import check_graph
 from keras_bahdanau_runtime.manifest import Manifest
-from keras_bahdanau_runtime.providers import Providers, prefers_cuda
-from keras_bahdanau_runtime.session import open_graph, run
+from keras_bahdanau_runtime.providers import Providers, may_use_cuda
+from keras_bahdanau_runtime.session import device_of, open_graph, run
 from keras_bahdanau_runtime.signature import BEAM_FILES, MODEL_FILE, SAMPLE, TRANSLATE
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -70,15 +70,18 @@ def open_search(
 
     Raises:
         ValueError: `loop` is unknown.
-        UnsupportedArtifactError: The artifact holds no such graphs.
+        UnsupportedArtifactError: The artifact holds no such graphs, or CUDA cannot record its step.
     """
     if loop not in LOOPS:
         raise ValueError(f"Argument `loop` must be one of {LOOPS}. Received: {loop!r}")
     if loop == "captured":
         return CapturedSearch(manifest, providers, *given)
-    if loop == "auto" and set(BEAM_FILES) <= set(manifest.files) and prefers_cuda(providers):
+    if loop == "auto" and set(BEAM_FILES) <= set(manifest.files) and may_use_cuda(providers):
         try:
-            return CapturedSearch(manifest, providers, *given)
-        except CorruptArtifactError as error:  # where CUDA has not all that the step needs
-            logger.warning("The loop runs as one graph, as its step cannot be recorded: %s", error)
+            driven = CapturedSearch(manifest, providers, *given)
+            if device_of(driven.session)[0] == "cuda":
+                return driven
+            logger.info("The loop runs as one graph, as CUDA did not start.")
+        except UnsupportedArtifactError as error:
+            logger.warning("The loop runs as one graph: %s", error)
     return WholeSearch(manifest, providers, *given)

@@ -20,7 +20,7 @@ from keras_bahdanau_runtime.errors import CorruptArtifactError, LimitError, RunE
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.operators import check_contents, names_in_loops
 from keras_bahdanau_runtime.placement import warn_of_cpu
-from keras_bahdanau_runtime.providers import CPU, GPU, Providers, chosen_providers
+from keras_bahdanau_runtime.providers import CPU, GPU, Providers, chosen_providers, is_auto
 from keras_bahdanau_runtime.signature import weights_file
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -109,7 +109,7 @@ def open_session(
     onnxruntime = require("onnxruntime", extra="runtime")
     available = onnxruntime.get_available_providers()
     chosen = chosen_providers(providers, available, capture)
-    names = [provider if isinstance(provider, str) else provider[0] for provider in chosen]
+    names = [name for name, _ in chosen]
     options = onnxruntime.SessionOptions()
     # Warnings are of names inside graphs. What fails is raised; only why a provider does not start
     # is printed and no more.
@@ -153,7 +153,7 @@ def open_session(
     # onnxruntime goes on without a provider whose libraries do not load, and only prints so.
     used = session.get_providers()
     lost = [name for name in names if name not in used]
-    if lost and providers != "auto":
+    if lost and not is_auto(providers):
         raise ValueError(
             f"Argument `providers` must name some that start. Received: {lost}, which did not; "
             f"onnxruntime printed why and would use {used}."

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,12 +13,14 @@ from keras_bahdanau import BeamSearch, RNNSearch, Sampling
 from keras_bahdanau_export import parity
 from keras_bahdanau_export.exporter import export
 from keras_bahdanau_runtime import Translator, captured
+from keras_bahdanau_runtime.captured import CapturedSearch
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     LimitError,
     ParityError,
     UnsupportedArtifactError,
 )
+from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.signature import BEAM_FILES
 
 pytestmark = pytest.mark.tracing
@@ -88,18 +92,16 @@ def test_the_same_translator_searches_again_for_the_same_shape_and_others(beam):
 def test_a_search_has_its_time_from_where_it_begins(beam, monkeypatch):
     clock = [0.0]
 
-    class Queue:
-        """Others search meanwhile, for a thousand seconds."""
+    class Busy(ThreadPoolExecutor):
+        """Others search first, for a thousand seconds."""
 
-        def __enter__(self):
-            clock[0] += 1000
-
-        def __exit__(self, *error):
-            pass
+        def submit(self, *given):
+            super().submit(lambda: clock.append(clock.pop() + 1000))
+            return super().submit(*given)
 
     steps = Translator(beam, CPU, loop="captured", seconds=60)
     monkeypatch.setattr(captured, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(steps._graph, "_running", Queue())
+    monkeypatch.setattr(steps._graph, "_thread", Busy(1))
     assert steps.translate_ids([[4, 3]])["tokens"].shape[0] == 1
 
 
@@ -127,6 +129,30 @@ def test_a_search_in_steps_has_a_limit_of_time(beam):
 def test_another_thread_count_keeps_the_loop(beam):
     other = Translator(beam, CPU, loop="captured").with_threads(1)
     assert other.session.get_inputs()[0].name == "memory_0"
+
+
+def test_one_thread_drives_all_searches(beam):
+    """A CUDA graph is replayed in the thread that recorded it alone."""
+    seen = set()
+
+    class Watched(CapturedSearch):
+        def _advance(self, *given):
+            seen.add(threading.get_ident())
+            return super()._advance(*given)
+
+    search = Watched(read_manifest(beam), CPU, None)
+    with ThreadPoolExecutor(2) as pool:
+        for _ in pool.map(search.run, [{"source": source(2, 5)} for _ in range(4)]):
+            pass
+    assert len(seen) == 1
+
+
+def test_a_search_without_a_seed_is_compared_with_the_same_numbers(sampling, tmp_path):
+    free = copied(sampling, tmp_path / "free")
+    manifest = json.loads((free / "manifest.json").read_text())
+    manifest["search"]["seed"] = None
+    (free / "manifest.json").write_text(json.dumps(manifest))
+    parity.compare_loops(Translator(free, CPU), [[5, 3], [6, 7, 3], [8, 9, 4, 3]])
 
 
 def test_a_translator_names_what_is_wrong_with_its_loop(beam, tmp_path):
@@ -157,7 +183,7 @@ def test_parts_of_another_search_are_refused(beam, sampling, tmp_path):
 def test_an_export_whose_steps_find_other_tokens_is_refused(beam, sampling):
     whole = Translator(beam, CPU)
     parity.compare_loops(whole, [[5, 3], [6, 7, 3]])
-    whole.search = lambda batch: {
+    whole.search = lambda batch, noise: {
         **Translator(beam, CPU).search(batch), "tokens": np.zeros((2, 3, 9), "int32")
     }  # fmt: skip
     with pytest.raises(ParityError, match="other tokens for sources 0 to 1"):
