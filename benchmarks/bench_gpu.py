@@ -115,7 +115,8 @@ def profile(path, provider):
 
     options = onnxruntime.SessionOptions()
     options.enable_profiling = True
-    providers = list(dict.fromkeys([provider, CPU]))
+    options_of = {"use_tf32": "0"} if provider == GPU else {}
+    providers = [(provider, options_of)] if provider == CPU else [(provider, options_of), (CPU, {})]
     session = onnxruntime.InferenceSession(path / "model.onnx", options, providers=providers)
     for _ in range(2):
         session.run(None, {"source": source(8)})
@@ -178,6 +179,13 @@ def main():
     available = onnxruntime.get_available_providers()
     if asked.provider not in available:
         print(f"Skipped: this onnxruntime has no {asked.provider}, but {', '.join(available)}.")
+        return
+    from keras_bahdanau_runtime import Translator
+
+    try:
+        Translator(asked.folder / "float32", asked.provider)
+    except ValueError as error:
+        print(f"Skipped: {error}")
         return
     run_all(asked.folder, asked.artifacts, asked.text, asked.provider)
 

@@ -97,6 +97,10 @@ class Job:
             raise ValueError(
                 f"Argument `model` must be a Keras model. Received: {type(self.model).__name__}"
             )
+        for name in ("stepwise", "captured"):
+            given = getattr(self, name)
+            if type(given) is not bool:
+                raise ValueError(f"Argument `{name}` must be a bool. Received: {given!r}")
         unknown = [format for format in self.formats if format not in FORMATS]
         if unknown or not self.formats:
             raise ValueError(

@@ -58,8 +58,16 @@ def is_auto(providers: Providers) -> bool:
     return [name for name, _ in _pairs(providers)] == [AUTO]
 
 
-def with_tf32(providers: Providers) -> Providers:
-    """Providers, those of `Translator`, whose CUDA multiplies with 10 bits of precision (TF32)."""
+def with_tf32(providers: Providers, wanted: bool) -> Providers:
+    """Providers, those of `Translator`; if wanted, CUDA multiplies with 10 bits (TF32).
+
+    Raises:
+        ValueError: `wanted` is no bool.
+    """
+    if type(wanted) is not bool:
+        raise ValueError(f"Argument `tf32` must be a bool. Received: {wanted!r}")
+    if not wanted:
+        return providers
     return [
         (name, {**options, "use_tf32": "1"} if name in (AUTO, CUDA) else options)
         for name, options in _pairs(providers)

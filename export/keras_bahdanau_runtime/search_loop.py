@@ -74,6 +74,18 @@ def open_search(
     """
     if loop not in LOOPS:
         raise ValueError(f"Argument `loop` must be one of {LOOPS}. Received: {loop!r}")
+    found = _opened(manifest, loop, providers, *given)
+    numbers = manifest.other.get("precision")
+    if isinstance(numbers, dict) and numbers.get("precision") == "float16":
+        if device_of(found.session)[0] == "cpu":
+            said = "%s: float16 is for GPUs; the CPU, where it runs, computes in float32."
+            logger.warning(said, manifest.folder)
+    return found
+
+
+def _opened(
+    manifest: Manifest, loop: str, providers: Providers, *given: Any
+) -> WholeSearch | CapturedSearch:
     if loop == "captured":
         return CapturedSearch(manifest, providers, *given)
     if loop == "auto" and set(BEAM_FILES) <= set(manifest.files) and may_use_cuda(providers):

@@ -69,8 +69,8 @@ class Translator:
             its numbers are float32.
 
     Raises:
-        ValueError: `path` is not a folder, a provider is not available, `loop` is unknown, or
-            `threads`, `seconds`, `megabytes` or `workers` is not positive.
+        ValueError: `path` is not a folder, a provider is not available, `loop` is unknown, `tf32`
+            is no bool, or `threads`, `seconds`, `megabytes` or `workers` is not positive.
         CorruptArtifactError: The artifact is incomplete, damaged or tampered with.
         UnsupportedArtifactError: It is in a newer format, holds no `model.onnx`, or one with
             operators that are not on the list in `operators`.
@@ -103,7 +103,7 @@ class Translator:
         for name, limit in (("seconds", seconds), ("megabytes", megabytes)):
             if limit is not None:
                 check_range(name, limit, float, 0, open_low=True)
-        self._providers, self._threads = with_tf32(providers) if tf32 else providers, threads
+        self._providers, self._threads = with_tf32(providers, tf32), threads
         self._seconds, self._megabytes = seconds, megabytes
         self._workers, self._loop = workers, loop
         self._stepper: Stepper | None = None

@@ -15,6 +15,7 @@ from keras_bahdanau_runtime.ids import PAD, SPECIAL
 from keras_bahdanau_runtime.text.batches import pad
 
 _LEAST_WEIGHT = 0.1  # of an alignment that counts
+_UNREADABLE = (KeyError, TypeError, ValueError, OSError, EOFError)  # what NumPy raises of a file
 _ALWAYS = 1e6  # more often than any id is expected
 _PARTS = ("table", "shares", "counts", "size")
 
@@ -142,7 +143,7 @@ class Shortlist:
         try:
             with np.load(io.BytesIO(contents), allow_pickle=False) as arrays:
                 parts = {name: arrays[name] for name in _PARTS}
-        except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        except (*_UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(
                 "Argument `path` must be a file that `Shortlist.save` wrote. "
                 f"Received: {os.fspath(path)!r}: {error}"
@@ -163,16 +164,22 @@ class Shortlist:
             candidates: Most candidates of a source id, `C`.
 
         Raises:
-            ValueError: As the class; or if there are no pairs, or a link has no such place.
+            ValueError: As the class; or if there are no pairs, an id is of another vocabulary,
+                weights have another shape, or a link has no such place.
         """
         check_range("candidates", candidates, int, 1)
         links, counts, parts = _Links(target_size), np.zeros(target_size), 0
         for source, target, weights in pairs:
             parts += 1
-            source, target = np.asarray(source), np.asarray(target)
+            source, target = _ids(source, source_size), _ids(target, target_size)
             np.add.at(counts, target, 1)
             if isinstance(weights, list):
                 weights = _linked(weights, len(source), len(target))
+            if np.shape(weights) != (len(target), len(source)):
+                raise ValueError(
+                    f"Argument `pairs` must have weights of shape {(len(target), len(source))} "
+                    f"where they have so many ids. Received: {np.shape(weights)}"
+                )
             i, j = np.nonzero(weights >= _LEAST_WEIGHT)
             links.add(source[j], target[i], weights[i, j])
         if not parts:
@@ -211,6 +218,14 @@ class Shortlist:
         return cls.from_links(
             pairs(), model.source_vocabulary_size, model.target_vocabulary_size, size, candidates
         )
+
+
+def _ids(ids, size):
+    """The ids of a sentence as an array."""
+    array = np.asarray(ids)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or not ((0 <= array) & (array < size)).all():
+        raise ValueError(f"Argument `pairs` must hold ids in [0, {size}). Received: {ids!r:.80}")
+    return array
 
 
 def _linked(links, source_length, target_length):

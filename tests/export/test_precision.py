@@ -69,11 +69,19 @@ def graphs(graph):
                 yield from graphs(attribute.g)
 
 
+def test_float16_on_the_cpu_is_said_and_not_refused(artifact, caplog):
+    path, precision = artifact
+    Translator(path, "CPUExecutionProvider")
+    said = [line for line in caplog.messages if "float16 is for GPUs" in line]
+    assert len(said) == (precision == "float16")
+
+
 def test_the_manifest_tells_what_was_measured(artifact):
     path, precision = artifact
     loss = read_manifest(path).other["precision"]
     assert loss["precision"] == precision
     assert loss["size"] < {"float16": 0.6, "int8": 0.5}[precision]  # a small model: nodes weigh
+    assert read_manifest(path).parity["tf32"] is False
     assert loss["time"] > 0 and 0 <= loss["equal"] <= 1
     assert {"bleu", "bleu_loss"} < set(loss)
 

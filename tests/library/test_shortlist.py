@@ -120,6 +120,21 @@ def test_links_are_weights_of_one():
         Shortlist.from_links([([5, 3], [20], [(1, 1)])], S, V, size=12)
 
 
+@pytest.mark.parametrize(
+    "source, target, weights, message",
+    [
+        ([S, 3], [20], [[1.0, 0.0]], rf"ids in \[0, {S}\)"),
+        ([5, 3], [V], [[1.0, 0.0]], rf"ids in \[0, {V}\)"),
+        ([-1, 3], [20], [[1.0, 0.0]], rf"ids in \[0, {S}\)"),
+        ([5.0, 3.0], [20], [[1.0, 0.0]], "ids in"),
+        ([5, 3], [20], np.ones((2, 1)), r"weights of shape \(1, 2\) .*Received: \(2, 1\)"),
+    ],
+)
+def test_links_of_other_sentences(source, target, weights, message):
+    with pytest.raises(ValueError, match=f"`pairs` must h.*{message}"):
+        Shortlist.from_links([(source, target, np.array(weights))], S, V, size=12)
+
+
 def test_links_by_hand():
     pairs = [
         ([5, 6, 3], [20, 21, 3], np.array([[0.9, 0.05, 0.0], [0.2, 0.8, 0.0], [0, 0, 1.0]])),
@@ -151,7 +166,9 @@ def test_save_and_load(shortlist, tmp_path):
     for name in ("table", "shares", "counts"):
         np.testing.assert_array_equal(getattr(again, name), getattr(shortlist, name))
     assert again.size == shortlist.size
-    for name, contents in (("half", (tmp_path / "few.npz").read_bytes()[:200]), ("no", b"a")):
+    np.save(tmp_path / "array.npy", np.zeros(3))
+    whole, array = ((tmp_path / name).read_bytes() for name in ("few.npz", "array.npy"))
+    for name, contents in (("half", whole[:200]), ("no", b"a"), ("array", array)):
         (tmp_path / name).write_bytes(contents)
         with pytest.raises(ValueError, match=r"must be a file that `Shortlist\.save` wrote"):
             Shortlist.load(tmp_path / name)

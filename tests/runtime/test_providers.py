@@ -16,8 +16,8 @@ BOTH = [CUDA, CPU]
         (CUDA, True, [(CUDA, {"use_tf32": "0", "enable_cuda_graph": "1"})]),
         ([(CUDA, {"device_id": "1"}), CPU], False,
          [(CUDA, {"use_tf32": "0", "device_id": "1"}), (CPU, {})]),
-        (with_tf32("auto"), False, [(CUDA, {"use_tf32": "1"}), (CPU, {})]),
-        (with_tf32([CUDA, CPU]), False, [(CUDA, {"use_tf32": "1"}), (CPU, {})]),
+        (with_tf32("auto", True), False, [(CUDA, {"use_tf32": "1"}), (CPU, {})]),
+        (with_tf32([CUDA, CPU], True), False, [(CUDA, {"use_tf32": "1"}), (CPU, {})]),
         (CPU, True, [(CPU, {})]),
     ],
 )  # fmt: skip
@@ -27,18 +27,24 @@ def test_cuda_computes_in_float32_unless_asked_otherwise(providers, capture, exp
 
 def test_auto_is_what_there_is():
     assert chosen_providers("auto", [CPU], capture=True) == [(CPU, {})]
-    assert chosen_providers(with_tf32("auto"), [CPU], capture=False) == [(CPU, {})]
+    assert chosen_providers(with_tf32("auto", True), [CPU], capture=False) == [(CPU, {})]
 
 
 def test_auto_goes_on_without_what_does_not_start():
-    assert is_auto("auto") and is_auto(with_tf32("auto"))
-    assert not is_auto([CUDA, CPU]) and not is_auto(with_tf32([CUDA, CPU]))
+    assert is_auto("auto") and is_auto(with_tf32("auto", True))
+    assert not is_auto([CUDA, CPU]) and not is_auto(with_tf32([CUDA, CPU], True))
 
 
 @pytest.mark.parametrize("given", [3, None, [], (CPU, {}), [(CPU, None)], [(CPU,)], [[CPU, {}]]])
 def test_what_names_no_providers(given):
     with pytest.raises(ValueError, match="`providers` must be"):
         chosen_providers(given, BOTH, capture=False)
+
+
+def test_tf32_is_a_bool():
+    assert with_tf32("auto", False) == "auto"
+    with pytest.raises(ValueError, match=r"`tf32` must be a bool\. Received: 'yes'"):
+        with_tf32("auto", "yes")
 
 
 def test_a_provider_that_is_not_installed_is_named():
