@@ -56,7 +56,10 @@ class ClosedLoop(keras.layers.Layer):
 
     def __init__(self, decoder, steps: int, next_input=None, **kwargs):
         super().__init__(**kwargs)
-        if not (isinstance(decoder, keras.layers.Layer) and hasattr(decoder, "unroll")):
+        if not (
+            isinstance(decoder, keras.layers.Layer)
+            and callable(getattr(decoder, "unroll", None))  # of Keras's RNN it is a bool
+        ):
             raise ValueError(
                 f"Argument `decoder` must be an AttentiveDecoder. Received: {decoder!r}"
             )

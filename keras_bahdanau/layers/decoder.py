@@ -16,7 +16,10 @@ from keras_bahdanau.layers.decoder_checks import (
     check_sequences,
     check_states,
     checked_cell,
+    checked_feedback,
+    naming_readout,
     readout_reads,
+    readout_width,
     shapes_of,
 )
 from keras_bahdanau.layers.decoder_state import DecoderState
@@ -25,7 +28,6 @@ from keras_bahdanau.layers.parts import (
     call_rows,
     call_steps,
     deserialized,
-    output_width,
     serialized,
 )
 from keras_bahdanau.layers.recurrence import dropout_masks, flatten, move, parts_of, run_over_time
@@ -119,6 +121,7 @@ class AttentiveDecoder(keras.layers.Layer):
         self.cell = checked_cell("cell", cell)
         self.attention = attention
         self.readout = readout
+        self._widths = None  # before it is built
         self._reads = 0 if readout is None else readout_reads(readout)
         self.query = query
         self.readout_state = readout_state
@@ -145,7 +148,8 @@ class AttentiveDecoder(keras.layers.Layer):
         state, inputs, context = self._step_shapes(inputs_shape, annotations_shape)
         build_part(self.attention, state, annotations_shape)
         if self.readout is not None:
-            build_part(self.readout, *(state, inputs, context)[: self._reads])
+            with naming_readout(self.readout):
+                build_part(self.readout, *(state, inputs, context)[: self._reads])
         self._output_width = self._read_width(state, inputs, context)
         width = inputs[-1]
         if self.query == "previous":
@@ -190,7 +194,7 @@ class AttentiveDecoder(keras.layers.Layer):
             `(output, state, weights)`: `(B * G, R)`, the next `DecoderState`, and `(B * G, Tx)`.
         """
         inputs = ops.cast(inputs, self.compute_dtype)
-        check_row(inputs.shape, self._widths if self.built else None)
+        check_row(inputs.shape, self._widths)
         with dropout_masks(self._cells, inputs, training):
             return self._step(t, inputs, state, self._attend(memory, training), training)
 
@@ -206,8 +210,9 @@ class AttentiveDecoder(keras.layers.Layer):
         return_attention_logits=False,
         training=None,
     ):
-        self._check_shapes(inputs.shape, shapes_of(annotations))
+        check_sequences(inputs.shape, shapes_of(annotations), self.attention, self._widths)
         check_logits(return_attention_logits, self.attention)
+        check_feedback(feedback)
         inputs = ops.cast(inputs, self.compute_dtype)
         masks = [] if annotations_mask is None else self._listed(annotations_mask)
         check_masks(inputs_mask, inputs, masks, self._listed(annotations))
@@ -301,7 +306,7 @@ class AttentiveDecoder(keras.layers.Layer):
 
         def step(t, x, state):
             if feedback is not None:
-                x = check_feedback(feedback(t, x, state.output), self._widths[0])
+                x = checked_feedback(feedback(t, x, state.output), x)
             output, state, weights = self._step(t, x, state, attend, training)
             return [output, weights] if keep else [output], state
 
@@ -328,12 +333,7 @@ class AttentiveDecoder(keras.layers.Layer):
     def _read_width(self, *shapes):
         if self.readout is None:
             return shapes[0][-1]
-        rows = [keras.KerasTensor(of, self.compute_dtype) for of in shapes[: self._reads]]
-        return output_width(self.readout, *rows)
-
-    def _check_shapes(self, inputs, annotations):
-        widths = self._widths if self.built else None
-        check_sequences(inputs, annotations, self.attention, widths)
+        return readout_width(self.readout, shapes[: self._reads], self.compute_dtype)
 
     @property
     def _several(self):
@@ -356,7 +356,7 @@ class AttentiveDecoder(keras.layers.Layer):
         return None
 
     def compute_output_shape(self, inputs_shape, annotations_shape):
-        self._check_shapes(inputs_shape, annotations_shape)
+        check_sequences(inputs_shape, annotations_shape, self.attention, self._widths)
         shapes = self._step_shapes(inputs_shape, annotations_shape)
         return (*inputs_shape[:-1], self._read_width(*shapes))
 

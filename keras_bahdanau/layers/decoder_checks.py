@@ -1,5 +1,6 @@
 """What `AttentiveDecoder` asks of its arguments: parts, shapes, states and masks."""
 
+import contextlib
 import inspect
 
 import keras
@@ -7,7 +8,7 @@ import keras
 from keras_bahdanau.layers.attention import Attention, MultiSourceAttention
 from keras_bahdanau.layers.cells import check_cell
 from keras_bahdanau.layers.masking import checked_mask
-from keras_bahdanau.layers.parts import check_widths
+from keras_bahdanau.layers.parts import check_widths, output_width
 from keras_bahdanau.layers.recurrence import flatten, parts_of
 
 
@@ -67,9 +68,10 @@ def readout_reads(readout):
     """How many of state, inputs and context a readout takes: 3, or 1, the state alone.
 
     Raises:
-        ValueError: If this is no layer, or one that takes two inputs.
+        ValueError: If this is no layer, or one that takes another number of inputs.
     """
-    if isinstance(readout, keras.layers.Layer):
+    sequences = isinstance(readout, keras.layers.RNN)  # which it reads, and no rows
+    if isinstance(readout, keras.layers.Layer) and not sequences:
         kinds = inspect.Parameter
         inputs = [
             parameter
@@ -77,15 +79,36 @@ def readout_reads(readout):
             if parameter.kind not in (kinds.KEYWORD_ONLY, kinds.VAR_KEYWORD)
             and name not in ("training", "mask")
         ]
-        if len(inputs) >= 3 or any(parameter.kind == kinds.VAR_POSITIONAL for parameter in inputs):
+        if any(parameter.kind == kinds.VAR_POSITIONAL for parameter in inputs):
             return 3
-        if sum(parameter.default is kinds.empty for parameter in inputs) == 1:
-            return 1
-    raise ValueError(
-        "Argument `readout` must be a layer of one input, the state, or of the three of "
-        '`DeepOutput`; write DeepOutput(n, "linear") for a linear layer of width n over state, '
-        f"inputs and context. Received: {readout!r}"
+        count = sum(parameter.default is kinds.empty for parameter in inputs)
+        model = isinstance(readout, keras.Model) and hasattr(readout, "operations")  # functional
+        if count in (1, 3) and not (model and len(readout.inputs) != 1):
+            return count
+    raise _misfit(readout)
+
+
+def _misfit(readout, why=""):
+    return ValueError(
+        "Argument `readout` must be a layer of one input, the state (batch, width), or of the "
+        'three of `DeepOutput`; write DeepOutput(n, "linear") for a linear layer of width n over '
+        f"state, inputs and context. Received: {readout!r}{why}"
     )
+
+
+@contextlib.contextmanager
+def naming_readout(readout):
+    """Names the readout in what it raises in the block, where it meets the rows of a decoder."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise _misfit(readout, f": {error}") from error
+
+
+def readout_width(readout, shapes, dtype):
+    """Width of what a readout makes of rows of these shapes."""
+    with naming_readout(readout):
+        return output_width(readout, *(keras.KerasTensor(shape, dtype) for shape in shapes))
 
 
 def check_context_cell(cell, query, sizes):
@@ -117,13 +140,32 @@ def check_row(shape, widths):
         )
 
 
-def check_feedback(row, width):
-    """What `feedback` returned; raises a `ValueError` unless it is `(batch, width)`."""
-    if len(row.shape) != 2 or row.shape[-1] != width:
+def check_feedback(feedback):
+    """Raises a `ValueError` unless this is a function of three arguments, or `None`."""
+    try:
+        if feedback is not None:
+            is_layer = isinstance(feedback, keras.layers.Layer)
+            inspect.signature(feedback.call if is_layer else feedback).bind(0, 0, 0)
+    except TypeError as error:
         raise ValueError(
-            f"Argument `feedback` of AttentiveDecoder must return (batch, {width}), a row as wide "
-            f"as those of `inputs`; put the output through keras.layers.Dense({width}) first. "
-            f"Received: shape {tuple(row.shape)}"
+            "Argument `feedback` of AttentiveDecoder must be a function (t, inputs, output) of the "
+            f"inputs of a step, or None. Received: {feedback!r}: {error}"
+        ) from error
+
+
+def checked_feedback(row, inputs):
+    """What `feedback` returned; raises a `ValueError` unless it is shaped as `inputs` `(B, M)`."""
+    shape, expected = getattr(row, "shape", None), tuple(inputs.shape)
+    sizes = zip(shape or (), expected, strict=False)
+    if (
+        shape is None
+        or len(shape) != 2
+        or any(None not in pair and pair[0] != pair[1] for pair in sizes)
+    ):
+        raise ValueError(
+            f"Argument `feedback` of AttentiveDecoder must return (batch, {expected[-1]}), rows as "
+            f"those of `inputs`; put the output through keras.layers.Dense({expected[-1]}) first. "
+            f"Received: {type(row).__name__ if shape is None else f'shape {tuple(shape)}'}"
         )
     return row
 

@@ -27,14 +27,16 @@ def check_widths(**shapes):
 
 def last_layer(layer):
     """What makes the output: the last one of the layers of a model, or of one at its end."""
-    while isinstance(layer, keras.Model):
+    return all_layers(layer)[-1]
+
+
+def all_layers(layer):
+    """The layers of a model, and of models in it, in the order that it calls them."""
+    parts = ()  # of a model of a class of its own only its code knows them
+    if isinstance(layer, keras.Model):
         sequential = isinstance(layer, keras.Sequential)
-        # What a model of a class of its own ends in, only its code knows.
         parts = layer.layers if sequential else getattr(layer, "operations", ())
-        if not parts:
-            break
-        layer = parts[-1]
-    return layer
+    return [inner for part in parts for inner in all_layers(part)] or [layer]
 
 
 def call_masked(layer, sequences, mask, **arguments):

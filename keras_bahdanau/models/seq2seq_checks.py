@@ -4,7 +4,7 @@ import keras
 
 from keras_bahdanau.layers.bridge import SOURCES
 from keras_bahdanau.layers.decoder import AttentiveDecoder
-from keras_bahdanau.layers.parts import last_layer
+from keras_bahdanau.layers.parts import all_layers, last_layer
 from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
 
 
@@ -46,22 +46,36 @@ def check_encoder(encoder, bridge):
         bridge: The name of a summary (see `Bridge`), or a layer, which is not looked at: that of
             a saved model is one.
     """
-    recurrent = last_layer(encoder)
-    two_ways = isinstance(recurrent, keras.layers.Bidirectional)
-    if not (two_ways or isinstance(recurrent, keras.layers.RNN)):
-        return
-    if recurrent.return_state or not recurrent.return_sequences:
+    if hasattr(encoder, "state_size") and not isinstance(encoder, keras.layers.RNN):
+        raise ValueError(
+            "Argument `encoder` must be a layer that reads sequences, not a cell; write "
+            f"keras.layers.RNN(cell, return_sequences=True). Received: {encoder!r}"
+        )
+    last = last_layer(encoder)
+    if _reads(last) and (last.return_state or not last.return_sequences):
         raise ValueError(
             "Argument `encoder` must return annotations (batch, time, width) and nothing else; "
             "write return_sequences=True and return_state=False. Received: return_sequences="
-            f"{recurrent.return_sequences} and return_state={recurrent.return_state}"
+            f"{last.return_sequences} and return_state={last.return_state}"
         )
-    if bridge == "backward_first" and not (two_ways and recurrent.merge_mode == "concat"):
+    if bridge == "backward_first":
+        _check_two_ways(encoder)
+
+
+def _check_two_ways(encoder):
+    """Raises a `ValueError` if what reads last in an encoder reads in one direction."""
+    reading = next(filter(_reads, reversed(all_layers(encoder))), None)
+    two_ways = isinstance(reading, keras.layers.Bidirectional) and reading.merge_mode == "concat"
+    if reading is not None and not two_ways:
         raise ValueError(
             'Argument `bridge` must not be "backward_first" with an encoder whose annotations are '
             'not [forward ; backward]; write bridge="last" for one that reads in one direction. '
             f"Received: {encoder!r}"
         )
+
+
+def _reads(layer):
+    return isinstance(layer, (keras.layers.Bidirectional, keras.layers.RNN))
 
 
 def annotations_shape(encoder, spec):

@@ -9,6 +9,7 @@ from keras import ops, tree
 from keras_bahdanau.search.constraints import without_ids, without_repeats
 from keras_bahdanau.search.history import empty_history, entries, write
 from keras_bahdanau.search.ranking import NEVER
+from keras_bahdanau.search.step import checked_step
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
@@ -190,13 +191,15 @@ class Search:
             A `Generation` of tensors.
 
         Raises:
-            ValueError: If the step does not return what `Search` says.
+            ValueError: If the step does not return what `Search` says, or `max_length` is no int of
+                at least 1.
         """
+        check_range("max_length", max_length, int, 1)
 
         def repeat(tensor):
             return ops.repeat(tensor, self.size, axis=0)
 
-        batch, step = ops.shape(start)[0], _checked(step)
+        batch, step = ops.shape(start)[0], checked_step(step)
         tokens, state = repeat(ops.cast(start, "int32")), tree.map_structure(repeat, state)
         if memory_length is None:
             *_, weights = step(tokens, state)
@@ -338,30 +341,6 @@ class Search:
     def from_config(cls, config):
         """The search that `get_config` described."""
         return cls(**config)
-
-
-def _checked(step):
-    """`step`, which raises a `ValueError` unless it returns the three values of a step."""
-
-    def checked(tokens, state):
-        found = step(tokens, state)
-        if not isinstance(found, (tuple, list)) or len(found) != 3:
-            kind = type(found).__name__
-            count = f" of {len(found)}" if isinstance(found, (tuple, list)) else ""
-            raise ValueError(
-                "Argument `step` must return (logits, state, weights); the weights of what has no "
-                f"attention are ops.zeros((rows, 1)). Received: {kind}{count}"
-            )
-        logits, state, weights = found
-        shapes = [getattr(part, "shape", None) for part in (logits, weights)]
-        if any(shape is None or len(shape) != 2 for shape in shapes):
-            raise ValueError(
-                "Argument `step` must return logits (rows, vocabulary) and weights "
-                f"(rows, memory length). Received: shapes {shapes[0]} and {shapes[1]}"
-            )
-        return logits, state, weights
-
-    return checked
 
 
 def ends(tokens, lengths, limits):

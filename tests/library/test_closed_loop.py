@@ -166,7 +166,7 @@ def test_steps_must_be_a_positive_integer(steps):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("wrong", ["x", None, keras.layers.Dense(2)])
+@pytest.mark.parametrize("wrong", ["x", None, keras.layers.Dense(2), keras.layers.GRU(2)])
 def test_decoder_must_be_one(wrong):
     with pytest.raises(ValueError, match=r"`decoder` must be an AttentiveDecoder\. Received: "):
         ClosedLoop(wrong, STEPS)

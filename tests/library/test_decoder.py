@@ -898,11 +898,34 @@ class TwoInputs(keras.layers.Layer):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("readout", [len, "linear", TwoInputs()], ids=str)
+@pytest.mark.parametrize("readout", [len, "linear", TwoInputs(), keras.layers.GRU(3)], ids=str)
 def test_a_readout_must_take_the_state_or_all_three(readout):
     message = r'`readout` must be a layer .* write DeepOutput\(n, "linear"\) .* Received: '
     with pytest.raises(ValueError, match=message):
         AttentiveDecoder(GRU(3), BahdanauAttention(4), readout)
+
+
+@pytest.mark.parametrize(
+    "readout",
+    [
+        keras.layers.Attention(),
+        keras.layers.Concatenate(),
+        keras.layers.Conv1D(3, 1),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_a_readout_that_does_not_take_rows_is_named(readout, rng):
+    decoder = AttentiveDecoder(GRU(3), BahdanauAttention(4), readout)
+    with pytest.raises(ValueError, match=r"`readout` must be a layer .* Received: <\w+ .*: "):
+        decoder(array(rng, B, TY, M), array(rng, B, TX, D))
+
+
+@pytest.mark.once
+def test_a_readout_of_three_named_inputs_is_told_so():
+    given = [keras.Input((3,)) for _ in range(3)]
+    model = keras.Model(given, keras.layers.Dense(2)(keras.layers.Concatenate()(given)))
+    with pytest.raises(ValueError, match="`readout` must be a layer of one input"):
+        AttentiveDecoder(GRU(3), BahdanauAttention(4), model)
 
 
 @pytest.mark.once
@@ -992,6 +1015,23 @@ def test_a_layer_is_no_cell(cell):
     message = "`cell` must be a cell, not a layer .* write GRUCell in the place of GRU. Received: "
     with pytest.raises(ValueError, match=message):
         AttentiveDecoder(cell, BahdanauAttention(4))
+
+
+@pytest.mark.parametrize(
+    ("feedback", "message"),
+    [
+        (keras.layers.Dense(M), r"function \(t, inputs, output\) .*Received: <Dense"),
+        (5, r"function .*Received: 5"),
+        (lambda t, x: x, "function .*Received: <function"),
+        (lambda t, x, output: None, r"return \(batch, 7\).*Received: NoneType"),
+        (lambda t, x, output: x[:1], r"return \(batch, 7\).*Received: shape \(1, 7\)"),
+    ],
+)
+def test_feedback_is_a_function_that_returns_rows(feedback, message, rng):
+    decoder = AttentiveDecoder(GRU(3), BahdanauAttention(4))
+    inputs, annotations = array(rng, B, TY, M), array(rng, B, TX, D)
+    with pytest.raises(ValueError, match=f"`feedback` of AttentiveDecoder must .*{message}"):
+        decoder(inputs, annotations, feedback=feedback)
 
 
 @pytest.mark.once

@@ -420,6 +420,35 @@ def test_a_step_that_returns_something_else_is_told_what_is_meant(found, message
         GreedySearch()(lambda tokens, state: found, (), start, **arguments)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda logits, state, weights: (logits[:1], state, weights), r"rows as tokens, 2\. Rec"),
+        (lambda logits, state, weights: (logits, state, weights[:1]), r"rows as tokens, 2\. Rec"),
+        (lambda logits, state, weights: (logits, (state,), weights), "the state in the structure"),
+        (lambda logits, state, weights: (logits, None, weights), "structure.* Received: None"),
+        (
+            lambda logits, state, weights: (logits, state[:, :1], weights),
+            r"Received: float32 \(2, ",
+        ),
+        (lambda logits, state, weights: (logits, ops.cast(state, "int32"), weights), "int32"),
+    ],
+)
+def test_a_step_keeps_rows_and_state(change, message):
+    start, state = ops.full((2,), BOS, dtype="int32"), ops.zeros((2, 4))
+    with pytest.raises(ValueError, match=f"Argument `step` must return .*{message}"):
+        GreedySearch()(
+            lambda tokens, state: change(LOGITS, state, WEIGHTS), state, start, max_length=4
+        )
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("length", [0, -1, 2.0, True])
+def test_the_longest_length_is_a_positive_int(length):
+    with pytest.raises(ValueError, match="`max_length` must be"):
+        GreedySearch()(len, (), ops.full((2,), BOS, dtype="int32"), max_length=length)
+
+
 def calls_of(search, vocabulary):
     """How many functions are called to find three tokens, once everything is imported."""
     logits = np.random.default_rng(0).normal(size=(1, vocabulary)).astype("float32")

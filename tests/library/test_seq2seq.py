@@ -453,13 +453,25 @@ def test_refuses_an_encoder_that_returns_no_annotations(encoder):
 @pytest.mark.once
 @pytest.mark.parametrize(
     "encoder",
-    [GRUS(), keras.Sequential([GRUS()]), keras.layers.Bidirectional(GRUS(), merge_mode="sum")],
-    ids=["one way", "stacked", "sum"],
+    [
+        GRUS(),
+        keras.Sequential([GRUS()]),
+        keras.layers.Bidirectional(GRUS(), merge_mode="sum"),
+        keras.Sequential([GRUS(), keras.layers.Dropout(0.1)]),
+        keras.Sequential([keras.layers.Bidirectional(GRUS()), keras.Sequential([GRUS()])]),
+    ],
+    ids=["one way", "stacked", "sum", "something after it", "below it another"],
 )
 def test_refuses_a_bridge_from_a_direction_that_is_not_there(encoder):
     with pytest.raises(ValueError, match=r'`bridge` must not be "backward_first" .* bridge="last"'):
         of_encoder(encoder)
     assert of_encoder(encoder, bridge="last").bridge.source == "last"
+
+
+@pytest.mark.once
+def test_an_encoder_is_no_cell():
+    with pytest.raises(ValueError, match=r"`encoder` must be a layer .* write keras\.layers\.RNN"):
+        of_encoder(keras.layers.GRUCell(4))
 
 
 @pytest.mark.once
