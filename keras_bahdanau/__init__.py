@@ -52,6 +52,7 @@ from keras_bahdanau.training.callbacks import (
     TranslationScore,
 )
 from keras_bahdanau.training.devices import average_gradients, shared_by
+from keras_bahdanau.training.length_penalty import length_penalty_scores
 from keras_bahdanau.training.losses import AlignmentCrossentropy, TokenCrossentropy
 from keras_bahdanau.training.metrics import Perplexity, TokenAccuracy
 from keras_bahdanau.training.options import TrainingOptions
@@ -134,6 +135,7 @@ __all__ = [
     "bahdanau_from_tfa",
     "coverage_penalty",
     "hard_alignment",
+    "length_penalty_scores",
     "luong_from_tfa",
     "monotonic_from_tfa",
     "paper_training",

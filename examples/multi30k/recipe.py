@@ -3,7 +3,7 @@
     python examples/multi30k/recipe.py en-de --data DIR --output runs/en-de-0 --seed 0
     python examples/multi30k/recipe.py en-de --data DIR --output runs/en-de --ensemble runs/en-de-*
 
-Every search is run by the exported graph, which is left in `artifact`, and in int8 in
+The test files are translated by the exported graph, which is left in `artifact`, and in int8 in
 `artifact-int8`. Started again, it goes on where it was. `--tokenized` takes the lower-cased,
 tokenised files and scores without a tokenizer, as the literature does; otherwise text is raw, and
 BLEU is cased (13a).
@@ -17,44 +17,28 @@ from pathlib import Path
 import data
 import keras
 
-from keras_bahdanau import BeamSearch, Ensemble, TrainingOptions, train
+from keras_bahdanau import BeamSearch, Ensemble, TrainingOptions, length_penalty_scores, train
 from keras_bahdanau_export import export
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.session import cores
 from keras_bahdanau_runtime.text.scores import corpus_scores
 
-BEAM = 10
+BEAM, MAX_LENGTH = 10, 100
 PENALTIES = (0.6, 0.8, 1.0, 1.2, 1.5, 2.0)  # of length, of which validation chooses one
 HERE = Path(__file__).parent
-
-
-def bleu(translations, references, tokenized):
-    """BLEU in 0..100."""
-    return corpus_scores(translations, references, "none" if tokenized else "13a")["bleu"]
 
 
 def exported(model, penalty, folder, precision="float32"):
     """The artifact of a model and a length penalty, opened."""
     search = BeamSearch(BEAM, penalty)
-    export(model, folder, search=search, max_length=100, precision=precision, overwrite=True)
+    export(model, folder, search=search, max_length=MAX_LENGTH, precision=precision, overwrite=True)
     return Translator(folder, workers=cores())
 
 
 def translations(translator, sources):
     """The best translation of each source."""
     return [found.text for found in translator.translate(sources, alignments=False)]
-
-
-def choose(model, sources, references, tokenized, folder):
-    """The length penalty with the best BLEU on validation, and that BLEU for each."""
-    found = {
-        penalty: bleu(
-            translations(exported(model, penalty, folder), sources), references, tokenized
-        )
-        for penalty in PENALTIES
-    }
-    return max(found, key=found.get), found
 
 
 def trained(given, files):
@@ -112,7 +96,11 @@ def run(arguments):
     else:
         model, seconds = trained(given, files)
     folder = given.output / "artifact"
-    penalty, validation = choose(model, *texts(data.VALIDATION), given.tokenized, folder)
+    tokenize = "none" if given.tokenized else "13a"
+    validation = length_penalty_scores(
+        model, *texts(data.VALIDATION), PENALTIES, BEAM, MAX_LENGTH, tokenize
+    )
+    penalty = max(validation, key=validation.get)
     graphs = {
         "float32": exported(model, penalty, folder),
         "int8": exported(model, penalty, given.output / "artifact-int8", "int8"),
@@ -132,7 +120,7 @@ def run(arguments):
     for part in data.TESTS:
         sources, references = texts(part)
         results[part] = {
-            precision: bleu(translations(graph, sources), references, given.tokenized)
+            precision: corpus_scores(translations(graph, sources), references, tokenize)["bleu"]
             for precision, graph in graphs.items()
         }
     with written(given.output / "results.json") as file:

@@ -106,6 +106,13 @@ def evaluate(
     truncate: Annotated[
         bool, typer.Option("--truncate", help="For an artifact: cut sentences it is too short for.")
     ] = False,
+    others: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--with",
+            help="For a run: another one, the predictions of both averaged; may be repeated.",
+        ),
+    ] = None,
     tokenize: Annotated[
         str, typer.Option(help="How BLEU splits words: 13a, none for tokenised text, zh, ...")
     ] = "13a",
@@ -118,6 +125,8 @@ def evaluate(
     sources, references = read_parallel(source, reference)
     given = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length}
     given = {name: value for name, value in given.items() if value is not None}
+    if others:
+        given["with"] = [str(run) for run in others]
     if (path / MANIFEST_FILE).exists():
         for name, value in given.items():
             raise ValueError(
@@ -130,7 +139,7 @@ def evaluate(
         from keras_bahdanau import BeamSearch
         from keras_bahdanau.training.run_folder import load_best
 
-        engine = load_best(path)
+        engine = load_best(path, *others or ())
         search = BeamSearch(given.get("beam", 5), given.get("length_penalty", 1.0))
         options = {"search": search, "max_length": given.get("max_length", 100)}
     found = _translate_with_bar(

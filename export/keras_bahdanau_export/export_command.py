@@ -21,6 +21,12 @@ def export(
         str,
         typer.Option(help="artifact, or triton: a repository for Triton Inference Server."),
     ] = "artifact",
+    others: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--with", help="Another run, the predictions of both averaged; may be repeated."
+        ),
+    ] = None,
     name: Annotated[
         str | None, typer.Option(help="Of Triton's models; that of the run's folder if absent.")
     ] = None,
@@ -29,8 +35,12 @@ def export(
     ] = None,
     beam: Annotated[int, typer.Option(help="Hypotheses kept by the search; 1 is greedy.")] = 5,
     length_penalty: Annotated[
-        float, typer.Option(help="Exponent of the GNMT length penalty.")
-    ] = 1.0,
+        list[float] | None,
+        typer.Option(
+            help="Exponent of the GNMT length penalty, 1 if absent; given again, the one with the "
+            "best BLEU on --source and --reference is taken."
+        ),
+    ] = None,
     max_length: Annotated[int, typer.Option(help="Tokens after which an output is cut.")] = 100,
     max_source_length: Annotated[
         int | None, typer.Option(help="Longest source in tokens that the artifact takes.")
@@ -45,7 +55,9 @@ def export(
     precision: Annotated[
         str, typer.Option(help="float32, float16 (GPU) or int8 (CPU).")
     ] = "float32",
-    source: Annotated[Path | None, typer.Option(help="Sentences to measure the loss on.")] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="Sentences to measure on, none of a test set.")
+    ] = None,
     reference: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
     max_bleu_loss: Annotated[
         float, typer.Option(help="BLEU that a precision, and a shortlist, may cost.")
@@ -61,27 +73,39 @@ def export(
         bool, typer.Option("--overwrite", help="Replace what stands at the path, of the same kind.")
     ] = False,
 ) -> None:
-    """Writes the best model of a run as an artifact that runs without Keras."""
+    """Writes the best model of a run, or of several, as an artifact that runs without Keras."""
     from keras_bahdanau_runtime.text.corpus import read_parallel
 
     if (source is None) != (reference is None):
         raise ValueError(
             "Arguments `source` and `reference` must be given together. Received: one of them"
         )
+    penalties = length_penalty or [1.0]
+    if len(penalties) > 1 and source is None:
+        raise ValueError(
+            "Argument `length_penalty` must be given once where there is no `source` to choose it "
+            f"on. Received: {penalties}"
+        )
     formats = format or ["onnx"]
     place = _place(layout, path, name, run, formats, overwrite)
     texts, references = ([], []) if source is None else read_parallel(source, reference)
     import_keras()
-    from keras_bahdanau import BeamSearch, Shortlist
+    from keras_bahdanau import BeamSearch, Shortlist, length_penalty_scores
     from keras_bahdanau.training.run_folder import load_best
 
     for module in imports or ():
         importlib.import_module(module)
     with place as artifact:
-        load_best(run).export(
+        model = load_best(run, *others or ())
+        if len(penalties) > 1:
+            scores = length_penalty_scores(model, texts, references, penalties, beam, max_length)
+            for penalty, bleu in scores.items():
+                say(f"length penalty {penalty:g}: BLEU {bleu:.2f}")
+            penalties = [max(scores, key=scores.get)]
+        model.export(
             artifact,
             format=formats,
-            search=BeamSearch(beam, length_penalty),
+            search=BeamSearch(beam, *penalties),
             max_length=max_length,
             max_source_length=max_source_length,
             texts=texts,

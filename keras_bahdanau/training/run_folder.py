@@ -9,6 +9,7 @@ from pathlib import Path
 
 import keras
 
+from keras_bahdanau.models.ensemble import Ensemble
 from keras_bahdanau.training.options import TrainingOptions, read_options
 from keras_bahdanau_runtime.files import claimed, written
 from keras_bahdanau_runtime.prepared.corpus import MANIFEST_FILE
@@ -20,15 +21,21 @@ LAST_FILE, BEST_FILE, AVERAGE_FILE = "last.keras", "best.keras", "average.keras"
 CORPUS_FOLDER = "corpus"
 
 
-def load_best(run):
+def load_best(*runs):
     """The best model of a run, with its tokenizer and without its optimiser.
 
     Args:
-        run: A run's folder, as `train` leaves it.
+        *runs: A run's folder, as `train` leaves it; of several, an `Ensemble` of their models.
 
     Raises:
-        ValueError: If the folder holds no best model yet, or one without a tokenizer.
+        ValueError: If a folder holds no best model yet, or one without a tokenizer; or the models
+            have other vocabularies.
     """
+    models = [_load_best(run) for run in runs]
+    return models[0] if len(models) == 1 else Ensemble(models)
+
+
+def _load_best(run):
     path = Path(run) / BEST_FILE
     if not path.exists():
         raise ValueError(

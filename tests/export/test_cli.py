@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 from copy_artifact import make
 
-from keras_bahdanau import BeamSearch, Shortlist, TrainingOptions
+from keras_bahdanau import BeamSearch, Ensemble, Shortlist, TrainingOptions
+from keras_bahdanau.training.run_folder import load_best
 from keras_bahdanau_export import cli
 from keras_bahdanau_runtime import Translator
+from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 
 pytestmark = pytest.mark.tracing
@@ -378,6 +380,38 @@ def test_evaluate_gives_keras_and_the_artifact_the_same_score(
     for option in ("--beam", "--length-penalty", "--max-length"):
         status, _, err = run(monkeypatch, capsysbinary, "evaluate", artifact, *test_set, option, 2)
         assert status == 1 and f"`{option[2:].replace('-', '_')}` must be given to export" in err
+
+
+def test_the_length_penalty_is_that_which_suits_held_out_texts(
+    monkeypatch, capsysbinary, files, trained, tmp_path
+):
+    output, test_set = tmp_path / "artifact", (files / "dev.src", files / "dev.tgt")
+    command = ["export", trained, output, "--beam", 2, "--max-length", 12]
+    command += ["--length-penalty", 0.2, "--length-penalty", 1.5]
+    status, _, err = run(monkeypatch, capsysbinary, *command)
+    assert status == 1 and "`length_penalty` must be given once where there is no `source`" in err
+    command += ["--source", test_set[0], "--reference", test_set[1]]
+    status, _, err = run(monkeypatch, capsysbinary, *command)
+    assert status == 0, err
+    bleu = {float(p): of for p, of in re.findall(r"length penalty (\S+): BLEU (\S+)", err)}
+    assert list(bleu) == [0.2, 1.5]
+    chosen = read_manifest(output).search["length_penalty"]
+    assert float(bleu[chosen]) == max(map(float, bleu.values()))
+    by_artifact = run(monkeypatch, capsysbinary, "evaluate", output, *test_set)[1]
+    assert by_artifact.startswith(f"BLEU {bleu[chosen]} ")
+
+
+def test_several_runs_are_an_ensemble(monkeypatch, capsysbinary, files, trained, artifact):
+    assert isinstance(load_best(trained, trained), Ensemble)
+    test_set = (files / "dev.src", files / "dev.tgt", "--max-length", 12)
+    alone, twice = (
+        run(monkeypatch, capsysbinary, "evaluate", trained, *test_set, *more)
+        for more in ((), ("--with", trained))
+    )
+    assert alone == twice and alone[0] == 0  # the mean of what is the same
+    given = (*test_set[:2], "--with", trained)
+    status, _, err = run(monkeypatch, capsysbinary, "evaluate", artifact, *given)
+    assert status == 1 and "`with` must be given to export" in err
 
 
 def test_evaluate_cuts_what_is_too_long_if_told_to(monkeypatch, capsysbinary, tmp_path):

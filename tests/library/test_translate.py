@@ -6,7 +6,14 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bahdanau import BeamSearch, Ensemble, GreedySearch, RNNSearch, Tokenizer
+from keras_bahdanau import (
+    BeamSearch,
+    Ensemble,
+    GreedySearch,
+    RNNSearch,
+    Tokenizer,
+    length_penalty_scores,
+)
 
 SIZES = {"units": 4, "embedding_dim": 3, "attention_units": 3, "maxout_units": 2}
 TEXTS = ["a man", "", "a woman on a horse", "on", "  ", "a horse", "man on a woman"]
@@ -211,3 +218,28 @@ def test_an_ensemble_needs_one_tokenizer(tokenizer):
         Ensemble(models)
     assert Ensemble(models, tokenizer=other).tokenizer is other
     assert Ensemble([small(tokenizer), small(tokenizer)]).tokenizer is None
+
+
+def test_a_length_penalty_is_scored_by_what_it_finds(model):
+    texts = [text for text in TEXTS if text.strip()]
+    found = model.translate(texts, BeamSearch(3, 2.0), max_length=6)
+    references = [translation.text for translation in found]
+    scores = length_penalty_scores(model, texts, references, (0.0, 2.0), beam=3, max_length=6)
+    assert list(scores) == [0.0, 2.0]
+    assert scores[2.0] == pytest.approx(100) and scores[0.0] < 99
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("sources", "references", "penalties", "message"),
+    [
+        ([], [], [1.0], "`references` must hold a translation of each"),
+        (["a", "b"], ["a"], [1.0], "Received: 1 of 2"),
+        ("a", ["a"], [1.0], "`sources` must be"),
+        (["a"], ["a"], [], "`penalties` must hold at least one"),
+        (["a"], ["a"], [-1.0], "`length_penalty`"),
+    ],
+)
+def test_length_penalties_need_texts(model, sources, references, penalties, message):
+    with pytest.raises(ValueError, match=message):
+        length_penalty_scores(model, sources, references, penalties)
