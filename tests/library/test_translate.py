@@ -14,6 +14,7 @@ from keras_bahdanau import (
     Tokenizer,
     length_penalty_scores,
 )
+from keras_bahdanau_runtime.text.scores import corpus_scores
 
 SIZES = {"units": 4, "embedding_dim": 3, "attention_units": 3, "maxout_units": 2}
 TEXTS = ["a man", "", "a woman on a horse", "on", "  ", "a horse", "man on a woman"]
@@ -222,11 +223,13 @@ def test_an_ensemble_needs_one_tokenizer(tokenizer):
 
 def test_a_length_penalty_is_scored_by_what_it_finds(model):
     texts = [text for text in TEXTS if text.strip()]
-    found = model.translate(texts, BeamSearch(3, 2.0), max_length=6)
-    references = [translation.text for translation in found]
-    scores = length_penalty_scores(model, texts, references, (0.0, 2.0), beam=3, max_length=6)
-    assert list(scores) == [0.0, 2.0]
-    assert scores[2.0] == pytest.approx(100) and scores[0.0] < 99
+    found = model.translate(texts, BeamSearch(3, 2.0), max_length=30)
+    references = [translation.text[::-1] for translation in found]
+    options = {"beam": 3, "max_length": 30, "tokenize": "char"}
+    scores = length_penalty_scores(model, texts, references, (2.0, 0.0), **options)
+    assert list(scores) == [2.0, 0.0]
+    mirrored = corpus_scores([translation.text for translation in found], references, "char")
+    assert 0 < scores[2.0] == mirrored["bleu"] < 100
 
 
 @pytest.mark.once
