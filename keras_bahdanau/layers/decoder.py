@@ -22,7 +22,7 @@ from keras_bahdanau.layers.decoder_checks import (
     readout_width,
     shapes_of,
 )
-from keras_bahdanau.layers.decoder_state import DecoderState
+from keras_bahdanau.layers.decoder_state import DecoderState, first_states
 from keras_bahdanau.layers.parts import (
     build_part,
     call_rows,
@@ -169,12 +169,12 @@ class AttentiveDecoder(keras.layers.Layer):
 
         Args:
             memory: The memory of `B` rows.
-            cell_state: List of `(B, size)` tensors, or `None` for zeros.
+            cell_state: List of `(B, size)` tensors; as the cell begins, with zeros, if `None`.
         """
         first = flatten(memory)[0]
         batch = ops.shape(first)[0]
         if cell_state is None:
-            cell_state = [ops.zeros((batch, n), self.compute_dtype) for n in self.state_sizes]
+            cell_state = first_states(self.cell, batch, self.compute_dtype)
         check_states(cell_state, self.state_sizes, first.shape[0])
         cell_state = tuple(ops.cast(state, self.compute_dtype) for state in cell_state)
         output = self._zero_output(batch) if self.input_feeding else ()

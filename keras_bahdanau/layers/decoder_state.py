@@ -2,6 +2,10 @@
 
 from typing import Any, NamedTuple
 
+from keras import ops
+
+from keras_bahdanau.layers.recurrence import flatten
+
 
 class DecoderState(NamedTuple):
     """What a decoder carries from one step to the next.
@@ -15,3 +19,10 @@ class DecoderState(NamedTuple):
     cell: tuple
     attention: Any = ()
     output: Any = ()
+
+
+def first_states(cell, batch, dtype):
+    """The states that a cell begins with, a flat list: its own, or zeros where it says none."""
+    if hasattr(cell, "get_initial_state"):
+        return flatten(cell.get_initial_state(batch_size=batch))
+    return [ops.zeros((batch, size), dtype) for size in flatten(cell.state_size)]

@@ -93,6 +93,7 @@ class BidirectionalEncoder(keras.layers.Layer):
             kernel_initializer=fresh(self.kernel_initializer),
             recurrent_initializer=fresh(self.recurrent_initializer),
             dtype=self.dtype_policy,
+            trainable=self.trainable,  # of a saved encoder, or as it was told
             name=name,
             **arguments,
         )

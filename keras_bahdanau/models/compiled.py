@@ -19,7 +19,7 @@ def compile_inference(model, function):
     """
     backend = keras.config.backend()
     if backend == "tensorflow":
-        return _for_tensorflow(function)
+        return _for_tensorflow(model, function)
     if backend == "jax":
         import jax
 
@@ -40,12 +40,16 @@ def compile_inference(model, function):
     raise ValueError(f"Backend {backend!r} is not supported: use tensorflow, jax or torch.")
 
 
-def _for_tensorflow(function):
+def _for_tensorflow(model, function):
     import tensorflow as tf
 
-    traced = {}
+    traced, held = {}, []
 
     def run(*arrays):
+        variables = model.variables
+        if list(map(id, variables)) != list(map(id, held)):  # since then quantized, for example
+            traced.clear()
+            held[:] = variables
         kinds = tuple((array.ndim, array.dtype.name) for array in arrays)
         if kinds not in traced:
             specs = [tf.TensorSpec([None] * rank, dtype) for rank, dtype in kinds]

@@ -263,10 +263,19 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         """Kernel `(R, n)` and bias `(n,)`, or `None`, of the logits of some ids `(n,)`, or of all.
 
         `R` is the width of the decoder's output.
+
+        Raises:
+            ValueError: The output layer is quantized.
         """
 
         def some(weight, axis):
             weight = ops.convert_to_tensor(weight)
+            if not keras.backend.is_float_dtype(weight.dtype):
+                raise ValueError(
+                    "Arguments `chunk` and `sampled` of a loss, and `shortlist` of a search, must "
+                    "be None for a model whose output layer is quantized. Received: weights of "
+                    f"{keras.backend.standardize_dtype(weight.dtype)}"
+                )
             return weight if ids is None else ops.take(weight, ids, axis=axis)
 
         if self.output_layer is None:

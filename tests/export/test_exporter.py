@@ -285,6 +285,7 @@ def test_the_call_of_any_keras_model_exports(tmp_path):
     ids = keras.Input((None,), dtype="int32", name="ids")
     hidden = keras.layers.Embedding(2, 4, mask_zero=True)(ids)
     hidden = keras.layers.Bidirectional(keras.layers.LSTM(3, return_sequences=True))(hidden)
+    hidden = BahdanauAttention(5)(hidden, hidden)  # of every place
     context = BahdanauAttention(5)(hidden[:, -1], hidden)
     model = keras.Model(ids, {"odds": keras.layers.Dense(2, name="odds")(context)})
     parity = export(model, tmp_path / "artifact", format=["onnx", "tf_saved_model"])

@@ -905,6 +905,27 @@ def test_a_readout_must_take_the_state_or_all_three(readout):
         AttentiveDecoder(GRU(3), BahdanauAttention(4), readout)
 
 
+class FromOnes(keras.layers.Layer):
+    """A cell that keeps its state, and begins with ones."""
+
+    state_size = output_size = 3
+
+    def build(self, inputs_shape):
+        pass
+
+    def call(self, inputs, states, training=False):
+        return states[0], [states[0]]
+
+    def get_initial_state(self, batch_size=None):
+        return [ops.ones((batch_size, 3))]
+
+
+@pytest.mark.parametrize("cells", [FromOnes, lambda: [FromOnes(), FromOnes()]])
+def test_a_cell_begins_with_its_own_state(cells, rng):
+    decoder = AttentiveDecoder(cells(), BahdanauAttention(4))
+    assert_close(decoder(array(rng, B, TY, M), array(rng, B, TX, D)), np.ones((B, TY, 3)))
+
+
 @pytest.mark.parametrize(
     "readout",
     [

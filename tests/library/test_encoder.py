@@ -224,3 +224,16 @@ def test_cell_must_be_known(cell):
     message = rf"`cell` must be one of \['gru', 'lstm'\].* Received: {re.escape(repr(cell))}"
     with pytest.raises(ValueError, match=message):
         BidirectionalEncoder(UNITS, cell=cell)
+
+
+def test_a_frozen_encoder_is_saved_frozen(tmp_path):
+    inputs = keras.Input((None, M))
+    encoder = BidirectionalEncoder(4, num_layers=2)
+    model = keras.Model(inputs, encoder(inputs))
+    encoder.trainable = False
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.trainable_weights == []
+    again.layers[-1].trainable = True
+    assert len(again.trainable_weights) == len(model.weights)
+    assert BidirectionalEncoder(4, trainable=False).forward_layers[0].trainable is False

@@ -210,3 +210,34 @@ def test_bad_input_is_refused_before_any_work(model, monkeypatch, arguments, mes
 def test_refuses_a_target_it_cannot_score(model, target, message):
     with pytest.raises(ValueError, match=message):
         model.score(SOURCE, target)
+
+
+@pytest.fixture
+def quantized():
+    """A model that has searched before its numbers became int8."""
+    model = RNNSearch(9, 9, units=4, embedding_dim=3, attention_units=3, maxout_units=2)
+    model.build()
+    model.score(padded(SOURCE), padded([[5, 3]] * 3))
+    with pytest.warns(UserWarning, match="does not have a `quantize` method"):  # of its dropouts
+        model.quantize("int8")
+    return model
+
+
+def test_a_quantized_model_scores_by_its_new_weights(quantized):
+    rng, targets = np.random.default_rng(1), padded([[5, 6, 3], [7, 3], [3]])
+    quantized.output_layer.bias.assign(rng.normal(size=9))
+    source = padded(SOURCE)
+    inputs = {
+        "source": source,
+        "target": np.concatenate([np.full((3, 1), BOS), targets], 1)[:, :-1],
+    }
+    logits = keras.ops.convert_to_numpy(quantized(inputs)).astype("float64")
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    picked = np.take_along_axis(log_probs, targets[..., None], -1)[..., 0]
+    expected = np.where(targets == PAD, 0, picked).sum(1)
+    np.testing.assert_allclose(quantized.score(source, targets).totals, expected, atol=1e-4)
+
+
+def test_what_reads_the_output_weights_refuses_quantized_ones(quantized):
+    with pytest.raises(ValueError, match=r"`shortlist` of a search, .* Received: weights of int8"):
+        quantized.output_weights()

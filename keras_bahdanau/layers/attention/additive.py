@@ -68,11 +68,11 @@ def chunked_scores(query, keys, vectors, chunk_size=None):
         # On JAX a size that is neither belongs to a trace that only asks for shapes.
         return additive_scores(query, keys, vectors)
     chunk = _chunk_size(batch, steps, width) if chunk_size is None else chunk_size
-    chunks = -(-count // chunk)
+    chunks = _quotient_up(count, chunk)
     if isinstance(chunks, int):
         if chunks <= 1:
             return additive_scores(query, keys, vectors)
-        chunk = -(-count // chunks)  # even chunks need the least padding
+        chunk = _quotient_up(count, chunks)  # even chunks need the least padding
     scored = keras.remat(additive_scores)
     if keras.config.backend() == "torch":
         return _in_place(scored, query, keys, vectors, chunk)
@@ -118,5 +118,10 @@ def _in_place(scored, query, keys, vectors, chunk):
 def _chunk_size(batch, steps, width):
     floats = batch * steps * width
     if isinstance(floats, int):
-        return max(1, -(-_CHUNK_FLOATS // max(1, floats)))
-    return ops.maximum(1, -(-_CHUNK_FLOATS // ops.maximum(1, floats)))
+        return max(1, _quotient_up(_CHUNK_FLOATS, max(1, floats)))
+    return ops.maximum(1, _quotient_up(_CHUNK_FLOATS, ops.maximum(1, floats)))
+
+
+def _quotient_up(size, part):
+    """`size / part`, rounded up, of positive ints; of negative ones ONNX rounds otherwise."""
+    return (size + part - 1) // part
