@@ -16,8 +16,7 @@ SEARCHES = [
 each_search = pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "beam", "groups", "draw"])
 
 
-@pytest.fixture(scope="module")
-def model():
+def small():
     """A small model with weights large enough that hypotheses differ."""
     model = RNNSearch(9, 9, units=4, embedding_dim=3, attention_units=3, maxout_units=2)
     model.build()
@@ -26,6 +25,11 @@ def model():
         if np.issubdtype(weight.dtype, np.floating):
             weight.assign(rng.normal(size=weight.shape))
     return model
+
+
+@pytest.fixture(scope="module")
+def model():
+    return small()
 
 
 def padded(rows, width=0):
@@ -215,8 +219,7 @@ def test_refuses_a_target_it_cannot_score(model, target, message):
 @pytest.fixture
 def quantized():
     """A model that has searched before its numbers became int8."""
-    model = RNNSearch(9, 9, units=4, embedding_dim=3, attention_units=3, maxout_units=2)
-    model.build()
+    model = small()
     model.score(padded(SOURCE), padded([[5, 3]] * 3))
     with pytest.warns(UserWarning, match="does not have a `quantize` method"):  # of its dropouts
         model.quantize("int8")
@@ -224,9 +227,7 @@ def quantized():
 
 
 def test_a_quantized_model_scores_by_its_new_weights(quantized):
-    rng, targets = np.random.default_rng(1), padded([[5, 6, 3], [7, 3], [3]])
-    quantized.output_layer.bias.assign(rng.normal(size=9))
-    source = padded(SOURCE)
+    source, targets = padded(SOURCE), padded([[5, 6, 3], [7, 3], [3]])
     inputs = {
         "source": source,
         "target": np.concatenate([np.full((3, 1), BOS), targets], 1)[:, :-1],
