@@ -207,7 +207,7 @@ def align(
     An .html file is one page that needs nothing else: pointing at a word lights where it came from.
     It shows words and pieces.
     """
-    from keras_bahdanau_runtime.pictures.figures import checked_style
+    from keras_bahdanau_runtime.pictures.figures import checked_ending, checked_style
     from keras_bahdanau_runtime.pictures.heatmap import plot_alignments
     from keras_bahdanau_runtime.pictures.page import alignment_page
     from keras_bahdanau_runtime.pictures.words import word_alignment
@@ -217,9 +217,17 @@ def align(
     for text in texts:
         if not text.strip():
             raise ValueError(f"Argument `texts` must hold sentences. Received: {text!r}")
+    page = output.suffix.lower() == ".html"
+    if not page:
+        checked_ending(output)
+    elif pieces or style != "light":
+        raise ValueError(
+            "Arguments `pieces` and `style` must be left out for an .html file, which shows words "
+            f"and pieces in one style. Received: {output}"
+        )
     translations = Translator(artifact).translate(texts)
     found = [(one.alignment, one.source_tokens, one.tokens) for one in translations]
-    if output.suffix.lower() == ".html":
+    if page:
         alignment_page(found, output)
     else:
         panels = found if pieces else [word_alignment(*panel) for panel in found]

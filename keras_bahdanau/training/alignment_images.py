@@ -27,7 +27,8 @@ class AlignmentImages(keras.callbacks.Callback):
         words: Whether to draw words; otherwise the pieces of the tokenizer.
 
     Raises:
-        ValueError: If `sources` is not a list of `str`, or a number is not an int of at least 1.
+        ValueError: If `sources` is not a list of `str`, or one is blank, or a number is not an int
+            of at least 1.
         MissingDependencyError: When training begins, if protobuf is not installed; when it draws,
             if matplotlib is not.
 
@@ -45,6 +46,10 @@ class AlignmentImages(keras.callbacks.Callback):
         check_positive(max_length=max_length, every=every)
         self.log_dir = log_dir
         self.sources = checked_texts("sources", sources)
+        if not self.sources or not all(text.strip() for text in self.sources):
+            raise ValueError(
+                f"Argument `sources` must hold sentences, none of them blank. Received: {sources!r}"
+            )
         self.search = search
         self.max_length = max_length
         self.every = every

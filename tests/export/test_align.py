@@ -1,5 +1,7 @@
 """The command `align`, with an artifact that copies its source."""
 
+import re
+
 import pytest
 import typer.testing
 from copy_artifact import make
@@ -53,9 +55,15 @@ def test_writes_a_page(drawn):
     assert page.startswith("<!doctype html>") and '"title": "a man on a bike"' in page
 
 
-@pytest.mark.parametrize("options", [("--style", "none"), ("--columns", "0")])
+@pytest.mark.parametrize("options", [("--style", "none"), ("--columns", "0"), ("--pieces",)])
 def test_refuses_what_a_page_would_not_use(tmp_path, options):
     arguments = ["align", str(make(tmp_path / "a")), "a man", "-o", str(tmp_path / "a.html")]
     answer = typer.testing.CliRunner().invoke(cli.app, [*arguments, *options])
     assert isinstance(answer.exception, ValueError)
-    assert f"`{options[0].removeprefix('--')}` must be" in str(answer.exception)
+    assert f"`{options[0].removeprefix('--')}`" in str(answer.exception)
+
+
+def test_refuses_an_ending_of_no_picture(tmp_path):
+    arguments = ["align", str(tmp_path / "none"), "a man", "-o", str(tmp_path / "a.xyz")]
+    answer = typer.testing.CliRunner().invoke(cli.app, arguments)
+    assert re.search(r"`path` must end in one of .*\.png, .*a\.xyz'", str(answer.exception))

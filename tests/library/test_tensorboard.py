@@ -97,7 +97,10 @@ def test_files_of_two_runs_do_not_meet(tmp_path):
     assert EventFile(tmp_path / "a").path != EventFile(tmp_path / "a").path
 
 
-@pytest.mark.parametrize("arguments", [dict(sources="ab"), dict(every=0), dict(max_length=0)])
+@pytest.mark.parametrize("arguments",
+    [dict(sources="ab"), dict(sources=["ab", " "]), dict(sources=[]), dict(every=0),
+     dict(max_length=0)],
+)  # fmt: skip
 def test_refuses_what_it_cannot_do(tmp_path, arguments):
     (name,) = arguments
     with pytest.raises(ValueError, match=f"`{name}`"):

@@ -132,6 +132,8 @@ def test_several_stand_side_by_side_with_cells_of_one_size(rng):
         (dict(titles=["a", "b"]), "`titles` must hold a line for each alignment, 1"),
         (dict(style="dark"), r"`style` must be one of \('light', 'paper'\)\. Received: 'dark'"),
         (dict(columns=0), "`columns`"),
+        (dict(path="a.xyz"), r"`path` must end in one of .*\.png, .*Received: 'a\.xyz'"),
+        (dict(alignments=([[1.0]], ["a"], ["b"])), r"`alignments` must hold \(alignment, source"),
     ],
 )
 def test_refuses_what_it_cannot_draw(arguments, message):

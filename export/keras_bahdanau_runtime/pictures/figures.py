@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from keras_bahdanau_runtime.errors import require
+
 _STYLES = ("light", "paper")
 _GAP = 0.25  # inches between panels, and around them
 _BAR = 0.75  # inches of the bar of shades and what is written at it
@@ -15,6 +17,26 @@ def checked_style(style: str) -> None:
     """Raises a ValueError for a style of pictures that there is not."""
     if style not in _STYLES:
         raise ValueError(f"Argument `style` must be one of {_STYLES}. Received: {style!r}")
+
+
+def checked_ending(path: str | os.PathLike[str] | IO[bytes] | None) -> None:
+    """Raises an error unless matplotlib is there and writes what the ending of a path names.
+
+    Raises:
+        ValueError: It names no kind of picture.
+        MissingDependencyError: matplotlib is not installed.
+    """
+    require("matplotlib", extra="plot")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    if not isinstance(path, (str, os.PathLike)):
+        return
+    kinds, ending = FigureCanvasBase.get_supported_filetypes(), Path(path).suffix
+    if ending and ending[1:].lower() not in kinds:
+        known = ", ".join(f".{kind}" for kind in sorted(kinds))
+        raise ValueError(
+            f"Argument `path` must end in one of {known}. Received: {os.fspath(path)!r}"
+        )
 
 
 def printable(text: str) -> str:

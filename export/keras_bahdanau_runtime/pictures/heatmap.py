@@ -8,8 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import require
-from keras_bahdanau_runtime.pictures.figures import checked_style, finish, label, printable
+from keras_bahdanau_runtime.pictures.figures import (
+    checked_ending,
+    checked_style,
+    finish,
+    label,
+    printable,
+)
 from keras_bahdanau_runtime.pictures.fonts import families_for
 from keras_bahdanau_runtime.pictures.weights import Panel, checked_panels
 
@@ -78,7 +83,7 @@ def plot_alignments(
     check_positive(columns=columns)
     checked_style(style)
     panels = checked_panels(alignments, titles)
-    require("matplotlib", extra="plot")
+    checked_ending(path)
     from matplotlib.figure import Figure
 
     texts = [label(token) for _, *sides in panels for side in sides for token in side]

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import require
-from keras_bahdanau_runtime.pictures.figures import finish, label, printable
+from keras_bahdanau_runtime.pictures.figures import checked_ending, finish, label, printable
 from keras_bahdanau_runtime.pictures.fonts import families_for
 
 _WIDTH = 1.5  # inches of a panel
@@ -52,7 +51,7 @@ def plot_image_alignment(
             f"{len(tokens)} target tokens. Received: shape {weights.shape}"
         )
     picture = _checked_image(image)
-    require("matplotlib", extra="plot")
+    checked_ending(path)
     from matplotlib.figure import Figure
 
     written = [printable(title), *map(label, tokens)]

@@ -43,9 +43,15 @@ def checked_panels(
     """Several alignments with their tokens, the weights of each as an array.
 
     Raises:
-        ValueError: If there is no alignment, a shape does not fit its tokens, or `titles` are not
-            as many.
+        ValueError: If there is no alignment, one has not three parts or a shape that does not fit
+            its tokens, or `titles` are not as many.
     """
+    for panel in alignments:
+        if not isinstance(panel, (tuple, list)) or len(panel) != 3:
+            raise ValueError(
+                "Argument `alignments` must hold (alignment, source tokens, target tokens) for "
+                f"each sentence. Received: {panel!r:.80}"
+            )
     panels = [(checked_weights(*panel), *panel[1:]) for panel in alignments]
     if not panels:
         raise ValueError("Argument `alignments` must hold an alignment. Received: none")
