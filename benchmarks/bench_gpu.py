@@ -113,10 +113,12 @@ def profile(path, provider):
     """Microseconds of the operators of one search, most first."""
     import onnxruntime
 
+    from keras_bahdanau_runtime.providers import chosen_providers
+
     options = onnxruntime.SessionOptions()
     options.enable_profiling = True
-    options_of = {"use_tf32": "0"} if provider == GPU else {}
-    providers = [(provider, options_of)] if provider == CPU else [(provider, options_of), (CPU, {})]
+    asked = list(dict.fromkeys([provider, CPU]))
+    providers = chosen_providers(asked, onnxruntime.get_available_providers(), capture=False)
     session = onnxruntime.InferenceSession(path / "model.onnx", options, providers=providers)
     for _ in range(2):
         session.run(None, {"source": source(8)})

@@ -38,7 +38,7 @@ def chosen_providers(
 def _pairs(providers: Any) -> list[tuple[str, dict[str, Any]]]:
     """Names with their options."""
     found = []
-    for one in [providers] if isinstance(providers, str) else _list(providers):
+    for one in providers if isinstance(providers, (list, tuple)) else [providers]:
         pair = (one, {}) if isinstance(one, str) else one
         if type(pair) is not tuple or list(map(type, pair)) != [str, dict]:
             raise ValueError(
@@ -47,10 +47,6 @@ def _pairs(providers: Any) -> list[tuple[str, dict[str, Any]]]:
             )
         found.append(pair)
     return found
-
-
-def _list(providers: Any) -> list[Any]:
-    return list(providers) if isinstance(providers, (list, tuple)) else [providers]
 
 
 def is_auto(providers: Providers) -> bool:

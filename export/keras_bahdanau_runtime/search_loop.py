@@ -76,10 +76,10 @@ def open_search(
         raise ValueError(f"Argument `loop` must be one of {LOOPS}. Received: {loop!r}")
     found = _opened(manifest, loop, providers, *given)
     numbers = manifest.other.get("precision")
-    if isinstance(numbers, dict) and numbers.get("precision") == "float16":
-        if device_of(found.session)[0] == "cpu":
-            said = "%s: float16 is for GPUs; the CPU, where it runs, computes in float32."
-            logger.warning(said, manifest.folder)
+    half = isinstance(numbers, dict) and numbers.get("precision") == "float16"
+    if half and device_of(found.session)[0] == "cpu":
+        said = "%s: float16 is for GPUs; the CPU, where it runs, computes in float32."
+        logger.warning(said, manifest.folder)
     return found
 
 

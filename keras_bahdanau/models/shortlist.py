@@ -15,7 +15,9 @@ from keras_bahdanau_runtime.ids import PAD, SPECIAL
 from keras_bahdanau_runtime.text.batches import pad
 
 _LEAST_WEIGHT = 0.1  # of an alignment that counts
-_UNREADABLE = (KeyError, TypeError, ValueError, OSError, EOFError)  # what NumPy raises of a file
+_UNREADABLE = (  # what NumPy raises of a file
+    KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 _ALWAYS = 1e6  # more often than any id is expected
 _PARTS = ("table", "shares", "counts", "size")
 
@@ -143,7 +145,7 @@ class Shortlist:
         try:
             with np.load(io.BytesIO(contents), allow_pickle=False) as arrays:
                 parts = {name: arrays[name] for name in _PARTS}
-        except (*_UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
+        except _UNREADABLE as error:
             raise ValueError(
                 "Argument `path` must be a file that `Shortlist.save` wrote. "
                 f"Received: {os.fspath(path)!r}: {error}"

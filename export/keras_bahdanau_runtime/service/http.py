@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numpy as np
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
@@ -321,7 +320,7 @@ def _plain(one: Translation) -> dict[str, Any]:
         "score": one.score,
         "tokens": one.tokens,
         "source_tokens": one.source_tokens,
-        "alignment": None if one.alignment is None else np.ascontiguousarray(one.alignment),
+        "alignment": one.alignment,
         "error": one.error,
     }
 

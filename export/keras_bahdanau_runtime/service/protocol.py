@@ -271,7 +271,14 @@ def as_json(value: Any) -> bytes:
     >>> as_json({"score": np.float32(0.1), "weights": np.eye(2, dtype="float32")})
     b'{"score":0.1,"weights":[[1.0,0.0],[0.0,1.0]]}'
     """
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    return orjson.dumps(value, default=_contiguous, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _contiguous(value: Any) -> NDArray[Any]:
+    """A part of an array as orjson takes it, whole."""
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"{type(value).__name__} is nothing that JSON says")
+    return np.ascontiguousarray(value)
 
 
 def parse_json(text: bytes) -> dict[str, Any]:

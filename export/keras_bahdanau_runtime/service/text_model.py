@@ -255,7 +255,7 @@ class TextModel(Model):
                 translations[place] = one.text.encode("utf-8")
                 scores[place] = one.score
                 if one.alignment is not None:
-                    alignment[place] = as_json(np.ascontiguousarray(one.alignment))
+                    alignment[place] = as_json(one.alignment)
         tensors = [
             Tensor("translation", "BYTES", translations),
             Tensor("score", "FP32", scores),
