@@ -23,6 +23,7 @@ def test_the_readme_runs():
     run_blocks("README.md", 3)
 
 
-@pytest.mark.once
-def test_the_recipes_run():
-    run_blocks("docs/recipes.md", 6)
+@pytest.mark.tracing
+def test_the_recipes_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where they export to
+    run_blocks("docs/recipes.md", 8)

@@ -88,7 +88,8 @@ class AttentiveDecoder(keras.layers.Layer):
     Returns:
         `(B, Ty, R)` outputs in the compute dtype, R the readout's width; with
         `return_attention_scores` also the weights `(B, Ty, Tx)`, float32; with
-        `return_attention_logits` then the logits, likewise, -1e30 at masked places.
+        `return_attention_logits` then the logits, likewise, -1e30 at masked places. A mask that
+        Keras attached to `inputs` goes on with the outputs, to the loss.
 
     Raises:
         ValueError: If `query` or `readout_state` is unknown, `attention` is no `Attention`, a cell
@@ -351,9 +352,9 @@ class AttentiveDecoder(keras.layers.Layer):
     def _cells(self):
         return [cell for cell in (self.cell, self.context_cell) if cell is not None]
 
-    def compute_mask(self, inputs, annotations, *args, **kwargs):
-        """Outputs keep the time axis of the inputs; what is padding there is the loss's matter."""
-        return None
+    def compute_mask(self, inputs, previous_mask=None):
+        """Outputs keep the time axis of the inputs, and so their mask; weights have none."""
+        return previous_mask
 
     def compute_output_shape(self, inputs_shape, annotations_shape):
         check_sequences(inputs_shape, annotations_shape, self.attention, self._widths)

@@ -7,10 +7,12 @@ import types
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import onnx_ir
 import pytest
 
 from keras_bahdanau import BeamSearch, RNNSearch, Sampling
 from keras_bahdanau_export import parity
+from keras_bahdanau_export.cuda import on_host, summary
 from keras_bahdanau_export.exporter import export
 from keras_bahdanau_runtime import Translator, captured
 from keras_bahdanau_runtime.captured import CapturedSearch
@@ -30,7 +32,8 @@ CPU = "CPUExecutionProvider"
 
 
 def exported(folder, search, **options):
-    model = RNNSearch(30, 40, units=6, embedding_dim=5, attention_units=4, maxout_units=3)
+    sizes = {"units": 6, "embedding_dim": 5, "attention_units": 4, "maxout_units": 3}
+    model = RNNSearch(30, 40, **sizes, reset_after=True)
     model.build()
     # As the paper begins, all tokens are near ties.
     model.set_weights([RNG.normal(0, 1, weights.shape) for weights in model.get_weights()])
@@ -64,6 +67,11 @@ def source(rows, length):
         ids[i, end - 1], ids[i, end:] = 3, 0
     ids[0, -1] = 3
     return ids
+
+
+def test_no_part_leaves_anything_to_the_host_of_a_gpu(beam, sampling):
+    for path in [*beam.glob("*.onnx"), *sampling.glob("*.onnx")]:
+        assert summary(on_host(onnx_ir.load(path))) == [], path
 
 
 @pytest.mark.parametrize("rows, length", [(1, 1), (1, 16), (3, 5), (5, 17), (33, 2)])

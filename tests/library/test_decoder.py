@@ -674,6 +674,21 @@ def test_implicit_mask(attention):
     assert_close(model([longer, TARGET])[0], outputs, 1e-6)
 
 
+@pytest.mark.parametrize("scores", [False, True])
+def test_a_mask_of_the_inputs_reaches_keras_losses(scores):
+    outputs = translator(unbuilt(attention="bahdanau"), scores)
+    found = outputs.outputs[0]
+    assert found._keras_mask is not None
+    assert all(getattr(of, "_keras_mask", None) is None for of in outputs.outputs[1:])
+    model = keras.Model(outputs.inputs, keras.layers.Dense(5)(found))
+    labels = np.array([[4, 1, 2], [3, 1, 0]])
+    logits = numpy(model([SOURCE, TARGET])).astype("float64")
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    expected = -np.take_along_axis(log_probs, labels[..., None], -1)[TARGET != 0].mean()
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    assert_close(model.evaluate([SOURCE, TARGET], labels, verbose=0), expected, 1e-5)
+
+
 # --- Training -------------------------------------------------------------------------------------
 
 
