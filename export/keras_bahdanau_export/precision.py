@@ -45,6 +45,7 @@ _SMALLEST = 4096
 # Weights of seven bits: a CPU without VNNI adds two products of eight bits in sixteen, where they
 # saturate, and an artifact must say the same on every CPU.
 _LARGEST = 63
+_LARGEST_HALF = float(np.finfo(np.float16).max)  # 65,504; weights with larger ones stay as they are
 _BATCH = 32
 
 
@@ -159,7 +160,7 @@ def reduce_precision(path, precision):
     common.RemoveUnusedNodesPass()(model)
     common.NameFixPass()(model)  # names that new values got may stand in another loop, too
     products = [node for graph in (model.graph, *model.graph.subgraphs()) for node in graph]
-    small = [n.name for n in products if n.op_type == "MatMul" and _weights(n.inputs[1]) is None]
+    small = [n.name for n in products if n.op_type == "MatMul" and not _is_matrix(n.inputs[1])]
     own_constants(model)
     path = Path(path)
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
@@ -180,7 +181,13 @@ def _weights(value):
     numbers = _numbers(value)
     if numbers is None or numbers.dtype != np.float32 or numbers.size < _SMALLEST:
         return None
-    return numbers
+    return numbers if np.abs(numbers).max() <= _LARGEST_HALF else None
+
+
+def _is_matrix(value):
+    """Whether a value is a weight that the products of int8 take."""
+    numbers = _weights(value)
+    return numbers is not None and numbers.ndim == 2
 
 
 def _numbers(value):
@@ -188,14 +195,16 @@ def _numbers(value):
     numbers = constant(value)
     if numbers is not None:
         return numbers
-    node = value.producer()
+    node = value.producer() if value is not None else None
     if node is None or node.op_type not in ("Transpose", "Slice"):
         return None
     whole, *bounds = [_numbers(side) for side in node.inputs]
     if whole is None or any(bound is None for bound in bounds):
         return None
     if node.op_type == "Transpose":  # an embedding tied to the output
-        return whole.transpose(node.attributes["perm"].value)
+        return whole.transpose(node.attributes["perm"].value if "perm" in node.attributes else None)
+    if len(bounds) < 3:  # with the axes
+        return None
     cut = [slice(None)] * whole.ndim  # a part of the gates
     starts, ends, axes, *steps = bounds
     for i, axis in enumerate(axes):
@@ -240,7 +249,7 @@ def _shrink_recurrence(graph, node):
 
 def _shrink_product(graph, product, precision):
     sides = [_weights(side) for side in product.inputs]
-    if sides[1] is None:
+    if sides[1] is None or (precision == "int8" and sides[1].ndim != 2):
         return
     names = [side.name for side in product.inputs]
     if sides[0] is not None:  # onnxruntime does this product when it opens the graph, in float32
@@ -265,11 +274,14 @@ def _shrink_chosen(graph, product, precision):
     numbers = None if gather is None else _weights(gather.inputs[0])
     if numbers is None or numbers.ndim != 2:
         return
+    ids = gather.inputs[1]
+    if ids.shape is None or len(ids.shape) != 1 or _order(transpose) != [1, 0]:
+        return
     axis = gather.attributes["axis"].value if "axis" in gather.attributes else 0
     if axis != (1 if transpose is None else 0):
         return
     numbers = numbers.T if transpose is None else numbers  # a row for each that can be chosen
-    home, name, ids = gather.graph, gather.inputs[0].name, gather.inputs[1]
+    home, name = gather.graph, gather.inputs[0].name
 
     def chosen(array, name):
         return put(home, gather, "Gather", _stored(home, name, np.ascontiguousarray(array)), ids)
@@ -292,6 +304,13 @@ def _shrink_chosen(graph, product, precision):
     found = put(graph, product, "Cast", found, to=ir.DataType.FLOAT)
     scale = put(graph, product, "Mul", of_inputs, scale)
     _replace(graph, product, put(graph, product, "Mul", found, scale))
+
+
+def _order(transpose):
+    """In which order the axes of a matrix stand after a node, or without one."""
+    if transpose is None or "perm" not in transpose.attributes:
+        return [1, 0]
+    return list(transpose.attributes["perm"].value)
 
 
 def _quantize_products(path, smaller, left_out, external):

@@ -21,7 +21,13 @@ from keras_bahdanau.layers.encoder import BidirectionalEncoder
 
 logger = logging.getLogger("keras_bahdanau_export")
 
-_ACTIVATIONS = {"tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "Relu", "softsign": "Softsign"}
+# By the functions themselves: others may have their names.
+_ACTIVATIONS = {
+    keras.activations.tanh: "Tanh",
+    keras.activations.sigmoid: "Sigmoid",
+    keras.activations.relu: "Relu",
+    keras.activations.softsign: "Softsign",
+}
 # Where Keras keeps the gates that ONNX wants first, second, ...: z r h, and i o f c of i f c o.
 _GATE_ORDER = {"GRU": (0, 1, 2), "LSTM": (0, 3, 1, 2)}
 _LAYERS = (keras.layers.GRU, keras.layers.LSTM)
@@ -84,14 +90,24 @@ def _read_both_ways(method):
     return read_both_ways
 
 
+def _onnx_name(function):
+    """What ONNX calls an activation, or `None`; a layer may be one, which need not be hashable."""
+    return next((name for known, name in _ACTIVATIONS.items() if function is known), None)
+
+
+def _name(activation):
+    return getattr(activation, "__name__", type(activation).__name__)
+
+
 def _has_operator(layer):
     cell = layer.cell
-    unknown = {cell.activation.__name__, cell.recurrent_activation.__name__} - set(_ACTIVATIONS)
+    activations = (cell.activation, cell.recurrent_activation)
+    unknown = [function for function in activations if not _onnx_name(function)]
     reason = (
         (type(layer) not in _LAYERS and "it is a class of its own")
         or (layer.stateful and "it is stateful")
         or (layer.compute_dtype != "float32" and f"it computes in {layer.compute_dtype}")
-        or (unknown and f"ONNX has no activation {sorted(unknown)}")
+        or (unknown and f"ONNX has no activation {', '.join(map(_name, unknown))}")
     )
     if reason:
         logger.warning("The layer %s becomes a loop, not an operator: %s.", layer.name, reason)
@@ -126,7 +142,7 @@ def _run(layer, sequences, lengths, state, reverse):
     """Outputs `(B, T, H)` in the order of time and the last states, by one operator."""
     cell, units, name = layer.cell, layer.units, type(layer).__name__
     gate, candidate = (
-        _ACTIVATIONS[function.__name__] for function in (cell.recurrent_activation, cell.activation)
+        _onnx_name(function) for function in (cell.recurrent_activation, cell.activation)
     )
     attributes = {"hidden_size": units, "direction": "reverse" if reverse else "forward"}
     inputs = {

@@ -109,12 +109,19 @@ def test_no_layer_is_left_as_a_loop(graph):
             assert "linear_before_reset" in [attribute.name for attribute in node.attribute]
 
 
+def tanh(x):
+    """Not Keras's function of this name."""
+    return 2.0 * keras.ops.tanh(x)
+
+
 @pytest.mark.parametrize(
     "layer, reason",
     [
         (lambda: keras.layers.GRU(2, stateful=True), "it is stateful"),
         (lambda: keras.layers.LSTM(2, dtype="mixed_float16"), "it computes in float16"),
-        (lambda: keras.layers.GRU(2, activation="elu"), "ONNX has no activation"),
+        (lambda: keras.layers.GRU(2, activation="elu"), "ONNX has no activation elu"),
+        (lambda: keras.layers.LSTM(2, activation=keras.layers.LeakyReLU()), "activation LeakyReLU"),
+        (lambda: keras.layers.GRU(2, activation=tanh), "ONNX has no activation tanh"),
     ],
 )
 def test_a_layer_without_an_operator_keeps_its_loop_and_says_why(tmp_path, caplog, layer, reason):

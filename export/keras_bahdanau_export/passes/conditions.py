@@ -15,6 +15,10 @@ from keras_bahdanau_export.passes.graph import (
 )
 
 _INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
+# What onnxruntime's `Where` chooses among on the CPU.
+_CHOSEN = (
+    ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8
+)  # fmt: skip
 _COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal")
 
 
@@ -36,7 +40,11 @@ def where_for_sums(graph):
 
 
 def integer_comparisons(graph):
-    """`cast(i) < cast(j)` of integers as floats becomes `i < j`."""
+    """`cast(i) < cast(j)` of integers as floats becomes `i < j`.
+
+    tf2onnx compares all integers so, and from 2^24 on wrongly. A model that asks for this, numbers
+    rounded to floats and then compared, cannot be told from that and gets them compared exactly.
+    """
     count = 0
     for compare in nodes_of(graph, *_COMPARISONS):
         sides = [before_cast(side, to=ir.DataType.FLOAT) for side in compare.inputs]
@@ -86,9 +94,10 @@ def choices_for_casts(graph):
     for cast in nodes_of(graph, "Cast"):
         condition, number = cast.inputs[0], cast.outputs[0]
         together = _readers(condition) & _readers(number) - {graph}
-        if condition.dtype != ir.DataType.BOOL or not together:
+        wanted = ir.DataType(cast.attributes["to"].value)
+        if condition.dtype != ir.DataType.BOOL or not together or wanted not in _CHOSEN:
             continue
-        dtype = ir.DataType(cast.attributes["to"].value).numpy()
+        dtype = wanted.numpy()
         one, zero = (register(graph, f"{dtype}_{n}", np.array(n, dtype)) for n in (1, 0))
         rewrite(graph, cast, "Where", [condition, one, zero])
         count += 1

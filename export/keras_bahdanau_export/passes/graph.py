@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from keras_bahdanau_runtime.signature import weights_file
@@ -62,18 +63,60 @@ def past_identities(value):
 
 
 def constant(value):
-    """The numbers of a constant, or `None`."""
-    tensor = ir.convenience.get_const_tensor(value)
+    """The numbers of a constant, or `None`; of an input that is left out, `None` too."""
+    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
     return None if tensor is None else tensor.numpy()
 
 
+def depends(node, on):
+    """Whether a node reads what another of its graph makes, or what is made of that."""
+    seen, left = set(), [node]
+    while left:
+        node = left.pop()
+        if node is on:
+            return True
+        if node not in seen:
+            seen.add(node)
+            left += filter(None, (value.producer() for value in _read_by(node)))
+    return False
+
+
+def _read_by(node):
+    """The values that a node reads, those that its bodies take from around it among them."""
+    yield from filter(None, node.inputs)
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield from attribute.value.outputs
+            for inner in attribute.value:
+                yield from _read_by(inner)
+
+
 def register(graph, name, array):
-    """An initializer of this name: the one there is, or a new one of these numbers."""
-    if name in graph.initializers:
-        return graph.initializers[name]
+    """An initializer of these numbers: the one of this name, or a new one.
+
+    Where other numbers have the name, it is the next free one: `name_1`, `name_2` and so on.
+    """
+    wanted, number = name, 0
+    while wanted in graph.initializers:
+        if _same(graph.initializers[wanted].const_value, array):
+            return graph.initializers[wanted]
+        number += 1
+        wanted = f"{name}_{number}"
+    name = wanted
     value = ir.val(name, const_value=ir.tensor(array, name=name))
     graph.register_initializer(value)
     return value
+
+
+def _same(tensor, array):
+    """Whether a tensor of onnx-ir is an array, bit by bit."""
+    if tensor is None:
+        return False
+    numbers, array = tensor.numpy(), np.asarray(array)
+    if numbers.dtype != array.dtype or numbers.shape != array.shape:
+        return False
+    ours, theirs = (np.ascontiguousarray(of).reshape(-1).view(np.uint8) for of in (numbers, array))
+    return np.array_equal(ours, theirs)
 
 
 def put(graph, before, op_type, *inputs, outputs=1, **attributes):

@@ -36,6 +36,9 @@ def lift_loop_state(graph):
         fixed = [(body.inputs[2 + i], loop.outputs[i], loop.inputs[2 + i]) for i in gone]
         _without_states(graph, loop, gone)
         for inner, final, initial in fixed:
+            for i, value in enumerate(body.outputs):
+                if value is inner:  # as another state, too, or as rows: by a node of the body
+                    body.outputs[i] = _passed_on(body, inner)
             replace(inner, initial)
             replace(final, initial)
         graph.remove(loop, safe=True)
@@ -57,11 +60,10 @@ def scanned_histories(graph):
             if written is None:
                 continue
             initial, final = loop.inputs[2 + i], loop.outputs[i]
-            row = ir.node("Identity", [written])
-            row.outputs[0].name = f"{final.name}_row"
-            row.outputs[0].type, row.outputs[0].shape = written.type, written.shape
-            body.append(row)
-            shorter = _without_states(graph, loop, {i}, row.outputs)
+            row = _passed_on(body, written, f"{final.name}_row")
+            if row.shape is None:  # a loop without steps makes its rows of it
+                row.shape = ir.Shape(initial.shape[1:])
+            shorter = _without_states(graph, loop, {i}, [row])
             take_place(final, _filled(graph, loop, shorter.outputs[-1], initial))
             graph.remove(loop, safe=True)
             loop = shorter
@@ -107,6 +109,15 @@ def own_constants(model):
                     node.replace_input_with(i, copies[value])
 
 
+def _passed_on(body, value, name=None):
+    """The value as one that a node of a body makes."""
+    node = ir.node("Identity", [value])
+    node.outputs[0].name, node.outputs[0].type = name, value.type
+    node.outputs[0].shape = value.shape
+    body.append(node)
+    return node.outputs[0]
+
+
 def _without_states(graph, loop, gone, rows=()):
     """A loop before `loop`, in its place but for the states numbered `gone`, that collects `rows`.
 
@@ -141,6 +152,8 @@ def _written_row(loop, i):
     write = made_by(value, "ScatterND")
     if write is None or write.inputs[0] is not state or len(state.uses()) > 1:
         return None
+    if state.is_graph_output():  # as it was before the step
+        return None
     if "reduction" in write.attributes and write.attributes["reduction"].value != "none":
         return None
     row, place = made_by(write.inputs[2], "Unsqueeze"), write.inputs[1]
@@ -150,6 +163,9 @@ def _written_row(loop, i):
         place = place.producer().inputs[0]
     first = row is not None and constant(row.inputs[1])
     if row is None or first is None or first.tolist() != [0] or not _counts_steps(loop, place):
+        return None
+    whole, shape = loop.inputs[2 + i].shape, row.inputs[0].shape
+    if whole is None or (shape is not None and len(shape) != len(whole) - 1):
         return None
     return row.inputs[0]
 

@@ -4,13 +4,16 @@
     optimize(model)                                    # every one of `PASSES`
 
 A pass is a function of one graph (the main one or the body of a loop) that returns how many places
-it rewrote. It changes a place only where it can prove that the values stay the same. What a rewrite
-leaves unused is removed afterwards by onnx-ir, as are duplicates. A new pass stands in the file of
+it rewrote. It changes a place only where it can prove that the values stay the same, with two
+exceptions: integers compared as floats are compared as integers, and what moves out of a loop is
+computed even where the loop makes no step. The first axes of all inputs are one size, as in a batch
+of Keras's. What a rewrite leaves unused is removed afterwards by onnx-ir, as are duplicates. A new pass stands in the file of
 what it rewrites, and in `PASSES`.
 """
 
 import logging
 
+import onnx_ir as ir
 from onnx_ir.passes import common
 
 from keras_bahdanau_export.passes.conditions import (
@@ -20,7 +23,7 @@ from keras_bahdanau_export.passes.conditions import (
     step_comparisons,
     where_for_sums,
 )
-from keras_bahdanau_export.passes.graph import holds_graph, innermost_first, replace
+from keras_bahdanau_export.passes.graph import holds_graph, innermost_first, nodes_of, replace
 from keras_bahdanau_export.passes.loops import (
     hoist_invariants,
     lift_loop_state,
@@ -106,7 +109,7 @@ def _tidy(model):
     for clean in (
         common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         common.LiftSubgraphInitializersToMainGraphPass(),
-        common.IdentityEliminationPass(),
+        _without_identities,
         common.DeduplicateInitializersPass(),
         common.RemoveUnusedNodesPass(),
         common.NameFixPass(),
@@ -126,13 +129,39 @@ def _tidy(model):
         taken.add(value.name)
 
 
+def _without_identities(model):
+    """What `Identity` passes on takes its place, except what a graph must hand out by a node.
+
+    onnx-ir's own pass lets a body hand out values of the graph around it, which no runtime takes.
+    """
+    for graph in innermost_first(model.graph):
+        for node in nodes_of(graph, "Identity"):
+            old, new = node.outputs[0], node.inputs[0]
+            if old.is_graph_output():
+                if new.producer() is None or new.producer().graph is not graph:
+                    continue
+                new.name = old.name
+            new.shape = old.shape if new.shape is None else new.shape
+            new.type = old.type if new.type is None else new.type
+            ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+            graph.remove(node, safe=True)
+
+
+def _said(attribute):
+    """All that an attribute says, to be compared."""
+    if attribute.type == ir.AttributeType.TENSOR:
+        numbers = attribute.value.numpy()
+        return str(numbers.dtype), numbers.shape, numbers.tobytes()
+    return str(attribute.value)
+
+
 def _share(graph):
     """Merges nodes that compute the same; onnx-ir's own pass leaves out the bodies of loops."""
     known = {}
     for node in list(graph):
         if holds_graph(node) or node.op_type.startswith("Random"):
             continue
-        attributes = tuple(sorted((name, str(a.value)) for name, a in node.attributes.items()))
+        attributes = frozenset((name, _said(a)) for name, a in node.attributes.items())
         inputs = tuple(map(id, node.inputs))
         same = known.setdefault((node.domain, node.op_type, inputs, attributes), node)
         outputs = list(zip(node.outputs, same.outputs, strict=False))

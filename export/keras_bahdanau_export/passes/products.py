@@ -33,6 +33,8 @@ def whole_products(graph):
         before, rows, kernel, after = (sizes.dims.get(value) for value in values)
         if None in (before, rows, kernel, after) or not len(rows) == len(kernel) == 2:
             continue
+        if not before:
+            continue
         # The sizes before the last being the same, the last one of `x` can only be the depth.
         if after == [*before[:-1], kernel[1]] and rows[1] == kernel[0]:
             rewrite(restored.graph, restored, "MatMul", [origin, weights])
@@ -120,6 +122,8 @@ def _columns_of_product(node):
         product = next(filter(None, products), None)
         if product is None or len(product.outputs[0].uses()) != 1:
             return None
+        if product.outputs[0].is_graph_output():
+            return None
         i = int(node.inputs[0] is product.outputs[0])
         found.append((node, i, constant(node.inputs[i])))
         node = product
@@ -175,6 +179,8 @@ def _can_wait(sizes, product, part, width):
     total = made_by(source, "MatMul")
     if total is None or total.graph is not product.graph:
         return False
+    if len(sizes.dims.get(total.inputs[1], ())) < 2:
+        return False
     places = total.inputs[1].producer()
     outside = places is not None and places.graph is not product.graph
     return outside and places.op_type != "Constant"
@@ -193,7 +199,8 @@ def _table_of(part):
 def _biased(product):
     """The sum of a product and a bias, and the bias; the product and `None` if it has none."""
     users = [user for user, _ in product.outputs[0].uses()]
-    if len(users) == 1 and users[0].op_type == "Add" and not product.outputs[0].is_graph_output():
+    alone = len(users) == 1 and not product.outputs[0].is_graph_output()
+    if alone and users[0].op_type == "Add" and users[0].graph is product.graph:
         (bias,) = [side for side in users[0].inputs if side is not product.outputs[0]] or [None]
         width = constant(product.inputs[1]).shape[-1]
         if bias is not None and bias.shape is not None and bias.shape == [width]:

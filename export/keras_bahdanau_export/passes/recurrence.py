@@ -5,9 +5,17 @@ import itertools
 import numpy as np
 import onnx_ir as ir
 
-from keras_bahdanau_export.passes.graph import constant, nodes_of, put, register, take_place
+from keras_bahdanau_export.passes.graph import (
+    constant,
+    depends,
+    nodes_of,
+    put,
+    register,
+    take_place,
+)
 
 _NONE = ir.AttrInt64("none", 0)
+_OF_ACTIVATIONS = ("activation_alpha", "activation_beta")
 
 
 def zero_states(graph):
@@ -108,4 +116,7 @@ def _other_direction(first, second):
             for key in compared
         )
         and bool(_strings(first, "activations")) == bool(_strings(second, "activations"))
+        and not any(key in node.attributes for node in (first, second) for key in _OF_ACTIVATIONS)
+        and not depends(first, on=second)
+        and not depends(second, on=first)
     )

@@ -31,8 +31,8 @@ def plain_gathers(graph):
     count, sizes = 0, Sizes(graph)
     for gather in nodes_within(graph, "Gather", "GatherElements"):
         reshape = made_by(gather.inputs[1], "Reshape")
-        reader, i = (gather, 1) if reshape is None else (reshape, 0)
-        choice, dims = made_by(reader.inputs[i], "Where"), sizes.dims.get(gather.inputs[0])
+        chosen = gather.inputs[1] if reshape is None else reshape.inputs[0]
+        choice, dims = made_by(chosen, "Where"), sizes.dims.get(gather.inputs[0])
         if choice is None or dims is None:
             continue
         condition, wrapped, place = choice.inputs
@@ -43,9 +43,17 @@ def plain_gathers(graph):
         axis = gather.attributes["axis"].value if "axis" in gather.attributes else 0
         (size,) = [side for side in shifted.inputs if side is not place] or [None]
         counted = size is not None and sizes.items.get(size) == [dims[axis]]
-        if negative.inputs[0] is place and zero is not None and not zero.any() and counted:
-            reader.replace_input_with(i, place)
-            count += 1
+        if negative.inputs[0] is not place or zero is None or zero.any() or not counted:
+            continue
+        if reshape is not None:  # others may read the old one
+            own = ir.node("Reshape", [place, reshape.inputs[1]], reshape.attributes)
+            gather.graph.insert_before(gather, own)
+            gather.replace_input_with(1, own.outputs[0])
+        elif len(sizes.dims.get(place, ())) == len(sizes.dims.get(choice.outputs[0], (0,))):
+            gather.replace_input_with(1, place)
+        else:
+            continue
+        count += 1
     return count
 
 
@@ -195,11 +203,24 @@ def _list_instead(graph, before, sizes, value):
     replace(value, found)
 
 
+def _of_sizes(value):
+    """Whether a value is made of the sizes of tensors, which int32 holds."""
+    numbers, node = constant(value), value.producer()
+    if numbers is not None or node is None:
+        return numbers is not None and bool((np.abs(numbers) < 2**31).all())
+    if node.op_type in ("Shape", "Size"):
+        return True
+    if node.op_type in ("Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape", "ReduceProd"):
+        return _of_sizes(node.inputs[0])
+    calculated = ("Concat", "Mul", "Div", "Add", "Sub", "Max", "Min", "Cast")
+    return node.op_type in calculated and all(map(_of_sizes, node.inputs))
+
+
 def _wide(graph, value):
     """`value`, which is int32, as int64 without a cast of anything that depends on the input."""
     narrowed = before_cast(value, to=ir.DataType.INT32)
     if narrowed is not None and narrowed.dtype == ir.DataType.INT64:
-        return narrowed
+        return narrowed if _of_sizes(narrowed) else None
     number = constant(value)
     if number is not None and number.dtype == np.int32:
         return register(graph, f"{value.name}_int64", number.astype(np.int64))

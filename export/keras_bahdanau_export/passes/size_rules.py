@@ -149,7 +149,7 @@ def _gather_nd(sizes, node):
 def _reduce(sizes, node):
     dims = sizes.dims.get(node.inputs[0])
     axes = constant(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
-    if dims is None or axes is None:
+    if dims is None or axes is None or not axes.size:  # of none: all, or none
         return None
     gone = {int(axis) % len(dims) for axis in axes.reshape(-1)}
     if _integer(node, "keepdims", 1):
@@ -184,7 +184,7 @@ def _filled(sizes, node):
 def _range(sizes, node):
     start, end, step = (sizes.items.get(value) for value in node.inputs)
     plain = start == [number(0)] and step == [number(1)] and end is not None
-    return [[end[0] if plain and (end[0].number or 0) >= 0 else None]]
+    return [[end[0] if plain and end[0].factor >= 0 else None]]
 
 
 def _vector(sizes, node):
@@ -272,8 +272,11 @@ def _calculated(sizes, node):
         left is None
         or right is None
         or (len(left) != len(right) and 1 not in (len(left), len(right)))
+        or _integer(node, "fmod", 0)
     ):
         return None
+    if not left or not right:
+        return []
     count = max(len(left), len(right))
     pairs = zip(left * (count // len(left)), right * (count // len(right)), strict=True)
     found = [_ARITHMETIC[node.op_type](*pair) for pair in pairs]

@@ -117,4 +117,10 @@ class Sizes:
                 self._settle(value, kept[states[i][0]])
                 continue
             row = self.dims.get(body.outputs[1 + i])
-            self._settle(value, None if row is None else [None, *row])
+            self._settle(value, None if row is None else [None, *_outside(body, row)])
+
+
+def _outside(body, dims):
+    """The sizes, with `None` for those that only a step knows."""
+    inside = {*body.inputs, *(value for node in body for value in node.outputs)}
+    return [None if {value for value, _ in size.parts} & inside else size for size in dims]

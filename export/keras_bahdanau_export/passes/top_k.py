@@ -39,10 +39,15 @@ def _chunk(width, k):
 
     `None` where nothing is to be gained, or the chunks would be too small.
     """
-    most = _WIDEST // k
-    if width <= _WIDEST or most < 4:
+    most = _WIDEST // max(k, 1)
+    if width <= _WIDEST or most < 4 or k < 1:
         return None
     return next((size for size in range(most, most // 2, -1) if width % size == 0), most)
+
+
+def _least(dtype):
+    """The least number of a type."""
+    return np.iinfo(dtype).min if np.issubdtype(dtype, np.integer) else -np.inf
 
 
 def _largest(graph, top, values, width, dtype, level=0):
@@ -63,7 +68,7 @@ def _largest(graph, top, values, width, dtype, level=0):
     if chunk is None:
         return add("TopK", values, wanted, outputs=2)
     if missing := -width % chunk:
-        least = shared("least", np.array(-np.inf, dtype.numpy()))
+        least = shared("least", np.array(_least(dtype.numpy()), dtype.numpy()))
         values = add("Pad", values, number("pads", [0, 0, 0, missing]), least)
     count, last = (width + missing) // chunk, number("last", [-1])
     rows = add("Reshape", values, number("chunks", [-1, count, chunk]))
