@@ -7,8 +7,8 @@ A pass is a function of one graph (the main one or the body of a loop) that retu
 it rewrote. It changes a place only where it can prove that the values stay the same, with two
 exceptions: integers compared as floats are compared as integers, and what moves out of a loop is
 computed even where the loop makes no step. The first axes of all inputs are one size, as in a batch
-of Keras's. What a rewrite leaves unused is removed afterwards by onnx-ir, as are duplicates. A new pass stands in the file of
-what it rewrites, and in `PASSES`.
+of Keras's. What a rewrite leaves unused is removed afterwards by onnx-ir, as are duplicates. A new
+pass stands in the file of what it rewrites, and in `PASSES`.
 """
 
 import logging
