@@ -1,7 +1,7 @@
 """Checks of arguments that all three packages share, and the one dialect of their messages."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,8 @@ def check_positive(**numbers: Any) -> None:
     ValueError: Argument `units` must be a positive integer. Received: 0
     """
     for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+        if not whole or value < 1:
             raise ValueError(f"Argument `{name}` must be a positive integer. Received: {value!r}")
 
 
@@ -104,6 +105,33 @@ def check_text(name: str, text: Any) -> None:
         ) from error
 
 
+def checked_stream(name: str, texts: Iterable[str]) -> Iterator[str]:
+    """The texts one by one, as they come.
+
+    Raises:
+        ValueError: As `checked_texts`; the iterator, if a text is none.
+    """
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        checked_texts(name, texts)
+
+    def checked() -> Iterator[str]:
+        for index, text in enumerate(texts):
+            check_text(f"{name}[{index}]", text)
+            yield text
+
+    return checked()
+
+
+def checked_array(name: str, value: ArrayLike) -> NDArray[Any]:
+    """The value as an array, or a `ValueError` where its rows differ in length."""
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise ValueError(
+            f"Argument `{name}` must be an array, all of whose rows are as long. Received: {error}"
+        ) from error
+
+
 def checked_ids(
     name: str, value: ArrayLike, vocabulary: int, max_length: int | None
 ) -> NDArray[np.int32]:
@@ -118,7 +146,7 @@ def checked_ids(
     >>> checked_ids("source", [[5, 3], [3, 0]], vocabulary=10, max_length=None).shape
     (2, 2)
     """
-    array = np.asarray(value)
+    array = checked_array(name, value)
     if array.ndim != 2 or array.size == 0 or array.dtype.kind not in "iu":
         raise ValueError(
             f"Argument `{name}` must be a non-empty integer array of shape (batch, "

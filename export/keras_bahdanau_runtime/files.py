@@ -26,6 +26,10 @@ logger = logging.getLogger("keras_bahdanau_runtime")
 _LINUX = sys.platform == "linux"
 _HERE = -100  # AT_FDCWD of Linux: paths are relative to the working directory
 _EXCHANGE = 2  # RENAME_EXCHANGE of Linux
+_RANDOM = "[0-9a-f]" * 8  # in the names of what is being written
+# How a file system says that it has no locks; and that it flushes no folders, or not for this user.
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
+_NO_FLUSH = {errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.EACCES}
 
 
 @contextlib.contextmanager
@@ -45,20 +49,17 @@ def written(path: str | os.PathLike[str]) -> Iterator[Path]:
     ...     _ = path.write_text("hello")
     """
     path = Path(path)
-    for left in path.parent.glob(f".{glob.escape(path.stem)}.*.writing{glob.escape(path.suffix)}"):
-        with locked(left) as ours:
-            if ours and fcntl is not None:
-                left.unlink()
-    writing = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.writing{path.suffix}")
-    try:
-        writing.touch(exist_ok=False)
-        with locked(writing):
+    stem, suffix = glob.escape(path.stem), glob.escape(path.suffix)
+    for left in path.parent.glob(f".{stem}.{_RANDOM}.writing{suffix}"):
+        _remove_left(left, Path.unlink)
+    with _claimed_name(lambda: _writing(path), Path.touch) as writing:
+        try:
             yield writing
-        flush(writing)
-        os.replace(writing, path)
-        flush(path.parent)
-    finally:
-        writing.unlink(missing_ok=True)
+            flush(writing)
+            os.replace(writing, path)
+            flush(path.parent)
+        finally:
+            writing.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -93,12 +94,10 @@ def written_folder(
     destination = Path(os.path.abspath(path))
     _check_destination(destination, kind, is_one, overwrite)
     destination.parent.mkdir(parents=True, exist_ok=True)
-    temporary = destination.with_name(f".{destination.name}.{secrets.token_hex(4)}.partial")
     _remove_leftovers(destination)
     published = False
-    try:
-        temporary.mkdir()
-        with locked(temporary):
+    with _claimed_name(lambda: _partial(destination), Path.mkdir) as temporary:
+        try:
             yield temporary
             flush(*temporary.rglob("*"), temporary)
             # Again: the block may have taken minutes.
@@ -108,11 +107,11 @@ def written_folder(
             flush(destination.parent)
             if replaced is not None:
                 _remove_replaced(replaced, destination)
-    except BaseException:
-        if not published and temporary.exists():
-            shutil.rmtree(temporary)
-            logger.warning("%s was not written; the partial files were removed.", destination)
-        raise
+        except BaseException:
+            if not published and temporary.exists():
+                shutil.rmtree(temporary)
+                logger.warning("%s was not written; the partial files were removed.", destination)
+            raise
 
 
 def flush(*paths: Path) -> None:
@@ -123,6 +122,9 @@ def flush(*paths: Path) -> None:
         descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in _NO_FLUSH or not path.is_dir():
+                raise
         finally:
             os.close(descriptor)
 
@@ -144,22 +146,67 @@ def exchange(one: Path, other: Path) -> bool:
 def locked(path: Path) -> Iterator[bool]:
     """Holds the lock of a folder or a file as long as the block runs, and says whether it got it.
 
-    The system takes the lock from a process that dies. Where it has no such locks, on Windows, the
-    answer is always True.
+    The system takes the lock from a process that dies. Where it has no such locks, on Windows and
+    on some file systems, the answer is always True.
     """
+    with _lock(path) as got:
+        yield got is not False
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[bool | None]:
+    """As `locked`; says `None` where there are no locks."""
     if fcntl is None:
-        yield True
+        yield None
         return
-    descriptor = os.open(path, os.O_RDONLY)
+    # NFS locks only what is open for writing, and no folder is.
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
+        got: bool | None = True
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            got = True
         except BlockingIOError:
             got = False
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            got = None
         yield got
     finally:
         os.close(descriptor)
+
+
+def _remove_left(path: Path, remove: Callable[[Path], None]) -> bool:
+    """Removes what a killed writer left, unless it is in use; says whether it did."""
+    try:
+        with _lock(path) as got:
+            if got is True and path.exists():
+                remove(path)
+                return True
+    except OSError as error:  # another user's, or another writer removes it
+        logger.info("%s is left to others: %s", path, error)
+    return False
+
+
+@contextlib.contextmanager
+def _claimed_name(name: Callable[[], Path], make: Callable[[Path], None]) -> Iterator[Path]:
+    """A new file or folder, locked from before any other writer can take it for left behind."""
+    with contextlib.ExitStack() as held:
+        while True:
+            path = name()
+            make(path)
+            with contextlib.suppress(FileNotFoundError):  # removed before it was locked
+                if held.enter_context(locked(path)) and path.exists():
+                    break
+        yield path
+
+
+def _writing(path: Path) -> Path:
+    return path.with_name(f".{path.stem}.{secrets.token_hex(4)}.writing{path.suffix}")
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
 
 
 @contextlib.contextmanager
@@ -229,18 +276,18 @@ def _remove_replaced(replaced: Path, destination: Path) -> None:
     logger.info("Replaced the folder that stood at %s.", destination)
     try:
         shutil.rmtree(replaced)
+    except FileNotFoundError:
+        logger.info("Another writer removes %s.", replaced)
     except OSError as error:  # the new folder stands; failing now would claim that it does not
         logger.warning("Could not remove the replaced folder %s: %s", replaced, error)
 
 
 def _remove_leftovers(destination: Path) -> None:
     """Removes what writers of the same folder left who were killed."""
-    for path in destination.parent.glob(f".{glob.escape(destination.name)}.*"):
+    for path in destination.parent.glob(f".{glob.escape(destination.name)}.{_RANDOM}.*"):
         if path.suffix not in (".partial", ".replaced") or path.is_symlink() or not path.is_dir():
             continue
         if path.suffix == ".replaced" and not destination.exists():
             continue  # the only copy there is
-        with locked(path) as ours:
-            if ours:
-                shutil.rmtree(path)
-                logger.warning("Removed %s, which a writer that was killed left there.", path)
+        if _remove_left(path, shutil.rmtree):
+            logger.warning("Removed %s, which a writer that was killed left there.", path)

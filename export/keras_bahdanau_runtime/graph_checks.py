@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from keras_bahdanau_runtime.checks import checked_array
 from keras_bahdanau_runtime.errors import CorruptArtifactError, RunError
 from keras_bahdanau_runtime.signature import Signature
 
@@ -74,10 +75,16 @@ def checked_noise(
     shape = (rows, search["n"], search["max_length"])
     if noise is None:
         return np.random.default_rng(search["seed"]).random(shape, dtype=np.float32)
-    array = np.asarray(noise, np.float32)
-    if array.shape != shape or not ((array >= 0) & (array < 1)).all():
+    array = checked_array("noise", noise)
+    if array.shape != shape or array.dtype.kind not in "iuf":
         raise ValueError(
             f"Argument `noise` must hold numbers in [0, 1) of shape {shape}. "
-            f"Received: shape {array.shape}"
+            f"Received: dtype {array.dtype}, shape {array.shape}"
         )
-    return array
+    wrong = array[~((array >= 0) & (array < 1))]
+    if wrong.size:
+        raise ValueError(
+            f"Argument `noise` must hold numbers in [0, 1) of shape {shape}. Received: {wrong[0]}"
+        )
+    # What is just below 1 in float64 would be 1 in float32.
+    return np.minimum(array.astype(np.float32), np.nextafter(np.float32(1), np.float32(0)))

@@ -48,7 +48,7 @@ def windows(texts: Iterable[str], size: int) -> Iterator[list[str]]:
                 if not put((text,)):
                     return
             put(_END)
-        except Exception as error:  # raised again where the texts are awaited
+        except BaseException as error:  # raised again where the texts are awaited
             put(error)
 
     # A daemon: nothing can wake a thread that waits for a line of a terminal.
@@ -70,7 +70,7 @@ def windows(texts: Iterable[str], size: int) -> Iterator[list[str]]:
             room.set()
             if window:
                 yield window
-        if isinstance(item, Exception):
+        if isinstance(item, BaseException):
             raise item
     finally:
         left.set()

@@ -10,11 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from keras_bahdanau_runtime.captured import CapturedSearch
-from keras_bahdanau_runtime.checks import check_positive, check_range, checked_ids
-from keras_bahdanau_runtime.errors import (
-    CorruptArtifactError,
-    UnsupportedArtifactError,
-)
+from keras_bahdanau_runtime.checks import check_positive, check_range, checked_ids, checked_stream
+from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtifactError
 from keras_bahdanau_runtime.graph_checks import checked_noise, search_arrays
 from keras_bahdanau_runtime.manifest import Manifest, reading, unreplaced
 from keras_bahdanau_runtime.providers import Providers, with_tf32
@@ -263,8 +260,9 @@ class Translator:
                 texts, batch_size, batch_tokens, 1, truncate, None, alignments, on_error
             )
 
-        found(texts if isinstance(texts, str) else ())  # refuses now what it always refuses
-        return (one for gathered in windows(texts, window) for one in found(gathered))
+        found(())  # refuses now what it always refuses
+        coming = windows(checked_stream("texts", texts), window)
+        return (one for gathered in coming for one in found(gathered))
 
     def encode(self, texts: Iterable[str]) -> list[list[int]]:
         """The token ids of texts, blank ones left out.

@@ -197,6 +197,16 @@ def test_what_cannot_be_finished_is_refused(translator, lines, tmp_path):
         translate_file(translator, tmp_path / "none", source, resume=True)
 
 
+@pytest.mark.parametrize("ending", ["partial", "journal"])
+def test_a_source_of_the_name_that_the_unfinished_output_gets_stays(translator, tmp_path, ending):
+    source = tmp_path / f"out.{ending}"
+    source.write_text("a\n")
+    for resume in (False, True):
+        with pytest.raises(ValueError, match=rf"beside which out\.{ending} may be made.*the source"):
+            translate_file(translator, source, tmp_path / "out", resume=resume)
+    assert names(tmp_path) == [source.name] and source.read_text() == "a\n"
+
+
 def test_no_line_is_a_whole_gzip_file(translator, tmp_path):
     (tmp_path / "in.txt").touch()
     translate_file(translator, tmp_path / "in.txt", tmp_path / "out.txt.gz")

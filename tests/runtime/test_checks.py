@@ -3,7 +3,13 @@ import re
 import numpy as np
 import pytest
 
-from keras_bahdanau_runtime.checks import check_positive, check_range
+from keras_bahdanau_runtime.checks import (
+    check_positive,
+    check_range,
+    checked_ids,
+    checked_stream,
+)
+from keras_bahdanau_runtime.graph_checks import checked_noise
 
 pytestmark = pytest.mark.once
 
@@ -15,7 +21,30 @@ def test_what_is_no_positive_integer_is_named(value):
 
 
 def test_positive_integers_pass():
-    assert check_positive(first=1, second=10**9) is None
+    assert check_positive(first=1, second=10**9, third=np.int64(2)) is None
+
+
+def test_rows_of_different_lengths_are_named():
+    with pytest.raises(ValueError, match="`source` must be an array, all of whose rows are as l"):
+        checked_ids("source", [[5, 3], [6, 7, 3]], vocabulary=10, max_length=None)
+
+
+def test_a_stream_is_checked_text_by_text():
+    found = checked_stream("texts", iter(["a", "\ud800"]))
+    assert next(found) == "a"
+    with pytest.raises(ValueError, match=r"`texts\[1\]` must be a str without lone surrogates"):
+        next(found)
+    for wrong in ("abc", None):
+        with pytest.raises(ValueError, match="`texts` must be a list of str"):
+            checked_stream("texts", wrong)
+
+
+def test_numbers_to_draw_with_stay_below_one():
+    search = {"n": 1, "max_length": 2, "seed": None}
+    found = checked_noise(np.array([[[0.5, 1 - 1e-12]]]), search, rows=1)
+    assert found.dtype == np.float32 and 0.999 < found.max() < 1
+    with pytest.raises(ValueError, match=r"`noise` must hold numbers .* Received: 1\.5"):
+        checked_noise([[[0.5, 1.5]]], search, rows=1)
 
 
 @pytest.mark.parametrize(

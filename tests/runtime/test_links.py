@@ -71,6 +71,19 @@ def test_an_unknown_word_that_attends_to_nothing_stays():
     assert replace_unknowns(["<unk>"], ["Rex"], [[0.0]]) == ["<unk>"]
 
 
+def test_a_blank_line_has_no_links():
+    assert hard_alignment(np.zeros((0, 0))) == []
+    assert replace_unknowns([], [], np.zeros((0, 0))) == []
+
+
+@pytest.mark.parametrize("line", ["4294967296-0", "0-99999999999999999999"])
+def test_a_place_that_no_sentence_has_is_named(tmp_path, line):
+    path = tmp_path / "links.txt"
+    path.write_text(f"0-0\n{line}\n")
+    with pytest.raises(ValueError, match="line 2: expected links such as 0-0 1-2"):
+        list(read_alignments(path))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -382,6 +382,7 @@ def test_manifests_that_cannot_be_used(tmp_path):
         ({"sources": []}, "`sources` and `targets` must hold as many files"),
         ({"targets": ["a", "b"]}, "Received: 1, 2"),
         ({"sources": ["."]}, "plain files"),
+        ({"targets": "train.de"}, "`targets` must be a list of paths. Received: 'train.de'"),
     ],
 )
 def test_arguments_are_checked_before_anything_is_made(tmp_path, change, message):

@@ -94,6 +94,12 @@ def translate_file(
         for left in (partial, kept):
             left.unlink(missing_ok=True)
         return 0
+    for path in (partial, kept):
+        if isinstance(source, Path) and path.exists() and path.samefile(source):
+            raise ValueError(
+                f"Argument `output` must be a file beside which {path.name} may be made. "
+                f"Received: {str(output)!r}, and that is the source"
+            )
     check_positive(window=window)
     start, stop = _span(records, shard, window, counted=before is not None)
     settings = {

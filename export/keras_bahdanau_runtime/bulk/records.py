@@ -219,7 +219,7 @@ class Parquet:
             )
         kind = schema.field(column).type
         kind = kind.value_type if types.is_dictionary(kind) else kind
-        if not (types.is_string(kind) or types.is_large_string(kind)):
+        if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
             raise ValueError(
                 "Argument `text_column` must be a column of strings. "
                 f"Received: {column!r} of {kind}"

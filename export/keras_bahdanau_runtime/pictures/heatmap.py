@@ -76,8 +76,8 @@ def plot_alignments(
         The matplotlib figure.
 
     Raises:
-        ValueError: If there is no alignment, a shape does not fit its tokens, `titles` are not as
-            many, or `style` is unknown.
+        ValueError: If there is no alignment, a shape does not fit its tokens, one has no words on a
+            side, `titles` are not as many, or `style` is unknown.
         MissingDependencyError: matplotlib is not installed.
     """
     check_positive(columns=columns)
@@ -88,6 +88,12 @@ def plot_alignments(
 
     texts = [label(token) for _, *sides in panels for side in sides for token in side]
     families = families_for([*texts, *map(printable, titles or ())])
+    for number, (_, *sides) in enumerate(panels):
+        if not all(sides):
+            raise ValueError(
+                "Argument `alignments` must have words on both sides. "
+                f"Received: none on one side of alignments[{number}]"
+            )
     figure = Figure(dpi=120)
     drawn = []
     for number, panel in enumerate(panels):

@@ -39,6 +39,8 @@ def hard_alignment(alignment: ArrayLike, threshold: float | None = None) -> list
             "Argument `alignment` must be (target places, source places). "
             f"Received: shape {weights.shape}"
         )
+    if not weights.size:  # of a blank line
+        return []
     if threshold is None:
         best = weights.argmax(axis=1)
         return [(int(best[i]), i) for i in np.flatnonzero(weights.any(axis=1)).tolist()]

@@ -83,7 +83,8 @@ def iterate_lines(source: str | os.PathLike[str] | BinaryIO) -> Iterator[str]:
 def _name_of(source: str | os.PathLike[str] | BinaryIO) -> str:
     if isinstance(source, (str, os.PathLike)):
         return os.fspath(source)
-    return str(getattr(source, "name", "the stream"))
+    name = getattr(source, "name", None)  # a number where a descriptor was opened
+    return name if isinstance(name, str) else "the stream"
 
 
 def read_parallel(
@@ -167,11 +168,11 @@ def parse_links(line: str, place: str) -> list[tuple[int, int]]:
         place: Where the line stands, for the message.
 
     Raises:
-        ValueError: If the line holds anything else.
+        ValueError: If the line holds anything else, or a place of more than nine digits.
     """
     links = []
     for link in line.split():
-        match = re.fullmatch(r"([0-9]+)-([0-9]+)", link)
+        match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", link)
         if match is None:
             raise ValueError(f"{place}: expected links such as 0-0 1-2. Received: {link!r:.80}")
         links.append((int(match[1]), int(match[2])))
