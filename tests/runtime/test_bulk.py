@@ -202,7 +202,9 @@ def test_a_source_of_the_name_that_the_unfinished_output_gets_stays(translator, 
     source = tmp_path / f"out.{ending}"
     source.write_text("a\n")
     for resume in (False, True):
-        with pytest.raises(ValueError, match=rf"beside which out\.{ending} may be made.*the source"):
+        with pytest.raises(
+            ValueError, match=rf"beside which out\.{ending} may be made.*the source"
+        ):
             translate_file(translator, source, tmp_path / "out", resume=resume)
     assert names(tmp_path) == [source.name] and source.read_text() == "a\n"
 

@@ -181,6 +181,68 @@ def test_a_head_without_end_is_cut(running):
     assert still_answers(running)
 
 
+def in_pieces(running, pieces):
+    """What comes back for bytes that arrive in these pieces, whatever a network made of them."""
+    config = running.service._web.config
+
+    async def receive():
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        _, protocol = await loop.connect_accepted_socket(
+            lambda: config.http(
+                config=config, server_state=running.service._web.server_state, app_state={}
+            ),
+            theirs,
+        )
+        for piece in pieces:
+            protocol.data_received(piece)
+        reader, writer = await asyncio.open_connection(sock=ours)
+        received = await reader.read()  # to the end: the request closes
+        writer.close()
+        return received
+
+    return running.call(receive())
+
+
+def test_a_body_is_read_as_long_as_it_says_however_it_comes(running):
+    text = b"x\r\nupgrade: 1\r\n\r\nGET / HTTP/1.1"
+    item = {"name": "text", "datatype": "BYTES", "shape": [1]}
+    size = {"binary_data_size": len(text) + 4}
+    asked = json.dumps({"inputs": [{**item, "parameters": size}]}).encode()
+    body = asked + len(text).to_bytes(4, "little") + text
+    lines = [
+        b"POST /v2/models/copy/infer HTTP/1.1", b"Host: a", b"Upgrade: h2c",
+        b"Inference-Header-Content-Length: %d" % len(asked), b"Connection: close, Upgrade",
+        b"Content-Length: %d" % len(body), b"", b"",
+    ]  # fmt: skip
+    head = b"\r\n".join(lines)
+    found = set()
+    for cut in (*range(40, 70), *range(len(head) - 5, len(head) + 20), None):
+        pieces = [head + body] if cut is None else [(head + body)[:cut], (head + body)[cut:]]
+        received = in_pieces(running, pieces)
+        assert received.startswith(b"HTTP/1.1 200") and received.count(b"HTTP/1.1 ") == 1
+        found.add(received.partition(b"\r\n\r\n")[2])
+    assert len(found) == 1 and b"x-upgrade" not in found.pop().lower()
+
+
+@pytest.mark.parametrize(
+    "more", [b"\r\n", request("/translate", b"x" * 10).partition(b"\r\n\r\n")[2]]
+)
+def test_what_comes_after_an_answer_does_not_keep_a_connection(running, monkeypatch, more):
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.5)
+    with socket.create_connection(address(running), timeout=60) as connection:
+        # Refused before its body has come.
+        connection.sendall(
+            b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n"
+            if more == b"\r\n"
+            else b"POST /v2/none HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n"
+        )
+        assert connection.recv(65536).startswith(b"HTTP/1.1 ")
+        connection.sendall(more)
+        while connection.recv(65536):
+            pass  # the rest of the answer, and then the end
+
+
 @pytest.mark.parametrize(
     ("limit", "begun"),
     [

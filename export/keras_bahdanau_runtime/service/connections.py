@@ -18,6 +18,8 @@ HEADER_SECONDS = 10.0
 BODY_SECONDS = 30.0
 HEADER_BYTES = 64 * 2**10
 _UPGRADE = re.compile(rb"(\r\n)upgrade(?=[ \t]*:)", re.IGNORECASE)
+# A line that may go on as that name.
+_BEGUN = re.compile(rb"\r\n(u|up|upg|upgr|upgra|upgrad|upgrade[ \t]*)$", re.IGNORECASE)
 
 
 class Connection(HttpToolsProtocol):
@@ -38,6 +40,8 @@ class Connection(HttpToolsProtocol):
         self._clock: asyncio.TimerHandle | None = None
         self._in_head, self._head = False, 0  # bytes since the request began
         self._head_is_next = True
+        self._passed_on, self._held_back = b"", b""  # of the head: the last bytes, and a line begun
+        self._ended_here = False  # whether a request has ended in the bytes that are being read
 
     def connection_made(self, transport: Any) -> None:
         """Called by the event loop."""
@@ -58,7 +62,12 @@ class Connection(HttpToolsProtocol):
                 self._leave()
                 return
             self._head += len(data)
-        super().data_received(_without_upgrade(data) if self._head_is_next else data)
+        self._ended_here = False
+        super().data_received(self._without_upgrade(data) if self._head_is_next else data)
+        idle = self.cycle is None or self.cycle.response_complete
+        if idle and self._clock is None and self.timeout_keep_alive_task is None:
+            # Of a body after its answer, or of empty lines, for which uvicorn waits without an end.
+            self._begin(HEADER_SECONDS)
 
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn for what is no request."""
@@ -68,6 +77,8 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Called by the parser."""
         self._begin_head()
+        if self._ended_here:  # where in these bytes this one begins, nobody told
+            self._head_is_next = False
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -80,7 +91,8 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Called by the parser."""
         self._end()
-        self._head_is_next = True
+        self._head_is_next = self._ended_here = True
+        self._passed_on = self._held_back = b""
         super().on_message_complete()
         if not self.pipeline:
             # uvicorn stops reading at a large body and goes on where it is asked for more, which
@@ -100,6 +112,23 @@ class Connection(HttpToolsProtocol):
         self._left.set_result(None)
         super().connection_lost(exc)
 
+    def _without_upgrade(self, data: bytes) -> bytes:
+        """What goes on with the head of a request, the name of a header `Upgrade` made another one.
+
+        There is no other protocol here, and one who asks for it may be answered in this one (RFC
+        9110, 7.8). The parser would take what follows the head for the other one, and the body for
+        none: Java's client and `curl --http2` ask with every request. The body is not touched,
+        however the bytes come in pieces: its length is told.
+        """
+        before = self._passed_on
+        head, end, body = (before + self._held_back + data).partition(b"\r\n\r\n")
+        begun = None if end else _BEGUN.search(head)
+        self._held_back = begun[1] if begun else b""
+        head = _UPGRADE.sub(rb"\1x-upgrade", head.removesuffix(self._held_back))
+        passed_on = head + end + body
+        self._passed_on = passed_on[-3:]
+        return passed_on[len(before) :]
+
     def _begin_head(self) -> None:
         if not self._in_head:  # a connection begins with one
             self._begin(HEADER_SECONDS)
@@ -117,17 +146,6 @@ class Connection(HttpToolsProtocol):
     def _leave(self) -> None:
         self._end()
         self.transport.close()
-
-
-def _without_upgrade(data: bytes) -> bytes:
-    """What begins with the head of a request, the name of a header `Upgrade` made another one.
-
-    There is no other protocol here, and one who asks for it may be answered in this one (RFC 9110,
-    7.8). The parser would take what follows the head for the other one, and the body for none:
-    Java's client and `curl --http2` ask with every request.
-    """
-    head, end, body = data.partition(b"\r\n\r\n")
-    return _UPGRADE.sub(rb"\1x-upgrade", head) + end + body
 
 
 def _answer(error: ServiceError) -> bytes:

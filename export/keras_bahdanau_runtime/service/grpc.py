@@ -40,6 +40,8 @@ Authorize = Callable[[Mapping[str, str]], None]
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _LONGEST = 500  # characters of a message: each may be 12 bytes of the 8,000 that clients take
 _ID = "x-request-id"
+_IDLE_SECONDS = 120  # of a connection without a call, then it is closed: clients open another
+_MOST_STREAMS = 100  # calls of one connection at once; more wait in the client
 # The field of InferTensorContents that holds a datatype; none holds FP16.
 _CONTENTS = {
     "BOOL": "bool_contents",
@@ -89,6 +91,8 @@ async def start(
     options = [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.so_reuseport", int(share_port)),
+        ("grpc.max_connection_idle_ms", _IDLE_SECONDS * 1000),
+        ("grpc.max_concurrent_streams", _MOST_STREAMS),
     ]
     if max_connections is not None:
         options.append(("grpc.max_allowed_incoming_connections", max_connections))

@@ -139,7 +139,7 @@ def _text_models(repository: Repository) -> list[TextModel]:
 def _text_model(request: Request, repository: Repository, name: str | None) -> TextModel:
     """The model of texts of a name, the first one where none is named, for the metrics, too."""
     known = _text_models(repository) if name is None else [repository.get(name)]
-    if not known and not repository.ready:
+    if not known and not repository.whole:
         raise ServiceError("unavailable", "There is no model of texts just now.", "model", 1)
     if not known or not isinstance(known[0], TextModel):
         raise ServiceError(

@@ -1,8 +1,9 @@
 """What happens to every request of HTTP: its id, its key, its line in the log."""
 
 import logging
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.http import problem
@@ -27,10 +28,13 @@ class Middleware:
         app: An application of ASGI.
         keys: `Keys`.
         metrics: `Metrics`.
+        known: Whether a name is that of a model.
     """
 
-    def __init__(self, app: Any, keys: Keys, metrics: Metrics) -> None:
-        self._app, self._keys, self._metrics = app, keys, metrics
+    def __init__(
+        self, app: Any, keys: Keys, metrics: Metrics, known: Callable[[str], bool]
+    ) -> None:
+        self._app, self._keys, self._metrics, self._known = app, keys, metrics, known
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request as ASGI has it."""
@@ -66,8 +70,9 @@ class Middleware:
                 await problem(failure)(scope, receive, sent)
         finally:
             call = scope.get("call", "")
-            # A name that is none of ours, with these, would be counted for ever.
-            named = scope.get("path_params", {}).get("name", "") if status not in (404, 405) else ""
+            named = scope.get("path_params", {}).get("name", "")
+            # A name that is none of ours would be counted for ever.
+            named = named if self._known(named) else ""
             self._metrics.requests.labels(scope.get("model", named), call, str(status)).inc()
             path = clean(scope["raw_path"].decode("latin-1"))  # nothing in it is decoded
             called.log(f"{scope['method']} {path}", status)
@@ -78,5 +83,8 @@ def _check_site(headers: Mapping[str, str]) -> None:
 
     Any page that is open on the machine could else unload the models of a service without keys.
     """
-    if headers.get("sec-fetch-site", "none") not in _OWN:
+    origin, asked = headers.get("origin"), headers.get("sec-fetch-site")
+    if asked is None and origin is not None:  # browsers say no more to a plain address of a network
+        asked = "none" if urlsplit(origin).netloc == headers.get("host") else "cross-site"
+    if asked not in (None, *_OWN):
         raise ServiceError("forbidden", "Pages of other sites may not ask this service.")

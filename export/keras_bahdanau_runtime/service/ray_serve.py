@@ -94,7 +94,8 @@ class _Replica:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         repository = service.repository
-        self._app = Middleware(build_app(repository), service.keys, service.engine.metrics)
+        app = build_app(repository)
+        self._app = Middleware(app, service.keys, service.engine.metrics, repository.knows)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await service.engine.drain(self._settings.grace)

@@ -78,6 +78,7 @@ class Repository:
             )
         self.shared = False
         self._models: dict[str, list[Model]] = {}  # by source, the lowest version first
+        self._unloaded: set[str] = set()  # sources, because somebody asked for it
         self._reasons: dict[str, str] = {}  # why a source is not there, or not the latest
         self._seen: dict[str, Any] = {}  # what `watch` saw of each
         self._loading = {name: asyncio.Lock() for name in sources}
@@ -89,9 +90,14 @@ class Repository:
         return self.engine.draining
 
     @property
-    def ready(self) -> bool:
+    def whole(self) -> bool:
         """Whether every model is there to be called."""
-        return not self.draining and set(self._models) == set(self.sources)
+        return set(self._models) == set(self.sources)
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model is there to be called, but for those that were unloaded."""
+        return not self.draining and {*self._models, *self._unloaded} == set(self.sources)
 
     def names(self) -> list[tuple[str, list[str]]]:
         """The models, with their versions."""
@@ -104,6 +110,10 @@ class Repository:
     def has(self, name: str) -> bool:
         """Whether there is a model of this name."""
         return any(model.name == name for models in self._models.values() for model in models)
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a model of this name, or may be one again."""
+        return name in self.sources or self.has(name)
 
     def get(self, name: str, version: str = "") -> Model:
         """The model of a name, its highest version where none is named.
@@ -172,6 +182,7 @@ class Repository:
         """
         source = self._source(name)
         async with self._loading[source]:
+            self._unloaded.discard(source)
             self._seen[source] = _state(self.sources[source])
             try:
                 opened = await asyncio.to_thread(self._open, source)
@@ -211,6 +222,7 @@ class Repository:
         source = self._source(name)
         async with self._loading[source]:
             self._models.pop(source, None)
+            self._unloaded.add(source)
             self._reasons[source] = "it was unloaded"
 
     async def watch(self, seconds: float) -> None:

@@ -30,7 +30,7 @@ def server(
         key: File of its key.
     """
     config = uvicorn.Config(
-        Middleware(build_app(repository), keys, repository.engine.metrics),
+        Middleware(build_app(repository), keys, repository.engine.metrics, repository.knows),
         http=functools.partial(Connection, most=max_connections),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
