@@ -78,6 +78,14 @@ class Middleware:
             called.log(f"{scope['method']} {path}", status)
 
 
+def _place(origin: str) -> str:
+    """The host and port of an origin; nothing of what is none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
+
+
 def _check_site(headers: Mapping[str, str]) -> None:
     """Raises a `ServiceError`, "forbidden", for a page of another site.
 
@@ -85,6 +93,6 @@ def _check_site(headers: Mapping[str, str]) -> None:
     """
     origin, asked = headers.get("origin"), headers.get("sec-fetch-site")
     if asked is None and origin is not None:  # browsers say no more to a plain address of a network
-        asked = "none" if urlsplit(origin).netloc == headers.get("host") else "cross-site"
+        asked = "none" if _place(origin) == headers.get("host") else "cross-site"
     if asked not in (None, *_OWN):
         raise ServiceError("forbidden", "Pages of other sites may not ask this service.")
