@@ -36,7 +36,11 @@ def test_another_version_is_named(recipe, tmp_path, name):
         recipe["data"].find(tmp_path, "val", "de")
 
 
-@pytest.mark.parametrize("contents", [b"<html>", gzip.compress(b"Ein Mann.\n" * 99)[:-9]])
+@pytest.mark.parametrize(
+    "contents",
+    [b"<html>", gzip.compress(b"Ein Mann.\n" * 99)[:-9]],
+    ids=["a page", "a part of a file"],
+)
 def test_a_file_that_is_not_whole_is_named(recipe, tmp_path, contents):
     (tmp_path / "val.de.gz").write_bytes(contents)
     with pytest.raises(ValueError, match=r"`data` must hold whole files of gzip.*val\.de\.gz: "):
