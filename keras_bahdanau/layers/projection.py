@@ -32,8 +32,7 @@ class Projection:
     def __init__(self, features, kernel, bias, seed, training, ranked):
         self.shape = features.shape
         self.features, self.kernel = features, kernel
-        if bias is not None:
-            self.features, self.kernel = _with_bias(features, kernel, bias)
+        self.bias = ops.zeros((kernel.shape[1],), kernel.dtype) if bias is None else bias
         self.seed = seed
         self.training = training
         self.ranked = ranked
@@ -58,7 +57,7 @@ class Projection:
         shape = ops.shape(labels)
         labels, weight = ops.reshape(ops.cast(labels, "int32"), (-1,)), ops.reshape(weight, (-1,))
         features = ops.reshape(self.features, (-1, self.features.shape[-1]))
-        read, kept = (features, self.kernel), labels
+        read, kept = (features, self.kernel, self.bias), labels
         if self.training and sampled is not None:
             *read, kept = self._among_candidates(features, labels, sampled)
         found = _sweep(*map(ops.stop_gradient, read), kept, weight, chunk, self)
@@ -66,9 +65,9 @@ class Projection:
         self.right = ops.reshape(found.right, shape) if self.ranked else None
         losses = -(1.0 - label_smoothing) * found.log_probs
         # The logits that the loss is linear in are made for themselves, to have their gradients.
-        linear = (1.0 - label_smoothing) * _products(features, self.kernel, labels)
+        linear = (1.0 - label_smoothing) * self._products(features, labels)
         if label_smoothing:
-            mean = label_smoothing * _means(features, self.kernel)
+            mean = label_smoothing * self._means(features)
             linear = linear + mean
             losses = losses + label_smoothing * found.normalisers - ops.stop_gradient(mean)
         total = ops.sum(weight * losses)
@@ -78,11 +77,23 @@ class Projection:
         return total + sum(_zero(value, slope) for value, slope in slopes)
 
     def _among_candidates(self, features, labels, sampled):
-        """Features and kernel of sampled candidates, and which of them the labels are."""
+        """Features, kernel and bias of sampled candidates, and which of them the labels are."""
         found = sample_candidates(labels, sampled, self.kernel.shape[1], self.seed)
-        columns = ops.take(self.kernel, found.ids, axis=1)
+        columns, bias = ops.take(self.kernel, found.ids, axis=1), ops.take(self.bias, found.ids)
         places = ops.cast(ops.searchsorted(found.ids, labels), "int32")
-        return *_with_bias(features, columns, -ops.log(found.shares)), places
+        return features, columns, ops.cast(bias, "float32") - ops.log(found.shares), places
+
+    def _products(self, features, labels):
+        """The logit of the label of each place, `(N,)` float32."""
+        columns = ops.transpose(ops.take(self.kernel, labels, axis=1))  # (N, R)
+        product = ops.sum(ops.cast(features, "float32") * ops.cast(columns, "float32"), axis=-1)
+        return product + ops.cast(ops.take(self.bias, labels), "float32")
+
+    def _means(self, features):
+        """The mean logit of each place, `(N,)` float32."""
+        mean = ops.mean(ops.cast(self.kernel, "float32"), axis=1)
+        bias = ops.mean(ops.cast(self.bias, "float32"))
+        return ops.matmul(ops.cast(features, "float32"), mean) + bias
 
 
 def check_metrics(metrics):
@@ -102,7 +113,8 @@ class _Found(NamedTuple):
         log_probs: `(N,)` tensor, of the labels.
         normalisers: `(N,)` tensor `log sum_v exp(logit_v)`.
         right: `(N,)` bool tensor, where the label has the largest logit; or `None`.
-        slopes: Gradients of `sum_i w_i normaliser_i`, of features and kernel; empty if not wanted.
+        slopes: Gradients of `sum_i w_i normaliser_i`, of features, kernel and bias; empty if not
+            wanted.
     """
 
     log_probs: Any
@@ -111,12 +123,13 @@ class _Found(NamedTuple):
     slopes: list
 
 
-def _sweep(features, kernel, labels, weight, chunk, wanted):
+def _sweep(features, kernel, bias, labels, weight, chunk, wanted):
     """Makes the logits of `N` places, a chunk at a time; see `_Found`.
 
     Args:
         features: `(N, R)` float tensor.
         kernel: `(R, V)` float tensor.
+        bias: `(V,)` float tensor.
         labels: `(N,)` int32 tensor.
         weight: `(N,)` float32 tensor.
         chunk: How many places make a chunk, or `None`.
@@ -126,30 +139,31 @@ def _sweep(features, kernel, labels, weight, chunk, wanted):
     # One chunk at least: a device may have no row of a batch.
     count = 1 if chunk is None else places // chunk + 1
     size = -(-places // count)  # of all of them, which leaves less than a place each to fill up
-    kernel = ops.cast(kernel, features.dtype)
-    transposed = ops.transpose(kernel)
+    kernel, bias = ops.cast(kernel, features.dtype), ops.cast(bias, "float32")
     features, labels, weight = (_chunks(part, count, size) for part in (features, labels, weight))
 
     def body(i, state):
         found, *slopes = state
-        of_chunk, exponentials, sums = _chunk(features[i], kernel, labels[i], wanted.ranked)
+        of_chunk, exponentials, sums = _chunk(features[i], kernel, bias, labels[i], wanted.ranked)
         found = ops.slice_update(found, (i, 0, 0), of_chunk[None])
         if not wanted.training:
             return [found]
         # Of the logits: their probabilities, by weight.
         slope = exponentials * (ops.expand_dims(weight[i], -1) / sums)
+        of_bias = ops.sum(slope, axis=0)
         slope = ops.cast(slope, features.dtype)
-        of_features = ops.cast(ops.matmul(slope, transposed), "float32")
-        of_kernel = ops.cast(ops.matmul(ops.transpose(features[i]), slope), "float32")
+        of_features = ops.cast(ops.einsum("nv,rv->nr", slope, kernel), "float32")
+        of_kernel = ops.cast(ops.einsum("nr,nv->rv", features[i], slope), "float32")
         return [
             found,
             ops.slice_update(slopes[0], (i, 0, 0), of_features[None]),
             slopes[1] + of_kernel,
+            slopes[2] + of_bias,
         ]
 
     shapes = [(count, size, 2 + wanted.ranked)]
     if wanted.training:
-        shapes += [(count, size, width), ops.shape(kernel)]
+        shapes += [(count, size, width), ops.shape(kernel), ops.shape(bias)]
     state = [ops.zeros(shape, dtype="float32") for shape in shapes]
     found, *slopes = ops.fori_loop(0, count, body, state)
     found = ops.reshape(found, (-1, 2 + wanted.ranked))[:places]
@@ -159,9 +173,9 @@ def _sweep(features, kernel, labels, weight, chunk, wanted):
     return _Found(found[:, 0], found[:, 1], right, slopes)
 
 
-def _chunk(features, kernel, labels, ranked):
+def _chunk(features, kernel, bias, labels, ranked):
     """What is found of each of some places `(n, 2 or 3)`, `exp(logit - largest)` and its sum."""
-    logits = ops.cast(ops.matmul(features, kernel), "float32")  # (n, V)
+    logits = ops.cast(ops.matmul(features, kernel), "float32") + bias  # (n, V)
     labels = ops.expand_dims(labels, -1)
     largest = ops.max(logits, axis=-1, keepdims=True)
     picked = ops.take_along_axis(logits, labels, axis=-1) - largest
@@ -180,25 +194,6 @@ def _chunks(part, count, size):
     rest = tuple(part.shape[1:])
     missing = ops.zeros((count * size - ops.shape(part)[0], *rest), dtype=part.dtype)
     return ops.reshape(ops.concatenate([part, missing], axis=0), (count, size, *rest))
-
-
-def _with_bias(features, kernel, bias):
-    """Features with a one more, and a kernel with the bias as one more row."""
-    features = ops.concatenate([features, ops.ones_like(features[..., :1])], axis=-1)
-    bias = ops.expand_dims(ops.cast(bias, kernel.dtype), 0)
-    return features, ops.concatenate([kernel, bias], axis=0)
-
-
-def _products(features, kernel, labels):
-    """The logit of the label of each place, `(N,)` float32."""
-    columns = ops.transpose(ops.take(kernel, labels, axis=1))  # (N, R)
-    return ops.sum(ops.cast(features, "float32") * ops.cast(columns, "float32"), axis=-1)
-
-
-def _means(features, kernel):
-    """The mean logit of each place, `(N,)` float32."""
-    mean = ops.mean(ops.cast(kernel, "float32"), axis=1)
-    return ops.matmul(ops.cast(features, "float32"), mean)
 
 
 def _zero(value, slope):

@@ -401,9 +401,14 @@ agraph (float[b,t,6] x) => (float[%s] y) {
 @pytest.mark.parametrize(
     "dims, target, count", [("b,t,4", "target", 1), ("c,4", "other", 0)], ids=["same", "other"]
 )
-def test_whole_products(dims, target, count):
+@pytest.mark.parametrize("bent", [False, True])
+def test_whole_products(dims, target, count, bent):
+    text = PRODUCT % (dims, target)
+    if bent:
+        text = text.replace("MatMul(flat", "MatMul(bent")
+        text = text.replace("  product =", "  bent = Tanh(flat)\n  product =")
     model = graph_of(
-        PRODUCT % (dims, target),
+        text,
         zero=np.array([0]),
         two=np.array([2]),
         four=np.array([4]),
@@ -414,7 +419,7 @@ def test_whole_products(dims, target, count):
     x = RNG.normal(size=(2, 3, 6)).astype("float32")
     graph, counts = rewritten(model, products.whole_products, x=x)
     assert counts == [count]
-    assert (operators(graph) == ["MatMul"]) == bool(count)
+    assert (operators(graph) == [*["Tanh"] * bent, "MatMul"]) == bool(count)
 
 
 PAIRS = """

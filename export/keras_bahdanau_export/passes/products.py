@@ -20,13 +20,15 @@ _TABLE = 2**24  # numbers, 64 MiB, that a product with a whole embedding may tak
 def whole_products(graph):
     """A product of more dimensions loses the reshapes to two dimensions and back around it.
 
-    `tensordot(x, w)` of `x (..., k)` and `w (k, n)` is `MatMul(x, w)` in ONNX.
+    `tensordot(x, w)` of `x (..., k)` and `w (k, n)` is `MatMul(x, w)` in ONNX. A tanh between the
+    first reshape and the product, as in an attention, is one of `x` then.
     """
     count, sizes = 0, Sizes(graph)
     for restored in nodes_within(graph, "Reshape"):
         product = made_by(restored.inputs[0], "MatMul")
-        flat = made_by(product.inputs[0], "Reshape") if product is not None else None
-        if flat is None:
+        bent = made_by(product.inputs[0], "Tanh") if product is not None else None
+        flat = made_by((bent or product).inputs[0], "Reshape") if product is not None else None
+        if flat is None or (bent is not None and len(bent.outputs[0].uses()) != 1):
             continue
         origin, weights = flat.inputs[0], product.inputs[1]
         values = (origin, flat.outputs[0], weights, restored.outputs[0])
@@ -37,7 +39,9 @@ def whole_products(graph):
             continue
         # The sizes before the last being the same, the last one of `x` can only be the depth.
         if after == [*before[:-1], kernel[1]] and rows[1] == kernel[0]:
-            rewrite(restored.graph, restored, "MatMul", [origin, weights])
+            graph = restored.graph
+            origin = origin if bent is None else put(graph, restored, "Tanh", origin)
+            rewrite(graph, restored, "MatMul", [origin, weights])
             count += 1
     return count
 

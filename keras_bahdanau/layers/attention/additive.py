@@ -32,8 +32,12 @@ def additive_scores(query, keys, vectors, features=None):
     if features is not None:
         # Outside of a Keras call, in a search, weights are not cast: hidden may be wider.
         hidden = hidden + ops.cast(features, hidden.dtype)
-    hidden = ops.tanh(hidden)
-    return project(ops.cast(hidden, "float32"), ops.cast(vectors, "float32"))
+    *sizes, width = ops.shape(hidden)
+    # A matrix before the tanh: JAX would keep its result twice for the gradient, as it came out of
+    # the tanh and as it went into the product.
+    hidden = ops.tanh(ops.reshape(hidden, (-1, width)))
+    scores = ops.matmul(ops.cast(hidden, "float32"), ops.cast(vectors, "float32"))
+    return ops.reshape(scores, (*sizes, vectors.shape[-1]))
 
 
 def chunked_scores(query, keys, vectors, chunk_size=None):
