@@ -214,6 +214,14 @@ class TrainingOptions:
             for default, share in zip(everywhere, own, strict=True)
         )
 
+    @property
+    def chunk(self):
+        """How many target places have their logits at once; all if `None`."""
+        if self.loss_chunk is None and self.devices == 1:
+            return 512
+        # On JAX a chunk holds places of a few devices, and the others would wait for these.
+        return self.loss_chunk
+
     @classmethod
     def from_values(cls, values):
         """Options from a mapping of their names, such as that of a file.

@@ -312,10 +312,8 @@ def build(options, tokenizer, updates, warmup):
 
 
 def _loss(options):
-    # On JAX a chunk holds places of a few devices, and the others would wait for these.
-    usual = 512 if options.devices == 1 else None
     return TokenCrossentropy(
         label_smoothing=options.label_smoothing,
-        chunk=usual if options.loss_chunk is None else options.loss_chunk,
+        chunk=options.chunk,
         sampled=options.sampled_softmax,
     )

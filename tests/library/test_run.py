@@ -273,6 +273,13 @@ def test_a_dropout_is_that_of_all_that_have_none_of_their_own(values, shares):
 
 
 @pytest.mark.once
+def test_the_loss_comes_in_chunks_unless_devices_share_it():
+    assert options().chunk == 512
+    assert options(devices=2).chunk is None
+    assert options(devices=2, loss_chunk=7).chunk == 7
+
+
+@pytest.mark.once
 def test_options_come_from_yaml_and_json_alike(tmp_path):
     text = "".join(f"{name}: {value}\n" for name, value in TEXTS.items())
     (tmp_path / "run.yaml").write_text(
