@@ -73,7 +73,7 @@ class Bridge(keras.layers.Layer):
 
     def call(self, annotations, mask=None):
         mask = checked_mask("mask", mask, annotations)
-        annotations = zero_masked(annotations, mask)
+        annotations = zero_masked(ops.cast(annotations, self.compute_dtype), mask)
         if self.source == "zero":
             batch = ops.shape(annotations)[0]
             return [ops.zeros((batch, size), dtype=self.compute_dtype) for size in self.sizes]

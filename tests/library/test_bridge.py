@@ -77,6 +77,14 @@ def test_padding_changes_nothing(source, rng):
     assert_close(actual, bridge(annotations, mask=MASK), 1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
+@summaries
+def test_integers_are_numbers(source, dtype, rng):
+    bridge, annotations = made(source, rng), rng.integers(0, 9, (B, TX, D)).astype(dtype)
+    expected = bridge(annotations.astype("float32"), mask=MASK)
+    assert_close(bridge(annotations, mask=MASK), expected)
+
+
 @summaries
 def test_garbage_at_masked_places_is_ignored(source, rng):
     assert_garbage_is_ignored(made(source, rng), [array(rng, B, TX, D)], 0, MASK, mask=MASK)

@@ -47,6 +47,12 @@ def test_what_is_masked_changes_nothing(rng):
     assert_garbage_is_ignored(layer, [values], 0, MASK, mask=MASK)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
+def test_integers_are_numbers(rng, dtype):
+    layer, values = pooling(rng), rng.integers(0, 9, (B, TX, D)).astype(dtype)
+    assert_close(layer(values), layer(values.astype("float32")))
+
+
 def test_saves_and_gets_the_mask_of_an_embedding(rng, tmp_path):
     ids = keras.Input((None,), dtype="int32")
     embedded = keras.layers.Embedding(9, D, mask_zero=True)(ids)

@@ -90,7 +90,7 @@ class AttentionPooling(keras.layers.Layer):
 
     def call(self, values, mask=None, return_attention_scores=False):
         mask = checked_mask("mask", mask, values)
-        values = zero_masked(values, mask)
+        values = zero_masked(ops.cast(values, self.compute_dtype), mask)  # Keras leaves ints
         keys = project(values, self.key_kernel)
         query = ops.expand_dims(ops.convert_to_tensor(self.query), 0)  # (1, G, U)
         scores = ops.squeeze(additive_scores(query, keys, self.score_kernel), -1)  # (B, G, Tx)
