@@ -66,6 +66,11 @@ def per_word(sample_weight, like):
     return ops.reshape(weight, (*ops.shape(weight), *[1] * missing)) if missing > 0 else weight
 
 
+def weighed(losses, weight):
+    """Their product, and 0 where a weight is 0, though the loss there be no finite number."""
+    return ops.where(ops.equal(weight, 0.0), 0.0, losses * weight)
+
+
 class _Reduced(keras.losses.Loss):
     """Keras's reduction and nothing else: of losses that are computed already."""
 
@@ -89,7 +94,7 @@ class _WordLoss(keras.losses.Loss):
 
     def total(self, y_true, y_pred, weight):
         """The sum of all losses, each times its weight `(B, Ty)`: a float32 scalar."""
-        return ops.sum(self.call(y_true, y_pred) * weight)
+        return ops.sum(weighed(self.call(y_true, y_pred), weight))
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         y_true, y_pred = ops.convert_to_tensor(y_true), predicted(y_pred)
@@ -105,7 +110,7 @@ class _WordLoss(keras.losses.Loss):
         elif self.reduction == "sum":
             losses = self.total(y_true, y_pred, weight)[None]
         else:
-            losses = self.call(y_true, y_pred) * weight
+            losses = weighed(self.call(y_true, y_pred), weight)
         # Named, as TensorFlow takes no scope that begins with an underscore.
         reduce = _Reduced(name=self.name, reduction=self.reduction, dtype="float32")
         return reduce(losses, losses)

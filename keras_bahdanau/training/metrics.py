@@ -25,7 +25,8 @@ class _TokenMean(keras.metrics.Mean):
         real = ops.cast(ops.not_equal(labels, PAD), "float32")
         weight = real if sample_weight is None else real * per_word(sample_weight, like=real)
         # Flat, as Keras would take the mean of each row first and so lose its number of tokens.
-        values = ops.reshape(self.token_values(labels, logits), (-1,))
+        values = self.token_values(labels, logits)
+        values = ops.reshape(ops.where(ops.equal(weight, 0.0), 0.0, values), (-1,))
         super().update_state(values, sample_weight=ops.reshape(weight, (-1,)))
 
     def get_config(self):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layer_checks import POLICIES, array, assert_close, dtype_policy
 
-from keras_bahdanau import AlignmentCrossentropy, TokenCrossentropy
+from keras_bahdanau import AlignmentCrossentropy, Perplexity, TokenCrossentropy
 from keras_bahdanau_runtime.ids import PAD
 
 MEANS = ["sum_over_batch_size", "mean", "mean_with_sample_weight"]
@@ -96,6 +96,22 @@ def test_reductions_are_of_token_losses(rng, reduction):
     if reduction in MEANS:
         expected = expected / (labels != PAD).sum()
     assert_close(TokenCrossentropy(0.1, reduction=reduction)(labels, logits), expected)
+
+
+@pytest.mark.parametrize("reduction", [*MEANS, "sum", "none"])
+def test_a_model_may_forbid_padding(rng, reduction):
+    labels, logits = batch(rng)
+    real = labels != PAD
+    normalisers = np.logaddexp.reduce(logits[..., 1:].astype("float64"), axis=-1)
+    each = normalisers - np.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    each = each * real
+    logits[..., PAD] = -np.inf
+    loss = TokenCrossentropy(reduction=reduction)(labels, logits)
+    expected = {"none": each, "sum": each.sum()}.get(reduction, each.sum() / real.sum())
+    assert_close(loss, expected, 1e-5)
+    metric = Perplexity()
+    metric.update_state(labels, logits)
+    assert_close(metric.result(), np.exp(each.sum() / real.sum()), 1e-4)
 
 
 def test_a_mask_of_keras_does_not_count_padding_twice(rng):
