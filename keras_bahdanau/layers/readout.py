@@ -51,6 +51,7 @@ class DeepOutput(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.supports_masking = True  # that of the state goes on
         check_positive(units=units)
         self.units = units
         self.reads_inputs = reads_inputs

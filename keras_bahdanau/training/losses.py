@@ -60,9 +60,19 @@ def predicted(y_pred):
 
 
 def per_word(sample_weight, like):
-    """`sample_weight`, `(B,)`, `(B, 1)` or `(B, Ty)`, in a shape that broadcasts to `like`."""
+    """`sample_weight`, `(B,)`, `(B, 1)` or `(B, Ty)`, in a shape that broadcasts to `like`.
+
+    Raises:
+        ValueError: If it has another shape.
+    """
     weight = ops.cast(sample_weight, "float32")
     missing = len(like.shape) - len(weight.shape)
+    sizes = zip(weight.shape, like.shape, strict=False)
+    if missing < 0 or not all(size in (None, 1, of) or of is None for size, of in sizes):
+        raise ValueError(
+            "Argument `sample_weight` must be (B,), (B, 1) or (B, Ty) for words of shape "
+            f"{tuple(like.shape)}. Received: shape {tuple(weight.shape)}"
+        )
     return ops.reshape(weight, (*ops.shape(weight), *[1] * missing)) if missing > 0 else weight
 
 

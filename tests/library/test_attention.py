@@ -186,6 +186,17 @@ def test_query_mask_zeroes_dropped_queries(name, rng):
     assert_garbage_is_ignored(attention, [query, values], 0, kept, **arguments)
 
 
+@mostly_varied
+def test_dropped_queries_leave_no_trace(name, rng):
+    attention, (query, values) = made(name, rng), asked(rng, queries=4)
+    kept = np.array([True, False, True, True])
+    arguments = dict(value_mask=MASK, return_attention_scores=True)
+    of_all = numpy(attention(query, values, query_mask=np.tile(kept, (B, 1)), **arguments))
+    of_kept = numpy(attention(query[:, kept], values, **arguments))
+    for some, expected in zip(of_all, of_kept, strict=True):
+        assert_close(np.compress(kept, some, axis=-2), expected, 1e-6)
+
+
 def embedding():
     return keras.layers.Embedding(9, D, mask_zero=True)
 
@@ -451,6 +462,10 @@ def test_logits_are_the_masked_scores(name, rng):
     else:  # the features of the weights before are in the scores: softmax tells
         powers = np.exp(logits[:2] - logits[:2].max(-1, keepdims=True))
         assert_close(powers / powers.sum(-1, keepdims=True), weights[:2], 1e-6)
+    asking = np.arange(TQ) < np.array([[2], [1], [0]])
+    dropped = numpy(attention(query, values, query_mask=asking, **arguments)[1])
+    assert (dropped[~asking] == -1e30).all()
+    assert_close(dropped[asking], logits[asking], 1e-5)
 
 
 @pytest.mark.once

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layer_checks import POLICIES, array, assert_close, dtype_policy
 
-from keras_bahdanau import AlignmentCrossentropy, Perplexity, TokenCrossentropy
+from keras_bahdanau import AlignmentCrossentropy, Perplexity, TokenAccuracy, TokenCrossentropy
 from keras_bahdanau_runtime.ids import PAD
 
 MEANS = ["sum_over_batch_size", "mean", "mean_with_sample_weight"]
@@ -86,6 +86,16 @@ def test_sample_weight(rng, shape, reduction):
     }[reduction]
     loss = TokenCrossentropy(reduction=reduction)(labels, logits, sample_weight=weight)
     assert_close(loss, expected)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("shape", [(4,), (3, 4, 1), (4, 3)])
+def test_other_sample_weights_are_refused(rng, shape):
+    labels, logits = batch(rng)
+    message = r"`sample_weight` must be .* words of shape \(3, 4\). Received: shape \("
+    for judge in (TokenCrossentropy(), TokenAccuracy()):
+        with pytest.raises(ValueError, match=message):
+            judge(labels, logits, sample_weight=np.ones(shape, "float32"))
 
 
 @pytest.mark.parametrize("reduction", [*MEANS, "sum", "none", None])

@@ -134,3 +134,11 @@ def test_widths_must_be_known():
 def test_units_must_be_a_positive_integer(units):
     with pytest.raises(ValueError, match=f"`units` must be a positive integer. Received: {units}"):
         DeepOutput(units)
+
+
+@pytest.mark.once
+def test_the_mask_of_the_state_goes_on(rng):
+    ids = np.array([[3, 4, 0, 0], [5, 0, 0, 0]])
+    state = keras.layers.Embedding(9, N, mask_zero=True)(ids)
+    outputs = made("tanh", rng)(state, *parts(rng, B, T)[1:])
+    assert_close(outputs._keras_mask, ids != 0)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.masking import checked_mask, zero_masked
+from keras_bahdanau.layers.masking import checked_mask, masked_scores, zero_masked
 from keras_bahdanau.layers.recurrence import flatten, run_over_time
 from keras_bahdanau.replicas import added_once
 
@@ -144,8 +144,8 @@ class Attention(keras.layers.Layer):
                 asks every row of `value`.
             value: `(B, Tx, D)` float annotations.
             key: `(B, Tx, D')` float tensor to score instead of `value`, or `None`.
-            query_mask: `(B, Tq)` bool; contexts and weights of dropped queries are zero. Not read
-                where `query` is a single one, `(B, N)`.
+            query_mask: `(B, Tq)` bool; contexts and weights of dropped queries are zero, and they
+                leave the state as it was. Not read where `query` is a single one, `(B, N)`.
             value_mask: `(B, Tx)` bool, True = keep.
             return_attention_scores: Whether to return the weights too.
             use_causal_mask: Whether query `i` sees only places up to `i` (self-attention).
@@ -156,7 +156,7 @@ class Attention(keras.layers.Layer):
         Returns:
             The context `(B, Tq, D)` or `(B, D)`; with `return_attention_scores` also the
             weights `(B, Tq, Tx)` or `(B, Tx)`, float32; with `return_attention_logits` then the
-            logits, likewise, -1e30 at masked places.
+            logits, likewise, -1e30 at masked places and of dropped queries.
 
         Raises:
             ValueError: If a number of rows, a rank, a width, or the shape or dtype of a mask is not
@@ -177,11 +177,15 @@ class Attention(keras.layers.Layer):
         memory = self.memory(value, key, value_mask, training, steps=ops.shape(queries)[1])
         # Only a mechanism that has logits knows the argument.
         wanted = {"return_logits": True} if return_attention_logits else {}
-        context, weights = self._attend(queries, memory, use_causal_mask, training, **wanted)
+        context, weights = self._attend(
+            queries, memory, use_causal_mask, training, query_mask, **wanted
+        )
         found = [context, weights]
         if return_attention_logits:
+            if query_mask is not None:
+                weights = masked_scores(weights, ops.expand_dims(query_mask, -1))
             found = [context, self.normalize_logits(weights), weights]
-        found = [_zero_queries(part, query_mask) for part in found]
+        found[:2] = [_zero_queries(part, query_mask) for part in found[:2]]
         penalty = self.penalty(found[1], query_mask)
         if penalty is not None:
             self.add_loss(added_once(penalty))
@@ -207,7 +211,7 @@ class Attention(keras.layers.Layer):
         """The context keeps the time axis of the query, and so its mask."""
         return previous_mask
 
-    def _attend(self, queries, memory, use_causal_mask, training, **wanted):
+    def _attend(self, queries, memory, use_causal_mask, training, query_mask=None, **wanted):
         """Contexts `(B, G, D)` and weights `(B, G, Tx)` of queries `(B, G, N)`, one by one."""
         if use_causal_mask:
             raise ValueError(
@@ -217,8 +221,11 @@ class Attention(keras.layers.Layer):
         self._check_width(queries)
 
         def step(t, query, state):
-            context, weights, state = self.step(query, memory, state, training, t, **wanted)
-            return [context, weights], state
+            context, weights, after = self.step(query, memory, state, training, t, **wanted)
+            if query_mask is not None:
+                kept = ops.take(query_mask, t, axis=1)
+                after = keras.tree.map_structure(lambda *of: _where_row(kept, *of), after, state)
+            return [context, weights], after
 
         context, weights = run_over_time(step, queries, self.initial_state(memory), "float32")
         return ops.cast(context, self.compute_dtype), weights
@@ -299,6 +306,11 @@ class Attention(keras.layers.Layer):
                 f"memory's {rows} rows. Received: shape {tuple(query.shape)}"
             )
         return ops.reshape(query, (ops.shape(memory.values)[0], -1, query.shape[-1]))
+
+
+def _where_row(kept, new, old):
+    """Rows of `new` `(B, ...)` where `kept` `(B,)`, and else of `old`."""
+    return ops.where(ops.reshape(kept, (-1, *[1] * (len(new.shape) - 1))), new, old)
 
 
 def _zero_queries(found, mask):

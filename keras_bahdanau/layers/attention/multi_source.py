@@ -110,7 +110,7 @@ class MultiSourceAttention(Attention):
         )
         return ops.concatenate(contexts, -1), ops.concatenate(weights, -1), states
 
-    def _attend(self, queries, memory, use_causal_mask, training):
+    def _attend(self, queries, memory, use_causal_mask, training, query_mask=None):
         if use_causal_mask:
             raise ValueError(
                 "Argument `use_causal_mask` must be False for MultiSourceAttention, whose queries "
@@ -118,7 +118,7 @@ class MultiSourceAttention(Attention):
             )
         contexts, weights = zip(
             *[
-                part._attend(queries, of, False, training)
+                part._attend(queries, of, False, training, query_mask)
                 for part, of in zip(self.attentions, memory, strict=True)
             ],
             strict=True,

@@ -86,7 +86,9 @@ class ScoredAttention(Attention):
         found = self._weigh(scores, self._mask(scores, memory), memory, return_logits)
         return (*self._ungrouped(*found, memory), state)
 
-    def _attend(self, queries, memory, use_causal_mask, training, return_logits=False):
+    def _attend(
+        self, queries, memory, use_causal_mask, training, query_mask=None, return_logits=False
+    ):
         self._check_width(queries)
         causal = None
         if use_causal_mask:
