@@ -1,8 +1,8 @@
 """What every test stands on: the backend, quiet logs, cheap compilation, the same random numbers.
 
 The models of the tests are tiny, so that time goes into compiling them: one thread a worker is
-enough, XLA optimizes nothing, and JAX loads again what it has compiled once. No program computes
-other numbers for it, but for the last bits.
+enough, neither XLA nor TensorFlow optimizes anything, and JAX loads again what it has compiled
+once. No program computes other numbers for it, but for the last bits.
 """
 
 import gc
@@ -23,21 +23,28 @@ os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    " --xla_cpu_use_fusion_emitters=false --xla_cpu_multi_thread_eigen=false",
+    " --xla_cpu_use_fusion_emitters=false --xla_cpu_multi_thread_eigen=false"
+    " --xla_cpu_parallel_codegen_split_count=1",
 )
-if os.environ["KERAS_BACKEND"] == "jax":
-    # A folder for each worker and its processes, as JAX does not write a file at one stroke.
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="jax-")
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import numpy as np
 import pytest
 
 STARTED = time.monotonic()
+MEMORY = Path("/dev/shm")  # of Linux: files in it are on no disk
 MEMORY_MAPS = Path("/proc/self/maps")
 MANY_MAPS = 10_000  # of the 65,530 that Linux gives a process
 OUTCOMES = ("failed", "error", "passed", "skipped", "xfailed", "xpassed")
+
+# TensorFlow leaves a file for each function that it reads, and some disks take longer to delete
+# one than to write it: 3 ms where blocks are discarded at once.
+if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 2**32:
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+if os.environ["KERAS_BACKEND"] == "jax":
+    # A folder for each worker and its processes, as JAX does not write a file at one stroke.
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="jax-")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 
 def pytest_collection_finish():
@@ -45,6 +52,9 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+    if "tensorflow" in sys.modules:
+        optimizer = sys.modules["tensorflow"].config.optimizer
+        optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
 def pytest_unconfigure():

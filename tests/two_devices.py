@@ -89,6 +89,8 @@ def main(results):
         tf.config.set_logical_device_configuration(
             cpu, [tf.config.LogicalDeviceConfiguration()] * 2
         )
+        # As in the tests themselves.
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
         # One for all models: TensorFlow numbers the sums of every strategy alike, and mixes them up
         # if a process has several.
         scope = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope

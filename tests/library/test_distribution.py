@@ -63,6 +63,7 @@ TWO_CPUS = """
 import tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 from keras_bahdanau_export.cli import main
 main()
 """
