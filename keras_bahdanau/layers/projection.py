@@ -43,7 +43,8 @@ class Projection:
         """`sum_i w_i (-(1 - s) log p(y_i) - s / V sum_v log p(v))`.
 
         Args:
-            labels: `(B, Ty)` int tensor of ids.
+            labels: `(B, Ty)` int tensor of ids. One outside of the vocabulary makes the total NaN,
+                or the backend raise its error.
             weight: `(B, Ty)` float32 tensor `w`; it gets no gradient.
             label_smoothing: The share `s`.
             chunk: How many places have their logits at once; all if `None`.
@@ -70,7 +71,8 @@ class Projection:
             mean = label_smoothing * self._means(features)
             linear = linear + mean
             losses = losses + label_smoothing * found.normalisers - ops.stop_gradient(mean)
-        total = ops.sum(weight * losses)
+        known = ops.logical_and(labels >= 0, labels < self.kernel.shape[1])
+        total = ops.sum(weight * ops.where(known, losses, float("nan")))
         if not self.training:
             return total
         slopes = zip((*read, linear), (*found.slopes, -weight), strict=True)

@@ -45,13 +45,18 @@ def token_losses(labels, logits, label_smoothing=0.0):
 
 
 def _picked(log_probs, labels):
-    """The numbers of the labels `(B, Ty, 1)` among `(B, Ty, V)`: `(B, Ty)`."""
-    if keras.config.backend() != "tensorflow":
-        return ops.squeeze(ops.take_along_axis(log_probs, labels, axis=-1), -1)
-    # TensorFlow's gradient of a gather is a sum over segments, slow on a processor: 52 ms a loss of
-    # 1,024 places and 8,000 ids, and 29 ms so. On the others the gather is the faster one.
-    hit = ops.equal(labels, ops.arange(log_probs.shape[-1], dtype="int32"))
-    return ops.sum(ops.where(hit, log_probs, 0.0), axis=-1)
+    """The numbers of the labels `(B, Ty, 1)` among `(B, Ty, V)`: `(B, Ty)`; NaN of unknown ones."""
+    vocabulary = log_probs.shape[-1]
+    if keras.config.backend() == "tensorflow":
+        # Its gradient of a gather is a sum over segments, slow on a processor: 52 ms a loss of
+        # 1,024 places and 8,000 ids, and 29 ms so. On the others the gather is the faster one.
+        hit = ops.equal(labels, ops.arange(vocabulary, dtype="int32"))
+        picked = ops.sum(ops.where(hit, log_probs, 0.0), axis=-1)
+    else:
+        picked = ops.squeeze(ops.take_along_axis(log_probs, labels, axis=-1), -1)
+    labels = ops.squeeze(labels, -1)
+    known = ops.logical_and(labels >= 0, labels < vocabulary)
+    return ops.where(known, picked, float("nan"))
 
 
 def predicted(y_pred):
@@ -157,7 +162,8 @@ class TokenCrossentropy(_WordLoss):
             sampled` of the `V` ids. `None` for the whole softmax.
 
     Call arguments:
-        y_true: `(B, Ty)` int tensor of ids; places that hold `PAD` (0) are left out.
+        y_true: `(B, Ty)` int tensor of ids; places that hold `PAD` (0) are left out. One outside of
+            the vocabulary makes the loss NaN, or with a `chunk` the backend raise its error.
         y_pred: `(B, Ty, V)` float tensor of logits. A Keras mask on it is not looked at.
         sample_weight: `(B,)`, `(B, 1)` or `(B, Ty)` factors of the losses, or `None`.
 

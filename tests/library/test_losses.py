@@ -88,6 +88,13 @@ def test_sample_weight(rng, shape, reduction):
     assert_close(loss, expected)
 
 
+@pytest.mark.parametrize("unknown", [7, -1])
+def test_an_id_outside_of_the_vocabulary_makes_the_loss_nan(rng, unknown):
+    labels, logits = batch(rng)
+    labels[0, 0] = unknown
+    assert np.isnan(float(TokenCrossentropy()(labels, logits)))
+
+
 @pytest.mark.once
 @pytest.mark.parametrize("shape", [(4,), (3, 4, 1), (4, 3)])
 def test_other_sample_weights_are_refused(rng, shape):

@@ -158,6 +158,18 @@ def test_total_and_gradients_are_those_of_all_logits(rng, options):
         assert_close(one / (2 * expected), other)  # as `differentiate` squares
 
 
+@pytest.mark.parametrize("unknown", [VOCABULARY, -1])
+def test_an_id_outside_of_the_vocabulary_makes_no_finite_total(unknown, rng):
+    layer, features, _ = numbers(rng, chunk=5)
+    layer.labels[0, 0] = unknown
+    try:
+        total = ops.convert_to_numpy(layer(features))
+    except Exception as error:  # TensorFlow's and torch's own are of no common class
+        assert f"{unknown}" in str(error)
+    else:
+        assert np.isnan(total)
+
+
 @pytest.mark.parametrize("chunk", [None, 5])
 def test_a_sampled_total_is_that_of_its_candidates(rng, chunk):
     layer, features, arrays = numbers(rng, chunk=chunk, sampled=2, label_smoothing=0.2)
