@@ -305,6 +305,7 @@ cli.main()
 def without_keras(*arguments, text=None):
     return subprocess.run(
         [sys.executable, "-c", WITHOUT_KERAS, *map(str, arguments)],
+        env={**os.environ, "COLUMNS": "1000"},  # so that no path is cut in two
         input=text,
         capture_output=True,
         text=True,
