@@ -71,8 +71,7 @@ class Projection:
             mean = label_smoothing * self._means(features)
             linear = linear + mean
             losses = losses + label_smoothing * found.normalisers - ops.stop_gradient(mean)
-        known = ops.logical_and(labels >= 0, labels < self.kernel.shape[1])
-        total = ops.sum(weight * ops.where(known, losses, float("nan")))
+        total = ops.sum(weight * nan_unless_known(losses, labels, self.kernel.shape[1]))
         if not self.training:
             return total
         slopes = zip((*read, linear), (*found.slopes, -weight), strict=True)
@@ -96,6 +95,12 @@ class Projection:
         mean = ops.mean(ops.cast(self.kernel, "float32"), axis=1)
         bias = ops.mean(ops.cast(self.bias, "float32"))
         return ops.matmul(ops.cast(features, "float32"), mean) + bias
+
+
+def nan_unless_known(values, labels, vocabulary):
+    """The `values`, and NaN where one of `labels`, shaped alike, is no id of the vocabulary."""
+    known = ops.logical_and(labels >= 0, labels < vocabulary)
+    return ops.where(known, values, float("nan"))
 
 
 def check_metrics(metrics):

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_bahdanau.layers.guided_alignment import aligned, alignment_losses
-from keras_bahdanau.layers.projection import Projection
+from keras_bahdanau.layers.projection import Projection, nan_unless_known
 from keras_bahdanau.replicas import batch_mean
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import PAD
@@ -54,9 +54,7 @@ def _picked(log_probs, labels):
         picked = ops.sum(ops.where(hit, log_probs, 0.0), axis=-1)
     else:
         picked = ops.squeeze(ops.take_along_axis(log_probs, labels, axis=-1), -1)
-    labels = ops.squeeze(labels, -1)
-    known = ops.logical_and(labels >= 0, labels < vocabulary)
-    return ops.where(known, picked, float("nan"))
+    return nan_unless_known(picked, ops.squeeze(labels, -1), vocabulary)
 
 
 def predicted(y_pred):
