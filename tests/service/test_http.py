@@ -15,6 +15,7 @@ from copy_artifact import COPY_STEPS, make
 from service.site import held, site
 
 from keras_bahdanau_runtime.service.engine import Limits
+from keras_bahdanau_runtime.service.errors import ServiceError
 
 pytestmark = pytest.mark.once
 
@@ -295,21 +296,50 @@ def test_texts_that_there_is_no_room_for_are_not_encoded(tmp_path):
         assert answer.status_code == 429, answer.text
 
 
+@contextlib.contextmanager
+def encoding_held(found):
+    """A service whose thread for the encoding of long texts is busy."""
+
+    async def one_thread():
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        return loop.run_in_executor(None, gate.wait)
+
+    gate = threading.Event()
+    found.call(one_thread())
+    try:
+        yield
+    finally:
+        gate.set()
+
+
 def test_the_time_of_a_request_begins_before_its_texts_are_encoded(tmp_path):
-    with site({"m": make(tmp_path / "m", max_source_length=None)}) as found:
+    with site({"m": make(tmp_path / "m", max_source_length=None)}) as found, encoding_held(found):
+        asked = {"text": ["a " * 1000] * 4, "timeout": 0.01}
+        assert found.web.post("/translate", json=asked).status_code == 504
 
-        async def one_thread(gate):
-            loop = asyncio.get_running_loop()
-            loop.set_default_executor(ThreadPoolExecutor(1))
-            return loop.run_in_executor(None, gate.wait)
 
-        gate = threading.Event()
-        found.call(one_thread(gate))  # where long texts are encoded
-        try:
-            asked = {"text": ["a " * 1000] * 4, "timeout": 0.01}
-            assert found.web.post("/translate", json=asked).status_code == 504
-        finally:
-            gate.set()
+def test_texts_that_are_encoded_take_room(tmp_path):
+    source = make(tmp_path / "m", max_source_length=None)
+    with site({"m": source}, limits=Limits(queue=5)) as found:
+
+        async def two():
+            model = found.service.repository.get("m")
+            first = asyncio.ensure_future(model.translate(["a " * 1000] * 4))
+            await asyncio.sleep(0)  # it begins
+            with pytest.raises(ServiceError) as raised:
+                await model.translate(["a", "b"])
+            return first, raised.value
+
+        with encoding_held(found):
+            first, refused = found.call(two())
+        assert refused.kind == "overloaded" and "4 texts" in str(refused)
+
+        async def result():
+            return await first
+
+        assert len(found.call(result())) == 4
+        assert found.web.post("/translate", json={"text": ["a", "b"]}).status_code == 200
 
 
 def test_statistics_and_metrics_count(web):

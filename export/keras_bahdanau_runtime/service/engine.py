@@ -15,7 +15,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -165,29 +165,41 @@ class Engine:
             ServiceError: As of `admit`.
             Exception: What the job raises.
         """
-        self.admit(len(payloads), sum(lengths))
-        loop = asyncio.get_running_loop()
-        now = time.monotonic()
-        works = [
-            _Work(job, payload, length, now, loop.create_future())
-            for payload, length in zip(payloads, lengths, strict=True)
-        ]
-        self._held += len(works)
-        self._held_tokens += sum(lengths)
+        with self.held(len(payloads), sum(lengths)):
+            loop = asyncio.get_running_loop()
+            now = time.monotonic()
+            works = [
+                _Work(job, payload, length, now, loop.create_future())
+                for payload, length in zip(payloads, lengths, strict=True)
+            ]
+            self._waiting.extend(works)
+            self._dispatch()
+            try:
+                return [await work.future for work in works]
+            finally:
+                for work in works:
+                    if not work.future.done():
+                        work.future.cancel()
+                    elif not work.future.cancelled():
+                        work.future.exception()  # seen, though a sibling's was raised
+
+    @contextlib.contextmanager
+    def held(self, count: int, tokens: int) -> Iterator[None]:
+        """Counts so many payloads, of so many tokens in all, as taken on while the block runs.
+
+        Raises:
+            ServiceError: As of `admit`.
+        """
+        self.admit(count, tokens)
+        self._held += count
+        self._held_tokens += tokens
         self.metrics.queue.set(self._held)
         self._idle.clear()
-        self._waiting.extend(works)
-        self._dispatch()
         try:
-            return [await work.future for work in works]
+            yield
         finally:
-            for work in works:
-                if not work.future.done():
-                    work.future.cancel()
-                elif not work.future.cancelled():
-                    work.future.exception()  # seen, though a sibling's was raised
-            self._held -= len(works)
-            self._held_tokens -= sum(lengths)
+            self._held -= count
+            self._held_tokens -= tokens
             self.metrics.queue.set(self._held)
             if not self._held:
                 self._idle.set()

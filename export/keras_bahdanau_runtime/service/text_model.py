@@ -204,15 +204,15 @@ class TextModel(Model):
                     f"Received: {len(text)} at index {index}",
                     "text",
                 )
-        self.engine.admit(len(texts), 0)  # before work is spent on them
         most = min(limits.tokens, self.translator.manifest.max_source_length or limits.tokens)
-        try:
-            if sum(map(len, texts)) <= _SMALL:
-                encoded = encode_texts(texts, self.tokenizer)
-            else:
-                encoded = await asyncio.to_thread(encode_texts, texts, self.tokenizer)
-        except ValueError as error:
-            raise ServiceError("invalid", str(error), "text") from error
+        with self.engine.held(len(texts), 0):  # before work is spent on them
+            try:
+                if sum(map(len, texts)) <= _SMALL:
+                    encoded = encode_texts(texts, self.tokenizer)
+                else:
+                    encoded = await asyncio.to_thread(encode_texts, texts, self.tokenizer)
+            except ValueError as error:
+                raise ServiceError("invalid", str(error), "text") from error
         for index, ids in enumerate(encoded):
             if len(ids) > most:
                 raise ServiceError(
