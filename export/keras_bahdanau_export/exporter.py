@@ -6,6 +6,7 @@ import logging
 import keras
 
 from keras_bahdanau_export.jobs import job_for
+from keras_bahdanau_export.serialized import in_float32
 from keras_bahdanau_export.tracing_process import write_elsewhere
 from keras_bahdanau_runtime.artifact import publish, write_manifest
 from keras_bahdanau_runtime.errors import require
@@ -40,7 +41,8 @@ def export(
 
     Of a `Seq2Seq` or an `Ensemble` the whole search goes into `model.onnx`; of any other Keras
     model, its call. A model on JAX or torch is traced by a short-lived TensorFlow process that
-    loads its `.keras` file. The ONNX graphs are then held against the model on its own backend, and
+    loads its `.keras` file. What was trained with "mixed_bfloat16" is exported, and compared, as it
+    computes in float32. The ONNX graphs are then held against the model on its own backend, and
     the artifact appears only if they agree.
 
     Args:
@@ -102,6 +104,7 @@ def export(
         shortlist=shortlist,
     )
     job.check()
+    job.model = in_float32(job.model)
     with publish(path, overwrite=overwrite) as folder:
         contents = {"packages": _versions(), "signatures": _trace_and_write(job, folder)}
         contents |= job.describe()

@@ -12,6 +12,7 @@ from keras_bahdanau.models.shortlist import check_shortlist
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau_export import parity
 from keras_bahdanau_export.call import call_signature, functional
+from keras_bahdanau_export.serialized import check_policies, dtype_policies
 from keras_bahdanau_export.shortlist_loss import shortlist_loss
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.manifest import read_manifest
@@ -31,7 +32,6 @@ from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translator import Translator
 
 FORMATS = ("onnx", "tf_saved_model")
-_POLICIES = ("float32", "float64", "float16", "mixed_float16")
 _HALF_TOLERANCE = 5e-3  # half precision knows three digits
 
 logger = logging.getLogger("keras_bahdanau_export")
@@ -124,20 +124,7 @@ class Job:
                 raise ValueError(
                     f"Argument `{name}` must be a list of str. Received: {getattr(self, name)!r}"
                 )
-        policies = self.policies()
-        if not policies <= set(_POLICIES):
-            raise ValueError(
-                f"Argument `model` must compute by the dtype policies {_POLICIES}, for which there "
-                f"are operators. Received: {sorted(policies)}. Make it anew with dtype='float32' "
-                "and give it the weights: new.set_weights(model.get_weights())."
-            )
-
-    def policies(self):
-        """The names of the dtype policies that the model's layers compute by."""
-        parts = serialized_parts(self.model)
-        parts = [part for part in parts if "DTypePolicy" in str(part.get("class_name"))]
-        configs = [part.get("config", {}) for part in parts]
-        return {str(config.get("name") or config.get("mode")) for config in configs}
+        check_policies(self.model)
 
     def write(self, functions, folder):
         """Writes the graphs of a model on the TensorFlow backend.
@@ -352,7 +339,7 @@ class CallJob(Job):
     def compare(self, session):
         """As for a model that generates; a `CallParity`."""
         found = parity.compare_calls(self.model, session)
-        if self.policies() <= {"float32", "float64"}:
+        if dtype_policies(self.model) <= {"float32", "float64"}:
             found.enforce()
         else:
             found.enforce(_HALF_TOLERANCE)
@@ -365,15 +352,3 @@ class CallJob(Job):
 
     def _signature(self, model):
         return call_signature(model, self.input_names, self.output_names)
-
-
-def serialized_parts(model):
-    """Every dict in the model's serialized form, but of what it was compiled with."""
-    left = [keras.saving.serialize_keras_object(model)]
-    while left:
-        part = left.pop()
-        if isinstance(part, dict):
-            yield part
-            left.extend(of for key, of in part.items() if key != "compile_config")
-        elif isinstance(part, (list, tuple)):
-            left.extend(part)

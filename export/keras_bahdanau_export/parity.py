@@ -9,6 +9,7 @@ from keras_bahdanau.models.generation import Generator
 from keras_bahdanau.models.shortlist import Shortlist
 from keras_bahdanau.search import BeamSearch, GreedySearch, Sampling
 from keras_bahdanau_export.call import functional
+from keras_bahdanau_export.serialized import in_float32
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import CorruptArtifactError, ParityError
 from keras_bahdanau_runtime.graph_checks import checked_noise
@@ -169,7 +170,7 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
     """
     check_range("count", count, int, 0)
     check_range("seed", seed, int, 0)
-    manifest = read_manifest(path)
+    manifest, model = read_manifest(path), in_float32(model)
     reduced = "precision" in manifest.other
     if not manifest.search:
         session = open_graph(manifest, MODEL_FILE, providers, None)

@@ -16,7 +16,8 @@ from pathlib import Path
 import keras
 
 from keras_bahdanau.models.shortlist import Shortlist
-from keras_bahdanau_export.jobs import job_for, serialized_parts
+from keras_bahdanau_export.jobs import job_for
+from keras_bahdanau_export.serialized import serialized_parts
 from keras_bahdanau_runtime.errors import ArtifactError
 from keras_bahdanau_runtime.signature import SHORTLIST_FILE
 

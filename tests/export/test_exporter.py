@@ -537,10 +537,43 @@ def test_arguments_of_keras_that_have_no_place_say_why(model, tmp_path, argument
 @pytest.mark.tracing
 def test_numbers_that_onnxruntime_does_not_compute_in_are_refused(tmp_path):
     x = keras.Input((4,), name="x")
-    model = keras.Model(x, keras.layers.Dense(2, dtype="mixed_bfloat16")(x))
-    with pytest.raises(ValueError, match=r"dtype policies .*Received: .*'mixed_bfloat16'"):
+    model = keras.Model(x, keras.layers.Dense(2, dtype="bfloat16")(x))
+    with pytest.raises(ValueError, match=r"dtype policies .*Received: .*'bfloat16'"):
         export(model, tmp_path / "a")
     assert not list(tmp_path.iterdir())
+
+
+@traced_as_on_torch
+def test_what_was_trained_in_bfloat16_is_exported_in_float32(model, tokenizer, tmp_path):
+    sizes = (tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
+    trained = RNNSearch(*sizes, **SMALL, dtype="mixed_bfloat16", tokenizer=tokenizer)
+    trained.build()
+    trained.set_weights(model.get_weights())
+    trained.compile("adam", "sparse_categorical_crossentropy")
+    path = tmp_path / "a"
+    export(trained, path, search=BeamSearch(3), max_length=9, texts=TEXTS)
+    verify(trained, path)
+    found = Translator(path).translate(TEXTS, n_best=3)
+    expected = model.translate(TEXTS, search=BeamSearch(3), max_length=9, n_best=3)
+    assert [[one.text for one in each] for each in found] == [
+        [one.text for one in each] for each in expected
+    ]
+    scores = [[[one.score for one in each] for each in side] for side in (found, expected)]
+    # In bfloat16 they would agree to three digits.
+    np.testing.assert_allclose(*scores, rtol=1e-5)
+
+
+@pytest.mark.tracing
+def test_a_call_that_computes_in_bfloat16_is_exported_in_float32(tmp_path):
+    x = keras.Input((4,), name="x")
+    dense = keras.layers.Dense(2, dtype="mixed_bfloat16")
+    export(keras.Model(x, dense(x)), tmp_path / "a", output_names=["y"])
+    given = np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4)
+    session = onnxruntime.InferenceSession(tmp_path / "a" / "model.onnx")
+    kernel, bias = dense.get_weights()
+    [found] = session.run(None, {"x": given})
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, given @ kernel + bias, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.tracing

@@ -1,0 +1,84 @@
+"""What the serialized form of a model tells, and the model made anew from it in float32."""
+
+import logging
+
+import keras
+
+logger = logging.getLogger("keras_bahdanau_export")
+
+# Those of which there are operators in onnxruntime.
+POLICIES = ("float32", "float64", "float16", "mixed_float16")
+# Its weights are float32, and only what is computed with them is not.
+_TRAINED_IN = "mixed_bfloat16"
+
+
+def serialized_parts(model):
+    """Every dict in the model's serialized form, but of what it was compiled with."""
+    left = [keras.saving.serialize_keras_object(model)]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            yield part
+            left.extend(of for key, of in part.items() if key != "compile_config")
+        elif isinstance(part, (list, tuple)):
+            left.extend(part)
+
+
+def dtype_policies(model):
+    """The names of the dtype policies that the model's layers compute by, a set of str."""
+    return {_policy(part) for part in serialized_parts(model)} - {None}
+
+
+def _policy(part):
+    """The name of a serialized dtype policy; `None` of anything else."""
+    if "DTypePolicy" not in str(part.get("class_name")):
+        return None
+    config = part.get("config", {})
+    return str(config.get("name") or config.get("mode"))
+
+
+def check_policies(model):
+    """Raises a `ValueError` unless `in_float32` makes a model that onnxruntime has operators of."""
+    policies = dtype_policies(model)
+    if not policies <= {*POLICIES, _TRAINED_IN}:
+        raise ValueError(
+            f"Argument `model` must compute by the dtype policies {(*POLICIES, _TRAINED_IN)}. "
+            f"Received: {sorted(policies)}. Make it anew with dtype='float32' and give it the "
+            "weights: new.set_weights(model.get_weights())."
+        )
+
+
+def in_float32(model):
+    """The model, or one with its weights that computes in float32 what it does in bfloat16.
+
+    bfloat16 is for training: onnxruntime has no operators of it on a CPU.
+
+    Args:
+        model: A built Keras model; one with layers of the policy "mixed_bfloat16" is made anew
+            from its configuration.
+    """
+    if _TRAINED_IN not in dtype_policies(model):
+        return model
+    logger.info(
+        "The model computes in bfloat16, for which there are no operators: in float32 from here on."
+    )
+    new = keras.saving.deserialize_keras_object(
+        _in_float32(keras.saving.serialize_keras_object(model))
+    )
+    if not new.built:
+        new.build()
+    new.set_weights(model.get_weights())
+    if getattr(model, "tokenizer", None) is not None:  # which no configuration holds
+        new.tokenizer = model.tokenizer
+    return new
+
+
+def _in_float32(part):
+    """A serialized form with another policy, and without what it was compiled with."""
+    if isinstance(part, dict):
+        if _policy(part) == _TRAINED_IN:
+            part = {**part, "config": {**part["config"], "name": "float32"}}
+        return {key: _in_float32(of) for key, of in part.items() if key != "compile_config"}
+    if isinstance(part, (list, tuple)):
+        return type(part)(map(_in_float32, part))
+    return part
