@@ -14,7 +14,7 @@ from keras_bahdanau.layers.encoder import BidirectionalEncoder
 from keras_bahdanau.layers.parts import deserialized, serialized
 from keras_bahdanau.layers.readout import DeepOutput
 from keras_bahdanau.models.seq2seq import Seq2Seq
-from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.checks import check_positive, check_range
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -39,6 +39,8 @@ class RNNSearch(Seq2Seq):
         join_embeddings: As in `Seq2Seq`.
         encoder_layers: How many bidirectional layers the encoder stacks, each but the first added
             to its input.
+        encoder_dropout: Share dropped from what each of these layers but the first reads, in
+            [0, 1).
         conditional: Whether a second cell reads the context, between two steps of the first: the
             conditional GRU of Nematus (arXiv 1703.04357, section 4.1). The state between the two
             asks, where the paper's s_{i-1} does.
@@ -47,7 +49,8 @@ class RNNSearch(Seq2Seq):
             `keras.Model` takes.
 
     Raises:
-        ValueError: If a size is not a positive integer or `initializer` is unknown.
+        ValueError: If a size is not a positive integer, `encoder_dropout` is out of range, or
+            `initializer` is unknown.
 
     Example:
 
@@ -72,6 +75,7 @@ class RNNSearch(Seq2Seq):
         tie_embeddings: bool = False,
         join_embeddings: bool = False,
         encoder_layers: int = 1,
+        encoder_dropout: float = 0.0,
         conditional: bool = False,
         layer_normalization: bool = False,
         **kwargs,
@@ -86,6 +90,7 @@ class RNNSearch(Seq2Seq):
             maxout_units=maxout_units,
             encoder_layers=encoder_layers,
         )
+        check_range("encoder_dropout", encoder_dropout, float, 0, 1, open_high=True)
         paper = initializer == "paper"
         dtype = kwargs.get("dtype")
 
@@ -112,6 +117,7 @@ class RNNSearch(Seq2Seq):
             encoder=BidirectionalEncoder(
                 units,
                 num_layers=encoder_layers,
+                dropout=encoder_dropout,
                 residual=True,
                 reset_after=reset_after,
                 kernel_initializer=kernel(),
@@ -143,6 +149,7 @@ class RNNSearch(Seq2Seq):
         self.readout_state = readout_state
         self.initializer = initializer
         self.encoder_layers = encoder_layers
+        self.encoder_dropout = encoder_dropout
         self.conditional = conditional
         self.layer_normalization = layer_normalization
 
@@ -164,7 +171,8 @@ class RNNSearch(Seq2Seq):
         names = (
             "source_vocabulary_size target_vocabulary_size units embedding_dim attention_units "
             "maxout_units reset_after readout_state initializer dropout tie_embeddings "
-            "join_embeddings encoder_layers conditional layer_normalization guided_alignment"
+            "join_embeddings encoder_layers encoder_dropout conditional layer_normalization "
+            "guided_alignment"
         )
         config |= {name: getattr(self, name) for name in names.split()}
         return {**config, **serialized(self, "scheduled_sampling")}

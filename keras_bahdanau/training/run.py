@@ -287,6 +287,7 @@ def build(options, tokenizer, updates, warmup):
         tie_embeddings=options.tie_embeddings,
         join_embeddings=options.join_embeddings,
         encoder_layers=options.encoder_layers,
+        encoder_dropout=options.encoder_dropout,
         conditional=options.conditional,
         layer_normalization=options.layer_normalization,
         tokenizer=tokenizer,

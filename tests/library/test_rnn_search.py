@@ -133,6 +133,7 @@ def test_sizes_are_the_papers_by_default():
             "tie_embeddings": False,
             "join_embeddings": False,
             "encoder_layers": 1,
+            "encoder_dropout": 0.0,
             "conditional": False,
             "layer_normalization": False,
         }
@@ -267,13 +268,14 @@ def test_it_trains_as_the_paper():
 def test_deeper_models_have_the_parts_they_name():
     model = RNNSearch(
         SOURCE_VOCABULARY, TARGET_VOCABULARY, **SIZES, readout_state="current",
-        dropout=(0.1, 0.2, 0.3), encoder_layers=2, conditional=True, layer_normalization=True,
-        join_embeddings=True,
+        dropout=(0.1, 0.2, 0.3), encoder_layers=2, encoder_dropout=0.4, conditional=True,
+        layer_normalization=True, join_embeddings=True,
     )  # fmt: skip
     again = RNNSearch.from_config(model.get_config())
     for made in (model, again):
         decoder = made.decoder
         assert made.encoder.num_layers == 2 and made.encoder.residual
+        assert made.encoder.dropout == 0.4
         assert type(decoder.cell) is type(decoder.context_cell) is LayerNormGRUCell
         assert decoder.cell is not decoder.context_cell and decoder.query == "current"
         dropouts = made.embedding_dropout, made.annotation_dropout, made.readout_dropout
@@ -291,3 +293,10 @@ def test_deeper_models_have_the_parts_they_name():
 def test_refuses_shares_that_are_none(dropout, received):
     with pytest.raises(ValueError, match=f"Argument `dropout` must be .* Received: {received}"):
         RNNSearch(SOURCE_VOCABULARY, TARGET_VOCABULARY, **SIZES, dropout=dropout)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("share", [1.0, -0.1, "0.1", None])
+def test_refuses_a_share_between_the_layers_of_the_encoder_that_is_none(share):
+    with pytest.raises(ValueError, match=f"Argument `encoder_dropout` .* Received: {share!r}"):
+        RNNSearch(SOURCE_VOCABULARY, TARGET_VOCABULARY, **SIZES, encoder_dropout=share)

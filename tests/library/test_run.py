@@ -25,6 +25,7 @@ MODEL = {
     "conditional": True,
     "join_embeddings": True,
     "encoder_layers": 2,
+    "encoder_dropout": 0.1,
     "loss_chunk": 20,
     "sampled_softmax": 40,
 }
@@ -88,7 +89,9 @@ def test_a_run_from_python_leaves_what_the_command_reads(finished):
     assert all({"loss", "val_bleu", "val_chrf"} <= set(logs) for logs in seen)
     assert shown.startswith("epoch 1/3  update 2  ") and shown.count("\n") == len(seen) == 3
     assert len(list(chosen.log_dir.iterdir())) == 1
-    assert isinstance(keras.saving.load_model(best).translate(["say abc 1"])[0].text, str)
+    model = keras.saving.load_model(best)
+    assert isinstance(model.translate(["say abc 1"])[0].text, str)
+    assert model.encoder.dropout == chosen.encoder_dropout
 
 
 @pytest.mark.once
