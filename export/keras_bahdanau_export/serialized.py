@@ -6,10 +6,10 @@ import keras
 
 logger = logging.getLogger("keras_bahdanau_export")
 
-# Those of which there are operators in onnxruntime.
-POLICIES = ("float32", "float64", "float16", "mixed_float16")
 # Its weights are float32, and only what is computed with them is not.
 _TRAINED_IN = "mixed_bfloat16"
+# Those of which there are operators in onnxruntime, and the one that becomes float32.
+_POLICIES = ("float32", "float64", "float16", "mixed_float16", _TRAINED_IN)
 
 
 def serialized_parts(model):
@@ -40,9 +40,9 @@ def _policy(part):
 def check_policies(model):
     """Raises a `ValueError` unless `in_float32` makes a model that onnxruntime has operators of."""
     policies = dtype_policies(model)
-    if not policies <= {*POLICIES, _TRAINED_IN}:
+    if not policies <= set(_POLICIES):
         raise ValueError(
-            f"Argument `model` must compute by the dtype policies {(*POLICIES, _TRAINED_IN)}. "
+            f"Argument `model` must compute by the dtype policies {_POLICIES}. "
             f"Received: {sorted(policies)}. Make it anew with dtype='float32' and give it the "
             "weights: new.set_weights(model.get_weights())."
         )

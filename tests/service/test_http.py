@@ -334,11 +334,7 @@ def test_texts_that_are_encoded_take_room(tmp_path):
         with encoding_held(found):
             first, refused = found.call(two())
         assert refused.kind == "overloaded" and "4 texts" in str(refused)
-
-        async def result():
-            return await first
-
-        assert len(found.call(result())) == 4
+        assert len(found.call(asyncio.wait_for(first, timeout=None))) == 4
         assert found.web.post("/translate", json={"text": ["a", "b"]}).status_code == 200
 
 

@@ -162,7 +162,7 @@ class Engine:
             lengths: Number of tokens of each.
 
         Raises:
-            ServiceError: As of `admit`.
+            ServiceError: As of `held`.
             Exception: What the job raises.
         """
         with self.held(len(payloads), sum(lengths)):
@@ -188,9 +188,10 @@ class Engine:
         """Counts so many payloads, of so many tokens in all, as taken on while the block runs.
 
         Raises:
-            ServiceError: As of `admit`.
+            ServiceError: "too_large" for more than the queue ever holds, "overloaded" if it is
+                full, "unavailable" while draining.
         """
-        self.admit(count, tokens)
+        self._admit(count, tokens)
         self._held += count
         self._held_tokens += tokens
         self.metrics.queue.set(self._held)
@@ -204,13 +205,8 @@ class Engine:
             if not self._held:
                 self._idle.set()
 
-    def admit(self, count: int, tokens: int) -> None:
-        """Looks whether there is room for so many payloads, of so many tokens in all.
-
-        Raises:
-            ServiceError: "too_large" for more than the queue ever holds, "overloaded" if it is
-                full, "unavailable" while draining.
-        """
+    def _admit(self, count: int, tokens: int) -> None:
+        """Raises a `ServiceError`, as `held`, unless there is room for so many payloads."""
         if self.draining:
             raise ServiceError("unavailable", "The service is about to stop.", retry_after=1)
         texts, most = self.limits.queue, self.limits.queued_tokens
