@@ -24,6 +24,49 @@ def serialized_parts(model):
             left.extend(part)
 
 
+def lacking_elsewhere(model, imports):
+    """What of a model's parts only this process has, and why.
+
+    Args:
+        model: A Keras model.
+        imports: Whether another process imports modules beside those of the parts, which may
+            register what is of `__main__` here.
+
+    Returns:
+        A sorted list of str.
+    """
+    return sorted(set(_lacking(model, imports)))
+
+
+def _lacking(model, imports):
+    for part in serialized_parts(model):
+        kind, module = part.get("class_name"), str(part.get("module"))
+        if kind == "__lambda__":
+            yield "a lambda"
+        elif kind == "function" and isinstance(part.get("config"), str):
+            name = part["config"]
+            found = keras.saving.get_registered_object(name)
+            if found is None and not _is_of_keras(part):
+                yield f"the function {name} (not registered)"
+            elif getattr(found, "__module__", None) == "__main__" and not imports:
+                yield f"the function {name} (of __main__)"
+        elif "registered_name" in part and module.split(".")[0] != "keras":
+            name = part["registered_name"]
+            if name is not None and keras.saving.get_registered_object(name) is None:
+                yield f"the class {kind} (not registered)"
+            # Keras writes no module for what is of `__main__`.
+            elif part.get("module") is None and name is not None and not imports:
+                yield f"the class {kind} (of __main__)"
+
+
+def _is_of_keras(function):
+    """Whether this is the serialized form of a function of Keras, which has no module."""
+    try:
+        return keras.saving.deserialize_keras_object(function) is not None
+    except TypeError:
+        return False
+
+
 def dtype_policies(model):
     """The names of the dtype policies that the model's layers compute by, a set of str."""
     return {_policy(part) for part in serialized_parts(model)} - {None}
@@ -56,12 +99,23 @@ def in_float32(model):
     Args:
         model: A built Keras model; one with layers of the policy "mixed_bfloat16" is made anew
             from its configuration.
+
+    Raises:
+        ValueError: It is to be made anew, and holds what Keras cannot: a class or function that is
+            not registered, or a lambda.
     """
     if _TRAINED_IN not in dtype_policies(model):
         return model
     logger.info(
         "The model computes in bfloat16, for which there are no operators: in float32 from here on."
     )
+    lacking = lacking_elsewhere(model, imports=True)
+    if lacking:
+        raise ValueError(
+            "Argument `model`, which computes in bfloat16, must hold only classes and functions "
+            "under @keras.saving.register_keras_serializable(), so that it can be made anew. "
+            f"Received: {', '.join(lacking)}"
+        )
     new = keras.saving.deserialize_keras_object(
         _in_float32(keras.saving.serialize_keras_object(model))
     )

@@ -17,7 +17,7 @@ import keras
 
 from keras_bahdanau.models.shortlist import Shortlist
 from keras_bahdanau_export.jobs import job_for
-from keras_bahdanau_export.serialized import serialized_parts
+from keras_bahdanau_export.serialized import lacking_elsewhere, serialized_parts
 from keras_bahdanau_runtime.errors import ArtifactError
 from keras_bahdanau_runtime.signature import SHORTLIST_FILE
 
@@ -77,7 +77,7 @@ def write_elsewhere(job, folder):
 
 def _check_parts(model, imports):
     """Raises a `ValueError` that names the classes and functions that another process lacks."""
-    lacking = sorted(set(_lacking(model, imports)))
+    lacking = lacking_elsewhere(model, imports)
     if lacking:
         raise ValueError(
             "Argument `model` must hold only classes and functions that the TensorFlow process "
@@ -86,36 +86,6 @@ def _check_parts(model, imports):
             "import them from there. (With KERAS_BACKEND=tensorflow no process is needed.) "
             f"Received: {', '.join(lacking)}"
         )
-
-
-def _lacking(model, imports):
-    """What of a model's parts only this process has, and why."""
-    for part in serialized_parts(model):
-        kind, module = part.get("class_name"), str(part.get("module"))
-        if kind == "__lambda__":
-            yield "a lambda"
-        elif kind == "function" and isinstance(part.get("config"), str):
-            name = part["config"]
-            found = keras.saving.get_registered_object(name)
-            if found is None and not _is_of_keras(part):
-                yield f"the function {name} (not registered)"
-            elif getattr(found, "__module__", None) == "__main__" and not imports:
-                yield f"the function {name} (of __main__)"
-        elif "registered_name" in part and module.split(".")[0] != "keras":
-            name = part["registered_name"]
-            if name is not None and keras.saving.get_registered_object(name) is None:
-                yield f"the class {kind} (not registered)"
-            # Keras writes no module for what is of `__main__`.
-            elif part.get("module") is None and name is not None and not imports:
-                yield f"the class {kind} (of __main__)"
-
-
-def _is_of_keras(function):
-    """Whether this is the serialized form of a function of Keras, which has no module."""
-    try:
-        return keras.saving.deserialize_keras_object(function) is not None
-    except TypeError:
-        return False
 
 
 def _modules_of_parts(model):

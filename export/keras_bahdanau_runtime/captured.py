@@ -1,6 +1,7 @@
 """Drives the loop of a search itself, with one step of it as a graph that CUDA can record."""
 
 import logging
+import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     LimitError,
+    RunError,
     UnsupportedArtifactError,
 )
 from keras_bahdanau_runtime.manifest import Manifest
@@ -91,6 +93,7 @@ class CapturedSearch:
         self._ends = [value.name for value in self._end.get_inputs()]
         # The buffers are one search's, and a CUDA graph is replayed by the thread that recorded it.
         self._thread = ThreadPoolExecutor(1, "keras_bahdanau captured")
+        self._process = os.getpid()
 
     def _open_step(self) -> None:
         try:
@@ -119,8 +122,13 @@ class CapturedSearch:
 
         Raises:
             LimitError: It took longer than `seconds`, or more memory than there was.
-            RunError: It failed otherwise.
+            RunError: It failed otherwise, or this is a fork of the process that opened it.
         """
+        if os.getpid() != self._process:
+            raise RunError(
+                f"A captured search runs in the process that opened it, {self._process}. Received: "
+                f'{os.getpid()}, a fork of it. Open the artifact there, or with loop="graph".'
+            )
         padded = {name: _padded(name, array) for name, array in inputs.items()}
         found = self._thread.submit(self._search, padded, shrink).result()
         return found, padded["source"].shape

@@ -1,7 +1,10 @@
 """The search cut at its loop: the runtime that drives it finds what the whole graph does."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -137,6 +140,29 @@ def test_a_search_in_steps_has_a_limit_of_time(beam):
 def test_another_thread_count_keeps_the_loop(beam):
     other = Translator(beam, CPU, loop="captured").with_threads(1)
     assert other.session.get_inputs()[0].name == "memory_0"
+
+
+FORKED = """
+import os, signal, sys
+from keras_bahdanau_runtime import Translator
+steps = Translator(sys.argv[1], "CPUExecutionProvider", loop="captured")
+steps.translate_ids([[4, 3]])
+if os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+signal.alarm(60)  # lest a child waits for ever for a thread that only its parent has
+try:
+    steps.translate_ids([[4, 3]])
+except Exception as error:
+    print(type(error).__name__, error, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_is_told_to_open_its_own(beam):
+    command = [sys.executable, "-c", FORKED, beam]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("RunError A captured search runs in the process that opened it")
 
 
 def test_one_thread_drives_all_searches(beam):

@@ -577,6 +577,18 @@ def test_a_call_that_computes_in_bfloat16_is_exported_in_float32(tmp_path):
 
 
 @pytest.mark.tracing
+def test_bfloat16_of_a_class_that_is_not_registered_says_what_to_do(tmp_path):
+    class Own(keras.layers.Dense):
+        pass
+
+    x = keras.Input((4,), name="x")
+    model = keras.Model(x, Own(2, dtype="mixed_bfloat16")(x))
+    with pytest.raises(ValueError, match=r"bfloat16.*Received: the class Own \(not registered"):
+        export(model, tmp_path / "a")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.tracing
 def test_half_precision_agrees_to_three_digits(tmp_path):
     keras.utils.set_random_seed(0)
     x = keras.Input((None, 4), name="x")
