@@ -110,8 +110,12 @@ class Sentence:
             self.log_probs = log_softmax(task.table[b])
         self.weights = None if task.weights is None else task.weights[b].astype("float64")
         self.limit = len(self.log_probs) if task.limits is None else int(task.limits[b])
-        self.prefix = [] if task.prefix is None else [v for v in task.prefix[b] if v != PAD]
         self.mask = True if task.memory_mask is None else task.memory_mask[b]
+        if search.max_length_ratio is not None:
+            width = 3 if task.weights is None else task.weights.shape[-1]
+            places = np.sum(np.broadcast_to(self.mask, width))
+            self.limit = min(self.limit, max(1, int(search.max_length_ratio * places)))
+        self.prefix = [] if task.prefix is None else [v for v in task.prefix[b] if v != PAD]
 
     def token_log_probs(self, tokens):
         pairs = zip((BOS, *tokens[:-1]), tokens, strict=True)

@@ -18,7 +18,7 @@ from keras_bahdanau_runtime.manifest import Manifest, reading
 from keras_bahdanau_runtime.providers import CPU, CUDA
 from keras_bahdanau_runtime.session import checked_graph, cores
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
-from keras_bahdanau_runtime.translation import BATCH_TOKENS
+from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translation, Translator
 
 try:
@@ -101,7 +101,7 @@ def evaluate(
     max_length: Annotated[
         int | None, typer.Option(help="For a run: tokens after which an output is cut.")
     ] = None,
-    batch_size: BatchSize = 32,
+    batch_size: BatchSize = BATCH_SIZE,
     batch_tokens: BatchTokens = BATCH_TOKENS,
     truncate: Annotated[
         bool, typer.Option("--truncate", help="For an artifact: cut sentences it is too short for.")

@@ -42,6 +42,10 @@ def export(
         ),
     ] = None,
     max_length: Annotated[int, typer.Option(help="Tokens after which an output is cut.")] = 100,
+    max_length_ratio: Annotated[
+        float | None,
+        typer.Option(help="Tokens for each of the source after which an output is cut, too."),
+    ] = None,
     max_source_length: Annotated[
         int | None, typer.Option(help="Longest source in tokens that the artifact takes.")
     ] = None,
@@ -98,14 +102,17 @@ def export(
     with place as artifact:
         model = load_best(run, *others or ())
         if len(penalties) > 1:
-            scores = length_penalty_scores(model, texts, references, penalties, beam, max_length)
+            scores = length_penalty_scores(
+                model, texts, references, penalties, beam, max_length,
+                max_length_ratio=max_length_ratio,
+            )  # fmt: skip
             for penalty, bleu in scores.items():
                 say(f"length penalty {penalty:g}: BLEU {bleu:.2f}")
             penalties = [max(scores, key=scores.get)]
         model.export(
             artifact,
             format=formats,
-            search=BeamSearch(beam, *penalties),
+            search=BeamSearch(beam, *penalties, max_length_ratio=max_length_ratio),
             max_length=max_length,
             max_source_length=max_source_length,
             texts=texts,

@@ -26,7 +26,7 @@ from keras_bahdanau_runtime.bulk.records import Source, is_text, one_line
 from keras_bahdanau_runtime.errors import ArtifactError
 from keras_bahdanau_runtime.session import cores
 from keras_bahdanau_runtime.text.corpus import iterate_lines
-from keras_bahdanau_runtime.translation import BATCH_TOKENS
+from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translator
 
 _WHOLE = "1/1"
@@ -64,7 +64,7 @@ def translate(
     text_column: Annotated[
         str | None, typer.Option(help="What to translate of .jsonl and .parquet; text if absent.")
     ] = None,
-    batch_size: BatchSize = 32,
+    batch_size: BatchSize = BATCH_SIZE,
     batch_tokens: BatchTokens = BATCH_TOKENS,
     seconds: Annotated[
         float | None, typer.Option(help="Longest time of one run of the graph.")

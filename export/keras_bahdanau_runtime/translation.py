@@ -24,7 +24,10 @@ from keras_bahdanau_runtime.text.tokenizer import Tokenizer, TokenizerVersionErr
 _T = TypeVar("_T")
 _Found = TypeVar("_Found")
 Outputs = Mapping[str, NDArray[Any]]
-# A batch of 32 ordinary sentences has some 1,000 ids; memory and time grow with the padded ones.
+# A batch is searched until its last sentence ends, and the more there are the later that is: on a
+# CPU 16 at once take some 0.9 of the time of 32.
+BATCH_SIZE = 16
+# Of ordinary sentences these have some 500 ids; memory and time grow with the padded ones.
 BATCH_TOKENS = 4096
 
 
@@ -56,7 +59,7 @@ def translate_texts(
     texts: Iterable[str],
     tokenizer: Tokenizer,
     search: Callable[[NDArray[np.int32]], Outputs],
-    batch_size: int = 32,
+    batch_size: int = BATCH_SIZE,
     batch_tokens: int | None = BATCH_TOKENS,
     n_best: int = 1,
     max_source_length: int | None = None,

@@ -29,6 +29,7 @@ from keras_bahdanau_runtime.stepper import Stepper
 from keras_bahdanau_runtime.stream import windows
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translation import (
+    BATCH_SIZE,
     BATCH_TOKENS,
     Translation,
     encode_texts,
@@ -165,7 +166,7 @@ class Translator:
     def translate(
         self,
         texts: Iterable[str],
-        batch_size: int = 32,
+        batch_size: int = BATCH_SIZE,
         batch_tokens: int | None = BATCH_TOKENS,
         n_best: int = 1,
         truncate: bool = False,
@@ -223,7 +224,7 @@ class Translator:
         self,
         texts: Iterable[str],
         window: int = WINDOW,
-        batch_size: int = 32,
+        batch_size: int = BATCH_SIZE,
         batch_tokens: int | None = BATCH_TOKENS,
         truncate: bool = False,
         alignments: bool = False,

@@ -196,7 +196,7 @@ class Generator:
         Raises:
             ValueError: If there is no sentence, an id is outside the vocabulary, a source is
                 only padding or padded elsewhere than at the right, `search` is none,
-                `max_length < 1`, a prefix is longer than its `max_length` or goes on after `EOS`,
+                `max_length < 1`, a prefix is longer than its limit or goes on after `EOS`,
                 or the shortlist is of other vocabularies, shorter than the beam, or has
                 no room for the ids of the prefixes.
         """
@@ -208,7 +208,9 @@ class Generator:
                 f"Argument `source` must hold no sentence of only padding. Received: row {empty[0]}"
             )
         check_search(search, self.target_vocabulary_size)
-        limits, steps = checked_limits(max_length, (source != PAD).sum(axis=1))
+        lengths = (source != PAD).sum(axis=1)
+        limits, steps = checked_limits(max_length, lengths)
+        limits = ops.convert_to_numpy(search.limited(limits, lengths))
         extra = {}
         if prefix is not None:
             extra["prefix"] = checked_prefix(prefix, self.target_vocabulary_size, limits)

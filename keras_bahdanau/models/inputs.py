@@ -91,8 +91,8 @@ def checked_prefix(prefix, size, limits):
     over = np.flatnonzero(lengths > limits)
     if over.size:
         raise ValueError(
-            f"Argument `prefix` must be no longer than `max_length`, {limits[over[0]]}. "
-            f"Received: {lengths[over[0]]} ids in row {over[0]}"
+            f"Argument `prefix` must be no longer than outputs may be, {limits[over[0]]} by "
+            f"`max_length` and the search. Received: {lengths[over[0]]} ids in row {over[0]}"
         )
     return pad(prefix.tolist(), bucket=LENGTH_BUCKET)
 

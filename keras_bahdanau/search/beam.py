@@ -43,6 +43,8 @@ class BeamSearch(Search):
         forbidden: Ids that are never chosen; padding and the start of a sentence unless told
             otherwise.
         no_repeat_ngram: No sequence of this many tokens occurs twice in a hypothesis; 0 allows all.
+        max_length_ratio: Tokens for each place of the memory after which hypotheses are cut; see
+            `Search`.
 
     Raises:
         ValueError: If a number is out of its range, `n_best > size` or `groups` does not divide
@@ -236,20 +238,24 @@ class GreedySearch(BeamSearch):
         min_length: Number of tokens, `EOS` included, before which the output does not end.
         forbidden: Ids that are never chosen; as for `BeamSearch`.
         no_repeat_ngram: No sequence of this many tokens occurs twice; 0 allows all.
+        max_length_ratio: Tokens for each place of the memory after which the output is cut.
 
     Example:
 
     >>> GreedySearch(min_length=3)
-    GreedySearch(min_length=3, forbidden=(0, 2), no_repeat_ngram=0)
+    GreedySearch(min_length=3, forbidden=(0, 2), no_repeat_ngram=0, max_length_ratio=None)
     """
 
-    def __init__(self, *, min_length=0, forbidden=(PAD, BOS), no_repeat_ngram=0):
+    def __init__(
+        self, *, min_length=0, forbidden=(PAD, BOS), no_repeat_ngram=0, max_length_ratio=None
+    ):
         super().__init__(
             size=1,
             length_penalty=0.0,
             min_length=min_length,
             forbidden=forbidden,
             no_repeat_ngram=no_repeat_ngram,
+            max_length_ratio=max_length_ratio,
         )
 
     def __repr__(self):
@@ -258,5 +264,5 @@ class GreedySearch(BeamSearch):
 
     def get_config(self):
         """The constraints."""
-        names = ("min_length", "forbidden", "no_repeat_ngram")
+        names = ("min_length", "forbidden", "no_repeat_ngram", "max_length_ratio")
         return {name: getattr(self, name) for name in names}

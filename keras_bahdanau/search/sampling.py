@@ -33,6 +33,8 @@ class Sampling(Search):
         min_length: Number of tokens, `EOS` included, before which no output ends.
         forbidden: Ids that are never drawn; as for `BeamSearch`.
         no_repeat_ngram: No sequence of this many tokens occurs twice in an output; 0 allows all.
+        max_length_ratio: Tokens for each place of the memory after which outputs are cut; see
+            `Search`.
 
     Raises:
         ValueError: If a number is out of its range.

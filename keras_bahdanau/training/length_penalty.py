@@ -10,7 +10,14 @@ logger = logging.getLogger("keras_bahdanau")
 
 
 def length_penalty_scores(
-    model, sources, references, penalties, beam=5, max_length=100, tokenize="13a"
+    model,
+    sources,
+    references,
+    penalties,
+    beam=5,
+    max_length=100,
+    tokenize="13a",
+    max_length_ratio=None,
 ):
     """BLEU of held-out sentences for each of several length penalties.
 
@@ -22,6 +29,7 @@ def length_penalty_scores(
         beam: Hypotheses that the search keeps.
         max_length: Number of tokens after which a hypothesis is cut.
         tokenize: How BLEU splits words; see `corpus_scores`.
+        max_length_ratio: Tokens for each source token after which it is cut, too; see `Search`.
 
     Returns:
         A dict of BLEU (0 to 100) by penalty, in the order given.
@@ -43,7 +51,10 @@ def length_penalty_scores(
             "Argument `references` must hold a translation of each of `sources`, of which there is "
             f"one at least. Received: {len(references)} of {len(sources)}"
         )
-    searches = {penalty: BeamSearch(beam, penalty) for penalty in penalties}
+    searches = {
+        penalty: BeamSearch(beam, penalty, max_length_ratio=max_length_ratio)
+        for penalty in penalties
+    }
     if not searches:
         raise ValueError("Argument `penalties` must hold at least one. Received: none")
     scores = {}

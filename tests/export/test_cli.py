@@ -388,7 +388,7 @@ def test_the_length_penalty_is_that_which_suits_held_out_texts(
 ):
     output, test_set = tmp_path / "artifact", (files / "dev.src", files / "dev.tgt")
     command = ["export", trained, output, "--beam", 2, "--max-length", 12]
-    command += ["--length-penalty", 0.2, "--length-penalty", 1.5]
+    command += ["--max-length-ratio", 0.9, "--length-penalty", 0.2, "--length-penalty", 1.5]
     status, _, err = run(monkeypatch, capsysbinary, *command)
     assert status == 1 and "`length_penalty` must be given once where there is no `source`" in err
     command += ["--source", test_set[0], "--reference", test_set[1]]
@@ -396,7 +396,9 @@ def test_the_length_penalty_is_that_which_suits_held_out_texts(
     assert status == 0, err
     bleu = {float(p): of for p, of in re.findall(r"length penalty (\S+): BLEU (\S+)", err)}
     assert list(bleu) == [0.2, 1.5]
-    chosen = read_manifest(output).search["length_penalty"]
+    search = read_manifest(output).search
+    chosen = search["length_penalty"]
+    assert search["max_length_ratio"] == 0.9
     assert float(bleu[chosen]) == max(map(float, bleu.values()))
     by_artifact = run(monkeypatch, capsysbinary, "evaluate", output, *test_set)[1]
     assert by_artifact.startswith(f"BLEU {bleu[chosen]} ")

@@ -35,6 +35,7 @@ V, U = 300, 6
 EVERY_OPTION = BeamSearch(
     6, groups=2, diversity=0.5, n_best=2, min_length=3, no_repeat_ngram=3, coverage_penalty=0.2,
     forbidden=(0, 1, 2), early_stopping=True, normalization="plain",
+    max_length_ratio=2.0,
 )  # fmt: skip
 
 

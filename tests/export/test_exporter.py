@@ -690,11 +690,14 @@ def test_every_option_of_a_beam_exports(model, tmp_path):
         min_length=3,
         forbidden=(PAD, UNK, BOS),
         no_repeat_ngram=2,
+        max_length_ratio=1.7,
     )
     parity = export(model, tmp_path / "artifact", search=search, max_length=9)
     assert parity.equal == parity.sentences
     found = Translator(tmp_path / "artifact").translate_ids([[5, 6, 3], [7, 3, 0]])
-    assert found["tokens"].shape[:2] == (2, 2) and (found["lengths"] >= 3).all()
+    assert found["tokens"].shape[:2] == (2, 2)
+    # `min_length` keeps a hypothesis from ending, and the ratio cuts it at 5.1 and 3.4 tokens.
+    assert (found["lengths"] >= 3).all() and (found["lengths"] <= [[5], [3]]).all()
 
 
 @pytest.mark.tracing

@@ -116,6 +116,17 @@ def test_no_output_holds_padding_or_a_start_unless_asked_for(model, search):
     assert (allowed.tokens[live] == PAD).any()
 
 
+@pytest.mark.parametrize("search", [GreedySearch, BeamSearch, Sampling])
+def test_the_ratio_is_a_limit_by_the_sources_lengths(model, search):
+    options = {"seed": 1} if search is Sampling else {}
+    found = model.generate(SOURCE, search(max_length_ratio=0.7, **options), max_length=LENGTH)
+    lengths = np.array([len(ids) for ids in SOURCE])
+    limits = np.maximum((0.7 * lengths).astype(int), 1)
+    assert (found.lengths <= limits[:, None]).all() and (found.lengths == limits[:, None]).any()
+    if search is not Sampling:  # whose numbers are those of the longest limit
+        same(found, model.generate(SOURCE, search(**options), max_length=limits))
+
+
 def test_one_padded_batch_is_scored_like_its_sentences(model):
     targets = [[4, 5, 3], [7], [8, 8, 8, 8]]  # one ends, two do not
     together = model.score(SOURCE, targets)
@@ -170,10 +181,14 @@ BAD_ARGUMENTS = {
     "limits of two": ({"max_length": [3, 3]}, "`max_length` must be a positive integer, one for"),
     "a function of 0": ({"max_length": lambda n: n - 2}, "`max_length` must be a positive"),
     "a bool": ({"max_length": True}, "`max_length` must be a positive integer"),
-    "prefix too long": ({"prefix": [[4], [4] * 7, [4]]}, "no longer than `max_length`, 6.*7 ids"),
+    "prefix too long": ({"prefix": [[4], [4] * 7, [4]]}, "no longer than outputs may be, 6.*7 ids"),
     "prefix over its limit": (
         {"max_length": [6, 1, 6], "prefix": [[4], [4, 5], [4]]},
-        "no longer than `max_length`, 1.*2 ids in row 1",
+        "no longer than outputs may be, 1.*2 ids in row 1",
+    ),
+    "prefix over the ratio": (
+        {"search": GreedySearch(max_length_ratio=0.5), "prefix": [[4], [4, 5], [4]]},
+        "no longer than outputs may be, 1.*2 ids in row 1",
     ),
     "prefix outside": ({"prefix": [[4], [9], [4]]}, r"`prefix` must hold ids in \[0, 9\).*9"),
     "prefix below": ({"prefix": [[4], [-1], [4]]}, r"`prefix` must hold ids in \[0, 9\).*-1"),

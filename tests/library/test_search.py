@@ -83,7 +83,8 @@ CONSTRAINTS = {
     "unigrams": {"no_repeat_ngram": 1},
     "bigrams": {"no_repeat_ngram": 2},
     "trigrams": {"no_repeat_ngram": 3},
-    "all": {"min_length": 2, "forbidden": (1,), "no_repeat_ngram": 2},
+    "ratio": {"max_length_ratio": 0.9},
+    "all": {"min_length": 2, "forbidden": (1,), "no_repeat_ngram": 2, "max_length_ratio": 1.2},
 }
 
 
@@ -512,6 +513,8 @@ BAD_ARGUMENTS = [
     {"forbidden": 5},
     {"forbidden": None},
     {"length_penalty": float("inf")},
+    {"max_length_ratio": 0},
+    {"max_length_ratio": True},
 ]
 
 
@@ -524,7 +527,7 @@ def test_refuses_numbers_out_of_their_range(arguments):
 
 SEARCHES = [
     GreedySearch(),
-    GreedySearch(min_length=2, forbidden=[0, 1]),
+    GreedySearch(min_length=2, forbidden=[0, 1], max_length_ratio=1.5),
     BeamSearch(),
     BeamSearch(4, 0.6, 0.2, 3, True, "plain", 2, 0.5, forbidden=(0,), no_repeat_ngram=3),
 ]

@@ -120,7 +120,7 @@ def begun(translator, lines, tmp_path):
     ("options", "words"),
     [
         ({}, r"`resume` must be True"),
-        ({"resume": True, "batch_size": 8}, "`batch_size` must be what .* begun with, 32. Rec.* 8"),
+        ({"resume": True, "batch_size": 8}, "`batch_size` must be what .* begun with, 16. Rec.* 8"),
         ({"resume": True, "batch_tokens": 99}, "`batch_tokens` must be what"),
         ({"resume": True, "truncate": True}, "`truncate` must be what"),
         ({"resume": True, "shard": (1, 2)}, "`shard` must be what"),

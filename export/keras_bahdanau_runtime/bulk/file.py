@@ -21,7 +21,7 @@ from keras_bahdanau_runtime.bulk.journal import Journal, Place, fingerprint
 from keras_bahdanau_runtime.bulk.records import Records, Row, Source, open_records
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.files import flush, locked
-from keras_bahdanau_runtime.translation import BATCH_TOKENS, Translation
+from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS, Translation
 from keras_bahdanau_runtime.translator import WINDOW, Translator
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -37,7 +37,7 @@ def translate_file(
     resume: bool = False,
     shard: tuple[int, int] = (1, 1),
     text_column: str | None = None,
-    batch_size: int = 32,
+    batch_size: int = BATCH_SIZE,
     batch_tokens: int = BATCH_TOKENS,
     truncate: bool = False,
     window: int = WINDOW,

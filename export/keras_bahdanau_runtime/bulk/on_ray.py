@@ -21,7 +21,7 @@ from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import ArtifactError, RunError, require
 from keras_bahdanau_runtime.files import claimed, flush
 from keras_bahdanau_runtime.manifest import read_manifest
-from keras_bahdanau_runtime.translation import BATCH_TOKENS
+from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translator
 
 _JOURNAL = ".journal"
@@ -37,7 +37,7 @@ def translate_folder(
     seconds: float | None = None,
     megabytes: float | None = None,
     text_column: str | None = None,
-    batch_size: int = 32,
+    batch_size: int = BATCH_SIZE,
     batch_tokens: int = BATCH_TOKENS,
     truncate: bool = False,
     progress: Progress | None = None,
