@@ -94,7 +94,7 @@ def test_a_long_text_is_run_alone(translator, monkeypatch):
     monkeypatch.setattr(translator._graph, "run", watched)
     translator.translate([*["a man"] * 40, "a dog " * 500], batch_tokens=400)
     assert shapes[0][0] == 1 and shapes[0][1] > 400
-    assert max(rows for rows, _ in shapes) == 32
+    assert max(rows for rows, _ in shapes) == 16
     assert all(rows * width <= 400 for rows, width in shapes[1:])
 
 
