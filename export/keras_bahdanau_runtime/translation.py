@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 _Found = TypeVar("_Found")
 Outputs = Mapping[str, NDArray[Any]]
 # A batch is searched until its last sentence ends, and the more there are the later that is: on a
-# CPU 16 at once take some 0.9 of the time of 32.
+# CPU 16 at once take 0.8 to 0.9 of the time of 32.
 BATCH_SIZE = 16
 # Of ordinary sentences these have some 500 ids; memory and time grow with the padded ones.
 BATCH_TOKENS = 4096

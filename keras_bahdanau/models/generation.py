@@ -210,10 +210,10 @@ class Generator:
         check_search(search, self.target_vocabulary_size)
         lengths = (source != PAD).sum(axis=1)
         limits, steps = checked_limits(max_length, lengths)
-        limits = ops.convert_to_numpy(search.limited(limits, lengths))
         extra = {}
         if prefix is not None:
-            extra["prefix"] = checked_prefix(prefix, self.target_vocabulary_size, limits)
+            most = ops.convert_to_numpy(search.limited(limits, lengths))
+            extra["prefix"] = checked_prefix(prefix, self.target_vocabulary_size, most)
         if shortlist is not None:
             check_shortlist(shortlist, self, search, extra.get("prefix"))
         noise = search.noise(len(source), steps)

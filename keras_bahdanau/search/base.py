@@ -213,8 +213,9 @@ class Search:
         hypotheses = self._first(batch, memory_length)
         shape = ops.shape(hypotheses.totals)
         if self.max_length_ratio is not None:
-            places = ops.broadcast_to(memory_length, (batch,))
-            if memory_mask is not None:
+            if memory_mask is None:
+                places = ops.broadcast_to(memory_length, (batch,))
+            else:
                 places = ops.sum(ops.cast(memory_mask, "int32"), axis=1)
             limits = self.limited(max_length if limits is None else limits, places)
         task = self._task(batch, shape, max_length, limits, prefix, memory_mask, noise)
