@@ -21,7 +21,6 @@ from copying import copy_task
 
 from keras_bahdanau import (
     AttentiveDecoder,
-    BidirectionalEncoder,
     CoverageAttention,
     DeepOutput,
     Perplexity,
@@ -50,10 +49,11 @@ def compiled(scope, chunk):
     with scope():
         # With a coverage loss, whose mean over the words of a batch the devices share, too.
         model = Seq2Seq(
-            14, 14, 8, BidirectionalEncoder(8),
+            14, 14, 8, keras.layers.Conv1D(8, 3, padding="same"),
             AttentiveDecoder(
                 keras.layers.GRUCell(8), CoverageAttention(8, coverage_loss=1.0), DeepOutput(8)
             ),
+            bridge="mean",
         )  # fmt: skip
         model.build()
         model.compile(
