@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 
@@ -45,21 +44,6 @@ def files(tmp_path_factory):
         "batch_size: 16\nmax_length: 24\ndropout: 0\nepochs: 99\n"
     )
     return folder
-
-
-class Interrupting:
-    """A stream that presses Ctrl-C when the first epoch is reported."""
-
-    def __init__(self, stream):
-        self.stream = stream
-
-    def write(self, text):
-        self.stream.write(text)
-        if "epoch 1/" in text:
-            signal.raise_signal(signal.SIGINT)
-
-    def __getattr__(self, name):
-        return getattr(self.stream, name)
 
 
 def train_arguments(files, output, *more):
@@ -149,26 +133,6 @@ def test_the_options_of_a_run_are_a_file_for_another(monkeypatch, capsysbinary, 
     status, _, err = run(monkeypatch, capsysbinary, *config, "--batch-size", 64)
     assert status == 1
     assert "`batch_size` was 16, is 64" in err
-
-
-def test_ctrl_c_keeps_the_last_epoch_and_resume_ends_where_an_unbroken_run_ends(
-    monkeypatch, capsysbinary, files, trained, tmp_path
-):
-    arguments = train_arguments(files, tmp_path / "run")
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job has none
-    with monkeypatch.context() as patched:
-        patched.setattr(sys, "stderr", Interrupting(sys.stderr))
-        status, _, err = run(patched, capsysbinary, *arguments)
-    signal.signal(signal.SIGINT, handler)
-    assert status == 130, err
-    assert "--resume" in err.split("epoch 1/")[-1]
-    assert len(history(tmp_path / "run")) == 1
-    status, _, err = run(monkeypatch, capsysbinary, *arguments, "--resume")
-    assert status == 0, err
-    whole, resumed = history(trained), history(tmp_path / "run")
-    assert len(resumed) == EPOCHS
-    for a, b in zip(whole, resumed, strict=True):
-        assert float(a["loss"]) == pytest.approx(float(b["loss"]), rel=1e-4)
 
 
 def test_resume_refuses_other_options(monkeypatch, capsysbinary, files, trained):
