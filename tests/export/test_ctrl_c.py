@@ -1,12 +1,10 @@
 """Ctrl-C while the command trains: what is left, and the run that goes on from it."""
 
-import csv
 import signal
 import sys
 
 import pytest
-
-from keras_bahdanau_export import cli
+from test_cli import history, run
 
 pytestmark = pytest.mark.once
 
@@ -41,22 +39,16 @@ def train(tmp_path, monkeypatch, capsysbinary):
     }  # fmt: skip
     given = [part for name, value in options.items() for part in (f"--{name}", value)]
 
-    def run(output, *more):
-        command = ["keras-bahdanau", "train", source, target, *given, "--output", output, *more]
-        monkeypatch.setattr(sys, "argv", [str(part) for part in command])
-        try:
-            cli.main()
-            status = 0
-        except SystemExit as stop:
-            status = stop.code or 0
-        return status, " ".join(capsysbinary.readouterr().err.decode().split())
+    def train(output, *more):
+        arguments = ("train", source, target, *given, "--output", output, *more)
+        status, _, said = run(monkeypatch, capsysbinary, *arguments)
+        return status, said
 
-    return run
+    return train
 
 
 def losses(run_folder):
-    with (run_folder / "history.csv").open(newline="", encoding="utf-8") as file:
-        return [float(row["loss"]) for row in csv.DictReader(file)]
+    return [float(row["loss"]) for row in history(run_folder)]
 
 
 def test_the_last_epoch_is_kept_and_resume_ends_where_an_unbroken_run_ends(
