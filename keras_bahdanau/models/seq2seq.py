@@ -211,7 +211,9 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         if guided:
             outputs, weights = outputs
             guide = guidance(ops.convert_to_tensor(inputs["alignment"]), weights)
-            self.add_loss(added_once(self.guided_alignment * guide))
+            # By the decoder, which forgets its losses whenever it is called. On JAX Keras tells
+            # whose a loss is by its `id`, and a model in training keeps those of tensors long gone.
+            self.decoder.add_loss(added_once(self.guided_alignment * guide))
         outputs = self.readout_dropout(outputs, training=training)
         return outputs if self.projecting else self._logits(outputs)
 

@@ -156,6 +156,40 @@ def test_fit_is_guided_by_alignments():
     assert entropy() < 0.9 * before
 
 
+class Penalized(BahdanauAttention):
+    """Attention with a loss that is given to it."""
+
+    penalized = True
+    loss = 0.0
+
+    def penalty(self, weights, query_mask):
+        return ops.convert_to_tensor(self.loss)
+
+
+@pytest.mark.once
+def test_a_loss_is_counted_once_whatever_was_where_it_is():
+    """A loss may lie in memory where one of an earlier step lay: its `id` is the same."""
+    attention = Penalized(4)
+    model = Seq2Seq(
+        *VOCABULARIES, embedding_dim=5, encoder=keras.layers.Conv1D(6, 3, padding="same"),
+        decoder=AttentiveDecoder(keras.layers.GRUCell(6), attention), bridge="mean",
+        guided_alignment=1.0,
+    )  # fmt: skip
+    model.build()
+
+    def losses(inputs):
+        weights = model.trainable_variables, model.non_trainable_variables
+        return model.stateless_call(*weights, inputs, return_losses=True)[2]
+
+    guide = np.zeros((*LABELS.shape, INPUTS["source"].shape[1]), "float32")
+    guided = {**INPUTS, "alignment": guide}
+    before = losses(guided)
+    assert len(before) == 2
+    for attention.loss in before:
+        assert len(losses(INPUTS)) == 1
+        assert len(losses(guided)) == 2
+
+
 @pytest.mark.once
 def test_refuses_a_negative_guide():
     with pytest.raises(ValueError, match="`guided_alignment` must be a number of at least 0"):
