@@ -1,6 +1,7 @@
 """Drives the loop of a search itself, with one step of it as a graph that CUDA can record."""
 
 import logging
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -134,14 +135,24 @@ class CapturedSearch:
         return found, padded["source"].shape
 
     def _search(self, padded: Mapping[str, NDArray[Any]], shrink: bool) -> Values:
-        shape, begin = padded["source"].shape, time.monotonic()
+        seconds = self._seconds
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        try:
+            return self._found(padded, shrink, end)
+        except LimitError as error:
+            if time.monotonic() < end:  # it was for want of memory
+                raise
+            raise LimitError(f"A search took longer than {seconds} s.") from error
+
+    def _found(self, padded: Mapping[str, NDArray[Any]], shrink: bool, end: float) -> Values:
+        shape = padded["source"].shape
 
         def left() -> float | None:
-            """Of the seconds, what is left."""
-            rest = None if self._seconds is None else self._seconds - time.monotonic() + begin
-            if rest is not None and rest <= 0:
-                raise LimitError(f"A search took longer than {self._seconds} s.")
-            return rest
+            """Of the seconds, what is left; `LimitError` if nothing is."""
+            rest = end - time.monotonic()
+            if rest <= 0:
+                raise LimitError("No time is left.")
+            return None if rest == math.inf else rest
 
         buffers = self._buffers.get(shape)
         where = self._made if buffers is None else buffers.made

@@ -1,5 +1,6 @@
 """Checks of a graph that strangers may have written: that it is a search, and what it gives."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from keras_bahdanau_runtime.checks import checked_array
-from keras_bahdanau_runtime.errors import CorruptArtifactError, RunError
+from keras_bahdanau_runtime.errors import CorruptArtifactError, LimitError, RunError
 from keras_bahdanau_runtime.signature import Signature
 
 
@@ -63,18 +64,31 @@ def search_arrays(
 
 
 def checked_noise(
-    noise: ArrayLike | None, search: Mapping[str, Any], rows: int
+    noise: ArrayLike | None,
+    search: Mapping[str, Any],
+    rows: int,
+    megabytes: float | None = None,
 ) -> NDArray[np.float32]:
     """The numbers that a search draws with, or a `ValueError`; those of its seed if `None`.
+
+    A stranger's artifact may want more of them than there is memory for: a `LimitError`.
 
     Args:
         noise: As for `Translator.translate_ids`.
         search: Settings of the search in the manifest.
         rows: Number of sources.
+        megabytes: The most that they may take; any if `None`.
     """
     shape = (rows, search["n"], search["max_length"])
     if noise is None:
-        return np.random.default_rng(search["seed"]).random(shape, dtype=np.float32)
+        size = 4 * math.prod(shape) / 2**20
+        too_large = f"The search draws with {size:.0f} MB of numbers, shape {shape}: too many."
+        if megabytes is not None and size > megabytes:
+            raise LimitError(too_large)
+        try:
+            return np.random.default_rng(search["seed"]).random(shape, dtype=np.float32)
+        except MemoryError as error:
+            raise LimitError(too_large) from error
     array = checked_array("noise", noise)
     if array.shape != shape or array.dtype.kind not in "iuf":
         raise ValueError(

@@ -284,6 +284,12 @@ def parse_manifest(folder: Path, document: Any) -> Manifest:
     for key, least in _COUNTS.items():
         if found["search"].get(key) is not None:
             count(found["search"], key, least, "in 'search', ")
+    ratio = found["search"].get("max_length_ratio")
+    if ratio is not None and not (type(ratio) in (int, float) and 0 < ratio <= _MOST):
+        raise CorruptArtifactError(
+            f"{path}: expected in 'search', 'max_length_ratio' to be above 0 and at most {_MOST}. "
+            f"Received: {ratio!r:.80}"
+        )
     for key in found["packages"]:
         field(found["packages"], key, str, "in 'packages', ")
     limit = document.get("max_source_length")

@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,8 @@ class _Buffers:
     states: tuple[Values, Values]  # a step reads one and writes the other
     tokens: Any
     results: Values
+    turn: int = 0  # which of the states the last step left
+    last: tuple[Values, Values] = ({}, {})  # the state and the memory that were given out last
 
 
 class Stepper:
@@ -118,8 +120,9 @@ class Stepper:
                 return state, memory
             buffers = self._new_buffers(found, state, memory)
             self._buffers[source.shape] = buffers
-        buffers.width = width
-        return buffers.states[0], buffers.memory
+        buffers.width, buffers.turn = width, 0
+        buffers.last = dict(buffers.states[0]), dict(buffers.memory)
+        return buffers.last
 
     def _new_buffers(self, made: Values, state: Values, memory: Values) -> _Buffers:
         onnxruntime = require("onnxruntime", extra="runtime")
@@ -155,9 +158,12 @@ class Stepper:
         """
         found, after = self._advance(tokens, state, memory)
         log_probs, weights = self._odds(found, len(tokens))
-        of_memory = (known for known in self._buffers.values() if memory is known.memory)
-        buffers = next(of_memory, None)
+        buffers = self._of_memory(memory)
         return log_probs, weights if buffers is None else weights[:, : buffers.width], after
+
+    def _of_memory(self, memory: Values) -> _Buffers | None:
+        """The buffers that hold the memory, which the last start of their shape gave."""
+        return next((one for one in self._buffers.values() if memory is one.last[1]), None)
 
     def _advance(
         self, tokens: NDArray[np.int32], state: Values, memory: Values
@@ -167,21 +173,21 @@ class Stepper:
             names = [*_RESULTS, *(f"next_{name}" for name in state)]
             found = self._run(self._step, self._inputs(tokens, state, memory), names)
             return found, {name: found[f"next_{name}"] for name in state}
-        for buffers in self._buffers.values():
-            if memory is buffers.memory and any(state is known for known in buffers.states):
-                break
-        else:
+        buffers = self._of_memory(memory)
+        if buffers is None or state is not buffers.last[0]:
             raise ValueError(
                 "Arguments `state` and `memory` must be those of the last start or step. "
                 "Received: others; without fixed=True any can be stepped from."
             )
-        turn = int(state is buffers.states[1])
+        turn = buffers.turn
         after = buffers.states[1 - turn]
         buffers.tokens.update_inplace(np.ascontiguousarray(tokens, np.int32))
         written = {**buffers.results, **{f"next_{name}": part for name, part in after.items()}}
-        inputs = self._inputs(buffers.tokens, state, memory)
+        inputs = self._inputs(buffers.tokens, buffers.states[turn], buffers.memory)
         self._run(self._step, inputs, written, graph_id=2 * buffers.number + turn + 1)
-        return buffers.results, after
+        # Others than before, though they hold the same places: those before hold them no longer.
+        buffers.turn, buffers.last = 1 - turn, (dict(after), memory)
+        return buffers.results, buffers.last[0]
 
     def _odds(self, found: Values, rows: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The log-probabilities and the alignment of a step as arrays."""
@@ -212,6 +218,14 @@ class Stepper:
             if token == EOS:
                 return
             yield token
+
+
+def most_tokens(search: Mapping[str, Any], source: int) -> int:
+    """Tokens after which a search, by its settings, cuts the output for so many source tokens."""
+    most, ratio = int(search.get("max_length", 100)), search.get("max_length_ratio")
+    if ratio is None:
+        return most
+    return min(most, max(1, int(np.float32(ratio) * np.float32(source))))  # as the graph computes
 
 
 def _check_graphs(encoder: Any, step: Any, manifest: Manifest) -> None:

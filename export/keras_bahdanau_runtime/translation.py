@@ -230,7 +230,8 @@ def read_hypotheses(
         source: The ids of the source.
         n_best: int. Most hypotheses.
     """
-    existing = [k for k in range(n_best) if k == 0 or not np.isneginf(found["scores"][k])]
+    scores = found["scores"][:n_best]
+    existing = [k for k, score in enumerate(scores) if k == 0 or not np.isneginf(score)]
     source_tokens = tokenizer.source_decoder().tokens(source)
     alignments = found.get("alignments")
     translations = []

@@ -25,7 +25,7 @@ from keras_bahdanau_runtime.signature import (
     most_rows,
     weights_file,
 )
-from keras_bahdanau_runtime.stepper import Stepper
+from keras_bahdanau_runtime.stepper import Stepper, most_tokens
 from keras_bahdanau_runtime.stream import windows
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translation import (
@@ -335,11 +335,10 @@ class Translator:
         >>> for piece in Translator("artifact").stream("a man on a bike"):
         ...     print(piece, end="", flush=True)
         """
-        if max_length is None:
-            max_length = self.manifest.search.get("max_length", 100)
-        check_positive(max_length=max_length)
         [ids] = self._encode([text])
-        return self._stream(self.open_steps(), ids, max_length)
+        most = most_tokens(self.manifest.search, len(ids)) if max_length is None else max_length
+        check_positive(max_length=most)
+        return self._stream(self.open_steps(), ids, most)
 
     def text_tokenizer(self) -> Tokenizer:
         """The tokenizer; a ValueError says that the artifact has none."""
@@ -380,7 +379,8 @@ class Translator:
         """The outputs of `translate_ids`, "alignments" if asked for; `source` is not checked."""
         feeds: dict[str, NDArray[Any]] = {TRANSLATE.inputs[0].name: source}
         if self._draws:
-            feeds[NOISE.name] = checked_noise(noise, self.manifest.search, len(source))
+            draws = checked_noise(noise, self.manifest.search, len(source), self._megabytes)
+            feeds[NOISE.name] = draws
         elif noise is not None:
             raise ValueError(
                 "Argument `noise` must be None for an artifact that draws nothing. "

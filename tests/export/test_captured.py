@@ -14,6 +14,7 @@ import onnx_ir
 import pytest
 
 from keras_bahdanau import BeamSearch, RNNSearch, Sampling
+from keras_bahdanau_export import captured as cut
 from keras_bahdanau_export import parity
 from keras_bahdanau_export.cuda import on_host, summary
 from keras_bahdanau_export.exporter import export
@@ -135,6 +136,31 @@ def test_a_search_in_steps_has_a_limit_of_time(beam):
     steps = Translator(beam, CPU, seconds=1e-9, loop="captured")
     with pytest.raises(LimitError, match="1e-09 s"):
         steps.translate_ids([[5, 3]])
+
+
+def test_the_limit_that_is_named_is_that_of_the_search(beam, monkeypatch):
+    clock, steps = [0.0], Translator(beam, CPU, loop="captured", seconds=2)
+    monkeypatch.setattr(captured, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def late(*given, seconds, **options):
+        clock[0] += 1.5
+        if clock[0] > 2:
+            raise LimitError(f"A run of the graph took longer than {seconds} s.")
+        return run(*given, seconds=seconds, **options)
+
+    run = captured.run
+    monkeypatch.setattr(captured, "run", late)
+    with pytest.raises(LimitError, match=r"longer than 2 s\."):
+        steps.translate_ids([[5, 3]])
+
+
+def test_a_deep_encoder_that_adds_what_it_read_is_cut_in_time():
+    values = [onnx_ir.Value(name="x")]
+    for depth in range(60):  # 2**60 ways to the input
+        node = onnx_ir.node("Add", [values[-1], values[-1]])
+        node.outputs[0].name = f"y{depth}"
+        values.append(node.outputs[0])
+    assert cut._of_sizes(values[-1], {}) is None
 
 
 def test_another_thread_count_keeps_the_loop(beam):

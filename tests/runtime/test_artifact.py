@@ -102,6 +102,9 @@ def test_manifest_is_the_documented_json(artifact):
         {"vocabulary": [10]},
         {"max_source_length": 0},
         {"max_source_length": True},
+        {"search": {"max_length_ratio": 0}},
+        {"search": {"max_length_ratio": "1.5"}},
+        {"search": {"max_length_ratio": True}},
         {"parity": {"difference": float("nan")}},
     ],
 )

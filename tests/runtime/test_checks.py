@@ -9,6 +9,7 @@ from keras_bahdanau_runtime.checks import (
     checked_ids,
     checked_stream,
 )
+from keras_bahdanau_runtime.errors import LimitError
 from keras_bahdanau_runtime.graph_checks import checked_noise
 
 pytestmark = pytest.mark.once
@@ -45,6 +46,14 @@ def test_numbers_to_draw_with_stay_below_one():
     assert found.dtype == np.float32 and 0.999 < found.max() < 1
     with pytest.raises(ValueError, match=r"`noise` must hold numbers .* Received: 1\.5"):
         checked_noise([[[0.5, 1.5]]], search, rows=1)
+
+
+@pytest.mark.parametrize("megabytes", [None, 100])
+def test_a_strangers_search_may_not_draw_more_numbers_than_fit(megabytes):
+    search = {"n": 10**5, "max_length": 2**31 - 1, "seed": 1}  # of 781 TiB
+    with pytest.raises(LimitError, match=r"draws with 819200000 MB of numbers, shape \(1, "):
+        checked_noise(None, search, 1, megabytes)
+    assert checked_noise(None, {**search, "n": 1, "max_length": 9}, 2, 100).shape == (2, 1, 9)
 
 
 @pytest.mark.parametrize(

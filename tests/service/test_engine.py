@@ -132,8 +132,12 @@ def test_the_work_of_a_client_who_leaves_is_dropped():
         for leaving in (running, waiting):
             leaving.cancel()
         await asyncio.gather(running, waiting, return_exceptions=True)
+        assert not made._waiting  # nor is it kept until a thread is free
+        assert made.busy and await made.drain(0.0)  # of one that nobody waits for
+        made.draining = False
         job.gate.set()
         assert await ask(made, job, "w") == ["w"]
+        assert not made.busy
         assert job.batches == [["x"], ["w"]]
 
     asyncio.run(go())

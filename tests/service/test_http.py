@@ -104,6 +104,11 @@ def test_hypotheses_that_a_search_does_not_return_are_refused(tmp_path):
     with site({"one": path}) as found:
         answer = found.web.post("/translate", json={"text": "a", "n_best": 2})
     assert "from 1 to 1" in problem(answer, 400, "n_best")
+    # A stranger's manifest may name more hypotheses than the graph gives.
+    path = make(tmp_path / "five", search={"class": "BeamSearch", "size": 5})
+    with site({"five": path}) as found:
+        answer = found.web.post("/translate", json={"text": "a", "n_best": 5})
+        assert answer.status_code == 200 and len(answer.json()["translations"]) == 1
 
 
 def test_one_text_and_several(web):

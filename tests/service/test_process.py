@@ -5,6 +5,7 @@ import contextlib
 import gc
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -22,7 +23,7 @@ from copy_artifact import COPY_STEPS, DOCUMENT, make, marked, spinning_graph
 from service.process import ENVIRONMENT, SERVE, children, free_port, serving
 from service.site import held, site
 
-from keras_bahdanau_runtime.service import server
+from keras_bahdanau_runtime.service import repository, server
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.server import Service, Settings
 
@@ -105,6 +106,14 @@ def test_a_stop_has_an_end(slow):
     with serving(slow, "--port", 0, "--grace", 0.01) as (process, url):
         asyncio.run(go(process, url))
         assert process.wait() == 1
+
+
+def test_a_run_that_nobody_waits_for_does_not_hold_up_the_end(slow):
+    with serving(slow, "--port", 0, "--alone-threads", 1) as (process, url):
+        late = httpx.post(f"{url}/translate", json={"text": "a man", "timeout": 0.01}, timeout=60)
+        assert late.status_code == 504
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
 
 
 def failing(*arguments):
@@ -251,6 +260,55 @@ def test_a_damaged_artifact_leaves_the_old_one_and_says_so(tmp_path):
         marked(path, 2, overwrite=True)
         assert found.web.post("/v2/repository/models/a/load").status_code == 200
         assert found.web.post("/v2/repository/index").json()[0]["reason"] == ""
+
+
+def test_watching_goes_on_after_a_load_that_failed_as_none_foresaw(tmp_path, monkeypatch, caplog):
+    path, whole = marked(tmp_path / "a", 1), repository.Translator
+
+    def scarce(*arguments):
+        raise MemoryError
+
+    def state(web):
+        return web.post("/v2/repository/index").json()[0]
+
+    with site({"a": path}, watch=0.01, alone_threads=1) as found:
+        monkeypatch.setattr(repository, "Translator", scarce)
+        marked(path, 2, overwrite=True)
+        while not state(found.web)["reason"]:
+            pass
+        assert state(found.web)["state"] == "READY"
+        assert state(found.web)["reason"] == "MemoryError"
+        monkeypatch.setattr(repository, "Translator", whole)
+        marked(path, 3, overwrite=True)
+        while state(found.web)["reason"]:
+            pass
+    [said] = [record for record in caplog.records if record.exc_info]
+    assert "the old one goes on: MemoryError" in said.getMessage()
+
+
+def test_all_connections_that_the_system_allows(monkeypatch):
+    """Where it says any number, as macOS does, it takes none but that of its own."""
+    told = []
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: told.append(limits))
+    endless = resource.RLIM_INFINITY
+    for limits in ((256, 4096), (256, endless), (20_000, endless), (endless, endless)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limits=limits: limits)
+        server._allow_connections()
+    assert told == [(4096, 4096), (10_240, endless), (20_000, endless), (endless, endless)]
+
+
+def test_a_service_that_could_not_start_can_be_stopped(artifact):
+    async def go():
+        service = Service(Settings({"copy": artifact}, port=0, grpc_port=port))
+        with pytest.raises(OSError, match=str(port)):
+            await service.start()
+        assert await service.stop()
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        asyncio.run(go())
 
 
 def test_replacements_are_seen_by_watching_and_by_a_signal(tmp_path):

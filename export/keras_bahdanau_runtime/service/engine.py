@@ -182,6 +182,8 @@ class Engine:
                         work.future.cancel()
                     elif not work.future.cancelled():
                         work.future.exception()  # seen, though a sibling's was raised
+                if any(work.future.cancelled() for work in works):
+                    self._waiting = deque(w for w in self._waiting if not w.future.done())
 
     @contextlib.contextmanager
     def held(self, count: int, tokens: int) -> Iterator[None]:
@@ -237,6 +239,11 @@ class Engine:
         except TimeoutError:
             return False
         return True
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is worked on, be it one that nobody waits for any longer."""
+        return self._running > 0
 
     def close(self) -> None:
         """Lets the threads go; what waits is dropped."""

@@ -186,11 +186,13 @@ class Repository:
             self._seen[source] = _state(self.sources[source])
             try:
                 opened = await asyncio.to_thread(self._open, source)
-            except (ArtifactError, ValueError, OSError) as error:
-                self._reasons[source] = str(error)
+            except Exception as error:  # such as MemoryError; the watch goes on after any
+                reason = self._reasons[source] = str(error) or type(error).__name__
                 kept = "the old one goes on" if source in self._models else "it is not served"
-                logger.error("The model %s could not be loaded, %s: %s", source, kept, error)
-                raise ServiceError("unprocessable", str(error), "model") from error
+                foreseen = isinstance(error, (ArtifactError, ValueError, OSError))
+                said = "The model %s could not be loaded, %s: %s"
+                logger.error(said, source, kept, reason, exc_info=not foreseen)
+                raise ServiceError("unprocessable", reason, "model") from error
             self._models[source] = opened
             self._reasons.pop(source, None)
             versions = list(dict.fromkeys(model.version for model in opened))

@@ -29,6 +29,7 @@ logger = logging.getLogger("keras_bahdanau_runtime")
 _HERE = ("127.0.0.1", "::1", "localhost")
 _KEPT = 64  # descriptors for what is no connection: models that are opened, the doors themselves
 _LEAST = 8  # connections
+_OPEN_MAX = 10_240  # descriptors of a process on macOS, whatever its limit
 _LEFT = 1.0  # seconds for what is answered already to leave
 
 
@@ -135,6 +136,7 @@ class Service:
         self.keys = Keys() if path is None else Keys.read(path)
         self._tasks: list[asyncio.Task[Any]] = []
         self._web: Any = None
+        self._listening: socket.socket | None = None
         self._grpc: Any = None
 
     async def start(self, listening: socket.socket | None = None) -> None:
@@ -157,7 +159,7 @@ class Service:
         if settings.grpc_port is not None:
             from keras_bahdanau_runtime.service import grpc as rpc  # 20 MB that not all need
         await loading
-        listening = bind(settings) if listening is None else listening
+        listening = self._listening = bind(settings) if listening is None else listening
         secure = settings.tls_certificate is not None
         port = listening.getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -214,7 +216,9 @@ class Service:
             await self._grpc.stop(_LEFT)
         for task in self._tasks[1:]:
             task.cancel()
-        if self._web is not None:
+        if self._listening is not None and not self._tasks:  # it could not start
+            self._listening.close()
+        elif self._web is not None:
             self._web.should_exit = True
             self._web.force_exit = not done
             left = max(_LEFT, end - time.monotonic())  # for answers that are large, or read slowly
@@ -273,13 +277,14 @@ def serve(
     _allow_connections()
     import uvloop
 
-    finished = uvloop.run(Service(settings).run(listening, begun))
+    service = Service(settings)
+    finished = uvloop.run(service.run(listening, begun))
     if not finished:
         logger.error("What was accepted is not finished; %g seconds are over.", settings.grace)
-        logging.shutdown()
-        os._exit(1)  # Python would wait for the threads that are still at it
     logging.shutdown()
     give_up_unwritten()
+    if not finished or service.engine.busy:
+        os._exit(0 if finished else 1)  # Python would wait for the threads that are still at it
 
 
 def bind(settings: Settings) -> socket.socket:
@@ -334,8 +339,12 @@ def _allow_connections() -> None:
     """Lets the process hold as many connections as the system allows it."""
     import resource
 
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most == resource.RLIM_INFINITY:  # as on macOS, which refuses it as the limit of now
+        wanted = now if now == resource.RLIM_INFINITY else max(now, _OPEN_MAX)
+    else:
+        wanted = most
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def most_connections() -> int | None:
