@@ -11,7 +11,8 @@ def fresh(initializer):
     """A copy of an initialiser for one weight.
 
     A Keras initialiser without a seed draws one when it is made, and so returns the same numbers
-    every time it is called; its clone draws another.
+    every time it is called; its clone draws another. One with a `SeedGenerator` moves on by itself,
+    and its clone would begin anew: it is given back as it is.
 
     Args:
         initializer: What `keras.initializers.get` returned.
@@ -23,7 +24,8 @@ def fresh(initializer):
     >>> bool((initializer((3,)) == fresh(initializer)((3,)))[0])
     False
     """
-    if isinstance(initializer, keras.initializers.Initializer):
+    moves_on = isinstance(getattr(initializer, "seed", None), keras.random.SeedGenerator)
+    if isinstance(initializer, keras.initializers.Initializer) and not moves_on:
         return initializer.clone()
     return initializer
 
@@ -65,6 +67,11 @@ class PerGate(keras.initializers.Initializer):
         self.initializer = keras.initializers.get(initializer)
         self.gates = gates
 
+    @property
+    def seed(self):
+        """That of the initialiser; `None` if it has none."""
+        return getattr(self.initializer, "seed", None)
+
     def __call__(self, shape, dtype=None):
         if shape[-1] % self.gates:
             raise ValueError(
@@ -77,10 +84,9 @@ class PerGate(keras.initializers.Initializer):
         )
 
     def _of_gate(self, gate):
-        seed = getattr(self.initializer, "seed", None)
-        if not isinstance(seed, int):  # constants have none; a generator moves on by itself
+        if not isinstance(self.seed, int):  # constants have none; a generator moves on by itself
             return self.initializer
-        own = int(np.random.SeedSequence([seed, gate]).generate_state(1)[0])
+        own = int(np.random.SeedSequence([self.seed, gate]).generate_state(1)[0])
         config = {**self.initializer.get_config(), "seed": own}
         return type(self.initializer).from_config(config)
 

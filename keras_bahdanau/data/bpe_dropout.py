@@ -75,7 +75,18 @@ class _Side:
         self._bytes = byte_pieces(model["vocab"])
         spaced = {index for index, piece in enumerate(self._bytes) if piece.startswith(b" ")}
         self._begins = spaced.union(SPECIAL)
+        self._remember()
+
+    def _remember(self):
         self._cuts = functools.lru_cache(_WORDS)(self._draw)
+
+    def __getstate__(self):
+        """All but what was drawn, which is the same when it is drawn again."""
+        return {name: value for name, value in vars(self).items() if name != "_cuts"}
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+        self._remember()
 
     def cut(self, sentences, rng):
         words = [self._words(ids) for ids in sentences]

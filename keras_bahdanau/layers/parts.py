@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import operator
 
 import keras
 from keras import ops
@@ -95,3 +96,33 @@ def deserialized(config, *names):
         # Stacked cells take their parts out of the config they are made from.
         parts[name] = keras.saving.deserialize_keras_object(copy.deepcopy(config[name]))
     return {**config, **parts}
+
+
+def changes(layer, paths):
+    """What parts of a layer were told after it made them, frozen or quantized, for its config.
+
+    Args:
+        layer: A layer or model.
+        paths: Of attributes, such as "decoder.attention"; those that are `None` are no parts.
+    """
+    found = {}
+    for path in paths:
+        part = operator.attrgetter(path)(layer)
+        if part is None:
+            continue
+        told = {} if part.trainable else {"trainable": False}
+        if getattr(part.dtype_policy, "quantization_mode", None) is not None:
+            told["dtype"] = keras.dtype_policies.serialize(part.dtype_policy)
+        if told:
+            found[path] = told
+    return found
+
+
+def change(layer, told):
+    """Tells the parts of a layer, which are not built yet, what `changes` has found."""
+    for path, settings in told.items():
+        part = operator.attrgetter(path)(layer)
+        if "trainable" in settings:
+            part.trainable = settings["trainable"]
+        if "dtype" in settings:
+            part.dtype_policy = keras.dtype_policies.deserialize(settings["dtype"])

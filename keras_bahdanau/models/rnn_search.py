@@ -11,9 +11,9 @@ from keras_bahdanau.layers.bridge import Bridge
 from keras_bahdanau.layers.cells import LayerNormGRUCell
 from keras_bahdanau.layers.decoder import AttentiveDecoder
 from keras_bahdanau.layers.encoder import BidirectionalEncoder
-from keras_bahdanau.layers.parts import deserialized, serialized
+from keras_bahdanau.layers.parts import changes, serialized
 from keras_bahdanau.layers.readout import DeepOutput
-from keras_bahdanau.models.seq2seq import Seq2Seq
+from keras_bahdanau.models.seq2seq import MADE, Seq2Seq
 from keras_bahdanau_runtime.checks import check_positive, check_range
 
 
@@ -59,6 +59,8 @@ class RNNSearch(Seq2Seq):
     >>> found.tokens.shape[:2]
     (1, 2)
     """
+
+    _parts = ("scheduled_sampling",)
 
     def __init__(
         self,
@@ -175,11 +177,7 @@ class RNNSearch(Seq2Seq):
             "guided_alignment"
         )
         config |= {name: getattr(self, name) for name in names.split()}
-        return {**config, **serialized(self, "scheduled_sampling")}
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(**deserialized(config, "scheduled_sampling"))
+        return {**config, **serialized(self, *self._parts), "changes": changes(self, MADE)}
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")

@@ -8,7 +8,14 @@ from keras import ops
 from keras_bahdanau.initializers import fresh
 from keras_bahdanau.layers.bridge import Bridge
 from keras_bahdanau.layers.guided_alignment import guidance
-from keras_bahdanau.layers.parts import build_part, call_masked, deserialized, serialized
+from keras_bahdanau.layers.parts import (
+    build_part,
+    call_masked,
+    change,
+    changes,
+    deserialized,
+    serialized,
+)
 from keras_bahdanau.models.generation import Generator
 from keras_bahdanau.models.projecting import ProjectingSteps
 from keras_bahdanau.models.seq2seq_checks import (
@@ -21,7 +28,11 @@ from keras_bahdanau.replicas import added_once
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.ids import PAD
 
-_PARTS = ("encoder", "decoder", "bridge", "scheduled_sampling")
+# What a model makes, or a class of models, and may be told later on not to train.
+MADE = (
+    "source_embedding", "target_embedding", "output_layer", "encoder", "bridge", "decoder",
+    "decoder.cell", "decoder.attention", "decoder.readout", "decoder.context_cell",
+)  # fmt: skip
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -82,6 +93,8 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
     >>> tuple(model(batch).shape)
     (1, 2, 30)
     """
+
+    _parts = ("encoder", "decoder", "bridge", "scheduled_sampling")  # which the config holds
 
     def __init__(
         self,
@@ -232,7 +245,7 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         mask = ops.not_equal(source, PAD)
         embedded = self.embedding_dropout(self.source_embedding(source), training=training)
         annotations = call_masked(self.encoder, embedded, mask, training=training)
-        cell_state = call_masked(self.bridge, annotations, mask)
+        cell_state = call_masked(self.bridge, annotations, mask, training=training)
         if self.join_embeddings:
             annotations = ops.concatenate([annotations, embedded], axis=-1)
         return self.annotation_dropout(annotations, training=training), mask, cell_state
@@ -287,7 +300,7 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
     def get_config(self):
         return {
             **super().get_config(),
-            **serialized(self, *_PARTS),
+            **serialized(self, *self._parts),
             "source_vocabulary_size": self.source_vocabulary_size,
             "target_vocabulary_size": self.target_vocabulary_size,
             "embedding_dim": self.embedding_dim,
@@ -296,11 +309,16 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
             "join_embeddings": self.join_embeddings,
             "guided_alignment": self.guided_alignment,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "changes": changes(self, MADE),
         }
 
     @classmethod
     def from_config(cls, config):
-        return cls(**deserialized(config, *_PARTS))
+        arguments = deserialized(config, *cls._parts)
+        told = arguments.pop("changes")
+        model = cls(**arguments)
+        change(model, told)
+        return model
 
 
 def _shares(dropout):

@@ -45,6 +45,8 @@ class Decode(keras.layers.Layer):
         annotations: `(B, Tx, D)` float tensor; a list of them for `MultiSourceAttention`.
         mask: `(B, Tx)` bool, True = keep, or `None`; likewise a list.
         initial_state: List of the cell's first state tensors, `(B, size)` each; zeros if `None`.
+        annotations_mask: `mask` by the name under which Keras passes on that of the annotations
+            where a state is given, too.
 
     Returns:
         `(tokens, weights)`: `(B, K, T)` int32, padded with 0 after the end, and the attention
@@ -130,7 +132,8 @@ class Decode(keras.layers.Layer):
                 f"Received: a layer that gives {logits}"
             )
 
-    def call(self, annotations, mask=None, initial_state=None):
+    def call(self, annotations, mask=None, initial_state=None, annotations_mask=None):
+        mask = annotations_mask if mask is None else mask
         # Here nothing is trained, even inside a model that is: no dropout.
         memory = self.decoder.memory(annotations, mask, training=False)
 
@@ -154,7 +157,9 @@ class Decode(keras.layers.Layer):
             parts = [ops.squeeze(part, 1) for part in parts]
         return tuple(parts if self.return_scores else parts[:2])
 
-    def compute_output_spec(self, annotations, mask=None, initial_state=None):
+    def compute_output_spec(
+        self, annotations, mask=None, initial_state=None, annotations_mask=None
+    ):
         sources = _listed(annotations)
         lengths = [source.shape[1] for source in sources]
         places = None if None in lengths else sum(lengths)

@@ -7,6 +7,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from keras_bahdanau.training.devices import updates_done
 from keras_bahdanau_runtime.files import written
 
 
@@ -101,7 +102,7 @@ def running_mean(model):
         model.save("mean.keras")
     ```
     """
-    if not keeps_mean(model) or int(model.optimizer.iterations) == 0:
+    if not keeps_mean(model) or updates_done(model) == 0:
         yield
         return
     weights = model.trainable_variables

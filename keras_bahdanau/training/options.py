@@ -134,7 +134,9 @@ class TrainingOptions:
         limits=_COUNT,
     )
     accumulate: int = _option(1, "Batches whose mean gradient makes one update.", limits=_COUNT)
-    epochs: int = _option(14, "Passes over the text.", limits=_COUNT)
+    epochs: int = _option(
+        14, "Passes over the text; with --every, up to the next multiple of it.", limits=_COUNT
+    )
     updates: int | None = _option(None, "Updates in all, instead of --epochs.", limits=_COUNT)
     every: int | None = _option(
         None, "Updates from one validation and checkpoint to the next; a pass if absent.",

@@ -1,5 +1,7 @@
 """Words cut anew each time."""
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -49,6 +51,9 @@ def test_cuts_are_a_function_of_seed_and_generator():
 
     assert at(1, 4) == at(1, 4)
     assert at(1, 4) != at(1, 5) and at(1, 4) != at(2, 4)
+    # As where a dataset is given to processes that are spawned.
+    cut = pickle.loads(pickle.dumps(BPEDropout(TOKENIZER, 0.3, 1)))
+    assert cut(*encoded(SOURCES), np.random.default_rng(4)) == at(1, 4)
 
 
 def test_a_text_cut_within_a_character_stays_as_it_is():

@@ -91,6 +91,9 @@ def test_masks_come_with_the_annotations_and_dropout_stays_off(model):
     tokens, weights = layer(keras.layers.Masking()(values))
     weights = ops.convert_to_numpy(weights)
     assert weights[0, 0, :3].all() and not weights[0, :, 3:].any() and weights[1, 0].all()
+    # Keras looks for another argument where there is a second tensor.
+    given = layer(keras.layers.Masking()(values), initial_state=[ops.ones((2, 6))])[1]
+    assert not ops.convert_to_numpy(given)[0, :, 3:].any()
     x = keras.Input((5, 6))
     trained = keras.Model(x, list(layer(keras.layers.Masking()(x))))
     for a, b in zip(trained(values, training=True), (tokens, weights), strict=True):

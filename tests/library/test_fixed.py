@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 from layer_checks import array, assert_close
@@ -40,3 +41,17 @@ def test_width_must_be_a_positive_integer(width):
 def test_width_must_fit_the_annotations():
     with pytest.raises(ValueError, match=f"`width` must be at most .* {D}. Received: {D + 1}"):
         FixedContext(D + 1)(np.ones((1, N)), np.ones((1, TX, D)))
+
+
+@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="Others have no such batches.")
+def test_one_of_several_devices_may_have_no_row():
+    import tensorflow as tf
+
+    attention = FixedContext()
+
+    @tf.function(input_signature=[tf.TensorSpec((None, N)), tf.TensorSpec((None, TX, D))])
+    def step(query, values):
+        return attention.step(query, attention.memory(values))[:2]
+
+    context, weights = step(tf.zeros((0, N)), tf.zeros((0, TX, D)))
+    assert (context.shape, weights.shape) == ((0, D), (0, TX))

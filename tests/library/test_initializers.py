@@ -58,6 +58,13 @@ def test_fresh_copies_differ():
     assert fresh("zeros") == "zeros"
 
 
+def test_what_has_a_generator_moves_on_by_itself():
+    normal = keras.initializers.RandomNormal(seed=keras.random.SeedGenerator(1))
+    for initializer in (normal, PerGate(normal, GATES)):
+        first, second = (numpy(fresh(initializer)((N, GATES * N))) for _ in range(2))
+        assert np.abs(first - second).max() > 0
+
+
 @pytest.mark.once
 @pytest.mark.parametrize("inner", ["zeros", "orthogonal", keras.initializers.RandomNormal(seed=3)])
 def test_config_round_trip(inner):

@@ -1,4 +1,5 @@
 import functools
+import operator
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from keras_bahdanau import (
     RNNSearch,
     ScheduledSampling,
     Seq2Seq,
+    TokenCrossentropy,
 )
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
@@ -211,6 +213,29 @@ def test_dropout_acts_in_training_alone():
     noisy = ops.convert_to_numpy(model(batch, training=True))
     np.testing.assert_array_equal(still, again)
     assert np.abs(noisy - still).max() > 1e-3
+
+
+@keras.saving.register_keras_serializable(package="test_seq2seq")
+class Noisy(keras.layers.Layer):
+    """A bridge that hands on ten million where it is trained."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def call(self, annotations, mask=None, training=None):
+        return [ops.mean(annotations, axis=1) + (1e7 if training else 0.0)]
+
+
+def test_a_bridge_of_ones_own_is_told_of_training():
+    keras.utils.set_random_seed(0)
+    decoder = AttentiveDecoder(keras.layers.GRUCell(8), BahdanauAttention(5))
+    model = Seq2Seq(*VOCABULARIES, 8, BidirectionalEncoder(4), decoder, bridge=Noisy())
+    model.build()
+    model.compile(keras.optimizers.SGD(0.0), TokenCrossentropy())
+    batch = INPUTS, LABELS
+    trained, still = float(model.train_on_batch(*batch)), float(model.test_on_batch(*batch))
+    assert trained > 100 * still
 
 
 @pytest.fixture(params=SOME_POLICIES)
@@ -647,3 +672,34 @@ def test_refuses_sizes_that_are_none(name, value):
     }
     with pytest.raises(ValueError, match=f"`{name}` must be a positive integer"):
         RNNSearch(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "frozen"),
+    [("rnnsearch", "source_embedding"), ("rnnsearch", "decoder.attention"),
+     ("plain_gru", "target_embedding"), ("plain_gru", "encoder")],
+)  # fmt: skip
+def test_a_model_is_saved_with_its_frozen_parts(name, frozen, tmp_path):
+    model = compile_to_copy(MODELS[name]())
+    operator.attrgetter(frozen)(model).trainable = False
+    model.train_on_batch(INPUTS, LABELS)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert operator.attrgetter(frozen)(again).trainable is False
+    trained = [weight.name for weight in model.trainable_weights]
+    assert [weight.name for weight in again.trainable_weights] == trained
+    assert len(trained) < len(model.weights)
+    assert int(again.optimizer.iterations) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have a `quantize` method")
+@pytest.mark.parametrize("name", ["rnnsearch", "plain_gru"])
+def test_a_quantized_model_is_saved(name, tmp_path):
+    model = MODELS[name]()
+    model.build()
+    model.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert [weight.dtype for weight in again.weights] == [weight.dtype for weight in model.weights]
+    logits = (ops.convert_to_numpy(one(INPUTS, training=False)) for one in (model, again))
+    np.testing.assert_array_equal(*logits)

@@ -76,7 +76,9 @@ class FixedContext(Attention):
 
     def step(self, query, memory, state=(), training=None, t=None):
         """The context and the one-hot weights again; see `Attention.step`."""
-        groups = ops.shape(query)[0] // ops.shape(memory.keys)[0]
+        # Not by a division: one of several devices may have no row.
+        grouped = ops.reshape(query, (ops.shape(memory.keys)[0], -1, query.shape[-1]))
+        groups = ops.shape(grouped)[1]
         context = ops.repeat(ops.squeeze(memory.values, 1), groups, axis=0)
         return context, ops.repeat(memory.keys, groups, axis=0), state
 
