@@ -106,7 +106,7 @@ def report(server, seconds, artifact, texts, given):
             began = time.perf_counter()
             translator.translate([text], alignments=False)
             direct.append(time.perf_counter() - began)
-        _, alone = load(PORT, 1, "/translate", bodies[-50:][::-1], 600)
+        _, alone = load(PORT, 1, "/translate", bodies[:50][::-1], 600)
         ratios.append(many / bulk)
         tails.append(percentile(times, 0.99) / percentile(times, 0.5))
         one, other = 1000 * statistics.median(direct), percentile(alone, 0.5)

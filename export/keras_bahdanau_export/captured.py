@@ -103,8 +103,15 @@ def _need_after(graph, loop, sizes, memory):
                         memory[part.name] = None
 
 
-def _of_sizes(value, items):
+def _of_sizes(value, items, known=None):
     """The values whose sizes, in `items`, a value is made of; `None` if of anything else."""
+    known = {} if known is None else known  # what is read twice is looked at once
+    if value not in known:
+        known[value] = _parts_of(value, items, known)
+    return known[value]
+
+
+def _parts_of(value, items, known):
     if constant(value) is not None:
         return set()
     if value in items:
@@ -112,7 +119,7 @@ def _of_sizes(value, items):
     node = value.producer()
     if node is None or node.op_type.startswith("Random"):
         return None
-    found = [_of_sizes(side, items) for side in node.inputs if side is not None]
+    found = [_of_sizes(side, items, known) for side in node.inputs if side is not None]
     return None if None in found else set().union(*found)
 
 

@@ -139,6 +139,11 @@ def evaluate(
         from keras_bahdanau import BeamSearch
         from keras_bahdanau.training.run_folder import load_best
 
+        if truncate:
+            raise ValueError(
+                "Argument `truncate` must be left out for a run: its model takes sentences of any "
+                f"length. Received: truncate=True for the run {path}"
+            )
         engine = load_best(path, *others or ())
         search = BeamSearch(given.get("beam", 5), given.get("length_penalty", 1.0))
         options = {"search": search, "max_length": given.get("max_length", 100)}

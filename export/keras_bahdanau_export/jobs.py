@@ -10,9 +10,10 @@ import keras
 from keras_bahdanau.models.generation import Generator
 from keras_bahdanau.models.shortlist import check_shortlist
 from keras_bahdanau.search import BeamSearch
+from keras_bahdanau.search.base import check_search
 from keras_bahdanau_export import parity
 from keras_bahdanau_export.call import call_signature, functional
-from keras_bahdanau_export.serialized import check_policies, dtype_policies
+from keras_bahdanau_export.serialized import check_policies
 from keras_bahdanau_export.shortlist_loss import shortlist_loss
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.manifest import read_manifest
@@ -32,7 +33,6 @@ from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translator import Translator
 
 FORMATS = ("onnx", "tf_saved_model")
-_HALF_TOLERANCE = 5e-3  # half precision knows three digits
 
 logger = logging.getLogger("keras_bahdanau_export")
 
@@ -167,6 +167,7 @@ class GenerationJob(Job):
                     f"graphs have the names that the runtime reads. Received: "
                     f"{getattr(self, name)!r}"
                 )
+        check_search(self.search, self.model.target_vocabulary_size)
         check_positive(max_length=self.max_length)
         if self.max_source_length is not None:
             check_positive(max_source_length=self.max_source_length)
@@ -201,10 +202,10 @@ class GenerationJob(Job):
             raise ValueError(
                 "Argument `captured` must be False where no ONNX graph is written. Received: True"
             )
-        if self.shortlist is not None and len(self.references):
+        if len(self.texts):
             raise ValueError(
-                "Argument `references` must be left out where no ONNX graph is written, by which "
-                f"the loss of a shortlist is measured. Received: {len(self.references)}"
+                "Arguments `texts` and `references` must be left out where no ONNX graph is "
+                f"written, which they are for. Received: {len(self.texts)} texts"
             )
 
     def _check_tokenizer(self):
@@ -339,10 +340,7 @@ class CallJob(Job):
     def compare(self, session):
         """As for a model that generates; a `CallParity`."""
         found = parity.compare_calls(self.model, session)
-        if dtype_policies(self.model) <= {"float32", "float64"}:
-            found.enforce()
-        else:
-            found.enforce(_HALF_TOLERANCE)
+        found.enforce(parity.call_tolerance(self.model))
         return found
 
     def measure(self, full, reduced, size):

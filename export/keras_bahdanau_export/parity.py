@@ -9,7 +9,7 @@ from keras_bahdanau.models.generation import Generator
 from keras_bahdanau.models.shortlist import Shortlist
 from keras_bahdanau.search import BeamSearch, GreedySearch, Sampling
 from keras_bahdanau_export.call import functional
-from keras_bahdanau_export.serialized import in_float32
+from keras_bahdanau_export.serialized import dtype_policies, in_float32
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import CorruptArtifactError, ParityError
 from keras_bahdanau_runtime.graph_checks import checked_noise
@@ -26,6 +26,7 @@ _TIE = 1e-4
 # In a beam of near ties rounding decides, too, which hypotheses stay; so the best one that is left
 # may be better or worse by more. The beams of untrained models are full of them.
 _NEAR_TIE = 1e-3
+_LENGTHS = (7, 16, 64, 256)  # of axes of any length, until the model takes one
 _SEARCHES = {kind.__name__: kind for kind in (BeamSearch, GreedySearch, Sampling)}
 
 
@@ -53,7 +54,7 @@ class Parity:
     def enforce(self, tolerance=1e-3):
         """Raises `ParityError` unless all tokens are equal or tied and differences are small."""
         wrong = self.sentences - self.equal - self.ties
-        worst = max(self.score_difference, self.alignment_difference)
+        worst = np.maximum(self.score_difference, self.alignment_difference)  # NaN if one is
         if wrong or not worst <= tolerance:
             raise ParityError(
                 "The artifact must find the tokens of the Keras model, with differences of at "
@@ -89,8 +90,8 @@ class CallParity:
     difference: float
     backend: str
 
-    def enforce(self, tolerance=1e-4):
-        """Raises `ParityError` unless the outputs agree."""
+    def enforce(self, tolerance):
+        """Raises `ParityError` unless the outputs agree to within `tolerance`."""
         if not self.difference <= tolerance:
             raise ParityError(
                 "The graph's outputs must differ from the Keras model's by at most "
@@ -156,7 +157,7 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         model: The Keras model, on any backend.
         path: The artifact.
         texts: Sentences to compare on; needs the tokenizer in the artifact.
-        count: Number of random sources to compare on, too.
+        count: Number of random sources to compare on, too; of examples, for the call of a model.
         seed: Randomness of these.
         providers: What the artifact runs on; as for `Translator`.
 
@@ -164,17 +165,24 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         A `Parity`, or a `CallParity` for the call of a model.
 
     Raises:
-        ValueError: `count` or `seed` is negative, there is no source to compare on, or the model
-            is none that generates where the artifact holds a search.
+        ValueError: `count` or `seed` is negative, there is nothing to compare on, or the model is
+            none that generates where the artifact holds a search, or has other inputs or outputs
+            than a graph of its call; or `texts` are given for such a graph.
         ParityError: If they disagree.
     """
-    check_range("count", count, int, 0)
-    check_range("seed", seed, int, 0)
     manifest, model = read_manifest(path), in_float32(model)
+    check_range("count", count, int, 0 if manifest.search else 1)
+    check_range("seed", seed, int, 0)
     reduced = "precision" in manifest.other
     if not manifest.search:
+        if len(texts):
+            raise ValueError(
+                "Argument `texts` must be left out for the call of a model, which takes arrays. "
+                f"Received: {len(texts)} texts"
+            )
         session = open_graph(manifest, MODEL_FILE, providers, None)
         found = compare_calls(model, session, examples=count, seed=seed)
+        tolerance = call_tolerance(model)
     else:
         if not isinstance(model, Generator):
             raise ValueError(
@@ -203,42 +211,97 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         shortlist = None
         if SHORTLIST_FILE in manifest.files:
             shortlist = Shortlist.parse(manifest.read(SHORTLIST_FILE), SHORTLIST_FILE)
-        found = compare(model, translator, sources, search, max_length, shortlist)
+        found, tolerance = compare(model, translator, sources, search, max_length, shortlist), 1e-3
         # Smaller numbers are scaled by what they stand beside, and the step pads other sources.
         if set(BEAM_FILES) <= set(manifest.files) and not reduced:
             compare_loops(translator, sources, providers)
     if not reduced:
-        found.enforce()
+        found.enforce(tolerance)
     return found
 
 
-def compare_calls(model, session, examples=3, length=7, seed=0):
+def call_tolerance(model):
+    """What the graph of a model's call may differ by: half precision knows three digits."""
+    return 1e-4 if dtype_policies(model) <= {"float32", "float64"} else 5e-3
+
+
+def compare_calls(model, session, examples=3, seed=0):
     """Calls a model and its graph with random inputs.
 
-    Numbers are normally distributed, integers 0 or 1, as ids of any embedding may be.
+    Numbers are normally distributed, or their sizes are where the model makes NaN of such ones;
+    integers are 0 or 1, as ids of any embedding may be. Axes of any length have the first of
+    7, 16, 64 and 256 places that the model takes.
 
     Args:
         model: A functional or `Sequential` Keras model, on any backend.
         session: The graph of its call, opened by `open_session`.
         examples: Size of the batch.
-        length: Size of the other axes of any length.
         seed: Randomness.
 
     Returns:
         A `CallParity`.
+
+    Raises:
+        ValueError: The model has other inputs or outputs than the graph, or takes no such lengths.
     """
-    rng = np.random.default_rng(seed)
-    model, feeds = functional(model), {}
-    for part, given in zip(model.inputs, session.get_inputs(), strict=True):
-        free = [examples, *[length] * (len(part.shape) - 1)]
-        shape = [n if size is None else size for n, size in zip(free, part.shape, strict=True)]
-        kind = np.dtype(keras.backend.standardize_dtype(part.dtype)).kind
-        drawn = rng.normal(size=shape) if kind == "f" else rng.integers(0, 2, shape)
-        feeds[given.name] = drawn.astype(keras.backend.standardize_dtype(part.dtype))
-    ours = model(keras.tree.pack_sequence_as(model.input, list(feeds.values())), training=False)
-    ours = [keras.ops.convert_to_numpy(part) for part in keras.tree.flatten(ours)]
-    gaps = list(map(difference, ours, session.run(None, feeds)))
+    model = functional(model)
+    _check_same(model, session)
+    inputs, ours = _called(model, examples, np.random.default_rng(seed))
+    names = [given.name for given in session.get_inputs()]
+    theirs = session.run(None, dict(zip(names, inputs, strict=True)))
+    gaps = list(map(difference, ours, theirs))
     return CallParity(examples, float(np.max(gaps)), keras.config.backend())
+
+
+def _check_same(model, session):
+    """Raises a `ValueError` unless a model's inputs and outputs are those of the graph."""
+    for side, graph in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
+        ours = [tuple(part.shape) for part in getattr(model, side)]
+        theirs = [tuple(n if type(n) is int else None for n in part.shape) for part in graph]
+        if len(ours) != len(theirs) or not all(map(_fit, ours, theirs)):
+            raise ValueError(
+                "Argument `model` must be the one that the artifact was exported from, with "
+                f"{side} of shapes {theirs}. Received: a model with {ours}"
+            )
+
+
+def _fit(shape, other):
+    """Whether an array may have both shapes, where `None` is any size."""
+    pairs = zip(shape, other, strict=False)
+    return len(shape) == len(other) and all(a == b or None in (a, b) for a, b in pairs)
+
+
+def _called(model, examples, rng):
+    """Random inputs that a functional model takes, and its outputs: lists of arrays."""
+    found = failed = None
+    for length in _LENGTHS:
+        for positive in (False, True):
+            inputs = [_drawn(part, examples, length, positive, rng) for part in model.inputs]
+            given = keras.tree.pack_sequence_as(model.input, inputs)
+            try:
+                outputs = keras.tree.flatten(model(given, training=False))
+            except Exception as error:  # whatever the backend raises where axes are too short
+                failed = error
+                break
+            found = inputs, list(map(keras.ops.convert_to_numpy, outputs))
+            if not any(np.isnan(part).any() for part in found[1]):
+                return found
+    if found is None:
+        raise ValueError(
+            "Argument `model` must take inputs whose axes of any length have one of "
+            f"{_LENGTHS} places, to be compared on. Received: {failed}"
+        ) from failed
+    return found
+
+
+def _drawn(part, examples, length, positive, rng):
+    free = [examples, *[length] * (len(part.shape) - 1)]
+    shape = [n if size is None else size for n, size in zip(free, part.shape, strict=True)]
+    dtype = keras.backend.standardize_dtype(part.dtype)
+    if np.dtype(dtype).kind != "f":
+        return rng.integers(0, 2, shape).astype(dtype)
+    drawn = rng.normal(size=shape)
+    return (np.abs(drawn) if positive else drawn).astype(dtype)
 
 
 def difference(ours, theirs):
@@ -249,8 +312,14 @@ def difference(ours, theirs):
     differ = ours != theirs
     if ours.dtype.kind != "f" or not differ.any():
         return float(differ.any())
-    gaps = np.abs(ours[differ] - theirs[differ])
-    return float(gaps.max()) / max(float(np.abs(ours[np.isfinite(ours)]).max(initial=0)), 1e-30)
+    largest = float(np.abs(ours[np.isfinite(ours)]).max(initial=0))
+    return _gap(ours, theirs) / max(largest, 1e-30)
+
+
+def _gap(ours, theirs):
+    """The largest difference; two of the same infinity do not differ, and NaN does from all."""
+    differ = ours != theirs
+    return float(np.abs(ours[differ] - theirs[differ]).max(initial=0))
 
 
 def forced_score(model, source, tokens, search, max_length, shortlist=None):
@@ -297,14 +366,14 @@ def compare(model, translator, sources, search, max_length, shortlist=None, batc
         for i in range(len(rows)):
             length = ours.lengths[i, 0]
             same_length = theirs["lengths"][i, 0] == length
-            difference = abs(float(ours.scores[i, 0] - theirs["scores"][i, 0]))
-            score_difference = max(score_difference, difference)
+            difference = _gap(ours.scores[i, 0], theirs["scores"][i, 0])
+            score_difference = np.maximum(score_difference, difference)
             if same_length and np.array_equal(
                 ours.tokens[i, 0, :length], theirs["tokens"][i, 0, :length]
             ):
                 equal += 1
-                gap = ours.alignments[i, 0, :length] - theirs["alignments"][i, 0, :length]
-                alignment_difference = max(alignment_difference, float(np.abs(gap).max()))
+                gap = _gap(ours.alignments[i, 0, :length], theirs["alignments"][i, 0, :length])
+                alignment_difference = np.maximum(alignment_difference, gap)
             elif difference < _TIE:
                 ties += 1
             elif difference < _NEAR_TIE and not draws:
@@ -315,7 +384,7 @@ def compare(model, translator, sources, search, max_length, shortlist=None, batc
         sentences=len(sources),
         equal=equal,
         ties=ties,
-        score_difference=score_difference,
-        alignment_difference=alignment_difference,
+        score_difference=float(score_difference),
+        alignment_difference=float(alignment_difference),
         backend=keras.config.backend(),
     )

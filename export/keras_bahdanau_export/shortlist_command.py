@@ -8,7 +8,8 @@ from rich.progress import Progress
 
 from keras_bahdanau_export.quiet import import_keras
 from keras_bahdanau_export.shown import console, say
-from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.checks import check_positive, check_range
+from keras_bahdanau_runtime.ids import SPECIAL
 
 
 def shortlist(
@@ -31,7 +32,10 @@ def shortlist(
     """Learns a vocabulary shortlist from what the best model of a run attends to."""
     from keras_bahdanau_runtime.text.corpus import read_alignments, read_parallel
 
-    check_positive(size=size, candidates=candidates, sentences=sentences)
+    check_range("size", size, int, 2 * len(SPECIAL))
+    check_positive(candidates=candidates, sentences=sentences)
+    if output.is_dir():
+        raise ValueError(f"Argument `output` must be a file. Received: {output}, a folder")
     output.parent.mkdir(parents=True, exist_ok=True)
     texts = [side[:sentences] for side in read_parallel(source, target)]
     links = None if alignments is None else read_alignments(alignments)[:sentences]

@@ -388,6 +388,8 @@ def test_evaluate_cuts_what_is_too_long_if_told_to(monkeypatch, capsysbinary, tm
     assert status == 1 and "at most 3 tokens" in err
     status, out, _ = run(monkeypatch, capsysbinary, "evaluate", artifact, text, text, "--truncate")
     assert status == 0 and "exact 50.0%" in out
+    status, _, err = run(monkeypatch, capsysbinary, "evaluate", tmp_path, text, text, "--truncate")
+    assert status == 1 and "`truncate` must be left out for a run" in err
 
 
 def test_a_shortlist_of_given_alignments(monkeypatch, capsysbinary, files, trained, tmp_path):
@@ -404,6 +406,22 @@ def test_a_shortlist_of_given_alignments(monkeypatch, capsysbinary, files, train
     links.write_text("0-0\n")
     status, _, err = run(monkeypatch, capsysbinary, *command, "--alignments", links)
     assert status == 1 and f"a line for each of {pairs} pairs" in " ".join(err.split())
+    status, _, err = run(monkeypatch, capsysbinary, *command, "--size", 7)
+    assert status == 1 and "`size` must be an int of at least 8" in err
+    status, _, err = run(monkeypatch, capsysbinary, *command[:-1], tmp_path)
+    assert status == 1 and "`output` must be a file" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [(("--pairs", -1), "`pairs` must be a positive"), (("--epochs", 0), "`epochs` must be a p")],
+)
+def test_a_quickstart_that_cannot_be_leaves_nothing(
+    monkeypatch, capsysbinary, tmp_path, flags, message
+):
+    folder = tmp_path / "quickstart"
+    status, _, err = run(monkeypatch, capsysbinary, "quickstart", "-o", folder, *flags)
+    assert status == 1 and message in err and not folder.exists()
 
 
 def test_a_shortlist_is_learned_and_exported(monkeypatch, capsysbinary, files, trained, tmp_path):

@@ -196,7 +196,8 @@ def test_steps_in_fixed_buffers_are_the_same(artifact):
 def test_lengths_share_buffers_and_of_many_shapes_the_last_are_kept(artifact):
     fixed = Stepper(read_manifest(artifact[0]), "CPUExecutionProvider", None, fixed=True)
     begun = [fixed.start(np.full((1, length), 3, "int32")) for length in (1, 5, 16)]
-    assert len({id(memory) for _, memory in begun}) == 1
+    places = [{id(value) for part in one for value in part.values()} for one in begun]
+    assert places[0] == places[1] == places[2]
     for rows in range(2, MOST_SHAPES + 2):
         state, memory = fixed.start(np.full((rows, 2), 3, "int32"))
     log_probs, weights, _ = fixed.step(np.full(rows, BOS, "int32"), state, memory)
@@ -209,8 +210,13 @@ def test_lengths_share_buffers_and_of_many_shapes_the_last_are_kept(artifact):
 def test_fixed_buffers_refuse_a_state_that_is_not_theirs(artifact):
     fixed = Stepper(read_manifest(artifact[0]), "CPUExecutionProvider", None, fixed=True)
     state, memory = fixed.start(np.array([[5, 3]], "int32"))
-    with pytest.raises(ValueError, match="`state` and `memory` must be those of the last start"):
-        fixed.step(np.array([BOS], "int32"), dict(state), memory)
+    tokens = np.array([BOS], "int32")
+    *_, after = fixed.step(tokens, state, memory)
+    other = fixed.start(np.array([[6, 3]], "int32"))  # of the same shape, in the same places
+    fixed.step(tokens, *other)
+    for given in ((after, memory), (state, memory), other, (dict(other[0]), other[1])):
+        with pytest.raises(ValueError, match="`state` and `memory` must be those of the last"):
+            fixed.step(tokens, *given)
 
 
 def test_a_translation_streams(artifact, model, tokenizer):
@@ -221,6 +227,11 @@ def test_a_translation_streams(artifact, model, tokenizer):
         expected = tokenizer.decode(ours.tokens[0, 0])
         assert "".join(translator.stream(text, max_length=9)) == expected
     assert list(translator.stream(" ")) == []
+    translator.manifest.search["max_length_ratio"] = 0.5  # as of a search that was exported so
+    for text in TEXTS:
+        ids = np.array([tokenizer.encode_source(text)], "int32")
+        ours = model.generate(ids, GreedySearch(max_length_ratio=0.5), max_length=9)
+        assert "".join(translator.stream(text)) == tokenizer.decode(ours.tokens[0, 0])
 
 
 @pytest.mark.tracing
@@ -595,6 +606,27 @@ def test_half_precision_agrees_to_three_digits(tmp_path):
     layer = keras.layers.GRU(5, dtype="mixed_float16", return_sequences=True, name="y")
     parity = export(keras.Model(x, layer(x)), tmp_path / "a")
     assert 1e-6 < parity.difference < 5e-3
+    assert verify(keras.Model(x, layer(x)), tmp_path / "a", count=3) == parity
+
+
+@pytest.mark.tracing
+def test_inputs_to_compare_on_are_such_as_the_model_takes(tmp_path):
+    x = keras.Input((None, 2), name="x")
+    frames = keras.layers.Conv1D(3, 9)(keras.ops.log(x))  # of nine frames, and positive numbers
+    model = keras.Model(x, keras.layers.GlobalMaxPooling1D(name="y")(frames))
+    assert export(model, tmp_path / "a").difference < 1e-4
+    for arguments, message in (
+        ({"count": 0}, "`count` must be an int of at least 1"),
+        ({"texts": TEXTS}, "`texts` must be left out"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            verify(model, tmp_path / "a", **arguments)
+    short = keras.Model(x, keras.layers.GlobalMaxPooling1D()(keras.layers.Conv1D(4, 2)(x)))
+    with pytest.raises(ValueError, match=r"outputs of shapes \[\(None, 3\)\]. Received: .*4\)"):
+        verify(short, tmp_path / "a")
+    long = keras.Model(x, keras.layers.GlobalMaxPooling1D()(keras.layers.Conv1D(3, 257)(x)))
+    with pytest.raises(ValueError, match=r"have one of \(7, 16, 64, 256\) places"):
+        verify(long, tmp_path / "a")
 
 
 @pytest.mark.tracing
@@ -739,6 +771,10 @@ def test_what_does_not_sample_takes_no_noise(artifact):
         ({"precision": "int4"}, "precision.*int4"),
         ({"precision": "int8", "format": "tf_saved_model"}, "precision.*int8"),
         ({"captured": True, "format": "tf_saved_model"}, "captured.*True"),
+        ({"texts": ["a"], "format": "tf_saved_model"}, "`texts` .* left out .*1 texts"),
+        ({"search": "greedy"}, "`search` must be a search.*'greedy'"),
+        ({"search": BeamSearch}, "`search` must be a search"),
+        ({"search": BeamSearch(forbidden=(0, 2, 999))}, "`search` must forbid ids .*999"),
     ],
 )
 def test_wrong_arguments_are_named(model, tmp_path, arguments, message):
@@ -811,6 +847,23 @@ def test_an_artifact_of_other_weights_fails_parity(artifact, tokenizer):
 
 
 @pytest.mark.tracing
+@pytest.mark.parametrize("output", ["scores", "alignments"])
+def test_what_is_no_number_fails_parity(artifact, model, tokenizer, output, monkeypatch):
+    translator = Translator(artifact[0])
+    search = translator.search
+
+    def spoiled(*given, **options):
+        found = search(*given, **options)
+        return {**found, output: np.full_like(found[output], np.nan)}
+
+    monkeypatch.setattr(translator, "search", spoiled)
+    sources = random_sources(tokenizer.source_vocabulary_size, 30)
+    parity = compare(model, translator, sources, BeamSearch(3, 0.6), 9)
+    with pytest.raises(ParityError, match="by nan"):
+        parity.enforce()
+
+
+@pytest.mark.tracing
 def test_near_ties_count_where_the_model_confirms_their_score(
     artifact, model, tokenizer, monkeypatch
 ):
@@ -833,12 +886,19 @@ def test_near_ties_count_where_the_model_confirms_their_score(
 @pytest.mark.tracing
 @pytest.mark.parametrize(
     ("equal", "ties", "difference", "passes"),
-    [(4, 0, 1e-6, True), (3, 1, 1e-6, True), (3, 0, 1e-6, False), (4, 0, 0.1, False)],
+    [
+        (4, 0, 1e-6, True),
+        (3, 1, 1e-6, True),
+        (3, 0, 1e-6, False),
+        (4, 0, 0.1, False),
+        (4, 0, np.nan, False),
+    ],
 )
 def test_parity_is_enforced(equal, ties, difference, passes):
-    parity = Parity(4, equal, ties, difference, 0.0, "jax")
-    if passes:
-        parity.enforce()
-    else:
-        with pytest.raises(ParityError):
+    for differences in ((difference, 0.0), (0.0, difference)):
+        parity = Parity(4, equal, ties, *differences, "jax")
+        if passes:
             parity.enforce()
+        else:
+            with pytest.raises(ParityError):
+                parity.enforce()

@@ -17,7 +17,8 @@ from rich.text import Text
 
 from keras_bahdanau import BeamSearch, TrainingOptions, plot_alignment, train, word_alignment
 from keras_bahdanau_export.quickstart.dates import split_dates
-from keras_bahdanau_runtime.errors import ParityError
+from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.errors import ParityError, require
 from keras_bahdanau_runtime.text.corpus import read_parallel
 from keras_bahdanau_runtime.text.scores import corpus_scores
 from keras_bahdanau_runtime.translator import Translator
@@ -40,10 +41,14 @@ def quickstart(output, pairs, epochs, console=None):
         The share of 1,000 unseen dates that came out exactly right.
 
     Raises:
-        ValueError: If `output` exists.
+        ValueError: If `output` exists, or `pairs` or `epochs` is not a positive integer.
+        MissingDependencyError: A package that draws or exports is missing.
         ParityError: If the artifact and Keras disagree on any of the unseen dates.
     """
     console = Console() if console is None else console
+    check_positive(pairs=pairs, epochs=epochs)
+    for package, extra in (("matplotlib", "plot"), ("tensorflow", "export")):
+        require(package, extra=extra)
     output = Path(output)
     if output.exists():
         raise ValueError(
