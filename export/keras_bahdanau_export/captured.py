@@ -103,24 +103,22 @@ def _need_after(graph, loop, sizes, memory):
                         memory[part.name] = None
 
 
-def _of_sizes(value, items, known=None):
+def _of_sizes(value, items):
     """The values whose sizes, in `items`, a value is made of; `None` if of anything else."""
-    known = {} if known is None else known  # what is read twice is looked at once
-    if value not in known:
-        known[value] = _parts_of(value, items, known)
-    return known[value]
-
-
-def _parts_of(value, items, known):
-    if constant(value) is not None:
-        return set()
-    if value in items:
-        return {part for size in items[value] for part, _ in size.parts}
-    node = value.producer()
-    if node is None or node.op_type.startswith("Random"):
-        return None
-    found = [_of_sizes(side, items, known) for side in node.inputs if side is not None]
-    return None if None in found else set().union(*found)
+    seen, found, left = set(), set(), [value]
+    while left:
+        part = left.pop()
+        if part is None or part in seen or constant(part) is not None:
+            continue
+        seen.add(part)
+        if part in items:
+            found |= {each for size in items[part] for each, _ in size.parts}
+            continue
+        node = part.producer()
+        if node is None or node.op_type.startswith("Random"):
+            return None
+        left += node.inputs
+    return found
 
 
 def _start(model, memory, shapes):

@@ -91,6 +91,11 @@ def export(
             f"on. Received: {penalties}"
         )
     formats = format or ["onnx"]
+    if source is not None and "onnx" not in formats and len(penalties) == 1:
+        raise ValueError(
+            "Arguments `source` and `reference` must be left out where no ONNX graph is written "
+            f"and no length penalty is chosen. Received: {source} and {reference}"
+        )
     place = _place(layout, path, name, run, formats, overwrite)
     texts, references = ([], []) if source is None else read_parallel(source, reference)
     import_keras()
@@ -109,6 +114,8 @@ def export(
             for penalty, bleu in scores.items():
                 say(f"length penalty {penalty:g}: BLEU {bleu:.2f}")
             penalties = [max(scores, key=scores.get)]
+        if "onnx" not in formats:
+            texts = references = []  # they were for the penalty alone
         model.export(
             artifact,
             format=formats,

@@ -284,7 +284,7 @@ def _called(model, examples, rng):
                 failed = error
                 break
             found = inputs, list(map(keras.ops.convert_to_numpy, outputs))
-            if not any(np.isnan(part).any() for part in found[1]):
+            if all(part.size and not np.isnan(part).any() for part in found[1]):
                 return found
     if found is None:
         raise ValueError(

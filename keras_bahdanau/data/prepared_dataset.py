@@ -76,13 +76,12 @@ class PreparedDataset(EpochDataset):
         From `dataset[i]` the pair `(inputs, labels)` of a `TranslationDataset`; `"alignment"` is
         there if all corpora have alignments. On TensorFlow the first batch of an epoch is wider by
         one place of `PAD` where it is as wide as the second, as Keras takes for variable only what
-        differs between these two.
+        differs between these two; epochs of one batch there must all have one shape.
 
     Raises:
         ValueError: If an argument is out of range, a corpus is damaged, the corpora have different
             tokenizers, the longest pair does not fit into `batch_tokens`, or a batch has fewer rows
-            than there are replicas. From `dataset[0]`, on TensorFlow, if batches have several
-            shapes and an epoch is one batch.
+            than there are replicas.
 
     Example:
 
@@ -138,7 +137,6 @@ class PreparedDataset(EpochDataset):
             for place, (corpus, lengths) in enumerate(zip(self.corpora, found, strict=True))
         ]
         self._aligned = all(corpus.aligned for corpus in self.corpora)
-        self._resampled = resample is not None
         if self._aligned and resample is not None:
             raise ValueError(
                 "Argument `resample` must be None for corpora with alignments, whose places it "
@@ -193,21 +191,10 @@ class PreparedDataset(EpochDataset):
     def __getitem__(self, index):
         update = self.epoch * self.steps + index
         inputs, labels = self.batch(update)
-        if index == 0 and keras.config.backend() == "tensorflow":
-            if self.steps > 1:
-                *_, tx, ty = self._find(update + 1)
-                return _widened(inputs, labels, tx, ty)
-            self._check_one_shape()
+        if index == 0 and self.steps > 1 and keras.config.backend() == "tensorflow":
+            *_, tx, ty = self._find(update + 1)
+            return _widened(inputs, labels, tx, ty)
         return inputs, labels
-
-    def _check_one_shape(self):
-        """Raises a `ValueError` where batches have several shapes, and an epoch has one batch."""
-        if self._resampled or len(self.shapes) > 1:
-            raise ValueError(
-                "Argument `steps` must be at least 2 on TensorFlow for batches of several shapes, "
-                "as Keras takes those of all from the first two of an epoch. Received: an epoch of "
-                "one batch. Choose smaller batches or, to train, a larger `every`"
-            )
 
     def batch(self, update):
         """The batch of an update.

@@ -10,6 +10,7 @@ from keras_bahdanau.layers.masking import (
     sequence_lengths,
     zero_masked,
 )
+from keras_bahdanau.layers.parts import tell, told
 from keras_bahdanau_runtime.checks import check_positive, check_range
 
 _CELLS = {"gru": keras.layers.GRU, "lstm": keras.layers.LSTM}
@@ -98,6 +99,10 @@ class BidirectionalEncoder(keras.layers.Layer):
             **arguments,
         )
 
+    def made(self):
+        """The recurrent layers, of both directions."""
+        return [*self.forward_layers, *self.backward_layers]
+
     def build(self, inputs_shape):
         shape = tuple(inputs_shape)
         for forward, backward in zip(self.forward_layers, self.backward_layers, strict=True):
@@ -145,4 +150,12 @@ class BidirectionalEncoder(keras.layers.Layer):
             "reset_after": self.reset_after,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "recurrent_initializer": keras.initializers.serialize(self.recurrent_initializer),
+            "told": told(self.made()),
         }
+
+    @classmethod
+    def from_config(cls, config):
+        settings = config.get("told", [])
+        encoder = cls(**{name: value for name, value in config.items() if name != "told"})
+        tell(encoder.made(), settings)
+        return encoder

@@ -2,12 +2,13 @@
 
 import copy
 import inspect
-import operator
 
 import keras
 from keras import ops
 
 from keras_bahdanau.layers.masking import zero_masked
+
+_QUANTIZED = ("quantization_config", "dtype_policy")  # of a layer of Keras that was quantized
 
 
 def build_part(layer, *shapes):
@@ -98,31 +99,29 @@ def deserialized(config, *names):
     return {**config, **parts}
 
 
-def changes(layer, paths):
-    """What parts of a layer were told after it made them, frozen or quantized, for its config.
+def told(parts):
+    """What the layers that a layer makes were told since, for its config: frozen, quantized.
 
     Args:
-        layer: A layer or model.
-        paths: Of attributes, such as "decoder.attention"; those that are `None` are no parts.
+        parts: List of layers, outer ones before those within them.
+
+    Returns:
+        A dict for each of them, or an empty list if there is nothing to say.
     """
-    found = {}
-    for path in paths:
-        part = operator.attrgetter(path)(layer)
-        if part is None:
-            continue
-        told = {} if part.trainable else {"trainable": False}
+    found = [{"trainable": part.trainable} for part in parts]
+    for part, settings in zip(parts, found, strict=True):
         if getattr(part.dtype_policy, "quantization_mode", None) is not None:
-            told["dtype"] = keras.dtype_policies.serialize(part.dtype_policy)
-        if told:
-            found[path] = told
-    return found
+            for name in _QUANTIZED:
+                of_part = getattr(part, name, None)
+                settings[name] = keras.saving.serialize_keras_object(of_part)
+    return [] if all(settings == {"trainable": True} for settings in found) else found
 
 
-def change(layer, told):
-    """Tells the parts of a layer, which are not built yet, what `changes` has found."""
-    for path, settings in told.items():
-        part = operator.attrgetter(path)(layer)
-        if "trainable" in settings:
-            part.trainable = settings["trainable"]
-        if "dtype" in settings:
-            part.dtype_policy = keras.dtype_policies.deserialize(settings["dtype"])
+def tell(parts, settings):
+    """Tells layers that are not built yet what `told` has found of others."""
+    for part, of_part in zip(parts, settings, strict=bool(settings)):
+        if part.trainable != of_part["trainable"]:
+            part.trainable = of_part["trainable"]  # also of all within it
+        for name in _QUANTIZED:
+            if name in of_part:
+                setattr(part, name, keras.saving.deserialize_keras_object(of_part[name]))

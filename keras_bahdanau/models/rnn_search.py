@@ -11,9 +11,9 @@ from keras_bahdanau.layers.bridge import Bridge
 from keras_bahdanau.layers.cells import LayerNormGRUCell
 from keras_bahdanau.layers.decoder import AttentiveDecoder
 from keras_bahdanau.layers.encoder import BidirectionalEncoder
-from keras_bahdanau.layers.parts import changes, serialized
+from keras_bahdanau.layers.parts import serialized, told
 from keras_bahdanau.layers.readout import DeepOutput
-from keras_bahdanau.models.seq2seq import MADE, Seq2Seq
+from keras_bahdanau.models.seq2seq import Seq2Seq
 from keras_bahdanau_runtime.checks import check_positive, check_range
 
 
@@ -177,7 +177,13 @@ class RNNSearch(Seq2Seq):
             "guided_alignment"
         )
         config |= {name: getattr(self, name) for name in names.split()}
-        return {**config, **serialized(self, *self._parts), "changes": changes(self, MADE)}
+        return {**config, **serialized(self, *self._parts), "told": told(self._made())}
+
+    def _made(self):
+        decoder = self.decoder
+        within = [decoder.cell, decoder.attention, decoder.readout, decoder.context_cell]
+        parts = [self.bridge, self.encoder, *self.encoder.made(), decoder, *within]
+        return super()._made() + [part for part in parts if part is not None]
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")

@@ -11,10 +11,10 @@ from keras_bahdanau.layers.guided_alignment import guidance
 from keras_bahdanau.layers.parts import (
     build_part,
     call_masked,
-    change,
-    changes,
     deserialized,
     serialized,
+    tell,
+    told,
 )
 from keras_bahdanau.models.generation import Generator
 from keras_bahdanau.models.projecting import ProjectingSteps
@@ -27,12 +27,6 @@ from keras_bahdanau.models.seq2seq_checks import (
 from keras_bahdanau.replicas import added_once
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.ids import PAD
-
-# What a model makes, or a class of models, and may be told later on not to train.
-MADE = (
-    "source_embedding", "target_embedding", "output_layer", "encoder", "bridge", "decoder",
-    "decoder.cell", "decoder.attention", "decoder.readout", "decoder.context_cell",
-)  # fmt: skip
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -309,15 +303,20 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
             "join_embeddings": self.join_embeddings,
             "guided_alignment": self.guided_alignment,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "changes": changes(self, MADE),
+            "told": told(self._made()),
         }
+
+    def _made(self):
+        """The layers that the model makes itself, of which the config holds no other word."""
+        layers = [self.source_embedding, self.target_embedding, self.output_layer]
+        return [layer for layer in layers if layer is not None]
 
     @classmethod
     def from_config(cls, config):
         arguments = deserialized(config, *cls._parts)
-        told = arguments.pop("changes")
+        settings = arguments.pop("told", [])
         model = cls(**arguments)
-        change(model, told)
+        tell(model._made(), settings)
         return model
 
 

@@ -177,6 +177,8 @@ def _begin(options, output, corpus):
     updates = options.updates or options.epochs * a_pass
     epochs = -(-updates // every)
     dataset.steps = every * options.accumulate
+    if keras.config.backend() == "tensorflow" and dataset.steps == 1 < epochs:
+        _check_one_shape(dataset, dropout)
     if resuming:
         model = load(output / LAST_FILE, compile=True)
         dataset.epoch = updates_done(model) // every
@@ -197,6 +199,16 @@ def _begin(options, output, corpus):
         f"{model.count_params():,}", keras.config.backend(),
     )  # fmt: skip
     return model, dataset, epochs
+
+
+def _check_one_shape(dataset, dropout):
+    """Raises a `ValueError` where TensorFlow would see several shapes, and has seen one."""
+    if dropout or len(dataset.shapes) > 1:
+        raise ValueError(
+            "Argument `every` must be at least 2 on TensorFlow for batches of several shapes, as "
+            "Keras takes those of all from the first two between validations. Received: 1. Choose "
+            "a larger `every` or, where all pairs are one batch, a smaller `batch_size`"
+        )
 
 
 def _corpus(options, output, rank):

@@ -356,6 +356,9 @@ def test_the_length_penalty_is_that_which_suits_held_out_texts(
     status, _, err = run(monkeypatch, capsysbinary, *command)
     assert status == 1 and "`length_penalty` must be given once where there is no `source`" in err
     command += ["--source", test_set[0], "--reference", test_set[1]]
+    lone = [*command[:-8], *command[-4:], "--format", "tf_saved_model"]  # for which there is no use
+    status, _, err = run(monkeypatch, capsysbinary, *lone)
+    assert status == 1 and "`source` and `reference` must be left out" in err
     status, _, err = run(monkeypatch, capsysbinary, *command)
     assert status == 0, err
     bleu = {float(p): of for p, of in re.findall(r"length penalty (\S+): BLEU (\S+)", err)}

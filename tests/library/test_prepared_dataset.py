@@ -275,20 +275,6 @@ def test_the_first_two_batches_differ_on_tensorflow(corpus, update):
     assert same(second, dataset.batch(update + 1))
 
 
-def test_an_epoch_of_one_batch_has_one_shape_on_tensorflow(corpus, tokenizer):
-    resample = BPEDropout(tokenizer, 0.5)
-    resampled = PreparedDataset(corpus, batch_size=400, shapes=1, steps=1, resample=resample)
-    several = PreparedDataset(corpus, batch_size=16, shapes=2, steps=1)
-    for dataset in (resampled, several):
-        if keras.config.backend() == "tensorflow":
-            with pytest.raises(ValueError, match="`steps` must be at least 2 on TensorFlow"):
-                dataset[0]
-        else:
-            assert same(dataset[0], dataset.batch(0))
-    one = PreparedDataset(corpus, batch_size=400, shapes=1, steps=1)
-    assert same(one[0], one.batch(0))
-
-
 @once
 @given(lengths=LENGTHS, most=st.integers(1, 12), bucket=st.integers(1, 8), rows=st.integers(1, 9),
        seed=st.integers(0, 9), padding=st.sampled_from([0.0, 0.1, 0.5]))  # fmt: skip

@@ -77,6 +77,14 @@ def test_the_running_mean_moves_as_far_in_an_update_of_several_batches(finished)
     assert optimizer.ema_momentum**optimizer.gradient_accumulation_steps == pytest.approx(0.5)
 
 
+@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="Others take any shape.")
+def test_batches_of_several_shapes_need_two_between_validations(finished, tmp_path):
+    chosen, *_ = finished
+    lone = dataclasses.replace(chosen, accumulate=1, batch_size=18, every=None, log_dir=None)
+    with pytest.raises(ValueError, match=r"`every` must be at least 2 on TensorFlow .* smaller"):
+        train(lone, tmp_path / "run", verbose=False)
+
+
 def test_a_run_from_python_leaves_what_the_command_reads(finished):
     chosen, best, shown, seen = finished
     assert sorted(path.name for path in best.parent.iterdir()) == [

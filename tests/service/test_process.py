@@ -5,7 +5,6 @@ import contextlib
 import gc
 import json
 import os
-import resource
 import shutil
 import signal
 import socket
@@ -108,9 +107,9 @@ def test_a_stop_has_an_end(slow):
         assert process.wait() == 1
 
 
-def test_a_run_that_nobody_waits_for_does_not_hold_up_the_end(slow):
+def test_a_process_ends_well_though_a_run_goes_on_that_nobody_waits_for(slow):
     with serving(slow, "--port", 0, "--alone-threads", 1) as (process, url):
-        late = httpx.post(f"{url}/translate", json={"text": "a man", "timeout": 0.01}, timeout=60)
+        late = httpx.post(f"{url}/translate", json={"text": "a man", "timeout": 0.1}, timeout=60)
         assert late.status_code == 504
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
@@ -282,13 +281,12 @@ def test_watching_goes_on_after_a_load_that_failed_as_none_foresaw(tmp_path, mon
         marked(path, 3, overwrite=True)
         while state(found.web)["reason"]:
             pass
-    [said] = [record for record in caplog.records if record.exc_info]
-    assert "the old one goes on: MemoryError" in said.getMessage()
+    assert any("the old one goes on: MemoryError" in said for said in caplog.messages)
 
 
 def test_all_connections_that_the_system_allows(monkeypatch):
     """Where it says any number, as macOS does, it takes none but that of its own."""
-    told = []
+    resource, told = pytest.importorskip("resource"), []
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: told.append(limits))
     endless = resource.RLIM_INFINITY
     for limits in ((256, 4096), (256, endless), (20_000, endless), (endless, endless)):

@@ -6,6 +6,7 @@ of any other Keras model, it is `NAME-graph` alone.
 """
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import Mapping
@@ -179,6 +180,7 @@ class Repository:
 
         Raises:
             ServiceError: "not_found", or "unprocessable" for an artifact that cannot be served.
+            Exception: What else it failed with, such as a want of memory.
         """
         source = self._source(name)
         async with self._loading[source]:
@@ -186,13 +188,14 @@ class Repository:
             self._seen[source] = _state(self.sources[source])
             try:
                 opened = await asyncio.to_thread(self._open, source)
-            except Exception as error:  # such as MemoryError; the watch goes on after any
+            except Exception as error:
                 reason = self._reasons[source] = str(error) or type(error).__name__
                 kept = "the old one goes on" if source in self._models else "it is not served"
-                foreseen = isinstance(error, (ArtifactError, ValueError, OSError))
-                said = "The model %s could not be loaded, %s: %s"
-                logger.error(said, source, kept, reason, exc_info=not foreseen)
-                raise ServiceError("unprocessable", reason, "model") from error
+                logger.error("The model %s could not be loaded, %s: %s", source, kept, reason)
+                if isinstance(error, (ArtifactError, ValueError, OSError)):
+                    raise ServiceError("unprocessable", reason, "model") from error
+                self._seen[source] = None  # not for the artifact's sake: memory may be free again
+                raise
             self._models[source] = opened
             self._reasons.pop(source, None)
             versions = list(dict.fromkeys(model.version for model in opened))
@@ -233,10 +236,8 @@ class Repository:
             await asyncio.sleep(seconds)
             for source in self.sources:
                 if source in self._models and _state(self.sources[source]) != self._seen[source]:
-                    try:
+                    with contextlib.suppress(Exception):  # it is logged, and stands in the index
                         await self.load(source)
-                    except ServiceError:
-                        continue  # it is logged, and stands in the index
 
     def _source(self, name: str) -> str:
         """The source of a model, or of its graph."""

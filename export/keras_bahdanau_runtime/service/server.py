@@ -18,7 +18,6 @@ from typing import Any
 
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.service.engine import Engine, Limits
-from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.keys import Keys
 from keras_bahdanau_runtime.service.logs import give_up_unwritten, log_to_stderr
 from keras_bahdanau_runtime.service.repository import Repository
@@ -201,7 +200,7 @@ class Service:
     async def reload(self) -> None:
         """Opens every model anew; one that cannot be opened leaves the old one."""
         for source in self.settings.sources:
-            with contextlib.suppress(ServiceError):  # it is logged, and stands in the index
+            with contextlib.suppress(Exception):  # it is logged, and stands in the index
                 await self.repository.load(source)
 
     async def stop(self) -> bool:
@@ -262,7 +261,8 @@ def serve(
 ) -> None:
     """Runs a service until SIGTERM or SIGINT, and returns when all accepted work is finished.
 
-    What is not finished in time ends the process, with status 1.
+    What is not finished in time ends the process, with status 1; so does a run that nobody waits
+    for any longer, with status 0.
 
     Args:
         settings: `Settings`.
