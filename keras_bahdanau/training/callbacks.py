@@ -113,6 +113,10 @@ class HeldOutLoss(keras.callbacks.Callback):
         _check_batch_by_batch(model)
         losses = _BatchLosses(self.dataset)
         with running_mean(model):
+            if keras.config.backend() == "jax" and keeps_mean(model):
+                # The arrays are the optimiser's own, and an evaluation deletes those it is given.
+                for weight in model.trainable_variables:
+                    weight.assign(keras.ops.copy(weight))
             values = model.evaluate(self.dataset, verbose=0, return_dict=True, callbacks=[losses])
         return {**values, "loss": losses.mean()}
 
