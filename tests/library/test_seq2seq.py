@@ -700,6 +700,7 @@ def test_a_config_may_leave_out_what_was_told():
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have a `quantize` method")
+@pytest.mark.filterwarnings("ignore:The use of `x.T`")  # in Keras's own tied layer, on torch
 @pytest.mark.parametrize(
     ("name", "mode"), [("rnnsearch", "int8"), ("plain_gru", "int8"), ("plain_gru", "int4")]
 )
