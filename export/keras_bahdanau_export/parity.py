@@ -26,6 +26,7 @@ _TIE = 1e-4
 # In a beam of near ties rounding decides, too, which hypotheses stay; so the best one that is left
 # may be better or worse by more. The beams of untrained models are full of them.
 _NEAR_TIE = 1e-3
+_TOLERANCE = 1e-3  # of a score or a weight of a search
 _LENGTHS = (7, 16, 64, 256)  # of axes of any length, until the model takes one
 _SEARCHES = {kind.__name__: kind for kind in (BeamSearch, GreedySearch, Sampling)}
 
@@ -51,7 +52,7 @@ class Parity:
     alignment_difference: float
     backend: str
 
-    def enforce(self, tolerance=1e-3):
+    def enforce(self, tolerance=_TOLERANCE):
         """Raises `ParityError` unless all tokens are equal or tied and differences are small."""
         wrong = self.sentences - self.equal - self.ties
         worst = np.maximum(self.score_difference, self.alignment_difference)  # NaN if one is
@@ -211,7 +212,8 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         shortlist = None
         if SHORTLIST_FILE in manifest.files:
             shortlist = Shortlist.parse(manifest.read(SHORTLIST_FILE), SHORTLIST_FILE)
-        found, tolerance = compare(model, translator, sources, search, max_length, shortlist), 1e-3
+        found = compare(model, translator, sources, search, max_length, shortlist)
+        tolerance = _TOLERANCE
         # Smaller numbers are scaled by what they stand beside, and the step pads other sources.
         if set(BEAM_FILES) <= set(manifest.files) and not reduced:
             compare_loops(translator, sources, providers)

@@ -91,7 +91,8 @@ def running_mean(model):
 
     Args:
         model: A compiled model. Nothing happens unless its optimiser has `use_ema` and has made an
-            update: before the first one the mean is that of nothing.
+            update: before the first one the mean is that of nothing. On JAX an `evaluate` in the
+            block would delete the mean; `HeldOutLoss` evaluates copies.
 
     Example:
 
