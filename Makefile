@@ -1,4 +1,4 @@
-# Every command makes what it needs on a machine that has only Python 3.11 or newer, and make.
+# Every command makes what it needs on a machine that has only Python 3.11 to 3.13, and make.
 
 PYTHON ?= python3
 # More options for pip. For a torch without CUDA, several gigabytes smaller, on Linux:
@@ -82,8 +82,8 @@ clean: ## Remove the environment, caches and build products
 
 # pip is the last thing that venv puts in place: without it the environment is not whole.
 $(BIN)/pip:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "Python 3.11 or newer is needed; name one with make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+		{ echo "Python 3.11 to 3.13 is needed; name one with make PYTHON=python3.12" >&2; exit 1; }
 	@echo "Creating the environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 

@@ -1,12 +1,13 @@
 """The command `keras-bahdanau`: prepare, train, evaluate, export, verify, translate, serve, ...
 
-Keras is imported only inside the commands that need it: `train`, `export`, `verify`, `quickstart`
-and `evaluate` of a run.
+Keras is imported only inside the commands that need it: `train`, `export`, `verify`, `shortlist`,
+`quickstart` and `evaluate` of a run.
 """
 
 import logging
 import os
 import sys
+import tempfile
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -78,7 +79,7 @@ def _configure(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
 )
 def train(context: typer.Context) -> None:
-    """Trains a model on two text files and keeps the best by validation BLEU."""
+    """Trains a model on two text files, or on a prepared corpus, and keeps the best."""
     import_keras()
     from keras_bahdanau_export.train_command import train_command
 
@@ -172,7 +173,10 @@ def verify(
         str, typer.Option(help="What the artifact runs on: cpu, cuda, or a name of onnxruntime's.")
     ] = "cpu",
 ) -> None:
-    """Holds an artifact against the Keras model once more; exit status 1 if they disagree."""
+    """Holds an artifact against the Keras model once more; exit status 1 if they disagree.
+
+    Of float16 and int8 it is only counted how often they do.
+    """
     import_keras()
     import keras
 
@@ -253,15 +257,16 @@ def inspect(
 ) -> None:
     """Checks an artifact and prints what its manifest says."""
 
-    def check(manifest: Manifest) -> Manifest:
+    def check(manifest: Manifest) -> tuple[Manifest, dict[str, Any]]:
+        graphs = {}
         for name in manifest.files:
             if name.endswith(".onnx"):
-                checked_graph(manifest, name)
+                graphs[name] = checked_graph(manifest, name)
             else:
                 manifest.check(name)
-        return manifest
+        return manifest, graphs
 
-    manifest = reading(artifact, check)
+    manifest, graphs = reading(artifact, check)
     table = Table("property", "value", title=plain(artifact))
     table.add_row("format version", str(manifest.format_version))
     for name, record in manifest.files.items():
@@ -276,19 +281,26 @@ def inspect(
         table.add_row(plain(name), plain(values))
     table.add_row("max source length", str(manifest.max_source_length))
     if provider is not None:
-        for name, lines in _on_host(manifest).items():
+        for name, lines in _on_host(graphs).items():
             told = "\n".join(lines) or "all of it but sizes runs there"
             table.add_row(plain(f"{name} on {provider.value}"), plain(told))
     Console().print(table)
 
 
-def _on_host(manifest: Manifest) -> dict[str, list[str]]:
-    """What of each graph would stay on the host, where CUDA runs it."""
+def _on_host(graphs: dict[str, tuple[bytes, dict[str, bytes]]]) -> dict[str, list[str]]:
+    """What of each graph would stay on the host, where CUDA runs it; of bytes that were checked."""
     onnx_ir = require("onnx_ir", extra="export")
     from keras_bahdanau_export.cuda import on_host, summary
 
-    names = [name for name in manifest.files if name.endswith(".onnx")]
-    return {name: summary(on_host(onnx_ir.load(manifest.folder / name))) for name in names}
+    found = {}
+    for name, (contents, data) in graphs.items():
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for file, of in {name: contents, **data}.items():
+                Path(folder, file).write_bytes(of)
+            found[name] = summary(on_host(onnx_ir.load(path)))
+    return found
 
 
 @app.command()

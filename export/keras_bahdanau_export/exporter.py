@@ -75,14 +75,17 @@ def export(
         overwrite: Whether an artifact at `path` may be replaced.
 
     Returns:
-        The `Parity` that was reached, or `None` if no ONNX graph was asked for.
+        The `Parity` that was reached, a `CallParity` of a model that does not generate, or `None`
+        if no ONNX graph was asked for.
 
     Raises:
         ValueError: If an argument is wrong, the model is not built, computes in numbers that
             onnxruntime does not or holds what the TensorFlow process could not load, or `path`
             exists.
+        UnsupportedModelError: If the model holds what ONNX has no operator for.
         ParityError: If the graph and the model disagree.
         PrecisionError: If the precision or the shortlist costs more than `max_bleu_loss`.
+        ArtifactError: If the TensorFlow process fails otherwise.
         MissingDependencyError: If a package of the extra `export` is missing.
     """
     job = job_for(

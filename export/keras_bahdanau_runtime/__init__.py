@@ -3,9 +3,11 @@
 from keras_bahdanau_runtime.errors import (
     ArtifactError,
     CorruptArtifactError,
+    LimitError,
     MissingDependencyError,
     ParityError,
     PrecisionError,
+    RunError,
     UnsupportedArtifactError,
     UnsupportedModelError,
 )
@@ -17,9 +19,11 @@ from keras_bahdanau_runtime.translator import Translator
 __all__ = [
     "ArtifactError",
     "CorruptArtifactError",
+    "LimitError",
     "MissingDependencyError",
     "ParityError",
     "PrecisionError",
+    "RunError",
     "Stepper",
     "Tokenizer",
     "Translation",

@@ -170,7 +170,7 @@ def _search(
     beam = outputs["tokens"].shape[1]
     if n_best > beam:
         raise ValueError(
-            f"Argument `n_best` must be at most {beam}, the hypotheses that the search keeps. "
+            f"Argument `n_best` must be at most {beam}, the hypotheses that the search returns. "
             f"Received: {n_best}"
         )
     return [{name: values[i] for name, values in outputs.items()} for i in range(len(rows))]

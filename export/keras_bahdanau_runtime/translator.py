@@ -184,8 +184,8 @@ class Translator:
             batch_size: int. Most sentences in one run of the model.
             batch_tokens: int. Most source ids in one run, padding included, which is what its
                 memory and time grow with; a longer sentence is run alone. `None` for no limit.
-            n_best: int. Hypotheses for each text, best first; at most the beam width of the
-                artifact. A text gets fewer where the search found fewer.
+            n_best: int. Hypotheses for each text, best first; at most as many as the
+                search returns. A text gets fewer where the search found fewer.
             truncate: bool. Whether to cut a text longer than the artifact's limit, with the number
                 of such texts in the log, instead of raising.
             progress: Called after each batch with the number of texts done so far.

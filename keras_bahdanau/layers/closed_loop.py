@@ -35,7 +35,7 @@ class ClosedLoop(keras.layers.Layer):
         first: `(B, M)` float tensor, the input of the first step.
         annotations: `(B, Tx, D)` float tensor; a list of them for `MultiSourceAttention`.
         annotations_mask: `(B, Tx)` bool, True = keep, or `None`; likewise a list.
-        initial_state: List of the cell's first state tensors, `(B, size)` each; zeros if `None`.
+        initial_state: List of the cell's first states, `(B, size)` each; the cell's own if `None`.
 
     Returns:
         `(outputs, weights)`: `(B, steps, R)`, and `(B, steps, Tx)` float32.

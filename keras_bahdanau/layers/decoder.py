@@ -74,7 +74,7 @@ class AttentiveDecoder(keras.layers.Layer):
         inputs: `(B, Ty, M)` float tensor, the embedded previous outputs.
         annotations: `(B, Tx, D)` float tensor; a list of them for `MultiSourceAttention`.
         annotations_mask: `(B, Tx)` bool, True = keep, or `None`; likewise a list.
-        initial_state: List of the cell's first state tensors, `(B, size)` each; zeros if `None`.
+        initial_state: List of the cell's first states, `(B, size)` each; the cell's own if `None`.
         inputs_mask: `(B, Ty)` bool: which steps count for the attention's penalty; or `None`.
         feedback: `(t, inputs (B, M), output (B, R)) -> (B, M)`, what each step reads in the place
             of its row of `inputs`, given its number `t`, an int32 scalar, and the last output
@@ -170,7 +170,7 @@ class AttentiveDecoder(keras.layers.Layer):
 
         Args:
             memory: The memory of `B` rows.
-            cell_state: List of `(B, size)` tensors; as the cell begins, with zeros, if `None`.
+            cell_state: List of `(B, size)` tensors; as the cell begins if `None`.
         """
         first = flatten(memory)[0]
         batch = ops.shape(first)[0]

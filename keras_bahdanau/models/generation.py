@@ -254,7 +254,7 @@ class Generator:
             search: As in `generate`.
             max_length: As in `generate`; an int or a function of the sources' lengths.
             n_best: Number of hypotheses for each text, best first; at most as many as the search
-                keeps. A text gets fewer where the search found fewer.
+                returns. A text gets fewer where the search found fewer.
             batch_size: Most sentences searched at once.
             progress: Called after each batch with the number of texts done so far.
             alignments: Whether translations hold the attention weights.
@@ -368,7 +368,8 @@ class Generator:
             The `Parity` that was reached, or `None` if no ONNX graph was asked for.
 
         Raises:
-            ValueError: If an argument is wrong, or one of Keras's that has no place here is given.
+            ValueError: If an argument is wrong, or one of Keras's that has no place here is given;
+                what else `keras_bahdanau_export.export` raises.
         """
         from keras_bahdanau_export import export
 

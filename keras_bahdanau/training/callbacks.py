@@ -88,8 +88,8 @@ class HeldOutLoss(keras.callbacks.Callback):
         dataset: A `TranslationDataset` or `PreparedDataset`.
 
     Raises:
-        ValueError: If `dataset` is none of these; when training begins, if the model is compiled
-            with `steps_per_execution`, of whose batches Keras tells only the mean.
+        ValueError: If `dataset` is no `keras.utils.PyDataset`; when training begins, if the model
+            is compiled with `steps_per_execution`, of whose batches Keras tells only the mean.
     """
 
     def __init__(self, dataset):

@@ -70,8 +70,8 @@ def per_word(sample_weight, like):
     """
     weight = ops.cast(sample_weight, "float32")
     missing = len(like.shape) - len(weight.shape)
-    sizes = zip(weight.shape, like.shape, strict=False)
-    if missing < 0 or not all(size in (None, 1, of) or of is None for size, of in sizes):
+    sizes = zip(weight.shape, like.shape, (like.shape[0], 1), strict=False)
+    if missing < 0 or not all(size in (None, of, one) or of is None for size, of, one in sizes):
         raise ValueError(
             "Argument `sample_weight` must be (B,), (B, 1) or (B, Ty) for words of shape "
             f"{tuple(like.shape)}. Received: shape {tuple(weight.shape)}"

@@ -7,6 +7,7 @@ run/
   last.keras       model, tokenizer and optimiser at the last checkpoint
   best.keras       the same at the best one by held-out text
   history.csv      one row a checkpoint
+  epoch-01.keras   each of the last checkpoints, with `keep` or `average`
   average.keras    the mean of the last checkpoints, with `average`
 
 An epoch, to Keras, is what lies between two checkpoints: `every` updates, or a pass over the text.
@@ -76,8 +77,8 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
 
     Args:
         options: `TrainingOptions`.
-        output: The run's folder. It must not exist, unless `resume`; its parents are made. Several
-            hosts must all see it, and the texts.
+        output: The run's folder. It must not exist, unless `resume`, or hold nothing but `corpus`;
+            its parents are made. Several hosts must all see it, and the texts.
         resume: Whether to go on from `last.keras` of an earlier run with the same options.
         callbacks: More callbacks for `fit`, in the first of several processes. The logs they read
             at the end of an epoch hold `val_bleu` and `val_chrf`, `val2_bleu` and so on for further

@@ -96,7 +96,7 @@ def test_an_id_outside_of_the_vocabulary_makes_the_loss_nan(rng, unknown):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("shape", [(4,), (3, 4, 1), (4, 3)])
+@pytest.mark.parametrize("shape", [(4,), (3, 4, 1), (4, 3), (1,), (1, 4)])
 def test_other_sample_weights_are_refused(rng, shape):
     labels, logits = batch(rng)
     message = r"`sample_weight` must be .* words of shape \(3, 4\). Received: shape \("

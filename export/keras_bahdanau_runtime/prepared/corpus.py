@@ -50,7 +50,8 @@ class PreparedCorpus:
     model = RNNSearch(
         corpus.tokenizer.source_vocabulary_size, corpus.tokenizer.target_vocabulary_size
     )
-    model.fit(PreparedDataset(corpus))
+    model.compile("adam", TokenCrossentropy())
+    model.fit(PreparedDataset(corpus), shuffle=False)
     ```
     """
 

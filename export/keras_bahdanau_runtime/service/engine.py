@@ -6,7 +6,7 @@ async with engine.timely(seconds):                     # in an event loop
 
 A job computes in a thread; onnxruntime holds no lock of Python's meanwhile. There are as many
 threads as cores, and a job takes one core, so batches and requests do not fight; but for a batch
-that is all there is to do, which may have all of them.
+that is all there is to do, which may have all of them, at most four.
 """
 
 import asyncio

@@ -37,14 +37,14 @@ def supervise(settings: Settings, workers: int) -> bool:
     They share the cores, unless the settings name threads.
 
     Args:
-        settings: `Settings`; its ports must not be 0.
+        settings: `Settings`; its `grpc_port` must not be 0 with several workers.
         workers: int, the number of processes.
 
     Returns:
         Whether they began to serve, and all accepted work was finished.
 
     Raises:
-        ValueError: `workers` is not positive, or a port is 0.
+        ValueError: `workers` is not positive, or that port is 0.
         OSError: The port is taken.
     """
     check_positive(workers=workers)

@@ -27,7 +27,7 @@ class BahdanauAttention(ScoredAttention):
         units: Width `U` of the alignment model.
         use_bias: Whether the alignment model adds a bias inside the tanh.
         normalize: Whether `v_a` is weight-normalised, `g v / |v|` (arXiv 1602.07868), with a gain
-            of `1 / sqrt(U)` at first and a bias inside the tanh.
+            of `1 / sqrt(U / H)` at first and a bias inside the tanh.
         num_heads: Number of heads `H`, a divisor of `U` and of `D`.
         chunk_size: Number of queries scored at once when there are many; `None` chooses.
         kernel_initializer: Initialiser of `W_a`, `U_a` and `W_v`.
