@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -146,7 +147,9 @@ def _place(
             raise ValueError(
                 f"Argument `format` must hold 'onnx' for the layout 'triton'. Received: {formats}"
             )
-        return triton_repository(path, run.resolve().name if name is None else name, overwrite)
+        return triton_repository(
+            path, Path(os.path.abspath(run)).name if name is None else name, overwrite
+        )
     if name is not None:
         raise ValueError(
             f"Argument `name` must be given only for the layout 'triton'. Received: {name!r}"

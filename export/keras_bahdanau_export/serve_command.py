@@ -1,5 +1,6 @@
 """The command `serve`: the service of `keras_bahdanau_runtime.service`, set by options."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -102,7 +103,7 @@ def _named(artifacts: list[str]) -> dict[str, Path]:
     for given in artifacts:
         name, separator, path = given.partition("=")
         if not separator or "/" in name:
-            name, path = Path(given).resolve().name, given
+            name, path = Path(os.path.abspath(given)).name, given
         if name in found:
             raise ValueError(
                 f"Argument `artifacts` must have a name of its own each. Received: {name!r} twice"

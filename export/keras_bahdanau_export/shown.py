@@ -6,16 +6,14 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from keras_bahdanau_runtime.service.logs import harmless
+
 console = Console(stderr=True)
 
 
 def plain(value: Any) -> Text:
     """What may come from outside, as text that is neither markup nor a command to a terminal."""
-    shown = "".join(
-        letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1]
-        for letter in str(value)
-    )
-    return Text(shown)
+    return Text("\n".join(map(harmless, str(value).split("\n"))))
 
 
 def say(message: str) -> None:

@@ -105,7 +105,7 @@ def write_triton_repository(
         shutil.copyfile(artifact / MANIFEST_FILE, place / MANIFEST_FILE)
         read_manifest(place)  # it is the manifest of these files, and not of a new artifact's
 
-    name = artifact.resolve().name if name is None else name
+    name = Path(os.path.abspath(artifact)).name if name is None else name
     with triton_repository(path, name, overwrite) as place:
         reading(artifact, copy)
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BufferedReader
@@ -33,6 +34,7 @@ logger = logging.getLogger("keras_bahdanau_runtime")
 
 WRITTEN_HERE = ("format", "format_version", "files")  # keys that `write_manifest` fills in
 _LARGEST_MANIFEST = 2**24  # bytes
+_DIGEST = re.compile("[0-9a-f]{64}")
 _MOST = 2**31 - 1  # what an int32 of a graph can count
 # Numbers of a search's settings that the runtime reads, and the least of each.
 _COUNTS = {"size": 1, "n": 1, "n_best": 1, "groups": 1, "max_length": 1, "min_length": 0, "seed": 0}
@@ -273,9 +275,13 @@ def parse_manifest(folder: Path, document: Any) -> Manifest:
         _check_name(path, name)
         record = field(document["files"], name, dict, "in 'files', ")
         where = f"in 'files', {name!r}, "
-        files[name] = FileRecord(
-            field(record, "sha256", str, where), field(record, "bytes", int, where)
-        )
+        digest = field(record, "sha256", str, where)
+        if not _DIGEST.fullmatch(digest):
+            raise CorruptArtifactError(
+                f"{path}: expected {where}'sha256' to be 64 hexadecimal digits. "
+                f"Received: {digest!r:.80}"
+            )
+        files[name] = FileRecord(digest, field(record, "bytes", int, where))
     sections = ("signatures", "vocabulary", "search", "packages", "parity")
     rest = {"vocabulary": {}, "search": {}, "packages": {}, "parity": {}, **document}
     found = {key: field(rest, key, dict) for key in sections}

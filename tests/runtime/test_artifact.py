@@ -255,8 +255,12 @@ def test_a_parent_that_is_a_file_is_an_error(tmp_path):
         (lambda a: change(a, files={"model.onnx": "abc"}), "'model.onnx' to be dict"),
         (lambda a: change(a, files={"model.onnx": {"bytes": 7}}), "'sha256' to be str"),
         (
-            lambda a: change(a, files={"model.onnx": {"sha256": "abc", "bytes": 7.0}}),
+            lambda a: change(a, files={"model.onnx": {"sha256": "a" * 64, "bytes": 7.0}}),
             "'bytes' to be int",
+        ),
+        (
+            lambda a: change(a, files={"model.onnx": {"sha256": "a\nb" + "a" * 61, "bytes": 7}}),
+            "'sha256' to be 64 hexadecimal digits. Received: 'a\\nb",
         ),
         (lambda a: change(a, signatures=None), "'signatures' to be dict"),
         (lambda a: change(a, vocabulary={"source": 1.5}), "'source' to be int"),

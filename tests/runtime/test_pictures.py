@@ -132,6 +132,7 @@ def test_several_stand_side_by_side_with_cells_of_one_size(rng):
         (dict(titles=["a", "b"]), "`titles` must hold a line for each alignment, 1"),
         (dict(style="dark"), r"`style` must be one of \('light', 'paper'\)\. Received: 'dark'"),
         (dict(columns=0), "`columns`"),
+        (dict(path="a.pgf"), r"`path` must end in one of .*Received: 'a\.pgf'"),
         (dict(path="a.xyz"), r"`path` must end in one of .*\.png, .*Received: 'a\.xyz'"),
         (dict(alignments=[(np.zeros((0, 1)), ["a"], [])]), r"words on both sides.*alignments\[0\]"),
         (dict(alignments=([[1.0]], ["a"], ["b"])), r"`alignments` must hold \(alignment, source"),

@@ -31,6 +31,9 @@ class Echo:
             raise ArithmeticError("bad")
         return list(payloads)
 
+    def spent(self, waited, worked):
+        pass
+
 
 async def ask(engine, job, *payloads, seconds=None):
     """Asks for strings; each is as long as it has letters."""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 from copy_artifact import COPY_STEPS, make
-from service.site import site
+from service.site import held, site
 from tritonclient.utils import InferenceServerException
 
 from keras_bahdanau_runtime.service import connections
@@ -65,7 +65,7 @@ def exchange(running, sent, more=()):
 
 
 def request(path, body, *headers):
-    head = [f"POST {path} HTTP/1.1", "Host: a", f"Content-Length: {len(body)}", *headers]
+    head = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join([*head, "Connection: close", "", ""]).encode("latin-1") + body
 
 
@@ -152,12 +152,12 @@ HEADS = {
     "two lengths": b"POST /translate HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
     "length and chunks": b"POST /translate HTTP/1.1\r\nContent-Length: 4\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
-    "a chunk of many bytes": b"POST /translate HTTP/1.1\r\nHost: a\r\n"
+    "a chunk of many bytes": b"POST /translate HTTP/1.1\r\nHost: localhost\r\n"
     b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\na",
-    "a chunk of no number": b"POST /translate HTTP/1.1\r\nHost: a\r\n"
+    "a chunk of no number": b"POST /translate HTTP/1.1\r\nHost: localhost\r\n"
     b"Transfer-Encoding: chunked\r\n\r\nzz\r\na\r\n0\r\n\r\n",
-    "half a body": b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{",
-    "expectations": b"POST / HTTP/1.1\r\nHost: a\r\nExpect: x\r\nContent-Length: 0\r\n\r\n",
+    "half a body": b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{",
+    "expectations": b"POST / HTTP/1.1\r\nHost: localhost\r\nExpect: x\r\nContent-Length: 0\r\n\r\n",
 }
 
 
@@ -177,7 +177,7 @@ def test_what_is_no_request_does_no_harm(running, name):
 def test_a_head_without_end_is_cut(running):
     many = [b"X-%d: %s\r\n" % (n, b"a" * 1000) for n in range(1000)]
     received = exchange(running, b"GET / HTTP/1.1\r\n", many)
-    assert not received or received.startswith(b"HTTP/1.1 4")
+    assert received.startswith(b"HTTP/1.1 431 ")
     assert still_answers(running)
 
 
@@ -211,7 +211,7 @@ def test_a_body_is_read_as_long_as_it_says_however_it_comes(running):
     asked = json.dumps({"inputs": [{**item, "parameters": size}]}).encode()
     body = asked + len(text).to_bytes(4, "little") + text
     lines = [
-        b"POST /v2/models/copy/infer HTTP/1.1", b"Host: a", b"Upgrade: h2c",
+        b"POST /v2/models/copy/infer HTTP/1.1", b"Host: localhost", b"Upgrade: h2c",
         b"Inference-Header-Content-Length: %d" % len(asked), b"Connection: close, Upgrade",
         b"Content-Length: %d" % len(body), b"", b"",
     ]  # fmt: skip
@@ -233,9 +233,9 @@ def test_what_comes_after_an_answer_does_not_keep_a_connection(running, monkeypa
     with socket.create_connection(address(running), timeout=60) as connection:
         # Refused before its body has come.
         connection.sendall(
-            b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n"
+            b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n"
             if more == b"\r\n"
-            else b"POST /v2/none HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n"
+            else b"POST /v2/none HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n"
         )
         assert connection.recv(65536).startswith(b"HTTP/1.1 ")
         connection.sendall(more)
@@ -257,9 +257,55 @@ def test_a_request_that_takes_for_ever_is_cut(running, monkeypatch, limit, begun
         connection.sendall(begun)
     assert still_answers(running)
     for connection in slow:
-        assert connection.recv(1) == b""  # its time is up
+        assert connection.recv(65536).startswith(b"HTTP/1.1 408 ")  # its time is up
+        assert connection.recv(1) == b""
         connection.close()
     assert still_answers(running)
+
+
+def test_a_request_has_its_time_when_the_one_before_is_answered(running, monkeypatch):
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.1)
+    whole = request("/translate", b'{"text": "a man"}').replace(b"close", b"keep-alive")
+    with held(running) as first, held(running), socket.create_connection(address(running)) as one:
+        one.sendall(whole + b"GET /v2 HTTP/1.1\r\nX-A")
+        while "queue_length 3.0" not in running.web.get("/metrics").text:
+            pass
+        running.call(asyncio.sleep(0.3))
+        first.gate.set()
+        assert one.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_an_answer_before_the_end_of_a_body_is_received(running):
+    body = b" " * 4_000_000  # where at most 100,000 are taken
+    assert exchange(running, request("/translate", body)).startswith(b"HTTP/1.1 413 ")
+    old = request("/v2/none", body).replace(b"HTTP/1.1", b"HTTP/1.0")
+    assert exchange(running, old).startswith(b"HTTP/1.1 404 ")
+
+
+def test_an_answer_that_nobody_reads_is_given_up(running, monkeypatch):
+    monkeypatch.setattr(connections, "READ_SECONDS", 0.1)
+    body = json.dumps({"text": 4 * [190 * "a "], "alignments": True}).encode()
+    asked = request("/translate", body).replace(b"close", b"keep-alive")
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(address(running))
+        client.settimeout(60)
+        for _ in range(40):
+            client.sendall(asked)
+        with pytest.raises(ConnectionError):
+            while client.sendall(asked) is None:
+                pass
+    assert still_answers(running)
+
+
+@pytest.mark.parametrize("more", [b"", b"Expect: 100-continue\r\n"])
+def test_who_speaks_http_1_0_is_answered_in_it(running, more):
+    body = b'{"text": "a man"}'
+    head = b"POST /translate/stream HTTP/1.0\r\n%sContent-Length: %d\r\n\r\n" % (more, len(body))
+    head, _, answer = in_pieces(running, [head + body]).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ") and b"transfer-encoding" not in head.lower()
+    assert f"content-length: {len(answer)}".encode() in head.lower()
+    assert answer.endswith(b'data: {"text":"a man"}\n\n')
 
 
 def test_many_clients_at_once_are_all_answered(running):

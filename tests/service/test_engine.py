@@ -202,6 +202,39 @@ def test_draining_finishes_what_was_accepted():
     asyncio.run(go())
 
 
+def test_what_was_accepted_in_parts_is_finished_while_draining():
+    async def go():
+        made, job = engine(), Echo()
+        job.gate.set()
+        with made.held(2, 0):
+            draining = asyncio.ensure_future(made.drain(60))
+            await asyncio.sleep(0)
+            with pytest.raises(ServiceError, match="about to stop"):
+                await made.run(job, ["b"], [1])
+            assert await made.run(job, ["a"], [1], held=2) == ["a"]  # the other was blank
+            assert not draining.done()
+        assert await draining
+
+    asyncio.run(go())
+
+
+def test_a_job_is_told_what_it_took():
+    async def go():
+        made, job, told = engine(), Echo(), []
+        job.spent = lambda waited, worked: told.append((waited, worked))
+        first = asyncio.ensure_future(ask(made, job, "a", "b"))
+        await begun(job)
+        second = asyncio.ensure_future(ask(made, job, "c"))
+        while not made._waiting:
+            await asyncio.sleep(0)
+        job.gate.set()
+        await asyncio.gather(first, second)
+        (early, worked), (late, _) = told
+        assert 0 <= early < worked and late > early  # which waited for the first to be done
+
+    asyncio.run(go())
+
+
 def test_one_that_fails_does_not_fail_the_others():
     async def go():
         made, job = engine(), Echo()

@@ -14,6 +14,7 @@ import pytest
 from copy_artifact import COPY_STEPS, make
 from service.site import held, site
 
+from keras_bahdanau_runtime.service import questions, text_model
 from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
 
@@ -88,6 +89,56 @@ def test_pages_of_other_sites_are_refused_where_the_browser_names_their_origin_a
         assert "other sites" in problem(answer, 403)
     own = {"Origin": str(web.base_url).rstrip("/")}
     assert web.post("/translate", json={"text": "a"}, headers=own).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8000", "localhost.evil.example", ""]
+)
+def test_names_of_others_are_refused_where_everybody_may_come_in(web, host):
+    """A page may give its own name the address of this machine."""
+    for method, path in (("GET", "/v2"), ("POST", "/translate"), ("GET", "/")):
+        answer = web.request(method, path, headers={"Host": host, "Origin": f"http://{host}"})
+        assert problem(answer, 403, "Host")
+    for here in ("localhost", "localhost:80", "127.0.0.1:1", "[::1]:8000", "192.168.0.7"):
+        assert web.get("/v2", headers={"Host": here}).status_code == 200
+
+
+def test_any_name_will_do_with_keys_or_behind_what_keeps_strangers_out(tmp_path):
+    path, keys = make(tmp_path / "copy"), tmp_path / "keys"
+    keys.write_text("secret")
+    for settings in ({"api_key_file": keys}, {"no_auth": True}):
+        with site({"copy": path}, **settings) as found:
+            headers = {"Host": "models.example", "Authorization": "Bearer secret"}
+            assert found.web.get("/v2", headers=headers).status_code == 200
+
+
+def test_more_weights_than_an_answer_holds_are_refused(web, monkeypatch):
+    asked = {"text": ["a man", "a dog"], "alignments": True, "model": "whole"}
+    [one, other] = web.post("/translate", json=asked).json()["translations"]
+    weights = sum(len(each["alignment"]) * len(each["alignment"][0]) for each in (one, other))
+    monkeypatch.setattr(text_model, "_MOST_WEIGHTS", weights)
+    assert web.post("/translate", json=asked).status_code == 200
+    monkeypatch.setattr(text_model, "_MOST_WEIGHTS", weights - 1)
+    assert str(weights) in problem(web.post("/translate", json=asked), 413, "alignments")
+    assert web.post("/translate", json={**asked, "alignments": False}).status_code == 200
+
+
+def test_a_large_body_is_read_while_others_are_answered(running, web):
+    """It is parsed in another thread than that of the event loop."""
+    threads = []
+
+    body = json.dumps({"text": "a", "model": "x" * 70_000}).encode()
+    plain = questions.parse_json
+
+    def watched(text):
+        threads.append(threading.current_thread())
+        return plain(text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(questions, "parse_json", watched)
+        assert web.post("/translate", content=body).status_code == 404
+        assert web.post("/translate", json={"text": "a"}).status_code == 200
+    assert threads[0] is not running._thread and threads[1] is running._thread
 
 
 def test_what_fails_unforeseen_is_counted(running):
@@ -351,6 +402,9 @@ def test_statistics_and_metrics_count(web):
     assert after["inference_stats"]["success"]["count"] == (
         before["inference_stats"]["success"]["count"] + 1
     )
+    for name in ("queue", "compute_infer"):  # of requests, however many texts they have
+        part, was = after["inference_stats"][name], before["inference_stats"][name]
+        assert part["count"] == was["count"] + 1 and part["ns"] > was["ns"]
     text = web.get("/metrics").text
     for name in ("requests_total", "errors_total", "queue_length", "queue_seconds_bucket",
                  "batch_size_bucket", "tokens_total", "request_seconds_bucket"):  # fmt: skip

@@ -22,6 +22,7 @@ from copy_artifact import COPY_STEPS, DOCUMENT, make, marked, spinning_graph
 from service.process import ENVIRONMENT, SERVE, children, free_port, serving
 from service.site import held, site
 
+from keras_bahdanau_export import serve_command
 from keras_bahdanau_runtime.service import repository, server
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.server import Service, Settings
@@ -73,7 +74,8 @@ def test_a_stop_waits_for_answers_that_are_read_slowly(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "_LEFT", 0.0)
     path = make(tmp_path / "copy", max_source_length=None)
     body = json.dumps({"text": 4 * [1000 * "a "], "alignments": True}).encode()  # 16 MB of zeros
-    head = f"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    length = f"Content-Length: {len(body)}"
+    head = f"POST /translate HTTP/1.1\r\nHost: localhost\r\n{length}\r\n\r\n".encode()
     with site({"copy": path}) as found, socket.socket() as client, socket.socket() as other:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         host, port = found.service.url.removeprefix("http://").split(":")
@@ -284,6 +286,57 @@ def test_watching_goes_on_after_a_load_that_failed_as_none_foresaw(tmp_path, mon
     assert any("the old one goes on: MemoryError" in said for said in caplog.messages)
 
 
+def test_a_load_goes_on_without_who_asked_for_it(tmp_path, monkeypatch):
+    path = make(tmp_path / "copy")
+    with site({"copy": path}, alone_threads=1) as found:
+        repository, gate = found.service.repository, threading.Event()
+        plain = repository._open
+
+        def slow(source):
+            gate.wait()
+            return plain(source)
+
+        monkeypatch.setattr(repository, "_open", slow)
+        found.call(repository.unload("copy"))
+        asked = found.begin(asyncio.wait_for(repository.load("copy"), 0.01))
+        with pytest.raises(TimeoutError):
+            asked.result()
+        assert repository.opening and not repository.ready
+        gate.set()
+        while not repository.ready:
+            pass
+        assert not repository.opening and found.web.get("/v2/models/copy").status_code == 200
+
+
+def test_a_process_ends_well_though_an_artifact_is_being_opened(tmp_path):
+    code = """
+import pathlib, sys, threading
+from keras_bahdanau_runtime.service import repository
+from keras_bahdanau_runtime.service.server import Settings, serve
+plain, opened = repository.Repository._open, []
+def once(self, source):
+    if opened:
+        print("opening", flush=True)
+        threading.Event().wait()
+    opened.append(source)
+    return plain(self, source)
+repository.Repository._open = once
+begun = lambda: print("begun", flush=True)
+artifact = {"copy": pathlib.Path(sys.argv[1])}
+serve(Settings(artifact, port=0, grpc_port=None, alone_threads=1), begun=begun)
+"""
+    command = [sys.executable, "-c", code, str(make(tmp_path / "copy"))]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "begun\n"
+            process.send_signal(signal.SIGHUP)
+            assert process.stdout.readline() == "opening\n"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
+
+
 def test_all_connections_that_the_system_allows(monkeypatch):
     """Where it says any number, as macOS does, it takes none but that of its own."""
     resource, told = pytest.importorskip("resource"), []
@@ -307,6 +360,12 @@ def test_a_service_that_could_not_start_can_be_stopped(artifact):
         taken.listen()
         port = taken.getsockname()[1]
         asyncio.run(go())
+
+
+def test_a_model_is_called_by_the_name_that_was_given_and_not_by_what_it_leads_to(tmp_path):
+    """Where releases are exchanged by a link, names must not change with them."""
+    (tmp_path / "en-de").symlink_to(make(tmp_path / "3f2a1c9"))
+    assert serve_command._named([str(tmp_path / "en-de")]) == {"en-de": tmp_path / "en-de"}
 
 
 def test_replacements_are_seen_by_watching_and_by_a_signal(tmp_path):
@@ -394,6 +453,10 @@ def test_a_log_of_json_lines_names_requests(artifact):
     with serving(artifact, "--port", 0, "--log-format", "json") as (process, url):
         httpx.get(f"{url}/models", headers={"X-Request-ID": "abc"})
         httpx.get(f"{url}/a%0A%1B[2Jb", headers={"X-Request-ID": "odd"})
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(b"no request\r\n\r\n")
+            connection.recv(65536)
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
     lines = [json.loads(line) for line in process.said]
@@ -401,11 +464,13 @@ def test_a_log_of_json_lines_names_requests(artifact):
     assert line["message"] == "GET /models 200" and line["milliseconds"] >= 0
     [line] = [line for line in lines if line.get("request_id") == "odd"]
     assert line["message"] == "GET /a%0A%1B[2Jb 404"
+    assert [line["level"] for line in lines if "Invalid HTTP" in line["message"]] == ["info"]
 
 
 def test_a_client_who_leaves_after_a_large_body_takes_the_work_along(artifact):
     body = json.dumps({"text": ["a"] * 3}).encode() + 120_000 * b" "
-    head = f"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    length = f"Content-Length: {len(body)}"
+    head = f"POST /translate HTTP/1.1\r\nHost: localhost\r\n{length}\r\n\r\n".encode()
 
     def queued(web, count):
         while f"queue_length {count}.0" not in web.get("/metrics").text:

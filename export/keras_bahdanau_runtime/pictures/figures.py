@@ -31,7 +31,8 @@ def checked_ending(path: str | os.PathLike[str] | IO[bytes] | None) -> None:
 
     if not isinstance(path, (str, os.PathLike)):
         return
-    kinds, ending = FigureCanvasBase.get_supported_filetypes(), Path(path).suffix
+    kinds, ending = {*FigureCanvasBase.get_supported_filetypes()}, Path(path).suffix
+    kinds.discard("pgf")  # which is text for LaTeX, and needs one to be written
     if ending and ending[1:].lower() not in kinds:
         known = ", ".join(f".{kind}" for kind in sorted(kinds))
         raise ValueError(

@@ -46,6 +46,10 @@ class Job(Protocol):
         """The result for each payload; `alone` where nothing else waits or is worked on."""
         ...
 
+    def spent(self, waited: float, worked: float) -> None:
+        """Told of each call of `Engine.run`: seconds that its payloads waited, and the rest."""
+        ...
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -77,6 +81,15 @@ class Limits:
         check_positive(**counts)
         check_range("seconds", self.seconds, float, 0, open_low=True)
 
+    def check_texts(self, count: int) -> None:
+        """Raises a `ServiceError`, "too_large", for more texts than a request may have."""
+        if count > self.texts:
+            raise ServiceError(
+                "too_large",
+                f"Argument `text` must be at most {self.texts} texts. Received: {count}",
+                "text",
+            )
+
 
 @dataclass(eq=False)
 class _Work:
@@ -87,6 +100,7 @@ class _Work:
     length: int
     arrived: float
     future: "asyncio.Future[Any]"
+    left: float = 0.0  # when it was sent to a thread
 
 
 @dataclass
@@ -150,7 +164,9 @@ class Engine:
             message = f"The answer took longer than {limit:g} seconds."
             raise ServiceError("timeout", message) from error
 
-    async def run(self, job: Job, payloads: Sequence[Any], lengths: Sequence[int]) -> list[Any]:
+    async def run(
+        self, job: Job, payloads: Sequence[Any], lengths: Sequence[int], held: int = 0
+    ) -> list[Any]:
         """The results for payloads, in their order.
 
         A caller that is cancelled takes its payloads back: those that wait are dropped, and results
@@ -160,12 +176,13 @@ class Engine:
             job: A `Job`.
             payloads: What it works on.
             lengths: Number of tokens of each.
+            held: How many of them were taken on already, by `held`.
 
         Raises:
             ServiceError: As of `held`.
             Exception: What the job raises.
         """
-        with self.held(len(payloads), sum(lengths)):
+        with self.held(len(payloads) - held, sum(lengths), accepted=held > 0):
             loop = asyncio.get_running_loop()
             now = time.monotonic()
             works = [
@@ -175,7 +192,11 @@ class Engine:
             self._waiting.extend(works)
             self._dispatch()
             try:
-                return [await work.future for work in works]
+                results = [await work.future for work in works]
+                if works:
+                    waited = sum(work.left - now for work in works) / len(works)
+                    job.spent(waited, time.monotonic() - now - waited)
+                return results
             finally:
                 for work in works:
                     if not work.future.done():
@@ -186,14 +207,19 @@ class Engine:
                     self._waiting = deque(w for w in self._waiting if not w.future.done())
 
     @contextlib.contextmanager
-    def held(self, count: int, tokens: int) -> Iterator[None]:
+    def held(self, count: int, tokens: int, accepted: bool = False) -> Iterator[None]:
         """Counts so many payloads, of so many tokens in all, as taken on while the block runs.
+
+        Args:
+            count: int; of a request that was `accepted` already, how many more or less.
+            tokens: int.
+            accepted: bool. Whether it is finished though the service is about to stop.
 
         Raises:
             ServiceError: "too_large" for more than the queue ever holds, "overloaded" if it is
                 full, "unavailable" while draining.
         """
-        self._admit(count, tokens)
+        self._admit(count, tokens, accepted)
         self._held += count
         self._held_tokens += tokens
         self.metrics.queue.set(self._held)
@@ -207,9 +233,9 @@ class Engine:
             if not self._held:
                 self._idle.set()
 
-    def _admit(self, count: int, tokens: int) -> None:
+    def _admit(self, count: int, tokens: int, accepted: bool) -> None:
         """Raises a `ServiceError`, as `held`, unless there is room for so many payloads."""
-        if self.draining:
+        if self.draining and not accepted:
             raise ServiceError("unavailable", "The service is about to stop.", retry_after=1)
         texts, most = self.limits.queue, self.limits.queued_tokens
         if count > texts or tokens > most:
@@ -304,6 +330,7 @@ class Engine:
         counted = self.metrics.of(job.name)
         self._running += 1
         for work in batch:
+            work.left = now
             counted.wait.observe(now - work.arrived)
         counted.tokens.inc(sum(work.length for work in batch))
         counted.batches.observe(len(batch))

@@ -17,11 +17,13 @@ KINDS = {
     "forbidden": Status(403, "PERMISSION_DENIED"),
     "not_found": Status(404, "NOT_FOUND"),
     "not_allowed": Status(405, "UNIMPLEMENTED"),
+    "too_slow": Status(408, "DEADLINE_EXCEEDED"),
     "conflict": Status(409, "FAILED_PRECONDITION"),
     "too_large": Status(413, "OUT_OF_RANGE"),
     "unsupported": Status(415, "INVALID_ARGUMENT"),
     "unprocessable": Status(422, "INVALID_ARGUMENT"),
     "overloaded": Status(429, "RESOURCE_EXHAUSTED"),
+    "head_too_large": Status(431, "OUT_OF_RANGE"),
     "gone": Status(499, "CANCELLED"),  # of a client that left: it is logged, and nobody receives it
     "internal": Status(500, "INTERNAL"),
     "unavailable": Status(503, "UNAVAILABLE"),

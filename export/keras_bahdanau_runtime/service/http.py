@@ -1,7 +1,7 @@
 """The door of HTTP: what people call, the Open Inference Protocol, the page and the metrics."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -48,6 +48,8 @@ _PAGE = assembled(Path(__file__).with_name("page.html")).encode("utf-8")
 _NOT_DESCRIBED = {405, 499, 500}
 _EVENTS = "text/event-stream"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
+_SMALL = 64 * 2**10  # bytes of a body that is parsed at once
+_Asked = TypeVar("_Asked", bound=StreamRequest)
 _Found = TypeVar("_Found")
 
 
@@ -78,7 +80,7 @@ def _translation(repository: Repository) -> list[Endpoint]:
     """What people call."""
 
     async def translate(request: Request) -> Response:
-        asked = parse_question(TranslateRequest, await read_body(request, repository.engine.limits))
+        asked = await _asked(request, repository, TranslateRequest)
         model = _text_model(request, repository, asked.model)
         texts = [asked.text] if isinstance(asked.text, str) else asked.text
         found = await _while_there(
@@ -89,12 +91,16 @@ def _translation(repository: Repository) -> list[Endpoint]:
         return _json({"translations": answer})
 
     async def stream(request: Request) -> Response:
-        asked = parse_question(StreamRequest, await read_body(request, repository.engine.limits))
+        asked = await _asked(request, repository, StreamRequest)
         pieces = _text_model(request, repository, asked.model).stream(asked.text)
         # What goes wrong before the first piece has a status of its own.
         first = await _while_there(request, anext(pieces, None))
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(_events(first, pieces), media_type=_EVENTS, headers=headers)
+        events = _events(first, pieces)
+        if request.scope["http_version"] == "1.0":  # which has no answers whose length is not told
+            whole = b"".join([event async for event in events])
+            return Response(whole, media_type=_EVENTS, headers=headers)
+        return StreamingResponse(events, media_type=_EVENTS, headers=headers)
 
     async def models(request: Request) -> Response:
         versions, most = dict(repository.names()), repository.engine.limits.characters
@@ -129,6 +135,19 @@ def _translation(repository: Repository) -> list[Endpoint]:
         ),
         Endpoint("GET", "/models", models, "The models of texts"),
     ]
+
+
+async def _asked(request: Request, repository: Repository, kind: type[_Asked]) -> _Asked:
+    """The question that the body is."""
+    limits = repository.engine.limits
+    return await _parsed(await read_body(request, limits), parse_question, kind, limits)
+
+
+async def _parsed(body: bytes, parse: Callable[..., _Found], *more: Any) -> _Found:
+    """What a function makes of a body; of a large one in a thread, while others are answered."""
+    if len(body) <= _SMALL:
+        return parse(body, *more)
+    return await asyncio.to_thread(parse, body, *more)
 
 
 def _text_models(repository: Repository) -> list[TextModel]:
@@ -191,7 +210,7 @@ def _model(repository: Repository, prefix: str) -> list[Endpoint]:
                 f"Received: {length!r:.80}",
                 "Inference-Header-Content-Length",
             )
-        wanted = parse_rest(given, None if length is None else int(length))
+        wanted = await _parsed(given, parse_rest, None if length is None else int(length))
         answer = await _while_there(request, model.infer(wanted))
         rendered, header = render_rest(answer, wanted)
         if header is None:

@@ -16,6 +16,7 @@ logger = logging.getLogger("keras_bahdanau_runtime")
 _SECONDS = 0.2  # that a line may wait for others
 _MOST = 1000  # lines that wait
 _LONGEST = 128  # characters of what a client sent
+_OTHERS = ("uvicorn", "asyncio", "grpc")  # who else may have something to say
 _random = random.Random()  # ids are no secrets, and the system's generator takes 0.1 ms
 
 
@@ -26,10 +27,13 @@ def log_to_stderr(format: str) -> None:
     along what waits.
     """
     stream = logging.StreamHandler()
-    text = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    stream.setFormatter(JsonLines() if format == "json" else text)
-    logger.handlers, logger.propagate = [_Bunches(stream)], False
+    stream.setFormatter(JsonLines() if format == "json" else TextLines())
+    handler = _Bunches(stream)
+    for each in (logger, *map(logging.getLogger, _OTHERS)):
+        each.handlers, each.propagate = [handler], False
     logger.setLevel(logging.INFO)
+    # A client can cause one with every request.
+    logging.getLogger("uvicorn.error").addFilter(_lower_warnings)
     logging.raiseExceptions = False  # a log that cannot be written, on a full disk, stops nothing
     # What no line says need not be found out for each.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
@@ -83,6 +87,17 @@ def clean(value: str) -> str:
     return "".join(c for c in short if c.isascii() and c.isprintable())
 
 
+def harmless(text: str) -> str:
+    r"""A text in one line, what is no letter of it as Python writes it.
+
+    >>> harmless("a\x1b[2J\nb")
+    'a\\x1b[2J\\nb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
 class _Bunches(logging.handlers.MemoryHandler):
     """Hands records on when the first of them has waited long enough."""
 
@@ -96,6 +111,25 @@ class _Bunches(logging.handlers.MemoryHandler):
             clock.daemon = True
             clock.start()
         super().emit(record)
+
+
+def _lower_warnings(record: logging.LogRecord) -> bool:
+    """A filter that lets everything pass, warnings as what may wait."""
+    if record.levelno == logging.WARNING:
+        record.levelno, record.levelname = logging.INFO, "INFO"
+    return True
+
+
+class TextLines(logging.Formatter):
+    """A line of text for each record, whatever its message holds; an exception adds its own."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line."""
+        record.message = harmless(record.message)
+        return super().formatMessage(record)
 
 
 class JsonLines(logging.Formatter):

@@ -1,5 +1,6 @@
 """What happens to every request of HTTP: its id, its key, its line in the log."""
 
+import ipaddress
 import logging
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
@@ -27,14 +28,21 @@ class Middleware:
     Args:
         app: An application of ASGI.
         keys: `Keys`.
+        here_alone: Whether requests must name this machine, or its address, as their host.
         metrics: `Metrics`.
         known: Whether a name is that of a model.
     """
 
     def __init__(
-        self, app: Any, keys: Keys, metrics: Metrics, known: Callable[[str], bool]
+        self,
+        app: Any,
+        keys: Keys,
+        here_alone: bool,
+        metrics: Metrics,
+        known: Callable[[str], bool],
     ) -> None:
         self._app, self._keys, self._metrics, self._known = app, keys, metrics, known
+        self._here_alone = here_alone
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request as ASGI has it."""
@@ -56,6 +64,8 @@ class Middleware:
             await send(message)
 
         try:
+            if self._here_alone:
+                _check_host(headers.get("host", "localhost"))
             if scope["method"] not in ("GET", "HEAD"):
                 _check_site(headers)
             if scope["path"] not in _OPEN:
@@ -84,6 +94,24 @@ def _place(origin: str) -> str:
         return urlsplit(origin).netloc
     except ValueError:
         return ""
+
+
+def _check_host(host: str) -> None:
+    """Raises a `ServiceError`, "forbidden", for a name that is not this machine's own.
+
+    A page may give its own name this machine's address, and is then of this site to a browser.
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        if name != "localhost":
+            ipaddress.ip_address(name)
+    except ValueError as error:
+        raise ServiceError(
+            "forbidden",
+            "Header `Host` must be localhost or an address, unless the service has keys or was "
+            f"told no_auth. Received: {host!r:.80}",
+            "Host",
+        ) from error
 
 
 def _check_site(headers: Mapping[str, str]) -> None:

@@ -20,15 +20,21 @@ class Counts:
         self._lock = threading.Lock()
         self.last = 0  # milliseconds since 1970
         self.inferences = self.executions = 0
-        self.succeeded, self.failed, self.ran = [0, 0], [0, 0], [0, 0]  # count, time
+        # Of requests: count, time.
+        self.succeeded, self.failed, self.queued, self.ran = [0, 0], [0, 0], [0, 0], [0, 0]
 
-    def executed(self, payloads: int, nanoseconds: int) -> None:
+    def executed(self, payloads: int) -> None:
         """One run of the graph, for so many payloads."""
         with self._lock:
             self.inferences += payloads
             self.executions += 1
-            self.ran[0] += payloads
-            self.ran[1] += nanoseconds
+
+    def spent(self, queued: int, ran: int) -> None:
+        """How long one request waited, and was worked on."""
+        with self._lock:
+            for kind, nanoseconds in ((self.queued, queued), (self.ran, ran)):
+                kind[0] += 1
+                kind[1] += nanoseconds
 
     def answered(self, nanoseconds: int, well: bool) -> None:
         """One request."""
@@ -40,7 +46,6 @@ class Counts:
 
     def to_json(self) -> dict[str, Any]:
         """The counts as Triton names them."""
-        queued = max(0, self.succeeded[1] - self.ran[1])
         nothing = {"count": 0, "ns": 0}
 
         def duration(pair: Sequence[int]) -> dict[str, int]:
@@ -53,7 +58,7 @@ class Counts:
             "inference_stats": {
                 "success": duration(self.succeeded),
                 "fail": duration(self.failed),
-                "queue": duration((self.succeeded[0], queued)),
+                "queue": duration(self.queued),
                 "compute_input": nothing,
                 "compute_infer": duration(self.ran),
                 "compute_output": nothing,
@@ -131,21 +136,23 @@ class CountedJob:
         self.name, self._counts = model.name, model.counts
 
     def run(self, payloads: Sequence[Any], alone: bool) -> list[Any]:
-        began = time.perf_counter_ns()
         results = self._run(payloads, alone)
-        self._counts.executed(len(payloads), time.perf_counter_ns() - began)
+        self._counts.executed(len(payloads))
         return results
+
+    def spent(self, waited: float, worked: float) -> None:
+        self._counts.spent(round(waited * 1e9), round(worked * 1e9))
 
     def _run(self, payloads: Sequence[Any], alone: bool) -> list[Any]:
         raise NotImplementedError
 
 
 async def answered(
-    engine: Engine, job: Job, payloads: Sequence[Any], lengths: Sequence[int]
+    engine: Engine, job: Job, payloads: Sequence[Any], lengths: Sequence[int], held: int = 0
 ) -> list[Any]:
     """What `Engine.run` gives; what a graph may fail with is told as a `ServiceError`."""
     try:
-        return await engine.run(job, payloads, lengths)
+        return await engine.run(job, payloads, lengths, held)
     except LimitError as error:
         raise ServiceError("too_large", f"The model could not do it: {error}") from error
     except RunError as error:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from keras_bahdanau_runtime.checks import check_text
+from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import KINDS, ServiceError
 from keras_bahdanau_runtime.service.protocol import parse_json
 
@@ -65,20 +66,21 @@ class TranslateRequest(StreamRequest):
 _Asked = TypeVar("_Asked", bound=StreamRequest)
 
 
-def parse_question(kind: type[_Asked], body: bytes) -> _Asked:
+def parse_question(body: bytes, kind: type[_Asked], limits: Limits) -> _Asked:
     """The question of a body.
 
     Args:
-        kind: `TranslateRequest` or `StreamRequest`.
         body: bytes, uncompressed.
+        kind: `TranslateRequest` or `StreamRequest`.
+        limits: `Limits`, of which `texts` is looked at.
 
     Raises:
         ServiceError: "invalid" for what is no object of JSON, "unprocessable" for a name or a value
-            that is none of a question.
+            that is none of a question, "too_large" for too many texts.
 
     Example:
 
-    >>> parse_question(TranslateRequest, b'{"text": "a man", "n_best": 2}').n_best
+    >>> parse_question(b'{"text": "a man", "n_best": 2}', TranslateRequest, Limits()).n_best
     2
     """
     given = parse_json(body)
@@ -88,6 +90,8 @@ def parse_question(kind: type[_Asked], body: bytes) -> _Asked:
         _expect(plain, given[name], name in known, f"left out: there are {known}")
     if "text" not in given:
         raise ServiceError("unprocessable", "Argument `text` must be given.", "text")
+    if type(given["text"]) is list:
+        limits.check_texts(len(given["text"]))  # before each of them is looked at
     return kind(**given)
 
 

@@ -95,9 +95,11 @@ class _Replica:
             return
         repository = service.repository
         app = build_app(repository)
-        self._app = Middleware(app, service.keys, service.engine.metrics, repository.knows)
+        metrics = service.engine.metrics
+        self._app = Middleware(app, service.keys, False, metrics, repository.knows)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await service.engine.drain(self._settings.grace)
         service.engine.close()
+        repository.close()
         await send({"type": "lifespan.shutdown.complete"})

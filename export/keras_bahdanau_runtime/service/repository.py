@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import ArtifactError
@@ -27,6 +28,8 @@ from keras_bahdanau_runtime.signature import MANIFEST_FILE, MODEL_FILE, STEP_FIL
 from keras_bahdanau_runtime.translator import Translator
 
 logger = logging.getLogger("keras_bahdanau_runtime")
+
+_Found = TypeVar("_Found")
 
 _GRAPH = "-graph"
 _ALONE = 4  # threads: they wait awake, and the operators of a sentence are small
@@ -83,12 +86,20 @@ class Repository:
         self._reasons: dict[str, str] = {}  # why a source is not there, or not the latest
         self._seen: dict[str, Any] = {}  # what `watch` saw of each
         self._loading = {name: asyncio.Lock() for name in sources}
-        self._widening: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Python waits for the threads of the event loop's own pool, however long one takes.
+        self._pool = ThreadPoolExecutor(thread_name_prefix="keras_bahdanau opening")
+        self._opening: set[object] = set()
 
     @property
     def draining(self) -> bool:
         """Whether the service is about to stop."""
         return self.engine.draining
+
+    @property
+    def opening(self) -> bool:
+        """Whether a thread is opening something, be it one that nobody waits for any longer."""
+        return bool(self._opening)
 
     @property
     def whole(self) -> bool:
@@ -178,16 +189,45 @@ class Repository:
     async def load(self, name: str) -> None:
         """Opens a model, or opens it anew; one that cannot be opened leaves the old one.
 
+        It goes on where the caller is cancelled.
+
         Raises:
             ServiceError: "not_found", or "unprocessable" for an artifact that cannot be served.
             Exception: What else it failed with, such as a want of memory.
         """
-        source = self._source(name)
+        await asyncio.shield(self._begin(self._load(self._source(name))))
+
+    def _begin(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task that is kept until its end."""
+
+        def end(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled():
+                task.exception()  # seen, though who asked has left
+
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(end)
+        return task
+
+    async def _in_thread(self, function: Callable[..., _Found], *arguments: Any) -> _Found:
+        opening = object()
+
+        def run() -> _Found:
+            try:
+                return function(*arguments)
+            finally:
+                self._opening.discard(opening)
+
+        self._opening.add(opening)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, run)
+
+    async def _load(self, source: str) -> None:
         async with self._loading[source]:
             self._unloaded.discard(source)
             self._seen[source] = _state(self.sources[source])
             try:
-                opened = await asyncio.to_thread(self._open, source)
+                opened = await self._in_thread(self._open, source)
             except Exception as error:
                 reason = self._reasons[source] = str(error) or type(error).__name__
                 kept = "the old one goes on" if source in self._models else "it is not served"
@@ -201,22 +241,21 @@ class Repository:
             versions = list(dict.fromkeys(model.version for model in opened))
             logger.info("The model %s is ready: versions %s.", source, versions)
             if self._alone_threads > 1:
-                self._widen([model for model in opened if isinstance(model, TextModel)])
+                texts = [model for model in opened if isinstance(model, TextModel)]
+                self._begin(self._in_thread(self._widen, texts))
 
     def _widen(self, models: list[TextModel]) -> None:
         """Gives models that answer already their threads for batches that are alone."""
+        for model in models:
+            try:
+                model.add_threads(self._alone_threads)
+            except (ArtifactError, ValueError, OSError) as error:
+                said = "A batch of %s that is alone has one thread, as the others: %s"
+                logger.warning(said, model.name, error)
 
-        def widen() -> None:
-            for model in models:
-                try:
-                    model.add_threads(self._alone_threads)
-                except (ArtifactError, ValueError, OSError) as error:
-                    said = "A batch of %s that is alone has one thread, as the others: %s"
-                    logger.warning(said, model.name, error)
-
-        task = asyncio.ensure_future(asyncio.to_thread(widen))
-        self._widening.add(task)
-        task.add_done_callback(self._widening.discard)
+    def close(self) -> None:
+        """Lets the threads go."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def unload(self, name: str) -> None:
         """Takes a model away, to be loaded again; what it was asked before is answered.

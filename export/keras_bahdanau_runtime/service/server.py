@@ -163,9 +163,11 @@ class Service:
         port = listening.getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"http{'s' if secure else ''}://{host}:{port}"
+        here = settings.api_key_file is None and not settings.no_auth
         self._web = web.server(
             self.repository,
             self.keys,
+            here_alone=here,
             max_connections=most_connections(),
             certificate=settings.tls_certificate,
             key=settings.tls_key,
@@ -211,19 +213,21 @@ class Service:
         """
         end = time.monotonic() + self.settings.grace
         done = await self.engine.drain(self.settings.grace)
-        if self._grpc is not None:
-            await self._grpc.stop(_LEFT)
         for task in self._tasks[1:]:
             task.cancel()
+        left = max(_LEFT, end - time.monotonic())  # for answers that are large, or read slowly
+        leaving = None if self._grpc is None else asyncio.ensure_future(self._grpc.stop(left))
         if self._listening is not None and not self._tasks:  # it could not start
             self._listening.close()
         elif self._web is not None:
             self._web.should_exit = True
             self._web.force_exit = not done
-            left = max(_LEFT, end - time.monotonic())  # for answers that are large, or read slowly
             await asyncio.wait(self._tasks[:1], timeout=left)
             done = done and self._tasks[0].done()
+        if leaving is not None:
+            await leaving
         self.engine.close()
+        self.repository.close()
         for task in self._tasks[:1]:
             if task.done():
                 task.result()
@@ -261,8 +265,8 @@ def serve(
 ) -> None:
     """Runs a service until SIGTERM or SIGINT, and returns when all accepted work is finished.
 
-    What is not finished in time ends the process, with status 1; so does a run that nobody waits
-    for any longer, with status 0.
+    What is not finished in time ends the process, with status 1; so does, with status 0, a run
+    that nobody waits for any longer, or an artifact that is being opened.
 
     Args:
         settings: `Settings`.
@@ -283,7 +287,7 @@ def serve(
         logger.error("What was accepted is not finished; %g seconds are over.", settings.grace)
     logging.shutdown()
     give_up_unwritten()
-    if not finished or service.engine.busy:
+    if not finished or service.engine.busy or service.repository.opening:
         os._exit(0 if finished else 1)  # Python would wait for the threads that are still at it
 
 

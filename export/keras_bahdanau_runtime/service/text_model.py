@@ -25,6 +25,7 @@ from keras_bahdanau_runtime.translator import Translator
 
 _NONE = np.finfo(np.float32).min  # the score where there is no hypothesis: JSON has no infinity
 _SMALL = 4096  # characters that are encoded without a thread of their own
+_MOST_WEIGHTS = 2**22  # of the attention in one answer: some 80 MB of JSON
 
 
 class _Search(CountedJob):
@@ -146,11 +147,17 @@ class TextModel(Model):
                 f"Argument `n_best` must be from 1 to {self.most}. Received: {n_best}",
                 "n_best",
             )
-        async with self.engine.timely(seconds):
-            encoded = await self._encode(texts)
-            filled = [ids for ids in encoded if ids]
-            payloads = [(ids, n_best, alignments) for ids in filled]
-            found = await answered(self.engine, self._search, payloads, list(map(len, filled)))
+        self._check(texts)
+        # Held before work is spent on them, and until the end.
+        with self.engine.held(len(texts), 0):
+            async with self.engine.timely(seconds):
+                encoded = await self._encode(texts)
+                filled = [ids for ids in encoded if ids]
+                payloads = [(ids, n_best, alignments) for ids in filled]
+                lengths = list(map(len, filled))
+                found = await answered(self.engine, self._search, payloads, lengths, len(texts))
+        if alignments:
+            _check_weights(found)
         rest = iter(found)
         return [next(rest) if ids else [empty(alignments)] for ids in encoded]
 
@@ -174,10 +181,13 @@ class TextModel(Model):
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
             async def run() -> None:
-                async with self.engine.timely():
-                    [ids] = await self._encode([text])
-                    await answered(self.engine, self._stream, [(text, put, left)], [len(ids)])
+                with self.engine.held(1, 0):
+                    async with self.engine.timely():
+                        [ids] = await self._encode([text])
+                        payloads = [(text, put, left)]
+                        await answered(self.engine, self._stream, payloads, [len(ids)], 1)
 
+            self._check([text])
             running = asyncio.ensure_future(run())
             running.add_done_callback(lambda _: pieces.put_nowait(None))  # after the last piece
             try:
@@ -188,14 +198,9 @@ class TextModel(Model):
                 left.set()
                 running.cancel()
 
-    async def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+    def _check(self, texts: Sequence[str]) -> None:
         limits = self.engine.limits
-        if len(texts) > limits.texts:
-            raise ServiceError(
-                "too_large",
-                f"Argument `text` must be at most {limits.texts} texts. Received: {len(texts)}",
-                "text",
-            )
+        limits.check_texts(len(texts))
         for index, text in enumerate(texts):
             if len(text) > limits.characters:
                 raise ServiceError(
@@ -204,15 +209,17 @@ class TextModel(Model):
                     f"Received: {len(text)} at index {index}",
                     "text",
                 )
-        most = min(limits.tokens, self.translator.manifest.max_source_length or limits.tokens)
-        with self.engine.held(len(texts), 0):  # before work is spent on them
-            try:
-                if sum(map(len, texts)) <= _SMALL:
-                    encoded = encode_texts(texts, self.tokenizer)
-                else:
-                    encoded = await asyncio.to_thread(encode_texts, texts, self.tokenizer)
-            except ValueError as error:
-                raise ServiceError("invalid", str(error), "text") from error
+
+    async def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        limit = self.engine.limits.tokens
+        most = min(limit, self.translator.manifest.max_source_length or limit)
+        try:
+            if sum(map(len, texts)) <= _SMALL:
+                encoded = encode_texts(texts, self.tokenizer)
+            else:
+                encoded = await asyncio.to_thread(encode_texts, texts, self.tokenizer)
+        except ValueError as error:
+            raise ServiceError("invalid", str(error), "text") from error
         for index, ids in enumerate(encoded):
             if len(ids) > most:
                 raise ServiceError(
@@ -266,3 +273,16 @@ class TextModel(Model):
 
     def _usual(self) -> set[str]:
         return {"translation", "score", "alignment"}  # the last where it was asked for
+
+
+def _check_weights(found: Sequence[Sequence[Translation]]) -> None:
+    """Raises a `ServiceError`, "too_large", for more attention weights than an answer may hold."""
+    aligned = [one.alignment for best in found for one in best if one.alignment is not None]
+    count = sum(alignment.size for alignment in aligned)
+    if count > _MOST_WEIGHTS:
+        raise ServiceError(
+            "too_large",
+            f"Argument `alignments` must be asked for of fewer or shorter texts: {count} weights, "
+            f"where an answer has at most {_MOST_WEIGHTS}.",
+            "alignments",
+        )

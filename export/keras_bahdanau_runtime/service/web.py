@@ -16,6 +16,7 @@ from keras_bahdanau_runtime.service.repository import Repository
 def server(
     repository: Repository,
     keys: Keys,
+    here_alone: bool,
     max_connections: int | None,
     certificate: Path | None,
     key: Path | None,
@@ -25,12 +26,14 @@ def server(
     Args:
         repository: `Repository`.
         keys: `Keys`.
+        here_alone: Whether it answers only to this machine's own names.
         max_connections: int, most connections at once; one more is told so. `None` for any number.
         certificate: File of the certificate chain; with `key`, for TLS.
         key: File of its key.
     """
+    app, metrics = build_app(repository), repository.engine.metrics
     config = uvicorn.Config(
-        Middleware(build_app(repository), keys, repository.engine.metrics, repository.knows),
+        Middleware(app, keys, here_alone, metrics, repository.knows),
         http=functools.partial(Connection, most=max_connections),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
