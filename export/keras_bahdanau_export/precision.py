@@ -9,7 +9,8 @@ float32 in both.
   recurrent layers are stored so, and computed with in float32.
 - int8: products with weights are computed in int8, with a scale for each column of the weights and
   one for the inputs that is found as the graph runs, in loops, too; so are those with the columns
-  that a shortlist chooses. Embeddings have a scale for each row. onnxruntime has no int8 GRU:
+  that a shortlist chooses. Embeddings have a scale for each row. The shares of a shortlist are
+  stored as float16. onnxruntime has no int8 GRU:
   weights of whole recurrent layers are stored as float16.
 """
 
@@ -47,6 +48,7 @@ _SMALLEST = 4096
 _LARGEST = 63
 _LARGEST_HALF = float(np.finfo(np.float16).max)  # 65,504; weights with larger ones stay as they are
 _BATCH = 32
+_MOVED = ("Concat", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,18 @@ def _shrink_table(graph, gather, precision):
     if table is None or table.ndim != 2 or not rows:
         return
     name, ids = gather.inputs[0].name, gather.inputs[1]
+    # Of shares that a shortlist sums, with one scale for a row, the small ones would be nothing.
+    precision = "float16" if _is_summed(gather.outputs[0]) else precision
     _replace(graph, gather, _put_small(graph, gather, precision, name, table, 1, ids))
+
+
+def _is_summed(value):
+    """Whether a value is added up by where it belongs, as the shares of a shortlist are."""
+    return any(
+        node.op_type.startswith("Scatter")
+        or (node.op_type in _MOVED and any(map(_is_summed, node.outputs)))
+        for node, _ in value.uses()
+    )
 
 
 def _put_small(graph, before, precision, name, numbers, axis, ids=None):

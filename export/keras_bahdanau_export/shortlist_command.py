@@ -37,13 +37,14 @@ def shortlist(
     if output.is_dir():
         raise ValueError(f"Argument `output` must be a file. Received: {output}, a folder")
     output.parent.mkdir(parents=True, exist_ok=True)
-    texts = [side[:sentences] for side in read_parallel(source, target)]
-    links = None if alignments is None else read_alignments(alignments)[:sentences]
+    texts = read_parallel(source, target)
+    links = None if alignments is None else read_alignments(alignments)
     if links is not None and len(links) != len(texts[0]):
         raise ValueError(
             f"Argument `alignments` must hold a line for each of {len(texts[0])} pairs, those with "
             f"a blank side left out. Received: {len(links)}"
         )
+    texts, links = [side[:sentences] for side in texts], links and links[:sentences]
     import_keras(tensorflow=False)
     from keras_bahdanau import Shortlist
     from keras_bahdanau.training.run_folder import load_best

@@ -22,7 +22,7 @@ from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.providers import Providers
 from keras_bahdanau_runtime.recorded import MOST_SHAPES, padded_length
 from keras_bahdanau_runtime.session import device_of, empty, empty_like, open_graph, run
-from keras_bahdanau_runtime.signature import BEAM_FILES, TRANSLATE
+from keras_bahdanau_runtime.signature import BEAM_FILES, SHORTLIST_FILE, TRANSLATE
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -130,9 +130,20 @@ class CapturedSearch:
                 f"A captured search runs in the process that opened it, {self._process}. Received: "
                 f'{os.getpid()}, a fork of it. Open the artifact there, or with loop="graph".'
             )
-        padded = {name: _padded(name, array) for name, array in inputs.items()}
+        padded = {name: self._padded(name, array) for name, array in inputs.items()}
         found = self._thread.submit(self._search, padded, shrink).result()
         return found, padded["source"].shape
+
+    def _padded(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        """An input in one of the shapes that steps are recorded for; the last row is repeated.
+
+        Not where all rows choose the ids of a shortlist together, in which it would count again.
+        """
+        rows = len(array)
+        wanted = 1 << (rows - 1).bit_length() if rows <= 32 else -(-rows // 32) * 32
+        if wanted > rows and SHORTLIST_FILE not in self._manifest.files:
+            array = np.concatenate([array, np.repeat(array[-1:], wanted - rows, axis=0)])
+        return padded_length(array) if name == "source" else array
 
     def _search(self, padded: Mapping[str, NDArray[Any]], shrink: bool) -> Values:
         seconds = self._seconds
@@ -191,15 +202,6 @@ class CapturedSearch:
         buffers = _Buffers(len(self._buffers), made, (first, other), go_on)
         self._buffers[shape] = buffers
         return buffers
-
-
-def _padded(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """An input in one of the shapes that steps are recorded for; the last row is repeated."""
-    rows = len(array)
-    wanted = 1 << (rows - 1).bit_length() if rows <= 32 else -(-rows // 32) * 32
-    if wanted > rows:
-        array = np.concatenate([array, np.repeat(array[-1:], wanted - rows, axis=0)])
-    return padded_length(array) if name == "source" else array
 
 
 def _check_graphs(start: Any, step: Any, end: Any, manifest: Manifest) -> None:

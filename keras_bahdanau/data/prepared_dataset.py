@@ -116,6 +116,8 @@ class PreparedDataset(EpochDataset):
         super().__init__(**kwargs)
         _check_arguments(batch_size, batch_tokens, steps, bucket, max_length, seed, rank, replicas)
         check_range("multiple", multiple, int, 1)
+        if shuffle not in (True, False):
+            raise ValueError(f"Argument `shuffle` must be True or False. Received: {shuffle!r}")
         if batch_tokens is None and batch_size % multiple:
             raise ValueError(
                 f"Argument `batch_size` must be a multiple of {multiple}, as devices share the "

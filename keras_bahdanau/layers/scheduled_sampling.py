@@ -82,8 +82,7 @@ class ScheduledSampling(keras.layers.Layer):
         self.batches = self.add_weight(
             shape=(),
             initializer="zeros",
-            dtype="float32",
-            autocast=False,  # half precision counts no further than 256
+            dtype="int32",
             trainable=False,
             aggregation="only_first_replica",
             name="batches",
@@ -111,7 +110,7 @@ class ScheduledSampling(keras.layers.Layer):
             keras.random.uniform(shape, dtype="float32", seed=self._seeds) for _ in range(2)
         )
         own = ops.logical_and(coins >= self.truth(self.batches), ops.arange(shape[1]) > 0)
-        self.batches.assign_add(1.0)
+        self.batches.assign_add(1)
         return own, numbers
 
     def pick(self, logits, numbers):

@@ -277,11 +277,7 @@ class Generator:
         model.translate(["a man on a bike"])[0].text
         ```
         """
-        if self.tokenizer is None:
-            raise ValueError(
-                "Argument `texts` needs a model with a tokenizer. Received: a model without one; "
-                "attach it with model.tokenizer = Tokenizer.load(...), or call generate with ids."
-            )
+        check_tokenizer(self)
         size = 0
 
         def search_rows(source):
@@ -393,3 +389,12 @@ class Generator:
 
             self._compiled_searches[key] = compile_inference(self, run)
         return self._compiled_searches[key]
+
+
+def check_tokenizer(model):
+    """Raises a `ValueError` unless a model has a tokenizer."""
+    if getattr(model, "tokenizer", None) is None:
+        raise ValueError(
+            "Argument `texts` needs a model with a tokenizer. Received: a model without one; "
+            "attach it with model.tokenizer = Tokenizer.load(...), or call generate with ids."
+        )

@@ -79,6 +79,7 @@ class Shortlist:
             raise ValueError("Argument `table` must hold candidates. Received: none")
         self.table, self.counts, self.size = table.astype("int32"), counts, size
         self.shares = np.where(table == PAD, 0, shares).astype("float32")
+        self.shares[PAD] = 0.0  # what fills up a batch makes nothing likely
         # What is not expected at all, by its frequency: numbers that differ, less than any `E(y)`.
         self._ranks = np.empty(len(counts), "float32")
         self._ranks[np.argsort(counts, kind="stable")] = np.linspace(0, 1e-4, len(counts))

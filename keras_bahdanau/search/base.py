@@ -367,12 +367,17 @@ def ends(tokens, lengths, limits):
     return ops.logical_or(ops.equal(tokens, EOS), lengths >= limits)
 
 
-def check_search(search, vocabulary_size):
-    """Raises a `ValueError` unless this is a `Search` that forbids no id but those there are."""
+def check_kind(search):
+    """Raises a `ValueError` unless this is a `Search`."""
     if not isinstance(search, Search):
         raise ValueError(
             f"Argument `search` must be a search, such as BeamSearch(5). Received: {search!r}"
         )
+
+
+def check_search(search, vocabulary_size):
+    """Raises a `ValueError` unless this is a `Search` that forbids no id but those there are."""
+    check_kind(search)
     outside = [token for token in search.forbidden if token >= vocabulary_size]
     if outside:
         raise ValueError(

@@ -4,7 +4,9 @@ import io
 
 import keras
 
+from keras_bahdanau.models.generation import check_tokenizer
 from keras_bahdanau.search import GreedySearch
+from keras_bahdanau.search.base import check_kind
 from keras_bahdanau.training.event_file import EventFile
 from keras_bahdanau_runtime.checks import check_positive, checked_texts
 from keras_bahdanau_runtime.pictures.heatmap import plot_alignment
@@ -50,12 +52,14 @@ class AlignmentImages(keras.callbacks.Callback):
             raise ValueError(
                 f"Argument `sources` must hold sentences, none of them blank. Received: {sources!r}"
             )
-        self.search = search
+        self.search = GreedySearch() if search is None else search
+        check_kind(self.search)
         self.max_length = max_length
         self.every = every
         self.words = words
 
     def on_train_begin(self, logs=None):
+        check_tokenizer(self.model)
         self._file = EventFile(self.log_dir)
 
     def on_epoch_end(self, epoch, logs=None):
@@ -63,7 +67,7 @@ class AlignmentImages(keras.callbacks.Callback):
             return
         translations = self.model.translate(
             self.sources,
-            search=GreedySearch() if self.search is None else self.search,
+            search=self.search,
             max_length=self.max_length,
         )
         for number, found in enumerate(translations, start=1):

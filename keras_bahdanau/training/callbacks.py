@@ -8,10 +8,12 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from keras_bahdanau.models.generation import check_tokenizer
 from keras_bahdanau.search import GreedySearch
+from keras_bahdanau.search.base import check_kind
 from keras_bahdanau.training.averaging import keeps_mean, running_mean
 from keras_bahdanau.training.devices import by_itself, updates_done
-from keras_bahdanau_runtime.checks import check_range, checked_texts
+from keras_bahdanau_runtime.checks import check_positive, check_range, checked_texts
 from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.text.scores import corpus_scores
 
@@ -33,7 +35,8 @@ class TranslationScore(keras.callbacks.Callback):
         prefix: What the names in the logs begin with.
 
     Raises:
-        ValueError: If there is not one reference for each source, or one of them is no `str`.
+        ValueError: If there is no source, or not one reference for each, one of them is no `str`,
+            another argument is of the wrong kind; when training begins, if there is no tokenizer.
     """
 
     def __init__(
@@ -48,8 +51,14 @@ class TranslationScore(keras.callbacks.Callback):
                 f"Argument `references` must hold one for each of {len(self.sources)} sources. "
                 f"Received: {len(self.references)}"
             )
+        if not self.sources:
+            raise ValueError("Argument `sources` must hold a sentence. Received: none")
+        check_positive(batch_size=batch_size)
+        if not callable(max_length):
+            check_positive(max_length=max_length)
         self.tokenizer = tokenizer
-        self.search = search
+        self.search = GreedySearch() if search is None else search
+        check_kind(self.search)
         self.max_length = max_length
         self.batch_size = batch_size
         self.prefix = prefix
@@ -58,6 +67,9 @@ class TranslationScore(keras.callbacks.Callback):
         super().set_model(model)
         if self.tokenizer is not None:
             model.tokenizer = self.tokenizer
+
+    def on_train_begin(self, logs=None):
+        check_tokenizer(self.model)
 
     def on_epoch_end(self, epoch, logs=None):
         scores = self.score(self.model)
@@ -69,7 +81,7 @@ class TranslationScore(keras.callbacks.Callback):
         with running_mean(model):
             translations = model.translate(
                 self.sources,
-                search=GreedySearch() if self.search is None else self.search,
+                search=self.search,
                 max_length=self.max_length,
                 batch_size=self.batch_size,
                 alignments=False,

@@ -133,10 +133,20 @@ def from_first(flag):
 
 
 class StopTogether(keras.callbacks.Callback):
-    """Ends training in all processes when the first one ends it. Put it last."""
+    """Ends training in all processes when the first one ends it, with an epoch. Put it last.
+
+    Within an epoch the others would wait for it, and a checkpoint would lie between two epochs.
+    """
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._told = False
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._told = self._told or self.model.stop_training
+        self.model.stop_training = False
 
     def on_epoch_end(self, epoch, logs=None):
-        self.model.stop_training = from_first(self.model.stop_training)
+        self.model.stop_training = from_first(self._told or self.model.stop_training)
 
 
 @contextlib.contextmanager

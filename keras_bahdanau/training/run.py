@@ -80,7 +80,8 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
         output: The run's folder. It must not exist, unless `resume`, or hold nothing but `corpus`;
             its parents are made. Several hosts must all see it, and the texts.
         resume: Whether to go on from `last.keras` of an earlier run with the same options.
-        callbacks: More callbacks for `fit`, in the first of several processes. The logs they read
+        callbacks: More callbacks for `fit`, in the first of several processes. One that ends
+            training ends it with the next checkpoint. The logs they read
             at the end of an epoch hold `val_bleu` and `val_chrf`, `val2_bleu` and so on for further
             held-out sets, and `val_loss` where `options.best_by` is "loss".
         verbose: Whether progress is shown, by a `ProgressDisplay`.
@@ -249,7 +250,7 @@ def _judges(options, held_out, tokenizer):
         pairs = TranslationDataset(
             [tokenizer.encode_source(text) for text in sources],
             [tokenizer.encode_target(text) for text in targets],
-            batch_size=options.batch_size,
+            batch_size=-(-options.batch_size // options.devices) * options.devices,
             max_length=options.max_length,
             shuffle=False,
         )

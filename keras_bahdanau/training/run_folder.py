@@ -76,6 +76,11 @@ def check_folder(options, output, resume):
         return
     path = output / OPTIONS_FILE
     if not path.exists():
+        if (output / LAST_FILE).exists():
+            raise ValueError(
+                "Argument `output` must be the folder of a run of `train` to go on with. Received: "
+                f"{str(output)!r}, which has a {LAST_FILE} and no {OPTIONS_FILE}"
+            )
         return  # interrupted before it began
     try:
         before = TrainingOptions.from_file(path).to_dict()

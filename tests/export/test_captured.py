@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir
 import pytest
 
-from keras_bahdanau import BeamSearch, RNNSearch, Sampling
+from keras_bahdanau import BeamSearch, RNNSearch, Sampling, Shortlist
 from keras_bahdanau_export import captured as cut
 from keras_bahdanau_export import parity
 from keras_bahdanau_export.cuda import on_host, summary
@@ -35,13 +35,13 @@ RNG = np.random.default_rng(0)
 CPU = "CPUExecutionProvider"
 
 
-def exported(folder, search, **options):
+def exported(folder, search, shortlist=None, **options):
     sizes = {"units": 6, "embedding_dim": 5, "attention_units": 4, "maxout_units": 3}
     model = RNNSearch(30, 40, **sizes, reset_after=True)
     model.build()
     # As the paper begins, all tokens are near ties.
     model.set_weights([RNG.normal(0, 1, weights.shape) for weights in model.get_weights()])
-    export(model, folder, search=search, max_length=9, **options)
+    export(model, folder, search=search, max_length=9, shortlist=shortlist, **options)
     return folder
 
 
@@ -89,6 +89,20 @@ def test_a_search_in_steps_finds_what_the_whole_graph_does(beam, sampling, rows,
         ):
             assert expected[0] == found[0] and expected[1].shape == found[1].shape
             np.testing.assert_allclose(expected[1], found[1], rtol=1e-5, atol=1e-5)
+
+
+def test_rows_choose_the_ids_of_a_shortlist_once(tmp_path):
+    """A batch is filled up to a recorded number of rows, none of which may count again."""
+    table = np.tile(np.arange(4, 40), (30, 1))[:, RNG.permutation(36)[:3]]
+    table = (table + np.arange(30)[:, None]) % 36 + 4
+    few = Shortlist(table, np.full(table.shape, 0.3), counts=np.arange(40), size=12)
+    folder = exported(tmp_path / "few", BeamSearch(2), shortlist=few, captured=True)
+    whole, steps = (Translator(folder, CPU, loop=loop) for loop in ("graph", "captured"))
+    for last in range(4, 30):
+        ids = np.array([[4, 9, 3], [5, 11, 3], [last, 3, 0]], "int32")
+        expected, found = (one.translate_ids(ids) for one in (whole, steps))
+        np.testing.assert_array_equal(expected["tokens"], found["tokens"])
+        np.testing.assert_allclose(expected["scores"], found["scores"], rtol=1e-5, atol=1e-5)
 
 
 def test_the_same_translator_searches_again_for_the_same_shape_and_others(beam):

@@ -406,9 +406,11 @@ def test_a_shortlist_of_given_alignments(monkeypatch, capsysbinary, files, train
     linked = {ids[0] for ids in tokenizer.encode_targets(targets)}
     table = Shortlist.load(few).table
     assert set(table[table > 0].tolist()) == {id for id in linked if id > 3}
-    links.write_text("0-0\n")
-    status, _, err = run(monkeypatch, capsysbinary, *command, "--alignments", links)
-    assert status == 1 and f"a line for each of {pairs} pairs" in " ".join(err.split())
+    for lines in (1, pairs + 1):  # which may be of pairs that were left out
+        links.write_text("0-0\n" * lines)
+        more = ["--alignments", links, "--sentences", min(lines, pairs)]
+        status, _, err = run(monkeypatch, capsysbinary, *command, *more)
+        assert status == 1 and f"a line for each of {pairs} pairs" in " ".join(err.split())
     status, _, err = run(monkeypatch, capsysbinary, *command, "--size", 7)
     assert status == 1 and "`size` must be an int of at least 8" in err
     status, _, err = run(monkeypatch, capsysbinary, *command[:-1], tmp_path)

@@ -142,6 +142,39 @@ def test_products_with_chosen_columns_are_small_too(tmp_path, tied, precision):
     np.testing.assert_allclose(y, x @ weights[:, ids], atol=tolerance)
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_the_shares_of_a_shortlist_keep_their_small_numbers(tmp_path, moved):
+    """They are summed by target id: of one scale for a row, 127 steps of it, most would be 0."""
+    shares = np.full((80, 64), 1e-4, "float32")
+    shares[:, 0] = 0.9
+    helper, numpy_helper, kinds = onnx.helper, onnx.numpy_helper, onnx.TensorProto
+    place = np.arange(64, dtype="int64")[None]
+    constants = {"shares": shares, "place": place, "zeros": np.zeros((1, 64), "float32")}
+    constants["shape"] = np.array([1, 64])
+    middle = helper.make_node("Reshape", ["rows", "shape"], ["row"])
+    nodes = [
+        helper.make_node("Gather", ["shares", "ids"], ["rows"]),
+        *([middle] if moved else []),
+        helper.make_node(
+            "ScatterElements", ["zeros", "place", "row" if moved else "rows"], ["y"],
+            axis=1, reduction="add",
+        ),
+    ]  # fmt: skip
+    made = helper.make_graph(
+        nodes,
+        "summed",
+        [helper.make_tensor_value_info("ids", kinds.INT64, [1])],
+        [helper.make_tensor_value_info("y", kinds.FLOAT, [1, 64])],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    path = tmp_path / "model.onnx"
+    opsets = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(made, opset_imports=opsets, ir_version=8), path)
+    reduce_precision(path, "int8")
+    (y,) = onnxruntime.InferenceSession(str(path)).run(None, {"ids": np.array([7])})
+    np.testing.assert_allclose(y, shares[7:8], rtol=1e-3)  # as float16 has them
+
+
 def test_hidden_numbers_stay_close(artifact, model):
     """The odds of the first token, which no beam has reordered yet."""
     path, precision = artifact

@@ -8,6 +8,7 @@ import pytest
 from copying import compile_to_copy
 
 from keras_bahdanau import (
+    AlignmentImages,
     GreedySearch,
     HeldOutLoss,
     RNNSearch,
@@ -241,6 +242,31 @@ def test_refuses_references_that_are_not_one_for_each_source():
 
 
 @pytest.mark.once
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (dict(sources=[], references=[]), "`sources` must hold a sentence"),
+        (dict(max_length=0), "`max_length` must be a positive integer"),
+        (dict(batch_size=0), "`batch_size` must be a positive integer"),
+        (dict(search="beam"), "`search` must be a search"),
+    ],
+)
+def test_what_an_epoch_would_be_lost_for_is_refused_before(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        TranslationScore(**{"sources": ["a"], "references": ["b"], **wrong})
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("make", [lambda folder: TranslationScore(["a"], ["b"]),
+                                  lambda folder: AlignmentImages(folder, ["a"])])  # fmt: skip
+def test_a_model_without_a_tokenizer_is_refused_before_it_is_trained(tmp_path, make):
+    callback = make(tmp_path)
+    callback.set_model(small_model())
+    with pytest.raises(ValueError, match="needs a model with a tokenizer"):
+        callback.on_train_begin()
+
+
+@pytest.mark.once
 @pytest.mark.parametrize("keep", [-1, 1.5, None])
 def test_refuses_to_keep_no_number_of_epochs(tmp_path, keep):
     with pytest.raises(ValueError, match=r"`keep` must be an int of at least 0\. Received: "):
@@ -348,7 +374,7 @@ def test_early_stopping_and_model_checkpoint_read_the_scores(
         epochs=9,
         verbose=0,
         callbacks=[
-            TranslationScore([], []),
+            TranslationScore(["a"], ["a"], tokenizer()),
             keras.callbacks.EarlyStopping(
                 monitor=monitor, mode="max", patience=2, restore_best_weights=True
             ),
@@ -381,9 +407,9 @@ def small_model(**arguments):
 @pytest.mark.once
 def test_a_score_gives_its_tokenizer_to_the_model():
     model = small_model()
-    TranslationScore([], [], tokenizer()).set_model(model)
+    TranslationScore(["a"], ["b"], tokenizer()).set_model(model)
     assert model.tokenizer is tokenizer()
-    TranslationScore([], []).set_model(model)
+    TranslationScore(["a"], ["b"]).set_model(model)
     assert model.tokenizer is tokenizer()
 
 

@@ -357,6 +357,34 @@ def test_a_run_goes_on_with_its_own_texts_only(copied, name, change):
 
 
 @pytest.mark.once
+def test_a_callback_that_ends_training_ends_it_with_a_checkpoint(finished, tmp_path):
+    """Between two of them there would be one that no resumed run could go on from."""
+    chosen, *_ = finished
+
+    def stop(batch, logs):
+        if batch == 1:
+            ending.model.stop_training = True
+
+    ending = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
+    train(chosen, tmp_path / "run", callbacks=[ending], verbose=False)
+    [row] = history(tmp_path / "run")
+    assert row["update"] == "2"  # where `every` has it, as that of the unbroken run
+    train(chosen, tmp_path / "run", resume=True, verbose=False)
+    whole = history(finished[1].parent)
+    assert [row["update"] for row in history(tmp_path / "run")] == [row["update"] for row in whole]
+
+
+@pytest.mark.once
+def test_a_model_that_is_no_run_is_not_gone_on_with(finished, tmp_path):
+    chosen, best, *_ = finished
+    shutil.copy(best.parent / "last.keras", tmp_path)
+    before = (tmp_path / "last.keras").read_bytes()
+    with pytest.raises(ValueError, match=r"`output` .*has a last\.keras and no options\.json"):
+        train(chosen, tmp_path, resume=True, verbose=False)
+    assert (tmp_path / "last.keras").read_bytes() == before
+
+
+@pytest.mark.once
 def test_two_processes_do_not_train_in_one_folder(copied):
     chosen, folder = copied
     with locked(folder) as ours:

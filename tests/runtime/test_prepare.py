@@ -144,6 +144,17 @@ def test_blank_and_long_pairs_are_counted(tmp_path, caplog):
         prepare(*arguments, tmp_path / "none", tokenizer, max_length=2, too_long="drop")
 
 
+def test_blank_lines_after_a_whole_block_do_not_harm_alignments(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_BLOCK", 2)
+    tokenizer = Tokenizer.train(["a"], ["a"], 260)
+    for name, text in {"en": "a\na\n\n", "de": "a\na\n\n", "links": "0-0\n0-0\n\n"}.items():
+        (tmp_path / name).write_text(text)
+    files = [tmp_path / "en"], [tmp_path / "de"]
+    path = prepare(*files, tmp_path / "corpus", tokenizer, [tmp_path / "links"])
+    corpus = PreparedCorpus(path)
+    assert corpus.pairs == 2 and corpus.shard(0).links.tolist() == [[0, 0], [0, 0]]
+
+
 def test_alignments_stay_with_their_pairs(tmp_path):
     tokenizer = Tokenizer.train(["a"], ["a"], 260)
     (tmp_path / "en").write_text("a\nab\nabc\n")

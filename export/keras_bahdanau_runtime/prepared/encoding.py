@@ -126,7 +126,7 @@ def _encode_some(
 ) -> Shard:
     some = slice(begin, begin + _AT_ONCE)
     sources, targets = encoders[0](block.sources[some]), encoders[1](block.targets[some])
-    links = block.links[some] if block.links else None
+    links = None if block.links is None else block.links[some]
     found = from_lists(sources, targets, dtype, links)
     if found.links is not None and found.starts is not None:
         lengths = np.repeat(found.lengths, np.diff(found.starts), axis=0)

@@ -21,19 +21,19 @@ class Block:
         number: Which block this is, from 0.
         sources: Source sentences.
         targets: Their translations.
-        links: Their alignments, one list a pair; empty without alignments.
+        links: Their alignments, one list a pair; `None` without alignments.
         blank: How many more pairs there were, one side of which is blank.
     """
 
     number: int
     sources: list[str] = field(default_factory=list)
     targets: list[str] = field(default_factory=list)
-    links: list[Links] = field(default_factory=list)
+    links: list[Links] | None = None
     blank: int = 0
 
     def digest(self) -> str:
         """The SHA-256 of all that the block holds, in hexadecimal digits."""
-        found = hashlib.sha256(f"{len(self.sources)} {self.blank} {self.links}\n".encode())
+        found = hashlib.sha256(f"{len(self.sources)} {self.blank} {self.links or []}\n".encode())
         for texts in (self.sources, self.targets):  # no line holds a "\n"
             found.update("\n".join([*texts, ""]).encode("utf-8"))
         return found.hexdigest()
@@ -55,7 +55,11 @@ def blocks(sources: Paths, targets: Paths, alignments: Paths | None, pairs: int)
         ValueError: If files that belong together differ in their number of lines, or as
             `iterate_lines`.
     """
-    block = Block(0)
+
+    def empty(number: int) -> Block:
+        return Block(number, links=None if alignments is None else [])
+
+    block = empty(0)
     for names in zip(sources, targets, alignments or repeat(None), strict=False):
         opened = [repeat("") if name is None else iterate_lines(name) for name in names]
         if names[2] is None:
@@ -70,11 +74,11 @@ def blocks(sources: Paths, targets: Paths, alignments: Paths | None, pairs: int)
                 continue
             block.sources.append(source)
             block.targets.append(target)
-            if links:
+            if block.links is not None:
                 block.links.append(parse_links(links[0], f"{names[2]}, line {number}"))
             if len(block.sources) == pairs:
                 yield block
-                block = Block(block.number + 1)
+                block = empty(block.number + 1)
     if block.sources or block.blank:
         yield block
 
