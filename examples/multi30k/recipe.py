@@ -78,6 +78,8 @@ def run(arguments):
     parser.add_argument("--quiet", action="store_true")
     given = parser.parse_args(arguments)
     given.more = {name: _value(of) for name, _, of in (one.partition("=") for one in given.set)}
+    if "seed" in given.more:
+        raise ValueError("Argument `set` must leave the seed to --seed. Received: seed")
     language = given.pair[-2:]
     data.download(given.data, language, given.tokenized)
 

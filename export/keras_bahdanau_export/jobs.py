@@ -246,7 +246,7 @@ class GenerationJob(Job):
         found = parity.compare(
             self.model, translator, self._sources(), self.search, self.max_length, self.shortlist
         )
-        found.enforce(parity.search_tolerance(self.model))
+        found.enforce()
         if self.captured:
             parity.compare_loops(translator, self._sources())
         return found

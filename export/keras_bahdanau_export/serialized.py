@@ -6,10 +6,10 @@ import keras
 
 logger = logging.getLogger("keras_bahdanau_export")
 
-# Its weights are float32, and only what is computed with them is not.
-_TRAINED_IN = "mixed_bfloat16"
-# Those of which there are operators in onnxruntime, and the one that becomes float32.
-_POLICIES = ("float32", "float64", "float16", "mixed_float16", _TRAINED_IN)
+# Their weights are float32, and only what is computed with them is not.
+_TRAINED_IN = ("mixed_bfloat16", "mixed_float16")
+# Those of which there are operators in onnxruntime, and those that become float32.
+_POLICIES = ("float32", "float64", "float16", *_TRAINED_IN)
 
 
 def serialized_parts(model):
@@ -92,35 +92,40 @@ def check_policies(model):
 
 
 def in_float32(model):
-    """The model, or one with its weights that computes in float32 what it does in bfloat16.
+    """The model, or one with its weights that computes in float32 what it does in a mixture.
 
-    bfloat16 is for training: onnxruntime has no operators of it on a CPU.
+    Half precision with weights of float32 is for training: onnxruntime has no operators of bfloat16
+    on a CPU, and what float16 rounds otherwise on another machine would make other translations.
 
     Args:
-        model: A built Keras model; one with layers of the policy "mixed_bfloat16" is made anew
-            from its configuration.
+        model: A built Keras model; one with layers of the policy "mixed_bfloat16" or
+            "mixed_float16" is made anew from its configuration.
 
     Raises:
         ValueError: It is to be made anew, and holds what Keras cannot: a class or function that is
             not registered, or a lambda.
     """
-    if _TRAINED_IN not in dtype_policies(model):
+    mixed = sorted(dtype_policies(model) & set(_TRAINED_IN))
+    if not mixed:
         return model
-    logger.info(
-        "The model computes in bfloat16, for which there are no operators: in float32 from here on."
-    )
+    logger.info("The model computes in %s: in float32 from here on.", " and ".join(mixed))
     lacking = lacking_elsewhere(model, imports=True)
     if lacking:
         raise ValueError(
-            "Argument `model`, which computes in bfloat16, must hold only classes and functions "
+            f"Argument `model`, which computes in {mixed[0]}, must hold only classes and functions "
             "under @keras.saving.register_keras_serializable(), so that it can be made anew. "
             f"Received: {', '.join(lacking)}"
         )
-    new = keras.saving.deserialize_keras_object(
-        _in_float32(keras.saving.serialize_keras_object(model))
-    )
-    if not new.built:
-        new.build()
+    usual = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("float32")  # of layers that layers make without one of their own
+    try:
+        new = keras.saving.deserialize_keras_object(
+            _in_float32(keras.saving.serialize_keras_object(model))
+        )
+        if not new.built:
+            new.build()
+    finally:
+        keras.config.set_dtype_policy(usual)
     new.set_weights(model.get_weights())
     if getattr(model, "tokenizer", None) is not None:  # which no configuration holds
         new.tokenizer = model.tokenizer
@@ -130,7 +135,7 @@ def in_float32(model):
 def _in_float32(part):
     """A serialized form with another policy, and without what it was compiled with."""
     if isinstance(part, dict):
-        if _policy(part) == _TRAINED_IN:
+        if _policy(part) in _TRAINED_IN:
             part = {**part, "config": {**part["config"], "name": "float32"}}
         return {key: _in_float32(of) for key, of in part.items() if key != "compile_config"}
     if isinstance(part, (list, tuple)):

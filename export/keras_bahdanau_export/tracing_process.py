@@ -56,6 +56,7 @@ def write_elsewhere(job, folder):
             "output_names": job.output_names,
             "shortlist": None if job.shortlist is None else str(folder / SHORTLIST_FILE),
             "imports": [*job.imports, *_modules_of_parts(job.model)],
+            "path": sys.path,  # with the folder of the script that runs
         }
         finished = subprocess.run(
             [sys.executable, "-m", "keras_bahdanau_export.tracing_process"],
@@ -98,6 +99,7 @@ def _modules_of_parts(model):
 
 def _main():
     request = json.load(sys.stdin)
+    sys.path += [place for place in request["path"] if place not in sys.path]
     for module in request["imports"]:
         importlib.import_module(module)
     job = job_for(

@@ -179,6 +179,12 @@ class Stepper:
                 "Arguments `state` and `memory` must be those of the last start or step. "
                 "Received: others; without fixed=True any can be stepped from."
             )
+        shape = tuple(buffers.tokens.shape())
+        if np.shape(tokens) != shape:
+            raise ValueError(
+                f"Argument `tokens` must have the shape {shape}, as the start had rows. "
+                f"Received: {np.shape(tokens)}"
+            )
         turn = buffers.turn
         after = buffers.states[1 - turn]
         buffers.tokens.update_inplace(np.ascontiguousarray(tokens, np.int32))

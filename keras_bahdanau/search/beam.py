@@ -98,10 +98,11 @@ class BeamSearch(Search):
         shape = (batch, self.size)
         # Only the first beam of a group exists at the start; the others would repeat it.
         first = ops.arange(self.size, dtype="int32") % (self.size // self.groups) == 0
-        totals = ops.broadcast_to(ops.where(first, 0.0, NEVER), shape)
-        coverage = ops.zeros((batch * self.size, memory_length)) if self.coverage_penalty else ()
+        totals = ops.cast(ops.where(first, 0.0, NEVER), "float32")
+        sums = (batch * self.size, memory_length)
+        coverage = ops.zeros(sums, dtype="float32") if self.coverage_penalty else ()
         return Hypotheses(
-            totals=totals,
+            totals=ops.broadcast_to(totals, shape),
             lengths=ops.zeros(shape, dtype="int32"),
             finished=ops.zeros(shape, dtype="bool"),
             coverage=coverage,
@@ -166,7 +167,8 @@ class BeamSearch(Search):
             log_probs = ops.where(held, ops.where(first, given, NEVER), log_probs)
             ids = ops.where(held, forced, ids)
         finished = ops.reshape(finished, (-1, 1))
-        log_probs = ops.where(finished, ops.where(first, 0.0, NEVER), log_probs)
+        nothing = ops.cast(ops.where(first, 0.0, NEVER), "float32")
+        log_probs = ops.where(finished, nothing, log_probs)
         ids = ops.where(finished, PAD, ids)
         shape = (-1, self.size, ids.shape[-1])
         return ops.reshape(log_probs, shape), ops.reshape(ids, shape)

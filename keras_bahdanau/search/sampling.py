@@ -67,7 +67,8 @@ class Sampling(Search):
         return rng.random((batch, self.n, max_length), dtype="float32")
 
     def _draws(self, batch, max_length):
-        return keras.random.uniform((batch, self.n, max_length), seed=self.seed)
+        shape = (batch, self.n, max_length)
+        return keras.random.uniform(shape, dtype="float32", seed=self.seed)
 
     @property
     def size(self):

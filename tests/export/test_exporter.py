@@ -32,7 +32,15 @@ from keras_bahdanau import (
 from keras_bahdanau_export import export
 from keras_bahdanau_export.call import call_signature, functional
 from keras_bahdanau_export.jobs import job_for
-from keras_bahdanau_export.parity import Parity, compare, difference, random_sources, verify
+from keras_bahdanau_export.parity import (
+    CallParity,
+    Parity,
+    call_tolerance,
+    compare,
+    difference,
+    random_sources,
+    verify,
+)
 from keras_bahdanau_export.passes import graph
 from keras_bahdanau_export.tracing_process import write_elsewhere
 from keras_bahdanau_runtime import (
@@ -210,6 +218,8 @@ def test_lengths_share_buffers_and_of_many_shapes_the_last_are_kept(artifact):
 def test_fixed_buffers_refuse_a_state_that_is_not_theirs(artifact):
     fixed = Stepper(read_manifest(artifact[0]), "CPUExecutionProvider", None, fixed=True)
     state, memory = fixed.start(np.array([[5, 3]], "int32"))
+    with pytest.raises(ValueError, match=r"`tokens` must have the shape \(1,\).*Received: \(2,\)"):
+        fixed.step(np.array([BOS, BOS], "int32"), state, memory)
     tokens = np.array([BOS], "int32")
     *_, after = fixed.step(tokens, state, memory)
     other = fixed.start(np.array([[6, 3]], "int32"))  # of the same shape, in the same places
@@ -575,15 +585,48 @@ def test_what_was_trained_in_bfloat16_is_exported_in_float32(model, tokenizer, t
 
 
 @pytest.mark.tracing
-def test_a_call_that_computes_in_bfloat16_is_exported_in_float32(tmp_path):
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_a_call_that_computes_in_a_mixture_is_exported_in_float32(tmp_path, policy):
     x = keras.Input((4,), name="x")
-    dense = keras.layers.Dense(2, dtype="mixed_bfloat16")
+    dense = keras.layers.Dense(2, dtype=policy)
     export(keras.Model(x, dense(x)), tmp_path / "a", output_names=["y"])
     given = np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4)
     session = onnxruntime.InferenceSession(tmp_path / "a" / "model.onnx")
     kernel, bias = dense.get_weights()
     [found] = session.run(None, {"x": given})
     assert found.dtype == np.float32
+    np.testing.assert_allclose(found, given @ kernel + bias, rtol=1e-5, atol=1e-6)
+
+
+@keras.saving.register_keras_serializable(package="test_exporter")
+class Outer(keras.layers.Layer):
+    """A layer that makes another, which names no policy."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.inner = keras.layers.Dense(2)
+
+    def build(self, shape):
+        self.inner.build(shape)
+
+    def call(self, x):
+        return self.inner(x)
+
+
+@pytest.mark.tracing
+def test_the_layers_of_a_layer_compute_in_float32_whatever_the_global_policy(tmp_path):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        outer = Outer(name="y")
+        x = keras.Input((4,), name="x", dtype="float32")
+        export(keras.Model(x, outer(x)), tmp_path / "a", imports=["math"])
+        assert keras.config.dtype_policy().name == "mixed_bfloat16"
+    finally:
+        keras.config.set_dtype_policy(before)
+    given = np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4)
+    [found] = onnxruntime.InferenceSession(tmp_path / "a" / "model.onnx").run(None, {"x": given})
+    kernel, bias = outer.get_weights()
     np.testing.assert_allclose(found, given @ kernel + bias, rtol=1e-5, atol=1e-6)
 
 
@@ -603,7 +646,7 @@ def test_bfloat16_of_a_class_that_is_not_registered_says_what_to_do(tmp_path):
 def test_half_precision_agrees_to_three_digits(tmp_path):
     keras.utils.set_random_seed(0)
     x = keras.Input((None, 4), name="x")
-    layer = keras.layers.GRU(5, dtype="mixed_float16", return_sequences=True, name="y")
+    layer = keras.layers.GRU(5, dtype="float16", return_sequences=True, name="y")
     parity = export(keras.Model(x, layer(x)), tmp_path / "a")
     assert 1e-6 < parity.difference < 5e-3
     assert verify(keras.Model(x, layer(x)), tmp_path / "a", count=3) == parity
@@ -902,3 +945,43 @@ def test_parity_is_enforced(equal, ties, difference, passes):
         else:
             with pytest.raises(ParityError):
                 parity.enforce()
+
+
+@pytest.mark.parametrize(("gap", "passes"), [(5e-4, True), (2e-3, False)])
+def test_the_tolerance_of_a_search_is_a_thousandth(gap, passes):
+    for gaps in ((gap, 0.0), (0.0, gap)):
+        parity = Parity(4, 4, 0, *gaps, "jax")
+        if passes:
+            parity.enforce()
+        else:
+            with pytest.raises(ParityError):
+                parity.enforce()
+
+
+def test_the_tolerance_of_a_call_is_that_of_its_numbers():
+    x = keras.Input((3,))
+    for policy, gap in (("float32", 2e-4), ("mixed_bfloat16", 1e-2)):
+        model = keras.Model(x, keras.layers.Dense(2, dtype=policy)(x))
+        CallParity(3, gap / 4, "jax").enforce(call_tolerance(model))
+        with pytest.raises(ParityError):
+            CallParity(3, gap, "jax").enforce(call_tolerance(model))
+
+
+def test_outputs_of_two_shapes_differ_without_end():
+    assert difference(np.ones((3, 7, 2)), np.ones((3, 1, 2))) == np.inf
+
+
+@pytest.mark.tracing
+def test_the_process_that_traces_finds_modules_beside_the_script(tmp_path, monkeypatch):
+    (tmp_path / "beside_the_script.py").write_text(
+        "import keras\n@keras.saving.register_keras_serializable(package='beside')\n"
+        "class Half(keras.layers.Layer):\n    def call(self, x):\n        return x / 2\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    x = keras.Input((3,), name="x")
+    model = keras.Model(x, importlib.import_module("beside_the_script").Half(name="y")(x))
+    (tmp_path / "a").mkdir()
+    write_elsewhere(job_for(model, "onnx"), tmp_path / "a")
+    session = onnxruntime.InferenceSession(tmp_path / "a" / "model.onnx")
+    [found] = session.run(None, {"x": np.array([[1, 2, 3]], "float32")})
+    np.testing.assert_array_equal(found, [[0.5, 1, 1.5]])

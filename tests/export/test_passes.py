@@ -681,3 +681,122 @@ def test_outputs_that_are_the_same_or_an_input_keep_their_names():
     )
     graph, _ = rewritten(model, x=np.ones(2, "float32"))
     assert [value.name for value in graph.output] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("more", ["sum", "other"])
+def test_contiguous_slices_leave_columns_that_others_read(more):
+    text = PAIRS.replace("odd) {", f"odd, float[n,4] {more}) {{")
+    text = text.replace("  sum = Add", "  other = Neg(product)\n  sum = Add")
+    model = graph_of(
+        text,
+        w=RNG.normal(size=(3, 4)).astype("float32"),
+        b=RNG.normal(size=4).astype("float32"),
+        zeros=np.array([0, 0]), start=np.array([0, 1]), ends=np.array([10**9, 10**9]),
+        axes=np.array([0, 1]), steps=np.array([1, 2]),
+    )  # fmt: skip
+    x = RNG.normal(size=(2, 3)).astype("float32")
+    _, counts = rewritten(model, products.contiguous_slices, x=x)
+    assert counts == [0]
+
+
+def test_early_products_take_no_sum_for_a_bias():
+    text = DECODER.replace(
+        "new = Tanh(product)", "moved = Add(product, shift)\n      new = Tanh(moved)"
+    )
+    text = text.replace("memory = Neg(places)", "memory = Neg(places)\n  shift = Neg(start)")
+    model = graph_of(
+        text,
+        w=RNG.normal(size=(12, 5), scale=0.1).astype("float32"),
+        table=RNG.normal(size=(9, 3)).astype("float32"),
+        rows=np.array([-1, 4]), five=np.int64(5), yes=np.bool_(True),
+    )  # fmt: skip
+    feeds = {
+        "places": RNG.normal(size=(2, 7, 4)), "weights": RNG.normal(size=(2, 3, 7)),
+        "start": RNG.normal(size=(6, 5)), "given": RNG.normal(size=(9, 3)),
+    }  # fmt: skip
+    feeds = {name: value.astype("float32") for name, value in feeds.items()}
+    more = {"first": np.array([0, 4, 3, 3, 1, -5]), "asked": np.array([6, 4])}
+    _, counts = rewritten(model, products.early_products, loops.hoist_invariants, **feeds, **more)
+    assert counts[0] == 1
+
+
+def test_scanned_histories_leave_a_state_that_the_loop_hands_on():
+    text = HISTORY
+    for old, new in [
+        ("count, all = Loop", "count, all, former = Loop"),
+        ("float[5,2] all, float[2] last)", "float[5,2] all, float[2] last, float[5,2] former)"),
+        ("float[5,2] before)", "float[5,2] before, float[5,2] unread)"),
+        ("float[5,2] after)", "float[5,2] after, float[5,2] before)"),
+        ("start, buffer", "start, buffer, buffer"),
+    ]:
+        assert old in text
+        text = text.replace(old, new)
+    model = graph_of(
+        text, start=np.int64(0), one=np.int64(1), zeros=np.array([0]), pair=np.array([1, 1]),
+        buffer=RNG.normal(size=(5, 2)).astype("float32"),
+    )  # fmt: skip
+    feeds = {
+        "steps": np.int64(3),
+        "go": np.bool_(True),
+        "x": RNG.normal(size=2).astype("float32"),
+        "first": np.int64(0),
+    }
+    _, counts = rewritten(model, loops.scanned_histories, **feeds)
+    assert counts == [0]
+
+
+@pytest.mark.parametrize("attribute", ["linear_before_reset = 1", "clip = 0.1"])
+def test_bidirectional_operators_leave_two_that_compute_otherwise(attribute):
+    text = RECURRENT % ("GRU", "GRU", "lengths")
+    text = text.replace('direction = "reverse"', f'direction = "reverse", {attribute}')
+    weights = {
+        f"{name}{i}": RNG.normal(size=(1, *shape)).astype("float32")
+        for i in (1, 2)
+        for name, shape in (("w", (12, 3)), ("r", (12, 4)), ("b", (24,)))
+    }
+    feeds = {
+        "x": RNG.normal(size=(5, 2, 3)).astype("float32"),
+        "lengths": np.array([5, 3], "int32"), "others": np.array([4, 2], "int32"),
+        "h": RNG.normal(size=(1, 2, 4)).astype("float32"),
+    }  # fmt: skip
+    _, counts = rewritten(graph_of(text, **weights), recurrence.bidirectional_operators, **feeds)
+    assert counts == [0]
+
+
+def test_two_draws_stay_two():
+    model = graph_of(
+        """
+        agraph (float[8] x) => (float[8] a, float[8] b) {
+          one = RandomNormalLike(x)
+          other = RandomNormalLike(x)
+          a = Neg(one)
+          b = Neg(other)
+        }
+        """
+    )
+    lean = onnx_ir.serde.deserialize_model(model)
+    optimizer.optimize(lean)
+    a, b = results(onnx_ir.serde.serialize_model(lean), {"x": np.zeros(8, "float32")})
+    assert (a != b).all()
+
+
+def test_chunked_top_ks_leave_columns():
+    model = graph_of(
+        """
+        agraph (float[400,300] x) => (float[5,300] y, int64[5,300] i) {
+          y, i = TopK<axis = 0>(x, k)
+        }
+        """,
+        k=np.array([5]),
+    )
+    _, counts = rewritten(
+        model, top_k.chunked_top_ks, x=RNG.normal(size=(400, 300)).astype("float32")
+    )
+    assert counts == [0]
+
+
+def test_step_comparisons_leave_wide_numbers():
+    text = (STEPS % "float_t").replace("int32 n", "int64 n")
+    model = graph_of(text, ten=np.int64(10), yes=np.bool_(True), zero=np.int64(0))
+    _, counts = rewritten(model, conditions.step_comparisons, n=np.int64(4), x=np.float32(0.5))
+    assert counts == [0]

@@ -219,3 +219,23 @@ def test_the_call_of_a_model_takes_a_precision(tmp_path):
     given = np.random.default_rng(0).normal(size=(2, 5, 64)).astype("float32")
     (theirs,) = session.run(None, {"x": given})
     np.testing.assert_allclose(theirs, keras.ops.convert_to_numpy(model(given)), atol=0.05)
+
+
+def test_weights_that_half_precision_does_not_hold_stay(tmp_path):
+    weights = np.random.default_rng(0).normal(size=(64, 80)).astype("float32")
+    weights[0, 0] = 1e5  # float16 ends at 65,504
+    helper = onnx.helper
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], "large",
+        [helper.make_tensor_value_info("x", 1, ["n", 64])],
+        [helper.make_tensor_value_info("y", 1, ["n", 80])],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )  # fmt: skip
+    path = tmp_path / "model.onnx"
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), path
+    )
+    reduce_precision(path, "float16")
+    x = np.ones((1, 64), "float32")
+    (y,) = onnxruntime.InferenceSession(str(path)).run(None, {"x": x})
+    np.testing.assert_allclose(y, x @ weights, rtol=1e-3, atol=0.1)

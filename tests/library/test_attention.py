@@ -493,3 +493,19 @@ def test_the_bases_leave_the_mechanism_to_their_subclasses():
         np.array([[1.0, 0.0]]), np.array([[[9.0, 0.0], [-9.0, 1.0]]]), return_attention_scores=True
     )
     assert_close(actual, ([[9.0, 0.0]], [[1.0, 0.0]]), 1e-4)
+
+
+@pytest.mark.skipif(keras.config.backend() != "torch", reason="counts what PyTorch keeps")
+def test_the_hidden_layer_of_many_queries_is_not_kept_for_the_gradient(rng):
+    import torch
+
+    layer, kept = BahdanauAttention(16, chunk_size=4), []
+    query, value = (
+        ops.convert_to_tensor(rng.normal(size=(1, 64, 8)).astype("float32")) for _ in range(2)
+    )
+    layer(query, value)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda one: kept.append(one.numel()) or one, lambda one: one
+    ):
+        layer(query.requires_grad_(), value.requires_grad_())
+    assert kept and max(kept) <= 64 * 64 and sum(kept) < 64 * 64 * 16

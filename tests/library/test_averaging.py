@@ -206,3 +206,13 @@ def test_without_a_running_mean_or_an_update_nothing_changes(options):
     model = descending(**options)
     with running_mean(model):
         assert model.get_weights()[0].item() == 1.0
+
+
+@pytest.mark.once
+def test_the_weights_come_back_after_an_interruption():
+    model = descending(use_ema=True, ema_momentum=0.5)
+    for _ in range(3):
+        model.train_on_batch(np.ones((1, 1)), np.ones((1, 1)))
+    with pytest.raises(KeyboardInterrupt), running_mean(model):
+        raise KeyboardInterrupt
+    assert model.get_weights()[0].item() == pytest.approx(-0.5)

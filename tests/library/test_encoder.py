@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import reference
+from keras import ops
 from layer_checks import (
     POLICIES,
     array,
@@ -237,3 +238,13 @@ def test_a_frozen_encoder_is_saved_frozen(tmp_path):
     again.layers[-1].trainable = True
     assert len(again.trainable_weights) == len(model.weights)
     assert BidirectionalEncoder(4, trainable=False).forward_layers[0].trainable is False
+
+
+@pytest.mark.once
+def test_no_two_layers_start_with_the_same_weights():
+    encoder = BidirectionalEncoder(4, num_layers=2)
+    encoder.build((None, None, 8))
+    for number in (0, 1):  # kernels and recurrent kernels
+        found = [ops.convert_to_numpy(layer.cell.weights[number]) for layer in encoder.made()]
+        for i, one in enumerate(found):
+            assert not any(np.array_equal(one, other) for other in found[:i])

@@ -392,3 +392,35 @@ def test_corpora_must_have_one_tokenizer(corpus, tmp_path):
         PreparedDataset(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="`update`"):
         PreparedDataset(other).batch(-1)
+
+
+@pytest.mark.once
+def test_each_pass_cuts_the_words_anew(corpus, tokenizer):
+    dataset = PreparedDataset(corpus, batch_size=16, resample=BPEDropout(tokenizer, 0.5))
+    first, second = (
+        sorted(pass_of(dataset, range(p * len(dataset), (p + 1) * len(dataset)))) for p in (0, 1)
+    )
+    texts = [
+        sorted(tuple(map(tokenizer.decode, pair)) for pair in found) for found in (first, second)
+    ]
+    assert texts[0] == texts[1] and len(set(first) & set(second)) < 0.1 * len(first)
+
+
+@pytest.mark.once
+def test_each_pass_has_its_shards_in_another_order(corpus):
+    dataset = PreparedDataset(corpus, batch_size=16)
+    shard = {}
+    for number in range(len(corpus.sizes)):
+        part = corpus.shard(number)
+        places = part.offsets.tolist()
+        for row in range(len(part)):
+            a, b, c = places[2 * row : 2 * row + 3]
+            shard[tuple(part.ids[a:b].tolist()), tuple(part.ids[b:c].tolist())] = number
+    orders = set()
+    for number in range(8):
+        found = [
+            shard[pairs_in(dataset.batch(number * len(dataset) + i))[0]]
+            for i in range(len(dataset))
+        ]
+        orders.add(tuple(dict.fromkeys(found)))
+    assert len(orders) > 1 and all(len(order) == len(corpus.sizes) for order in orders)

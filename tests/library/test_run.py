@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import shutil
 import sys
@@ -13,8 +14,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from keras_bahdanau import TrainingOptions, train
+from keras_bahdanau import BeamSearch, TrainingOptions, train
 from keras_bahdanau.training.options import read_options
+from keras_bahdanau.training.run import _judges, build
 from keras_bahdanau.training.run_folder import load_best
 from keras_bahdanau_runtime.files import locked
 
@@ -436,3 +438,67 @@ def test_a_refused_start_leaves_nothing_and_a_killed_one_is_tidied(copied, tmp_p
     (folder / "texts.json").unlink()  # as of a run of an earlier version
     train(chosen, folder, resume=True, verbose=False)
     assert not left.exists()
+
+
+@pytest.mark.once
+def test_a_run_counts_updates_judges_by_several_sets_keeps_and_ends_as_told(
+    finished, tmp_path, monkeypatch
+):
+    chosen, *_ = finished
+    scores = itertools.count(9, -1)  # the first set's and the second's, in turns
+    monkeypatch.setattr(
+        "keras_bahdanau.training.callbacks.corpus_scores",
+        lambda *_: {"bleu": float(next(scores)), "chrf": 0.0},
+    )
+    sides = {
+        f"validation_{side}": 2 * list(getattr(chosen, f"validation_{side}"))
+        for side in ("source", "target")
+    }
+    given = dataclasses.replace(
+        chosen, **sides, epochs=1, updates=12, every=2, patience=2, keep=2, average=0, log_dir=None
+    )
+    best = train(given, tmp_path / "run", verbose=False)
+    rows = [(row["update"], row["val_bleu"], row["val2_bleu"]) for row in history(best.parent)]
+    assert rows == [("2", "9.0", "8.0"), ("4", "7.0", "6.0"), ("6", "5.0", "4.0")]
+    assert sorted(path.name for path in best.parent.glob("epoch-*")) == [
+        "epoch-02.keras",
+        "epoch-03.keras",
+    ]
+
+
+@pytest.mark.once
+def test_options_reach_the_model_its_optimizer_and_its_judges(finished):
+    chosen, best, *_ = finished
+    tokenizer = keras.saving.load_model(best, compile=False).tokenizer
+    given = dataclasses.replace(
+        chosen,
+        clip_norm=0.7,
+        schedule="inverse-sqrt",
+        learning_rate=0.5,
+        label_smoothing=0.25,
+        precision="mixed_bfloat16",
+        validation_beam=3,
+        best_by="loss",
+        max_length=5,
+    )
+    model = build(given, tokenizer, updates=10, warmup=4)
+    assert model.dtype_policy.name == "mixed_bfloat16" and model.optimizer.global_clipnorm == 0.7
+    assert model.loss.label_smoothing == 0.25
+    rate = model.optimizer.get_config()["learning_rate"]["config"]
+    assert (rate["peak"], rate["shape"], rate["batches"]) == (0.5, "inverse-sqrt", 2)
+    held, score = _judges(given, [(["say abc 1"], ["1 cba and much more of it"])], tokenizer)
+    assert score.search == BeamSearch(3, 1.0)
+    assert max(side for shape in held.dataset.shapes for side in shape) <= 8
+
+
+@pytest.mark.once
+def test_the_rate_rises_for_half_a_pass(finished):
+    _, best, *_ = finished
+    optimizer = keras.saving.load_model(best.parent / "last.keras").optimizer
+    found = optimizer.get_config()["learning_rate"]["config"]
+    assert (found["shape"], found["updates"], found["warmup"], found["batches"]) == (
+        "cosine",
+        6,
+        1,
+        2,
+    )

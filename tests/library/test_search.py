@@ -544,3 +544,40 @@ def test_config_round_trip(search):
 @pytest.mark.once
 def test_searches_are_told_apart():
     assert len({GreedySearch(), BeamSearch(1, 0.0), BeamSearch(1), BeamSearch(2)}) == 4
+
+
+@pytest.mark.once
+@pytest.mark.skipif(keras.config.backend() != "torch", reason="The others trace a search once.")
+def test_a_search_stops_when_nothing_better_can_come():
+    steps = []
+
+    def step(tokens, state):  # ends at once, or never
+        steps.append(1)
+        first = ops.expand_dims(tokens == BOS, 1)
+        logits = ops.where(first, [0.0, 0, 0, 9, 0, 0], [0.0, 0, 0, -50, 0, 9])
+        return logits, state, ops.zeros((tokens.shape[0], 1))
+
+    start = ops.full((2,), BOS, dtype="int32")
+    found = BeamSearch(3, n_best=1)(step, (), start, max_length=50, memory_length=1)
+    assert ops.convert_to_numpy(found.tokens)[:, 0, 0].tolist() == [EOS, EOS] and len(steps) < 5
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("floatx", ["float16", "float64"])
+@pytest.mark.parametrize(
+    "search",
+    [BeamSearch(2, coverage_penalty=0.1), GreedySearch(), Sampling(2, seed=1), Sampling(2)],
+)
+def test_scores_are_float32_whatever_keras_takes_for_a_float(search, floatx):
+    def step(tokens, state):
+        rows = ops.shape(tokens)[0]
+        return ops.ones((rows, 8), "float32"), state, ops.ones((rows, 2), "float32")
+
+    before = keras.config.floatx()
+    keras.config.set_floatx(floatx)
+    try:
+        found = search(step, (), ops.full((2,), BOS, dtype="int32"), max_length=3, memory_length=2)
+    finally:
+        keras.config.set_floatx(before)
+    for part in (found.scores, found.totals):
+        assert keras.backend.standardize_dtype(part.dtype) == "float32"

@@ -17,6 +17,7 @@ from keras_bahdanau import (
     BahdanauAttention,
     BeamSearch,
     BidirectionalEncoder,
+    CoverageAttention,
     DeepOutput,
     GreedySearch,
     RNNEncoderDecoder,
@@ -713,3 +714,44 @@ def test_a_quantized_model_is_saved(name, mode, tmp_path):
     assert [weight.dtype for weight in again.weights] == [weight.dtype for weight in model.weights]
     logits = (ops.convert_to_numpy(one(INPUTS, training=False)) for one in (model, again))
     np.testing.assert_array_equal(*logits)
+
+
+def model_of(attention, **options):
+    keras.utils.set_random_seed(0)
+    decoder = AttentiveDecoder(keras.layers.GRUCell(8), attention)
+    size = 1 + max(INPUTS["source"].max(), INPUTS["target"].max(), LABELS.max())
+    return Seq2Seq(int(size), int(size), 8, BidirectionalEncoder(4), decoder, **options)
+
+
+@pytest.mark.once
+def test_padding_of_the_target_costs_no_coverage():
+    model = model_of(CoverageAttention(6, coverage_loss=1.0))
+    losses = []
+    for more in (0, 5):
+        model(
+            {"source": INPUTS["source"], "target": np.pad(INPUTS["target"], [(0, 0), (0, more)])},
+            training=True,
+        )
+        losses.append(ops.convert_to_numpy(model.losses[0]).item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5) and losses[0] > 0
+
+
+@pytest.mark.once
+def test_the_guide_counts_as_often_as_it_is_told():
+    guide = np.ones((*LABELS.shape, INPUTS["source"].shape[1]), "float32")
+    models = [model_of(BahdanauAttention(6), guided_alignment=factor) for factor in (1.0, 2.5)]
+    for model in models:
+        model.build()
+    models[1].set_weights(models[0].get_weights())
+    losses = []
+    for model in models:
+        model({**INPUTS, "alignment": guide}, training=True)
+        losses.append(ops.convert_to_numpy(model.losses[0]).item())
+    assert losses[1] == pytest.approx(2.5 * losses[0], rel=1e-5)
+
+
+@pytest.mark.once
+def test_each_share_is_dropped_from_its_own():
+    model = model_of(BahdanauAttention(6), dropout=(0.1, 0.2, 0.3))
+    layers = model.embedding_dropout, model.annotation_dropout, model.readout_dropout
+    assert [layer.rate for layer in layers] == [0.1, 0.2, 0.3]

@@ -209,3 +209,28 @@ def test_shortlists_that_do_not_fit(shortlist):
             model.generate(SOURCE, search, 6, shortlist=wrong)
     with pytest.raises(ValueError, match="`pairs` must hold at least one"):
         Shortlist.from_links([], S, V, 9)
+
+
+@pytest.mark.once
+def test_each_search_has_the_shortlist_that_it_was_given(shortlist):
+    model = make(V, True)
+    other = Shortlist(shortlist.table, shortlist.shares, shortlist.counts[::-1], shortlist.size)
+    for few in (None, shortlist, other, None):
+        among = (
+            set(range(V))
+            if few is None
+            else set(ops.convert_to_numpy(few.candidates(SOURCE)).tolist())
+        )
+        found = model.generate(SOURCE, BeamSearch(3), 6, shortlist=few)
+        alone = make(V, True).generate(SOURCE, BeamSearch(3), 6, shortlist=few)
+        assert set(found.tokens.ravel().tolist()) <= among
+        np.testing.assert_array_equal(found.tokens, alone.tokens)
+
+
+@pytest.mark.once
+def test_links_of_more_pairs_than_are_held_at_once_are_all_counted():
+    first = ([5, 3], [20, 3], np.array([[1.0, 0], [0, 0]]))
+    rest = ([5, 3], [21, 3], np.array([[1.0, 0], [0, 0]]))
+    found = Shortlist.from_links([first] * 5_000 + [rest] * 7_500, S, V, size=12, candidates=2)
+    assert found.table[5].tolist() == [21, 20]
+    np.testing.assert_allclose(found.shares[5], [0.6, 0.4])

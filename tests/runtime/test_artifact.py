@@ -381,3 +381,24 @@ def test_exported_names():
         assert getattr(keras_bahdanau_runtime, name).__name__ == name
     with pytest.raises(AttributeError, match="no_such_name"):
         keras_bahdanau_export.no_such_name  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"search": {"max_length": "long"}}, "'max_length' to be int"),
+        ({"search": {"n": 0}}, "'n' to be at least 1"),
+        ({"vocabulary": {"source": 2**31}}, "at most 2147483647"),
+    ],
+)
+def test_numbers_that_no_graph_counts_are_named(artifact, changed, message):
+    change(artifact, **changed)
+    with pytest.raises(CorruptArtifactError, match=message):
+        read_manifest(artifact)
+
+
+def test_a_manifest_has_an_end(artifact):
+    with (artifact / "manifest.json").open("ab") as file:
+        file.write(b" " * 2**24)
+    with pytest.raises(CorruptArtifactError, match="more than 16777216 bytes"):
+        read_manifest(artifact)

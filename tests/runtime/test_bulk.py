@@ -3,6 +3,7 @@
 import functools
 import gzip
 import json
+import os
 import sys
 
 import pytest
@@ -446,3 +447,43 @@ def test_an_actor_takes_a_thread_for_each_of_its_processors(translator, tmp_path
     actor = _Files(artifact, known, tmp_path, tmp_path, limits, options)
     session = actor._translator.session
     assert session.get_session_options().intra_op_num_threads == 1
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="Linux says what a descriptor is.")
+def test_rows_are_on_the_disk_before_the_journal_tells_of_them(
+    translator, lines, tmp_path, monkeypatch
+):
+    flushed, fsync, write = [0], os.fsync, Journal.write
+
+    def watched(descriptor):
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("out.partial"):
+            flushed.append(os.fstat(descriptor).st_size)
+        fsync(descriptor)
+
+    def told(journal, place):
+        assert flushed[-1] >= place.bytes > 0
+        write(journal, place)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    monkeypatch.setattr(Journal, "write", told)
+    translate_file(translator, lines[0], tmp_path / "out")
+
+
+def test_a_shard_of_a_file_that_has_grown_is_another(translator, tmp_path):
+    source, text = tmp_path / "in", "a man\n"
+    source.write_text(text * 4 * WINDOW)
+    with pytest.raises(Interrupted):
+        translate_file(
+            translator, source, tmp_path / "out", shard=(1, 2), progress=stop_after(WINDOW)
+        )
+    source.write_text(text * 8 * WINDOW)
+    with pytest.raises(ValueError, match="`shard` must be what"):
+        translate_file(translator, source, tmp_path / "out", shard=(1, 2), resume=True)
+
+
+def test_what_was_begun_goes_on_where_it_was_computed(translator, lines, tmp_path, monkeypatch):
+    with pytest.raises(Interrupted):
+        translate_file(translator, lines[0], tmp_path / "out", progress=stop_after(WINDOW))
+    monkeypatch.setattr(Translator, "providers", ["CUDAExecutionProvider"])
+    with pytest.raises(ValueError, match="`providers` must be what"):
+        translate_file(translator, lines[0], tmp_path / "out", resume=True)

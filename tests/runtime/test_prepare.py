@@ -450,3 +450,24 @@ def test_another_corpus_in_the_same_place_has_a_tokenizer_of_its_own(tmp_path):
         found = PreparedCorpus(prepare([text], [text], tmp_path / "corpus", **OPTIONS))
         assert set(pairs_of(found)) == {(words, words)}
         shutil.rmtree(tmp_path / "corpus")
+
+
+def test_the_pieces_are_learned_from_all_of_the_text(tmp_path, monkeypatch):
+    source, target, _ = texts(tmp_path)
+    seen, train = [], module.Tokenizer.train
+    monkeypatch.setattr(
+        module.Tokenizer, "train", lambda *given: seen.append(given) or train(*given)
+    )
+    prepare([source], [target], tmp_path / "corpus", **{**OPTIONS, "sample": 30})
+    places = [int(text.split()[1]) for text in seen[0][0]]
+    assert len(set(places)) == 30 and max(places) > 70 and sum(place < 30 for place in places) < 20
+
+
+def test_the_pairs_of_a_shard_are_in_no_order(tmp_path):
+    source, target, lines = texts(tmp_path)
+    path = prepare([source], [target], tmp_path / "corpus", **{**OPTIONS, "shard_pairs": 1000})
+    found = pairs_of(PreparedCorpus(path))
+    assert (
+        sorted(found) == sorted(lines)
+        and sum(a == b for a, b in zip(found, lines, strict=True)) < 20
+    )

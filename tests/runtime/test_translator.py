@@ -16,6 +16,7 @@ from keras_bahdanau_runtime.errors import (
     MissingDependencyError,
     UnsupportedArtifactError,
 )
+from keras_bahdanau_runtime.stepper import most_tokens
 
 pytestmark = pytest.mark.once
 
@@ -354,3 +355,8 @@ def test_a_missing_package_names_its_pip_command(artifact, monkeypatch, package)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingDependencyError, match=r'pip install "keras-bahdanau\[runtime\]"'):
         Translator(artifact)
+
+
+def test_a_limit_by_the_source_is_rounded_as_the_graph_rounds_it():
+    settings = {"max_length": 100, "max_length_ratio": 0.29}
+    assert most_tokens(settings, 100) == int(np.float32(0.29) * np.float32(100)) == 29

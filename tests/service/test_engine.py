@@ -282,3 +282,31 @@ def test_jobs_take_turns_by_age_and_do_not_mix():
 def test_limits_must_be_positive(name):
     with pytest.raises(ValueError, match=f"`{name}` must be"):
         Limits(**{name: 0})
+
+
+def test_nobody_has_more_time_than_the_limit():
+    async def go():
+        made, job = engine(limits=Limits(seconds=0.01)), Echo()
+        try:
+            with pytest.raises(ServiceError) as late:
+                await asyncio.wait_for(ask(made, job, "x", seconds=60.0), 5)
+            assert late.value.kind == "timeout"
+        finally:
+            job.gate.set()
+
+    asyncio.run(go())
+
+
+def test_who_is_told_to_wait_waits_as_long_as_it_takes(monkeypatch):
+    async def go():
+        made, job = engine(limits=Limits(queue=3)), Echo()
+        made._done, made._seconds = 10, 50.0  # five seconds each
+        held = asyncio.ensure_future(ask(made, job, "x", "y"))
+        await begun(job)
+        with pytest.raises(ServiceError) as full:
+            await ask(made, job, "z", "w")
+        job.gate.set()
+        await held
+        assert full.value.retry_after == 10
+
+    asyncio.run(go())

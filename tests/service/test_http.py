@@ -498,3 +498,8 @@ def test_a_service_of_tensors_alone_says_so(tmp_path):
     with site({"bare": make(tmp_path / "bare", document=None)}) as found:
         assert found.web.get("/models").json() == {"models": []}
         problem(found.web.post("/translate", json={"text": "a"}), 409, "model")
+
+
+def test_a_text_is_as_long_as_its_model_takes(web):
+    problem(web.post("/translate", json={"text": "z" * 45, "model": "whole"}), 413, "text")
+    assert web.post("/translate", json={"text": "z" * 45, "model": "copy"}).status_code == 200
