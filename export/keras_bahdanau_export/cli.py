@@ -261,7 +261,9 @@ def inspect(
         graphs = {}
         for name in manifest.files:
             if name.endswith(".onnx"):
-                graphs[name] = checked_graph(manifest, name)
+                checked = checked_graph(manifest, name)
+                if provider is not None:  # and it is looked at once more
+                    graphs[name] = checked
             else:
                 manifest.check(name)
         return manifest, graphs

@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 from keras_bahdanau_export.quiet import import_keras
 from keras_bahdanau_export.shown import say
 from keras_bahdanau_export.triton_layout import triton_repository
+from keras_bahdanau_runtime.files import given_name
 
 _LAYOUTS = ("artifact", "triton")
 
@@ -147,9 +147,7 @@ def _place(
             raise ValueError(
                 f"Argument `format` must hold 'onnx' for the layout 'triton'. Received: {formats}"
             )
-        return triton_repository(
-            path, Path(os.path.abspath(run)).name if name is None else name, overwrite
-        )
+        return triton_repository(path, given_name(run) if name is None else name, overwrite)
     if name is not None:
         raise ValueError(
             f"Argument `name` must be given only for the layout 'triton'. Received: {name!r}"

@@ -1,12 +1,12 @@
 """The command `serve`: the service of `keras_bahdanau_runtime.service`, set by options."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from keras_bahdanau_runtime.errors import ArtifactError, require
+from keras_bahdanau_runtime.files import given_name
 
 
 def serve(
@@ -103,7 +103,7 @@ def _named(artifacts: list[str]) -> dict[str, Path]:
     for given in artifacts:
         name, separator, path = given.partition("=")
         if not separator or "/" in name:
-            name, path = Path(os.path.abspath(given)).name, given
+            name, path = given_name(given), given
         if name in found:
             raise ValueError(
                 f"Argument `artifacts` must have a name of its own each. Received: {name!r} twice"

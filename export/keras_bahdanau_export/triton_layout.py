@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError
-from keras_bahdanau_runtime.files import written_folder
+from keras_bahdanau_runtime.files import given_name, written_folder
 from keras_bahdanau_runtime.manifest import Manifest, read_manifest, reading
 from keras_bahdanau_runtime.providers import CPU
 from keras_bahdanau_runtime.session import open_graph
@@ -105,7 +105,7 @@ def write_triton_repository(
         shutil.copyfile(artifact / MANIFEST_FILE, place / MANIFEST_FILE)
         read_manifest(place)  # it is the manifest of these files, and not of a new artifact's
 
-    name = Path(os.path.abspath(artifact)).name if name is None else name
+    name = given_name(artifact) if name is None else name
     with triton_repository(path, name, overwrite) as place:
         reading(artifact, copy)
 

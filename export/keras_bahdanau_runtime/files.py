@@ -32,6 +32,15 @@ _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.E
 _NO_FLUSH = {errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.EACCES}
 
 
+def given_name(path: str | os.PathLike[str]) -> str:
+    """The name of a folder as it was given: that of a link, not of what it leads to.
+
+    >>> given_name("models/en-de/")
+    'en-de'
+    """
+    return os.path.basename(os.path.abspath(path))
+
+
 @contextlib.contextmanager
 def written(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yields a path to write to, which takes the place of `path` when the block ends well.

@@ -619,7 +619,7 @@ def test_the_layers_of_a_layer_compute_in_float32_whatever_the_global_policy(tmp
     try:
         outer = Outer(name="y")
         x = keras.Input((4,), name="x", dtype="float32")
-        export(keras.Model(x, outer(x)), tmp_path / "a", imports=["math"])
+        export(keras.Model(x, outer(x)), tmp_path / "a")
         assert keras.config.dtype_policy().name == "mixed_bfloat16"
     finally:
         keras.config.set_dtype_policy(before)

@@ -297,7 +297,7 @@ def test_nobody_has_more_time_than_the_limit():
     asyncio.run(go())
 
 
-def test_who_is_told_to_wait_waits_as_long_as_it_takes(monkeypatch):
+def test_who_is_told_to_wait_waits_as_long_as_it_takes():
     async def go():
         made, job = engine(limits=Limits(queue=3)), Echo()
         made._done, made._seconds = 10, 50.0  # five seconds each

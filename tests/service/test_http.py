@@ -126,7 +126,6 @@ def test_more_weights_than_an_answer_holds_are_refused(web, monkeypatch):
 def test_a_large_body_is_read_while_others_are_answered(running, web):
     """It is parsed in another thread than that of the event loop."""
     threads = []
-
     body = json.dumps({"text": "a", "model": "x" * 70_000}).encode()
     plain = questions.parse_json
 

@@ -95,8 +95,13 @@ class _Replica:
             return
         repository = service.repository
         app = build_app(repository)
-        metrics = service.engine.metrics
-        self._app = Middleware(app, service.keys, False, metrics, repository.knows)
+        self._app = Middleware(
+            app,
+            service.keys,
+            here_alone=False,
+            metrics=service.engine.metrics,
+            known=repository.knows,
+        )
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await service.engine.drain(self._settings.grace)
