@@ -1,7 +1,22 @@
 """A mean over the whole batch, also where several devices have a share of it each."""
 
+import contextlib
+import contextvars
+
 import keras
 from keras import ops
+
+_alone = contextvars.ContextVar("alone", default=False)
+
+
+@contextlib.contextmanager
+def alone():
+    """In the block, PyTorch's process has losses of its own rows: others take no part in them."""
+    token = _alone.set(True)
+    try:
+        yield
+    finally:
+        _alone.reset(token)
 
 
 def batch_mean(total, count):
@@ -27,17 +42,29 @@ def batch_mean(total, count):
     1.5
     """
     # The only ways to other replicas are those of the backends; `keras.ops` has none.
-    if keras.config.backend() == "torch":
-        from torch import distributed
-
-        if distributed.is_available() and distributed.is_initialized():
-            total, count = _of_all_processes(total, count)
+    if _among_processes():
+        total, count = _of_all_processes(total, count)
     replica = _replica()
     if replica is not None:
         from tensorflow import distribute
 
         total, count = replica.all_reduce(distribute.ReduceOp.SUM, [total, count])
     return ops.divide_no_nan(total, count)
+
+
+def batch_sum(total):
+    """The sum of a loss over the whole batch, where `batch_mean` would be its mean.
+
+    Under a `tf.distribute` strategy it stays that of this replica's share: Keras adds up the
+    gradients of a sum and does not divide it.
+
+    Args:
+        total: Float32 scalar, the sum over this replica's share.
+
+    Returns:
+        Float32 scalar.
+    """
+    return _of_all_processes(total, total)[0] if _among_processes() else total
 
 
 def added_once(loss):
@@ -73,6 +100,15 @@ def _replica():
 
     replica = distribute.get_replica_context()
     return replica if replica is not None and replica.num_replicas_in_sync > 1 else None
+
+
+def _among_processes():
+    """Whether this is one of PyTorch's processes that have a loss together."""
+    if keras.config.backend() != "torch" or _alone.get():
+        return False
+    from torch import distributed
+
+    return distributed.is_available() and distributed.is_initialized()
 
 
 def _of_all_processes(total, count):

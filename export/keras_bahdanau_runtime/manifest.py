@@ -37,7 +37,10 @@ _LARGEST_MANIFEST = 2**24  # bytes
 _DIGEST = re.compile("[0-9a-f]{64}")
 _MOST = 2**31 - 1  # what an int32 of a graph can count
 # Numbers of a search's settings that the runtime reads, and the least of each.
-_COUNTS = {"size": 1, "n": 1, "n_best": 1, "groups": 1, "max_length": 1, "min_length": 0, "seed": 0}
+_COUNTS = {
+    **dict.fromkeys(("size", "n", "n_best", "groups", "max_length"), 1),
+    **dict.fromkeys(("min_length", "no_repeat_ngram", "seed"), 0),
+}
 Read = TypeVar("Read")
 
 
@@ -290,6 +293,14 @@ def parse_manifest(folder: Path, document: Any) -> Manifest:
     for key, least in _COUNTS.items():
         if found["search"].get(key) is not None:
             count(found["search"], key, least, "in 'search', ")
+    forbidden = found["search"].get("forbidden")
+    if forbidden is not None and not (
+        isinstance(forbidden, list) and all(type(one) is int and one >= 0 for one in forbidden)
+    ):
+        raise CorruptArtifactError(
+            f"{path}: expected in 'search', 'forbidden' to be a list of ids. "
+            f"Received: {forbidden!r:.80}"
+        )
     ratio = found["search"].get("max_length_ratio")
     if ratio is not None and not (type(ratio) in (int, float) and 0 < ratio <= _MOST):
         raise CorruptArtifactError(

@@ -206,24 +206,51 @@ class Stepper:
             )
         return log_probs, weights
 
-    def greedy(self, source: NDArray[np.int32], max_length: int) -> Iterator[int]:
+    def greedy(
+        self, source: NDArray[np.int32], search: Mapping[str, Any], max_length: int
+    ) -> Iterator[int]:
         """Yields the likeliest token at every step, up to the end of the sentence.
 
         Args:
             source: `(1, Tx)` int32 ids of one sentence.
+            search: Settings of a search. Its `forbidden`, `min_length` and `no_repeat_ngram` say
+                what is passed over for the likeliest of the rest.
             max_length: int. Number of tokens after which the output is cut.
         """
         state, memory = self.start(source)
-        token = BOS
-        for _ in range(max_length):
-            found, state = self._advance(np.array([token], np.int32), state, memory)
-            best, size = found["best"].numpy(), self._vocabulary or 2**31
-            if best.shape != (1,) or not 0 <= best[0] < size:
-                raise RunError(f"The graph must give one id below {size}. Received: {best}")
-            token = int(best[0])
+        tokens = [BOS]
+        while len(tokens) <= max_length:
+            found, state = self._advance(np.array(tokens[-1:], np.int32), state, memory)
+            token, barred = self._best(found), _barred(search, tokens[1:])
+            if token in barred:
+                log_probs, _ = self._odds(found, 1)
+                allowed = log_probs[0].copy()
+                allowed[[one for one in barred if one < len(allowed)]] = -np.inf
+                token = int(allowed.argmax())
             if token == EOS:
                 return
+            tokens.append(token)
             yield token
+
+    def _best(self, found: Values) -> int:
+        """The likeliest token of a step for one row."""
+        best, size = found["best"].numpy(), self._vocabulary or 2**31
+        if best.shape != (1,) or not 0 <= best[0] < size:
+            raise RunError(f"The graph must give one id below {size}. Received: {best}")
+        return int(best[0])
+
+
+def _barred(search: Mapping[str, Any], tokens: list[int]) -> set[int]:
+    """The ids that a search, by its settings, does not choose after these tokens."""
+    barred = set(search.get("forbidden") or ())
+    if len(tokens) + 1 < (search.get("min_length") or 0):
+        barred.add(EOS)
+    n = search.get("no_repeat_ngram") or 0
+    if 0 < n <= len(tokens):
+        last = tokens[len(tokens) - n + 1 :]
+        begins = range(len(tokens) - n + 1)
+        barred.update(tokens[i + n - 1] for i in begins if tokens[i : i + n - 1] == last)
+    return barred
 
 
 def most_tokens(search: Mapping[str, Any], source: int) -> int:

@@ -315,6 +315,7 @@ class Translator:
     def stream(self, text: str, max_length: int | None = None) -> Iterator[str]:
         """Translates one text greedily and yields the translation while it is made.
 
+        The `forbidden`, `min_length` and `no_repeat_ngram` of the artifact's search hold here, too.
         Needs `encoder.onnx` and `step.onnx`, which are opened at the first call.
 
         Args:
@@ -353,7 +354,7 @@ class Translator:
         if not ids:  # of a blank text
             return
         decoder = self.text_tokenizer().target_decoder()
-        for token in stepper.greedy(np.asarray([ids], np.int32), max_length):
+        for token in stepper.greedy(np.array([ids], np.int32), self.manifest.search, max_length):
             added = decoder.add(token)
             if added:
                 yield added

@@ -61,7 +61,11 @@ class Projection:
         read, kept = (features, self.kernel, self.bias), labels
         if self.training and sampled is not None:
             *read, kept = self._among_candidates(features, labels, sampled)
-        found = _sweep(*map(ops.stop_gradient, read), kept, weight, chunk, self)
+        # Slopes of features and kernel are sums in their dtype: float16 has no room for those of
+        # small weights.
+        most = ops.max(ops.abs(weight), initial=0.0)
+        unit = ops.where(most > 0.0, most, 1.0)
+        found = _sweep(*map(ops.stop_gradient, read), kept, weight / unit, chunk, self)
         self.log_probs = ops.reshape(found.log_probs, shape)
         self.right = ops.reshape(found.right, shape) if self.ranked else None
         losses = -(1.0 - label_smoothing) * found.log_probs
@@ -74,8 +78,10 @@ class Projection:
         total = ops.sum(weight * nan_unless_known(losses, labels, self.kernel.shape[1]))
         if not self.training:
             return total
-        slopes = zip((*read, linear), (*found.slopes, -weight), strict=True)
-        return total + sum(_zero(value, slope) for value, slope in slopes)
+        slopes = [*(unit * slope for slope in found.slopes), -weight]
+        return total + sum(
+            _zero(value, slope) for value, slope in zip((*read, linear), slopes, strict=True)
+        )
 
     def _among_candidates(self, features, labels, sampled):
         """Features, kernel and bias of sampled candidates, and which of them the labels are."""

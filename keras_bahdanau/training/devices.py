@@ -6,6 +6,8 @@ import os
 import keras
 import numpy as np
 
+from keras_bahdanau.replicas import alone
+
 # Which process this is, and of how many, by the variables that a launcher sets: torchrun's own, and
 # those that `keras.distribution.initialize` reads.
 _LAUNCHED = {
@@ -105,14 +107,16 @@ def average_gradients(model):
 
 @contextlib.contextmanager
 def by_itself():
-    """In the block, variables that Keras makes are this process's own: others need not take part.
+    """In the block this process works by itself: others need not take part.
 
-    Keras makes an optimiser to save a model, for one.
+    Variables that Keras makes, such as the optimiser of a model that it saves, are the process's
+    own, and losses are of its own rows.
     """
     distribution = keras.distribution.distribution()
     keras.distribution.set_distribution(None)
     try:
-        yield
+        with alone():
+            yield
     finally:
         keras.distribution.set_distribution(distribution)
 

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_bahdanau.layers.guided_alignment import aligned, alignment_losses
 from keras_bahdanau.layers.projection import Projection, nan_unless_known
-from keras_bahdanau.replicas import batch_mean
+from keras_bahdanau.replicas import batch_mean, batch_sum
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import PAD
 
@@ -121,7 +121,7 @@ class _WordLoss(keras.losses.Loss):
             # Of one number Keras takes the mean too, and so divides it among replicas.
             losses = batch_mean(self.total(y_true, y_pred, weight), ops.sum(counted))[None]
         elif self.reduction == "sum":
-            losses = self.total(y_true, y_pred, weight)[None]
+            losses = batch_sum(self.total(y_true, y_pred, weight))[None]
         else:
             losses = weighed(self.call(y_true, y_pred), weight)
         # Named, as TensorFlow takes no scope that begins with an underscore.

@@ -35,6 +35,7 @@ from keras_bahdanau.training.callbacks import (
 from keras_bahdanau.training.devices import (
     StopTogether,
     average_gradients,
+    by_itself,
     from_first,
     in_step,
     process,
@@ -149,7 +150,8 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
                         ],
                     )
         if options.average and rank == 0:
-            _try_average(options, output, judges)
+            with by_itself():
+                _try_average(options, output, judges)
     return output / BEST_FILE
 
 

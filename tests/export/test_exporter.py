@@ -237,11 +237,25 @@ def test_a_translation_streams(artifact, model, tokenizer):
         expected = tokenizer.decode(ours.tokens[0, 0])
         assert "".join(translator.stream(text, max_length=9)) == expected
     assert list(translator.stream(" ")) == []
-    translator.manifest.search["max_length_ratio"] = 0.5  # as of a search that was exported so
-    for text in TEXTS:
-        ids = np.array([tokenizer.encode_source(text)], "int32")
-        ours = model.generate(ids, GreedySearch(max_length_ratio=0.5), max_length=9)
-        assert "".join(translator.stream(text)) == tokenizer.decode(ours.tokens[0, 0])
+
+
+@pytest.mark.tracing
+def test_a_stream_keeps_to_the_limits_of_the_search(artifact, model, tokenizer):
+    translator = Translator(artifact[0])
+    settings = translator.manifest.search
+    ids = np.array([tokenizer.encode_source(TEXTS[0])], "int32")
+    free = model.generate(ids, GreedySearch(), max_length=9).tokens[0, 0]
+    for limits in (
+        {"max_length_ratio": 0.5},
+        {"forbidden": (PAD, BOS, int(free[0]))},
+        {"no_repeat_ngram": 1},
+        {"no_repeat_ngram": 2},
+    ):
+        settings.clear()  # as of an artifact that was exported with them
+        settings.update(max_length=9, **limits)
+        ours = model.generate(ids, GreedySearch(**limits), max_length=9).tokens[0, 0]
+        assert ours.tolist() != free.tolist()
+        assert "".join(translator.stream(TEXTS[0])) == tokenizer.decode(ours)
 
 
 @pytest.mark.tracing

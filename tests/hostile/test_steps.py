@@ -19,6 +19,23 @@ def test_steps_give_the_text_piece_by_piece(tmp_path):
     assert list(Translator(short).stream("a man on a bike")) == ["a", " man"]
 
 
+@pytest.mark.parametrize(
+    "limits, expected",
+    [
+        ({"forbidden": [0, 1, 2, 5_000_000]}, ["a", " man", " on", " a"]),
+        ({"forbidden": [0, 1, 2, 3]}, ["a", " man", " on", " a", "!"]),  # the first that is left
+        ({"min_length": 6, "forbidden": [0, 1, 2]}, ["a", " man", " on", " a", "!"]),
+        ({"min_length": 5, "forbidden": [0, 1, 2]}, ["a", " man", " on", " a"]),
+        ({"no_repeat_ngram": 1, "forbidden": [0, 1, 2, 3]}, ["a", " man", " on", "!", '"']),
+        ({"no_repeat_ngram": 2}, ["a", " man", " on", " a"]),
+    ],
+)
+def test_steps_keep_to_the_limits_of_the_search(tmp_path, limits, expected):
+    search = {"name": "greedy", "max_length": 5, **limits}
+    translator = Translator(make(tmp_path / "a", steps=COPY_STEPS, search=search))
+    assert list(translator.stream("a man on a")) == expected
+
+
 NOT_STEPS = {
     "another input": ("int32[batch] tokens", "int32[batch] words"),
     "another output": ("next_state_0", "next_state_1"),

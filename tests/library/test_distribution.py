@@ -128,6 +128,34 @@ def assert_same_run(one, other):
     assert_close(models[0].get_weights(), models[1].get_weights(), 1e-5)
 
 
+# The command, in processes that were joined before; and a sum of one loss in each of them.
+JOINED = """
+import sys
+import numpy as np
+from torch import distributed
+from keras_bahdanau import TokenCrossentropy
+from keras_bahdanau_export.cli import main
+distributed.init_process_group("gloo")
+labels = np.full((1, 1 + distributed.get_rank()), 4)
+loss = TokenCrossentropy(reduction="sum")(labels, np.zeros((*labels.shape, 8)))
+np.testing.assert_allclose(float(loss), 3 * np.log(8), rtol=1e-6)
+main()
+"""
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="the others have no processes that a caller joins")
+def test_the_first_of_processes_that_a_caller_joined_tries_the_average(one, tmp_path):
+    arguments, folder = one
+    (tmp_path / "joined.py").write_text(JOINED)
+    options = ("--devices", 2, "--average", 2, "--output", tmp_path / "two")
+    run(
+        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2,
+        tmp_path / "joined.py", *arguments, *options,
+    )  # fmt: skip
+    assert_same_run(tmp_path / "two", folder)
+    assert (tmp_path / "two" / "average.keras").exists()
+
+
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the others train on several hosts")
 def test_several_hosts_are_refused_on_tensorflow(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')

@@ -114,10 +114,11 @@ def by_hand(features, kernel, bias, labels, weight, smoothing, ids=None, shares=
 
 
 class Total(keras.layers.Layer):
-    """The total of a projection with weights of its own."""
+    """The total of a projection with weights of its own, times a scale."""
 
-    def __init__(self, labels, weight, **options):
-        super().__init__()
+    def __init__(self, labels, weight, dtype=None, scale=1.0, **options):
+        super().__init__(dtype=dtype)
+        self.scale = scale
         self.labels, self.weighed, self.options = labels, weight, options
         self.seeds = keras.random.SeedGenerator(5)
 
@@ -129,7 +130,8 @@ class Total(keras.layers.Layer):
         projection = Projection(
             features, self.kernel.value, self.bias.value, self.seeds, training=True, ranked=False
         )
-        return projection.total(self.labels, ops.convert_to_tensor(self.weighed), **self.options)
+        weight = ops.convert_to_tensor(self.weighed)
+        return self.scale * projection.total(self.labels, weight, **self.options)
 
 
 def numbers(rng, **options):
@@ -163,6 +165,17 @@ def test_total_and_gradients_are_those_of_all_logits(rng, options):
     assert_close(total, expected)
     for one, other in zip(found, gradients, strict=True):
         assert_close(one / (2 * expected), other)  # as `differentiate` squares
+
+
+def test_half_precision_holds_the_gradients_of_small_weights(rng):
+    small = 1e-6
+    layer, features, arrays = numbers(rng, chunk=5, dtype="mixed_float16", scale=1 / small)
+    layer.weighed = arrays[4] * np.float32(small)
+    expected, gradients, _ = by_hand(*arrays, 0.0)
+    total, found = differentiate(layer)(features)
+    assert_close(total, expected, 1e-2)
+    for one, other in zip(found, gradients, strict=True):
+        assert_close(one / (2 * expected), other, 1e-2)
 
 
 @pytest.mark.parametrize("unknown", [VOCABULARY, -1])

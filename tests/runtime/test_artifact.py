@@ -105,6 +105,10 @@ def test_manifest_is_the_documented_json(artifact):
         {"search": {"max_length_ratio": 0}},
         {"search": {"max_length_ratio": "1.5"}},
         {"search": {"max_length_ratio": True}},
+        {"search": {"no_repeat_ngram": -1}},
+        {"search": {"forbidden": 3}},
+        {"search": {"forbidden": [0, "1"]}},
+        {"search": {"forbidden": [0, -1]}},
         {"parity": {"difference": float("nan")}},
     ],
 )
