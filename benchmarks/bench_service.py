@@ -65,6 +65,10 @@ def start(artifact):
             load(PORT, 1, "/v2/repository/index", [b""], 5)
             return server, time.perf_counter() - began
         except OSError:
+            if server.poll() is not None:
+                raise SystemExit(
+                    f"{artifact}: the service has ended, see what serve says"
+                ) from None
             time.sleep(0.01)
 
 

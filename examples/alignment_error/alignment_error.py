@@ -240,8 +240,8 @@ def main(arguments=None):
     args = options("alignment_error", __doc__, arguments, exports=False)
     size = QUICK if args.quick else Size()
     table, language, pairs, weights = compare(size, args.seed, args.validation)
-    # The first of the pairs with 10 words, so that the choice is no choice.
-    shown = next(place for place, pair in enumerate(pairs) if len(pair.source) == 10)
+    # The first of 10 words, or of as near to them as there are: so the choice is no choice.
+    shown = min(range(len(pairs)), key=lambda place: abs(len(pairs[place].source) - 10))
     picture = args.output / "alignment_error.png"
     draw(picture, table, language, pairs[shown], weights[shown], list(table)[-1])
     print(f"Drawn in {picture}")

@@ -44,11 +44,17 @@ def translations(translator, sources):
 def trained(given, files):
     """The model of a run, and the seconds that its training took here."""
     settings = HERE / f"{given.pair}.yaml"
-    options = TrainingOptions.from_file(settings, **files, seed=given.seed, **given.more)
+    values = {"seed": given.seed, "tokenize": tokenize(given), **given.more}
+    options = TrainingOptions.from_file(settings, **files, **values)
     began = time.perf_counter()
     resume = (given.output / "run").exists()
     best = train(options, given.output / "run", resume=resume, verbose=not given.quiet)
     return keras.saving.load_model(best, compile=False), time.perf_counter() - began
+
+
+def tokenize(given):
+    """How BLEU splits the words of the files."""
+    return "none" if given.tokenized else "13a"
 
 
 def _value(text):
@@ -98,9 +104,8 @@ def run(arguments):
     else:
         model, seconds = trained(given, files)
     folder = given.output / "artifact"
-    tokenize = "none" if given.tokenized else "13a"
     validation = length_penalty_scores(
-        model, *texts(data.VALIDATION), PENALTIES, BEAM, MAX_LENGTH, tokenize
+        model, *texts(data.VALIDATION), PENALTIES, BEAM, MAX_LENGTH, tokenize(given)
     )
     penalty = max(validation, key=validation.get)
     graphs = {
@@ -122,7 +127,9 @@ def run(arguments):
     for part in data.TESTS:
         sources, references = texts(part)
         results[part] = {
-            precision: corpus_scores(translations(graph, sources), references, tokenize)["bleu"]
+            precision: corpus_scores(translations(graph, sources), references, tokenize(given))[
+                "bleu"
+            ]
             for precision, graph in graphs.items()
         }
     with written(given.output / "results.json") as file:

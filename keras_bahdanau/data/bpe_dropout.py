@@ -38,7 +38,8 @@ class BPEDropout:
         `(sources, targets)`: lists of ids that spell the same texts.
 
     Raises:
-        ValueError: If `tokenizer` is none, or `dropout` or `seed` is out of range.
+        ValueError: If `tokenizer` is none or not of byte pairs, or `dropout` or `seed` is out of
+            range.
 
     Example:
 
@@ -69,6 +70,11 @@ class _Side:
 
     def __init__(self, tokenizer, dropout, seed):
         model = json.loads(tokenizer.to_str())["model"]
+        if model["type"] != "BPE":
+            raise ValueError(
+                "Argument `tokenizer` must be of byte pairs, whose merges can be left out. "
+                f"Received: one of {model['type']}"
+            )
         self._vocabulary, self._tokenizer = model["vocab"], tokenizer
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
         self._dropout, self._seed = dropout, seed

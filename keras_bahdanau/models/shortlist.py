@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 from keras import ops
 
-from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.checks import check_range, checked_array
 from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.ids import PAD, SPECIAL
-from keras_bahdanau_runtime.text.batches import pad
+from keras_bahdanau_runtime.text.batches import length_sorted_batches, pad
+from keras_bahdanau_runtime.translation import BATCH_TOKENS
 
 _LEAST_WEIGHT = 0.1  # of an alignment that counts
 _UNREADABLE = (  # what NumPy raises of a file
@@ -190,7 +191,10 @@ class Shortlist:
         return cls(*links.best(source_size, candidates), counts, size)
 
     @classmethod
-    def learned(cls, model, sources, targets, size, candidates=50, batch_size=64, progress=None):
+    def learned(
+        cls, model, sources, targets, size, candidates=50, batch_size=64, progress=None,
+        batch_tokens=BATCH_TOKENS,
+    ):  # fmt: skip
         """A shortlist of what a model's own attention links, by forced decoding.
 
         Args:
@@ -199,24 +203,33 @@ class Shortlist:
             targets: Lists of target ids, one for each source.
             size: As for the class.
             candidates: Most candidates of a source id, `C`.
-            batch_size: Pairs decoded at once.
+            batch_size: Most pairs decoded at once.
             progress: Called after each batch with the number of pairs done.
+            batch_tokens: Most ids of their sources, or targets, padding included; a longer pair is
+                decoded alone. `None` for no limit.
 
         Raises:
-            ValueError: As `from_links` and `model.score`.
+            ValueError: As `from_links` and `model.score`; or if there is not one target for each
+                source.
         """
+        if len(targets) != len(sources):
+            raise ValueError(
+                f"Argument `targets` must hold one for each of {len(sources)} sources. "
+                f"Received: {len(targets)}"
+            )
+        lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
 
         def pairs():
-            order = np.argsort([len(ids) for ids in targets], kind="stable")
-            for begin in range(0, len(order), batch_size):
-                some = order[begin : begin + batch_size].tolist()
+            done = 0
+            for some in length_sorted_batches(lengths, batch_size, batch_tokens):
                 source, target = ([side[i] for i in some] for side in (sources, targets))
                 found = model.score(pad(source), pad(target))
                 for row, (of_source, of_target) in enumerate(zip(source, target, strict=True)):
                     weights = found.alignments[row, : len(of_target), : len(of_source)]
                     yield of_source, of_target, weights
+                done += len(some)
                 if progress is not None:
-                    progress(begin + len(some))
+                    progress(done)
 
         return cls.from_links(
             pairs(), model.source_vocabulary_size, model.target_vocabulary_size, size, candidates
@@ -234,13 +247,21 @@ def _ids(ids, size):
 def _linked(links, source_length, target_length):
     """`(Ty, Tx)` float32 ones where places are linked."""
     weights = np.zeros((target_length, source_length), "float32")
-    for j, i in links:
-        if not (0 <= j < source_length and 0 <= i < target_length):
-            raise ValueError(
-                "Argument `pairs` must link places of sentences of "
-                f"{source_length} and {target_length} ids. Received: {j}-{i}"
-            )
-        weights[i, j] = 1.0
+    places = checked_array("pairs", links or np.empty((0, 2), int))
+    if places.ndim != 2 or places.shape[1] != 2 or places.dtype.kind not in "iu":
+        raise ValueError(
+            "Argument `pairs` must link two places by two ints where weights are a list, and hold "
+            f"an array of them else. Received: {links!r:.80}"
+        )
+    j, i = places.T
+    outside = (places < 0).any(axis=1) | (j >= source_length) | (i >= target_length)
+    if outside.any():
+        wrong = "-".join(map(str, places[outside][0].tolist()))
+        raise ValueError(
+            "Argument `pairs` must link places of sentences of "
+            f"{source_length} and {target_length} ids. Received: {wrong}"
+        )
+    weights[i, j] = 1.0
     return weights
 
 

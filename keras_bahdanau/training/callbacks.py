@@ -15,7 +15,7 @@ from keras_bahdanau.training.averaging import keeps_mean, running_mean
 from keras_bahdanau.training.devices import by_itself, updates_done
 from keras_bahdanau_runtime.checks import check_positive, check_range, checked_texts
 from keras_bahdanau_runtime.files import written
-from keras_bahdanau_runtime.text.scores import corpus_scores
+from keras_bahdanau_runtime.text.scores import bleu_metric, corpus_scores
 
 
 class TranslationScore(keras.callbacks.Callback):
@@ -33,17 +33,20 @@ class TranslationScore(keras.callbacks.Callback):
         max_length: Number of tokens after which a hypothesis is cut.
         batch_size: Sentences searched at once.
         prefix: What the names in the logs begin with.
+        tokenize: How BLEU splits words; see `corpus_scores`.
 
     Raises:
         ValueError: If there is no source, or not one reference for each, one of them is no `str`,
             another argument is of the wrong kind; when training begins, if there is no tokenizer.
+        MissingDependencyError: If sacrebleu is not installed.
     """
 
     def __init__(
         self, sources, references, tokenizer=None, search=None, max_length=100, batch_size=64,
-        prefix="val_",
+        prefix="val_", tokenize="13a",
     ):  # fmt: skip
         super().__init__()
+        bleu_metric(tokenize)  # refuses it before an epoch is trained
         self.sources = checked_texts("sources", sources)
         self.references = checked_texts("references", references)
         if len(self.references) != len(self.sources):
@@ -62,6 +65,7 @@ class TranslationScore(keras.callbacks.Callback):
         self.max_length = max_length
         self.batch_size = batch_size
         self.prefix = prefix
+        self.tokenize = tokenize
 
     def set_model(self, model):
         super().set_model(model)
@@ -86,7 +90,8 @@ class TranslationScore(keras.callbacks.Callback):
                 batch_size=self.batch_size,
                 alignments=False,
             )
-        return corpus_scores([found.text for found in translations], self.references)
+        texts = [found.text for found in translations]
+        return corpus_scores(texts, self.references, self.tokenize)
 
 
 class HeldOutLoss(keras.callbacks.Callback):

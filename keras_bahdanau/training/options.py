@@ -170,6 +170,10 @@ class TrainingOptions:
     clip_norm: float = _option(1.0, "Largest norm of all gradients.", limits=_ABOVE_ZERO)
     max_length: int = _option(100, "Longest sentence in tokens.", limits={"low": 2})
     validation_beam: int = _option(1, "Beam of each validation.", limits=_COUNT)
+    tokenize: str = _option(
+        "13a",
+        "How BLEU of validations splits words: 13a, none for tokenised text, zh, ...",
+    )
     devices: int = _option(
         1, "Devices that share each batch; on PyTorch, the processes of torchrun.", limits=_COUNT
     )
@@ -352,9 +356,10 @@ def _checked(option, value):
         if not isinstance(value, bool):
             raise ValueError(f"Argument `{name}` must be true or false. Received: {value!r}")
     elif kind is str:
-        if value not in rules["choices"]:
-            choices = ", ".join(map(repr, rules["choices"]))
-            raise ValueError(f"Argument `{name}` must be one of {choices}. Received: {value!r}")
+        known = rules.get("choices")
+        if not isinstance(value, str) or (known is not None and value not in known):
+            choices = "a name" if known is None else f"one of {', '.join(map(repr, known))}"
+            raise ValueError(f"Argument `{name}` must be {choices}. Received: {value!r}")
     else:
         check_range(name, value, kind, **rules["limits"])
     return kind(value)

@@ -64,6 +64,7 @@ from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.prepared.prepare import prepare
 from keras_bahdanau_runtime.text.corpus import read_parallel
+from keras_bahdanau_runtime.text.scores import bleu_metric
 
 logger = logging.getLogger("keras_bahdanau")
 
@@ -93,7 +94,9 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
 
     Raises:
         ValueError: If the folder exists without `resume`, another process trains in it, the options
-            or texts differ from the run's, or a text file is not as `read_parallel` wants it.
+            or texts differ from the run's, sacreBLEU knows no such `tokenize`, or a text file is
+            not as `read_parallel` wants it.
+        MissingDependencyError: If sacrebleu is not installed.
 
     Example:
 
@@ -108,6 +111,7 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
     """
     output = Path(output)
     rank, _ = process()
+    bleu_metric(options.tokenize)  # refuses it before the texts are prepared
     if rank == 0:  # which alone writes
         check_folder(options, output, resume)
     held_out = [
@@ -244,6 +248,7 @@ def _judges(options, held_out, tokenizer):
             search=search,
             max_length=options.max_length,
             prefix="val_" if number == 1 else f"val{number}_",
+            tokenize=options.tokenize,
         )
         for number, texts in enumerate(held_out, start=1)
     ]

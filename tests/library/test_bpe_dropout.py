@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,6 +87,9 @@ def test_the_merge_of_the_lowest_rank_that_is_left_is_made():
 def test_refuses_what_is_no_tokenizer():
     with pytest.raises(ValueError, match="`tokenizer` must be a Tokenizer"):
         BPEDropout("x")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<pad>": 0, "a": 1}, "a"))
+    with pytest.raises(ValueError, match=r"`tokenizer` must be of byte pairs.*Received: one of W"):
+        BPEDropout(Tokenizer(words))
 
 
 @pytest.mark.parametrize("change", [{"dropout": 1.0}, {"dropout": -0.1}, {"seed": -1}])

@@ -249,6 +249,7 @@ def test_refuses_references_that_are_not_one_for_each_source():
         (dict(max_length=0), "`max_length` must be a positive integer"),
         (dict(batch_size=0), "`batch_size` must be a positive integer"),
         (dict(search="beam"), "`search` must be a search"),
+        (dict(tokenize="klingon"), "`tokenize` must be one of"),
     ],
 )
 def test_what_an_epoch_would_be_lost_for_is_refused_before(wrong, message):
@@ -417,12 +418,12 @@ def test_a_run_in_fit_scores_keeps_and_resumes(tmp_path):
     ids = [tokenizer().encode_source(text) for text in TEXTS]
     data = TranslationDataset(ids, ids, batch_size=4)
     model = compile_to_copy(small_model(tokenizer=tokenizer()))
-    score = TranslationScore(TEXTS, TEXTS, max_length=4, batch_size=4)
+    score = TranslationScore(TEXTS, TEXTS, max_length=4, batch_size=4, tokenize="char")
     logs = model.fit(
         data, epochs=2, shuffle=False, verbose=0, callbacks=[score, RunCheckpoint(tmp_path)]
     ).history
     found = model.translate(TEXTS, GreedySearch(), max_length=4)
-    expected = corpus_scores([translation.text for translation in found], TEXTS)
+    expected = corpus_scores([translation.text for translation in found], TEXTS, "char")
     assert (logs["val_bleu"][-1], logs["val_chrf"][-1]) == (expected["bleu"], expected["chrf"])
     assert history(tmp_path) == list(enumerate(logs["val_bleu"], start=1))
 

@@ -222,6 +222,7 @@ def test_a_run_without_a_tokenizer_is_refused(finished, tmp_path):
         ("precision", "float16", "must be one of 'float32', 'mixed_bfloat16'. Received: 'float16'"),
         ("schedule", "linear", "must be one of 'cosine', 'inverse-sqrt', 'constant'. Received"),
         ("best_by", "chrf", "must be one of 'bleu', 'loss'. Received: 'chrf'"),
+        ("tokenize", None, "must be a name. Received: None"),
         ("patience", -1, "must be an int of at least 0. Received: -1"),
         ("validation_source", [], "must be a path, or several. Received: []"),
         ("validation_source", ["a", 3], "must be a path, or several. Received: ['a', 3]"),
@@ -414,6 +415,8 @@ def test_a_refused_start_leaves_nothing_and_a_killed_one_is_tidied(copied, tmp_p
     chosen.target.write_text("one line\n")
     with pytest.raises(ValueError, match="same number of lines"):
         train(chosen, tmp_path / "new", verbose=False)
+    with pytest.raises(ValueError, match=r"`tokenize` must be one of .*'klingon'"):
+        train(dataclasses.replace(chosen, tokenize="klingon"), tmp_path / "new")
     assert not (tmp_path / "new").exists()
     for source, target in ((chosen.source, None), (folder / "corpus", chosen.target)):
         given = dataclasses.replace(
@@ -478,6 +481,7 @@ def test_options_reach_the_model_its_optimizer_and_its_judges(finished):
         label_smoothing=0.25,
         precision="mixed_bfloat16",
         validation_beam=3,
+        tokenize="char",
         best_by="loss",
         max_length=5,
     )
@@ -487,7 +491,7 @@ def test_options_reach_the_model_its_optimizer_and_its_judges(finished):
     rate = model.optimizer.get_config()["learning_rate"]["config"]
     assert (rate["peak"], rate["shape"], rate["batches"]) == (0.5, "inverse-sqrt", 2)
     held, score = _judges(given, [(["say abc 1"], ["1 cba and much more of it"])], tokenizer)
-    assert score.search == BeamSearch(3, 1.0)
+    assert score.search == BeamSearch(3, 1.0) and score.tokenize == "char"
     assert max(side for shape in held.dataset.shapes for side in shape) <= 8
 
 

@@ -118,6 +118,13 @@ def test_links_are_weights_of_one():
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
     with pytest.raises(ValueError, match=r"sentences of 2 and 1 ids\. Received: 1-1"):
         Shortlist.from_links([([5, 3], [20], [(1, 1)])], S, V, size=12)
+    for wrong in ([[0.2, 0.8]], [(0, 0, 1)], [0, 0]):
+        with pytest.raises(ValueError, match="`pairs` must link two places by two ints"):
+            Shortlist.from_links([([5, 3], [20], wrong)], S, V, size=12)
+    with pytest.raises(ValueError, match="`pairs` must be an array, all of whose rows"):
+        Shortlist.from_links([([5, 3], [20], [(0, 0), (0, 0, 1)])], S, V, size=12)
+    nothing = Shortlist.from_links([([5, 3], [20, 3], []), ([5], [20], [(0, 0)])], S, V, size=12)
+    assert nothing.table[5].tolist()[0] == 20
 
 
 @pytest.mark.parametrize(
@@ -158,6 +165,11 @@ def test_it_is_learned_from_what_the_model_attends_to():
     kept = np.where(weights >= 0.1, weights, 0)[:3, 0]
     expected = [22 + i for i in np.argsort(-kept, kind="stable") if kept[i]]
     assert found.table[8].tolist() == expected + [0] * (3 - len(expected)) and done == [2]
+    done.clear()
+    alone = Shortlist.learned(model, sources, targets, 30, 3, progress=done.append, batch_tokens=7)
+    assert alone.table.tolist() == found.table.tolist() and done == [1, 2]
+    with pytest.raises(ValueError, match="`targets` must hold one for each of 2 sources"):
+        Shortlist.learned(model, sources, targets[:1], 30)
 
 
 def test_save_and_load(shortlist, tmp_path):

@@ -117,6 +117,10 @@ def test_a_tokenizer_may_be_given_and_a_sample_is_enough(tmp_path):
     assert corpus.tokenizer == tokenizer and corpus.pairs == 100
     with pytest.raises(ValueError, match="`tokenizer` is another"):
         prepare([source], [target], tmp_path / "given", Tokenizer.train(["b"], ["b"], 270))
+    for useless in ({"vocabulary_size": 300}, {"joint": False}, {"sample": 5}):
+        with pytest.raises(ValueError, match=f"`{next(iter(useless))}` must be left out with a"):
+            prepare([source], [target], tmp_path / "useless", tokenizer, **useless)
+    assert not (tmp_path / "useless").exists()
     whole = prepare([source], [target], tmp_path / "whole", vocabulary_size=300, sample=100)
     sources, targets = zip(*lines, strict=True)
     assert PreparedCorpus(whole).tokenizer == Tokenizer.train(sources, targets, 300)
@@ -388,6 +392,7 @@ def test_manifests_that_cannot_be_used(tmp_path):
         ({"shard_pairs": 0}, "`shard_pairs`"),
         ({"max_length": 1}, "`max_length`"),
         ({"vocabulary_size": 100}, "`vocabulary_size`"),
+        ({"sources": iter(["a"])}, r"`sources` must be a list of paths. Received: <list_it"),
         ({"processes": 0}, "`processes`"),
         ({"too_long": "keep"}, "`too_long` must be one of"),
         ({"sources": []}, "`sources` and `targets` must hold as many files"),

@@ -9,6 +9,7 @@ on behind the last; and every file is a function of the texts and options alone.
 
 import contextlib
 import hashlib
+import inspect
 import json
 import logging
 import os
@@ -86,7 +87,8 @@ def prepare(
         tokenizer: A `Tokenizer`; `None` to learn one.
         alignments: As many files of word alignments in Pharaoh format, whose places count the
             tokens of `tokenizer`; `None` for none.
-        vocabulary_size: See `Tokenizer.train`; likewise `joint`.
+        vocabulary_size: See `Tokenizer.train`; likewise `joint`. To be left out, as is `sample`,
+            with a `tokenizer`.
         joint: Whether both languages share a vocabulary.
         sample: Number of pairs, drawn at random, that the tokenizer is learned from.
         shard_pairs: Number of pairs of a shard, about.
@@ -102,9 +104,10 @@ def prepare(
         The folder, a `Path`.
 
     Raises:
-        ValueError: If an argument is out of range, files that belong together differ in their
-            number of lines, a line is not UTF-8, there is no pair, the texts change while they are
-            read, the folder is of other options or texts, or another process is at work in it.
+        ValueError: If an argument is out of range or of no use, files that belong together differ
+            in their number of lines, a line is not UTF-8, there is no pair, the texts change while
+            they are read, the folder is of other options or texts, or another process is at work in
+            it.
         OSError: If the disk is full, or a process was killed. The same call then goes on.
 
     Example:
@@ -122,6 +125,8 @@ def prepare(
             "Received: None"
         )
     learned = {"vocabulary_size": vocabulary_size, "joint": joint, "sample": sample}
+    if tokenizer is not None:
+        _check_left_out(learned)
     options = {
         **(learned if tokenizer is None else dict.fromkeys(learned)),
         "shard_pairs": shard_pairs,
@@ -271,14 +276,9 @@ class _Job:
                 "Argument `max_length` must leave a pair. "
                 f"Received: {self.options['max_length']}, and all {dropped} pairs are longer"
             )
+        seed = self.options["seed"]
         tasks = [
-            (
-                self.output,
-                number,
-                bounds[:, number : number + 2],
-                self.aligned,
-                self.options["seed"],
-            )
+            (self.output, number, bounds[:, number : number + 2], self.aligned, seed)
             for number in range(len(sizes))
         ]
         files = {TOKENIZER_FILE: record_of(self.output / TOKENIZER_FILE)}
@@ -357,14 +357,9 @@ class _Job:
 
 
 def _check_arguments(
-    vocabulary_size: Any,
-    sample: Any,
-    shard_pairs: Any,
-    max_length: Any,
-    too_long: Any,
-    seed: Any,
+    vocabulary_size: Any, sample: Any, shard_pairs: Any, max_length: Any, too_long: Any, seed: Any,
     processes: Any,
-) -> None:
+) -> None:  # fmt: skip
     check_range("vocabulary_size", vocabulary_size, int, SMALLEST_VOCABULARY, MOST_PIECES)
     check_range("sample", sample, int, 1)
     check_range("shard_pairs", shard_pairs, int, 1)
@@ -375,6 +370,15 @@ def _check_arguments(
         check_range("processes", processes, int, 1)
     if too_long not in TOO_LONG:
         raise ValueError(f"Argument `too_long` must be one of {TOO_LONG}. Received: {too_long!r}")
+
+
+def _check_left_out(learned: dict[str, Any]) -> None:
+    for name, value in learned.items():
+        if value != inspect.signature(prepare).parameters[name].default:
+            raise ValueError(
+                f"Argument `{name}` must be left out with a `tokenizer`, which is not learned. "
+                f"Received: {value!r}"
+            )
 
 
 @contextlib.contextmanager

@@ -95,7 +95,7 @@ def _raise_uneven(names: Sequence[object], lines: Sequence[str | None], number: 
 def check_files(**files: Paths | None) -> None:
     """Raises a `ValueError` unless there are as many files of each kind, to be read twice."""
     for name, paths in files.items():
-        if isinstance(paths, (str, os.PathLike)):
+        if isinstance(paths, str) or not (paths is None or isinstance(paths, Sequence)):
             raise ValueError(f"Argument `{name}` must be a list of paths. Received: {paths!r}")
     counts = {name: len(paths) for name, paths in files.items() if paths is not None}
     if len(set(counts.values())) > 1 or not all(counts.values()):
