@@ -295,7 +295,8 @@ def parse_manifest(folder: Path, document: Any) -> Manifest:
             count(found["search"], key, least, "in 'search', ")
     forbidden = found["search"].get("forbidden")
     if forbidden is not None and not (
-        isinstance(forbidden, list) and all(type(one) is int and one >= 0 for one in forbidden)
+        isinstance(forbidden, list | tuple)
+        and all(type(one) is int and one >= 0 for one in forbidden)
     ):
         raise CorruptArtifactError(
             f"{path}: expected in 'search', 'forbidden' to be a list of ids. "
