@@ -300,8 +300,8 @@ def _drawn(part, examples, length, positive, rng):
     free = [examples, *[length] * (len(part.shape) - 1)]
     shape = [n if size is None else size for n, size in zip(free, part.shape, strict=True)]
     dtype = keras.backend.standardize_dtype(part.dtype)
-    if np.dtype(dtype).kind != "f":
-        return rng.integers(0, 2, shape).astype(dtype)
+    if np.dtype(dtype).kind != "f":  # ids padded with zeros at the right, or a mask that is so
+        return np.sort(rng.integers(0, 2, shape))[..., ::-1].astype(dtype)
     drawn = rng.normal(size=shape)
     return (np.abs(drawn) if positive else drawn).astype(dtype)
 

@@ -142,7 +142,7 @@ def read_manifest(folder: str | os.PathLike[str], verify: bool = True) -> Manife
         UnsupportedArtifactError: The artifact was written in a newer format.
     """
     if not verify:
-        return _read_manifest(Path(folder))
+        return _read_manifest(_absolute(folder))
 
     def check(manifest: Manifest) -> Manifest:
         for name in manifest.files:
@@ -163,7 +163,7 @@ def reading(folder: str | os.PathLike[str], read: Callable[[Manifest], Read]) ->
     Raises:
         As `read_manifest`, and what `read` raises of a folder that is still the same.
     """
-    folder = Path(folder)
+    folder = _absolute(folder)
     while True:
         before = _identity(folder)
         try:
@@ -172,6 +172,11 @@ def reading(folder: str | os.PathLike[str], read: Callable[[Manifest], Read]) ->
             if _identity(folder) == before:
                 raise
             logger.info("The artifact %s was replaced while it was read: reading it again.", folder)
+
+
+def _absolute(folder: str | os.PathLike[str]) -> Path:
+    """The folder by a name that stays its own when the process goes elsewhere; links are kept."""
+    return Path(os.path.abspath(folder))
 
 
 @contextlib.contextmanager

@@ -270,7 +270,7 @@ def run(
     with _told(options, seconds):
         for name, value in inputs.items():
             if isinstance(value, np.ndarray):
-                binding.bind_cpu_input(name, np.ascontiguousarray(value))
+                binding.bind_cpu_input(name, np.asarray(value, order="C"))  # a scalar stays one
             else:
                 binding.bind_ortvalue_input(name, value)
         for name in outputs:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from keras_bahdanau_runtime.checks import checked_ids
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     RunError,
@@ -97,7 +98,7 @@ class Stepper:
         self._step = self._open_step()
         self._run = functools.partial(run, seconds=seconds)
         _check_graphs(self._encoder, self._step, manifest)
-        self._vocabulary = manifest.vocabulary.get("target")
+        self._manifest, self._vocabulary = manifest, manifest.vocabulary.get("target")
         # A part of the memory that a step does not read is no input of it.
         self._reads = {value.name for value in self._step.get_inputs()}
         self._made = [value.name for value in self._encoder.get_outputs()]
@@ -105,7 +106,13 @@ class Stepper:
         self._buffers: dict[tuple[int, ...], _Buffers] = {}
 
     def start(self, source: NDArray[np.int32]) -> tuple[Values, Values]:
-        """Encodes `source` `(B, Tx)` int32: the first state and the memory, `OrtValue`s by name."""
+        """Encodes `source` `(B, Tx)` int32: the first state and the memory, `OrtValue`s by name.
+
+        Raises:
+            ValueError: As `Translator.translate_ids`.
+        """
+        limit = self._manifest.max_source_length
+        source = checked_ids("source", source, self._manifest.vocabulary["source"], limit)
         width = source.shape[1]
         source = padded_length(source) if self._fixed else source
         buffers = self._buffers.get(source.shape)
@@ -152,7 +159,8 @@ class Stepper:
             `(B, Tx)`, and the state after the step.
 
         Raises:
-            ValueError: With `fixed`, `state` is not the one that the last step left.
+            ValueError: `tokens` are no ints, one for each row of `state`; or, with `fixed`, `state`
+                is not the one that the last step left.
             RunError: onnxruntime could not run the graph, or it gave no such outputs.
             LimitError: It took longer than `seconds`, or more than `megabytes`.
         """
@@ -169,6 +177,14 @@ class Stepper:
         self, tokens: NDArray[np.int32], state: Values, memory: Values
     ) -> tuple[Values, Values]:
         """One step: its results, left where they were computed, and the state after it."""
+        shape = (next(iter(state.values())).shape()[0],) if state else None
+        tokens = np.asarray(tokens)
+        if tokens.shape != shape or tokens.dtype.kind not in "iu":
+            raise ValueError(
+                f"Argument `tokens` must be ints of shape {shape}, one for each row of the state. "
+                f"Received: {tokens.dtype} of shape {tokens.shape}"
+            )
+        tokens = np.ascontiguousarray(tokens, np.int32)
         if not self._fixed:
             names = [*_RESULTS, *(f"next_{name}" for name in state)]
             found = self._run(self._step, self._inputs(tokens, state, memory), names)
@@ -179,15 +195,9 @@ class Stepper:
                 "Arguments `state` and `memory` must be those of the last start or step. "
                 "Received: others; without fixed=True any can be stepped from."
             )
-        shape = tuple(buffers.tokens.shape())
-        if np.shape(tokens) != shape:
-            raise ValueError(
-                f"Argument `tokens` must have the shape {shape}, as the start had rows. "
-                f"Received: {np.shape(tokens)}"
-            )
         turn = buffers.turn
         after = buffers.states[1 - turn]
-        buffers.tokens.update_inplace(np.ascontiguousarray(tokens, np.int32))
+        buffers.tokens.update_inplace(tokens)
         written = {**buffers.results, **{f"next_{name}": part for name, part in after.items()}}
         inputs = self._inputs(buffers.tokens, buffers.states[turn], buffers.memory)
         self._run(self._step, inputs, written, graph_id=2 * buffers.number + turn + 1)

@@ -12,7 +12,7 @@ from keras_bahdanau_runtime.ids import SPECIAL
 from keras_bahdanau_runtime.text.decoder import byte_pieces
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
-_DRAWS = 16  # ways to cut a word that are drawn once, and chosen from each time
+_DRAWS = 16  # ways to cut a word, one of which is taken each time
 _WORDS = 200_000  # of which these are kept
 
 
@@ -21,8 +21,8 @@ class BPEDropout:
 
     At every step of cutting a word, each merge that could be made is left out with probability `p`,
     and the most frequent of the others is made; where all are left out, the word stays as it is.
-    Sixteen cuts of every word, a function of `seed` and the word, are drawn once; each time that
-    the word comes, one of them is taken.
+    There are sixteen cuts of every word, functions of `seed` and the word; each time that the word
+    comes, one of them is taken.
 
     Args:
         tokenizer: A `Tokenizer`.
@@ -84,11 +84,11 @@ class _Side:
         self._remember()
 
     def _remember(self):
-        self._cuts = functools.lru_cache(_WORDS)(self._draw)
+        self._known = functools.lru_cache(_WORDS)(self._split)
 
     def __getstate__(self):
         """All but what was drawn, which is the same when it is drawn again."""
-        return {name: value for name, value in vars(self).items() if name != "_cuts"}
+        return {name: value for name, value in vars(self).items() if name != "_known"}
 
     def __setstate__(self, state):
         vars(self).update(state)
@@ -97,7 +97,7 @@ class _Side:
     def cut(self, sentences, rng):
         words = [self._words(ids) for ids in sentences]
         chosen = iter(rng.integers(_DRAWS, size=sum(map(len, words))).tolist())
-        return [[index for word in each for index in self._cuts(word)[next(chosen)]]
+        return [[index for word in each for index in self._cut(word, next(chosen))]
                 for each in words]  # fmt: skip
 
     def _words(self, ids):
@@ -105,23 +105,25 @@ class _Side:
         places = [place for place, index in enumerate(ids) if place and index in self._begins]
         return [tuple(ids[a:b]) for a, b in pairwise([0, *places, len(ids)])]
 
-    def _draw(self, ids):
+    def _cut(self, ids, number):
+        """One of the cuts of a word, drawn when it is first taken."""
+        parts, seed, drawn = self._known(ids)
+        if number not in drawn:
+            rng = np.random.default_rng([self._seed, seed, number])
+            pieces = (
+                piece for part in parts for piece in _cut(part, self._ranks, self._dropout, rng)
+            )
+            drawn[number] = [self._vocabulary[piece] for piece in pieces] if parts else ids
+        return drawn[number]
+
+    def _split(self, ids):
+        """What a word's merges are made within, a seed that is the word's own, and no cuts yet."""
         text = b"".join(self._bytes[index] for index in ids if index not in SPECIAL)
         try:
-            words = self._tokenizer.pre_tokenizer.pre_tokenize_str(text.decode())
+            parts = self._tokenizer.pre_tokenizer.pre_tokenize_str(text.decode())
         except UnicodeDecodeError:  # cut in the middle of a character
-            words = []
-        if not words:
-            return [ids] * _DRAWS
-        rng = np.random.default_rng([self._seed, zlib.crc32(text)])
-        return [
-            [
-                self._vocabulary[piece]
-                for word, _ in words
-                for piece in _cut(word, self._ranks, self._dropout, rng)
-            ]
-            for _ in range(_DRAWS)
-        ]
+            parts = []
+        return [part for part, _ in parts], zlib.crc32(text), {}
 
 
 def _cut(word, ranks, dropout, rng):

@@ -33,7 +33,7 @@ class Bridge(keras.layers.Layer):
 
     Raises:
         ValueError: If `source` is unknown, `sizes` is not a list of positive ints, the width of the
-            annotations is unknown, or the mask has another shape or dtype.
+            annotations is unknown, they have no time axis, or the mask has another shape or dtype.
 
     Example:
 
@@ -60,6 +60,11 @@ class Bridge(keras.layers.Layer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, annotations_shape):
+        if len(annotations_shape) != 3:
+            raise ValueError(
+                "Argument `annotations` must be (batch, time, width). "
+                f"Received: shape {tuple(annotations_shape)}"
+            )
         if self.source == "zero":
             return
         width = annotations_shape[-1]

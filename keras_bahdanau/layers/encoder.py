@@ -10,7 +10,7 @@ from keras_bahdanau.layers.masking import (
     sequence_lengths,
     zero_masked,
 )
-from keras_bahdanau.layers.parts import tell, told
+from keras_bahdanau.layers.parts import check_widths, tell, told
 from keras_bahdanau_runtime.checks import check_positive, check_range
 
 _CELLS = {"gru": keras.layers.GRU, "lstm": keras.layers.LSTM}
@@ -104,6 +104,7 @@ class BidirectionalEncoder(keras.layers.Layer):
         return [*self.forward_layers, *self.backward_layers]
 
     def build(self, inputs_shape):
+        check_widths(inputs=inputs_shape)
         shape = tuple(inputs_shape)
         for forward, backward in zip(self.forward_layers, self.backward_layers, strict=True):
             forward.build(shape)

@@ -9,6 +9,7 @@ from keras import ops
 from keras_bahdanau.layers.masking import zero_masked
 
 _QUANTIZED = ("quantization_config", "dtype_policy")  # of a layer of Keras that was quantized
+_ADAPTED = ("lora_rank",)  # of one that has LoRA, whose scale Keras begins anew
 
 
 def build_part(layer, *shapes):
@@ -42,12 +43,17 @@ def all_layers(layer):
 
 
 def call_masked(layer, sequences, mask, **arguments):
-    """What a layer makes of sequences; one that takes no mask reads zeros at masked places."""
+    """What a layer makes of sequences.
+
+    One that takes no mask reads zeros at masked places, as does a model, whose first layer may take
+    none.
+    """
     parameters = inspect.signature(layer.call).parameters
-    taken = any(of.kind == of.VAR_KEYWORD for of in parameters.values())
-    if taken or "mask" in parameters:
-        return layer(sequences, mask=mask, **arguments)
-    return layer(zero_masked(sequences, mask), **arguments)
+    anything = any(of.kind == of.VAR_KEYWORD for of in parameters.values())
+    taken = anything or "mask" in parameters
+    if isinstance(layer, keras.Model) or not taken:
+        sequences = zero_masked(sequences, mask)
+    return layer(sequences, **{"mask": mask} if taken else {}, **arguments)
 
 
 def call_rows(layer, *rows, **arguments):
@@ -100,7 +106,7 @@ def deserialized(config, *names):
 
 
 def told(parts):
-    """What the layers that a layer makes were told since, for its config: frozen, quantized.
+    """What the layers that a layer makes were told since, for its config: frozen, quantized, LoRA.
 
     Args:
         parts: List of layers, outer ones before those within them.
@@ -110,10 +116,10 @@ def told(parts):
     """
     found = [{"trainable": part.trainable} for part in parts]
     for part, settings in zip(parts, found, strict=True):
-        if getattr(part.dtype_policy, "quantization_mode", None) is not None:
-            for name in _QUANTIZED:
-                of_part = getattr(part, name, None)
-                settings[name] = keras.saving.serialize_keras_object(of_part)
+        quantized = getattr(part.dtype_policy, "quantization_mode", None) is not None
+        adapted = getattr(part, "lora_enabled", False)
+        for name in (*(_QUANTIZED if quantized else ()), *(_ADAPTED if adapted else ())):
+            settings[name] = keras.saving.serialize_keras_object(getattr(part, name, None))
     return [] if all(settings == {"trainable": True} for settings in found) else found
 
 
@@ -122,6 +128,6 @@ def tell(parts, settings):
     for part, of_part in zip(parts, settings, strict=bool(settings)):
         if part.trainable != of_part["trainable"]:
             part.trainable = of_part["trainable"]  # also of all within it
-        for name in _QUANTIZED:
+        for name in (*_QUANTIZED, *_ADAPTED):
             if name in of_part:
                 setattr(part, name, keras.saving.deserialize_keras_object(of_part[name]))

@@ -39,7 +39,8 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         embedding_dim: Width `M` of both embeddings.
         encoder: A layer called as `encoder(inputs, mask=mask)` that returns `(B, Tx, D)`, such as
             `BidirectionalEncoder` or a Keras recurrent layer with `return_sequences=True`. One that
-            takes no mask, such as `Conv1D(D, 3, padding="same")`, reads zeros at masked places.
+            takes no mask, such as `Conv1D(D, 3, padding="same")`, reads zeros at masked places, as
+            does a model; between its own layers a model has to mask them by itself.
         decoder: An `AttentiveDecoder`.
         bridge: Where the decoder's first state comes from: the name of a summary (see `Bridge`),
             "last" for an encoder that reads in one direction, or a layer called as

@@ -9,7 +9,7 @@ from keras import ops, tree
 from keras_bahdanau.search.constraints import without_ids, without_repeats
 from keras_bahdanau.search.history import empty_history, entries, write
 from keras_bahdanau.search.ranking import NEVER
-from keras_bahdanau.search.step import checked_step
+from keras_bahdanau.search.step import checked_start, checked_step
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
@@ -197,16 +197,18 @@ class Search:
             A `Generation` of tensors.
 
         Raises:
-            ValueError: If the step does not return what `Search` says, or `max_length` is no int of
-                at least 1.
+            ValueError: If the step does not return what `Search` says, `max_length` is no int of at
+                least 1, an id is forbidden that the logits do not have, or something is of
+                another shape.
         """
         check_range("max_length", max_length, int, 1)
+        start = checked_start(start, state, memory_mask, noise, (self.size, max_length))
 
         def repeat(tensor):
             return ops.repeat(tensor, self.size, axis=0)
 
-        batch, step = ops.shape(start)[0], checked_step(step)
-        tokens, state = repeat(ops.cast(start, "int32")), tree.map_structure(repeat, state)
+        batch, step = ops.shape(start)[0], checked_step(step, memory_length)
+        tokens, state = repeat(start), tree.map_structure(repeat, state)
         if memory_length is None:
             *_, weights = step(tokens, state)
             memory_length = ops.shape(weights)[1]
@@ -285,6 +287,7 @@ class Search:
 
     def _choices(self, task, t, so_far, logits, weights):
         """What step `t` may choose from; tokens `so_far` `(R, T)`."""
+        check_search(self, logits.shape[-1])
         logits = allowed = ops.cast(logits, "float32")
         forbidden = () if self._ranks else self.forbidden
         if forbidden or self.min_length:

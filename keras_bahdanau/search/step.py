@@ -1,13 +1,52 @@
-"""What a search asks of the step that it is given."""
+"""What a search asks of the step, and of all else, that it is given."""
 
 import keras
-from keras import tree
+from keras import ops, tree
 
 
-def checked_step(step):
+def checked_start(start, state, memory_mask, noise, drawn):
+    """The first tokens as an int32 tensor, after a look at what comes with them.
+
+    Args:
+        start: `(B,)` ints.
+        state: Nest of tensors with `B` rows.
+        memory_mask: `(B, Tx)` bool, or `None`.
+        noise: Numbers `(B, *drawn)`, or `None`.
+        drawn: Hypotheses of a sentence and number of steps.
+
+    Raises:
+        ValueError: If one of them has another shape or dtype.
+    """
+    start = ops.convert_to_tensor(start)
+    if len(start.shape) != 1 or "int" not in _dtype(start):
+        raise ValueError(
+            f"Argument `start` must be ints of shape (batch,). Received: {_told(start)}"
+        )
+    rows = start.shape[0]
+    for part in tree.flatten(state):
+        if not getattr(part, "shape", ()) or not _fits(part.shape[:1], (rows,)):
+            raise ValueError(
+                f"Argument `state` must hold tensors of {rows} rows, as `start` has. "
+                f"Received: {_told(part)}"
+            )
+    if memory_mask is not None and not (
+        _fits(memory_mask.shape, (rows, None)) and _dtype(memory_mask) == "bool"
+    ):
+        raise ValueError(
+            f"Argument `memory_mask` must be bool of shape ({rows}, memory length), True = keep. "
+            f"Received: {_told(memory_mask)}"
+        )
+    if noise is not None and not _fits(noise.shape, (rows, *drawn)):
+        raise ValueError(
+            f"Argument `noise` must be of shape {(rows, *drawn)}. Received: {_told(noise)}"
+        )
+    return ops.cast(start, "int32")
+
+
+def checked_step(step, memory_length=None):
     """A step function that raises a `ValueError` unless it returns what `Search` says.
 
-    State and rows are compared at the first call, as later ones do the same.
+    State and shapes are compared at the first call, as later ones do the same.
     """
     compared = False
 
@@ -30,6 +69,11 @@ def checked_step(step):
             )
         if not compared:
             _compare_rows(tokens, shapes)
+            if isinstance(memory_length, int) and not _fits(shapes[1], (None, memory_length)):
+                raise ValueError(
+                    f"Argument `step` must return weights of as many places as `memory_length`, "
+                    f"{memory_length}. Received: shape {tuple(shapes[1])}"
+                )
             _compare_states(state, after)
             compared = True
         return logits, after, weights
@@ -39,7 +83,7 @@ def checked_step(step):
 
 def _compare_rows(tokens, shapes):
     rows = tokens.shape[0]
-    if any(None not in (rows, shape[0]) and shape[0] != rows for shape in shapes):
+    if not all(_fits(shape[:1], (rows,)) for shape in shapes):
         raise ValueError(
             f"Argument `step` must return logits and weights of as many rows as tokens, {rows}. "
             f"Received: shapes {tuple(shapes[0])} and {tuple(shapes[1])}"
@@ -62,11 +106,16 @@ def _compare_states(before, after):
 
 
 def _alike(one, other):
-    if not (hasattr(other, "shape") and len(one.shape) == len(other.shape)):
-        return False
-    sizes = zip(one.shape, other.shape, strict=True)
-    alike = all(None in pair or pair[0] == pair[1] for pair in sizes)
-    return alike and _dtype(one) == _dtype(other)
+    return (
+        hasattr(other, "shape") and _fits(one.shape, other.shape) and _dtype(one) == _dtype(other)
+    )
+
+
+def _fits(shape, expected):
+    """Whether two shapes are the same, as far as they are known."""
+    return len(shape) == len(expected) and all(
+        None in pair or pair[0] == pair[1] for pair in zip(shape, expected, strict=True)
+    )
 
 
 def _dtype(part):

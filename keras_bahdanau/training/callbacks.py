@@ -288,8 +288,10 @@ class RunCheckpoint(keras.callbacks.Callback):
     @property
     def exhausted(self):
         """Whether `patience` has run out."""
-        best = 0 if self.best is None else self.rows.index(self.best) + 1
-        return 0 < self.patience <= len(self.rows) - best
+        best, first = self.best, 0
+        if best is not None:  # the earliest of equals
+            first = 1 + [self._quality(row) for row in self.rows].index(self._quality(best))
+        return 0 < self.patience <= len(self.rows) - first
 
     def _quality(self, row):
         """What the best epoch has the most of: the monitored value, or its negative."""

@@ -43,7 +43,7 @@ from keras_bahdanau.training.devices import (
     updates_done,
 )
 from keras_bahdanau.training.losses import TokenCrossentropy
-from keras_bahdanau.training.options import MODELS
+from keras_bahdanau.training.options import MODELS, TrainingOptions
 from keras_bahdanau.training.progress import ProgressDisplay
 from keras_bahdanau.training.run_folder import (
     AVERAGE_FILE,
@@ -109,6 +109,8 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
     model.translate(["a man on a bike"])[0].text
     ```
     """
+    if not isinstance(options, TrainingOptions):
+        raise ValueError(f"Argument `options` must be TrainingOptions. Received: {options!r:.80}")
     output = Path(output)
     rank, _ = process()
     bleu_metric(options.tokenize)  # refuses it before the texts are prepared
@@ -189,6 +191,7 @@ def _begin(options, output, corpus):
         _check_one_shape(dataset, dropout)
     if resuming:
         model = load(output / LAST_FILE, compile=True)
+        _check_updates(model, epochs * every)
         dataset.epoch = updates_done(model) // every
         logger.info("Going on after epoch %d of %d.", dataset.epoch, epochs)
     else:
@@ -207,6 +210,17 @@ def _begin(options, output, corpus):
         f"{model.count_params():,}", keras.config.backend(),
     )  # fmt: skip
     return model, dataset, epochs
+
+
+def _check_updates(model, updates):
+    """Raises a `ValueError` where a run was begun with another number of updates."""
+    begun = model.optimizer.get_config()["learning_rate"]["config"]["updates"]
+    if begun != updates:
+        raise ValueError(
+            f"Argument `resume` must go on with a run of {updates} updates, which these options "
+            f"come to on {keras.config.backend()}. Received: True, for one of {begun}; go on with "
+            "the backend that it was begun with, as they cut other batches"
+        )
 
 
 def _check_one_shape(dataset, dropout):

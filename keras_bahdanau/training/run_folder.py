@@ -13,6 +13,7 @@ from keras_bahdanau.models.ensemble import Ensemble
 from keras_bahdanau.training.options import TrainingOptions, read_options
 from keras_bahdanau_runtime.files import claimed, written
 from keras_bahdanau_runtime.prepared.corpus import MANIFEST_FILE
+from keras_bahdanau_runtime.prepared.reading import check_files
 
 logger = logging.getLogger("keras_bahdanau")
 
@@ -66,6 +67,12 @@ def check_folder(options, output, resume):
             "Argument `target` must be the translations of a text file, and be left out for a "
             f"prepared corpus. Received: {options.target!s} for {options.source}"
         )
+    held_out = options.validation_source, options.validation_target
+    check_files(validation_source=held_out[0], validation_target=held_out[1])
+    if options.log_dir is not None and options.log_dir.exists() and not options.log_dir.is_dir():
+        raise ValueError(
+            f"Argument `log_dir` must be a folder. Received: {str(options.log_dir)!r}, a file"
+        )
     if not resume:
         # A start that was refused, by its learning rate, say, has left the corpus at most.
         if output.exists() and os.listdir(output) != [CORPUS_FOLDER]:
@@ -92,7 +99,7 @@ def check_folder(options, output, resume):
     changed = [
         f"`{name}` was {before[name]!r}, is {value!r}"
         for name, value in options.to_dict().items()
-        if before[name] != value
+        if before[name] != value and name != "log_dir"  # which decides nothing
     ]
     if changed:
         raise ValueError(

@@ -152,7 +152,10 @@ FORMS = {
         BeamSearch(2),
     ),
     "fixed": (lambda: seq2seq(FixedContext()), BeamSearch(2)),
-    "wide": (rnn_search, BeamSearch(16)),
+    "wide": (
+        lambda: seq2seq(MonotonicAttention(BahdanauAttention(5), mode="soft")),
+        BeamSearch(16),
+    ),
     "luong_shortlist": (lambda: seq2seq(LuongAttention()), BeamSearch(2)),
 }
 

@@ -35,6 +35,7 @@ from keras_bahdanau_export.jobs import job_for
 from keras_bahdanau_export.parity import (
     CallParity,
     Parity,
+    _drawn,
     call_tolerance,
     compare,
     difference,
@@ -218,7 +219,7 @@ def test_lengths_share_buffers_and_of_many_shapes_the_last_are_kept(artifact):
 def test_fixed_buffers_refuse_a_state_that_is_not_theirs(artifact):
     fixed = Stepper(read_manifest(artifact[0]), "CPUExecutionProvider", None, fixed=True)
     state, memory = fixed.start(np.array([[5, 3]], "int32"))
-    with pytest.raises(ValueError, match=r"`tokens` must have the shape \(1,\).*Received: \(2,\)"):
+    with pytest.raises(ValueError, match=r"`tokens` must be ints of shape \(1,\).*\(2,\)"):
         fixed.step(np.array([BOS, BOS], "int32"), state, memory)
     tokens = np.array([BOS], "int32")
     *_, after = fixed.step(tokens, state, memory)
@@ -663,6 +664,16 @@ def test_half_precision_agrees_to_three_digits(tmp_path):
     parity = export(keras.Model(x, layer(x)), tmp_path / "a")
     assert 1e-6 < parity.difference < 5e-3
     assert verify(keras.Model(x, layer(x)), tmp_path / "a", count=3) == parity
+
+
+@pytest.mark.tracing
+def test_ids_and_masks_to_compare_on_are_padded_at_the_right():
+    rng = np.random.default_rng(0)
+    for dtype in ("int32", "bool"):
+        drawn = _drawn(keras.KerasTensor((None, None), dtype), 50, 7, False, rng)
+        lengths = drawn.sum(axis=1, keepdims=True)
+        np.testing.assert_array_equal(drawn, np.arange(7) < lengths)
+        assert drawn.shape == (50, 7) and drawn.dtype == dtype and len(np.unique(lengths)) > 3
 
 
 @pytest.mark.tracing

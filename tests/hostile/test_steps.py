@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from copy_artifact import COPY_ENCODER, COPY_STEP, COPY_STEPS, make
 
-from keras_bahdanau_runtime import Translator
+from keras_bahdanau_runtime import Stepper, Translator
 from keras_bahdanau_runtime.errors import CorruptArtifactError, LimitError, RunError
 
 pytestmark = pytest.mark.once
@@ -90,6 +90,26 @@ def test_odds_of_another_shape_are_refused(tmp_path, odds, wrong):
     state, memory = stepper.start(np.array([[5, 6, 3]], "int32"))
     with pytest.raises(RunError, match="must give log-probabilities of shape"):
         stepper.step(np.array([2], "int32"), state, memory)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_steps_of_no_rows_or_of_other_ids_are_refused(tmp_path, fixed):
+    manifest = Translator(make(tmp_path / "a", steps=COPY_STEPS)).manifest
+    stepper = Stepper(manifest, "CPUExecutionProvider", None, fixed=fixed)
+    for wrong, said in (
+        (np.zeros((0, 3), "int32"), "must be a non-empty integer array"),
+        ([[-5, 3]], "must hold ids from 0 to 289"),
+        ([[290, 3]], "must hold ids from 0 to 289"),
+        ([[5, 0, 3]], "must hold padding"),
+    ):
+        with pytest.raises(ValueError, match=f"`source` {said}"):
+            stepper.start(np.array(wrong))
+    state, memory = stepper.start(np.array([[5, 6, 3]]))  # of int64
+    for wrong in ([2, 2], [2.0], [[2]], []):
+        with pytest.raises(ValueError, match=r"`tokens` must be ints of shape \(1,\)"):
+            stepper.step(np.array(wrong), state, memory)
+    log_probs, *_ = stepper.step(np.array([2]), state, memory)
+    assert log_probs.argmax() == 5
 
 
 def test_a_step_ends_at_its_deadline_and_within_its_memory(tmp_path):

@@ -149,6 +149,9 @@ def test_source_must_be_known():
 def test_what_it_reads_must_have_a_known_width_and_a_mask_of_its_length(rng):
     with pytest.raises(ValueError, match=r"`annotations` must have a known width.*\(None, 5, None"):
         Bridge(SIZES)(keras.Input((5, None)))
+    for source in ("last", "zero"):
+        with pytest.raises(ValueError, match=r"`annotations` must be \(batch, time, width\)"):
+            Bridge(SIZES, source)(array(rng, 2, 4))
     with pytest.raises(ValueError, match=r"`mask` must be bool of shape \(1, 4\).*\(1, 3\)"):
         Bridge(SIZES)(array(rng, 1, 4, 2), mask=np.ones((1, 3), bool))
 

@@ -19,7 +19,7 @@ from layer_checks import (
     right_mask,
 )
 
-from keras_bahdanau import BidirectionalEncoder
+from keras_bahdanau import BahdanauAttention, BidirectionalEncoder
 
 B, TX, M, UNITS = 4, 5, 3, 4
 LENGTHS = [5, 3, 1, 0]
@@ -217,6 +217,14 @@ def test_dropout_must_leave_something():
 def test_a_mask_must_be_as_long_as_the_inputs(rng):
     with pytest.raises(ValueError, match=r"`mask` must be bool of shape \(1, 4\).*\(1, 3\)"):
         BidirectionalEncoder(UNITS)(array(rng, 1, 4, 2), mask=np.ones((1, 3), bool))
+
+
+@pytest.mark.once
+def test_inputs_must_have_a_known_width():
+    with pytest.raises(ValueError, match="`inputs` must have a known width"):
+        BidirectionalEncoder(UNITS)(keras.Input((None, None)))
+    with pytest.raises(ValueError, match="`value` must have a known width"):
+        BahdanauAttention(UNITS)(keras.Input((None, 3)), keras.Input((None, None)))
 
 
 @pytest.mark.once

@@ -106,5 +106,7 @@ def test_numbers_must_be_positive(arguments, message):
 def test_refuses_values_of_another_rank_and_masks_of_another_shape(rng):
     with pytest.raises(ValueError, match=r"`values` .* \(batch, time, width\)\. Received: .*\(3"):
         AttentionPooling(U)(array(rng, 3, D))
+    with pytest.raises(ValueError, match="`values` must have a known width"):
+        AttentionPooling(U)(keras.Input((None, None)))
     with pytest.raises(ValueError, match="`mask` must be bool of shape"):
         AttentionPooling(U)(array(rng, B, TX, D), mask=MASK[:, :2])

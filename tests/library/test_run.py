@@ -5,6 +5,7 @@ import dataclasses
 import io
 import itertools
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -441,6 +442,33 @@ def test_a_refused_start_leaves_nothing_and_a_killed_one_is_tidied(copied, tmp_p
     (folder / "texts.json").unlink()  # as of a run of an earlier version
     train(chosen, folder, resume=True, verbose=False)
     assert not left.exists()
+
+
+@pytest.mark.once
+def test_a_run_does_not_go_on_where_its_updates_are_others(copied):
+    chosen, folder = copied
+    more = dataclasses.replace(chosen, epochs=3)  # as where a pass has more batches
+    (folder / "options.json").write_text(json.dumps(more.to_dict()))
+    with pytest.raises(ValueError, match=r"`resume` must go on with a run of 10 updates.* of 6;"):
+        train(more, folder, resume=True, verbose=False)
+
+
+@pytest.mark.once
+def test_what_cannot_be_written_to_or_read_again_is_refused_before(copied, tmp_path):
+    chosen, folder = copied
+    os.mkfifo(tmp_path / "pipe")
+    wrong = {
+        "log_dir": (chosen.source, "must be a folder"),
+        "validation_source": ((tmp_path / "pipe",), "must hold plain files, which are read twice"),
+    }
+    for name, (value, message) in wrong.items():
+        with pytest.raises(ValueError, match=f"`{name}` {message}"):
+            train(dataclasses.replace(chosen, **{name: value}), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(ValueError, match=r"`options` must be TrainingOptions\. Received: 'run"):
+        train("run.yaml", tmp_path / "new")
+    other = dataclasses.replace(chosen, log_dir=tmp_path / "logs")  # which decides nothing
+    train(other, folder, resume=True, verbose=False)
 
 
 @pytest.mark.once

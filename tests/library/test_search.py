@@ -443,6 +443,31 @@ def test_a_step_keeps_rows_and_state(change, message):
         )
 
 
+@pytest.mark.parametrize(
+    ("search", "asked", "message"),
+    [
+        (BeamSearch(2), {"start": [[2], [2]]}, r"`start` must be ints of shape \(batch,\)"),
+        (BeamSearch(2), {"start": [2.0, 2.0]}, r"`start` must be ints .*float32 \(2,\)"),
+        (BeamSearch(2), {"state": np.zeros((3, 4), "float32")}, "`state` must .* 2 rows"),
+        (BeamSearch(2), {"state": None}, "`state` must hold tensors of 2 rows.*None"),
+        (BeamSearch(2), {"memory_length": 5}, r"`step` must .* `memory_length`, 5\. .*\(4, 3\)"),
+        (BeamSearch(2), {"memory_mask": np.ones((2, 3))}, "`memory_mask` must be bool"),
+        (BeamSearch(2), {"memory_mask": np.ones((1, 3), bool)}, r"bool of shape \(2, memory le"),
+        (Sampling(3), {"noise": np.zeros((2, 2, 4), "float32")}, r"`noise` must be .* \(2, 3, 4\)"),
+        (BeamSearch(2, forbidden=(0, 5)), {}, r"`search` must forbid ids in \[0, 5\).* 5"),
+        (Sampling(1, forbidden=(0, 5)), {}, r"`search` must forbid ids in \[0, 5\).* 5"),
+    ],
+)
+def test_what_comes_with_a_step_has_its_shape(search, asked, message):
+    def step(tokens, state):
+        rows = ops.shape(tokens)[0]
+        return ops.zeros((rows, 5)), state, ops.zeros((rows, 3))
+
+    arguments = {"state": (), "start": [BOS, BOS], "max_length": 4, **asked}
+    with pytest.raises(ValueError, match=message):
+        search(step, **arguments)
+
+
 @pytest.mark.once
 @pytest.mark.parametrize("length", [0, -1, 2.0, True])
 def test_the_longest_length_is_a_positive_int(length):

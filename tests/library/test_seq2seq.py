@@ -716,6 +716,39 @@ def test_a_quantized_model_is_saved(name, mode, tmp_path):
     np.testing.assert_array_equal(*logits)
 
 
+@pytest.mark.once
+def test_a_model_with_lora_is_saved(tmp_path):
+    model = MODELS["rnnsearch"]()
+    model.build()
+    model.source_embedding.enable_lora(2)
+    model.output_layer.enable_lora(3)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    names = [[weight.name for weight in one.trainable_weights] for one in (model, again)]
+    assert names[0] == names[1] and "lora_embeddings_a" in names[0]
+    assert again.output_layer.lora_rank == 3
+    logits = (ops.convert_to_numpy(one(INPUTS, training=False)) for one in (model, again))
+    np.testing.assert_allclose(*logits, atol=1e-6)
+
+
+@pytest.mark.once
+@pytest.mark.filterwarnings("ignore:.*does not support masking")  # as Keras says of the layer
+@pytest.mark.parametrize("of_class", [keras.Sequential, lambda layers: functional(*layers)])
+def test_an_encoder_that_is_a_model_without_a_mask_reads_no_padding(of_class):
+    inner = keras.layers.Conv1D(6, 3, padding="same", bias_initializer="ones")
+    model = of_encoder(of_class([inner]), bridge="mean")
+    logits = []
+    for more in (0, 4):
+        source = np.pad(INPUTS["source"], [(0, 0), (0, more)])
+        logits.append(ops.convert_to_numpy(model({**INPUTS, "source": source})))
+    np.testing.assert_allclose(*logits, atol=1e-5)
+
+
+def functional(layer):
+    inputs = keras.Input((None, 5))
+    return keras.Model(inputs, layer(inputs))
+
+
 def model_of(attention, **options):
     keras.utils.set_random_seed(0)
     decoder = AttentiveDecoder(keras.layers.GRUCell(8), attention)

@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from copy_artifact import copy_graph, make
@@ -188,10 +189,29 @@ def test_an_output_that_is_there_is_finished(translator, lines, tmp_path, caplog
     assert "it is finished" in caplog.text
 
 
+def test_an_output_that_another_process_finished_meanwhile_is_left(
+    translator, lines, tmp_path, monkeypatch
+):
+    count, output = file._span, tmp_path / "out"
+
+    def slow(*arguments, **options):  # while this one counts
+        output.write_text("theirs")
+        return count(*arguments, **options)
+
+    monkeypatch.setattr(file, "_span", slow)
+    with pytest.raises(ValueError, match=r"`output` must be a new file.* which another process"):
+        translate_file(translator, lines[0], output)
+    assert names(tmp_path) == ["in.txt", "out"] and output.read_text() == "theirs"
+
+
 def test_what_cannot_be_finished_is_refused(translator, lines, tmp_path):
     source, _ = lines
     (tmp_path / "folder").mkdir()
-    for output, words in ((source, "which is the source"), (tmp_path / "folder", "which exists")):
+    for output, words in (
+        (source, "which is the source"),
+        (tmp_path / "folder", "which exists"),
+        (Path("."), "which exists"),
+    ):
         with pytest.raises(ValueError, match=f"`output` must be a new file.*{words}"):
             translate_file(translator, source, output, resume=True)
     with pytest.raises(FileNotFoundError):

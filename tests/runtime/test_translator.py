@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from copy_artifact import DOCUMENT, SIDE, TOKENIZER, VOCABULARY, copy_graph, make
+from copy_artifact import COPY_STEPS, DOCUMENT, SIDE, TOKENIZER, VOCABULARY, copy_graph, make
 
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.errors import (
@@ -16,6 +16,8 @@ from keras_bahdanau_runtime.errors import (
     MissingDependencyError,
     UnsupportedArtifactError,
 )
+from keras_bahdanau_runtime.manifest import read_manifest
+from keras_bahdanau_runtime.session import open_graph, run
 from keras_bahdanau_runtime.stepper import most_tokens
 
 pytestmark = pytest.mark.once
@@ -29,6 +31,29 @@ def artifact(tmp_path_factory):
 @pytest.fixture(scope="module")
 def translator(artifact):
     return Translator(artifact, threads=1)
+
+
+def test_an_artifact_stays_its_own_when_the_process_goes_elsewhere(tmp_path, monkeypatch):
+    make(tmp_path / "copy", steps=COPY_STEPS)
+    monkeypatch.chdir(tmp_path)
+    translator = Translator("copy")
+    monkeypatch.chdir("/")
+    assert list(translator.stream("a man")) == ["a", " man"]
+    assert translator.with_threads(2).translate(["a man"])[0].text == "a man"
+
+
+PICK = """
+<ir_version: 8, opset_import: ["" : 17]>
+pick (float[n] data, int64 place) => (float picked) { picked = Gather (data, place) }
+"""
+
+
+def test_a_scalar_stays_one(tmp_path):
+    manifest = read_manifest(make(tmp_path / "pick", PICK, document=None))
+    session = open_graph(manifest, "model.onnx", "CPUExecutionProvider", 1)
+    inputs = {"data": np.array([5.0, 6.0], "float32"), "place": np.array(1)}
+    found = run(session, inputs, ["picked"])["picked"].numpy()
+    assert found.shape == () and found == 6.0
 
 
 @pytest.fixture(scope="module")

@@ -117,6 +117,19 @@ def test_a_process_ends_well_though_a_run_goes_on_that_nobody_waits_for(slow):
         assert process.wait() == 0
 
 
+def test_a_stop_does_not_wait_until_all_models_are_open(slow):
+    service, begun = Service(Settings({"slow": slow}, port=0, grpc_port=None)), []
+
+    async def go():
+        running = asyncio.ensure_future(service.run(begun=lambda: begun.append(True)))
+        while not service.repository.opening:
+            await asyncio.sleep(0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return await running
+
+    assert asyncio.run(go()) and service.url == "" and not begun
+
+
 def failing(*arguments):
     finished = subprocess.run(
         [*SERVE, *map(str, arguments)], capture_output=True, text=True, env=ENVIRONMENT
@@ -284,6 +297,18 @@ def test_watching_goes_on_after_a_load_that_failed_as_none_foresaw(tmp_path, mon
         while state(found.web)["reason"]:
             pass
     assert any("the old one goes on: MemoryError" in said for said in caplog.messages)
+
+
+def test_watching_sees_what_is_restored_after_an_unload_and_a_failed_load(tmp_path):
+    path = make(tmp_path / "a")
+    with site({"a": path}, watch=0.01, alone_threads=1) as found:
+        load, unload = (f"/v2/repository/models/a/{what}" for what in ("load", "unload"))
+        found.web.post(unload)
+        path.rename(tmp_path / "gone")
+        assert found.web.post(load).status_code == 422
+        (tmp_path / "gone").rename(path)
+        while found.web.get("/v2/models/a/ready").status_code != 200:
+            pass
 
 
 def test_a_load_goes_on_without_who_asked_for_it(tmp_path, monkeypatch):

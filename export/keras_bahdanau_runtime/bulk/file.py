@@ -79,6 +79,10 @@ def translate_file(
             another artifact, settings or rows.
         OSError: The disk is full, for example; what is done can be resumed.
     """
+    if not output.name:
+        raise ValueError(
+            f"Argument `output` must be a new file. Received: {str(output)!r}, which exists"
+        )
     records = open_records(source, output, text_column)
     report = progress or (lambda done, total: None)
     partial, kept = (output.with_name(output.name + end) for end in (".partial", ".journal"))
@@ -116,6 +120,11 @@ def translate_file(
     options = {name: settings[name] for name in ("batch_size", "batch_tokens", "truncate")}
     work = _Work(translator, records, start, stop, window, options, report, on_failed)
     with _claimed(partial, journal, resume):
+        if output.exists():
+            raise ValueError(
+                f"Argument `output` must be a new file. Received: {str(output)!r}, which another "
+                "process has written meanwhile"
+            )
         with partial.open("r+b") as file:
             failed = work.run(file, journal)
         if _state(source) != before:

@@ -86,7 +86,7 @@ class GraphModel(Model):
                     spec.name,
                 )
         wanted = [output.name for output in request.outputs] or [spec.name for spec in self.outputs]
-        feeds = {name: np.ascontiguousarray(tensor.data) for name, tensor in given.items()}
+        feeds = {name: np.asarray(tensor.data, order="C") for name, tensor in given.items()}
         length, most = sum(array.size for array in feeds.values()), self.engine.limits.queued_tokens
         if length > most:
             raise ServiceError(

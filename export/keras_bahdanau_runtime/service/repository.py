@@ -274,7 +274,9 @@ class Repository:
         while True:
             await asyncio.sleep(seconds)
             for source in self.sources:
-                if source in self._models and _state(self.sources[source]) != self._seen[source]:
+                if source in self._unloaded:
+                    continue
+                if _state(self.sources[source]) != self._seen[source]:
                     with contextlib.suppress(Exception):  # it is logged, and stands in the index
                         await self.load(source)
 

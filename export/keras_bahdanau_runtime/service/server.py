@@ -248,12 +248,17 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, told.set)
         loop.add_signal_handler(signal.SIGHUP, reload)
-        await self.start(listening)
+        starting, leaving = map(asyncio.ensure_future, (self.start(listening), told.wait()))
+        await asyncio.wait({starting, leaving}, return_when="FIRST_COMPLETED")
+        if not starting.done():
+            logger.info("Told to end before all models are open.")
+            starting.cancel()
+            await asyncio.wait({starting})
+            return await self.stop()
+        await starting
         if begun is not None:
             begun()
-        await asyncio.wait(
-            {asyncio.ensure_future(told.wait()), self._tasks[0]}, return_when="FIRST_COMPLETED"
-        )
+        await asyncio.wait({leaving, self._tasks[0]}, return_when="FIRST_COMPLETED")
         logger.info("Draining: %g seconds for what was accepted.", self.settings.grace)
         return await self.stop()
 

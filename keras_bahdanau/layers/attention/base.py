@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_bahdanau.layers.masking import checked_mask, masked_scores, zero_masked
+from keras_bahdanau.layers.parts import check_widths
 from keras_bahdanau.layers.recurrence import flatten, run_over_time
 from keras_bahdanau.replicas import added_once
 
@@ -56,6 +57,7 @@ class Attention(keras.layers.Layer):
 
     def build(self, query_shape, value_shape, key_shape=None):
         """Makes the weights for a query `(B, N)` or `(B, Tq, N)` and a value `(B, Tx, D)`."""
+        check_widths(query=query_shape, value=value_shape)
         self._query_width, self._value_width = query_shape[-1], value_shape[-1]
         self._key_width = value_shape[-1] if key_shape is None else key_shape[-1]
 

@@ -182,15 +182,18 @@ def _expected_choice(scores, mask, before):
     choose, skip = ops.sigmoid(scores), ops.sigmoid(-scores)
     if mask is not None:
         choose, skip = ops.where(mask, choose, 0.0), ops.where(mask, skip, 1.0)
-    count = ops.shape(scores)[-1]
-    places = ops.arange(count, dtype="int32")
+    shape, zeros = ops.shape(scores), ops.zeros_like(skip)
+    count = shape[-1]
+
+    def shifted(part, shift):  # by so many places, of which there may be fewer
+        moved = ops.concatenate([zeros[..., :shift], part], axis=-1)[..., :count]
+        return ops.reshape(moved, shape)  # which tells an exported graph that it is the same
+
     # q_j = lead_j q_{j-1} + before_j. After the doubling with `shift`, `reach_j` holds what comes
-    # to q_j from the last 2 * shift places, and `lead_j` is the chance to walk as far. What `roll`
-    # brings round from the end gets into `lead_j` only where it is no longer read, j < 2 * shift.
-    lead, reach = ops.roll(skip, 1, axis=-1), before
+    # to q_j from the last 2 * shift places, and `lead_j` is the chance to walk as far.
+    lead, reach = shifted(skip, 1), before
     doublings = (count - 1).bit_length() if isinstance(count, int) else _DOUBLINGS
     for shift in (2**i for i in range(doublings)):
-        arrived = lead * ops.roll(reach, shift, axis=-1)
-        reach = reach + ops.where(places >= shift, arrived, 0.0)
-        lead = lead * ops.roll(lead, shift, axis=-1)
+        reach = reach + lead * shifted(reach, shift)
+        lead = lead * shifted(lead, shift)
     return choose * reach

@@ -6,6 +6,7 @@ from keras import ops
 from keras_bahdanau.initializers import fresh
 from keras_bahdanau.layers.attention.additive import additive_scores, project
 from keras_bahdanau.layers.masking import checked_mask, masked_softmax, zero_masked
+from keras_bahdanau.layers.parts import check_widths
 from keras_bahdanau_runtime.checks import check_positive
 
 
@@ -78,6 +79,7 @@ class AttentionPooling(keras.layers.Layer):
                 "Argument `values` of AttentionPooling must be (batch, time, width). "
                 f"Received: shape {tuple(values_shape)}"
             )
+        check_widths(values=values_shape)
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: values_shape[-1]})
         weights = {
             "key_kernel": ((values_shape[-1], self.units), self.kernel_initializer),
