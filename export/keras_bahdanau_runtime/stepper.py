@@ -111,8 +111,8 @@ class Stepper:
         Raises:
             ValueError: As `Translator.translate_ids`.
         """
-        limit = self._manifest.max_source_length
-        source = checked_ids("source", source, self._manifest.vocabulary["source"], limit)
+        ids = self._manifest.vocabulary.get("source", 2**31)
+        source = checked_ids("source", source, ids, self._manifest.max_source_length)
         width = source.shape[1]
         source = padded_length(source) if self._fixed else source
         buffers = self._buffers.get(source.shape)

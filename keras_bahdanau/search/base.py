@@ -287,7 +287,8 @@ class Search:
 
     def _choices(self, task, t, so_far, logits, weights):
         """What step `t` may choose from; tokens `so_far` `(R, T)`."""
-        check_search(self, logits.shape[-1])
+        if logits.shape[-1] is not None:
+            check_search(self, logits.shape[-1])
         logits = allowed = ops.cast(logits, "float32")
         forbidden = () if self._ranks else self.forbidden
         if forbidden or self.min_length:
