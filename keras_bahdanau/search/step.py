@@ -30,13 +30,13 @@ def checked_start(start, state, memory_mask, noise, drawn):
                 f"Received: {_told(part)}"
             )
     if memory_mask is not None and not (
-        _fits(memory_mask.shape, (rows, None)) and _dtype(memory_mask) == "bool"
+        _fits(getattr(memory_mask, "shape", ()), (rows, None)) and _dtype(memory_mask) == "bool"
     ):
         raise ValueError(
             f"Argument `memory_mask` must be bool of shape ({rows}, memory length), True = keep. "
             f"Received: {_told(memory_mask)}"
         )
-    if noise is not None and not _fits(noise.shape, (rows, *drawn)):
+    if noise is not None and not _fits(getattr(noise, "shape", ()), (rows, *drawn)):
         raise ValueError(
             f"Argument `noise` must be of shape {(rows, *drawn)}. Received: {_told(noise)}"
         )

@@ -452,6 +452,7 @@ def test_a_step_keeps_rows_and_state(change, message):
         (BeamSearch(2), {"state": None}, "`state` must hold tensors of 2 rows.*None"),
         (BeamSearch(2), {"memory_length": 5}, r"`step` must .* `memory_length`, 5\. .*\(4, 3\)"),
         (BeamSearch(2), {"memory_mask": np.ones((2, 3))}, "`memory_mask` must be bool"),
+        (BeamSearch(2), {"memory_mask": [[True] * 3] * 2}, r"`memory_mask` must .*\[\[True"),
         (BeamSearch(2), {"memory_mask": np.ones((1, 3), bool)}, r"bool of shape \(2, memory le"),
         (Sampling(3), {"noise": np.zeros((2, 2, 4), "float32")}, r"`noise` must be .* \(2, 3, 4\)"),
         (BeamSearch(2, forbidden=(0, 5)), {}, r"`search` must forbid ids in \[0, 5\).* 5"),
