@@ -1,4 +1,4 @@
-"""A mean over the whole batch, also where several devices have a share of it each."""
+"""Means and sums over the whole batch, also where several devices have a share of it each."""
 
 import contextlib
 import contextvars

@@ -44,17 +44,12 @@ def translations(translator, sources):
 def trained(given, files):
     """The model of a run, and the seconds that its training took here."""
     settings = HERE / f"{given.pair}.yaml"
-    values = {"seed": given.seed, "tokenize": tokenize(given), **given.more}
+    values = {"seed": given.seed, "tokenize": given.tokenize, **given.more}
     options = TrainingOptions.from_file(settings, **files, **values)
     began = time.perf_counter()
     resume = (given.output / "run").exists()
     best = train(options, given.output / "run", resume=resume, verbose=not given.quiet)
     return keras.saving.load_model(best, compile=False), time.perf_counter() - began
-
-
-def tokenize(given):
-    """How BLEU splits the words of the files."""
-    return "none" if given.tokenized else "13a"
 
 
 def _value(text):
@@ -86,6 +81,7 @@ def run(arguments):
     given.more = {name: _value(of) for name, _, of in (one.partition("=") for one in given.set)}
     if "seed" in given.more:
         raise ValueError("Argument `set` must leave the seed to --seed. Received: seed")
+    given.tokenize = "none" if given.tokenized else "13a"  # how BLEU splits words
     language = given.pair[-2:]
     data.download(given.data, language, given.tokenized)
 
@@ -105,7 +101,7 @@ def run(arguments):
         model, seconds = trained(given, files)
     folder = given.output / "artifact"
     validation = length_penalty_scores(
-        model, *texts(data.VALIDATION), PENALTIES, BEAM, MAX_LENGTH, tokenize(given)
+        model, *texts(data.VALIDATION), PENALTIES, BEAM, MAX_LENGTH, given.tokenize
     )
     penalty = max(validation, key=validation.get)
     graphs = {
@@ -127,7 +123,7 @@ def run(arguments):
     for part in data.TESTS:
         sources, references = texts(part)
         results[part] = {
-            precision: corpus_scores(translations(graph, sources), references, tokenize(given))[
+            precision: corpus_scores(translations(graph, sources), references, given.tokenize)[
                 "bleu"
             ]
             for precision, graph in graphs.items()

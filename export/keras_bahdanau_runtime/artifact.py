@@ -97,10 +97,10 @@ def write_manifest(folder: str | os.PathLike[str], contents: Mapping[str, Any]) 
         **contents,
     }
     try:
-        parse_manifest(folder, document)
-    except CorruptArtifactError as error:
+        text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+        parse_manifest(folder, json.loads(text))  # as it will be read
+    except (CorruptArtifactError, TypeError) as error:
         raise ValueError(f"Argument `contents` must make a manifest. {error}") from error
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     (folder / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8")
 
 

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -142,7 +143,7 @@ def read_manifest(folder: str | os.PathLike[str], verify: bool = True) -> Manife
         UnsupportedArtifactError: The artifact was written in a newer format.
     """
     if not verify:
-        return _read_manifest(_absolute(folder))
+        return _read_manifest(Path(folder))
 
     def check(manifest: Manifest) -> Manifest:
         for name in manifest.files:
@@ -163,7 +164,7 @@ def reading(folder: str | os.PathLike[str], read: Callable[[Manifest], Read]) ->
     Raises:
         As `read_manifest`, and what `read` raises of a folder that is still the same.
     """
-    folder = _absolute(folder)
+    folder = Path(folder)
     while True:
         before = _identity(folder)
         try:
@@ -172,11 +173,6 @@ def reading(folder: str | os.PathLike[str], read: Callable[[Manifest], Read]) ->
             if _identity(folder) == before:
                 raise
             logger.info("The artifact %s was replaced while it was read: reading it again.", folder)
-
-
-def _absolute(folder: str | os.PathLike[str]) -> Path:
-    """The folder by a name that stays its own when the process goes elsewhere; links are kept."""
-    return Path(os.path.abspath(folder))
 
 
 @contextlib.contextmanager
@@ -212,6 +208,8 @@ def _text(folder: Path) -> bytes:
 
 def _read_manifest(folder: Path) -> Manifest:
     """The manifest, with every path in it checked."""
+    # A name that stays the artifact's own when the process goes elsewhere; links are kept.
+    folder = Path(os.path.abspath(folder))
     if not folder.is_dir():
         raise ValueError(
             "Argument `folder` must be the folder of an artifact. "
@@ -248,21 +246,7 @@ def parse_manifest(folder: Path, document: Any) -> Manifest:
     """
     path = folder / MANIFEST_FILE
 
-    def field(source: Mapping[str, Any], key: str, kind: type, where: str = "") -> Any:
-        value = source.get(key)
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise CorruptArtifactError(
-                f"{path}: expected {where}{key!r} to be {kind.__name__}. Received: {value!r:.80}"
-            )
-        return value
-
-    def count(source: Mapping[str, Any], key: str, least: int, where: str = "") -> None:
-        if not least <= field(source, key, int, where) <= _MOST:
-            raise CorruptArtifactError(
-                f"{path}: expected {where}{key!r} to be at least {least} and at most {_MOST}. "
-                f"Received: {source[key]!r:.80}"
-            )
-
+    field, count = partial(_field, path), partial(_check_count, path)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise CorruptArtifactError(
             f"{path}: expected an object with 'format': {FORMAT!r}. Received: {document!r:.80}"
@@ -295,24 +279,7 @@ def parse_manifest(folder: Path, document: Any) -> Manifest:
     found = {key: field(rest, key, dict) for key in sections}
     for key in found["vocabulary"]:
         count(found["vocabulary"], key, 1, "in 'vocabulary', ")
-    for key, least in _COUNTS.items():
-        if found["search"].get(key) is not None:
-            count(found["search"], key, least, "in 'search', ")
-    forbidden = found["search"].get("forbidden")
-    if forbidden is not None and not (
-        isinstance(forbidden, list | tuple)
-        and all(type(one) is int and one >= 0 for one in forbidden)
-    ):
-        raise CorruptArtifactError(
-            f"{path}: expected in 'search', 'forbidden' to be a list of ids. "
-            f"Received: {forbidden!r:.80}"
-        )
-    ratio = found["search"].get("max_length_ratio")
-    if ratio is not None and not (type(ratio) in (int, float) and 0 < ratio <= _MOST):
-        raise CorruptArtifactError(
-            f"{path}: expected in 'search', 'max_length_ratio' to be above 0 and at most {_MOST}. "
-            f"Received: {ratio!r:.80}"
-        )
+    _check_search(path, found["search"])
     for key in found["packages"]:
         field(found["packages"], key, str, "in 'packages', ")
     limit = document.get("max_source_length")
@@ -328,6 +295,45 @@ def parse_manifest(folder: Path, document: Any) -> Manifest:
         other=other,
         **found,
     )
+
+
+def _field(path: Path, source: Mapping[str, Any], key: str, kind: type, where: str = "") -> Any:
+    value = source.get(key)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise CorruptArtifactError(
+            f"{path}: expected {where}{key!r} to be {kind.__name__}. Received: {value!r:.80}"
+        )
+    return value
+
+
+def _check_count(
+    path: Path, source: Mapping[str, Any], key: str, least: int, where: str = ""
+) -> None:
+    if not least <= _field(path, source, key, int, where) <= _MOST:
+        raise CorruptArtifactError(
+            f"{path}: expected {where}{key!r} to be at least {least} and at most {_MOST}. "
+            f"Received: {source[key]!r:.80}"
+        )
+
+
+def _check_search(path: Path, search: Mapping[str, Any]) -> None:
+    """Looks at the settings that the runtime reads."""
+    for key, least in _COUNTS.items():
+        if search.get(key) is not None:
+            _check_count(path, search, key, least, "in 'search', ")
+    forbidden, ratio = search.get("forbidden"), search.get("max_length_ratio")
+    if forbidden is not None and not (
+        isinstance(forbidden, list) and all(type(one) is int and one >= 0 for one in forbidden)
+    ):
+        raise CorruptArtifactError(
+            f"{path}: expected in 'search', 'forbidden' to be a list of ids. "
+            f"Received: {forbidden!r:.80}"
+        )
+    if ratio is not None and not (type(ratio) in (int, float) and 0 < ratio <= _MOST):
+        raise CorruptArtifactError(
+            f"{path}: expected in 'search', 'max_length_ratio' to be above 0 and at most {_MOST}. "
+            f"Received: {ratio!r:.80}"
+        )
 
 
 def _check_name(path: Path, name: str) -> None:

@@ -228,10 +228,10 @@ class Stepper:
             max_length: int. Number of tokens after which the output is cut.
         """
         state, memory = self.start(source)
-        tokens = [BOS]
-        while len(tokens) <= max_length:
-            found, state = self._advance(np.array(tokens[-1:], np.int32), state, memory)
-            token, barred = self._best(found), _barred(search, tokens[1:])
+        token, made = BOS, list[int]()
+        while len(made) < max_length:
+            found, state = self._advance(np.array([token], np.int32), state, memory)
+            token, barred = self._best(found), _barred(search, made)
             if token in barred:
                 log_probs, _ = self._odds(found, 1)
                 allowed = log_probs[0].copy()
@@ -239,7 +239,7 @@ class Stepper:
                 token = int(allowed.argmax())
             if token == EOS:
                 return
-            tokens.append(token)
+            made.append(token)
             yield token
 
     def _best(self, found: Values) -> int:

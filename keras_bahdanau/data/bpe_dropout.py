@@ -97,7 +97,7 @@ class _Side:
     def cut(self, sentences, rng):
         words = [self._words(ids) for ids in sentences]
         chosen = iter(rng.integers(_DRAWS, size=sum(map(len, words))).tolist())
-        return [[index for word in each for index in self._cut(word, next(chosen))]
+        return [[index for word in each for index in self._way(word, next(chosen))]
                 for each in words]  # fmt: skip
 
     def _words(self, ids):
@@ -105,8 +105,8 @@ class _Side:
         places = [place for place, index in enumerate(ids) if place and index in self._begins]
         return [tuple(ids[a:b]) for a, b in pairwise([0, *places, len(ids)])]
 
-    def _cut(self, ids, number):
-        """One of the cuts of a word, drawn when it is first taken."""
+    def _way(self, ids, number):
+        """One of the ways to cut a word, drawn when it is first taken."""
         parts, seed, drawn = self._known(ids)
         if number not in drawn:
             rng = np.random.default_rng([self._seed, seed, number])

@@ -50,10 +50,12 @@ def call_masked(layer, sequences, mask, **arguments):
     """
     parameters = inspect.signature(layer.call).parameters
     anything = any(of.kind == of.VAR_KEYWORD for of in parameters.values())
-    taken = anything or "mask" in parameters
-    if isinstance(layer, keras.Model) or not taken:
+    takes_mask = anything or "mask" in parameters
+    if isinstance(layer, keras.Model) or not takes_mask:
         sequences = zero_masked(sequences, mask)
-    return layer(sequences, **{"mask": mask} if taken else {}, **arguments)
+    if takes_mask:
+        arguments["mask"] = mask
+    return layer(sequences, **arguments)
 
 
 def call_rows(layer, *rows, **arguments):

@@ -67,8 +67,9 @@ def check_folder(options, output, resume):
             "Argument `target` must be the translations of a text file, and be left out for a "
             f"prepared corpus. Received: {options.target!s} for {options.source}"
         )
-    held_out = options.validation_source, options.validation_target
-    check_files(validation_source=held_out[0], validation_target=held_out[1])
+    check_files(
+        validation_source=options.validation_source, validation_target=options.validation_target
+    )
     if options.log_dir is not None and options.log_dir.exists() and not options.log_dir.is_dir():
         raise ValueError(
             f"Argument `log_dir` must be a folder. Received: {str(options.log_dir)!r}, a file"

@@ -79,13 +79,9 @@ def translate_file(
             another artifact, settings or rows.
         OSError: The disk is full, for example; what is done can be resumed.
     """
-    if not output.name:
-        raise ValueError(
-            f"Argument `output` must be a new file. Received: {str(output)!r}, which exists"
-        )
     records = open_records(source, output, text_column)
     report = progress or (lambda done, total: None)
-    partial, kept = (output.with_name(output.name + end) for end in (".partial", ".journal"))
+    partial, kept = (Path(f"{output}{end}") for end in (".partial", ".journal"))
     before = _state(source)
     if output.exists():
         itself = isinstance(source, Path) and output.samefile(source)

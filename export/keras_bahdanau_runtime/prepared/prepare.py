@@ -373,8 +373,9 @@ def _check_arguments(
 
 
 def _check_left_out(learned: dict[str, Any]) -> None:
+    parameters = inspect.signature(prepare).parameters
     for name, value in learned.items():
-        if value != inspect.signature(prepare).parameters[name].default:
+        if value != parameters[name].default:
             raise ValueError(
                 f"Argument `{name}` must be left out with a `tokenizer`, which is not learned. "
                 f"Received: {value!r}"
