@@ -27,8 +27,13 @@ os.environ.setdefault(
     " --xla_cpu_parallel_codegen_split_count=1",
 )
 
+import hypothesis
 import numpy as np
 import pytest
+
+# Of what is loaded, hypothesis's own for CI for one, all but its clock: machines are slow at times.
+hypothesis.settings.register_profile("without_a_clock", deadline=None)
+hypothesis.settings.load_profile("without_a_clock")
 
 STARTED = time.monotonic()
 MEMORY = Path("/dev/shm")  # of Linux: files in it are on no disk

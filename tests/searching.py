@@ -14,7 +14,7 @@ from keras_bahdanau import Generation
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
 # JAX compiles a search once for all examples; the others run each of them step by step.
-FEW = settings(max_examples=12 if keras.config.backend() == "jax" else 4, deadline=None)
+FEW = settings(max_examples=12 if keras.config.backend() == "jax" else 4)
 
 
 class Task(NamedTuple):

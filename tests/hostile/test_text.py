@@ -34,7 +34,7 @@ def crowd(translator):
     return Translator(translator.manifest.folder, workers=3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(texts=st.lists(ANY_TEXT, max_size=12), tokens=st.integers(1, 200), size=st.integers(1, 5))
 def test_each_text_has_its_translation_whatever_stands_beside_it(
     translator, crowd, texts, tokens, size

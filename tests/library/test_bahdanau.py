@@ -146,7 +146,7 @@ def test_chunks_change_no_number_and_no_gradient(options, rng):
 
 
 @given(data=st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_chunks_of_any_size_hold_every_query(data):
     batch, queries, steps, units, heads, chunk = (
         data.draw(st.integers(1, most)) for most in (3, 9, 4, 4, 2, 10)

@@ -29,7 +29,7 @@ def encoded(texts, tokenizer=TOKENIZER):
 
 
 @pytest.mark.parametrize("joint", [True, False])
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(texts=st.lists(TEXT, min_size=1, max_size=4))
 def test_without_dropout_the_pieces_are_the_tokenizers(joint, texts):
     tokenizer = TOKENIZER if joint else SEPARATE
@@ -37,7 +37,7 @@ def test_without_dropout_the_pieces_are_the_tokenizers(joint, texts):
     assert BPEDropout(tokenizer, 0.0)(*ids, np.random.default_rng(0)) == ids
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(texts=st.lists(TEXT, min_size=1, max_size=4), seed=st.integers(0, 3))
 def test_other_pieces_spell_the_same_text(texts, seed):
     sources, targets = BPEDropout(TOKENIZER, 0.5)(*encoded(texts), np.random.default_rng(seed))

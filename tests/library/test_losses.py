@@ -28,7 +28,7 @@ def batch(rng, padding=((0, 3), (2, 1), (2, 2), (2, 3))):
     return labels, rng.normal(size=(3, 4, 7)).astype("float32") * 3
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     seed=st.integers(0, 2**32 - 1),
     padding=st.sets(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=11),

@@ -119,7 +119,7 @@ def test_gradients_are_those_of_finite_differences(normalize, expected, rng):
     scores=arrays("float32", (3, 6), elements=st.floats(-8, 8, width=16)),
     mask=arrays("bool", (3, 6)),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_sparsemax_is_the_nearest_point_of_the_simplex(scores, mask):
     # Few scores of sixteen bits: ties, also at the edge of the support, come up often.
     weights = numpy(masked_sparsemax(scores, mask))

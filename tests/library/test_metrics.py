@@ -35,7 +35,7 @@ def batch(rng, rows, steps, padding=0.4):
     return labels, logits.astype("float32"), np.ones((rows, steps))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     seed=st.integers(0, 2**32 - 1),
     shapes=st.lists(st.sampled_from([(3, 1), (2, 6)]), min_size=1, max_size=3),

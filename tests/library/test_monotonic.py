@@ -64,7 +64,7 @@ def test_expected_alignments_are_those_of_all_paths(rng):
 @given(
     places=st.integers(1, 70), seed=st.integers(0, 1000), scale=st.sampled_from([0.1, 3.0, 60.0])
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_any_length_and_any_certainty_is_exact(places, seed, scale):
     # Scores of 60 make probabilities of which float32 sees no difference from 0 and 1.
     rng = np.random.default_rng(seed)
@@ -85,7 +85,7 @@ def test_small_probabilities_over_many_places_are_not_lost():
 
 
 @given(places=st.integers(1, 20), seed=st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_certain_choices_are_the_hard_ones(places, seed):
     rng = np.random.default_rng(seed)
     scores = np.where(rng.random((1, places)) < 0.2, 200.0, -200.0).astype("float32")

@@ -116,7 +116,7 @@ def test_the_probability_is_that_of_the_batch():
     assert shares[0] == 0.0 and abs(shares[1] - 0.5) < 0.05 and shares[2:] == [1.0, 1.0]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.integers(1, 9), min_size=2, max_size=6).flatmap(
         lambda shares: st.tuples(st.just(shares), st.floats(0.0, 0.999))

@@ -182,7 +182,7 @@ def test_of_equals_the_first_is_taken(size, exponent, seed):
     check_beam(BeamSearch(size, exponent), table)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=SEEDS, levels=st.integers(1, 9), k=st.integers(1, 12))
 def test_the_best_are_those_of_a_stable_sort(seed, levels, k):
     """As in bfloat16, where of thousands of logits many are equal."""

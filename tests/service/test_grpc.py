@@ -370,7 +370,7 @@ INPUTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(INPUTS, max_size=2), st.lists(st.binary(max_size=20), max_size=2), PARAMETERS)
 def test_any_message_is_answered_or_refused(door, inputs, raws, parameters):
     message = service_pb2.ModelInferRequest(

@@ -51,7 +51,6 @@ def asked(operation, mode, count):
         max_examples=count,
         derandomize=not SOAK,
         database=None,
-        deadline=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )

@@ -74,7 +74,7 @@ def assert_equal(found, expected):
         np.testing.assert_array_equal(found, expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     inputs(),
     st.lists(st.tuples(NAMES, st.booleans()), max_size=3, unique_by=lambda one: one[0]),
@@ -100,7 +100,7 @@ def test_reads_what_tritons_client_writes(given_inputs, wanted, name, parameters
         assert_equal(found.data, array)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(tensors(finite=True), st.sampled_from([None, False, True])), max_size=3),
     st.booleans(),
@@ -136,7 +136,7 @@ def test_tritons_client_reads_what_is_written(outputs, usual, name, parameters):
             assert_equal(array, tensor.data)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tensors(finite=False))
 def test_raw_tensors_may_hold_what_json_cannot(pair):
     datatype, array = pair
@@ -378,7 +378,7 @@ def parses_or_is_refused(body, length):
     render_rest(InferResponse("m", "1", request.inputs, request.id, request.parameters), outputs)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.fixed_dictionaries(
         {"inputs": st.lists(NEARLY, max_size=3) | JSON},
@@ -393,7 +393,7 @@ def test_any_json_parses_or_is_refused(message, raw):
     parses_or_is_refused(text + raw, len(text))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=100), st.none() | st.integers(-5, 110) | st.integers())
 def test_any_bytes_are_refused(body, length):
     parses_or_is_refused(body, length)
