@@ -309,11 +309,14 @@ def _drawn(part, examples, length, positive, rng):
 def difference(ours, theirs):
     """The largest difference as a share of our largest number; of integers 1 if any differs.
 
-    Two of the same infinity, such as scores of hypotheses that do not exist, do not differ; arrays
-    of two shapes differ without end.
+    Two of the same infinity, such as scores of hypotheses that do not exist, do not differ. Raises
+    `ParityError` for two shapes.
     """
     if ours.shape != theirs.shape:
-        return float("inf")
+        raise ParityError(
+            "The graph's outputs must have the shapes of the Keras model's. "
+            f"Received: {theirs.shape} for {ours.shape}"
+        )
     differ = ours != theirs
     if ours.dtype.kind != "f" or not differ.any():
         return float(differ.any())

@@ -50,10 +50,10 @@ def serve(
     megabytes: Annotated[
         float, typer.Option(help="Most memory of a model's runs, weights not counted.")
     ] = 1024.0,
-    max_characters: Annotated[int, typer.Option(help="Of a text.")] = 5000,
-    max_tokens: Annotated[int, typer.Option(help="Of a text.")] = 1024,
-    max_texts: Annotated[int, typer.Option(help="Of a request.")] = 256,
-    max_queue: Annotated[int, typer.Option(help="Texts that wait or run.")] = 4096,
+    max_characters: Annotated[int, typer.Option(help="Of a text.", min=1)] = 5000,
+    max_tokens: Annotated[int, typer.Option(help="Of a text.", min=1)] = 1024,
+    max_texts: Annotated[int, typer.Option(help="Of a request.", min=1)] = 256,
+    max_queue: Annotated[int, typer.Option(help="Texts that wait or run.", min=1)] = 4096,
     timeout: Annotated[float, typer.Option(help="Longest time of a request, in seconds.")] = 60.0,
 ) -> None:
     """Serves artifacts over HTTP and gRPC: a page, /translate, and the Open Inference Protocol."""

@@ -1,9 +1,11 @@
 """The options of a training run: written once, with their help texts and limits."""
 
 import difflib
+import functools
 import json
 import os
 import re
+from collections import Counter
 from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
 from pathlib import Path
 from types import UnionType
@@ -295,7 +297,8 @@ def read_options(path):
         A `dict`, not checked further; an empty YAML file is an empty one.
 
     Raises:
-        ValueError: If the file has another name, is not what its name says, or holds no mapping.
+        ValueError: If the file has another name, is not what its name says, holds no mapping, or
+            one that says an option twice.
         MissingDependencyError: If the file is YAML and PyYAML is not installed.
     """
     path = Path(path)
@@ -305,7 +308,8 @@ def read_options(path):
         )
     data = path.read_bytes()
     if path.suffix == ".json":
-        format, parse, errors = "JSON", json.loads, (ValueError, RecursionError)
+        format, errors = "JSON", (ValueError, RecursionError)
+        parse = functools.partial(json.loads, object_pairs_hook=_said_once)
     else:
         yaml = require("yaml", extra="cli")
         format, errors = "YAML", yaml.YAMLError
@@ -326,11 +330,29 @@ def read_options(path):
     return values
 
 
+def _said_once(pairs):
+    """The mapping of pairs; of two values for one key neither is the right one."""
+    for key, count in Counter(key for key, _ in pairs).items():
+        if count > 1:
+            raise ValueError(f"{key!r} stands there {count} times")
+    return dict(pairs)
+
+
 def _parse_yaml(data):
     yaml = require("yaml", extra="cli")
 
     class Loader(yaml.SafeLoader):
-        """YAML 1.1, to which 1e-3 is a text, with the numbers of YAML 1.2."""
+        """YAML 1.1, to which 1e-3 is a text, with the numbers and the single keys of YAML 1.2."""
+
+        def construct_mapping(self, node, deep=False):
+            scalars = [pair for pair in node.value if isinstance(pair[0], yaml.ScalarNode)]
+            try:
+                _said_once([(key.value, value) for key, value in scalars])
+            except ValueError as error:
+                raise yaml.MarkedYAMLError(
+                    problem=str(error), problem_mark=node.start_mark
+                ) from None
+            return super().construct_mapping(node, deep=deep)
 
     number = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))

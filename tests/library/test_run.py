@@ -318,6 +318,8 @@ def test_options_come_from_yaml_and_json_alike(tmp_path):
         ("run.json", "units: 8", r"must be JSON\. Received: .*run\.json.*line 1"),
         ("run.json", b"\xff\xfe\xfa", r"must be JSON\."),
         ("run.yaml", b"a: \xff", r"must be YAML\."),
+        ("run.yaml", "units: 8\nepochs: 2\nunits: 9\n", r"must be YAML\..*'units' stands there 2"),
+        ("run.json", '{"units": 8, "units": 9}', r"must be JSON\..*'units' stands there 2 times"),
         ("run.toml", "units = 8", r"must end with \.json, \.yaml or \.yml\. Received: .*run\.toml"),
     ],
 )

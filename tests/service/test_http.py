@@ -6,6 +6,7 @@ import gzip
 import http.client
 import json
 import re
+import socket
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -101,6 +102,15 @@ def test_names_of_others_are_refused_where_everybody_may_come_in(web, host):
         assert problem(answer, 403, "Host")
     for here in ("localhost", "localhost:80", "127.0.0.1:1", "[::1]:8000", "192.168.0.7"):
         assert web.get("/v2", headers={"Host": here}).status_code == 200
+
+
+@pytest.mark.parametrize("hosts", [[], ["localhost", "localhost"], ["localhost", "evil.example"]])
+def test_a_request_names_one_host(running, hosts):
+    heads = "".join(f"Host: {host}\r\n" for host in hosts)
+    with socket.create_connection((running.web.base_url.host, running.web.base_url.port)) as sent:
+        sent.sendall(f"GET /v2 HTTP/1.1\r\n{heads}Connection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: sent.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"`Host`. Received: %d" % len(hosts) in answer
 
 
 def test_any_name_will_do_with_keys_or_behind_what_keeps_strangers_out(tmp_path):

@@ -64,6 +64,7 @@ class Middleware:
             await send(message)
 
         try:
+            _check_hosts(scope)
             if self._here_alone:
                 _check_host(headers.get("host", "localhost"))
             if scope["method"] not in ("GET", "HEAD"):
@@ -94,6 +95,20 @@ def _place(origin: str) -> str:
         return urlsplit(origin).netloc
     except ValueError:
         return ""
+
+
+def _check_hosts(scope: Scope) -> None:
+    """Raises a `ServiceError`, "invalid", for a request that does not name one host.
+
+    What stands in front of a service may else go by another one of them (RFC 9112, 3.2).
+    """
+    hosts = [of.decode("latin-1") for name, of in scope["headers"] if name == b"host"]
+    if len(hosts) > 1 or (not hosts and scope["http_version"] != "1.0"):
+        raise ServiceError(
+            "invalid",
+            f"A request must have one header `Host`. Received: {len(hosts)}: {hosts!r:.80}",
+            "Host",
+        )
 
 
 def _check_host(host: str) -> None:
