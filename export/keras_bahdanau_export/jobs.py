@@ -15,7 +15,7 @@ from keras_bahdanau_export import parity
 from keras_bahdanau_export.call import call_signature, functional
 from keras_bahdanau_export.serialized import check_policies
 from keras_bahdanau_export.shortlist_loss import shortlist_loss
-from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.checks import check_positive, check_range, checked_texts
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.providers import CPU
 from keras_bahdanau_runtime.session import open_graph
@@ -119,11 +119,9 @@ class Job:
                 f'Argument `precision` must be one of {PRECISIONS}, and "float32" where no ONNX '
                 f"graph is written. Received: {self.precision!r}"
             )
+        check_range("max_bleu_loss", self.max_bleu_loss, float, -100, 100)
         for name in ("texts", "references", "imports"):
-            if isinstance(getattr(self, name), str):
-                raise ValueError(
-                    f"Argument `{name}` must be a list of str. Received: {getattr(self, name)!r}"
-                )
+            setattr(self, name, checked_texts(name, getattr(self, name)))
         check_policies(self.model)
 
     def write(self, functions, folder):

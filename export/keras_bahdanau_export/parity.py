@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_bahdanau.models.generation import Generator
 from keras_bahdanau.models.shortlist import Shortlist
-from keras_bahdanau.search import BeamSearch, GreedySearch, Sampling
+from keras_bahdanau.search.base import known_searches
 from keras_bahdanau_export.call import functional
 from keras_bahdanau_export.serialized import dtype_policies, in_float32
 from keras_bahdanau_runtime.checks import check_range
@@ -28,7 +28,6 @@ _TIE = 1e-4
 _NEAR_TIE = 1e-3
 _TOLERANCE = 1e-3  # of a score or a weight of a search
 _LENGTHS = (7, 16, 64, 256)  # of axes of any length, until the model takes one
-_SEARCHES = {kind.__name__: kind for kind in (BeamSearch, GreedySearch, Sampling)}
 
 
 @dataclass(frozen=True)
@@ -138,12 +137,12 @@ def random_sources(vocabulary_size, max_length, count=16, seed=0):
 
     Args:
         vocabulary_size: Number of source ids.
-        max_length: Longest source, in tokens.
+        max_length: Longest source, in tokens; none has more than 40.
         count: Number of sources.
         seed: Randomness.
     """
     rng = np.random.default_rng(seed)
-    lengths = rng.integers(1, max(2, min(max_length, 40)), count)
+    lengths = rng.integers(1, min(max_length, 40) + 1, count)
     lowest = min(4, vocabulary_size - 1)
     return [[*rng.integers(lowest, vocabulary_size, n - 1).tolist(), 3] for n in lengths]
 
@@ -170,6 +169,7 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
             none that generates where the artifact holds a search, or has other inputs or outputs
             than a graph of its call; or `texts` are given for such a graph.
         ParityError: If they disagree.
+        ArtifactError: As `Translator`, of the artifact.
     """
     manifest, model = read_manifest(path), in_float32(model)
     check_range("count", count, int, 0 if manifest.search else 1)
@@ -193,10 +193,10 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         settings = dict(manifest.search)
         max_length, name = settings.pop("max_length", 1), settings.pop("class", None)
         try:
-            search = _SEARCHES[name].from_config(settings)
-        except (KeyError, TypeError) as error:
+            search = known_searches()[name].from_config(settings)
+        except (KeyError, TypeError, ValueError) as error:
             raise CorruptArtifactError(
-                f"{manifest.folder}: expected the settings of a search of keras_bahdanau. "
+                f"{manifest.folder}: expected the settings of a search that is imported. "
                 f"Received: {manifest.search!r:.200}"
             ) from error
         translator = Translator(path, providers, loop="graph")

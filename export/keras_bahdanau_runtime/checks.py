@@ -20,8 +20,7 @@ def check_positive(**numbers: Any) -> None:
     ValueError: Argument `units` must be a positive integer. Received: 0
     """
     for name, value in numbers.items():
-        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-        if not whole or value < 1:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"Argument `{name}` must be a positive integer. Received: {value!r}")
 
 

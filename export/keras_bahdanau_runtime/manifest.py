@@ -123,13 +123,13 @@ class Manifest:
         _compare(path, record, size, digest)
 
 
-def read_manifest(folder: str | os.PathLike[str], verify: bool = True) -> Manifest:
+def read_manifest(path: str | os.PathLike[str], verify: bool = True) -> Manifest:
     """Reads `manifest.json` and checks the files it lists.
 
     Files that the manifest does not list are not looked at.
 
     Args:
-        folder: The artifact.
+        path: Folder of the artifact.
         verify: bool. Whether to compare the size and the hash of every file. Without it only the
             manifest itself and the paths in it are checked.
 
@@ -137,20 +137,20 @@ def read_manifest(folder: str | os.PathLike[str], verify: bool = True) -> Manife
         A `Manifest`.
 
     Raises:
-        ValueError: `folder` is not a folder.
+        ValueError: `path` is not a folder.
         CorruptArtifactError: Something is missing, damaged, of the wrong type, or points outside
             the folder.
         UnsupportedArtifactError: The artifact was written in a newer format.
     """
     if not verify:
-        return _read_manifest(Path(folder))
+        return _read_manifest(Path(path))
 
     def check(manifest: Manifest) -> Manifest:
         for name in manifest.files:
             manifest.check(name)
         return manifest
 
-    return reading(folder, check)
+    return reading(path, check)
 
 
 def reading(folder: str | os.PathLike[str], read: Callable[[Manifest], Read]) -> Read:
@@ -212,7 +212,7 @@ def _read_manifest(folder: Path) -> Manifest:
     folder = Path(os.path.abspath(folder))
     if not folder.is_dir():
         raise ValueError(
-            "Argument `folder` must be the folder of an artifact. "
+            "Argument `path` must be the folder of an artifact. "
             f"Received: {str(folder)!r}, which is none."
         )
     path = folder / MANIFEST_FILE

@@ -109,7 +109,7 @@ class Stepper:
         """Encodes `source` `(B, Tx)` int32: the first state and the memory, `OrtValue`s by name.
 
         Raises:
-            ValueError: As `Translator.translate_ids`.
+            ValueError, RunError, LimitError: As `Translator.translate_ids`.
         """
         ids = self._manifest.vocabulary.get("source", 2**31)
         source = checked_ids("source", source, ids, self._manifest.max_source_length)

@@ -206,7 +206,7 @@ def encode_texts(
 def _too_long(limit: int, length: int, place: str = "") -> str:
     return (
         f"Argument `texts` must have at most {limit} tokens each, end of sentence included. "
-        f"Received: {length}{place}. Split the text, or pass truncate=True."
+        f"Received: {length}{place}. Split the text, or translate it with truncate=True."
     )
 
 

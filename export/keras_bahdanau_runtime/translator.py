@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from keras_bahdanau_runtime.captured import CapturedSearch
-from keras_bahdanau_runtime.checks import check_positive, check_range, checked_ids, checked_stream
+from keras_bahdanau_runtime.checks import (
+    check_positive,
+    check_range,
+    check_text,
+    checked_ids,
+    checked_stream,
+)
 from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtifactError
 from keras_bahdanau_runtime.graph_checks import checked_noise, search_arrays
 from keras_bahdanau_runtime.manifest import Manifest, reading, unreplaced
@@ -96,8 +102,6 @@ class Translator:
         check_positive(workers=workers)
         if threads is not None:
             check_positive(threads=threads)
-        elif workers > 1:
-            threads = max(1, cores() // workers)
         for name, limit in (("seconds", seconds), ("megabytes", megabytes)):
             if limit is not None:
                 check_range(name, limit, float, 0, open_low=True)
@@ -134,7 +138,10 @@ class Translator:
             self.tokenizer = load_tokenizer(manifest)
 
     def _open_search(self) -> WholeSearch | CapturedSearch:
-        given = self._threads, self._seconds, self._megabytes
+        threads = self._threads
+        if threads is None and self._workers > 1:
+            threads = max(1, cores() // self._workers)
+        given = threads, self._seconds, self._megabytes
         return open_search(self.manifest, self._loop, self._providers, *given)
 
     @property
@@ -154,6 +161,7 @@ class Translator:
         check_positive(threads=threads)
         other = copy.copy(self)
         other._threads = threads
+        other._stepper, other._opening = None, threading.Lock()
         with unreplaced(self.manifest):
             other._graph = other._open_search()
         return other
@@ -277,7 +285,8 @@ class Translator:
         Raises:
             ValueError: As `translate`.
         """
-        return [ids for ids in self._encode(texts) if ids]
+        limit = self.manifest.max_source_length
+        return [ids for ids in encode_texts(texts, self.text_tokenizer(), limit) if ids]
 
     def translate_ids(
         self, source: ArrayLike, noise: ArrayLike | None = None
@@ -299,6 +308,7 @@ class Translator:
             ValueError: Wrong rank or dtype, no rows, a row of only padding or with padding inside,
                 an id outside the vocabulary, or a row longer than the artifact's limit; or `noise`
                 of another shape, or for an artifact that does not sample.
+            RunError, LimitError: As `translate`.
         """
         vocabulary = self.manifest.vocabulary
         array = checked_ids("source", source, vocabulary["source"], self.manifest.max_source_length)
@@ -330,16 +340,21 @@ class Translator:
             ValueError: As `translate`.
             UnsupportedArtifactError: The artifact holds no steps; export with `stepwise=True`.
             CorruptArtifactError: Its steps are damaged, or it was replaced since it was opened.
+            RunError, LimitError: As `translate`; the iterator.
 
         Example:
 
         >>> for piece in Translator("artifact").stream("a man on a bike"):
         ...     print(piece, end="", flush=True)
         """
-        [ids] = self._encode([text])
+        check_text("text", text)
+        [ids] = self.encode([text]) or [[]]  # none of a blank one
         most = most_tokens(self.manifest.search, len(ids)) if max_length is None else max_length
         check_positive(max_length=most)
-        return self._stream(self.open_steps(), ids, most)
+        stepper = self.open_steps()
+        source = np.array([ids], np.int32)
+        made = stepper.greedy(source, self.manifest.search, most) if ids else ()
+        return self.text_tokenizer().target_decoder().stream(made)
 
     def text_tokenizer(self) -> Tokenizer:
         """The tokenizer; a ValueError says that the artifact has none."""
@@ -349,18 +364,6 @@ class Translator:
                 "exported without one. Export it with tokenizer=..., or call translate_ids."
             )
         return self.tokenizer
-
-    def _stream(self, stepper: Stepper, ids: list[int], max_length: int) -> Iterator[str]:
-        if not ids:  # of a blank text
-            return
-        decoder = self.text_tokenizer().target_decoder()
-        for token in stepper.greedy(np.array([ids], np.int32), self.manifest.search, max_length):
-            added = decoder.add(token)
-            if added:
-                yield added
-        rest = decoder.end()
-        if rest:
-            yield rest
 
     def open_steps(self) -> Stepper:
         """The `Stepper` of this artifact, opened at the first call; raises as `stream`."""
@@ -395,6 +398,3 @@ class Translator:
         rows, length = source.shape  # without what was padded
         cut = {name: array[:rows] for name, array in arrays.items()}
         return {**cut, "alignments": cut["alignments"][..., :length]} if alignments else cut
-
-    def _encode(self, texts: Iterable[str]) -> list[list[int]]:
-        return encode_texts(texts, self.text_tokenizer(), self.manifest.max_source_length)

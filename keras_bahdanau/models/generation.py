@@ -1,5 +1,6 @@
 """Generation and scoring for every model that can say what a step of it is."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from keras_bahdanau.models.inputs import (
 from keras_bahdanau.models.shortlist import check_shortlist
 from keras_bahdanau.search import BeamSearch, GreedySearch
 from keras_bahdanau.search.base import check_search
+from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.ids import BOS, PAD, SPECIAL
 from keras_bahdanau_runtime.signature import TOKENIZER_FILE
 from keras_bahdanau_runtime.text.batches import pad
@@ -219,6 +221,8 @@ class Generator:
         noise = search.noise(len(source), steps)
         if noise is not None:
             extra["noise"] = noise
+            if getattr(search, "seed", None) is not None:  # one program for all: numbers are given
+                search = dataclasses.replace(search, seed=None)
         if not self.built:
             self.build()
         found = self._compiled_search(search, steps, shortlist, tuple(extra))(
@@ -233,17 +237,9 @@ class Generator:
         )
 
     def translate(
-        self,
-        texts,
-        search=None,
-        max_length=100,
-        n_best=1,
-        batch_size=32,
-        progress=None,
-        alignments=True,
-        batch_tokens=BATCH_TOKENS,
-        on_error="raise",
-    ):
+        self, texts, search=None, max_length=100, n_best=1, batch_size=32, progress=None,
+        alignments=True, batch_tokens=BATCH_TOKENS, on_error="raise",
+    ):  # fmt: skip
         """Translates texts, in batches of similar length, and returns them in the order given.
 
         `Translator.translate` returns the same for the exported model. A blank text gives an empty
@@ -268,7 +264,7 @@ class Generator:
 
         Raises:
             ValueError: If the model has no tokenizer, `texts` is one `str`, an item is not a `str`,
-                or a number is out of range.
+                `search` is none, or a number is out of range.
 
         Example:
 
@@ -278,6 +274,10 @@ class Generator:
         ```
         """
         check_tokenizer(self)
+        search = BeamSearch() if search is None else search
+        check_search(search, self.target_vocabulary_size)
+        if not callable(max_length):
+            check_positive(max_length=max_length)
         size = 0
 
         def search_rows(source):

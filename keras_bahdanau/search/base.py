@@ -1,7 +1,7 @@
 """What every search shares: its result, its constraints and its loop."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from keras import ops, tree
@@ -202,7 +202,8 @@ class Search:
                 another shape.
         """
         check_range("max_length", max_length, int, 1)
-        start = checked_start(start, state, memory_mask, noise, (self.size, max_length))
+        drawn = self.size, max_length
+        start = checked_start(start, state, limits, prefix, memory_mask, noise, drawn)
 
         def repeat(tensor):
             return ops.repeat(tensor, self.size, axis=0)
@@ -358,12 +359,20 @@ class Search:
 
     def get_config(self):
         """The arguments, for Keras's serialisation and the artifact's manifest."""
-        return asdict(self)
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.init}
 
     @classmethod
     def from_config(cls, config):
         """The search that `get_config` described."""
         return cls(**config)
+
+
+def known_searches(kind=Search):
+    """Every search that is imported, by its name: those of this package and anybody else's."""
+    found = {}
+    for one in kind.__subclasses__():
+        found |= {one.__name__: one, **known_searches(one)}
+    return found
 
 
 def ends(tokens, lengths, limits):

@@ -1,6 +1,6 @@
 """Beam search and greedy search."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ from keras_bahdanau.search.groups import choose_in_groups, repeats
 from keras_bahdanau.search.history import History, entries, trace_back
 from keras_bahdanau.search.ranking import NEVER, best_first
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.ids import BOS, PAD
+from keras_bahdanau_runtime.ids import PAD
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -231,6 +231,10 @@ class BeamSearch(Search):
         )
 
 
+def _fixed(value):
+    return field(default=value, init=False, repr=False)
+
+
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 @dataclass(frozen=True)
 class GreedySearch(BeamSearch):
@@ -248,23 +252,12 @@ class GreedySearch(BeamSearch):
     GreedySearch(min_length=3, forbidden=(0, 2), no_repeat_ngram=0, max_length_ratio=None)
     """
 
-    def __init__(
-        self, *, min_length=0, forbidden=(PAD, BOS), no_repeat_ngram=0, max_length_ratio=None
-    ):
-        super().__init__(
-            size=1,
-            length_penalty=0.0,
-            min_length=min_length,
-            forbidden=forbidden,
-            no_repeat_ngram=no_repeat_ngram,
-            max_length_ratio=max_length_ratio,
-        )
-
-    def __repr__(self):
-        arguments = (f"{name}={value!r}" for name, value in self.get_config().items())
-        return f"GreedySearch({', '.join(arguments)})"
-
-    def get_config(self):
-        """The constraints."""
-        names = ("min_length", "forbidden", "no_repeat_ngram", "max_length_ratio")
-        return {name: getattr(self, name) for name in names}
+    # What a beam of one has no choice of; no argument, and in no configuration.
+    size: int = _fixed(1)
+    length_penalty: float = _fixed(0.0)
+    coverage_penalty: float = _fixed(0.0)
+    n_best: int | None = _fixed(None)
+    early_stopping: bool = _fixed(False)
+    normalization: str = _fixed("gnmt")
+    groups: int = _fixed(1)
+    diversity: float = _fixed(0.0)

@@ -4,12 +4,14 @@ import keras
 from keras import ops, tree
 
 
-def checked_start(start, state, memory_mask, noise, drawn):
+def checked_start(start, state, limits, prefix, memory_mask, noise, drawn):
     """The first tokens as an int32 tensor, after a look at what comes with them.
 
     Args:
         start: `(B,)` ints.
         state: Nest of tensors with `B` rows.
+        limits: `(B,)` ints, or `None`.
+        prefix: `(B, P)` ints, or `None`.
         memory_mask: `(B, Tx)` bool, or `None`.
         noise: Numbers `(B, *drawn)`, or `None`.
         drawn: Hypotheses of a sentence and number of steps.
@@ -28,6 +30,16 @@ def checked_start(start, state, memory_mask, noise, drawn):
             raise ValueError(
                 f"Argument `state` must hold tensors of {rows} rows, as `start` has. "
                 f"Received: {_told(part)}"
+            )
+    for name, given, shape in (
+        ("limits", limits, (rows,)),
+        ("prefix", prefix, (rows, None)),
+    ):
+        if given is not None and not (
+            _fits(getattr(given, "shape", ()), shape) and "int" in _dtype(given)
+        ):
+            raise ValueError(
+                f"Argument `{name}` must be ints of shape {shape}. Received: {_told(given)}"
             )
     if memory_mask is not None and not (
         _fits(getattr(memory_mask, "shape", ()), (rows, None)) and _dtype(memory_mask) == "bool"

@@ -834,6 +834,9 @@ def test_what_does_not_sample_takes_no_noise(artifact):
         ({"texts": ["a"], "tokenizer": False}, "tokenizer"),
         ({"texts": "a"}, "texts.*'a'"),
         ({"texts": ["a"], "references": ["b", "c"]}, "references.*1 texts.*2"),
+        ({"texts": ["a", None]}, r"`texts\[1\]` must be a str"),
+        ({"max_bleu_loss": "0.5"}, "`max_bleu_loss` must be a number .*'0.5'"),
+        ({"max_bleu_loss": float("nan")}, "`max_bleu_loss` must be a number .*nan"),
         ({"imports": "module"}, "imports.*'module'"),
         ({"precision": "int4"}, "precision.*int4"),
         ({"precision": "int8", "format": "tf_saved_model"}, "precision.*int8"),
@@ -899,6 +902,13 @@ def test_a_full_disk_leaves_no_half_artifact(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, ignored)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.once
+def test_sources_to_compare_on_are_up_to_the_limit():
+    lengths = [len(source) for source in random_sources(9, 3, count=200)]
+    assert set(lengths) == {1, 2, 3}
+    assert max(map(len, random_sources(9, 1000, count=500))) == 40
 
 
 @pytest.mark.tracing

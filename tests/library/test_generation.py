@@ -175,6 +175,24 @@ def test_a_seed_repeats_and_none_does_not(model):
     assert (first != second).any()
 
 
+def test_all_seeds_share_one_program(monkeypatch):
+    """The numbers are its input: to compile anew for each would take seconds and memory."""
+    model, begun = small(), []
+    start = model.start
+
+    def counted(source):
+        begun.append(source)
+        return start(source)
+
+    monkeypatch.setattr(model, "start", counted)
+    searches = [Sampling(n=4, seed=seed) for seed in (1, 2, None)]
+    first, second, _ = (model.generate(SOURCE, search, LENGTH) for search in searches)
+    assert len(begun) == (3 if keras.config.backend() == "torch" else 1)  # which compiles nothing
+    assert (first.totals != second.totals).any()
+    again = model.generate(SOURCE, searches[1], LENGTH)
+    np.testing.assert_array_equal(second.tokens, again.tokens)
+
+
 BAD_ARGUMENTS = {
     "max_length 0": ({"max_length": 0}, "`max_length` must be a positive integer"),
     "a limit of 0": ({"max_length": [3, 0, 3]}, "`max_length` must be a positive integer"),

@@ -1,3 +1,4 @@
+import dataclasses
 import sys
 from collections import Counter
 
@@ -20,6 +21,7 @@ from searching import (
 )
 
 from keras_bahdanau import BeamSearch, GreedySearch, Sampling
+from keras_bahdanau.search.base import known_searches
 from keras_bahdanau.search.history import trace_back
 from keras_bahdanau.search.ranking import best_first
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
@@ -454,6 +456,10 @@ def test_a_step_keeps_rows_and_state(change, message):
         (BeamSearch(2), {"memory_mask": np.ones((2, 3))}, "`memory_mask` must be bool"),
         (BeamSearch(2), {"memory_mask": [[True] * 3] * 2}, r"`memory_mask` must .*\[\[True"),
         (BeamSearch(2), {"memory_mask": np.ones((1, 3), bool)}, r"bool of shape \(2, memory le"),
+        (BeamSearch(2), {"prefix": np.array([[4]])}, r"`prefix` must be ints of shape \(2, None\)"),
+        (BeamSearch(2), {"prefix": np.array([4, 4])}, r"`prefix` must be .*int64 \(2,\)"),
+        (BeamSearch(2), {"limits": np.array([3])}, r"`limits` must be ints of shape \(2,\)"),
+        (BeamSearch(2), {"limits": np.array([3.0, 3.0])}, r"`limits` must be ints .*float"),
         (Sampling(3), {"noise": np.zeros((2, 2, 4), "float32")}, r"`noise` must be .* \(2, 3, 4\)"),
         (BeamSearch(2, forbidden=(0, 5)), {}, r"`search` must forbid ids in \[0, 5\).* 5"),
         (Sampling(1, forbidden=(0, 5)), {}, r"`search` must forbid ids in \[0, 5\).* 5"),
@@ -467,6 +473,26 @@ def test_what_comes_with_a_step_has_its_shape(search, asked, message):
     arguments = {"state": (), "start": [BOS, BOS], "max_length": 4, **asked}
     with pytest.raises(ValueError, match=message):
         search(step, **arguments)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("search", [BeamSearch(3), GreedySearch(forbidden=(0,)), Sampling(2)])
+def test_a_search_may_be_replaced_by_one_of_other_settings(search):
+    other = dataclasses.replace(search, min_length=3)
+    assert other == type(search)(**{**search.get_config(), "min_length": 3})
+    assert dataclasses.replace(other, min_length=0) == search != other
+
+
+@pytest.mark.once
+def test_searches_of_others_are_known_by_their_name():
+    class Patient(BeamSearch):
+        pass
+
+    known = known_searches()
+    assert known["Patient"] is Patient
+    assert [known[kind.__name__] for kind in (BeamSearch, GreedySearch, Sampling)] == [
+        BeamSearch, GreedySearch, Sampling,
+    ]  # fmt: skip
 
 
 @pytest.mark.once

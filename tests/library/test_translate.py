@@ -125,11 +125,13 @@ def test_what_is_too_much_for_the_memory_at_once_is_searched_text_by_text(model,
         ({"texts": ["a"], "n_best": 4}, "`n_best` must be at most 3"),
         ({"texts": ["a"], "batch_size": 0}, "`batch_size` must be a positive integer"),
         ({"texts": ["a"], "max_length": 0}, "`max_length` must be a positive integer"),
+        ({"texts": ["a"], "search": "beam"}, "`search` must be a search"),
     ],
 )
-def test_translate_names_the_wrong_argument(model, arguments, message):
+@pytest.mark.parametrize("on_error", ["raise", "keep"])
+def test_translate_names_the_wrong_argument(model, arguments, message, on_error):
     with pytest.raises(ValueError, match=message):
-        model.translate(**{"search": SEARCH, "max_length": 2, **arguments})
+        model.translate(**{"search": SEARCH, "max_length": 2, "on_error": on_error, **arguments})
 
 
 @pytest.mark.once

@@ -15,14 +15,14 @@ from keras_bahdanau_runtime.graph_checks import checked_noise
 pytestmark = pytest.mark.once
 
 
-@pytest.mark.parametrize("value", [0, -3, 1.0, "1", None, True, np.float32(1)], ids=repr)
+@pytest.mark.parametrize("value", [0, -3, 1.0, "1", None, True, np.int64(2)], ids=repr)
 def test_what_is_no_positive_integer_is_named(value):
     with pytest.raises(ValueError, match=r"Argument `second` must be a positive integer. Received"):
         check_positive(first=1, second=value, third=0)
 
 
 def test_positive_integers_pass():
-    assert check_positive(first=1, second=10**9, third=np.int64(2)) is None
+    assert check_positive(first=1, second=10**9) is None
 
 
 def test_rows_of_different_lengths_are_named():

@@ -332,6 +332,24 @@ def test_other_threads_for_the_same_artifact(tmp_path):
         one.with_threads(2)
 
 
+def test_steps_have_a_thread_of_their_own_whatever_the_batches_have(tmp_path, monkeypatch):
+    path = make(tmp_path / "artifact", steps=COPY_STEPS)
+    monkeypatch.setattr("keras_bahdanau_runtime.translator.cores", lambda: 8)
+    shared, alone = Translator(path, workers=2), Translator(path)
+
+    def threads(session):
+        return session.get_session_options().intra_op_num_threads
+
+    assert threads(shared.session) == 4
+    steps = [shared.open_steps(), alone.open_steps(), alone.with_threads(3).open_steps()]
+    assert [threads(stepper._encoder) for stepper in steps] == [1, 1, 3]
+
+
+def test_a_stream_of_what_is_no_text_names_it(translator):
+    with pytest.raises(ValueError, match=r"Argument `text` must be a str\. Received: 5"):
+        translator.stream(5)
+
+
 def test_a_tampered_graph_is_never_run(tmp_path):
     path = make(tmp_path / "a")
     data = bytearray((path / "model.onnx").read_bytes())

@@ -172,7 +172,7 @@ def test_what_cannot_be_served_is_named(artifact, tmp_path):
     (tmp_path / "odd").write_text("key\nschlüssel\n", "utf-8")
     (tmp_path / "latin").write_text("schlüssel\n", "latin-1")
     for sources, options, message in (
-        ({"a": tmp_path / "none"}, {}, "`folder`"),
+        ({"a": tmp_path / "none"}, {}, "`path`"),
         ({"a": tmp_path}, {}, "must hold artifacts"),
         ({"a b": artifact}, {}, "names of letters"),
         ({"a": artifact, "a-graph": artifact}, {}, "leave the names"),

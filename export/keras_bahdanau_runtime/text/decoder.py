@@ -2,7 +2,7 @@
 
 import codecs
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL, UNK
 
@@ -43,6 +43,14 @@ class TextDecoder:
     def end(self) -> str:
         """What is left of a character that was begun."""
         return self._decode(b"", final=True)
+
+    def stream(self, ids: Iterable[int]) -> Iterator[str]:
+        """What each of the ids adds to the text, as they come, where it is not nothing."""
+        for index in ids:
+            if added := self.add(index):
+                yield added
+        if rest := self.end():
+            yield rest
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The readable piece behind each of the ids that end a text."""
