@@ -63,6 +63,26 @@ def check_range(
     raise ValueError(f"Argument `{name}` must be {noun} {limits}. Received: {value!r}")
 
 
+def check_resources(threads: int | None, seconds: float | None, megabytes: float | None) -> None:
+    """Raises a `ValueError` unless these are positive, or `None`: what a graph may take to run."""
+    if threads is not None:
+        check_positive(threads=threads)
+    for name, limit in (("seconds", seconds), ("megabytes", megabytes)):
+        if limit is not None:
+            check_range(name, limit, float, 0, open_low=True)
+
+
+def checked_list(name: str, texts: Iterable[str]) -> list[str]:
+    """The texts as a list, or a `ValueError` where they are one `str` or none at all."""
+    if isinstance(texts, str):
+        raise ValueError(
+            f"Argument `{name}` must be a list of str. Received: one str, {texts!r:.80}"
+        )
+    if not isinstance(texts, Iterable):
+        raise ValueError(f"Argument `{name}` must be a list of str. Received: {texts!r:.80}")
+    return list(texts)
+
+
 def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
     """The texts as a list.
 
@@ -73,13 +93,7 @@ def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
     Raises:
         ValueError: If they are one `str`, or hold anything but Unicode text.
     """
-    if isinstance(texts, str):
-        raise ValueError(
-            f"Argument `{name}` must be a list of str. Received: one str, {texts!r:.80}"
-        )
-    if not isinstance(texts, Iterable):
-        raise ValueError(f"Argument `{name}` must be a list of str. Received: {texts!r:.80}")
-    texts = list(texts)
+    texts = checked_list(name, texts)
     for index, text in enumerate(texts):
         check_text(f"{name}[{index}]", text)
     return texts
@@ -104,18 +118,24 @@ def check_text(name: str, text: Any) -> None:
         ) from error
 
 
-def checked_stream(name: str, texts: Iterable[str]) -> Iterator[str]:
+def checked_stream(name: str, texts: Iterable[str], keep: bool = False) -> Iterator[str]:
     """The texts one by one, as they come.
+
+    Args:
+        name: The argument's name, for the message.
+        texts: Some `str`.
+        keep: Whether a `str` may hold lone surrogates.
 
     Raises:
         ValueError: As `checked_texts`; the iterator, if a text is none.
     """
     if isinstance(texts, str) or not isinstance(texts, Iterable):
-        checked_texts(name, texts)
+        checked_list(name, texts)
 
     def checked() -> Iterator[str]:
         for index, text in enumerate(texts):
-            check_text(f"{name}[{index}]", text)
+            if not (keep and isinstance(text, str)):
+                check_text(f"{name}[{index}]", text)
             yield text
 
     return checked()

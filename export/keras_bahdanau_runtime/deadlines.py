@@ -5,6 +5,7 @@ with deadline(5.0, options):            # `options.terminate` is set after five 
 """
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ class _Clock:
     def add(self, run: _Run) -> None:
         with self._changed:
             self._runs.add(run)
-            if self._thread is None or not self._thread.is_alive():  # also after a fork
+            if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._watch, daemon=True, name="keras_bahdanau deadlines"
                 )
@@ -60,6 +61,16 @@ class _Clock:
 _clock = _Clock()
 
 
+def _begin_anew() -> None:
+    """In a process that was forked: another thread of its parent may have held the lock."""
+    global _clock
+    _clock = _Clock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_begin_anew)
+
+
 @contextlib.contextmanager
 def deadline(seconds: float | None, options: Any) -> Iterator[None]:
     """Sets `options.terminate` when the block has taken longer than `seconds`.
@@ -71,9 +82,9 @@ def deadline(seconds: float | None, options: Any) -> Iterator[None]:
     if seconds is None:
         yield
         return
-    run = _Run(options, time.monotonic() + seconds)
-    _clock.add(run)
+    run, clock = _Run(options, time.monotonic() + seconds), _clock
+    clock.add(run)
     try:
         yield
     finally:
-        _clock.remove(run)
+        clock.remove(run)

@@ -15,6 +15,7 @@ caller could not have known from the arguments alone.
 """
 
 import importlib
+import os
 from typing import Any
 
 
@@ -69,6 +70,11 @@ class MissingDependencyError(ImportError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.package, self.extra)
+
+
+# Before onnxruntime is imported, which else writes a database of events into the home of its user
+# and sends them to its maker.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 def require(package: str, extra: str) -> Any:

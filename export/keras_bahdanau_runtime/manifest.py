@@ -35,6 +35,7 @@ logger = logging.getLogger("keras_bahdanau_runtime")
 
 WRITTEN_HERE = ("format", "format_version", "files")  # keys that `write_manifest` fills in
 _LARGEST_MANIFEST = 2**24  # bytes
+_NO_LINK = "expected a file inside the artifact. Received: a link; `cp -rL` copies what it is to."
 _DIGEST = re.compile("[0-9a-f]{64}")
 _MOST = 2**31 - 1  # what an int32 of a graph can count
 # Numbers of a search's settings that the runtime reads, and the least of each.
@@ -181,12 +182,19 @@ def unreplaced(manifest: Manifest) -> Iterator[None]:
     try:
         yield
     except ArtifactError as error:
-        if _read_manifest(manifest.folder) == manifest:
+        if _is_still_there(manifest):
             raise
         raise CorruptArtifactError(
             f"{manifest.folder}: expected the artifact that was opened. It was replaced since: "
             "open it anew."
         ) from error
+
+
+def _is_still_there(manifest: Manifest) -> bool:
+    try:
+        return _read_manifest(manifest.folder) == manifest
+    except (ArtifactError, ValueError):  # none is
+        return False
 
 
 def _identity(folder: Path) -> tuple[int, int, int, bytes] | None:
@@ -210,25 +218,29 @@ def _read_manifest(folder: Path) -> Manifest:
     """The manifest, with every path in it checked."""
     # A name that stays the artifact's own when the process goes elsewhere; links are kept.
     folder = Path(os.path.abspath(folder))
-    if not folder.is_dir():
-        raise ValueError(
-            "Argument `path` must be the folder of an artifact. "
-            f"Received: {str(folder)!r}, which is none."
-        )
     path = folder / MANIFEST_FILE
-    if path.is_symlink() or not path.is_file():
-        raise CorruptArtifactError(
-            f"{path}: expected a file. It is missing: no artifact, or a half-written one."
-        )
     try:
-        text = _text(folder)
-        if len(text) > _LARGEST_MANIFEST:
-            raise ValueError(f"more than {_LARGEST_MANIFEST} bytes")
-        document = json.loads(text.decode("utf-8"))
+        is_folder, is_link, is_file = folder.is_dir(), path.is_symlink(), path.is_file()
+        text = _text(folder) if is_file and not is_link else b""
     except OSError as error:
         raise CorruptArtifactError(
             f"{path}: expected a file that can be read. Received: {error.strerror}."
         ) from error
+    if not is_folder:
+        raise ValueError(
+            "Argument `path` must be the folder of an artifact. "
+            f"Received: {str(folder)!r}, which is none."
+        )
+    if is_link:
+        raise CorruptArtifactError(f"{path}: {_NO_LINK}")
+    if not is_file:
+        raise CorruptArtifactError(
+            f"{path}: expected a file. It is missing: no artifact, or a half-written one."
+        )
+    try:
+        if len(text) > _LARGEST_MANIFEST:
+            raise ValueError(f"more than {_LARGEST_MANIFEST} bytes")
+        document = json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise CorruptArtifactError(f"{path}: expected JSON in UTF-8. Received: {error}") from error
     manifest = parse_manifest(folder, document)
@@ -245,7 +257,6 @@ def parse_manifest(folder: Path, document: Any) -> Manifest:
         UnsupportedArtifactError: It is of a newer format.
     """
     path = folder / MANIFEST_FILE
-
     field, count = partial(_field, path), partial(_check_count, path)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise CorruptArtifactError(
@@ -352,15 +363,9 @@ def _check_name(path: Path, name: str) -> None:
 
 
 def _check_place(folder: Path, name: str) -> None:
-    path = folder / name
-    steps = [
-        folder.joinpath(*PurePosixPath(name).parts[: i + 1])
-        for i in range(len(PurePosixPath(name).parts))
-    ]
-    if any(step.is_symlink() for step in steps):
-        raise CorruptArtifactError(
-            f"{path}: expected a file inside the artifact. Received: a link."
-        )
+    path, parts = folder / name, PurePosixPath(name).parts
+    if any(folder.joinpath(*parts[:n]).is_symlink() for n in range(1, len(parts) + 1)):
+        raise CorruptArtifactError(f"{path}: {_NO_LINK}")
     if not path.is_file():
         raise CorruptArtifactError(f"{path}: listed in {MANIFEST_FILE}, but there is no such file.")
 

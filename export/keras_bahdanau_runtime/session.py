@@ -199,7 +199,11 @@ def _arena(onnxruntime: Any, options: Any, megabytes: float | None, weights: int
     options.add_session_config_entry("session.use_env_allocators", "1")
     with _one_arena:
         onnxruntime.create_and_register_allocator(place, bound)
-        yield
+        try:
+            yield
+        finally:  # what the process opens itself is not to be bound, nor to take from this one
+            unbound = onnxruntime.OrtArenaCfg({"max_mem": 0})
+            onnxruntime.create_and_register_allocator(place, unbound)
 
 
 @functools.cache

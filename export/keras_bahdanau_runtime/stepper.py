@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.checks import checked_ids
+from keras_bahdanau_runtime.checks import check_resources, checked_ids
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     RunError,
@@ -66,12 +66,13 @@ class Stepper:
         megabytes: As for `Translator`.
 
     Raises:
+        ValueError: `threads`, `seconds` or `megabytes` is not positive.
         UnsupportedArtifactError: The artifact holds no `encoder.onnx` and `step.onnx`.
         CorruptArtifactError: They are not what the manifest says, or no encoder and step.
 
     Example:
 
-    >>> stepper = Stepper(read_manifest("artifact"), "CPUExecutionProvider", None)
+    >>> stepper = Stepper(read_manifest("artifact"), "CPUExecutionProvider")
     >>> state, memory = stepper.start(np.array([[5, 6, 3]], np.int32))
     >>> log_probs, weights, state = stepper.step(np.array([2], np.int32), state, memory)
     """
@@ -79,12 +80,13 @@ class Stepper:
     def __init__(
         self,
         manifest: Manifest,
-        providers: Providers,
-        threads: int | None,
+        providers: Providers = "auto",
+        threads: int | None = None,
         fixed: bool = False,
         seconds: float | None = None,
         megabytes: float | None = None,
     ) -> None:
+        check_resources(threads, seconds, megabytes)
         missing = [name for name in (ENCODER_FILE, STEP_FILE) if name not in manifest.files]
         if missing:
             raise UnsupportedArtifactError(

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.checks import check_positive, checked_texts
+from keras_bahdanau_runtime.checks import check_positive, check_text, checked_list, checked_texts
 from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtifactError, require
 from keras_bahdanau_runtime.ids import EOS
 from keras_bahdanau_runtime.manifest import Manifest
@@ -90,8 +90,8 @@ def translate_texts(
         progress: Called after each batch with the number of texts done so far.
         alignments: bool. Whether translations hold the attention weights.
         on_error: "raise", or "keep" for a `Translation` with an `error` in the place of each text
-            that is too long or that the search fails for. The other texts of its batch are then
-            searched for one by one.
+            that is too long, no Unicode text, or that the search fails for. The other texts of its
+            batch are then searched for one by one.
         workers: int. Threads that call `search`, each with a batch of its own.
 
     Returns:
@@ -107,8 +107,11 @@ def translate_texts(
         raise ValueError(f'Argument `on_error` must be "raise" or "keep". Received: {on_error!r}')
     keep = on_error == "keep"
     refused = None if keep and not truncate else max_source_length
+    texts, unreadable = _readable(texts) if keep else (texts, {})
     encoded = encode_texts(texts, tokenizer, refused, truncate)
     results = [[] if ids else [empty(alignments)] for ids in encoded]
+    for index, reason in unreadable.items():
+        results[index] = [_failed(reason)]
     if keep and max_source_length is not None:
         for index, ids in enumerate(encoded):
             if len(ids) > max_source_length:
@@ -138,6 +141,19 @@ def translate_texts(
             done += len(batch)
             report(done)
     return [hypotheses[0] for hypotheses in results] if n_best == 1 else results
+
+
+def _readable(texts: Iterable[str]) -> tuple[list[str], dict[int, str]]:
+    """The texts, blank ones for what is `str` and no Unicode text, and why, by their places."""
+    readable, reasons = checked_list("texts", texts), dict[int, str]()
+    for index, text in enumerate(readable):
+        try:
+            check_text(f"texts[{index}]", text)
+        except ValueError as error:
+            if not isinstance(text, str):
+                raise
+            readable[index], reasons[index] = "", str(error)
+    return readable, reasons
 
 
 @contextlib.contextmanager

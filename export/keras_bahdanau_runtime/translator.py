@@ -4,7 +4,7 @@ import copy
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from keras_bahdanau_runtime.captured import CapturedSearch
 from keras_bahdanau_runtime.checks import (
     check_positive,
-    check_range,
+    check_resources,
     check_text,
     checked_ids,
     checked_stream,
@@ -100,11 +100,7 @@ class Translator:
         tf32: bool = False,
     ) -> None:
         check_positive(workers=workers)
-        if threads is not None:
-            check_positive(threads=threads)
-        for name, limit in (("seconds", seconds), ("megabytes", megabytes)):
-            if limit is not None:
-                check_range(name, limit, float, 0, open_low=True)
+        check_resources(threads, seconds, megabytes)
         self._providers, self._threads = with_tf32(providers, tf32), threads
         self._seconds, self._megabytes = seconds, megabytes
         self._workers, self._loop = workers, loop
@@ -171,17 +167,23 @@ class Translator:
         """Names of the execution providers in use, the preferred one first."""
         return list(self.session.get_providers())
 
+    @overload
     def translate(
-        self,
-        texts: Iterable[str],
-        batch_size: int = BATCH_SIZE,
-        batch_tokens: int | None = BATCH_TOKENS,
-        n_best: int = 1,
-        truncate: bool = False,
-        progress: Callable[[int], object] | None = None,
-        alignments: bool = True,
+        self, texts: Iterable[str], batch_size: int = ..., batch_tokens: int | None = ..., *,
+        truncate: bool = ..., progress: Callable[[int], object] | None = ...,
+        alignments: bool = ..., on_error: str = ...,
+    ) -> list[Translation]: ...  # fmt: skip
+    @overload
+    def translate(
+        self, texts: Iterable[str], batch_size: int = ..., batch_tokens: int | None = ...,
+        n_best: int = ..., *args: Any, **options: Any,
+    ) -> list[Any]: ...  # fmt: skip
+    def translate(
+        self, texts: Iterable[str], batch_size: int = BATCH_SIZE,
+        batch_tokens: int | None = BATCH_TOKENS, n_best: int = 1, truncate: bool = False,
+        progress: Callable[[int], object] | None = None, alignments: bool = True,
         on_error: str = "raise",
-    ) -> list[Translation] | list[list[Translation]]:
+    ) -> list[Any]:  # fmt: skip
         """Translates texts, in batches of similar length, and returns them in the order given.
 
         A blank text (empty or only white space) gives an empty `Translation` with score 0, and the
@@ -200,8 +202,8 @@ class Translator:
             alignments: bool. Whether to fetch the attention weights, by far the largest output,
                 from where they were computed.
             on_error: "raise", or "keep" for a `Translation` with an `error` in the place of each
-                text that is too long or that a run fails for. The other texts of its batch are
-                then run one by one.
+                text that is too long, no Unicode text, or that a run fails for. The other texts of
+                its batch are then run one by one.
 
         Returns:
             A list of `Translation`; with `n_best` above 1, a list of such lists. A blank text, and
@@ -229,15 +231,10 @@ class Translator:
         )
 
     def translate_stream(
-        self,
-        texts: Iterable[str],
-        window: int = WINDOW,
-        batch_size: int = BATCH_SIZE,
-        batch_tokens: int | None = BATCH_TOKENS,
-        truncate: bool = False,
-        alignments: bool = False,
+        self, texts: Iterable[str], window: int = WINDOW, batch_size: int = BATCH_SIZE,
+        batch_tokens: int | None = BATCH_TOKENS, truncate: bool = False, alignments: bool = False,
         on_error: str = "keep",
-    ) -> Iterator[Translation]:
+    ) -> Iterator[Translation]:  # fmt: skip
         """Translates texts while they come, in their order; memory does not grow with their number.
 
         What has come while the last window was translated is the next: one text, or a window full.
@@ -270,7 +267,7 @@ class Translator:
             )
 
         found(())  # refuses now what it always refuses
-        coming = windows(checked_stream("texts", texts), window)
+        coming = windows(checked_stream("texts", texts, on_error == "keep"), window)
         return (one for gathered in coming for one in found(gathered))
 
     def encode(self, texts: Iterable[str]) -> list[list[int]]:
@@ -380,7 +377,9 @@ class Translator:
         alignments: bool = True,
         noise: ArrayLike | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """The outputs of `translate_ids`, "alignments" if asked for; `source` is not checked."""
+        """The outputs of `translate_ids`, "alignments" if asked for; ids are not checked."""
+        if not source.size:  # onnxruntime's GRU ends the process
+            raise ValueError(f"Argument `source` must hold ids. Received: shape {source.shape}")
         feeds: dict[str, NDArray[Any]] = {TRANSLATE.inputs[0].name: source}
         if self._draws:
             draws = checked_noise(noise, self.manifest.search, len(source), self._megabytes)

@@ -302,8 +302,13 @@ def test_links_inside_are_refused(artifact, name, verify):
     outside = artifact.parent / "outside"
     (artifact / name).rename(outside)
     (artifact / name).symlink_to(outside)
-    with pytest.raises(CorruptArtifactError, match=r"a link|expected a file"):
+    with pytest.raises(CorruptArtifactError, match=r"Received: a link; `cp -rL`"):
         read_manifest(artifact, verify=verify)
+
+
+def test_a_folder_that_the_system_cannot_look_at_is_an_error_of_the_artifact(tmp_path):
+    with pytest.raises(CorruptArtifactError, match="expected a file that can be read"):
+        read_manifest(tmp_path / ("a" * 300))
 
 
 def test_links_are_not_published(tmp_path):

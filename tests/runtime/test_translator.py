@@ -2,15 +2,21 @@
 
 import json
 import logging
+import os
 import shutil
+import signal
+import subprocess
 import sys
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from copy_artifact import COPY_STEPS, DOCUMENT, SIDE, TOKENIZER, VOCABULARY, copy_graph, make
 
-from keras_bahdanau_runtime import Translator
+from keras_bahdanau_runtime import Stepper, Translator, deadlines
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     MissingDependencyError,
@@ -330,6 +336,9 @@ def test_other_threads_for_the_same_artifact(tmp_path):
     (tmp_path / "other").rename(path)
     with pytest.raises(CorruptArtifactError, match="was replaced since"):
         one.with_threads(2)
+    shutil.rmtree(path)
+    with pytest.raises(CorruptArtifactError, match="was replaced since"):
+        one.with_threads(2)
 
 
 def test_steps_have_a_thread_of_their_own_whatever_the_batches_have(tmp_path, monkeypatch):
@@ -343,6 +352,82 @@ def test_steps_have_a_thread_of_their_own_whatever_the_batches_have(tmp_path, mo
     assert threads(shared.session) == 4
     steps = [shared.open_steps(), alone.open_steps(), alone.with_threads(3).open_steps()]
     assert [threads(stepper._encoder) for stepper in steps] == [1, 1, 3]
+
+
+def test_nobody_is_told_that_an_artifact_runs(artifact, tmp_path):
+    """onnxruntime keeps a database of events, in the home of its user, and sends it away."""
+    run = f"""
+        from keras_bahdanau_runtime import Translator
+        print(Translator({str(artifact)!r}).translate(["a man"])[0].text)
+    """
+    environment = {key: of for key, of in os.environ.items() if key != "ORT_DISABLE_TELEMETRY"}
+    environment |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    made = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(run)],
+        env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert made.stdout == "a man\n"
+    assert list(tmp_path.rglob("*")) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="This system does not fork.")
+def test_a_process_that_is_forked_while_another_thread_runs_a_graph_has_its_own_clock():
+    with deadlines._clock._changed:  # as that thread holds it
+        child = os.fork()
+        if not child:
+            signal.alarm(60)
+            with deadlines.deadline(5.0, None):
+                os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_a_bound_is_of_the_translator_alone(artifact):
+    """An application may share an allocator among sessions of its own."""
+    shape = onnx.helper.make_tensor_value_info("shape", onnx.TensorProto.INT64, [1])
+    zeros = onnx.helper.make_tensor_value_info("zeros", onnx.TensorProto.FLOAT, [None])
+    node = onnx.helper.make_node("ConstantOfShape", ["shape"], ["zeros"])
+    graph = onnx.helper.make_graph([node], "zeros", [shape], [zeros])
+    opset = onnx.helper.make_opsetid("", 20)
+    model = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=9)
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    translator = Translator(artifact, megabytes=1)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    (found,) = session.run(None, {"shape": np.array([2**22])})
+    assert found.shape == (2**22,)
+    assert translator.translate(["a man"])[0].text == "a man"
+
+
+def test_text_that_no_encoding_knows_leaves_the_others_alone(translator):
+    texts = ["a man", "half of a smile \ud83d", "a dog"]
+    for found in (
+        translator.translate(texts, on_error="keep"),
+        list(translator.translate_stream(iter(texts))),
+    ):
+        assert [one.text for one in found] == ["a man", "", "a dog"]
+        assert "without lone surrogates" in found[1].error and found[0].error is None
+    for texts in (["a man", None], ["\ud83d"]):
+        with pytest.raises(ValueError, match="must be a str"):
+            translator.translate(texts, on_error="keep" if None in texts else "raise")
+
+
+def test_a_batch_of_no_rows_is_refused(translator):
+    with pytest.raises(ValueError, match=r"`source` must hold ids\. Received: shape \(0, 3\)"):
+        translator.search(np.zeros((0, 3), np.int32))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"threads": 0}, {"seconds": "5"}, {"megabytes": -5}],
+    ids=lambda given: next(iter(given)),
+)
+def test_steps_are_not_opened_with_bounds_that_are_none(tmp_path, given):
+    path = make(tmp_path / "artifact", steps=COPY_STEPS)
+    with pytest.raises(ValueError, match=f"Argument `{next(iter(given))}` must be a"):
+        Stepper(read_manifest(path), **given)
 
 
 def test_a_stream_of_what_is_no_text_names_it(translator):

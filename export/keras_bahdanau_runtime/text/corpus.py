@@ -47,7 +47,9 @@ def iterate_lines(source: str | os.PathLike[str] | BinaryIO) -> Iterator[str]:
 
     Args:
         source: Path of UTF-8 text, compressed by gzip if the name ends with `.gz`; or a binary file
-            object such as `sys.stdin.buffer`, which is read to its end.
+            object, which is read to its end. For standard input in a thread, as `translate_stream`
+            reads, take `open(0, "rb", closefd=False)`: Python aborts at its end where a thread
+            still waits for a line of `sys.stdin.buffer`.
 
     Yields:
         The lines, blank ones included, without their ends.
