@@ -46,7 +46,6 @@ class TranslationDataset(EpochDataset):
             `targets` from 0, as `read_alignments` gives; for a loss of guided alignment
             (`AlignmentCrossentropy`). What `max_length` cuts away is dropped. `None` for none.
         sort_window: Number of pairs sorted together, a multiple of `batch_size`; `None` for all.
-        **kwargs: `workers`, `use_multiprocessing`, `max_queue_size` of `keras.utils.PyDataset`.
 
     Attributes:
         epoch: Which epoch's order holds, 0 at first. May be set.
@@ -83,9 +82,8 @@ class TranslationDataset(EpochDataset):
         seed: int = 0,
         alignments: Sequence[Sequence[tuple[int, int]]] | None = None,
         sort_window: int | None = None,
-        **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__()
         for name, sequences in (("sources", sources), ("targets", targets)):
             if not isinstance(sequences, Sized):
                 raise ValueError(

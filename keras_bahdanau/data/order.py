@@ -12,14 +12,15 @@ class EpochDataset(keras.utils.PyDataset):
     """Batches whose order is a function of a seed and of the epoch, which may be set.
 
     Keras reports the end of an epoch once more before `fit` begins, so the first epoch trained is
-    `epoch + 1`, unless a callback sets `epoch` in its `on_epoch_begin`.
+    `epoch + 1`, unless a callback sets `epoch` in its `on_epoch_begin`. It has one thread and no
+    `workers`: what these have fetched ahead for one epoch Keras gives in the next.
 
     Attributes:
         epoch: Which epoch's order holds, 0 at first. May be set.
     """
 
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
+    def __init__(self):
+        super().__init__()
         self._epoch = 0
 
     @property

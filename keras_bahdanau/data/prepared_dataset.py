@@ -60,7 +60,6 @@ class PreparedDataset(EpochDataset):
         resample: `(sources, targets, rng) -> (sources, targets)`, lists of other ids for each pair,
             such as a `BPEDropout`; or `None`. Pairs of like length by these ids are then brought
             together among 256 batches, whose widths are not those of `shapes`.
-        **kwargs: `workers`, `use_multiprocessing`, `max_queue_size` of `keras.utils.PyDataset`.
 
     Attributes:
         corpora: List of `PreparedCorpus`.
@@ -111,9 +110,8 @@ class PreparedDataset(EpochDataset):
         shapes=96,
         padding=0.06,
         resample=None,
-        **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__()
         _check_arguments(batch_size, batch_tokens, steps, bucket, max_length, seed, rank, replicas)
         check_range("multiple", multiple, int, 1)
         if shuffle not in (True, False):

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from keras_bahdanau.layers.candidates import sample_candidates
+from keras_bahdanau_runtime.ids import PAD
 
 
 class Projection:
@@ -44,7 +45,7 @@ class Projection:
 
         Args:
             labels: `(B, Ty)` int tensor of ids. One outside of the vocabulary makes the total NaN,
-                or the backend raise its error.
+                or the backend raise its error, unless its weight is 0.
             weight: `(B, Ty)` float32 tensor `w`; it gets no gradient.
             label_smoothing: The share `s`.
             chunk: How many places have their logits at once; all if `None`.
@@ -57,6 +58,8 @@ class Projection:
         """
         shape = ops.shape(labels)
         labels, weight = ops.reshape(ops.cast(labels, "int32"), (-1,)), ops.reshape(weight, (-1,))
+        unknown = ops.logical_not(_are_known(labels, self.kernel.shape[1]))
+        labels = ops.where(ops.logical_and(unknown, ops.equal(weight, 0.0)), PAD, labels)
         features = ops.reshape(self.features, (-1, self.features.shape[-1]))
         read, kept = (features, self.kernel, self.bias), labels
         if self.training and sampled is not None:
@@ -105,8 +108,11 @@ class Projection:
 
 def nan_unless_known(values, labels, vocabulary):
     """The `values`, and NaN where one of `labels`, shaped alike, is no id of the vocabulary."""
-    known = ops.logical_and(labels >= 0, labels < vocabulary)
-    return ops.where(known, values, float("nan"))
+    return ops.where(_are_known(labels, vocabulary), values, float("nan"))
+
+
+def _are_known(labels, vocabulary):
+    return ops.logical_and(labels >= 0, labels < vocabulary)
 
 
 def check_metrics(metrics):

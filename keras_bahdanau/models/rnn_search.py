@@ -190,7 +190,7 @@ class RNNSearch(Seq2Seq):
 class RNNEncoderDecoder(RNNSearch):
     """RNNencdec, the paper's baseline: RNNsearch with the context fixed to the last forward state.
 
-    Takes the arguments of `RNNSearch`; `attention_units` has no effect.
+    Takes the arguments of `RNNSearch`; `attention_units` and `guided_alignment` have no effect.
 
     Example:
 

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_bahdanau.initializers import fresh
+from keras_bahdanau.layers.attention import FixedContext
 from keras_bahdanau.layers.bridge import Bridge
 from keras_bahdanau.layers.guided_alignment import guidance
 from keras_bahdanau.layers.parts import (
@@ -205,7 +206,9 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         feedback = None
         if self.scheduled_sampling is not None and training:
             feedback = self._own_token(*self.scheduled_sampling(target, training=True))
-        guided = "alignment" in inputs
+        # A fixed context has no weights that could be guided.
+        fixed = isinstance(getattr(self.decoder, "attention", None), FixedContext)
+        guided = "alignment" in inputs and not fixed
         outputs = self.decoder(
             embedded,
             annotations,

@@ -82,10 +82,10 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
         output: The run's folder. It must not exist, unless `resume`, or hold nothing but `corpus`;
             its parents are made. Several hosts must all see it, and the texts.
         resume: Whether to go on from `last.keras` of an earlier run with the same options.
-        callbacks: More callbacks for `fit`, in the first of several processes. One that ends
-            training ends it with the next checkpoint. The logs they read
-            at the end of an epoch hold `val_bleu` and `val_chrf`, `val2_bleu` and so on for further
-            held-out sets, and `val_loss` where `options.best_by` is "loss".
+        callbacks: More callbacks for `fit`, several or one, in the first of several processes. One
+            that ends training ends it with the next checkpoint. The logs they read at the end of an
+            epoch hold `val_bleu` and `val_chrf`, `val2_bleu` and so on for further held-out sets,
+            and `val_loss` where `options.best_by` is "loss".
         verbose: Whether progress is shown, by a `ProgressDisplay`.
         console: The `rich.console.Console` that shows it; one on standard error if `None`.
 
@@ -93,9 +93,9 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
         The path of `best.keras`.
 
     Raises:
-        ValueError: If the folder exists without `resume`, another process trains in it, the options
-            or texts differ from the run's, sacreBLEU knows no such `tokenize`, or a text file is
-            not as `read_parallel` wants it.
+        ValueError: If `callbacks` are none, the folder exists without `resume`, another process
+            trains in it, the options or texts differ from the run's, sacreBLEU knows no such
+            `tokenize`, or a text file is not as `read_parallel` wants it.
         MissingDependencyError: If sacrebleu is not installed.
 
     Example:
@@ -111,7 +111,7 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
     """
     if not isinstance(options, TrainingOptions):
         raise ValueError(f"Argument `options` must be TrainingOptions. Received: {options!r:.80}")
-    output = Path(output)
+    output, callbacks = Path(output), _checked_callbacks(callbacks)
     rank, _ = process()
     bleu_metric(options.tokenize)  # refuses it before the texts are prepared
     if rank == 0:  # which alone writes
@@ -159,6 +159,17 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
             with by_itself():
                 _try_average(options, output, judges)
     return output / BEST_FILE
+
+
+def _checked_callbacks(callbacks):
+    """Callbacks as a list, from what `fit` takes: several, a single one, `None`."""
+    single = callbacks is None or isinstance(callbacks, keras.callbacks.Callback)
+    found = [each for each in [callbacks] if each] if single else callbacks
+    if not isinstance(found, list | tuple) or not all(
+        isinstance(each, keras.callbacks.Callback) for each in found
+    ):
+        raise ValueError(f"Argument `callbacks` must be Keras callbacks. Received: {callbacks!r}")
+    return list(found)
 
 
 def _begin(options, output, corpus):

@@ -74,6 +74,8 @@ def check_folder(options, output, resume):
         raise ValueError(
             f"Argument `log_dir` must be a folder. Received: {str(options.log_dir)!r}, a file"
         )
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"Argument `output` must be a folder. Received: {str(output)!r}, a file")
     if not resume:
         # A start that was refused, by its learning rate, say, has left the corpus at most.
         if output.exists() and os.listdir(output) != [CORPUS_FOLDER]:

@@ -35,5 +35,7 @@ class TensorBoardScalars(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         values = {name: float(value) for name, value in (logs or {}).items()}
-        values["learning_rate"] = float(self.model.optimizer.learning_rate)
+        rate = getattr(self.model.optimizer, "learning_rate", None)
+        if rate is not None:  # of a `MultiOptimizer` there is not one
+            values["learning_rate"] = float(rate)
         self._file.add_scalars(values, step=updates_done(self.model))

@@ -190,6 +190,18 @@ def test_an_id_outside_of_the_vocabulary_makes_no_finite_total(unknown, rng):
         assert np.isnan(total)
 
 
+def test_an_id_that_does_not_count_may_be_none(rng):
+    layer, features, arrays = numbers(rng, chunk=5, label_smoothing=0.2)
+    layer.weighed = arrays[4].copy()
+    layer.weighed[0, :2] = 0.0
+    expected, gradients, _ = by_hand(*arrays[:4], layer.weighed, 0.2)
+    layer.labels[0, :2] = -100, VOCABULARY
+    total, found = differentiate(layer)(features)
+    assert_close(total, expected, 1e-5)
+    for one, other in zip(found, gradients, strict=True):
+        assert_close(one / (2 * expected), other, 1e-5)
+
+
 @pytest.mark.parametrize("chunk", [None, 5])
 def test_a_sampled_total_is_that_of_its_candidates(rng, chunk):
     layer, features, arrays = numbers(rng, chunk=chunk, sampled=2, label_smoothing=0.2)

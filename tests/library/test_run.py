@@ -467,10 +467,18 @@ def test_what_cannot_be_written_to_or_read_again_is_refused_before(copied, tmp_p
         with pytest.raises(ValueError, match=f"`{name}` {message}"):
             train(dataclasses.replace(chosen, **{name: value}), tmp_path / "new")
     assert not (tmp_path / "new").exists()
+    for callbacks in ("early", [keras.callbacks.TerminateOnNaN], 3):
+        with pytest.raises(ValueError, match="`callbacks` must be Keras callbacks"):
+            train(chosen, tmp_path / "new", callbacks=callbacks)
     with pytest.raises(ValueError, match=r"`options` must be TrainingOptions\. Received: 'run"):
         train("run.yaml", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    for resume in (False, True):
+        with pytest.raises(ValueError, match="`output` must be a folder"):
+            train(chosen, chosen.source, resume=resume)
     other = dataclasses.replace(chosen, log_dir=tmp_path / "logs")  # which decides nothing
-    train(other, folder, resume=True, verbose=False)
+    train(other, folder, resume=True, verbose=False, callbacks=None)
+    train(other, folder, True, keras.callbacks.TerminateOnNaN(), verbose=False)
 
 
 @pytest.mark.once

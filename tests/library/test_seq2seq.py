@@ -19,6 +19,7 @@ from keras_bahdanau import (
     BidirectionalEncoder,
     CoverageAttention,
     DeepOutput,
+    FixedContext,
     GreedySearch,
     RNNEncoderDecoder,
     RNNSearch,
@@ -168,6 +169,15 @@ def test_fit_is_guided_by_alignments():
     losses = model.fit(guided, LABELS, epochs=16, batch_size=len(LABELS), verbose=0)
     np.testing.assert_allclose(losses.history["loss"][0], tokens + before, rtol=1e-4)
     assert entropy() < 0.9 * before
+
+
+@pytest.mark.once
+def test_a_fixed_context_has_nothing_to_guide():
+    """Its weights are one at a place and zero elsewhere: a guide would add 69 nats a word."""
+    model = compile_to_copy(guided_model(FixedContext()))
+    guide = np.full((*LABELS.shape, INPUTS["source"].shape[1]), 0.2, "float32")
+    guided = model.evaluate({**INPUTS, "alignment": guide}, LABELS, verbose=0)
+    assert guided == model.evaluate(INPUTS, LABELS, verbose=0)
 
 
 class Penalized(BahdanauAttention):

@@ -93,6 +93,16 @@ def test_the_figures_of_an_epoch_stand_at_its_update(tmp_path):
     assert (last[1], struct.unpack("<f", last[2])) == (b"learning_rate", (0.25,))
 
 
+def test_optimizers_of_several_rates_have_none_to_show(tmp_path):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    rates = keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.25))
+    model.compile(keras.optimizers.MultiOptimizer(rates), "mse")
+    x, y = keras.ops.ones((2, 2)), keras.ops.ones((2, 1))
+    model.fit(x, y, epochs=1, verbose=0, callbacks=[TensorBoardScalars(tmp_path)])
+    [event] = events(tmp_path)[1:]
+    assert b"loss" in event[5] and b"learning_rate" not in event[5]
+
+
 def test_files_of_two_runs_do_not_meet(tmp_path):
     assert EventFile(tmp_path / "a").path != EventFile(tmp_path / "a").path
 
