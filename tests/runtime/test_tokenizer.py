@@ -3,6 +3,7 @@ import io
 import json
 import logging
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -236,6 +237,10 @@ def test_ids_and_text_out_of_range(joint):
     for index in (-1, joint.target_vocabulary_size):
         with pytest.raises(ValueError, match=f"Received: {index}"):
             joint.decode([index])
+    for ids in ([5.0], "5", [[5, 6]], [None]):
+        with pytest.raises(ValueError, match="`ids` must be ints"):
+            joint.decode(ids)
+    assert joint.decode(np.array(joint.encode_target("ein"))) == "ein"
     for text in (None, b"a", "\ud800"):
         with pytest.raises(ValueError, match="`text` must be a str"):
             joint.encode_source(text)

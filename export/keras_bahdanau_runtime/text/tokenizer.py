@@ -1,6 +1,7 @@
 """Text on its way to ids and back: the tokenizer."""
 
 import json
+import operator
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -229,7 +230,7 @@ class Tokenizer:
             come out as U+FFFD.
 
         Raises:
-            ValueError: If an id is outside the target vocabulary.
+            ValueError: If one is no int, or outside the target vocabulary.
         """
         ids = self._read(ids)
         words = ids[:-1] if ids[-1:] == [EOS] else ids
@@ -264,7 +265,7 @@ class Tokenizer:
             One string for each id that is read, `"</s>"` for the `EOS` if there is one.
 
         Raises:
-            ValueError: If an id is outside the target vocabulary.
+            ValueError: If one is no int, or outside the target vocabulary.
         """
         return self.target_decoder().tokens(self._read(ids))
 
@@ -278,7 +279,11 @@ class Tokenizer:
 
     def _read(self, ids: Iterable[int]) -> list[int]:
         kept: list[int] = []
-        for index in map(int, ids):
+        for given in ids:
+            try:
+                index = operator.index(given)
+            except TypeError as error:
+                raise ValueError(f"Argument `ids` must be ints. Received: {given!r:.80}") from error
             if not 0 <= index < self.target_vocabulary_size:
                 raise ValueError(
                     f"Argument `ids` must hold ids in [0, {self.target_vocabulary_size}). "
