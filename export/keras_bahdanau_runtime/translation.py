@@ -147,11 +147,11 @@ def _readable(texts: Iterable[str]) -> tuple[list[str], dict[int, str]]:
     """The texts, blank ones for what is `str` and no Unicode text, and why, by their places."""
     readable, reasons = checked_list("texts", texts), dict[int, str]()
     for index, text in enumerate(readable):
-        try:
+        if not isinstance(text, str):
             check_text(f"texts[{index}]", text)
+        try:
+            check_text("text", text)
         except ValueError as error:
-            if not isinstance(text, str):
-                raise
             readable[index], reasons[index] = "", str(error)
     return readable, reasons
 

@@ -374,6 +374,7 @@ def test_nobody_is_told_that_an_artifact_runs(artifact, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="This system does not fork.")
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # of Python 3.12 and later
 def test_a_process_that_is_forked_while_another_thread_runs_a_graph_has_its_own_clock():
     with deadlines._clock._changed:  # as that thread holds it
         child = os.fork()
