@@ -72,17 +72,6 @@ def check_resources(threads: int | None, seconds: float | None, megabytes: float
             check_range(name, limit, float, 0, open_low=True)
 
 
-def checked_list(name: str, texts: Iterable[str]) -> list[str]:
-    """The texts as a list, or a `ValueError` where they are one `str` or none at all."""
-    if isinstance(texts, str):
-        raise ValueError(
-            f"Argument `{name}` must be a list of str. Received: one str, {texts!r:.80}"
-        )
-    if not isinstance(texts, Iterable):
-        raise ValueError(f"Argument `{name}` must be a list of str. Received: {texts!r:.80}")
-    return list(texts)
-
-
 def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
     """The texts as a list.
 
@@ -93,7 +82,13 @@ def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
     Raises:
         ValueError: If they are one `str`, or hold anything but Unicode text.
     """
-    texts = checked_list(name, texts)
+    if isinstance(texts, str):
+        raise ValueError(
+            f"Argument `{name}` must be a list of str. Received: one str, {texts!r:.80}"
+        )
+    if not isinstance(texts, Iterable):
+        raise ValueError(f"Argument `{name}` must be a list of str. Received: {texts!r:.80}")
+    texts = list(texts)
     for index, text in enumerate(texts):
         check_text(f"{name}[{index}]", text)
     return texts
@@ -130,7 +125,7 @@ def checked_stream(name: str, texts: Iterable[str], keep: bool = False) -> Itera
         ValueError: As `checked_texts`; the iterator, if a text is none.
     """
     if isinstance(texts, str) or not isinstance(texts, Iterable):
-        checked_list(name, texts)
+        checked_texts(name, texts)
 
     def checked() -> Iterator[str]:
         for index, text in enumerate(texts):

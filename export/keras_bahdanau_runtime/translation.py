@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.checks import check_positive, check_text, checked_list, checked_texts
+from keras_bahdanau_runtime.checks import check_positive, check_text, checked_stream, checked_texts
 from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtifactError, require
 from keras_bahdanau_runtime.ids import EOS
 from keras_bahdanau_runtime.manifest import Manifest
@@ -145,10 +145,9 @@ def translate_texts(
 
 def _readable(texts: Iterable[str]) -> tuple[list[str], dict[int, str]]:
     """The texts, blank ones for what is `str` and no Unicode text, and why, by their places."""
-    readable, reasons = checked_list("texts", texts), dict[int, str]()
+    readable = list(checked_stream("texts", texts, keep=True))
+    reasons = dict[int, str]()
     for index, text in enumerate(readable):
-        if not isinstance(text, str):
-            check_text(f"texts[{index}]", text)
         try:
             check_text("text", text)
         except ValueError as error:

@@ -58,8 +58,8 @@ class Projection:
         """
         shape = ops.shape(labels)
         labels, weight = ops.reshape(ops.cast(labels, "int32"), (-1,)), ops.reshape(weight, (-1,))
-        unknown = ops.logical_not(_are_known(labels, self.kernel.shape[1]))
-        labels = ops.where(ops.logical_and(unknown, ops.equal(weight, 0.0)), PAD, labels)
+        known = _are_known(labels, self.kernel.shape[1])
+        labels = ops.where(ops.logical_or(known, ops.not_equal(weight, 0.0)), labels, PAD)
         features = ops.reshape(self.features, (-1, self.features.shape[-1]))
         read, kept = (features, self.kernel, self.bias), labels
         if self.training and sampled is not None:

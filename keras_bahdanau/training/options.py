@@ -312,7 +312,7 @@ def read_options(path):
         parse = functools.partial(json.loads, object_pairs_hook=_said_once)
     else:
         yaml = require("yaml", extra="cli")
-        format, errors = "YAML", yaml.YAMLError
+        format, errors = "YAML", (yaml.YAMLError, ValueError)
         parse = _parse_yaml
     try:
         values = parse(data)
@@ -346,12 +346,7 @@ def _parse_yaml(data):
 
         def construct_mapping(self, node, deep=False):
             scalars = [pair for pair in node.value if isinstance(pair[0], yaml.ScalarNode)]
-            try:
-                _said_once([(key.value, value) for key, value in scalars])
-            except ValueError as error:
-                raise yaml.MarkedYAMLError(
-                    problem=str(error), problem_mark=node.start_mark
-                ) from None
+            _said_once([(key.value, value) for key, value in scalars])
             return super().construct_mapping(node, deep=deep)
 
     number = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")

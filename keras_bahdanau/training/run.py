@@ -163,13 +163,15 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
 
 def _checked_callbacks(callbacks):
     """Callbacks as a list, from what `fit` takes: several, a single one, `None`."""
-    single = callbacks is None or isinstance(callbacks, keras.callbacks.Callback)
-    found = [each for each in [callbacks] if each] if single else callbacks
-    if not isinstance(found, list | tuple) or not all(
-        isinstance(each, keras.callbacks.Callback) for each in found
+    if callbacks is None:
+        return []
+    if isinstance(callbacks, keras.callbacks.Callback):
+        return [callbacks]
+    if not isinstance(callbacks, list | tuple) or not all(
+        isinstance(each, keras.callbacks.Callback) for each in callbacks
     ):
         raise ValueError(f"Argument `callbacks` must be Keras callbacks. Received: {callbacks!r}")
-    return list(found)
+    return list(callbacks)
 
 
 def _begin(options, output, corpus):

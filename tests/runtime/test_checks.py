@@ -15,7 +15,9 @@ from keras_bahdanau_runtime.graph_checks import checked_noise
 pytestmark = pytest.mark.once
 
 
-@pytest.mark.parametrize("value", [0, -3, 1.0, "1", None, True, np.int64(2)], ids=repr)
+@pytest.mark.parametrize(
+    "value", [0, -3, 1.0, "1", None, True, np.float32(1), np.int64(2)], ids=repr
+)
 def test_what_is_no_positive_integer_is_named(value):
     with pytest.raises(ValueError, match=r"Argument `second` must be a positive integer. Received"):
         check_positive(first=1, second=value, third=0)

@@ -64,9 +64,9 @@ class Middleware:
             await send(message)
 
         try:
-            _check_hosts(scope)
+            host = _one_host(scope)
             if self._here_alone:
-                _check_host(headers.get("host", "localhost"))
+                _check_host(host)
             if scope["method"] not in ("GET", "HEAD"):
                 _check_site(headers)
             if scope["path"] not in _OPEN:
@@ -97,10 +97,11 @@ def _place(origin: str) -> str:
         return ""
 
 
-def _check_hosts(scope: Scope) -> None:
-    """Raises a `ServiceError`, "invalid", for a request that does not name one host.
+def _one_host(scope: Scope) -> str:
+    """The host that a request names; this one where HTTP/1.0 names none.
 
-    What stands in front of a service may else go by another one of them (RFC 9112, 3.2).
+    Raises a `ServiceError`, "invalid", for several, of which what stands in front of the service
+    may go by another one, and for none (RFC 9112, 3.2).
     """
     hosts = [of.decode("latin-1") for name, of in scope["headers"] if name == b"host"]
     if len(hosts) > 1 or (not hosts and scope["http_version"] != "1.0"):
@@ -109,6 +110,7 @@ def _check_hosts(scope: Scope) -> None:
             f"A request must have one header `Host`. Received: {len(hosts)}: {hosts!r:.80}",
             "Host",
         )
+    return hosts[0] if hosts else "localhost"
 
 
 def _check_host(host: str) -> None:
