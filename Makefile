@@ -7,7 +7,8 @@ PIP_FLAGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP_INSTALL = $(BIN)/python -m pip install --quiet --prefer-binary $(PIP_FLAGS)
+# Python compiles what is imported; pip would compile all there is first, for half a minute.
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --prefer-binary --no-compile $(PIP_FLAGS)
 QUICKSTART_READY := $(VENV)/.ready-quickstart
 TEST_READY := $(VENV)/.ready-test
 BACKENDS := tensorflow jax torch
