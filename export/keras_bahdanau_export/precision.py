@@ -282,8 +282,10 @@ def _shrink_product(graph, product, precision):
 
 def _shrink_chosen(graph, product, precision):
     """A product with some columns of weights, chosen as the graph runs: the small ones are."""
-    transpose = made_by(product.inputs[1], "Transpose")
-    gather = made_by(product.inputs[1] if transpose is None else transpose.inputs[0], "Gather")
+    where = made_by(product.inputs[1], "Where")
+    columns = product.inputs[1] if where is None else where.inputs[2]
+    transpose = made_by(columns, "Transpose")
+    gather = made_by(columns if transpose is None else transpose.inputs[0], "Gather")
     numbers = None if gather is None else _weights(gather.inputs[0])
     if numbers is None or numbers.ndim != 2:
         return
@@ -294,6 +296,12 @@ def _shrink_chosen(graph, product, precision):
     if axis != (1 if transpose is None else 0):
         return
     numbers = numbers.T if transpose is None else numbers  # a row for each that can be chosen
+    if where is not None:
+        place = _place_of_mean(where, gather, axis)
+        if place is None:
+            return
+        numbers = numbers.copy()
+        numbers[place] = numbers.mean(axis=0)
     home, name = gather.graph, gather.inputs[0].name
 
     def chosen(array, name):
@@ -317,6 +325,23 @@ def _shrink_chosen(graph, product, precision):
     found = put(graph, product, "Cast", found, to=ir.DataType.FLOAT)
     scale = put(graph, product, "Mul", of_inputs, scale)
     _replace(graph, product, put(graph, product, "Mul", found, scale))
+
+
+def _place_of_mean(where, gather, axis):
+    """The id whose column is the mean of all in a choice of columns, or `None` for another choice.
+
+    That is what stands for all ids that are not chosen.
+    """
+    equal, mean = made_by(where.inputs[0], "Equal"), where.inputs[1]
+    if (reshape := made_by(mean, "Reshape")) is not None:
+        mean = reshape.inputs[0]
+    mean = made_by(mean, "ReduceMean")
+    if equal is None or mean is None or equal.inputs[0] is not gather.inputs[1]:
+        return None
+    axes, place = constant(mean.inputs[1]), constant(equal.inputs[1])
+    if mean.inputs[0] is not gather.inputs[0] or axes is None or axes.tolist() != [axis]:
+        return None
+    return None if place is None else place.item()
 
 
 def _order(transpose):

@@ -122,7 +122,7 @@ class Generator:
                 `B` rows, of which each then serves as many hypotheses.
             state: Nest of `(R, ...)` tensors.
             memory: As `start` returns it.
-            candidates: `(n,)` int32 tensor, the ids whose logits are asked for; all if `None`.
+            candidates: `(n,)` int32 tensor, the ids asked for, `PAD` for all others; or `None`.
 
         Returns:
             `(logits, state, weights)`: `(R, V)` or `(R, n)` unnormalised log-probabilities of the
@@ -148,13 +148,13 @@ class Generator:
         memory, state, mask = self.start(source)
         candidates = None
         if shortlist is not None:
-            # Inside the search an id is its place among the candidates; the special ones are first.
+            # In the search an id is its place among them. `PAD`, for all others, is never chosen.
             prefix, without = kwargs.pop("prefix", None), set(search.forbidden) - set(SPECIAL)
             candidates = shortlist.candidates(source, prefix, without)
             if prefix is not None:
                 places = ops.searchsorted(candidates, ops.reshape(prefix, (-1,)))
                 kwargs["prefix"] = ops.reshape(ops.cast(places, "int32"), ops.shape(prefix))
-            forbidden = tuple(set(search.forbidden) & set(SPECIAL))
+            forbidden = tuple({PAD, *search.forbidden} & set(SPECIAL))
             search = search.from_config({**search.get_config(), "forbidden": forbidden})
 
         def step(tokens, state):

@@ -1,5 +1,6 @@
 """The sequence-to-sequence model: embeddings, encoder, attentive decoder, generation."""
 
+import math
 from collections.abc import Sequence
 
 import keras
@@ -267,10 +268,24 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         return self.output_layer(outputs)
 
     def _logits_of(self, candidates, outputs):
-        """`(R, n)` logits of some ids `(n,)`, without computing those of the others."""
+        """`(R, n)` logits of some ids `(n,)`, `PAD` standing for the `V - n` others.
+
+            log sum_{v not in C} exp(l_v)  ~  log(V - n) + mean_v l_v
+
+        Label smoothing gives the others nearly equal shares, which together are not small: to leave
+        them out would be a bonus for each token.
+        """
         kernel, bias = self.output_weights(candidates)
-        logits = ops.matmul(outputs, ops.cast(kernel, outputs.dtype))
-        return logits if bias is None else logits + ops.cast(bias, outputs.dtype)
+        if bias is None:
+            bias = ops.zeros_like(candidates, dtype=kernel.dtype)
+        others = self.target_vocabulary_size - candidates.shape[0]
+        if others:
+            whole, whole_bias = self.output_weights()
+            of_others = math.log(others) + (0.0 if whole_bias is None else ops.mean(whole_bias))
+            place = ops.equal(candidates, PAD)
+            kernel = ops.where(place, ops.mean(whole, axis=1, keepdims=True), kernel)
+            bias = ops.where(place, of_others, bias)
+        return ops.matmul(outputs, ops.cast(kernel, outputs.dtype)) + ops.cast(bias, outputs.dtype)
 
     def output_weights(self, ids=None):
         """Kernel `(R, n)` and bias `(n,)`, or `None`, of the logits of some ids `(n,)`, or of all.

@@ -32,8 +32,8 @@ class Shortlist:
         E(y) = sum_{b, j} p(y | x_bj)            x_bj the source ids of the batch,
 
     filled up with the most frequent. The product with the vocabulary and the ranking cost `size /
-    V` of what they do without; probabilities are normalised over these ids alone. (Candidates by
-    source word: Jean et al. 2015, arXiv 1412.2007, section 3.2.)
+    V` of what they do without. Probabilities are normalised over these ids and, by the mean of all
+    logits, the others. (Candidates by source word: Jean et al. 2015, arXiv 1412.2007, section 3.2.)
 
     Args:
         table: `(S, C)` int array: for each source id up to `C` target ids, padded with `PAD`.

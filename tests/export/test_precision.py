@@ -103,8 +103,12 @@ def test_no_product_with_a_weight_is_left_in_float32(artifact):
 
 @pytest.mark.parametrize("precision", ["float16", "int8"])
 @pytest.mark.parametrize("tied", [False, True])
-def test_products_with_chosen_columns_are_small_too(tmp_path, tied, precision):
-    """`x @ W[:, ids]`, where `W` is of its own or an embedding turned, as with a shortlist."""
+@pytest.mark.parametrize("others", [False, True])
+def test_products_with_chosen_columns_are_small_too(tmp_path, tied, others, precision):
+    """`x @ W[:, ids]`, where `W` is of its own or an embedding turned, as with a shortlist.
+
+    There the mean of all columns stands in the place of the id 0, for all `others`.
+    """
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(64, 80)).astype("float32")
     table, columns = (weights.T, "turned") if tied else (weights, "columns")
@@ -112,8 +116,20 @@ def test_products_with_chosen_columns_are_small_too(tmp_path, tied, precision):
     nodes = [
         helper.make_node("Gather", ["table", "ids"], ["columns"], axis=0 if tied else 1),
         *([helper.make_node("Transpose", ["columns"], ["turned"], perm=[1, 0])] if tied else []),
-        helper.make_node("MatMul", ["x", columns], ["y"]),
     ]
+    if others:
+        nodes += [
+            helper.make_node("ReduceMean", ["table", "axis"], ["mean"], keepdims=1),
+            helper.make_node("Reshape", ["mean", "turn"], ["upright"]),
+            helper.make_node("Equal", ["ids", "zero"], ["first"]),
+            helper.make_node("Where", ["first", "upright", columns], ["replaced"]),
+        ]
+        columns = "replaced"
+    nodes.append(helper.make_node("MatMul", ["x", columns], ["y"]))
+    arrays = {"table": np.ascontiguousarray(table)}
+    if others:
+        arrays |= {"axis": np.array([0 if tied else 1]), "turn": np.array([64, 1])}
+        arrays["zero"] = np.array(0)
     kinds = onnx.TensorProto
     x, ids = rng.normal(size=(5, 64)).astype("float32"), np.array([3, 79, 0, 41], "int64")
     made = helper.make_graph(
@@ -124,7 +140,7 @@ def test_products_with_chosen_columns_are_small_too(tmp_path, tied, precision):
             helper.make_tensor_value_info("ids", kinds.INT64, ["few"]),
         ],
         [helper.make_tensor_value_info("y", kinds.FLOAT, ["n", "few"])],
-        [numpy_helper.from_array(np.ascontiguousarray(table), "table")],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
     )
     opsets = [helper.make_opsetid("", 18)]
     path = tmp_path / "model.onnx"
@@ -139,7 +155,10 @@ def test_products_with_chosen_columns_are_small_too(tmp_path, tied, precision):
     (y,) = onnxruntime.InferenceSession(str(path)).run(None, {"x": x, "ids": ids})
     # Of 64 products each: a rounding to 127 steps, or to eleven bits, of both sides.
     tolerance = {"float16": 0.05, "int8": 0.5}[precision]
-    np.testing.assert_allclose(y, x @ weights[:, ids], atol=tolerance)
+    expected = x @ weights[:, ids]
+    if others:
+        expected[:, 2] = x @ weights.mean(axis=1)
+    np.testing.assert_allclose(y, expected, atol=tolerance)
 
 
 @pytest.mark.parametrize("moved", [False, True])

@@ -54,18 +54,38 @@ def test_candidates_by_hand(shortlist):
 
 
 @pytest.mark.parametrize("tie", [True, False])
-def test_a_search_is_that_of_a_model_of_these_ids_alone(shortlist, tie):
+def test_padding_stands_for_the_mean_of_all_others(shortlist, tie):
     model = make(V, tie)
     chosen = np.array(ids(shortlist.candidates(SOURCE)))
-    small = make(len(chosen), tie)
+    memory, state, _ = model.start(ops.convert_to_tensor(SOURCE))
+    tokens = ops.convert_to_tensor([2, 2], dtype="int32")
+    logits = [
+        ops.convert_to_numpy(model.step(tokens, state, memory, some)[0])
+        for some in (None, ops.convert_to_tensor(chosen))
+    ]
+    expected = logits[0][:, chosen]
+    expected[:, 0] = np.log(V - len(chosen)) + logits[0].mean(axis=1)
+    np.testing.assert_allclose(logits[1], expected, atol=1e-5)
+
+
+def test_a_search_is_that_of_a_model_of_these_ids_alone(shortlist):
+    model = make(V, False)
+    chosen = np.array(ids(shortlist.candidates(SOURCE)))
+    small = make(len(chosen), False)
     for few, all_ids in zip(small.weights, model.weights, strict=True):
         value = ops.convert_to_numpy(all_ids)
         for axis, size in enumerate(value.shape):
             if size == V:
+                mean = value.mean(axis=axis)
                 value = np.take(value, chosen, axis=axis)
+                if all_ids is model.output_layer.kernel:
+                    value[:, 0] = mean
+                elif all_ids is model.output_layer.bias:
+                    value[0] = mean + np.log(V - len(chosen))
         few.assign(value)
     search = BeamSearch(3)
-    found = model.generate(SOURCE, search, max_length=6, shortlist=shortlist)
+    # That padding is never chosen is of the shortlist, whatever the search forbids.
+    found = model.generate(SOURCE, BeamSearch(3, forbidden=(2,)), 6, shortlist=shortlist)
     expected = small.generate(SOURCE, search, max_length=6)
     np.testing.assert_array_equal(found.tokens, chosen[expected.tokens])
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
