@@ -1,7 +1,7 @@
 """Measurements in processes of their own, taken in turns.
 
 A script calls itself for each case; rounds are interleaved, so that a slow minute of the machine
-hits all cases alike, and the medians are kept.
+hits all cases alike.
 """
 
 import json
@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 
-def in_turns(script, cases, rounds):
+def rounds_in_turns(script, cases, rounds):
     """Runs `script` for every case in every round.
 
     Args:
@@ -20,7 +20,7 @@ def in_turns(script, cases, rounds):
         rounds: How often each case is run.
 
     Returns:
-        A dict from case to the medians of its figures, a dict from name to float.
+        A dict from case to its figures in each round, a list of dicts from name to float.
     """
     found = {case: [] for case in cases}
     for _ in range(rounds):
@@ -34,9 +34,14 @@ def in_turns(script, cases, rounds):
             if run.returncode:
                 raise RuntimeError(f"Measuring {case} failed:\n{run.stderr}")
             found[case].append(json.loads(run.stdout.splitlines()[-1]))
+    return found
+
+
+def in_turns(script, cases, rounds):
+    """As `rounds_in_turns`, but of each figure the median of its rounds, a float."""
     return {
         case: {name: statistics.median(run[name] for run in runs) for name in runs[0]}
-        for case, runs in found.items()
+        for case, runs in rounds_in_turns(script, cases, rounds).items()
     }
 
 
