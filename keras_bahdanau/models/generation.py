@@ -122,7 +122,7 @@ class Generator:
                 `B` rows, of which each then serves as many hypotheses.
             state: Nest of `(R, ...)` tensors.
             memory: As `start` returns it.
-            candidates: `(n,)` int32 tensor, the ids asked for, `PAD` for all others; or `None`.
+            candidates: `(n,)` int32 tensor, the ids asked for, `PAD` for the others; all if `None`.
 
         Returns:
             `(logits, state, weights)`: `(R, V)` or `(R, n)` unnormalised log-probabilities of the
