@@ -16,14 +16,7 @@ logger = logging.getLogger("keras_bahdanau_export")
 # Kernels registered for older operator sets are found on CUDA, too; tf2onnx knows none above 18.
 OPSET = 18
 # Of the twelve, those that make the graph smaller than `passes` would alone.
-_OPTIMIZERS = (
-    "TransposeOptimizer",
-    "ConstFoldOptimizer",
-    "MergeDuplicatedNodesOptimizer",
-    "ReshapeOptimizer",
-    "IdentityOptimizer",
-    "BackToBackOptimizer",
-)
+_OPTIMIZERS = ("TransposeOptimizer", "ConstFoldOptimizer", "BackToBackOptimizer")
 _GIVEN = "given_weight_"
 
 

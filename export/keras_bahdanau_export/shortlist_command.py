@@ -1,5 +1,6 @@
 """The command `shortlist`: from a run to the target ids that each source id makes likely."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -73,4 +74,5 @@ def shortlist(
 
 
 def _say_made(output: Path) -> None:
-    say(f"The shortlist is {output}; `keras-bahdanau export --shortlist {output}` takes it.")
+    option = f"--shortlist {shlex.quote(str(output))}"
+    say(f"The shortlist is {output}; `keras-bahdanau export {option}` takes it.")

@@ -1,5 +1,7 @@
 """The bidirectional encoder: annotations that see the whole source from each place."""
 
+import logging
+
 import keras
 from keras import ops
 
@@ -12,6 +14,8 @@ from keras_bahdanau.layers.masking import (
 )
 from keras_bahdanau.layers.parts import check_widths, tell, told
 from keras_bahdanau_runtime.checks import check_positive, check_range
+
+logger = logging.getLogger("keras_bahdanau")
 
 _CELLS = {"gru": keras.layers.GRU, "lstm": keras.layers.LSTM}
 
@@ -30,7 +34,8 @@ class BidirectionalEncoder(keras.layers.Layer):
         units: Width `n` of each direction.
         cell: "gru" or "lstm".
         num_layers: How many bidirectional layers stand on each other.
-        dropout: Share of a layer's inputs dropped between layers, in [0, 1).
+        dropout: Share of a layer's inputs dropped between layers, in [0, 1). A single layer has
+            none before it, and the log says so.
         residual: Whether layers after the first add their input to their output.
         reset_after: For "gru": whether the reset gate acts after the recurrent product (what
             fast kernels want) or before it (what the paper writes).
@@ -73,6 +78,12 @@ class BidirectionalEncoder(keras.layers.Layer):
         check_range("dropout", dropout, float, 0, 1, open_high=True)
         if cell not in sorted(_CELLS):
             raise ValueError(f"Argument `cell` must be one of {sorted(_CELLS)}. Received: {cell!r}")
+        if dropout and num_layers == 1:
+            logger.warning(
+                "The encoder drops nothing: a dropout of %g acts between its layers, and it has "
+                "one.",
+                dropout,
+            )
         self.units = units
         self.cell = cell
         self.num_layers = num_layers

@@ -40,7 +40,7 @@ class RNNSearch(Seq2Seq):
         encoder_layers: How many bidirectional layers the encoder stacks, each but the first added
             to its input.
         encoder_dropout: Share dropped from what each of these layers but the first reads, in
-            [0, 1).
+            [0, 1); of nothing with one layer, which the log says.
         conditional: Whether a second cell reads the context, between two steps of the first: the
             conditional GRU of Nematus (arXiv 1703.04357, section 4.1). The state between the two
             asks, where the paper's s_{i-1} does.

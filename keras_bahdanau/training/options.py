@@ -105,7 +105,7 @@ class TrainingOptions:
         None, "Share dropped before the output layer; as --dropout says if absent.", limits=_SHARE
     )
     encoder_dropout: float = _option(
-        0.0, "Share dropped between the layers of the encoder.", limits=_SHARE
+        0.0, "Share dropped between the layers of the encoder, if it has several.", limits=_SHARE
     )
     bpe_dropout: float = _option(
         0.0, "Share of merges left out, anew each time, as words are cut.", limits=_SHARE

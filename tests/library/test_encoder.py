@@ -214,6 +214,16 @@ def test_dropout_must_leave_something():
 
 
 @pytest.mark.once
+def test_a_dropout_that_no_layer_has_is_told(caplog):
+    BidirectionalEncoder(UNITS, dropout=0.5, num_layers=2)
+    assert not caplog.messages
+    BidirectionalEncoder(UNITS, dropout=0.5)
+    assert caplog.messages == [
+        "The encoder drops nothing: a dropout of 0.5 acts between its layers, and it has one."
+    ]
+
+
+@pytest.mark.once
 def test_a_mask_must_be_as_long_as_the_inputs(rng):
     with pytest.raises(ValueError, match=r"`mask` must be bool of shape \(1, 4\).*\(1, 3\)"):
         BidirectionalEncoder(UNITS)(array(rng, 1, 4, 2), mask=np.ones((1, 3), bool))
