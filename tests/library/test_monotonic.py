@@ -61,11 +61,8 @@ def test_expected_alignments_are_those_of_all_paths(rng):
         assert_close(before[0], expected[i], 1e-6)
 
 
-# Few lengths, about powers of two, by which the sums are made: JAX compiles each of them.
 @given(
-    places=st.sampled_from([1, 2, 3, 8, 17, 70]),
-    seed=st.integers(0, 1000),
-    scale=st.sampled_from([0.1, 3.0, 60.0]),
+    places=st.integers(1, 70), seed=st.integers(0, 1000), scale=st.sampled_from([0.1, 3.0, 60.0])
 )
 @settings(max_examples=20)
 def test_any_length_and_any_certainty_is_exact(places, seed, scale):
@@ -87,7 +84,7 @@ def test_small_probabilities_over_many_places_are_not_lost():
     np.testing.assert_allclose(actual, p * 0.8 ** np.arange(places), rtol=1e-4, atol=1e-37)
 
 
-@given(places=st.sampled_from([1, 2, 3, 8, 17]), seed=st.integers(0, 1000))
+@given(places=st.integers(1, 20), seed=st.integers(0, 1000))
 @settings(max_examples=20)
 def test_certain_choices_are_the_hard_ones(places, seed):
     rng = np.random.default_rng(seed)
