@@ -330,10 +330,10 @@ def test_mixed_precision_in_a_compiled_loop(name, rng):
 QUERY, VALUES = np.ones((B, TQ, N)), np.ones((B, TX, D))
 CALLS = {
     r"`query` of \w+ must be .* shape \(3, 2, 4, 1\)": dict(query=QUERY[..., None]),
-    r"`values` of [\w.]+ must be .* shape \(3, 6\)": dict(value=VALUES[:, 0]),
-    r"`mask` must be bool .*float\w+ of shape": dict(value_mask=MASK.astype("float32")),
-    r"`mask` must be .* shape \(3, 5\).* shape \(3, 5, 1\)": dict(value_mask=MASK[..., None]),
-    r"`mask` must be .* shape \(3, 5\).* shape \(3, 4\)": dict(value_mask=MASK[:, 1:]),
+    r"`value` of \w+ must be .* shape \(3, 6\)": dict(value=VALUES[:, 0]),
+    r"`value_mask` must be bool .*float\w+ of shape": dict(value_mask=MASK.astype("float32")),
+    r"`value_mask` must be .* shape \(3, 5\).* shape \(3, 5, 1\)": dict(value_mask=MASK[..., None]),
+    r"`value_mask` must be .* shape \(3, 5\).* shape \(3, 4\)": dict(value_mask=MASK[:, 1:]),
     r"`query_mask` must be .* shape \(3, 2\).* shape \(3, 1\)": dict(query_mask=MASK[:, :1]),
 }
 

@@ -174,7 +174,7 @@ def test_there_is_an_entry_for_each_source(rng):
         MultiSourceAttention(parts())(query, sources[:1])
     with pytest.raises(ValueError, match=r"`values` of .* as many rows for each source"):
         attention.memory([sources[0], sources[1][:1]])
-    with pytest.raises(ValueError, match=r"`mask` must be bool .* \(3, 5\)"):
+    with pytest.raises(ValueError, match=r"`value_mask` must be bool .* \(3, 5\)"):
         attention(query, sources, value_mask=[MASK2, MASK])
     with pytest.raises(ValueError, match=r"`values` of [\w.]+ must be .*6\)"):
         attention(query, sources[::-1])

@@ -165,7 +165,7 @@ class Attention(keras.layers.Layer):
                 as above, `use_causal_mask` is asked of a mechanism that keeps a state, or
                 `return_attention_logits` of one that has none.
         """
-        self._check_call(query, value, return_attention_logits)
+        self._check_call(query, value, value_mask, return_attention_logits)
         single = len(query.shape) == 2
         queries = ops.expand_dims(query, 1) if single else query
         queries = ops.cast(queries, self.compute_dtype)
@@ -232,14 +232,26 @@ class Attention(keras.layers.Layer):
         context, weights = run_over_time(step, queries, self.initial_state(memory), "float32")
         return ops.cast(context, self.compute_dtype), weights
 
-    def _check_call(self, query, value, return_attention_logits):
+    def _check_call(self, query, value, value_mask, return_attention_logits):
         """Raises a `ValueError` unless `call` can answer with these."""
         if len(query.shape) not in (2, 3):
             raise ValueError(
                 f"Argument `query` of {type(self).__name__} must be (batch, width) or "
                 f"(batch, queries, width). Received: shape {tuple(query.shape)}"
             )
-        rows = {part.shape[0] for part in flatten(value)} - {None}
+        parts = flatten(value)
+        several = isinstance(value, (list, tuple))
+        masks = [None] * len(parts) if several else [value_mask]
+        if several and isinstance(value_mask, (list, tuple)) and len(value_mask) == len(parts):
+            masks = value_mask  # of another number `memory` speaks
+        for part, mask in zip(parts, masks, strict=True):
+            if len(part.shape) != 3:
+                raise ValueError(
+                    f"Argument `value` of {type(self).__name__} must be (batch, time, width). "
+                    f"Received: shape {tuple(part.shape)}"
+                )
+            checked_mask("value_mask", mask, part)
+        rows = {part.shape[0] for part in parts} - {None}
         if query.shape[0] not in (None, 1) and rows - {query.shape[0]}:
             raise ValueError(
                 f"Argument `query` of {type(self).__name__} must have as many rows as `value`, "
