@@ -163,7 +163,9 @@ app.command()(export)
 @app.command()
 def verify(
     artifact: Artifact,
-    model: Annotated[Path, typer.Argument(help="The .keras file that it was exported from.")],
+    model: Annotated[
+        Path, typer.Argument(help="What it was exported from: a run's folder, or a .keras file.")
+    ],
     source: Annotated[
         Path | None, typer.Option(help="Sentences to compare on, one a line; plain or .gz.")
     ] = None,
@@ -180,11 +182,13 @@ def verify(
     import_keras()
     import keras
 
+    from keras_bahdanau.training.run_folder import load_best
     from keras_bahdanau_export import parity
     from keras_bahdanau_runtime.text.corpus import read_lines
 
     texts = [] if source is None else read_lines(source)
-    loaded = keras.saving.load_model(model, compile=False)
+    is_run = model.is_dir()
+    loaded = load_best(model) if is_run else keras.saving.load_model(model, compile=False)
     chosen = {"cpu": CPU, "cuda": CUDA}.get(provider, provider)
     found = parity.verify(loaded, artifact, texts=texts, count=count, seed=seed, providers=chosen)
     print(found)

@@ -43,7 +43,7 @@ class Shortlist:
 
     Raises:
         ValueError: If the shapes are others, an id is outside the vocabulary, a share outside
-            [0, 1], the table holds no candidate, or `size` is out of range.
+            [0, 1], the table holds no candidate with a share, or `size` is out of range.
 
     Example:
 
@@ -76,8 +76,8 @@ class Shortlist:
             raise ValueError(
                 f"Argument `table` must hold ids in [0, {len(counts)}). Received: {outside[0]}"
             )
-        if not (table >= len(SPECIAL)).any():
-            raise ValueError("Argument `table` must hold candidates. Received: none")
+        if not ((table >= len(SPECIAL)) & (shares > 0)).any():
+            raise ValueError("Argument `table` must hold candidates with a share. Received: none")
         self.table, self.counts, self.size = table.astype("int32"), counts, size
         self.shares = np.where(table == PAD, 0, shares).astype("float32")
         self.shares[PAD] = 0.0  # what fills up a batch makes nothing likely

@@ -447,7 +447,7 @@ def test_a_shortlist_is_learned_and_exported(monkeypatch, capsysbinary, files, t
     theirs = [one.text for one in Translator(made).translate(sources)]
     same = np.mean([a == b for a, b in zip(ours, theirs, strict=True)])
     assert cost["ids"] == 60 and cost["equal"] == same and cost["bleu_loss"] is not None
-    status, out, _ = run(monkeypatch, capsysbinary, "verify", made, trained / "best.keras")
+    status, out, _ = run(monkeypatch, capsysbinary, "verify", made, trained)
     assert status == 0 and "sources equal" in out
 
 

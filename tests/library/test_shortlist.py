@@ -213,6 +213,7 @@ def test_save_and_load(shortlist, tmp_path):
         ([5], [1], range(V), 9, "`table` must be ints"),
         ([[V]], [[1]], range(V), 9, r"`table` must hold ids in \[0, 40\). Received: 40"),
         ([[0, 3]], [[1, 1]], range(V), 9, "`table` must hold candidates"),
+        ([[0, 5]], [[1, 0]], range(V), 9, "`table` must hold candidates with a share"),
         ([[5]], [[1, 1]], range(V), 9, "`shares` must be numbers"),
         ([[5]], [[1.1]], range(V), 9, "`shares` must be numbers"),
         ([[5]], [[1]], [[1]], 9, "`counts` must be numbers"),
