@@ -170,16 +170,12 @@ def benchmark_model():
 
 def _as_it_comes(function):
     """A traced function as `tf2onnx` alone converts it, with every optimizer that it has."""
-    import numpy as np
     import tf2onnx
 
-    from keras_bahdanau_export.onnx_graph import OPSET
+    from keras_bahdanau_export.onnx_graph import OPSET, numpy_object
 
-    np.object = object  # tf2onnx 1.17 reads it, and numpy 2 has it no longer
-    try:
+    with numpy_object():
         return tf2onnx.convert.from_function(function, function.input_signature, OPSET)[0]
-    finally:
-        del np.object
 
 
 def prepare(folder):

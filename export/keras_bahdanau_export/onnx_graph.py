@@ -156,7 +156,7 @@ def convert(function):
         for tensors in (concrete.inputs, concrete.outputs)
     )
     # As `tf2onnx.convert.from_function`, which runs every optimizer it has, each on a copy.
-    with _numpy_object(), _quiet_tf2onnx(), tf.device("/cpu:0"):
+    with numpy_object(), _quiet_tf2onnx(), tf.device("/cpu:0"):
         frozen = tf_loader.from_function(concrete, inputs, outputs)
         with tf.Graph().as_default() as traced:
             tf.import_graph_def(frozen, name="")
@@ -200,8 +200,8 @@ def _sum_scattered(graph, node, name, arguments):
 
 
 @contextlib.contextmanager
-def _numpy_object():
-    # tf2onnx 1.17 reads `np.object`, which numpy 2 no longer has.
+def numpy_object():
+    """Lets tf2onnx 1.17 read `np.object`, which numpy 2 no longer has."""
     added = "object" not in vars(np)
     if added:
         np.object = object
