@@ -7,26 +7,37 @@ PIP_FLAGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-# Python compiles what is imported; pip would compile all there is first, for half a minute.
+# Python compiles the modules that are imported. pip would compile every module, for half a minute.
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --prefer-binary --no-compile $(PIP_FLAGS)
 QUICKSTART_READY := $(VENV)/.ready-quickstart
 TEST_READY := $(VENV)/.ready-test
-BACKENDS := tensorflow jax torch
+BACKENDS := torch tensorflow jax
 WORKERS ?= 2
-# In the order of the folders: the exports, the longest modules, first, lest one of them stands alone
-# at the end. Left to itself xdist starts with the modules of the most tests.
+# Files are started in the order of the folders below, which have the longest files first.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-# What training, search and runtime stand on; torch compiles nothing and so starts at once.
+
+# The folders of tests/ that each backend runs in `make test`; `make test-all` sets ALL=1.
+#   conformance   what can differ between backends
+#   library       everything else that needs Keras
+#   export        what TensorFlow traces
+#   other folders what needs no backend, or any one
+TESTS_torch := tests/conformance tests/service tests/hostile tests/commands tests/library \
+	tests/examples tests/runtime tests/test_docs.py tests/test_house.py
+TESTS_tensorflow := tests/export tests/conformance $(if $(ALL),tests/library tests/examples)
+TESTS_jax := tests/conformance $(if $(ALL),tests/library tests/examples)
 QUICK := tests/test_house.py tests/runtime $(addprefix tests/library/test_,$(addsuffix .py, \
 	attention bahdanau bridge cells decoder encoder generation losses masking readout recurrence search))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export GRPC_VERBOSITY ?= ERROR
+# Container images often set this. Without bytecode every process compiles TensorFlow's 3,000 modules
+# again, which takes 4 to 5 seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart test test-quick test-soak lint bench clean $(BACKENDS:%=test-%)
+.PHONY: help quickstart test test-all test-quick test-soak lint bench clean $(BACKENDS:%=test-%)
 
 help: ## List these commands
 	@echo "Usage: make COMMAND"
@@ -38,9 +49,8 @@ help: ## List these commands
 quickstart: $(QUICKSTART_READY) ## Train, export and run a small model: dates in many languages
 	KERAS_BACKEND=tensorflow $(BIN)/keras-bahdanau quickstart
 
-# Every backend is tested whatever the others do, and has its line at the end: its own, or that it
-# did not come so far.
-test: lint ## Check everything: lint, then the tests on every backend
+# A failing backend does not stop the others. The summary has one line per backend.
+test: lint ## Check everything on torch, and on TensorFlow and JAX what depends on the backend
 	@summary=$$(mktemp) && status=0; \
 	for backend in $(BACKENDS); do \
 		TEST_SUMMARY=$$summary $(MAKE) --no-print-directory test-$$backend || status=1; \
@@ -48,22 +58,21 @@ test: lint ## Check everything: lint, then the tests on every backend
 	done; \
 	echo; cat $$summary; rm -f $$summary; exit $$status
 
-# Hours of it find more: MUTATIONS=200000.
-test-soak: $(TEST_READY) ## Spoil 20,000 artifacts, kill a run 50 times, flood a service
+test-all: ## Check everything on every backend, with more attacks and corrupted artifacts
+	@MUTATIONS=$${MUTATIONS:-2000} REPLACEMENTS=$${REPLACEMENTS:-20} REQUESTS=$${REQUESTS:-1000} \
+		CLIENTS=$${CLIENTS:-500} $(MAKE) --no-print-directory test ALL=1
+
+# For a longer run: MUTATIONS=200000.
+test-soak: $(TEST_READY) ## Corrupt 20,000 artifacts, kill a run 50 times, flood a service
 	MUTATIONS=$${MUTATIONS:-20000} KILLS=$${KILLS:-50} REPLACEMENTS=$${REPLACEMENTS:-50} \
 		REQUESTS=$${REQUESTS:-10000} CLIENTS=$${CLIENTS:-2000} KERAS_BACKEND=torch \
 		$(PYTEST) tests/hostile tests/service
 
-test-quick: $(TEST_READY) ## Check the core on one backend, in a minute or so
+test-quick: $(TEST_READY) ## Check the core on torch, in under a minute
 	KERAS_BACKEND=torch $(PYTEST) $(QUICK)
 
-# What does not depend on the backend is tested under one only; see the markers in pyproject.toml.
-test-tensorflow: MARKED := not once
-test-jax: MARKED := not once and not tracing
-test-torch: MARKED := not tracing
-
 $(BACKENDS:%=test-%): test-%: $(TEST_READY)
-	KERAS_BACKEND=$* $(PYTEST) -m "$(MARKED)"
+	KERAS_BACKEND=$* $(PYTEST) $(TESTS_$*)
 
 lint: $(TEST_READY) ## Check style and types: ruff and mypy
 	$(BIN)/ruff check .

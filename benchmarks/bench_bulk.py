@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "export"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "export"), str(ROOT / "tests" / "support")]
 COMMAND = [sys.executable, "-m", "keras_bahdanau_export.cli", "translate"]
 ENVIRONMENT = {
     **os.environ,

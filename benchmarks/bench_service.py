@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "export"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "export"), str(ROOT / "tests" / "support")]
 
 from load import load, percentile  # noqa: E402
 from running import ENVIRONMENT, megabytes, serve_command  # noqa: E402

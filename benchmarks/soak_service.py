@@ -28,7 +28,7 @@ import tritonclient.http.aio
 from running import ENVIRONMENT, megabytes, serve_command
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "export"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "export"), str(ROOT / "tests" / "support")]
 
 PORT = 8755
 ADDRESS, GRPC_ADDRESS = f"127.0.0.1:{PORT}", f"127.0.0.1:{PORT + 1}"

@@ -25,7 +25,6 @@ def examples(module):
     return [test for test in found if test.examples]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_of_docstrings(name):
     runner = doctest.DocTestRunner(optionflags=OPTIONS)
@@ -35,13 +34,11 @@ def test_examples_of_docstrings(name):
     assert not runner.failures, "".join(report)
 
 
-@pytest.mark.once
 def test_there_are_examples_to_run():
     tests = [test for name in MODULES for test in examples(importlib.import_module(name))]
     assert len(tests) > 10
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", keras_bahdanau.__all__)
 def test_public_names_have_docstrings(name):
     member = getattr(keras_bahdanau, name)

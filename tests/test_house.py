@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 import pytest
 
-pytestmark = pytest.mark.once
-
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "keras_bahdanau"
 RUNTIME = ROOT / "export" / "keras_bahdanau_runtime"

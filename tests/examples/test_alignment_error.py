@@ -11,7 +11,6 @@ from examples.alignment_error.language import CLASSES, LENGTHS, Language
 TEXT = [([0, 1], [0, 1]), ([0, 2], [0, 2]), ([3, 2], [3, 2]), ([2, 0, 1], [1])]
 
 
-@pytest.mark.once
 def test_the_language_follows_from_its_seed():
     one, same, other = (Language(seed) for seed in (1, 1, 2))
     pairs = [one.pair() for _ in range(5)]
@@ -19,7 +18,6 @@ def test_the_language_follows_from_its_seed():
     assert len(set(one.source_words)) == len(one.translations)
 
 
-@pytest.mark.once
 def test_every_target_word_is_linked_to_the_word_it_translates():
     language = Language(3)
     fertilities = set()
@@ -39,7 +37,6 @@ def kind_of(language, word):
     return kinds[np.searchsorted(firsts, word, side="right") - 1]
 
 
-@pytest.mark.once
 def test_the_target_has_another_order():
     language = Language(0)
     seen = set()
@@ -75,13 +72,11 @@ def naive_model_1(pairs, iterations):
     return table
 
 
-@pytest.mark.once
 def test_model_1_is_that_of_its_equations():
     table = ibm.Aligner(diagonal=False, iterations=4).fit(TEXT).table
     np.testing.assert_allclose(table, naive_model_1(TEXT, 4), rtol=1e-12)
 
 
-@pytest.mark.once
 def test_aligners_find_the_links_of_a_small_text():
     for diagonal in (False, True):
         aligner = ibm.Aligner(diagonal, iterations=20).fit(TEXT[:3] * 5)
@@ -90,7 +85,6 @@ def test_aligners_find_the_links_of_a_small_text():
         assert aligner.align([([0], [0])]) == aligner.align([([0], [0]), TEXT[0]])[:1] == [{(0, 0)}]
 
 
-@pytest.mark.once
 def test_the_diagonal_prior_by_hand():
     aligner = ibm.Aligner(diagonal=True)
     aligner.tension = 3.0
@@ -101,7 +95,6 @@ def test_the_diagonal_prior_by_hand():
     np.testing.assert_allclose(prior[1], expected, rtol=1e-12)
 
 
-@pytest.mark.once
 def test_the_tension_rises_with_how_straight_the_text_is(rng):
     words = [rng.permutation(40)[:6].tolist() for _ in range(100)]
     straight = [(sentence, sentence) for sentence in words]
@@ -110,13 +103,11 @@ def test_the_tension_rises_with_how_straight_the_text_is(rng):
     assert tensions[0] > ibm.TENSION > tensions[1]
 
 
-@pytest.mark.once
 def test_digamma():
     known = [-100.56088545786867, -0.5772156649015329, -1.9635100260214235, 2.2517525890667211]
     np.testing.assert_allclose(ibm._digamma(np.array([0.01, 1.0, 0.5, 10.0])), known, rtol=1e-8)
 
 
-@pytest.mark.once
 def test_grow_diag_by_hand():
     forward, backward = {(0, 0), (1, 1), (3, 3)}, {(0, 0), (2, 1), (5, 3)}
     # (1, 1) touches (0, 0); then (2, 1) touches that and reaches word 2; (3, 3) touches none.
@@ -124,7 +115,6 @@ def test_grow_diag_by_hand():
     assert ibm.turned({(0, 1), (2, 3)}) == {(1, 0), (3, 2)}
 
 
-@pytest.mark.once
 def test_alignment_errors_by_hand():
     gold = [{(0, 0), (1, 1), (2, 2)}, {(0, 0)}]
     found = [{(0, 0), (1, 1)}, {(0, 1), (0, 0)}]
@@ -133,18 +123,15 @@ def test_alignment_errors_by_hand():
     assert alignment_error.alignment_errors([set()], [{(0, 0)}]) == (1.0, 0.0, 0.0)
 
 
-@pytest.mark.once
 def test_attention_to_the_end_of_the_source_is_no_link():
     weights = np.array([[0.2, 0.7, 0.1], [0.1, 0.3, 0.6]])
     assert alignment_error.attention_links([weights]) == [{(1, 0)}]
 
 
-@pytest.mark.once
 def test_ids_are_words_and_the_end():
     assert alignment_error.token_ids([([0, 2], [1])]) == [[[4, 6, 3]], [[5, 3]]]
 
 
-@pytest.mark.once
 def test_the_example_runs(tmp_path, capsys):
     table = alignment_error.main(["--quick", "--output", str(tmp_path)])
     printed = capsys.readouterr().out

@@ -23,19 +23,13 @@ EXAMPLES = {
     "speech": ("recognise", "speech.png"),
 }
 
-# Each runs on every backend; here two do, to spare minutes, and all of them on one.
-EVERYWHERE = ("pointer_network", "forecasting")
-
 
 def module(name, part):
     return importlib.import_module(f"examples.{name}.{part}")
 
 
 @pytest.mark.filterwarnings("ignore:Glyph:UserWarning")  # there may be no font for Devanagari
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=() if n in EVERYWHERE else pytest.mark.once) for n in EXAMPLES],
-)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_its_quick_form_measures_draws_and_saves(name, tmp_path):
     script, picture = EXAMPLES[name]
     figures = module(name, script).main(["--quick", "--output", str(tmp_path)])
@@ -45,13 +39,6 @@ def test_its_quick_form_measures_draws_and_saves(name, tmp_path):
     assert not (tmp_path / "artifact").exists()
 
 
-@pytest.mark.tracing
-def test_the_exported_graph_gives_the_same_numbers(tmp_path):
-    module("speech", "recognise").main(["--quick", "--export", "--output", str(tmp_path)])
-    assert (tmp_path / "artifact" / "model.onnx").exists()
-
-
-@pytest.mark.once
 @pytest.mark.parametrize("reached, margin", [(0.75, 0.5), (0.25, -0.5)])
 def test_a_missed_margin_ends_the_script(reached, margin):
     require_margin("figure", reached, 0.5, margin / 2)
@@ -61,7 +48,6 @@ def test_a_missed_margin_ends_the_script(reached, margin):
         require_margin("figure", 1 - reached, 0.5, margin)
 
 
-@pytest.mark.once
 def test_the_log_mel_layer_finds_a_tone_in_its_band():
     time = np.arange(800) / 4000
     found = keras.ops.convert_to_numpy(LogMel()(np.sin(2 * np.pi * 500 * time)[None]))
@@ -71,7 +57,6 @@ def test_the_log_mel_layer_finds_a_tone_in_its_band():
     assert abs(found[0, 2:-2].mean(axis=0).argmax() - band) <= 0.5
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "found, said, count", [("", "abc", 3), ("abc", "abc", 0), ("axc", "abc", 1), ("bca", "abc", 2)]
 )
@@ -79,7 +64,6 @@ def test_edits_are_counted(found, said, count):
     assert edits(found, said) == count
 
 
-@pytest.mark.once
 def test_hindi_agrees_with_its_noun():
     phrases = {phrase.english: phrase for phrase in grammar()}
     assert len(phrases) == len(grammar())
@@ -89,7 +73,6 @@ def test_hindi_agrees_with_its_noun():
     assert phrases["Where is the old key?"].hindi == "पुरानी चाबी कहाँ है?"
 
 
-@pytest.mark.once
 def test_hindi_words_know_where_they_come_from():
     for english, hindi, origins in grammar():
         assert len(origins) == len(hindi.replace("?", " ?").split())
@@ -98,7 +81,6 @@ def test_hindi_words_know_where_they_come_from():
     assert asked.origins == [{"me"}, {"old", "key"}, {"key"}, {"Give"}]
 
 
-@pytest.mark.once
 def test_hindi_phrases_to_choose_settings_on_are_not_those_of_the_test():
     (pairs, test), (same, validation) = translate.split(), translate.split(validation=True)
     assert pairs == same and test[0].english == translate.SHOWN
@@ -109,7 +91,6 @@ def test_hindi_phrases_to_choose_settings_on_are_not_those_of_the_test():
     assert len(set.union(*parts)) == sum(map(len, parts)) == len(grammar()) + len(FIXED)
 
 
-@pytest.mark.once
 def test_hindi_words_are_aligned_by_their_largest_weight():
     phrase = Phrase("Bring the tea", "चाय लाओ", [{"tea"}, {"Bring"}])
     tokens = ["चाय", " लाओ", "</s>"], ["Bring", " the", " tea", "</s>"]
@@ -123,7 +104,6 @@ def test_hindi_words_are_aligned_by_their_largest_weight():
     assert translate.aligned([wrong], [phrase]) == 0.0
 
 
-@pytest.mark.once
 def test_messages_ask_where_they_are_said_to():
     ids, intents, spans = messages.draw(50, seed=1)
     for row, intent, (first, last) in zip(ids, intents, spans, strict=True):
@@ -132,13 +112,11 @@ def test_messages_ask_where_they_are_said_to():
         assert words[last] in list(messages.INTENTS.values())[intent]
 
 
-@pytest.mark.once
 def test_largest_weights_on_requests_are_counted():
     weights = np.eye(5)[[1, 3, 0]]  # before a request, its last word, its only one
     assert classify.on_request(weights, [(2, 3), (2, 3), (0, 0)]) == pytest.approx(2 / 3)
 
 
-@pytest.mark.once
 def test_data_of_a_seed_are_not_those_of_another_use(tmp_path):
     here = ["--output", str(tmp_path)]
     test, validation, other = (

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "multi30k"
-pytestmark = pytest.mark.once
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,6 @@ import keras
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.once
-
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "paper"
 MODULES = ("joining", "words", "runs", "scoring", "figures", "reproduce")
 

@@ -12,8 +12,6 @@ from test_passes import graph_of, results
 from keras_bahdanau_export.passes import optimizer
 from keras_bahdanau_export.precision import reduce_precision
 
-pytestmark = pytest.mark.tracing
-
 RNG = np.random.default_rng(0)
 YES, ZERO, ONE, MINUS_ONE = np.array(True), np.array(0), np.array(1), np.array([-1])
 

@@ -29,8 +29,6 @@ from keras_bahdanau_runtime.errors import (
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.signature import BEAM_FILES
 
-pytestmark = pytest.mark.tracing
-
 RNG = np.random.default_rng(0)
 CPU = "CPUExecutionProvider"
 

@@ -1,6 +1,5 @@
 """The command, from two text files to translations, with real processes and real files."""
 
-import csv
 import dataclasses
 import gzip
 import json
@@ -12,16 +11,14 @@ import sys
 import keras
 import numpy as np
 import pytest
+from command import history, process, run
 from copy_artifact import make
 
 from keras_bahdanau import BeamSearch, Ensemble, Shortlist, TrainingOptions
 from keras_bahdanau.training.run_folder import load_best
-from keras_bahdanau_export import cli
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
-
-pytestmark = pytest.mark.tracing
 
 EPOCHS = 4
 DEV = "validation_source: dev.src\nvalidation_target: dev.tgt\n"
@@ -54,30 +51,6 @@ def train_arguments(files, output, *more):
     ]  # fmt: skip
 
 
-def process(*arguments):
-    """Runs the command in a process of its own, as a shell would."""
-    environment = {name: os.environ[name] for name in os.environ if name != "TF_CPP_MIN_LOG_LEVEL"}
-    return subprocess.run(
-        [sys.executable, "-m", "keras_bahdanau_export.cli", *map(str, arguments)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def run(monkeypatch, capsysbinary, *arguments):
-    """Runs the command in this process; returns exit status, standard output and error."""
-    monkeypatch.setattr(sys, "argv", ["keras-bahdanau", *map(str, arguments)])
-    try:
-        cli.main()
-        status = 0
-    except SystemExit as stop:
-        status = stop.code or 0
-    out, err = capsysbinary.readouterr()
-    return status, out.decode(), " ".join(err.decode().split())
-
-
 @pytest.fixture(scope="module")
 def trained(files, tmp_path_factory):
     """An uninterrupted run, in a process of its own that shows nothing but its progress."""
@@ -96,11 +69,6 @@ def artifact(trained, tmp_path_factory):
     finished = process("export", trained, output, "--beam", 2, "--max-length", 12)
     assert (finished.returncode, finished.stderr) == (0, f"The artifact is {output}.\n")
     return output
-
-
-def history(run_folder):
-    with (run_folder / "history.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def test_a_run_leaves_its_files(trained):

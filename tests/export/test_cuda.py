@@ -29,8 +29,6 @@ from keras_bahdanau_export.cuda import on_host, summary
 from keras_bahdanau_export.passes.graph import constant, nodes_within
 from keras_bahdanau_export.passes.sizes import Sizes
 
-pytestmark = pytest.mark.tracing
-
 V, U = 300, 6
 EVERY_OPTION = BeamSearch(
     6, groups=2, diversity=0.5, n_best=2, min_length=3, no_repeat_ngram=3, coverage_penalty=0.2,

@@ -11,8 +11,6 @@ pytest.importorskip("babel")
 from keras_bahdanau_export.quickstart import dates
 from keras_bahdanau_export.quickstart.dates import date_pairs, date_texts, split_dates
 
-pytestmark = pytest.mark.tracing
-
 
 def days_of(year):
     day = datetime.date(year, 1, 1)

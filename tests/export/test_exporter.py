@@ -118,7 +118,6 @@ def test_all_hypotheses_agree_with_keras(artifact, model, tokenizer):
     np.testing.assert_allclose(theirs["alignments"][:, :, :longest], ours.alignments, atol=1e-5)
 
 
-@pytest.mark.tracing
 def test_the_manifest_says_what_was_written(artifact):
     path, parity = artifact
     manifest = read_manifest(path)
@@ -138,7 +137,6 @@ def test_the_saved_model_runs_without_this_package(artifact, model):
     np.testing.assert_array_equal(found["tokens"][:, :, : ours.tokens.shape[2]], ours.tokens)
 
 
-@pytest.mark.tracing
 def test_translations_come_in_order_and_with_alignments(artifact):
     found = Translator(artifact[0]).translate([TEXTS[1], "", TEXTS[0]])
     assert [len(t.source_tokens) for t in found][1] == 0
@@ -183,7 +181,6 @@ def test_steps_say_what_a_greedy_search_says(artifact, model, tokenizer):
         np.testing.assert_array_equal(tokens[1:], ours.tokens[0, 0])
 
 
-@pytest.mark.tracing
 def test_steps_in_fixed_buffers_are_the_same(artifact):
     manifest = read_manifest(artifact[0])
     free = Stepper(manifest, "CPUExecutionProvider", None)
@@ -201,7 +198,6 @@ def test_steps_in_fixed_buffers_are_the_same(artifact):
             ours, theirs = (state, ours[1]), (other, theirs[1])
 
 
-@pytest.mark.tracing
 def test_lengths_share_buffers_and_of_many_shapes_the_last_are_kept(artifact):
     fixed = Stepper(read_manifest(artifact[0]), "CPUExecutionProvider", None, fixed=True)
     begun = [fixed.start(np.full((1, length), 3, "int32")) for length in (1, 5, 16)]
@@ -215,7 +211,6 @@ def test_lengths_share_buffers_and_of_many_shapes_the_last_are_kept(artifact):
         fixed.step(np.array([BOS], "int32"), *begun[0])
 
 
-@pytest.mark.tracing
 def test_fixed_buffers_refuse_a_state_that_is_not_theirs(artifact):
     fixed = Stepper(read_manifest(artifact[0]), "CPUExecutionProvider", None, fixed=True)
     state, memory = fixed.start(np.array([[5, 3]], "int32"))
@@ -240,7 +235,6 @@ def test_a_translation_streams(artifact, model, tokenizer):
     assert list(translator.stream(" ")) == []
 
 
-@pytest.mark.tracing
 def test_a_stream_keeps_to_the_limits_of_the_search(artifact, model, tokenizer):
     translator = Translator(artifact[0])
     settings = translator.manifest.search
@@ -259,7 +253,6 @@ def test_a_stream_keeps_to_the_limits_of_the_search(artifact, model, tokenizer):
         assert "".join(translator.stream(TEXTS[0])) == tokenizer.decode(ours)
 
 
-@pytest.mark.tracing
 def test_the_example_needs_only_onnxruntime(artifact):
     example = runpy.run_path(str(ROOT / "examples" / "translate_with_onnxruntime.py"))
     sentences = [[5, 6, 7, 3], [8, 3]]
@@ -269,7 +262,6 @@ def test_the_example_needs_only_onnxruntime(artifact):
         assert ids == tokens[0, : lengths[0]].tolist()
 
 
-@pytest.mark.tracing
 def test_the_example_in_javascript_finds_the_same(artifact):
     try:
         subprocess.run(["node", "-e", "require('onnxruntime-web')"], check=True, cwd=ROOT)
@@ -316,7 +308,6 @@ def test_a_comparison_of_nothing_is_refused(artifact, model, arguments, named):
         verify(model, artifact[0], **arguments)
 
 
-@traced_as_on_torch
 def test_the_call_of_any_keras_model_exports(tmp_path):
     ids = keras.Input((None,), dtype="int32", name="ids")
     hidden = keras.layers.Embedding(2, 4, mask_zero=True)(ids)
@@ -346,7 +337,6 @@ class Doubled(keras.layers.Layer):
 """
 
 
-@traced_as_on_torch
 def test_a_layer_of_the_users_own_is_found_by_its_module(tmp_path, monkeypatch):
     (tmp_path / "own_layers.py").write_text(OWN_LAYER)
     monkeypatch.syspath_prepend(tmp_path)
@@ -392,7 +382,6 @@ for layer in (Bare(), Known(), *activations, keras.layers.Lambda(lambda x: x)):
 """
 
 
-@pytest.mark.once
 def test_what_only_this_process_has_is_named_before_another_starts(tmp_path):
     """What is registered here a module named in `imports` may register, too."""
     (tmp_path / "script.py").write_text(MODEL_OF_MAIN)
@@ -431,7 +420,6 @@ def names_of(model, **names):
     return [[tensor.name for tensor in side] for side in (signature.inputs, signature.outputs)]
 
 
-@pytest.mark.once
 def test_every_input_and_output_has_a_name_of_its_own():
     x, dense = keras.Input((3,), name="x"), keras.layers.Dense(2, name="dense")
     twice, relu = [dense(x), dense(x)], keras.layers.ReLU(name="relu")(x)
@@ -446,7 +434,6 @@ def test_every_input_and_output_has_a_name_of_its_own():
     assert names_of(keras.Sequential(layers)) == [["given"], ["last"]]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("names", "message"),
     [
@@ -487,7 +474,6 @@ def captioning(tmp_path_factory):
     return model, path, export(model, path, input_names=["pixels"], output_names=names)
 
 
-@traced_as_on_torch
 def test_a_search_in_a_functional_model_exports(captioning):
     model, path, parity = captioning
     assert parity.difference < 1e-5
@@ -503,7 +489,6 @@ def test_a_search_in_a_functional_model_exports(captioning):
     assert verify(model, path, count=2).examples == 2
 
 
-@pytest.mark.tracing
 def test_onnxruntime_has_nothing_to_warn_of(artifact, captioning, capfd):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 2
@@ -512,7 +497,6 @@ def test_onnxruntime_has_nothing_to_warn_of(artifact, captioning, capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.once
 def test_integers_and_infinities_are_compared_as_they_are():
     ours = np.array([1.0, -np.inf, 200.0])
     assert difference(ours, ours) == 0
@@ -523,13 +507,11 @@ def test_integers_and_infinities_are_compared_as_they_are():
     assert difference(ids, ids) == 0 and difference(ids, ids + 1) == 1
 
 
-@pytest.mark.tracing
 def test_names_of_graphs_that_the_runtime_reads_are_fixed(model, tmp_path):
     with pytest.raises(ValueError, match="`output_names` must be None for a RNNSearch"):
         export(model, tmp_path / "a", output_names=["a", "b", "c", "d"])
 
 
-@pytest.mark.tracing
 def test_what_onnx_cannot_say_is_refused(tmp_path):
     x = keras.Input((3,), name="x")
     model = keras.Model(x, keras.layers.Activation(keras.ops.erfinv, name="y")(x))
@@ -538,7 +520,6 @@ def test_what_onnx_cannot_say_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.tracing
 def test_greedy_and_the_fixed_context_export_too(tmp_path, capsys):
     model = RNNEncoderDecoder(50, 40, **SMALL)
     model.build()
@@ -549,7 +530,6 @@ def test_greedy_and_the_fixed_context_export_too(tmp_path, capsys):
     assert capsys.readouterr().out == f"Saved artifact at '{path}'. {parity}\n"
 
 
-@pytest.mark.tracing
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -569,7 +549,6 @@ def test_arguments_of_keras_that_have_no_place_say_why(model, tmp_path, argument
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.tracing
 def test_numbers_that_onnxruntime_does_not_compute_in_are_refused(tmp_path):
     x = keras.Input((4,), name="x")
     model = keras.Model(x, keras.layers.Dense(2, dtype="bfloat16")(x))
@@ -578,7 +557,6 @@ def test_numbers_that_onnxruntime_does_not_compute_in_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@traced_as_on_torch
 def test_what_was_trained_in_bfloat16_is_exported_in_float32(model, tokenizer, tmp_path):
     sizes = (tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
     trained = RNNSearch(*sizes, **SMALL, dtype="mixed_bfloat16", tokenizer=tokenizer)
@@ -598,7 +576,6 @@ def test_what_was_trained_in_bfloat16_is_exported_in_float32(model, tokenizer, t
     np.testing.assert_allclose(*scores, rtol=1e-5)
 
 
-@pytest.mark.tracing
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_a_call_that_computes_in_a_mixture_is_exported_in_float32(tmp_path, policy):
     x = keras.Input((4,), name="x")
@@ -627,7 +604,6 @@ class Outer(keras.layers.Layer):
         return self.inner(x)
 
 
-@pytest.mark.tracing
 def test_the_layers_of_a_layer_compute_in_float32_whatever_the_global_policy(tmp_path):
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")
@@ -644,7 +620,6 @@ def test_the_layers_of_a_layer_compute_in_float32_whatever_the_global_policy(tmp
     np.testing.assert_allclose(found, given @ kernel + bias, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.tracing
 def test_bfloat16_of_a_class_that_is_not_registered_says_what_to_do(tmp_path):
     class Own(keras.layers.Dense):
         pass
@@ -656,7 +631,6 @@ def test_bfloat16_of_a_class_that_is_not_registered_says_what_to_do(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.tracing
 def test_half_precision_agrees_to_three_digits(tmp_path):
     keras.utils.set_random_seed(0)
     x = keras.Input((None, 4), name="x")
@@ -666,7 +640,6 @@ def test_half_precision_agrees_to_three_digits(tmp_path):
     assert verify(keras.Model(x, layer(x)), tmp_path / "a", count=3) == parity
 
 
-@pytest.mark.tracing
 def test_ids_and_masks_to_compare_on_are_padded_at_the_right():
     rng = np.random.default_rng(0)
     for dtype in ("int32", "bool"):
@@ -676,7 +649,6 @@ def test_ids_and_masks_to_compare_on_are_padded_at_the_right():
         assert drawn.shape == (50, 7) and drawn.dtype == dtype and len(np.unique(lengths)) > 3
 
 
-@pytest.mark.tracing
 def test_inputs_to_compare_on_are_such_as_the_model_takes(tmp_path):
     x = keras.Input((None, 2), name="x")
     frames = keras.layers.Conv1D(3, 9)(keras.ops.log(x))  # of nine frames, and positive numbers
@@ -696,14 +668,12 @@ def test_inputs_to_compare_on_are_such_as_the_model_takes(tmp_path):
         verify(long, tmp_path / "a")
 
 
-@pytest.mark.tracing
 def test_candidates_that_int32_cannot_count_are_refused(model, tmp_path):
     with pytest.raises(ValueError, match=r"`max_length` must .*Received: 3 hypotheses"):
         export(model, tmp_path / "a", search=BeamSearch(3), max_length=2**30)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.tracing
 def test_the_process_that_traces_for_other_backends_gives_the_same_graph(artifact, model, tmp_path):
     """Of one set of weights, whatever the names and the order in the file."""
     job = job_for(model, "onnx", search=BeamSearch(3, length_penalty=0.6), max_length=9)
@@ -742,7 +712,6 @@ def digest(*parts):
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-@pytest.mark.tracing
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_weights_too_large_for_a_file_stand_beside_it(model, tmp_path, monkeypatch, precision):
     monkeypatch.setattr(graph, "LARGEST_FILE", 2000)  # bytes, not 2 GB
@@ -761,7 +730,6 @@ def test_weights_too_large_for_a_file_stand_beside_it(model, tmp_path, monkeypat
         Translator(path)
 
 
-@pytest.mark.tracing
 def test_an_ensemble_exports_with_its_steps(model, tokenizer, tmp_path):
     keras.utils.set_random_seed(8)
     other = RNNSearch.from_config(model.get_config())
@@ -777,7 +745,6 @@ def test_an_ensemble_exports_with_its_steps(model, tokenizer, tmp_path):
     assert float(log_probs.max()) == pytest.approx(float(ours.totals[0, 0]), abs=1e-5)
 
 
-@pytest.mark.tracing
 def test_every_option_of_a_beam_exports(model, tmp_path):
     search = BeamSearch(
         4,
@@ -799,7 +766,6 @@ def test_every_option_of_a_beam_exports(model, tmp_path):
     assert (found["lengths"] >= 3).all() and (found["lengths"] <= [[5], [3]]).all()
 
 
-@pytest.mark.tracing
 def test_an_artifact_that_samples_draws_as_keras_does(model, tmp_path):
     search = Sampling(3, temperature=1.5, top_k=40, top_p=0.9, seed=7)
     parity = export(model, tmp_path / "artifact", search=search, max_length=9)
@@ -816,13 +782,11 @@ def test_an_artifact_that_samples_draws_as_keras_does(model, tmp_path):
             translator.translate_ids(source, noise=noise)
 
 
-@pytest.mark.tracing
 def test_what_does_not_sample_takes_no_noise(artifact):
     with pytest.raises(ValueError, match="`noise` must be None"):
         Translator(artifact[0]).translate_ids([[5, 3]], noise=np.zeros((1, 3, 9)))
 
 
-@pytest.mark.tracing
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -853,7 +817,6 @@ def test_wrong_arguments_are_named(model, tmp_path, arguments, message):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.tracing
 def test_a_model_that_does_not_generate_takes_no_search(tmp_path):
     model = keras.Sequential([keras.Input((None, 3)), keras.layers.GRU(2)])
     for arguments in ({"search": GreedySearch()}, {"stepwise": True}, {"texts": ["a"]}):
@@ -866,13 +829,11 @@ def test_a_model_that_does_not_generate_takes_no_search(tmp_path):
         export(keras.layers.Dense(2), tmp_path / "a")
 
 
-@pytest.mark.tracing
 def test_a_model_without_weights_is_refused(tmp_path):
     with pytest.raises(ValueError, match="`model` must have weights"):
         RNNSearch(50, 40, **SMALL).export(tmp_path / "a")
 
 
-@pytest.mark.tracing
 def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tokenizer, tmp_path):
     model = RNNSearch(50, 40, **SMALL)
     model.build()
@@ -881,14 +842,12 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tokenizer, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.tracing
 def test_an_existing_folder_is_refused(model, artifact):
     with pytest.raises(ValueError, match="artifact"):
         export(model, artifact[0])
     read_manifest(artifact[0])
 
 
-@pytest.mark.tracing
 def test_a_full_disk_leaves_no_half_artifact(tmp_path):
     x = keras.Input((40,), name="x")
     model = keras.Model(x, keras.layers.Dense(40, name="y")(x))  # of 6400 bytes
@@ -904,14 +863,12 @@ def test_a_full_disk_leaves_no_half_artifact(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.once
 def test_sources_to_compare_on_are_up_to_the_limit():
     lengths = [len(source) for source in random_sources(9, 3, count=200)]
     assert set(lengths) == {1, 2, 3}
     assert max(map(len, random_sources(9, 1000, count=500))) == 40
 
 
-@pytest.mark.tracing
 def test_an_artifact_of_other_weights_fails_parity(artifact, tokenizer):
     keras.utils.set_random_seed(4)
     other = RNNSearch(tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size, **SMALL)
@@ -923,7 +880,6 @@ def test_an_artifact_of_other_weights_fails_parity(artifact, tokenizer):
         parity.enforce()
 
 
-@pytest.mark.tracing
 @pytest.mark.parametrize("output", ["scores", "alignments"])
 def test_what_is_no_number_fails_parity(artifact, model, tokenizer, output, monkeypatch):
     translator = Translator(artifact[0])
@@ -940,7 +896,6 @@ def test_what_is_no_number_fails_parity(artifact, model, tokenizer, output, monk
         parity.enforce()
 
 
-@pytest.mark.tracing
 def test_near_ties_count_where_the_model_confirms_their_score(
     artifact, model, tokenizer, monkeypatch
 ):
@@ -960,7 +915,6 @@ def test_near_ties_count_where_the_model_confirms_their_score(
     assert parity.equal + parity.ties < parity.sentences
 
 
-@pytest.mark.tracing
 @pytest.mark.parametrize(
     ("equal", "ties", "difference", "passes"),
     [
@@ -1006,7 +960,6 @@ def test_outputs_of_two_shapes_are_named_by_them():
         difference(np.ones((3, 7, 2)), np.ones((3, 1, 2)))
 
 
-@pytest.mark.tracing
 def test_the_process_that_traces_finds_modules_beside_the_script(tmp_path, monkeypatch):
     (tmp_path / "beside_the_script.py").write_text(
         "import keras\n@keras.saving.register_keras_serializable(package='beside')\n"

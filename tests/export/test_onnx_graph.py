@@ -1,17 +1,10 @@
 """What tf2onnx alone would write wrong."""
 
-import keras
 import numpy as np
 import onnxruntime
-import pytest
 from keras import ops
 
 from keras_bahdanau_export.onnx_graph import convert
-
-pytestmark = [
-    pytest.mark.tracing,
-    pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow traces"),
-]
 
 
 def test_scattered_numbers_are_summed():

@@ -16,8 +16,6 @@ from keras_bahdanau_export.passes import (
     top_k,
 )
 
-pytestmark = pytest.mark.tracing
-
 RNG = np.random.default_rng(0)
 
 

@@ -13,11 +13,6 @@ from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.errors import PrecisionError
 from keras_bahdanau_runtime.manifest import read_manifest
 
-pytestmark = [
-    pytest.mark.tracing,
-    pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow traces"),
-]
-
 TEXTS = ["a man on a bike", "two dogs run"]
 
 

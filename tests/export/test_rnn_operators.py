@@ -13,11 +13,6 @@ from keras_bahdanau_export.call import call_signature
 from keras_bahdanau_export.onnx_graph import write_onnx
 from keras_bahdanau_export.trace import forward_function
 
-pytestmark = [
-    pytest.mark.tracing,
-    pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="TensorFlow traces"),
-]
-
 LAYERS = {
     "gru": lambda: keras.layers.GRU(4, return_sequences=True, bias_initializer="normal"),
     "paper": lambda: keras.layers.GRU(

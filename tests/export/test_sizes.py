@@ -8,8 +8,6 @@ from test_passes import RNG, bodies, graph_of, operators, rewritten
 from keras_bahdanau_export.passes import loops, recurrence, shapes
 from keras_bahdanau_export.passes.sizes import Sizes
 
-pytestmark = pytest.mark.tracing
-
 
 def sizes_of(text, **constants):
     """The sizes of every named value: ints, or numbers times names of axes, as text."""

@@ -25,8 +25,6 @@ from keras_bahdanau_runtime import (
 from keras_bahdanau_runtime.artifact import publish, write_manifest
 from keras_bahdanau_runtime.manifest import read_manifest
 
-pytestmark = pytest.mark.once
-
 ALL = ["translation", "score", "alignment"]
 TEXT = "a man on a bike"
 

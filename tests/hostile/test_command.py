@@ -9,8 +9,6 @@ import sys
 import pytest
 from copy_artifact import make
 
-pytestmark = pytest.mark.once
-
 COMMAND = [sys.executable, "-m", "keras_bahdanau_export.cli"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 

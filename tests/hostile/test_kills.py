@@ -19,8 +19,6 @@ from keras_bahdanau_runtime.artifact import publish, write_manifest
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.translator import WINDOW
 
-pytestmark = pytest.mark.once
-
 # Replaces an artifact again and again, each time by one of another size.
 WRITER = """
 import itertools, sys

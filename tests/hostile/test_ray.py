@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 from copy_artifact import make, spinning_graph
 
-pytestmark = [
-    pytest.mark.once,
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed."),
-]
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed."
+)
 
 COMMAND = [sys.executable, "-m", "keras_bahdanau_export.cli", "translate"]
 SMALL = {"object_store_memory": 100 * 2**20}

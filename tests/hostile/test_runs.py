@@ -19,7 +19,6 @@ import keras_bahdanau  # noqa: F401  # registers what the files hold
 from keras_bahdanau_runtime import Translator
 
 pytestmark = [
-    pytest.mark.once,
     pytest.mark.skipif(sys.platform == "win32", reason="Windows knows no SIGKILL."),
     pytest.mark.skipif("KILLS" not in os.environ, reason="make test-soak kills runs."),
 ]

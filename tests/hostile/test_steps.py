@@ -7,8 +7,6 @@ from copy_artifact import COPY_ENCODER, COPY_STEP, COPY_STEPS, make
 from keras_bahdanau_runtime import Stepper, Translator
 from keras_bahdanau_runtime.errors import CorruptArtifactError, LimitError, RunError
 
-pytestmark = pytest.mark.once
-
 
 def test_steps_give_the_text_piece_by_piece(tmp_path):
     translator = Translator(make(tmp_path / "a", steps=COPY_STEPS))

@@ -18,8 +18,6 @@ from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.errors import LimitError, RunError
 from keras_bahdanau_runtime.text.corpus import iterate_lines, read_lines
 
-pytestmark = pytest.mark.once
-
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 

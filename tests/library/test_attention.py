@@ -4,21 +4,18 @@ import keras
 import numpy as np
 import pytest
 import reference
-from gradients import assert_slopes, differentiate
 from keras import ops, tree
 from layer_checks import (
-    SOME_POLICIES,
+    POLICIES,
     any_size,
     array,
     assert_close,
     assert_config_round_trip,
     assert_garbage_is_ignored,
     assert_survives_saving,
-    compiled_alone,
     dtype_policy,
     numpy,
     right_mask,
-    thinned,
 )
 from mechanisms import (
     LENGTHS,
@@ -30,10 +27,10 @@ from mechanisms import (
     D,
     N,
     additive,
-    asked,
     expected_call,
     general,
-    made,
+    random_attention,
+    random_inputs,
 )
 
 from keras_bahdanau import Attention, BahdanauAttention, Memory, ScoredAttention
@@ -51,7 +48,6 @@ VARIED = [
     "fixed_narrow",
 ]
 varied = pytest.mark.parametrize("name", VARIED)
-mostly_varied = pytest.mark.parametrize("name", thinned(MECHANISMS, *VARIED))
 
 
 # --- Numbers --------------------------------------------------------------------------------------
@@ -60,7 +56,7 @@ mostly_varied = pytest.mark.parametrize("name", thinned(MECHANISMS, *VARIED))
 @mechanism
 @pytest.mark.parametrize("masked", [True, False])
 def test_many_queries_give_the_references_numbers(name, masked, rng):
-    attention, (query, values) = made(name, rng), asked(rng, queries=3)
+    attention, (query, values) = random_attention(name, rng), random_inputs(rng, queries=3)
     mask = MASK if masked else np.ones_like(MASK)
     arguments = dict(value_mask=mask if masked else None)
     actual = attention(query, values, return_attention_scores=True, **arguments)
@@ -70,25 +66,10 @@ def test_many_queries_give_the_references_numbers(name, masked, rng):
 
 @mechanism
 def test_one_query_gives_the_references_numbers(name, rng):
-    attention, (query, values) = made(name, rng), asked(rng, queries=1)
+    attention, (query, values) = random_attention(name, rng), random_inputs(rng, queries=1)
     actual = attention(query[:, 0], values, value_mask=MASK, return_attention_scores=True)
     context, weights = expected_call(name, reference.named(attention), query, values, MASK)
     assert_close(actual, (context[:, 0], weights[..., 0, :]))
-
-
-@mechanism
-def test_gradients_are_those_of_finite_differences(name, rng):
-    attention, (query, values) = made(name, rng), asked(rng)
-    weights = reference.named(attention)
-    run = differentiate(attention, value_mask=MASK, return_attention_scores=True)
-    _, gradients = run(query, values)
-    points = [query.astype("float64"), values.astype("float64"), *weights.values()]
-
-    def loss(points):
-        named = dict(zip(weights, points[2:], strict=True))
-        return sum((part**2).sum() for part in expected_call(name, named, *points[:2], MASK))
-
-    assert_slopes(loss, points, gradients, rng, directions=2)
 
 
 # --- Steps ----------------------------------------------------------------------------------------
@@ -101,7 +82,7 @@ def mean_of_heads(weights):
 
 @mechanism
 def test_step_by_step_equals_the_call(name, rng):
-    attention, (query, values) = made(name, rng), asked(rng, queries=4)
+    attention, (query, values) = random_attention(name, rng), random_inputs(rng, queries=4)
     context, weights = attention(query, values, value_mask=MASK, return_attention_scores=True)
     memory = attention.memory(values, mask=MASK, steps=4)
     state = attention.initial_state(memory)
@@ -112,7 +93,7 @@ def test_step_by_step_equals_the_call(name, rng):
 
 @mechanism
 def test_hypotheses_share_a_row_of_the_memory(name, rng):
-    attention, beam = made(name, rng), 4
+    attention, beam = random_attention(name, rng), 4
     query, values = array(rng, B * beam, TQ, N), array(rng, B, TX, D)
     memory = attention.memory(values, mask=MASK)
     copied, mask = np.repeat(values, beam, 0), np.repeat(MASK, beam, 0)
@@ -124,15 +105,15 @@ def test_hypotheses_share_a_row_of_the_memory(name, rng):
         assert_close(actual, (context[:, i], mean_of_heads(weights)[:, i]), 1e-6)
 
 
-@mostly_varied
+@mechanism
 def test_context_width_is_known_beforehand(name, rng):
-    attention = made(name, rng)
+    attention = random_attention(name, rng)
     assert attention.context_width(D) == MECHANISMS[name].width
-    assert attention(*asked(rng)).shape[-1] == MECHANISMS[name].width
+    assert attention(*random_inputs(rng)).shape[-1] == MECHANISMS[name].width
 
 
 def test_memory_is_a_value_without_masked_places(rng):
-    attention, (_, values) = made("bahdanau", rng), asked(rng)
+    attention, (_, values) = random_attention("bahdanau", rng), random_inputs(rng)
     values[~MASK] = np.nan
     memory = attention.memory(values, mask=MASK)
     assert isinstance(memory, Memory)
@@ -146,7 +127,7 @@ def test_memory_is_a_value_without_masked_places(rng):
 
 @mechanism
 def test_longer_padding_changes_nothing(name, rng):
-    attention, (query, values) = made(name, rng), asked(rng)
+    attention, (query, values) = random_attention(name, rng), random_inputs(rng)
     longer = np.concatenate([values, array(rng, B, 3, D)], axis=1)
     context, weights = attention(query, values, value_mask=MASK, return_attention_scores=True)
     mask = right_mask(LENGTHS, TX + 3)
@@ -157,25 +138,17 @@ def test_longer_padding_changes_nothing(name, rng):
 
 
 @mechanism
-def test_garbage_at_masked_places_is_ignored(name, rng):
-    attention, (query, values) = made(name, rng), asked(rng)
-    assert_garbage_is_ignored(
-        attention, [query, values], 1, MASK, value_mask=MASK, return_attention_scores=True
-    )
-
-
-@mechanism
 def test_a_fully_masked_row_gets_zeros(name, rng):
-    attention, (query, values) = made(name, rng), asked(rng)
+    attention, (query, values) = random_attention(name, rng), random_inputs(rng)
     values[2] = np.nan
     context, weights = attention(query, values, value_mask=MASK, return_attention_scores=True)
     assert not numpy(context)[2].any() and not numpy(weights)[2].any()
     assert numpy(context)[:2].any() and numpy(weights)[:2].any()
 
 
-@mostly_varied
+@mechanism
 def test_query_mask_zeroes_dropped_queries(name, rng):
-    attention, (query, values) = made(name, rng), asked(rng)
+    attention, (query, values) = random_attention(name, rng), random_inputs(rng)
     kept = np.array([[True, False], [True, True], [False, False]])
     context, weights = attention(query, values, value_mask=MASK, return_attention_scores=True)
     arguments = dict(query_mask=kept, value_mask=MASK, return_attention_scores=True)
@@ -186,9 +159,9 @@ def test_query_mask_zeroes_dropped_queries(name, rng):
     assert_garbage_is_ignored(attention, [query, values], 0, kept, **arguments)
 
 
-@mostly_varied
+@mechanism
 def test_dropped_queries_leave_no_trace(name, rng):
-    attention, (query, values) = made(name, rng), asked(rng, queries=4)
+    attention, (query, values) = random_attention(name, rng), random_inputs(rng, queries=4)
     kept = np.array([True, False, True, True])
     arguments = dict(value_mask=MASK, return_attention_scores=True)
     of_all = numpy(attention(query, values, query_mask=np.tile(kept, (B, 1)), **arguments))
@@ -216,7 +189,7 @@ SOURCE_IDS = np.array([[3, 4, 5, 0], [6, 0, 0, 0]])
 QUERY_IDS = np.array([[7, 8, 1], [2, 0, 0]])
 
 
-@mostly_varied
+@mechanism
 def test_implicit_masks_and_saving(name, tmp_path):
     model = masked_model(MECHANISMS[name].make())
     context, weights = numpy(model([SOURCE_IDS, QUERY_IDS]))
@@ -243,21 +216,7 @@ def functional(attention):
     return keras.Model([query, values, mask], list(outputs))
 
 
-@varied
-def test_dynamic_shapes(name, rng):
-    attention = made(name, rng)
-    model = functional(attention)
-    context, weights = model.outputs
-    assert tuple(context.shape) == (None, None, MECHANISMS[name].width)
-    assert tuple(weights.shape)[-2:] == (None, None)
-    for batch, queries, steps in ((2, 1, 3), (1, 4, 6)):
-        q, v = array(rng, batch, queries, N), array(rng, batch, steps, D)
-        keep = right_mask([steps - 1] * batch, steps)
-        expected = expected_call(name, reference.named(attention), q, v, keep)
-        assert_close(model.predict([q, v, keep], verbose=0), expected)
-
-
-@mostly_varied
+@mechanism
 def test_one_query_or_a_known_number_of_them_keeps_its_shape_in_a_functional_model(name):
     attention, values = MECHANISMS[name].make(), keras.Input((None, D))
     context, weights = attention(keras.Input((N,)), values, return_attention_scores=True)
@@ -267,7 +226,6 @@ def test_one_query_or_a_known_number_of_them_keeps_its_shape_in_a_functional_mod
     assert tuple(context.shape) == (None, TQ, MECHANISMS[name].width)
 
 
-@pytest.mark.once
 @mechanism
 def test_the_shape_of_the_context_is_known_beforehand(name):
     attention, width = MECHANISMS[name].make(), MECHANISMS[name].width
@@ -275,54 +233,22 @@ def test_the_shape_of_the_context_is_known_beforehand(name):
     assert attention.compute_output_shape((1, N), (None, TX, D)) == (None, width)
 
 
-@compiled_alone
-@pytest.mark.parametrize(
-    "name", ["bahdanau_chunks", "luong_concat", "location", "coverage_fertility", "monotonic"]
-)
-def test_compiled_training_with_unknown_sizes_equals_eager(name, rng):
-    (query, values), after = asked(rng), []
-    targets = [array(rng, B, TQ, D), array(rng, B, TQ, TX)]
-    attention = made(name, rng)
-    start = attention.get_weights()
-    for options in ({"run_eagerly": True}, {"jit_compile": True}):
-        attention.set_weights(start)
-        model = functional(attention)
-        model.compile("sgd", ["mse", "mse"], **options)
-        model.train_on_batch([query, values, MASK], targets)
-        after.append(attention.get_weights())
-    assert_close(after[1], after[0], 1e-6)
-    assert any(not np.array_equal(a, s) for a, s in zip(after[0], start, strict=True))
-
-
-@pytest.mark.once
 @mechanism
 def test_config_round_trip(name):
     assert_config_round_trip(MECHANISMS[name].make())
 
 
 @mechanism
-@pytest.mark.parametrize("policy", SOME_POLICIES)
+@pytest.mark.parametrize("policy", POLICIES)
 def test_mixed_precision(name, policy, rng):
-    query, values = asked(rng)
+    query, values = random_inputs(rng)
     with dtype_policy(policy):
-        attention = made(name, rng)
+        attention = random_attention(name, rng)
         context, weights = attention(query, values, value_mask=MASK, return_attention_scores=True)
     assert keras.backend.standardize_dtype(context.dtype) == attention.compute_dtype
     assert keras.backend.standardize_dtype(weights.dtype) == "float32"
     expected = expected_call(name, reference.named(attention), query, values, MASK)
     assert_close((ops.cast(context, "float32"), weights), expected, 0.06)
-
-
-@compiled_alone
-@pytest.mark.parametrize("name", ["bahdanau_heads", "location", "coverage_fertility", "monotonic"])
-def test_mixed_precision_in_a_compiled_loop(name, rng):
-    query, values = asked(rng)
-    with dtype_policy("mixed_float16"):
-        attention = made(name, rng)
-        _, weights = functional(attention).predict([query, values, MASK], verbose=0)
-    expected = expected_call(name, reference.named(attention), query, values, MASK)
-    assert weights.dtype == "float32"
-    assert_close(weights, expected[1], 0.06)
 
 
 # --- Bad input ------------------------------------------------------------------------------------
@@ -338,18 +264,16 @@ CALLS = {
 }
 
 
-@pytest.mark.once
 @mechanism
 @pytest.mark.parametrize("message", CALLS)
 def test_calls_are_checked(name, message, rng):
     arguments = dict(query=QUERY, value=VALUES) | CALLS[message]
     with pytest.raises(ValueError, match=message):
-        made(name, rng)(**arguments)
+        random_attention(name, rng)(**arguments)
 
 
-@pytest.mark.once
 def test_a_key_must_have_the_rows_and_steps_of_the_values(rng):
-    attention, key = made("bahdanau", rng), np.ones((B, TX, D))
+    attention, key = random_attention("bahdanau", rng), np.ones((B, TX, D))
     for wrong, message in ((key[:1], "rows as `values`, 3"), (key[:, 1:], "steps as `values`, 5")):
         with pytest.raises(ValueError, match=f"`key` must have as many {message}. Received: sh"):
             attention(QUERY, VALUES, wrong)
@@ -358,10 +282,9 @@ def test_a_key_must_have_the_rows_and_steps_of_the_values(rng):
 LOOKING = [name for name in MECHANISMS if not name.startswith("fixed")]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", LOOKING)
 def test_widths_are_those_of_the_build(name, rng):
-    attention = made(name, rng)
+    attention = random_attention(name, rng)
     with pytest.raises(ValueError, match=r"`query` of \w+ must be 4 wide.* \(3, 2, 5\)"):
         attention(np.ones((B, TQ, N + 1)), VALUES)
     with pytest.raises(ValueError, match=r"`values` of [\w.]+ must be .*6\).* \(3, 5, 7\)"):
@@ -374,34 +297,30 @@ def test_widths_are_those_of_the_build(name, rng):
         attention.step(QUERY, memory, state)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", LOOKING)
 def test_a_memory_needs_a_built_layer(name):
     with pytest.raises(ValueError, match="Attention is not built: call the layer once"):
         MECHANISMS[name].make().memory(VALUES)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", [n for n in MECHANISMS if not n.startswith(("bahdanau", "luong"))])
 def test_only_mechanisms_without_order_look_back_causally(name, rng):
     with pytest.raises(ValueError, match=r"`use_causal_mask` must be False for \w+.* True"):
-        made(name, rng)(QUERY, VALUES, use_causal_mask=True)
+        random_attention(name, rng)(QUERY, VALUES, use_causal_mask=True)
 
 
-@pytest.mark.once
 @varied
 def test_a_list_of_both_is_not_how_it_is_called(name, rng):
-    attention, pair = made(name, rng), list(asked(rng))
+    attention, pair = random_attention(name, rng), list(random_inputs(rng))
     with pytest.raises(
         ValueError, match=r"`query` .* write attention\(query, value\), .* list of 2"
     ):
         attention(pair)
 
 
-@pytest.mark.once
 @varied
 def test_rows_of_query_and_value_must_fit(name, rng):
-    attention, (query, values) = made(name, rng), asked(rng)
+    attention, (query, values) = random_attention(name, rng), random_inputs(rng)
     with pytest.raises(
         ValueError, match=r"`query` .* as many rows as `value`, 3, or one .* \(2, 2"
     ):
@@ -410,16 +329,15 @@ def test_rows_of_query_and_value_must_fit(name, rng):
 
 @varied
 def test_one_row_of_queries_asks_every_row(name, rng):
-    attention, (query, values) = made(name, rng), asked(rng)
+    attention, (query, values) = random_attention(name, rng), random_inputs(rng)
     arguments = dict(value_mask=MASK, return_attention_scores=True)
     expected = attention(np.repeat(query[:1], B, axis=0), values, **arguments)
     assert_close(attention(query[:1], values, **arguments), expected, 1e-6)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", ["bahdanau", "location"])
 def test_a_step_takes_whole_groups(name, rng):
-    attention, (query, values) = made(name, rng), asked(rng)
+    attention, (query, values) = random_attention(name, rng), random_inputs(rng)
     memory = attention.memory(values)
     with pytest.raises(
         ValueError, match=r"`query` .*step must have a multiple .* 3 rows. Received"
@@ -438,7 +356,7 @@ LOGITS = {
 
 @pytest.mark.parametrize("name", LOGITS)
 def test_logits_are_the_masked_scores(name, rng):
-    attention, (query, values) = made(name, rng), asked(rng)
+    attention, (query, values) = random_attention(name, rng), random_inputs(rng)
     arguments = dict(value_mask=MASK, return_attention_logits=True)
     context, weights, logits = numpy(
         attention(query, values, return_attention_scores=True, **arguments)
@@ -468,12 +386,11 @@ def test_logits_are_the_masked_scores(name, rng):
     assert_close(dropped[asking], logits[asking], 1e-5)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", ["bahdanau_heads", "location_heads", "monotonic", "fixed"])
 def test_logits_need_one_score_for_each_place(name, rng):
-    attention = made(name, rng)
+    attention = random_attention(name, rng)
     with pytest.raises(ValueError, match=r"`return_attention_logits` must be False for .*: True"):
-        attention(*asked(rng), return_attention_logits=True)
+        attention(*random_inputs(rng), return_attention_logits=True)
 
 
 def test_the_bases_leave_the_mechanism_to_their_subclasses():

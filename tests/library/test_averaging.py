@@ -60,7 +60,6 @@ def test_is_the_mean_of_every_weight(checkpoints, tmp_path):
     assert np.isfinite(numpy(averaged(batch))).all()
 
 
-@pytest.mark.once
 def test_of_one_file_is_that_file(checkpoints, tmp_path):
     paths, weights = checkpoints
     average_checkpoints([str(paths[1])], str(tmp_path / "average.keras"))
@@ -69,7 +68,6 @@ def test_of_one_file_is_that_file(checkpoints, tmp_path):
         np.testing.assert_array_equal(value, expected)
 
 
-@pytest.mark.once
 def test_sums_in_double_precision_and_counts_of_the_last(tmp_path):
     # 2^24 + 1 is no float32, and 40000 + 40000 no float16.
     values = [
@@ -85,7 +83,6 @@ def test_sums_in_double_precision_and_counts_of_the_last(tmp_path):
     assert count == 8
 
 
-@pytest.mark.once
 def test_the_output_may_be_one_of_the_files(tmp_path):
     paths = [
         saved(counting([value, 0.0], [0.0, 0.0], 0), tmp_path / f"{value}.keras")
@@ -96,7 +93,6 @@ def test_the_output_may_be_one_of_the_files(tmp_path):
     np.testing.assert_array_equal(scale, [2.0, 0.0])
 
 
-@pytest.mark.once
 def test_a_kill_while_writing_leaves_what_was_there(tmp_path, monkeypatch):
     path = saved(counting([1.0, 2.0], [0.0, 0.0], 3), tmp_path / "a.keras")
     before = path.read_bytes()
@@ -115,7 +111,6 @@ def dense(*widths, **kwargs):
     return keras.Sequential([keras.Input((2,)), *(keras.layers.Dense(n, **kwargs) for n in widths)])
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("other", "difference"),
     [
@@ -135,7 +130,6 @@ def test_refuses_files_of_different_models(tmp_path, other, difference):
     assert not (tmp_path / "average.keras").exists()
 
 
-@pytest.mark.once
 def test_refuses_no_files_one_file_and_other_endings(tmp_path):
     for paths in ([], "run/last.keras", tmp_path):
         with pytest.raises(ValueError, match="`paths` must be a list of at least one file"):
@@ -144,7 +138,6 @@ def test_refuses_no_files_one_file_and_other_endings(tmp_path):
         average_checkpoints([tmp_path / "a.keras"], tmp_path / "average.h5")
 
 
-@pytest.mark.once
 def test_names_a_file_that_is_not_there(checkpoints, tmp_path):
     paths, _ = checkpoints
     with pytest.raises(ValueError, match=r"none\.keras"):
@@ -208,7 +201,6 @@ def test_without_a_running_mean_or_an_update_nothing_changes(options):
         assert model.get_weights()[0].item() == 1.0
 
 
-@pytest.mark.once
 def test_the_weights_come_back_after_an_interruption():
     model = descending(use_ema=True, ema_momentum=0.5)
     for _ in range(3):

@@ -13,7 +13,7 @@ from layer_checks import (
     numpy,
     randomize,
 )
-from mechanisms import MASK, TX, B, D, N, U, asked
+from mechanisms import MASK, TX, B, D, N, U, random_inputs
 
 from keras_bahdanau import BahdanauAttention
 from keras_bahdanau.layers.attention import additive
@@ -48,7 +48,7 @@ def by_source(attention, query, values, masks, keys=None, **options):
 
 
 def test_keys_may_differ_from_values(rng):
-    attention, (query, values), keys = made(rng, KEY), asked(rng), array(rng, B, TX, KEY)
+    attention, (query, values), keys = made(rng, KEY), random_inputs(rng), array(rng, B, TX, KEY)
     actual = attention(query, values, keys, value_mask=MASK, return_attention_scores=True)
     masks = np.repeat(MASK[:, None], query.shape[1], 1)
     assert_close(actual, by_source(attention, query, values, masks, keys))
@@ -56,7 +56,6 @@ def test_keys_may_differ_from_values(rng):
     assert_close(attention(query, values, keys, value_mask=MASK), actual[0], 1e-6)
 
 
-@pytest.mark.once
 def test_keys_are_checked(rng):
     attention, values = made(rng, KEY), np.ones((B, TX, D))
     with pytest.raises(ValueError, match=r"`key` of [\w.]+ must be .*5\).* \(3, 5, 6\)"):
@@ -73,7 +72,7 @@ def test_bias_acts_inside_the_tanh(rng):
     weights = reference.named(attention)
     attention.query_kernel.assign(0 * weights["query_kernel"])
     attention.key_kernel.assign(0 * weights["key_kernel"])
-    query, values = asked(rng)
+    query, values = random_inputs(rng)
     scores = attention.scores(query, attention.make_keys(values))
     expected = np.tanh(weights["bias"]) @ weights["score_kernel"][:, 0]
     assert_close(scores, np.full((B, 2, TX), expected))
@@ -81,7 +80,7 @@ def test_bias_acts_inside_the_tanh(rng):
 
 @pytest.mark.parametrize("heads", [1, 2])
 def test_a_normalized_v_keeps_its_direction_only(heads, rng):
-    attention, (query, values) = made(rng, normalize=True, num_heads=heads), asked(rng)
+    attention, (query, values) = made(rng, normalize=True, num_heads=heads), random_inputs(rng)
     before = attention(query, values)
     attention.score_kernel.assign(attention.score_kernel * 7.0)
     assert_close(attention(query, values), before)
@@ -98,7 +97,7 @@ def test_the_gain_starts_at_one_over_the_root_of_the_units():
 
 
 def test_a_head_uses_its_own_units_and_values(rng):
-    attention, (query, values) = made(rng, num_heads=2), asked(rng)
+    attention, (query, values) = made(rng, num_heads=2), random_inputs(rng)
     context, weights = numpy(attention(query, values, return_attention_scores=True))
     kernel = numpy(attention.value_kernel.value)
     for h, half in enumerate((slice(0, D // 2), slice(D // 2, D))):
@@ -192,7 +191,7 @@ def test_dropout_takes_the_same_places_from_all_queries(rng):
 
 def test_dropout_keeps_the_mean(rng):
     attention = BahdanauAttention(U, dropout=0.5, seed=1)
-    query, values = asked(rng)
+    query, values = random_inputs(rng)
     query, values = (np.repeat(part[:1], 2000, 0) for part in (query, values))
     context, expected = attention(query, values, training=True), attention(query[:1], values[:1])
     assert_close(ops.mean(context, axis=0), expected[0], 0.1)
@@ -200,7 +199,7 @@ def test_dropout_keeps_the_mean(rng):
 
 def test_steps_share_the_dropout_of_their_memory(rng):
     attention = made(rng, dropout=0.5, seed=3)
-    query, values = asked(rng)
+    query, values = random_inputs(rng)
     memory = attention.memory(values, mask=MASK, training=True)
     first, again = (attention.step(query[:, 0], memory, training=True)[0] for _ in range(2))
     assert_close(first, again, 0)
@@ -209,7 +208,6 @@ def test_steps_share_the_dropout_of_their_memory(rng):
 # --- Configuration --------------------------------------------------------------------------------
 
 
-@pytest.mark.once
 def test_config_keeps_everything():
     attention = BahdanauAttention(
         U,
@@ -258,7 +256,6 @@ def test_one_initializer_makes_different_kernels():
     assert not np.allclose(weights["query_kernel"], weights["key_kernel"])
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", ["units", "num_heads", "chunk_size"])
 @pytest.mark.parametrize("value", [0, -1, 2.0, "4", True])
 def test_sizes_must_be_positive_integers(name, value):
@@ -266,7 +263,6 @@ def test_sizes_must_be_positive_integers(name, value):
         BahdanauAttention(**{"units": U, name: value})
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -285,7 +281,6 @@ def test_options_are_checked(options, message):
         BahdanauAttention(U, **options)
 
 
-@pytest.mark.once
 def test_heads_must_divide_the_values():
     with pytest.raises(ValueError, match="`num_heads` must divide the width of the values, 6"):
         BahdanauAttention(U, num_heads=4)(np.ones((1, N)), np.ones((1, TX, D)))
@@ -295,7 +290,7 @@ def test_heads_must_divide_the_values():
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
 def test_weights_sum_to_one_in_any_precision(normalizer, policy, rng):
     attention = BahdanauAttention(U, normalizer=normalizer, dtype=policy)
-    query, values = asked(rng)
+    query, values = random_inputs(rng)
     _, weights = attention(query, values, value_mask=MASK, return_attention_scores=True)
     assert_close(numpy(weights).sum(-1), np.repeat([[1.0], [1.0], [0.0]], 2, 1), 1e-6)
     assert_close(numpy(weights)[1, :, 2:], np.zeros((2, TX - 2)), 0)

@@ -12,8 +12,6 @@ from keras_bahdanau import BPEDropout, Tokenizer
 from keras_bahdanau.data.bpe_dropout import _cut
 from keras_bahdanau_runtime.ids import EOS
 
-pytestmark = pytest.mark.once
-
 SOURCES = ["a man on a bike rides", "the man rides a bike 12 times", "bikes"] * 3
 TARGETS = ["ein Mann auf einem Fahrrad", "der Mann fährt", "Fahrräder"] * 3
 TOKENIZER = Tokenizer.train(SOURCES, TARGETS, vocabulary_size=330)

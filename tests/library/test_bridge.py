@@ -53,7 +53,6 @@ def test_states_are_the_papers(source, masked, rng):
     assert_close(side_by_side(states), reference_bridge(bridge, annotations, lengths))
 
 
-@pytest.mark.once
 @sources
 def test_the_shapes_are_known_beforehand(source):
     bridge = Bridge(SIZES, source)
@@ -114,7 +113,6 @@ def test_dynamic_shapes(source):
     assert [tuple(state.shape) for state in states] == [(None, size) for size in SIZES]
 
 
-@pytest.mark.once
 @sources
 def test_config_round_trip(source):
     assert_config_round_trip(Bridge(SIZES, source, kernel_initializer="he_normal"))
@@ -139,13 +137,11 @@ def test_mixed_precision(source, policy, rng):
         assert_close(keras.ops.cast(keras.ops.concatenate(states, -1), "float32"), expected, 0.03)
 
 
-@pytest.mark.once
 def test_source_must_be_known():
     with pytest.raises(ValueError, match=r"`source` must be one of \(.*\). Received: 'first'"):
         Bridge(SIZES, "first")
 
 
-@pytest.mark.once
 def test_what_it_reads_must_have_a_known_width_and_a_mask_of_its_length(rng):
     with pytest.raises(ValueError, match=r"`annotations` must have a known width.*\(None, 5, None"):
         Bridge(SIZES)(keras.Input((5, None)))
@@ -156,7 +152,6 @@ def test_what_it_reads_must_have_a_known_width_and_a_mask_of_its_length(rng):
         Bridge(SIZES)(array(rng, 1, 4, 2), mask=np.ones((1, 3), bool))
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("sizes, named", [(8, "sizes"), ([4, 0], r"sizes\[1\]"), (["8"], "sizes")])
 def test_sizes_must_be_a_list_of_positive_ints(sizes, named):
     with pytest.raises(ValueError, match=f"`{named}"):

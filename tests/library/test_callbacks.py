@@ -5,7 +5,7 @@ import os
 import keras
 import numpy as np
 import pytest
-from copying import compile_to_copy
+from copy_task import compile_to_copy
 
 from keras_bahdanau import (
     AlignmentImages,
@@ -55,7 +55,6 @@ def bias(path):
     return int(keras.ops.convert_to_numpy(model.layers[0].bias)[0])
 
 
-@pytest.mark.once
 def test_keeps_the_last_the_best_and_the_history(tmp_path):
     callback = checkpoint(tmp_path)
     assert callback.best is None
@@ -67,7 +66,6 @@ def test_keeps_the_last_the_best_and_the_history(tmp_path):
     assert float(callback.best["val_bleu"]) == 8.0 and int(callback.best["epoch"]) == 3
 
 
-@pytest.mark.once
 def test_rows_are_those_of_the_epochs_they_name(tmp_path):
     """A model that was trained before goes on in a new folder, and is interrupted there."""
     finish_epochs(checkpoint(tmp_path), [3.0, 8.0, 5.0], first=5)
@@ -75,7 +73,6 @@ def test_rows_are_those_of_the_epochs_they_name(tmp_path):
     assert history(tmp_path) == [(6, 3.0), (7, 6.0)]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("done", [0, 1, 2, 3])
 def test_a_resumed_run_drops_the_rows_of_epochs_it_repeats(tmp_path, done):
     finish_epochs(checkpoint(tmp_path), [3.0, 8.0, 5.0])
@@ -88,7 +85,6 @@ def test_a_resumed_run_drops_the_rows_of_epochs_it_repeats(tmp_path, done):
     assert bias(tmp_path / "best.keras") == (2 if 8.0 in scores else done + 1)
 
 
-@pytest.mark.once
 def test_a_kill_while_saving_leaves_what_was_there(tmp_path, monkeypatch):
     callback = checkpoint(tmp_path)
     finish_epochs(callback, [3.0])
@@ -104,7 +100,6 @@ def test_a_kill_while_saving_leaves_what_was_there(tmp_path, monkeypatch):
     assert {name: (tmp_path / name).read_bytes() for name in before} == before
 
 
-@pytest.mark.once
 def test_a_kill_between_the_files_leaves_a_run_that_can_go_on(tmp_path, monkeypatch):
     callback = checkpoint(tmp_path)
     finish_epochs(callback, [3.0])
@@ -126,7 +121,6 @@ def test_a_kill_between_the_files_leaves_a_run_that_can_go_on(tmp_path, monkeypa
     assert bias(tmp_path / "last.keras") == 2
 
 
-@pytest.mark.once
 def test_values_that_appear_later_get_a_column(tmp_path):
     callback = checkpoint(tmp_path, monitor="accuracy")
     callback.on_epoch_end(0, {"accuracy": 0.5})
@@ -135,7 +129,6 @@ def test_values_that_appear_later_get_a_column(tmp_path):
         assert [row["val_loss"] for row in csv.DictReader(file)] == ["", "2.0"]
 
 
-@pytest.mark.once
 def test_goes_on_from_a_run_that_monitored_something_else(tmp_path):
     finish_epochs(checkpoint(tmp_path), [3.0, 8.0])
     callback = checkpoint(tmp_path, monitor="accuracy", epochs_done=2)
@@ -145,21 +138,18 @@ def test_goes_on_from_a_run_that_monitored_something_else(tmp_path):
     assert int(callback.best["epoch"]) == 3
 
 
-@pytest.mark.once
 def test_a_value_that_is_no_number_is_never_the_best(tmp_path):
     callback = checkpoint(tmp_path)
     finish_epochs(callback, [float("nan"), 2.0, float("nan"), 1.0])
     assert bias(tmp_path / "best.keras") == 2
 
 
-@pytest.mark.once
 def test_the_monitored_value_must_be_in_the_logs(tmp_path):
     with pytest.raises(ValueError, match=r"`monitor` must name .* 'val_bleu'; .*'loss'"):
         checkpoint(tmp_path).on_epoch_end(0, {"loss": 1.0})
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("monitor", "mode", "best"),
     [
@@ -184,7 +174,6 @@ def test_the_best_of_a_loss_is_its_least(tmp_path, monitor, mode, best):
     assert int(callback.best["epoch"]) == best
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("monitor", "mode", "message"),
     [
@@ -206,7 +195,6 @@ def epochs_kept(folder):
     return {path.name: bias(path) for path in folder.glob("epoch-*.keras")}
 
 
-@pytest.mark.once
 def test_keeps_the_last_epochs(tmp_path):
     (tmp_path / "epoch-best.keras").touch()  # not its own
     callback = checkpoint(tmp_path, keep=2)
@@ -227,13 +215,11 @@ def test_keeps_the_last_epochs(tmp_path):
     assert not list(tmp_path.glob("writing*"))
 
 
-@pytest.mark.once
 def test_refuses_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(ValueError, match=r"`folder` must be a folder that exists\. .*nowhere"):
         RunCheckpoint(tmp_path / "nowhere")
 
 
-@pytest.mark.once
 def test_refuses_references_that_are_not_one_for_each_source():
     with pytest.raises(ValueError, match=r"`references` must hold one for each of 1 .*Received: 2"):
         TranslationScore(["a man"], ["ein Mann", "x"])
@@ -241,7 +227,6 @@ def test_refuses_references_that_are_not_one_for_each_source():
         TranslationScore([3], ["ein Mann"])
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "wrong, message",
     [
@@ -257,7 +242,6 @@ def test_what_an_epoch_would_be_lost_for_is_refused_before(wrong, message):
         TranslationScore(**{"sources": ["a"], "references": ["b"], **wrong})
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("make", [lambda folder: TranslationScore(["a"], ["b"]),
                                   lambda folder: AlignmentImages(folder, ["a"])])  # fmt: skip
 def test_a_model_without_a_tokenizer_is_refused_before_it_is_trained(tmp_path, make):
@@ -267,14 +251,12 @@ def test_a_model_without_a_tokenizer_is_refused_before_it_is_trained(tmp_path, m
         callback.on_train_begin()
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("keep", [-1, 1.5, None])
 def test_refuses_to_keep_no_number_of_epochs(tmp_path, keep):
     with pytest.raises(ValueError, match=r"`keep` must be an int of at least 0\. Received: "):
         RunCheckpoint(tmp_path, keep=keep)
 
 
-@pytest.mark.once
 def test_patience_counts_the_epochs_of_an_earlier_process_too(tmp_path):
     callback = checkpoint(tmp_path, patience=3)
     finish_epochs(callback, [3.0, 8.0, 5.0, 7.0])
@@ -290,7 +272,6 @@ def test_patience_counts_the_epochs_of_an_earlier_process_too(tmp_path):
     assert callback.exhausted and callback.best["epoch"] == 5
 
 
-@pytest.mark.once
 def test_the_update_of_each_epoch_stands_in_the_history(tmp_path):
     callback = checkpoint(tmp_path)
     for updates in (5, 10):
@@ -300,7 +281,6 @@ def test_the_update_of_each_epoch_stands_in_the_history(tmp_path):
         assert [row["update"] for row in csv.DictReader(file)] == ["5", "10"]
 
 
-@pytest.mark.once
 def test_the_loss_on_held_out_pairs_is_that_of_the_running_mean():
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
     model.compile(keras.optimizers.SGD(1.0, use_ema=True, ema_momentum=0.5), "mse")
@@ -326,7 +306,6 @@ def test_the_loss_on_held_out_pairs_is_that_of_the_running_mean():
     assert float(keras.ops.convert_to_numpy(kernel)[0, 0]) == 6.0
 
 
-@pytest.mark.once
 def test_the_loss_on_held_out_pairs_is_the_mean_over_their_tokens():
     texts = ["a", "b a c a b c", "c a b", "b c", "a b c a"]
     ids = [tokenizer().encode_source(text) for text in texts]
@@ -345,7 +324,6 @@ def test_the_loss_on_held_out_pairs_is_the_mean_over_their_tokens():
         HeldOutLoss((ids, ids))
 
 
-@pytest.mark.once
 def test_the_loss_on_held_out_pairs_needs_that_of_each_batch():
     model = dense()
     model.steps_per_execution = 2  # which torch refuses in `compile`
@@ -405,7 +383,6 @@ def small_model(**arguments):
     return RNNSearch(size, size, **sizes, **arguments)
 
 
-@pytest.mark.once
 def test_a_score_gives_its_tokenizer_to_the_model():
     model = small_model()
     TranslationScore(["a"], ["b"], tokenizer()).set_model(model)

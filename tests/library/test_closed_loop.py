@@ -4,7 +4,7 @@ import pytest
 from gradients import differentiate
 from keras import ops
 from layer_checks import (
-    SOME_POLICIES,
+    POLICIES,
     array,
     assert_close,
     assert_config_round_trip,
@@ -121,13 +121,12 @@ def test_a_coverage_loss_counts_every_step(rng):
     assert_close(loss, attention.penalty(weights), 1e-6)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("next_input", [None, keras.layers.Dense(M)], ids=["output", "dense"])
 def test_config_round_trip(next_input):
     assert_config_round_trip(ClosedLoop(decoder(), STEPS, next_input))
 
 
-@pytest.mark.parametrize("policy", SOME_POLICIES)
+@pytest.mark.parametrize("policy", POLICIES)
 def test_mixed_precision(policy, rng):
     with dtype_policy(policy):
         loop, x = decoder(), data(rng)
@@ -140,7 +139,6 @@ def test_mixed_precision(policy, rng):
     assert_close(actual, tuple(np.asarray(part, "float32") for part in expected), 0.05)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("shape", "next_input", "message"),
     [
@@ -158,21 +156,18 @@ def test_widths_must_meet(shape, next_input, message):
         decoder().unroll(*symbols, STEPS, next_input)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("steps", [0, -1, 2.5, None])
 def test_steps_must_be_a_positive_integer(steps):
     with pytest.raises(ValueError, match=r"`steps` must be a positive integer\. Received: "):
         ClosedLoop(decoder(), steps)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("wrong", ["x", None, keras.layers.Dense(2), keras.layers.GRU(2)])
 def test_decoder_must_be_one(wrong):
     with pytest.raises(ValueError, match=r"`decoder` must be an AttentiveDecoder\. Received: "):
         ClosedLoop(wrong, STEPS)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("next_input", [lambda x: x, "dense"])
 def test_next_input_must_be_a_layer(next_input):
     with pytest.raises(ValueError, match=r"`next_input` must be None or a Keras layer.* Received"):

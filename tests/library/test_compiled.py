@@ -76,7 +76,6 @@ def test_no_gradients_are_recorded():
     assert not function(np.array([[1, 2]], "int32")).requires_grad
 
 
-@pytest.mark.once
 def test_refuses_a_backend_it_does_not_know(monkeypatch):
     monkeypatch.setattr(keras.config, "backend", lambda: "numpy")
     with pytest.raises(ValueError, match="'numpy' is not supported: use tensorflow, jax or torch"):

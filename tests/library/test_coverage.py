@@ -67,13 +67,11 @@ def test_symbolic_call():
     assert tuple(keras.Model(inputs, coverage_penalty(inputs)).output_shape) == (None, None)
 
 
-@pytest.mark.once
 def test_refuses_a_mask_of_another_length(weights):
     with pytest.raises(ValueError, match=r"`mask` must be bool of shape .* shape \(1, 2\)"):
         coverage_penalty(weights, np.ones((1, 2), bool))
 
 
-@pytest.mark.once
 def test_refuses_the_weights_of_one_step(weights):
     with pytest.raises(ValueError, match=r"`weights` must be .*Received: shape \(5, 4\)"):
         coverage_penalty(weights[0])

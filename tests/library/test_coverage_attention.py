@@ -4,7 +4,7 @@ import pytest
 import reference
 from keras import ops
 from layer_checks import array, assert_close, assert_config_round_trip, numpy, randomize
-from mechanisms import MASK, TX, B, D, N, U, asked
+from mechanisms import MASK, TX, B, D, N, U, random_inputs
 
 from keras_bahdanau import CoverageAttention, MultiSourceAttention
 
@@ -31,7 +31,7 @@ def test_covered_places_can_be_left_alone(rng):
 
 def test_fertility_divides_what_is_added(rng):
     attention = built(rng, fertility=3.0)
-    query, values = asked(rng)
+    query, values = random_inputs(rng)
     memory = attention.memory(values, mask=MASK)
     kernel = reference.named(attention)["fertility_kernel"][:, 0]
     share = 3.0 * reference.sigmoid(np.where(MASK[..., None], values, 0) @ kernel)
@@ -65,7 +65,7 @@ KEPT = np.array([[True, True, True, False], [True, True, False, False], [True] *
 @pytest.mark.parametrize("kept", [None, KEPT], ids=["all", "masked"])
 def test_the_loss_is_the_mean_over_real_steps(kept, rng):
     attention = built(rng, coverage_loss=0.7)
-    query, values = asked(rng, queries=4)
+    query, values = random_inputs(rng, queries=4)
     _, weights = attention(
         query, values, query_mask=kept, value_mask=MASK, return_attention_scores=True
     )
@@ -75,7 +75,7 @@ def test_the_loss_is_the_mean_over_real_steps(kept, rng):
 
 
 def test_a_broadcast_query_costs_no_more_under_a_mask(rng):
-    attention, (query, values) = built(rng, coverage_loss=1.0), asked(rng, queries=4)
+    attention, (query, values) = built(rng, coverage_loss=1.0), random_inputs(rng, queries=4)
     of_all = [np.repeat(part[:1], B, axis=0) for part in (query, KEPT)]
     attention(of_all[0], values, query_mask=of_all[1], value_mask=MASK)
     (expected,) = numpy(attention.losses)
@@ -90,7 +90,7 @@ def test_no_real_step_costs_nothing(rng):
 
 def test_without_a_factor_there_is_no_loss(rng):
     attention = built(rng)
-    query, values = asked(rng)
+    query, values = random_inputs(rng)
     attention(query, values)
     assert attention.losses == [] and not attention.penalized
     assert attention.penalty(np.ones((B, 2, TX))) is None
@@ -103,12 +103,11 @@ def test_fit_lowers_the_coverage_loss(rng):
     # XLA is as slow to begin as TensorFlow without it is quick; JAX has nothing else.
     compiled = keras.config.backend() == "jax"
     model.compile(keras.optimizers.Adam(0.05), "mse", jit_compile=compiled)
-    data = list(asked(rng, queries=4))
+    data = list(random_inputs(rng, queries=4))
     losses = model.fit(data, np.zeros((B, 4, D)), epochs=30, verbose=0).history["loss"]
     assert losses[-1] < 0.8 * losses[0]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -126,20 +125,18 @@ def test_options_are_checked(options, message):
         CoverageAttention(**{"units": U, **options})
 
 
-@pytest.mark.once
 def test_several_sources_take_no_penalty():
     with pytest.raises(ValueError, match="`attentions` must hold no mechanism with a penalty"):
         MultiSourceAttention([CoverageAttention(U, coverage_loss=1.0)])
 
 
-@pytest.mark.once
 def test_config_keeps_everything():
     assert_config_round_trip(CoverageAttention(U, 2.0, 0.5, False, num_heads=2, dropout=0.1))
 
 
 def test_several_heads_cover_together(rng):
     attention = built(rng, num_heads=2)
-    query, values = asked(rng)
+    query, values = random_inputs(rng)
     memory = attention.memory(values, mask=MASK)
     state = attention.initial_state(memory)
     _, weights, state = attention.step(query[:, 0], memory, state)

@@ -5,7 +5,7 @@ import pickle
 import keras
 import numpy as np
 import pytest
-from copying import Scores
+from copy_task import Scores
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,8 +13,6 @@ from keras_bahdanau.data.dataset import TranslationDataset
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 from keras_bahdanau_runtime.text.batches import length_sorted_batches, pad
 from keras_bahdanau_runtime.text.corpus import read_alignments
-
-pytestmark = pytest.mark.once
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=40)
 

@@ -3,58 +3,17 @@
 import csv
 import os
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from layer_checks import assert_close
+from python_process import run_python, start_python
 
 from keras_bahdanau import TrainingOptions, train
 from keras_bahdanau.training.devices import shared_by
 
-TESTS = Path(__file__).resolve().parents[1]
 BACKEND = keras.config.backend()
-CASES = {"tensorflow": ["padded", "ragged", "lacking"], "jax": ["padded", "smaller"], "torch": []}
-
-
-def started(*command, **environment):
-    """A Python process of its own."""
-    paths = os.pathsep.join(sys.path)
-    environment = {
-        **os.environ, "KERAS_BACKEND": BACKEND, "PYTHONPATH": paths, **environment
-    }  # fmt: skip
-    return subprocess.Popen(
-        [sys.executable, *map(str, command)],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def run(*command, **environment):
-    """Runs a Python process of its own to its end."""
-    with started(*command, **environment) as process:
-        _, said = process.communicate()
-    assert process.returncode == 0, said
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    """Losses, metrics and weights `(2, ...)` of each case: on one device, and on two."""
-    path = tmp_path_factory.mktemp("devices") / "results.npz"
-    run(TESTS / "two_devices.py", path)
-    return np.load(path)
-
-
-@pytest.mark.parametrize("case", CASES[BACKEND])
-def test_two_devices_train_as_one(case, results):
-    one, two = results[case]
-    assert one[0] > 1.5  # a loss that is worth comparing
-    assert_close(two, one, 1e-5)
 
 
 COMMAND = ("-m", "keras_bahdanau_export.cli")
@@ -90,15 +49,12 @@ def losses(folder):
         return [(float(row["loss"]), float(row["val_loss"])) for row in csv.DictReader(file)]
 
 
+@pytest.mark.skipif(BACKEND == "torch", reason="a process of PyTorch trains on one device")
 def test_a_run_on_two_devices_is_that_of_one(one, tmp_path):
     arguments, folder = one
-    launch = {
-        "tensorflow": ("-c", TWO_CPUS),
-        "jax": COMMAND,
-        "torch": ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, *COMMAND),
-    }[BACKEND]
+    launch = ("-c", TWO_CPUS) if BACKEND == "tensorflow" else COMMAND
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
-    run(*launch, *arguments, "--devices", 2, "--output", tmp_path / "two", XLA_FLAGS=flags)
+    run_python(*launch, *arguments, "--devices", 2, "--output", tmp_path / "two", XLA_FLAGS=flags)
     assert_same_run(tmp_path / "two", folder)
 
 
@@ -109,7 +65,7 @@ def test_a_run_on_two_hosts_is_that_of_one(one, tmp_path):
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
     hosts = [
-        started(
+        start_python(
             *COMMAND, *arguments, "--devices", 2, "--output", tmp_path / "two",
             KERAS_DISTRIBUTION_JOB_ADDRESSES=address,
             KERAS_DISTRIBUTION_NUM_PROCESSES="2",
@@ -128,32 +84,56 @@ def assert_same_run(one, other):
     assert_close(models[0].get_weights(), models[1].get_weights(), 1e-5)
 
 
-# The command, in processes that were joined before; and a sum of one loss in each of them.
-JOINED = """
+# The command in processes that join by themselves, then in processes that are joined already. In
+# between, each process takes the sum of a loss of its own.
+TWO_RUNS = """
 import sys
 import numpy as np
 from torch import distributed
 from keras_bahdanau import TokenCrossentropy
 from keras_bahdanau_export.cli import main
+alone, joined, *arguments = sys.argv[1:]
+
+def command(*options):
+    sys.argv[1:] = [*arguments, *options]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, end
+
+command("--output", alone)
+assert not distributed.is_initialized()
 distributed.init_process_group("gloo")
 labels = np.full((1, 1 + distributed.get_rank()), 4)
 loss = TokenCrossentropy(reduction="sum")(labels, np.zeros((*labels.shape, 8)))
 np.testing.assert_allclose(float(loss), 3 * np.log(8), rtol=1e-6)
-main()
+command("--average", "2", "--output", joined)
 """
+on_torch = pytest.mark.skipif(BACKEND != "torch", reason="torchrun starts PyTorch's processes")
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="the others have no processes that a caller joins")
-def test_the_first_of_processes_that_a_caller_joined_tries_the_average(one, tmp_path):
-    arguments, folder = one
-    (tmp_path / "joined.py").write_text(JOINED)
-    options = ("--devices", 2, "--average", 2, "--output", tmp_path / "two")
-    run(
+@pytest.fixture(scope="module")
+def two_processes(one, tmp_path_factory):
+    """A folder with the run of two processes that join by themselves, and of two joined before."""
+    arguments, _ = one
+    folder = tmp_path_factory.mktemp("processes")
+    (folder / "two_runs.py").write_text(TWO_RUNS)
+    run_python(
         "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2,
-        tmp_path / "joined.py", *arguments, *options,
+        folder / "two_runs.py", folder / "alone", folder / "joined", *arguments, "--devices", 2,
     )  # fmt: skip
-    assert_same_run(tmp_path / "two", folder)
-    assert (tmp_path / "two" / "average.keras").exists()
+    return folder
+
+
+@on_torch
+def test_a_run_of_two_processes_is_that_of_one(one, two_processes):
+    assert_same_run(two_processes / "alone", one[1])
+
+
+@on_torch
+def test_the_first_of_processes_that_a_caller_joined_tries_the_average(one, two_processes):
+    assert_same_run(two_processes / "joined", one[1])
+    assert (two_processes / "joined" / "average.keras").exists()
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the others train on several hosts")

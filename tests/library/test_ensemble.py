@@ -106,20 +106,17 @@ def test_builds_the_models_that_have_no_weights_yet():
     assert all(model.built for model in ensemble.models)
 
 
-@pytest.mark.once
 def test_refuses_no_models(members):
     for models in ([], None, [3], members[0]):
         with pytest.raises(ValueError, match=r"`models` must be a list of at least one .*Rec"):
             Ensemble(models)
 
 
-@pytest.mark.once
 def test_refuses_vocabularies_that_differ(members):
     with pytest.raises(ValueError, match=r"`models` must agree .*\[\(9, 9\), \(9, 8\)\]"):
         Ensemble([members[0], member(3, vocabulary=8)])
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("average", ["mean", None])
 def test_refuses_a_space_it_does_not_know(members, average):
     with pytest.raises(ValueError, match="`average` must be one of"):

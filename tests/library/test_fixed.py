@@ -30,14 +30,12 @@ def test_padding_may_stand_at_the_left(rng):
     assert_close(weights, [[0, 0, 0, 1], [0, 0, 1, 0]], 0)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("width", [0, -1, 1.5, True])
 def test_width_must_be_a_positive_integer(width):
     with pytest.raises(ValueError, match=r"`width` must be a positive integer. Received"):
         FixedContext(width)
 
 
-@pytest.mark.once
 def test_width_must_fit_the_annotations():
     with pytest.raises(ValueError, match=f"`width` must be at most .* {D}. Received: {D + 1}"):
         FixedContext(D + 1)(np.ones((1, N)), np.ones((1, TX, D)))

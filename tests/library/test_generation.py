@@ -220,7 +220,6 @@ BAD_ARGUMENTS = {
 }
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("arguments, message", BAD_ARGUMENTS.values(), ids=BAD_ARGUMENTS)
 def test_bad_input_is_refused_before_any_work(model, monkeypatch, arguments, message):
     def work(*args, **kwargs):
@@ -231,7 +230,6 @@ def test_bad_input_is_refused_before_any_work(model, monkeypatch, arguments, mes
         model.generate(SOURCE, **{"max_length": LENGTH, **arguments})
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "target, message",
     [

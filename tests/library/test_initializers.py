@@ -65,7 +65,6 @@ def test_what_has_a_generator_moves_on_by_itself():
         assert np.abs(first - second).max() > 0
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("inner", ["zeros", "orthogonal", keras.initializers.RandomNormal(seed=3)])
 def test_config_round_trip(inner):
     initializer = PerGate(inner, GATES)
@@ -84,7 +83,6 @@ def test_a_layer_with_it_is_saved(tmp_path):
     np.testing.assert_array_equal(loaded.get_weights()[1], layer.get_weights()[1])
 
 
-@pytest.mark.once
 def test_errors():
     with pytest.raises(ValueError, match=r"`gates` must be a positive integer\. Received: 0"):
         PerGate("zeros", 0)

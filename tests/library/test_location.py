@@ -3,7 +3,7 @@ import pytest
 import reference
 from keras import ops
 from layer_checks import array, assert_close, assert_config_round_trip, numpy, randomize
-from mechanisms import MASK, TX, B, D, N, U, asked
+from mechanisms import MASK, TX, B, D, N, U, random_inputs
 
 from keras_bahdanau import LocationSensitiveAttention
 
@@ -14,7 +14,7 @@ def test_kernels_of_any_size_keep_the_places(kernel_size, cumulative, rng):
     attention = LocationSensitiveAttention(
         U, filters=3, kernel_size=kernel_size, cumulative=cumulative
     )
-    query, values = asked(rng, queries=3)
+    query, values = random_inputs(rng, queries=3)
     attention.build(query.shape, values.shape)
     weights = reference.named(randomize(attention, rng))
     actual = attention(query, values, value_mask=MASK, return_attention_scores=True)
@@ -39,7 +39,7 @@ def test_a_filter_can_move_the_attention_one_place_on():
 
 def test_the_state_holds_the_last_weights_and_their_sum(rng):
     attention = LocationSensitiveAttention(U, filters=2, kernel_size=3)
-    query, values = asked(rng)
+    query, values = random_inputs(rng)
     attention.build(query.shape, values.shape)
     memory = attention.memory(values, mask=MASK)
     state = attention.initial_state(memory)
@@ -53,7 +53,7 @@ def test_keys_and_dropout_come_from_the_base(rng):
     attention = LocationSensitiveAttention(
         U, filters=2, kernel_size=3, dropout=0.5, seed=1, normalizer="sparsemax", normalize=True
     )
-    query, values = asked(rng)
+    query, values = random_inputs(rng)
     keys = array(rng, B, TX, 3)
     context, weights = attention(
         query, values, keys, value_mask=MASK, training=True, return_attention_scores=True
@@ -63,7 +63,6 @@ def test_keys_and_dropout_come_from_the_base(rng):
     assert_config_round_trip(attention)
 
 
-@pytest.mark.once
 def test_config_keeps_the_initializer_of_the_filters():
     attention = LocationSensitiveAttention(U, 2, 3, False, False, location_initializer="ones")
     assert_config_round_trip(attention)
@@ -73,7 +72,6 @@ def test_config_keeps_the_initializer_of_the_filters():
     assert (weights["location_filters"] == 1).all()
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", ["filters", "kernel_size", "units"])
 @pytest.mark.parametrize("value", [0, 1.5, None])
 def test_sizes_must_be_positive_integers(name, value):

@@ -5,20 +5,12 @@ from gradients import differentiate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layer_checks import POLICIES, array, assert_close, dtype_policy
+from reference import alignment_losses, token_losses
 
 from keras_bahdanau import AlignmentCrossentropy, Perplexity, TokenAccuracy, TokenCrossentropy
 from keras_bahdanau_runtime.ids import PAD
 
 MEANS = ["sum_over_batch_size", "mean", "mean_with_sample_weight"]
-
-
-def token_losses(labels, logits, smoothing):
-    """`-(1 - s) log p(y_i) - s / V sum_v log p(v)`, zero where the label is padding."""
-    logits = np.asarray(logits, "float64")
-    log_probs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
-    picked = np.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
-    losses = -(1 - smoothing) * picked - smoothing * log_probs.mean(axis=-1)
-    return losses * (labels != PAD)
 
 
 def batch(rng, padding=((0, 3), (2, 1), (2, 2), (2, 3))):
@@ -95,7 +87,6 @@ def test_an_id_outside_of_the_vocabulary_makes_the_loss_nan(rng, unknown):
     assert np.isnan(float(TokenCrossentropy()(labels, logits)))
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("shape", [(4,), (3, 4, 1), (4, 3), (1,), (1, 4)])
 def test_other_sample_weights_are_refused(rng, shape):
     labels, logits = batch(rng)
@@ -197,7 +188,6 @@ def test_learns_in_fit(rng, policy):
     assert history[-1] < history[0] < 2 * np.log(6)
 
 
-@pytest.mark.once
 def test_config_round_trip():
     loss = TokenCrossentropy(label_smoothing=0.2, name="nats", reduction="sum")
     again = keras.losses.deserialize(keras.losses.serialize(loss))
@@ -219,32 +209,12 @@ def test_in_a_training_step_of_ones_own(rng, jit_compile):
     np.testing.assert_allclose(float(loss), expected, rtol=1e-5)
 
 
-class Smoothed(keras.layers.Layer):
-    def call(self, logits):
-        return TokenCrossentropy(label_smoothing=0.2)(np.array([[3, PAD, 1]]), logits)
-
-
-def test_gradient_is_softmax_less_labels(rng):
-    """Over the number of tokens, zero at padding; times twice the loss, which is squared."""
-    logits = array(rng, 1, 3, 5) * 4
-    layer = Smoothed()
-    layer.build(logits.shape)
-    loss, (gradient,) = differentiate(layer)(logits)
-    exponentials = np.exp(logits.astype("float64"))
-    labels = 0.8 * np.eye(5)[[3, PAD, 1]] + 0.2 / 5
-    expected = (exponentials / exponentials.sum(axis=-1, keepdims=True) - labels) / 2
-    expected[:, 1] = 0.0
-    np.testing.assert_allclose(gradient, 2 * float(loss) * expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.once
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0, 2])
 def test_refuses_smoothing_outside_its_range(smoothing):
     with pytest.raises(ValueError, match="`label_smoothing` must be a number of at least 0"):
         TokenCrossentropy(label_smoothing=smoothing)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("shape", [(3, 4, 1), (3,), (3, 3), (1, 4)])
 def test_refuses_labels_that_do_not_fit_the_logits(shape):
     with pytest.raises(ValueError, match=r"`y_pred` must be logits .*Received: y_true of shape"):
@@ -254,66 +224,38 @@ def test_refuses_labels_that_do_not_fit_the_logits(shape):
 # --- Guided alignment -----------------------------------------------------------------------------
 
 
-def alignment_losses(reference, weights):
-    """`-sum_j A_ij log a_ij` of each word in float64, zero where a row of `A` is."""
-    losses = np.zeros(reference.shape[:2])
-    for i in np.ndindex(losses.shape):
-        for j in np.flatnonzero(reference[i]):
-            share = reference[i][j] / reference[i].sum()
-            losses[i] -= share * np.log(np.float64(weights[i][j]))
-    return losses
-
-
-def links(rng):
+def random_links(rng):
     """Counts of links, some words without any, and weights that are zero where there is none."""
-    reference = rng.integers(0, 3, size=(3, 4, 5)) * rng.integers(0, 2, size=(3, 4, 5))
-    reference[0, 1] = reference[2] = 0
+    links = rng.integers(0, 3, size=(3, 4, 5)) * rng.integers(0, 2, size=(3, 4, 5))
+    links[0, 1] = links[2] = 0
     weights = rng.dirichlet(np.ones(5), size=(3, 4))
-    weights[:, :, 3:] = np.where(reference[:, :, 3:] == 0, 0.0, weights[:, :, 3:])
-    return reference, weights.astype("float32")
+    weights[:, :, 3:] = np.where(links[:, :, 3:] == 0, 0.0, weights[:, :, 3:])
+    return links, weights.astype("float32")
 
 
 def test_alignment_is_the_mean_over_aligned_words(rng):
-    reference, weights = links(rng)
-    losses, aligned = alignment_losses(reference, weights), reference.any(axis=-1)
+    links, weights = random_links(rng)
+    losses, aligned = alignment_losses(links, weights), links.any(axis=-1)
     assert 3 < aligned.sum() < 12 and (weights == 0.0).any()
     for reduction in MEANS:
         loss = AlignmentCrossentropy(reduction=reduction)
-        assert_close(loss(reference, weights), losses.sum() / aligned.sum())
+        assert_close(loss(links, weights), losses.sum() / aligned.sum())
     for reduction, expected in {"sum": losses.sum(), "none": losses, None: losses}.items():
-        assert_close(AlignmentCrossentropy(reduction=reduction)(reference, weights), expected)
+        assert_close(AlignmentCrossentropy(reduction=reduction)(links, weights), expected)
     each = rng.uniform(size=(3, 4)).astype("float32")
     expected = (losses * each).sum() / aligned.sum()
-    assert_close(AlignmentCrossentropy()(reference, weights, sample_weight=each), expected)
+    assert_close(AlignmentCrossentropy()(links, weights, sample_weight=each), expected)
 
 
 class Guided(keras.layers.Layer):
     """The alignment loss of the softmax of scores, as it stands behind attention."""
 
-    def __init__(self, reference):
+    def __init__(self, links):
         super().__init__()
-        self.reference = reference
+        self.links = links
 
     def call(self, scores):
-        return AlignmentCrossentropy()(self.reference, keras.ops.softmax(scores))
-
-
-def test_gradient_of_alignment_is_that_of_finite_differences(rng):
-    reference, _ = links(rng)
-    scores = array(rng, *reference.shape)
-    layer = Guided(reference)
-    layer.build(scores.shape)
-    _, (gradient,) = differentiate(layer)(scores)
-
-    def squared(scores):
-        weights = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
-        return (alignment_losses(reference, weights).sum() / reference.any(axis=-1).sum()) ** 2
-
-    for place in [(0, 0, 0), (1, 2, 3), (1, 3, 4), (0, 1, 2)]:
-        step = np.zeros(scores.shape)
-        step[place] = 1e-5
-        difference = (squared(scores + step) - squared(scores - step)) / 2e-5
-        np.testing.assert_allclose(gradient[place], difference, rtol=1e-4, atol=1e-6)
+        return AlignmentCrossentropy()(self.links, keras.ops.softmax(scores))
 
 
 def test_weights_of_zero_on_a_link_are_dear_but_finite():
@@ -326,7 +268,7 @@ def test_weights_of_zero_on_a_link_are_dear_but_finite():
 
 
 def test_small_weights_on_a_link_are_still_learned_from():
-    # softmax minus reference, times twice the loss as `differentiate` squares it.
+    # softmax minus links, times twice the loss as `differentiate` squares it.
     layer = Guided(np.array([[[1.0, 0.0]]]))
     layer.build((1, 1, 2))
     loss, (gradient,) = differentiate(layer)(np.array([[[0.0, 40.0]]], "float32"))
@@ -335,22 +277,21 @@ def test_small_weights_on_a_link_are_still_learned_from():
 
 
 def test_nothing_aligned_is_no_loss(rng):
-    _, weights = links(rng)
+    _, weights = random_links(rng)
     assert float(AlignmentCrossentropy()(np.zeros((3, 4, 5)), weights)) == 0.0
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_alignment_in_half_precision_is_computed_in_single(rng, dtype):
-    reference, weights = links(rng)
+    links, weights = random_links(rng)
     rounded = keras.ops.cast(weights, dtype)
     exact = keras.ops.convert_to_numpy(keras.ops.cast(rounded, "float32"))
-    loss = AlignmentCrossentropy()(reference, rounded)
+    loss = AlignmentCrossentropy()(links, rounded)
     assert keras.backend.standardize_dtype(loss.dtype) == "float32"
-    expected = alignment_losses(reference, exact).sum() / reference.any(axis=-1).sum()
+    expected = alignment_losses(links, exact).sum() / links.any(axis=-1).sum()
     np.testing.assert_allclose(float(loss), expected, rtol=1e-5)
 
 
-@pytest.mark.once
 def test_alignment_config_round_trip():
     loss = AlignmentCrossentropy(name="guide", reduction="sum")
     again = keras.losses.deserialize(keras.losses.serialize(loss))
@@ -358,9 +299,8 @@ def test_alignment_config_round_trip():
     assert again.get_config() == loss.get_config()
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("shape", [(3, 4), (3, 5, 4)])
 def test_alignment_refuses_shapes_that_differ(rng, shape):
-    _, weights = links(rng)
+    _, weights = random_links(rng)
     with pytest.raises(ValueError, match=r"must both be \(B, Ty, Tx\).*Received: shapes"):
         AlignmentCrossentropy()(np.ones(shape), weights)

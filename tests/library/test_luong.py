@@ -4,7 +4,7 @@ import pytest
 import reference
 from gradients import differentiate
 from layer_checks import array, assert_close, assert_config_round_trip, numpy, randomize
-from mechanisms import MASK, TX, B, D, N, U, asked
+from mechanisms import MASK, TX, B, D, N, U, random_inputs
 
 from keras_bahdanau import LuongAttention
 
@@ -58,7 +58,7 @@ def test_keys_may_differ_from_values(rng):
 
 
 def test_chunks_change_no_number_and_no_gradient(rng):
-    query, values, found, start = *asked(rng, queries=5), [], None
+    query, values, found, start = *random_inputs(rng, queries=5), [], None
     for chunk_size in range(1, 7):
         attention = LuongAttention("concat", units=U, chunk_size=chunk_size)
         attention.build(query.shape, values.shape)
@@ -71,7 +71,6 @@ def test_chunks_change_no_number_and_no_gradient(rng):
         assert_close(gradients, found[-1][1], 1e-5)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("scale", SCALES)
 def test_config_keeps_everything(scale):
     attention = LuongAttention(
@@ -89,7 +88,6 @@ def test_config_keeps_everything(scale):
     assert (reference.named(attention)["query_kernel"] == 1).all()
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -108,7 +106,6 @@ def test_options_are_checked(options, message):
         LuongAttention(**options)
 
 
-@pytest.mark.once
 def test_a_dot_product_needs_equal_widths():
     with pytest.raises(ValueError, match=r"`query` must be as wide as the key .* 6. .* 4"):
         LuongAttention("dot")(np.ones((1, N)), np.ones((1, TX, D)))

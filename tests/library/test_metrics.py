@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layer_checks import SOME_POLICIES, dtype_policy
+from layer_checks import POLICIES, dtype_policy
 
 from keras_bahdanau import Perplexity, TokenAccuracy, TokenCrossentropy
 from keras_bahdanau_runtime.ids import PAD
@@ -88,7 +88,7 @@ def classifier(**compiled):
     return model
 
 
-@pytest.mark.parametrize("policy", ["float32", *SOME_POLICIES])
+@pytest.mark.parametrize("policy", ["float32", *POLICIES])
 def test_in_fit_and_evaluate(rng, policy):
     inputs = rng.integers(1, 5, size=(24, 3))
     inputs[::2, 2] = inputs[5] = PAD
@@ -134,7 +134,6 @@ def test_half_precision_is_summed_in_single(rng, metric, dtype):
     np.testing.assert_allclose(float(measured.result()), expected, rtol=1e-4)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("metric", METRICS)
 def test_config_round_trip(metric):
     measured = metric(name="mine")
@@ -156,7 +155,6 @@ def test_is_saved_with_the_model(tmp_path, rng):
         np.testing.assert_allclose(value, before[name], rtol=1e-6)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("metric", METRICS)
 def test_refuses_labels_that_do_not_fit_the_logits(metric):
     with pytest.raises(ValueError, match="`y_pred` must be logits"):

@@ -139,7 +139,6 @@ def sections():
         yield heading.replace("`", ""), re.findall(r"^\| `(\w+)` \|", body, re.M)
 
 
-@pytest.mark.once
 def test_every_name_and_argument_has_a_row():
     found = {heading: names for heading, names in sections() if names}
     assert found.keys() == SIGNATURES.keys()
@@ -156,7 +155,6 @@ def namespace():
     return names
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("code", sorted(set(CODE)))
 def test_what_stands_for_it_here_runs(code, namespace):
     eval(compile(code, "migration.md", "eval"), namespace)

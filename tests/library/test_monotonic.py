@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 from layer_checks import array, assert_close, assert_config_round_trip, numpy, randomize
-from mechanisms import MASK, TX, B, D, N, U, asked
+from mechanisms import MASK, TX, B, D, N, U, random_inputs
 
 from keras_bahdanau import (
     AttentiveDecoder,
@@ -131,7 +131,7 @@ def test_a_hard_choice_passes_masked_places_by():
 
 
 def test_training_is_soft_and_the_rest_as_asked(rng):
-    query, values = asked(rng)
+    query, values = random_inputs(rng)
     hard, soft = (built(np.random.default_rng(1), mode=mode) for mode in ("hard", "soft"))
     expected = numpy(soft(query, values))
     for training in (False, None):
@@ -143,7 +143,7 @@ def test_training_is_soft_and_the_rest_as_asked(rng):
 
 def test_training_in_hard_mode_has_gradients(rng):
     attention = built(rng)
-    query, values = asked(rng)
+    query, values = random_inputs(rng)
     _, gradients = differentiate(attention, value_mask=MASK, training=True)(query, values)
     assert all(np.isfinite(part).all() and part.any() for part in gradients)
 
@@ -173,7 +173,7 @@ def test_noise_is_drawn_for_each_step_in_training_only(rng):
 
 def test_each_step_has_its_own_row_of_the_noise(rng):
     attention = built(rng, sigmoid_noise=2.0, seed=1)
-    query, values = asked(rng, queries=3)
+    query, values = random_inputs(rng, queries=3)
     memory = attention.memory(values, mask=MASK, training=True, steps=3)
     noise, named = numpy(memory.noise).astype("float64"), reference.named(attention)
     state, alignment = attention.initial_state(memory), np.eye(1, TX).repeat(B, 0)
@@ -188,7 +188,7 @@ def test_each_step_has_its_own_row_of_the_noise(rng):
 
 def test_grouped_queries_share_the_noise_of_their_row(rng):
     attention = built(rng, sigmoid_noise=2.0, seed=1)
-    query, values = asked(rng)
+    query, values = random_inputs(rng)
     memory = attention.memory(values, training=True, steps=2)
     state = attention.initial_state(memory)
     _, once, _ = attention.step(query[:, 0], memory, state, training=True, t=1)
@@ -209,7 +209,7 @@ class Drawn(MonotonicAttention):
 def test_a_loop_gives_each_step_its_row(inside, rng):
     attention = Drawn(LuongAttention(), sigmoid_noise=1.0)
     attention.noise = 2.0 * array(rng, B, 4, TX)
-    query, values = asked(rng, queries=4)
+    query, values = random_inputs(rng, queries=4)
     arguments = dict(return_attention_scores=True, training=True)
     layer = attention
     if inside != "alone":
@@ -230,14 +230,14 @@ def test_a_loop_gives_each_step_its_row(inside, rng):
 
 def test_noise_needs_the_number_of_the_step(rng):
     attention = built(rng, sigmoid_noise=2.0)
-    query, values = asked(rng)
+    query, values = random_inputs(rng)
     memory = attention.memory(values, training=True, steps=2)
     with pytest.raises(ValueError, match=r"`t` of MonotonicAttention.step must be .* Received: No"):
         attention.step(query[:, 0], memory, attention.initial_state(memory), training=True)
 
 
 def test_a_call_and_a_decoder_draw_noise_for_all_their_steps(rng):
-    query, values = asked(rng, queries=3)
+    query, values = random_inputs(rng, queries=3)
     attention = built(rng, sigmoid_noise=3.0, seed=1)
     first, again = (numpy(attention(query, values, training=True)) for _ in range(2))
     assert first.shape == (B, 3, D) and not np.allclose(first, again)
@@ -258,7 +258,6 @@ def test_a_call_and_a_decoder_draw_noise_for_all_their_steps(rng):
 # --- Configuration --------------------------------------------------------------------------------
 
 
-@pytest.mark.once
 def test_config_keeps_everything():
     assert_config_round_trip(MonotonicAttention(LuongAttention("dot"), 1.5, -3.0, "soft", 7))
 
@@ -270,7 +269,6 @@ def test_inner_dropout_acts_on_the_context(rng):
     assert not np.allclose(context, weights @ values, atol=1e-3)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "attention",
     [
@@ -287,7 +285,6 @@ def test_the_inner_mechanism_is_checked(attention):
         MonotonicAttention(attention)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -42,12 +42,12 @@ def built(rng):
     return randomize(attention, rng)
 
 
-def asked(rng, queries=3):
+def random_inputs(rng, queries=3):
     return array(rng, B, queries, N), [array(rng, B, TX, D), array(rng, B, TX2, D2)]
 
 
 def test_contexts_and_weights_stand_side_by_side(rng):
-    attention, (query, sources) = built(rng), asked(rng)
+    attention, (query, sources) = built(rng), random_inputs(rng)
     context, weights = attention(
         query, sources, value_mask=[MASK, MASK2], return_attention_scores=True
     )
@@ -62,7 +62,7 @@ def test_contexts_and_weights_stand_side_by_side(rng):
 
 
 def test_step_by_step_equals_the_call(rng):
-    attention, (query, sources) = built(rng), asked(rng)
+    attention, (query, sources) = built(rng), random_inputs(rng)
     masks = [MASK, None]
     expected = attention(query, sources, value_mask=masks, return_attention_scores=True)
     memory = attention.memory(sources, mask=masks)
@@ -76,7 +76,7 @@ def test_step_by_step_equals_the_call(rng):
 
 
 def test_keys_come_in_a_list_too(rng):
-    attention, (query, sources) = MultiSourceAttention(parts()), asked(rng)
+    attention, (query, sources) = MultiSourceAttention(parts()), random_inputs(rng)
     keys = [array(rng, B, TX, 9), None]
     context = attention(query, sources, keys)
     alone = attention.attentions[0](query, sources[0], keys[0])
@@ -84,7 +84,7 @@ def test_keys_come_in_a_list_too(rng):
 
 
 def test_gradients_are_those_of_the_parts(rng):
-    attention, (query, sources) = built(rng), asked(rng)
+    attention, (query, sources) = built(rng), random_inputs(rng)
 
     class Flat(keras.layers.Layer):
         def __init__(self, attention):
@@ -120,7 +120,6 @@ def test_implicit_masks_unknown_sizes_and_saving(tmp_path):
     assert_survives_saving(model, data, tmp_path)
 
 
-@pytest.mark.once
 def test_the_shape_of_the_context_is_known_beforehand():
     attention = MultiSourceAttention([BahdanauAttention(4), BahdanauAttention(4)])
     assert attention.compute_output_shape((1, 5, 2), [(3, 7, 6), (3, 4, 2)]) == (3, 5, 8)
@@ -128,7 +127,7 @@ def test_the_shape_of_the_context_is_known_beforehand():
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_mixed_precision(policy, rng):
-    query, sources = asked(rng)
+    query, sources = random_inputs(rng)
     with dtype_policy(policy):
         attention = MultiSourceAttention(parts())
         context, weights = attention(query, sources, return_attention_scores=True)
@@ -139,7 +138,7 @@ def test_mixed_precision(policy, rng):
 
 def test_a_decoder_attends_to_both(rng):
     decoder = AttentiveDecoder(keras.layers.GRUCell(4), MultiSourceAttention(parts()))
-    inputs, sources = array(rng, B, 3, 7), asked(rng)[1]
+    inputs, sources = array(rng, B, 3, 7), random_inputs(rng)[1]
     outputs, weights = decoder(
         inputs, sources, annotations_mask=[MASK, MASK2], return_attention_scores=True
     )
@@ -150,21 +149,18 @@ def test_a_decoder_attends_to_both(rng):
     assert_close(decoder(inputs, spoiled, annotations_mask=[MASK, MASK2]), outputs, 1e-6)
 
 
-@pytest.mark.once
 def test_config_keeps_the_parts():
     assert_config_round_trip(MultiSourceAttention([*parts(), FixedContext(2)]))
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("attentions", [[], None, BahdanauAttention(U), ["bahdanau"]], ids=str)
 def test_attentions_must_be_a_list_of_attentions(attentions):
     with pytest.raises(ValueError, match="`attentions` must be a list of Attention layers"):
         MultiSourceAttention(attentions)
 
 
-@pytest.mark.once
 def test_there_is_an_entry_for_each_source(rng):
-    attention, (query, sources) = built(rng), asked(rng)
+    attention, (query, sources) = built(rng), random_inputs(rng)
     for values, got in ((sources[:1], "list of 1"), (np.ones((B, TX, D)), "ndarray")):
         with pytest.raises(ValueError, match=rf"`values` of .* each of 2 sources. Received: {got}"):
             attention.memory(values)
@@ -188,6 +184,6 @@ def test_there_is_an_entry_for_each_source(rng):
 
 def test_mechanisms_of_all_kinds_stand_side_by_side(rng):
     attention = MultiSourceAttention([LuongAttention(), FixedContext()])
-    query, sources = asked(rng)
+    query, sources = random_inputs(rng)
     context = attention(query[:, 0], sources)
     assert_close(context[:, D:], sources[1][:, -1], 0)

@@ -58,7 +58,6 @@ def test_what_layers_share_is_loaded_as_one(model, tmp_path, rng):
     assert_close(loaded(inputs), expected, 1e-6)
 
 
-@pytest.mark.once
 def test_an_encoder_of_two_models_is_loaded_as_one(tmp_path):
     encoder = BidirectionalEncoder(3)
     models = [
@@ -128,7 +127,6 @@ def ends_in_a_softmax(kind):
     }[kind]()
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("kind", ["sequential", "functional", "inside", "layer"])
 def test_a_head_that_ends_in_a_softmax_is_refused(kind):
     decoder = AttentiveDecoder(GRU(4), BahdanauAttention(3))

@@ -3,7 +3,7 @@ import pickle
 import keras
 import numpy as np
 import pytest
-from copying import Scores
+from copy_task import Scores
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +18,6 @@ from keras_bahdanau_runtime.prepared.prepare import prepare
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=60)
-once = pytest.mark.once
 
 
 def make_corpus(folder, tokenizer, pairs, seed, shard_pairs=400, links=False):
@@ -94,7 +93,6 @@ def same(one, other):
     return all(np.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[0])
 
 
-@once
 @pytest.mark.parametrize("options", [{}, {"batch_tokens": 900}, {"shuffle": False}, {"bucket": 8}])
 def test_every_pair_once_a_pass_in_the_same_shapes(corpus, options):
     dataset = PreparedDataset(corpus, batch_size=16, shapes=8, **options)
@@ -116,7 +114,6 @@ def test_every_pair_once_a_pass_in_the_same_shapes(corpus, options):
     assert dataset.tokens == corpus.tokens == sum(len(target) for _, target in first)
 
 
-@once
 def test_a_batch_is_a_function_of_seed_and_update_alone(corpus):
     dataset = PreparedDataset(corpus, batch_size=16, seed=3, steps=7)
     walked = [dataset.batch(update) for update in range(250)]
@@ -133,7 +130,6 @@ def test_a_batch_is_a_function_of_seed_and_update_alone(corpus):
     assert not same(PreparedDataset(corpus, batch_size=16, seed=4).batch(5), walked[5])
 
 
-@once
 @pytest.mark.parametrize("replicas", [2, 3])
 @pytest.mark.parametrize("options", [{"batch_size": 16}, {"batch_tokens": 900}])
 def test_replicas_share_the_rows_of_a_batch(corpus, replicas, options):
@@ -147,7 +143,6 @@ def test_replicas_share_the_rows_of_a_batch(corpus, replicas, options):
         assert sorted(rows) == sorted(pairs_in(whole.batch(update)))
 
 
-@once
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_little_is_padding(corpus, tokenizer, dropout):
     cut = BPEDropout(tokenizer, dropout) if dropout else None
@@ -160,7 +155,6 @@ def test_little_is_padding(corpus, tokenizer, dropout):
     assert tokens >= 0.9 * places
 
 
-@once
 def test_rows_are_a_multiple(corpus):
     dataset = PreparedDataset(corpus, batch_tokens=900, multiple=4)
     assert all(rows % 4 == 0 and rows * (tx + ty) <= 900 for rows, tx, ty in dataset.shapes)
@@ -169,7 +163,6 @@ def test_rows_are_a_multiple(corpus):
         PreparedDataset(corpus, batch_tokens=200, multiple=4)
 
 
-@once
 def test_corpora_take_turns(corpus, small):
     both = PreparedDataset([corpus, small], batch_size=16)
     found = pass_of(both, range(len(both)))
@@ -188,7 +181,6 @@ def test_corpora_take_turns(corpus, small):
     assert set(stream[:size]) == set(stream[size : 2 * size]) == known
 
 
-@once
 def test_alignments_and_cut(small, caplog):
     dataset = PreparedDataset(small, batch_size=16, max_length=8)
     assert "targets to 8 ids." in caplog.text
@@ -230,7 +222,6 @@ def test_fit_on_any_backend(corpus, options):
     assert dataset.seen[-4:] == [20, 21, 22, 23]
 
 
-@once
 def test_other_pieces_of_the_same_texts_come_by_the_update(corpus, small, tokenizer):
     def texts(dataset, number):
         steps = dataset.pass_steps
@@ -275,7 +266,6 @@ def test_the_first_two_batches_differ_on_tensorflow(corpus, update):
     assert same(second, dataset.batch(update + 1))
 
 
-@once
 @given(lengths=LENGTHS, most=st.integers(1, 12), bucket=st.integers(1, 8), rows=st.integers(1, 9),
        seed=st.integers(0, 9), padding=st.sampled_from([0.0, 0.1, 0.5]))  # fmt: skip
 def test_shapes_hold_all_pairs_and_batches_are_full(lengths, most, bucket, rows, seed, padding):
@@ -312,7 +302,6 @@ def test_shapes_hold_all_pairs_and_batches_are_full(lengths, most, bucket, rows,
     }
 
 
-@once
 def test_two_clouds_of_lengths_make_two_shapes():
     lengths = np.array([[3, 4], [4, 4], [4, 3], [20, 21], [22, 20]])
     assert choose_sides(lengths, np.ones(5, int), 2).tolist() == [[4, 4], [22, 21]]
@@ -325,7 +314,6 @@ def test_two_clouds_of_lengths_make_two_shapes():
         assert found.tolist() == expected
 
 
-@once
 @given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=5),
        temperature=st.sampled_from([0.5, 1.0, 2.0, 5.0]))  # fmt: skip
 def test_turns_leave_out_no_batch(sizes, temperature):
@@ -341,13 +329,11 @@ def test_turns_leave_out_no_batch(sizes, temperature):
             assert places[streams == stream].tolist() == list(expected)
 
 
-@once
 def test_shares_by_hand():
     assert shares([900, 100], 2.0).tolist() == [750, 250]  # as the square roots, 3 to 1
     assert shares([900, 100], 1.0).tolist() == [900, 100]
 
 
-@once
 def test_distinct_first():
     shapes = np.array([[8, 8], [8, 16], [8, 8], [16, 24]])
     assert distinct_first(shapes).tolist() == [0, 3, 1, 2]
@@ -355,7 +341,6 @@ def test_distinct_first():
     assert distinct_first(np.array([[8, 8]])).tolist() == [0]
 
 
-@once
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -379,7 +364,6 @@ def test_errors(corpus, options, message):
         PreparedDataset(corpus, **options)
 
 
-@once
 def test_corpora_must_have_one_tokenizer(corpus, tmp_path):
     other = make_corpus(tmp_path, Tokenizer.train(["a"], ["b"], 260), 30, seed=2)
     with pytest.raises(ValueError, match="prepared with one tokenizer"):
@@ -394,7 +378,6 @@ def test_corpora_must_have_one_tokenizer(corpus, tmp_path):
         PreparedDataset(other).batch(-1)
 
 
-@pytest.mark.once
 def test_each_pass_cuts_the_words_anew(corpus, tokenizer):
     dataset = PreparedDataset(corpus, batch_size=16, resample=BPEDropout(tokenizer, 0.5))
     first, second = (
@@ -406,7 +389,6 @@ def test_each_pass_cuts_the_words_anew(corpus, tokenizer):
     assert texts[0] == texts[1] and len(set(first) & set(second)) < 0.1 * len(first)
 
 
-@pytest.mark.once
 def test_each_pass_has_its_shards_in_another_order(corpus):
     dataset = PreparedDataset(corpus, batch_size=16)
     shard = {}

@@ -98,7 +98,6 @@ def test_dynamic_shapes(activation, rng):
         assert model(parts(rng, *shape)).shape == (*shape, UNITS)
 
 
-@pytest.mark.once
 @activations
 def test_config_round_trip(activation):
     assert_config_round_trip(DeepOutput(UNITS, activation, kernel_initializer="he_normal"))
@@ -123,20 +122,17 @@ def test_mixed_precision(activation, policy, rng):
     assert_close(keras.ops.cast(outputs, "float32"), np.array(expected), 0.05)
 
 
-@pytest.mark.once
 def test_widths_must_be_known():
     with pytest.raises(ValueError, match=r"`context` must have a known width.* Received: shape"):
         DeepOutput(UNITS)(keras.Input((N,)), keras.Input((M,)), keras.Input((None,)))
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("units", [0, -1, 2.5, None])
 def test_units_must_be_a_positive_integer(units):
     with pytest.raises(ValueError, match=f"`units` must be a positive integer. Received: {units}"):
         DeepOutput(units)
 
 
-@pytest.mark.once
 def test_the_mask_of_the_state_goes_on(rng):
     ids = np.array([[3, 4, 0, 0], [5, 0, 0, 0]])
     state = keras.layers.Embedding(9, N, mask_zero=True)(ids)

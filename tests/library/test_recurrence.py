@@ -114,7 +114,6 @@ def test_a_step_knows_its_number(dtype):
     assert_close(ops.cast(taken, "float32"), drawn, 0)
 
 
-@pytest.mark.once
 def test_a_nest_is_taken_apart_and_put_together():
     nest = (1, [2, ()], (3, (4,)))
     assert flatten(nest) == [1, 2, 3, 4]

@@ -190,13 +190,11 @@ def test_keras_s_own_initialisation():
             np.testing.assert_allclose(value @ value.T, np.eye(N), atol=1e-5)
 
 
-@pytest.mark.once
 def test_refuses_an_unknown_initializer():
     with pytest.raises(ValueError, match="`initializer` must be"):
         RNNSearch(SOURCE_VOCABULARY, TARGET_VOCABULARY, **SIZES, initializer="he")
 
 
-@pytest.mark.once
 def test_a_config_keeps_the_initialisation():
     model = made("rnnsearch")
     again = RNNSearch.from_config(model.get_config())
@@ -231,7 +229,6 @@ def test_a_step_of_the_papers_optimizer_by_hand(gradients, clipped):
         np.testing.assert_allclose(start - numpy(weight), step, rtol=1e-3)
 
 
-@pytest.mark.once
 def test_batches_are_the_papers():
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 50, 1600 + 130)
@@ -285,7 +282,6 @@ def test_deeper_models_have_the_parts_they_name():
         assert logits.shape == (*TARGET.shape, TARGET_VOCABULARY) and np.isfinite(logits).all()
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("dropout", "received"),
     [(1.0, "1.0"), ("0.1", "'0.1'"), (None, "None"), ((0.1, 0.2), r"\("), ((0.1, 0.2, 1.0), "1.0")],
@@ -295,7 +291,6 @@ def test_refuses_shares_that_are_none(dropout, received):
         RNNSearch(SOURCE_VOCABULARY, TARGET_VOCABULARY, **SIZES, dropout=dropout)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("share", [1.0, -0.1, "0.1", None])
 def test_refuses_a_share_between_the_layers_of_the_encoder_that_is_none(share):
     with pytest.raises(ValueError, match=f"Argument `encoder_dropout` .* Received: {share!r}"):

@@ -73,7 +73,6 @@ def finished(tmp_path_factory):
     return chosen, best, shown.getvalue(), seen
 
 
-@pytest.mark.once
 def test_the_running_mean_moves_as_far_in_an_update_of_several_batches(finished):
     _, best, *_ = finished
     optimizer = keras.saving.load_model(best.parent / "last.keras").optimizer
@@ -105,7 +104,6 @@ def test_a_run_from_python_leaves_what_the_command_reads(finished):
     assert model.encoder.dropout == chosen.encoder_dropout
 
 
-@pytest.mark.once
 def test_after_an_interruption_standard_output_is_what_it_was(finished, tmp_path):
     chosen, *_ = finished
     before = sys.stdout
@@ -165,7 +163,6 @@ def test_a_finished_run_is_resumed_and_changes_nothing(finished, capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.once
 def test_a_folder_is_refused_that_is_taken_or_of_another_run(finished, tmp_path):
     chosen, best, *_ = finished
     with pytest.raises(ValueError, match=r"`output` must be a new folder; `resume`"):
@@ -180,7 +177,6 @@ def test_a_folder_is_refused_that_is_taken_or_of_another_run(finished, tmp_path)
         train(chosen, tmp_path, resume=True)
 
 
-@pytest.mark.once
 def test_a_run_without_a_tokenizer_is_refused(finished, tmp_path):
     chosen, best, *_ = finished
     with pytest.raises(ValueError, match=r"`run` must be the folder of a training run.*no best"):
@@ -196,7 +192,6 @@ def test_a_run_without_a_tokenizer_is_refused(finished, tmp_path):
         train(chosen, tmp_path, resume=True)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -238,7 +233,6 @@ def test_values_out_of_their_limits_are_named(name, value, message):
     assert str(caught.value).startswith(f"Argument `{name}` {message}")
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -253,13 +247,11 @@ def test_unknown_names_are_answered_with_the_nearest(values, message):
         TrainingOptions.from_values({**TEXTS, **values})
 
 
-@pytest.mark.once
 def test_missing_names_are_named():
     with pytest.raises(ValueError, match="Argument `source`, `validation_target` must be given"):
         TrainingOptions.from_values({"target": "a", "validation_source": "b"})
 
 
-@pytest.mark.once
 def test_options_that_do_not_go_together_are_named():
     with pytest.raises(ValueError, match=r"`validation_target` must be as many .* 2 and 1"):
         options(validation_source=["a", "b"])
@@ -273,7 +265,6 @@ def test_options_that_do_not_go_together_are_named():
             options(target=None, **value)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("values", "shares"),
     [
@@ -287,14 +278,12 @@ def test_a_dropout_is_that_of_all_that_have_none_of_their_own(values, shares):
     assert options(**values).dropouts == shares
 
 
-@pytest.mark.once
 def test_the_loss_comes_in_chunks_unless_devices_share_it():
     assert options().chunk == 512
     assert options(devices=2).chunk is None
     assert options(devices=2, loss_chunk=7).chunk == 7
 
 
-@pytest.mark.once
 def test_options_come_from_yaml_and_json_alike(tmp_path):
     text = "".join(f"{name}: {value}\n" for name, value in TEXTS.items())
     (tmp_path / "run.yaml").write_text(
@@ -306,7 +295,6 @@ def test_options_come_from_yaml_and_json_alike(tmp_path):
     assert TrainingOptions.from_file(tmp_path / "run.json") == expected
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -329,7 +317,6 @@ def test_files_that_hold_no_options_are_named(tmp_path, name, text, message):
         read_options(tmp_path / name)
 
 
-@pytest.mark.once
 def test_an_empty_yaml_file_holds_no_options(tmp_path):
     (tmp_path / "run.yaml").write_text("# nothing yet\n")
     assert read_options(tmp_path / "run.yaml") == {}
@@ -350,7 +337,6 @@ def copied(finished, tmp_path):
     return chosen, tmp_path / "run"
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("change", [b"say more 1\n", b""])
 def test_a_run_goes_on_with_its_own_texts_only(copied, name, change):
@@ -362,7 +348,6 @@ def test_a_run_goes_on_with_its_own_texts_only(copied, name, change):
         train(chosen, folder, resume=True, verbose=False)
 
 
-@pytest.mark.once
 def test_a_callback_that_ends_training_ends_it_with_a_checkpoint(finished, tmp_path):
     """Between two of them there would be one that no resumed run could go on from."""
     chosen, *_ = finished
@@ -380,7 +365,6 @@ def test_a_callback_that_ends_training_ends_it_with_a_checkpoint(finished, tmp_p
     assert [row["update"] for row in history(tmp_path / "run")] == [row["update"] for row in whole]
 
 
-@pytest.mark.once
 def test_a_model_that_is_no_run_is_not_gone_on_with(finished, tmp_path):
     chosen, best, *_ = finished
     shutil.copy(best.parent / "last.keras", tmp_path)
@@ -390,7 +374,6 @@ def test_a_model_that_is_no_run_is_not_gone_on_with(finished, tmp_path):
     assert (tmp_path / "last.keras").read_bytes() == before
 
 
-@pytest.mark.once
 def test_two_processes_do_not_train_in_one_folder(copied):
     chosen, folder = copied
     with locked(folder) as ours:
@@ -400,7 +383,6 @@ def test_two_processes_do_not_train_in_one_folder(copied):
     train(chosen, folder, resume=True, verbose=False)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "garbage", [b"\0\xff\xfe", b"a,b\n1,2\n", b"epoch,val_bleu\n1,high\n", b"epoch\n1,2,3\n"]
 )
@@ -411,7 +393,6 @@ def test_a_history_that_is_none_is_named(copied, garbage):
         train(chosen, folder, resume=True, verbose=False)
 
 
-@pytest.mark.once
 def test_a_refused_start_leaves_nothing_and_a_killed_one_is_tidied(copied, tmp_path):
     chosen, folder = copied
     text = chosen.target.read_bytes()
@@ -446,7 +427,6 @@ def test_a_refused_start_leaves_nothing_and_a_killed_one_is_tidied(copied, tmp_p
     assert not left.exists()
 
 
-@pytest.mark.once
 def test_a_run_does_not_go_on_where_its_updates_are_others(copied):
     chosen, folder = copied
     more = dataclasses.replace(chosen, epochs=3)  # as where a pass has more batches
@@ -455,7 +435,6 @@ def test_a_run_does_not_go_on_where_its_updates_are_others(copied):
         train(more, folder, resume=True, verbose=False)
 
 
-@pytest.mark.once
 def test_what_cannot_be_written_to_or_read_again_is_refused_before(copied, tmp_path):
     chosen, folder = copied
     os.mkfifo(tmp_path / "pipe")
@@ -481,7 +460,6 @@ def test_what_cannot_be_written_to_or_read_again_is_refused_before(copied, tmp_p
     train(other, folder, True, keras.callbacks.TerminateOnNaN(), verbose=False)
 
 
-@pytest.mark.once
 def test_a_run_counts_updates_judges_by_several_sets_keeps_and_ends_as_told(
     finished, tmp_path, monkeypatch
 ):
@@ -507,7 +485,6 @@ def test_a_run_counts_updates_judges_by_several_sets_keeps_and_ends_as_told(
     ]
 
 
-@pytest.mark.once
 def test_options_reach_the_model_its_optimizer_and_its_judges(finished):
     chosen, best, *_ = finished
     tokenizer = keras.saving.load_model(best, compile=False).tokenizer
@@ -533,7 +510,6 @@ def test_options_reach_the_model_its_optimizer_and_its_judges(finished):
     assert max(side for shape in held.dataset.shapes for side in shape) <= 8
 
 
-@pytest.mark.once
 def test_the_rate_rises_for_half_a_pass(finished):
     _, best, *_ = finished
     optimizer = keras.saving.load_model(best.parent / "last.keras").optimizer

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
-from searching import FEW, Sentence, Task, check, find, outputs_of, random_tables
+from search_tasks import FEW, Sentence, Task, check, find, outputs_of, random_tables
 
 from keras_bahdanau import Sampling
 from keras_bahdanau_runtime.ids import EOS, PAD
@@ -59,7 +59,6 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(arguments, expected):
     np.testing.assert_allclose(found.totals[0], np.log(SHARES)[found.tokens[0, :, 0]], rtol=1e-4)
 
 
-@pytest.mark.once
 def test_frequencies_with_a_seed():
     search = Sampling(n=4000, seed=3, forbidden=())
     _, frequencies = drawn(search, search.noise(1, 1).ravel())
@@ -130,7 +129,6 @@ def test_step_t_draws_with_the_number_t():
     np.testing.assert_array_equal(found.tokens, np.array([0, 1, 2, 4])[(4 * noise).astype(int)])
 
 
-@pytest.mark.once
 def test_a_seed_repeats_its_numbers():
     first = Sampling(n=2, seed=7).noise(3, 4)
     assert first.shape == (3, 2, 4) and first.dtype == np.float32
@@ -149,7 +147,6 @@ def test_draws_numbers_of_its_own_where_none_are_given(rng):
     np.testing.assert_array_equal(found.tokens, find(search, table).tokens)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "name, value",
     [
@@ -175,7 +172,6 @@ def test_refuses_numbers_out_of_their_range(name, value):
         Sampling(**{name: value})
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("search", [Sampling(), Sampling(3, 0.5, 4, 0.9, 1, forbidden=(0,))])
 def test_config_round_trip(search):
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(search))

@@ -3,12 +3,12 @@ import math
 import keras
 import numpy as np
 import pytest
-from copying import compile_to_copy, copy_task
+from copy_task import compile_to_copy, copy_task
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 from layer_checks import (
-    SOME_POLICIES,
+    POLICIES,
     assert_close,
     assert_config_round_trip,
     dtype_policy,
@@ -57,7 +57,6 @@ def test_schedules_are_the_papers(name):
         np.testing.assert_allclose(float(sampling.truth(step)), expected, rtol=1e-5)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -165,7 +164,6 @@ def test_without_sampling_the_likeliest_is_read():
     assert numpy(ids).tolist() == [1, 0]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_config_round_trip(name):
     assert_config_round_trip(ScheduledSampling(**SCHEDULES[name][0], sample=False, seed=3))
@@ -262,7 +260,7 @@ def test_counts_batches_in_fit_and_goes_on_after_saving(tmp_path):
     assert float(loaded.scheduled_sampling.batches) == 7.0
 
 
-@pytest.mark.parametrize("policy", SOME_POLICIES)
+@pytest.mark.parametrize("policy", POLICIES)
 def test_counts_on_in_half_precision(policy):
     with dtype_policy(policy):
         sampling = ScheduledSampling("inverse_sigmoid", k=2.0)
@@ -283,7 +281,7 @@ def test_learns_under_xla():
     assert len(moments) == 2 * count and all(moment.any() for moment in moments)
 
 
-@pytest.mark.parametrize("policy", SOME_POLICIES)
+@pytest.mark.parametrize("policy", POLICIES)
 def test_mixed_precision(policy):
     with dtype_policy(policy):
         model = translator(ScheduledSampling("constant", k=0.3))

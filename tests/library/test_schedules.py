@@ -50,7 +50,6 @@ def test_is_saved_with_its_optimiser():
     assert keras.saving.deserialize_keras_object(config).get_config() == schedule.get_config()
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops, tree
-from searching import (
+from search_tasks import (
     FEW,
     Sentence,
     Task,
     check,
     check_beam,
+    constrained_task,
+    coverage_task,
     find,
     log_softmax,
     outputs_of,
@@ -29,16 +31,6 @@ from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 PENALTIES = [0.0, 0.6, 1.0]
 SPACES = [(4, 4), (5, 3)]  # V and T; small enough to list every output there is
 SEEDS = st.integers(0, 2**32 - 1)
-
-
-def coverage_task(seed, batch=1, steps=3, places=4):
-    """A task whose weights sum to 1 and whose last places are padding."""
-    rng = np.random.default_rng(seed)
-    mask = np.arange(places) < rng.integers(1, places + 1, size=(batch, 1))
-    weights = rng.exponential(size=(batch, steps, 5, places)) * mask[:, None, None]
-    weights /= weights.sum(axis=-1, keepdims=True)
-    table = 2 * rng.normal(size=(batch, steps, 5, 5))
-    return Task(table.astype("float32"), weights.astype("float32"), memory_mask=mask)
 
 
 def check_everything(search, task, max_length=None):
@@ -88,22 +80,6 @@ CONSTRAINTS = {
     "ratio": {"max_length_ratio": 0.9},
     "all": {"min_length": 2, "forbidden": (1,), "no_repeat_ngram": 2, "max_length_ratio": 1.2},
 }
-
-
-def constrained_task(seed, vocabulary=4, steps=4):
-    """Two sentences with limits and prefixes of their own; some prefixes end with `EOS`."""
-    rng = np.random.default_rng(seed)
-    limits = rng.integers(1, steps + 1, size=2)
-    prefix = np.full((2, 3), PAD)
-    for row, limit in zip(prefix, limits, strict=True):
-        length = rng.integers(0, min(3, limit) + 1)
-        row[:length] = rng.choice([1, 2], size=length)
-        if length and rng.random() < 0.3:
-            row[length - 1] = EOS
-    table = 2 * rng.normal(size=(2, steps, vocabulary, vocabulary))
-    return Task(
-        table.astype("float32"), limits=limits.astype("int32"), prefix=prefix.astype("int32")
-    )
 
 
 @pytest.mark.parametrize("arguments", [{}, *CONSTRAINTS.values()], ids=["none", *CONSTRAINTS])
@@ -304,10 +280,6 @@ def test_where_nothing_is_allowed_nothing_is_found(rng):
         assert not np.isnan(found.log_probs).any()
 
 
-def test_half_precision_logits_are_ranked_in_single_precision(rng):
-    check_beam(BeamSearch(4, 0.6), rng.normal(size=(1, 4, 5, 5)).astype("float16"))
-
-
 def late_winner():
     """ "3" ends at once with 0.4; "4 4 4 4" gets all the rest, a bit less each step."""
     probabilities = np.full((1, 4, 5, 5), 1e-9)
@@ -475,7 +447,6 @@ def test_what_comes_with_a_step_has_its_shape(search, asked, message):
         search(step, **arguments)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("search", [BeamSearch(3), GreedySearch(forbidden=(0,)), Sampling(2)])
 def test_a_search_may_be_replaced_by_one_of_other_settings(search):
     other = dataclasses.replace(search, min_length=3)
@@ -483,7 +454,6 @@ def test_a_search_may_be_replaced_by_one_of_other_settings(search):
     assert dataclasses.replace(other, min_length=0) == search != other
 
 
-@pytest.mark.once
 def test_searches_of_others_are_known_by_their_name():
     class Patient(BeamSearch):
         pass
@@ -495,7 +465,6 @@ def test_searches_of_others_are_known_by_their_name():
     ]  # fmt: skip
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("length", [0, -1, 2.0, True])
 def test_the_longest_length_is_a_positive_int(length):
     with pytest.raises(ValueError, match="`max_length` must be"):
@@ -542,7 +511,6 @@ def test_the_python_of_a_step_does_not_grow_with_the_vocabulary(search):
     assert calls_of(search, 4096) < 1.1 * calls_of(search, 512)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("size", [0, -1, 2.0, "3", None])
 def test_refuses_a_beam_of_no_size(size):
     with pytest.raises(ValueError, match="`size` must be an int of at least 1"):
@@ -570,7 +538,6 @@ BAD_ARGUMENTS = [
 ]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("arguments", BAD_ARGUMENTS, ids=str)
 def test_refuses_numbers_out_of_their_range(arguments):
     with pytest.raises(ValueError, match=f"Argument `{next(iter(arguments))}` must .*Received: "):
@@ -585,7 +552,6 @@ SEARCHES = [
 ]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
 def test_config_round_trip(search):
     config = keras.saving.serialize_keras_object(search)
@@ -593,12 +559,10 @@ def test_config_round_trip(search):
     assert again == search and type(again) is type(search) and hash(again) == hash(search)
 
 
-@pytest.mark.once
 def test_searches_are_told_apart():
     assert len({GreedySearch(), BeamSearch(1, 0.0), BeamSearch(1), BeamSearch(2)}) == 4
 
 
-@pytest.mark.once
 @pytest.mark.skipif(keras.config.backend() != "torch", reason="The others trace a search once.")
 def test_a_search_stops_when_nothing_better_can_come():
     steps = []
@@ -614,7 +578,6 @@ def test_a_search_stops_when_nothing_better_can_come():
     assert ops.convert_to_numpy(found.tokens)[:, 0, 0].tolist() == [EOS, EOS] and len(steps) < 5
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("floatx", ["float16", "float64"])
 @pytest.mark.parametrize(
     "search",

@@ -8,9 +8,17 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from copying import compile_to_copy, copy_task
+from copy_task import compile_to_copy, copy_task
 from keras import ops
-from layer_checks import SOME_POLICIES
+from models import (
+    MODELS,
+    SIZES,
+    SOURCE_VOCABULARY,
+    TARGET_VOCABULARY,
+    VOCABULARIES,
+    plain_gru,
+    teacher_forced,
+)
 
 from keras_bahdanau import (
     AttentiveDecoder,
@@ -18,58 +26,19 @@ from keras_bahdanau import (
     BeamSearch,
     BidirectionalEncoder,
     CoverageAttention,
-    DeepOutput,
     FixedContext,
     GreedySearch,
-    RNNEncoderDecoder,
     RNNSearch,
     ScheduledSampling,
     Seq2Seq,
     TokenCrossentropy,
 )
-from keras_bahdanau_runtime.ids import BOS, EOS, PAD
+from keras_bahdanau_runtime.ids import EOS, PAD
 
-SIZES = {"units": 16, "embedding_dim": 8, "attention_units": 10, "maxout_units": 6}
-SOURCE_VOCABULARY, TARGET_VOCABULARY = 14, 12
-VOCABULARIES = (SOURCE_VOCABULARY, TARGET_VOCABULARY)
 LENGTH = 7  # longer than any sentence of the task
 BEAM = BeamSearch(3, 0.6)
 
 
-def stacked_lstm():
-    return Seq2Seq(
-        *VOCABULARIES,
-        embedding_dim=8,
-        encoder=BidirectionalEncoder(8, cell="lstm", num_layers=2, residual=True, dropout=0.1),
-        decoder=AttentiveDecoder(
-            [keras.layers.LSTMCell(12), keras.layers.LSTMCell(10)],
-            BahdanauAttention(9, use_bias=True),
-            DeepOutput(7, activation="tanh"),
-            query="current",
-        ),
-        bridge="mean",
-        dropout=0.1,
-    )
-
-
-def plain_gru():
-    return Seq2Seq(
-        *VOCABULARIES,
-        embedding_dim=9,
-        encoder=keras.layers.GRU(11, return_sequences=True),
-        decoder=AttentiveDecoder(keras.layers.GRUCell(9), BahdanauAttention(5)),
-        bridge="last",
-        tie_embeddings=True,
-        join_embeddings=True,
-    )
-
-
-MODELS = {
-    "rnnsearch": functools.partial(RNNSearch, *VOCABULARIES, **SIZES, initializer=None),
-    "rnnencdec": functools.partial(RNNEncoderDecoder, *VOCABULARIES, **SIZES, initializer=None),
-    "stacked_lstm": stacked_lstm,
-    "plain_gru": plain_gru,
-}
 INPUTS, LABELS = copy_task(rows=32)
 SOURCE = INPUTS["source"][:4]
 every_model = pytest.mark.parametrize("name", MODELS)
@@ -90,54 +59,7 @@ def translations(name):
     return trained(name)[0].generate(SOURCE, search=BEAM, max_length=LENGTH)
 
 
-def log_softmax(logits):
-    logits = ops.convert_to_numpy(logits).astype("float64")
-    return logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
-
-
-def forced(model, source, tokens):
-    """Log-probabilities and weights with `tokens` `(B, K, T)` as targets of `source` `(B, Tx)`.
-
-    Returns `(B, K, T, V)` and `(B, K, T, Tx)`.
-    """
-    beams, steps = tokens.shape[1:]
-    source = np.repeat(source, beams, axis=0)
-    tokens = tokens.reshape(-1, steps)
-    target = np.concatenate([np.full_like(tokens[:, :1], BOS), tokens[:, :-1]], axis=1)
-    logits = model({"source": source, "target": target}, training=False)
-    annotations, mask, cell_state = model.encode(ops.convert_to_tensor(source))
-    _, weights = model.decoder(
-        model.target_embedding(ops.convert_to_tensor(target)),
-        annotations,
-        annotations_mask=mask,
-        initial_state=cell_state,
-        return_attention_scores=True,
-    )
-    shape = (-1, beams, steps)
-    weights = ops.convert_to_numpy(weights).reshape(*shape, source.shape[1])
-    return log_softmax(logits).reshape(*shape, TARGET_VOCABULARY), weights
-
-
 # Training
-
-
-@every_model
-def test_learns_in_fit(name):
-    model, losses = trained(name)
-    assert losses[-1] < 0.97 * losses[0]
-    # Adam has moved every weight that is trained: no part is cut off from the loss.
-    count = len(model.trainable_weights)
-    moments = [ops.convert_to_numpy(v) for v in model.optimizer.variables[2:]]
-    assert len(moments) == 2 * count and all(moment.any() for moment in moments)
-
-
-def test_evaluate_is_the_mean_over_real_tokens():
-    model, _ = trained("rnnsearch")
-    log_probs = log_softmax(model.predict(INPUTS, batch_size=len(LABELS), verbose=0))
-    assert log_probs.shape == (*LABELS.shape, TARGET_VOCABULARY)
-    picked = np.take_along_axis(log_probs, LABELS[..., None], axis=-1)[..., 0]
-    loss = model.evaluate(INPUTS, LABELS, batch_size=len(LABELS), verbose=0)
-    np.testing.assert_allclose(loss, -picked[LABELS != PAD].mean(), rtol=1e-4)
 
 
 def guided_model(attention):
@@ -160,7 +82,7 @@ def test_fit_is_guided_by_alignments():
     guided = {**INPUTS, "alignment": guide}
 
     def entropy():
-        _, weights = forced(model, INPUTS["source"], LABELS[:, None])
+        _, weights = teacher_forced(model, INPUTS["source"], LABELS[:, None])
         picked = np.diagonal(weights[:, 0], axis1=1, axis2=2)[LABELS != PAD]
         return -np.log(picked.astype("float64")).mean()
 
@@ -171,7 +93,6 @@ def test_fit_is_guided_by_alignments():
     assert entropy() < 0.9 * before
 
 
-@pytest.mark.once
 def test_a_fixed_context_has_nothing_to_guide():
     """Its weights are one at a place and zero elsewhere: a guide would add 69 nats a word."""
     model = compile_to_copy(guided_model(FixedContext()))
@@ -190,7 +111,6 @@ class Penalized(BahdanauAttention):
         return ops.convert_to_tensor(self.loss)
 
 
-@pytest.mark.once
 def test_a_loss_is_counted_once_whatever_was_where_it_is():
     """A loss may lie in memory where one of an earlier step lay: its `id` is the same."""
     attention = Penalized(4)
@@ -210,7 +130,6 @@ def test_a_loss_is_counted_once_whatever_was_where_it_is():
         assert len(losses(guided)) == 2
 
 
-@pytest.mark.once
 def test_refuses_a_negative_guide():
     with pytest.raises(ValueError, match="`guided_alignment` must be a number of at least 0"):
         MODELS["rnnsearch"](guided_alignment=-1.0)
@@ -246,25 +165,6 @@ def test_a_bridge_of_ones_own_is_told_of_training():
     batch = INPUTS, LABELS
     trained, still = float(model.train_on_batch(*batch)), float(model.test_on_batch(*batch))
     assert trained > 100 * still
-
-
-@pytest.fixture(params=SOME_POLICIES)
-def half_precision(request):
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(request.param)
-    yield request.param.removeprefix("mixed_")
-    keras.config.set_dtype_policy(before)
-
-
-def test_learns_and_generates_in_mixed_precision(half_precision):
-    model = compile_to_copy(plain_gru())
-    losses = [float(model.train_on_batch(INPUTS, LABELS)) for _ in range(8)]
-    assert losses[-1] < 0.97 * losses[0]
-    assert all(weight.dtype == "float32" for weight in model.trainable_weights)
-    assert keras.backend.standardize_dtype(model(INPUTS).dtype) == half_precision  # tied logits
-    found = model.generate(SOURCE, search=BEAM, max_length=3)
-    assert found.scores.dtype == found.alignments.dtype == np.float32
-    assert np.isfinite(found.scores).all()
 
 
 def test_a_policy_may_be_given_to_one_model():
@@ -351,7 +251,6 @@ def test_training_goes_on_as_if_it_had_not_been_saved(reloaded):
     assert losses[2] < losses[0] < trained("rnnsearch")[1][-1]
 
 
-@pytest.mark.once
 @every_model
 def test_config_round_trip(name):
     model = MODELS[name]()
@@ -362,7 +261,6 @@ def test_config_round_trip(name):
     assert [w.shape for w in again.weights] == [w.shape for w in model.weights]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", ["rnnsearch", "rnnencdec"])
 def test_a_config_keeps_how_the_model_is_trained(name):
     sampling = ScheduledSampling("linear", k=0.9, slope=0.001)
@@ -379,7 +277,7 @@ def test_a_config_keeps_how_the_model_is_trained(name):
 def test_greedy_takes_the_likeliest_token_of_the_teacher_forced_model():
     model, _ = trained("rnnsearch")
     found = model.generate(SOURCE, search=GreedySearch(), max_length=LENGTH)
-    log_probs, _ = forced(model, SOURCE, found.tokens)
+    log_probs, _ = teacher_forced(model, SOURCE, found.tokens)
     for tokens, length, score, rows in zip(
         found.tokens[:, 0], found.lengths[:, 0], found.scores[:, 0], log_probs[:, 0], strict=True
     ):
@@ -388,25 +286,6 @@ def test_greedy_takes_the_likeliest_token_of_the_teacher_forced_model():
         np.testing.assert_allclose(picked.sum(), score, rtol=1e-4, atol=1e-4)
         assert length == LENGTH or tokens[length - 1] == EOS
         assert EOS not in tokens[: length - 1] and not tokens[length:].any()
-
-
-@every_model
-def test_every_hypothesis_is_scored_and_aligned_as_teacher_forcing_does(name):
-    found = translations(name)
-    assert found.tokens.shape[:2] == found.scores.shape == found.lengths.shape == (4, 3)
-    assert found.tokens.shape[2] == found.lengths.max() <= LENGTH
-    assert found.alignments.shape == (*found.tokens.shape, SOURCE.shape[1])
-    log_probs, weights = forced(trained(name)[0], SOURCE, found.tokens)
-    for b, k in np.ndindex(4, 3):
-        length = found.lengths[b, k]
-        total = log_probs[b, k, np.arange(length), found.tokens[b, k, :length]].sum()
-        score = total / ((5 + length) / 6) ** 0.6
-        np.testing.assert_allclose(found.scores[b, k], score, rtol=1e-4, atol=1e-4)
-        alignment = found.alignments[b, k]
-        np.testing.assert_allclose(alignment[:length], weights[b, k, :length], atol=1e-4)
-        assert not alignment[length:].any()
-        assert not alignment[:, SOURCE[b] == PAD].any()
-        np.testing.assert_allclose(alignment[:length].sum(axis=-1), 1.0, rtol=1e-5)
 
 
 @every_model
@@ -465,14 +344,12 @@ BAD_SOURCES = {
 }
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("source", BAD_SOURCES.values(), ids=BAD_SOURCES)
 def test_refuses_a_source_it_cannot_read(source):
     with pytest.raises(ValueError, match="`source`"):
         trained("rnnsearch")[0].generate(source)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("max_length", [0, -1, 2.5, None])
 def test_refuses_to_generate_no_tokens(max_length):
     with pytest.raises(ValueError, match="`max_length` must be a positive integer"):
@@ -510,7 +387,6 @@ GRU = functools.partial(keras.layers.GRU, 4)
 GRUS = functools.partial(keras.layers.GRU, 4, return_sequences=True)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "encoder",
     [
@@ -527,7 +403,6 @@ def test_refuses_an_encoder_that_returns_no_annotations(encoder):
         of_encoder(encoder, bridge="last")
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "encoder",
     [
@@ -545,13 +420,11 @@ def test_refuses_a_bridge_from_a_direction_that_is_not_there(encoder):
     assert of_encoder(encoder, bridge="last").bridge.source == "last"
 
 
-@pytest.mark.once
 def test_an_encoder_is_no_cell():
     with pytest.raises(ValueError, match=r"`encoder` must be a layer .* write keras\.layers\.RNN"):
         of_encoder(keras.layers.GRUCell(4))
 
 
-@pytest.mark.once
 def test_takes_the_backward_half_of_keras_own_encoder():
     assert of_encoder(keras.layers.Bidirectional(GRUS())).bridge.source == "backward_first"
 
@@ -561,7 +434,6 @@ class Summing(keras.layers.Layer):
         return ops.sum(inputs, axis=1)
 
 
-@pytest.mark.once
 def test_refuses_a_layer_of_ones_own_that_returns_no_annotations():
     message = (
         r"`encoder` must return annotations, one tensor \(batch, time, width\). Received: <Sum"
@@ -580,7 +452,6 @@ def test_an_encoder_may_take_no_mask():
     np.testing.assert_allclose(*map(ops.convert_to_numpy, (state[0], same[0])), atol=1e-6)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -601,14 +472,12 @@ def test_refuses_parts_that_are_none(name, value, message):
         Seq2Seq(*VOCABULARIES, 5, **parts)
 
 
-@pytest.mark.once
 def test_a_bridge_must_make_states():
     model = of_encoder(BidirectionalEncoder(4), bridge=keras.layers.Dense(4))
     with pytest.raises(ValueError, match=r"must hold a tensor for each state.* of sizes \[4\]"):
         model({"source": np.array([[5, 3]]), "target": np.array([[2, 5]])})
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("kind", [list, dict])
 def test_refuses_inputs_without_both_sides(kind):
     model, ids = of_encoder(BidirectionalEncoder(4)), np.array([[5, 3]])
@@ -642,7 +511,6 @@ def test_joined_embeddings_stand_behind_the_annotations():
     np.testing.assert_array_equal(*map(ops.convert_to_numpy, (cell_state[0], same_state[0])))
 
 
-@pytest.mark.once
 def test_embeddings_are_one_long_at_first():
     """Of M normal numbers of variance 1 / M the squares sum to 1, with an sd of sqrt(2 / M)."""
     model = RNNSearch(400, 500, **{**SIZES, "embedding_dim": 128}, initializer=None)
@@ -657,14 +525,12 @@ def test_embeddings_are_one_long_at_first():
     assert (first != second[:400]).all()
 
 
-@pytest.mark.once
 def test_refuses_to_tie_embeddings_of_another_width():
     model = RNNSearch(*VOCABULARIES, **SIZES, tie_embeddings=True)
     with pytest.raises(ValueError, match=r"`tie_embeddings` needs .* width 6"):
         model.build()
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "name",
     [
@@ -726,7 +592,6 @@ def test_a_quantized_model_is_saved(name, mode, tmp_path):
     np.testing.assert_array_equal(*logits)
 
 
-@pytest.mark.once
 def test_a_model_with_lora_is_saved(tmp_path):
     model = MODELS["rnnsearch"]()
     model.build()
@@ -741,7 +606,6 @@ def test_a_model_with_lora_is_saved(tmp_path):
     np.testing.assert_allclose(*logits, atol=1e-6)
 
 
-@pytest.mark.once
 @pytest.mark.filterwarnings("ignore:.*does not support masking")  # as Keras says of the layer
 @pytest.mark.parametrize("of_class", [keras.Sequential, lambda layers: functional(*layers)])
 def test_an_encoder_that_is_a_model_without_a_mask_reads_no_padding(of_class):
@@ -766,7 +630,6 @@ def model_of(attention, **options):
     return Seq2Seq(int(size), int(size), 8, BidirectionalEncoder(4), decoder, **options)
 
 
-@pytest.mark.once
 def test_padding_of_the_target_costs_no_coverage():
     model = model_of(CoverageAttention(6, coverage_loss=1.0))
     losses = []
@@ -779,7 +642,6 @@ def test_padding_of_the_target_costs_no_coverage():
     assert losses[0] == pytest.approx(losses[1], rel=1e-5) and losses[0] > 0
 
 
-@pytest.mark.once
 def test_the_guide_counts_as_often_as_it_is_told():
     guide = np.ones((*LABELS.shape, INPUTS["source"].shape[1]), "float32")
     models = [model_of(BahdanauAttention(6), guided_alignment=factor) for factor in (1.0, 2.5)]
@@ -793,7 +655,6 @@ def test_the_guide_counts_as_often_as_it_is_told():
     assert losses[1] == pytest.approx(2.5 * losses[0], rel=1e-5)
 
 
-@pytest.mark.once
 def test_each_share_is_dropped_from_its_own():
     model = model_of(BahdanauAttention(6), dropout=(0.1, 0.2, 0.3))
     layers = model.embedding_dropout, model.annotation_dropout, model.readout_dropout

@@ -244,7 +244,6 @@ def test_shortlists_that_do_not_fit(shortlist):
         Shortlist.from_links([], S, V, 9)
 
 
-@pytest.mark.once
 def test_each_search_has_the_shortlist_that_it_was_given(shortlist):
     model = make(V, True)
     other = Shortlist(shortlist.table, shortlist.shares, shortlist.counts[::-1], shortlist.size)
@@ -260,7 +259,6 @@ def test_each_search_has_the_shortlist_that_it_was_given(shortlist):
         np.testing.assert_array_equal(found.tokens, alone.tokens)
 
 
-@pytest.mark.once
 def test_links_of_more_pairs_than_are_held_at_once_are_all_counted():
     first = ([5, 3], [20, 3], np.array([[1.0, 0], [0, 0]]))
     rest = ([5, 3], [21, 3], np.array([[1.0, 0], [0, 0]]))

@@ -2,7 +2,7 @@ import struct
 
 import keras
 import pytest
-from copying import compile_to_copy
+from copy_task import compile_to_copy
 
 from keras_bahdanau import (
     AlignmentImages,
@@ -12,8 +12,6 @@ from keras_bahdanau import (
     TranslationDataset,
 )
 from keras_bahdanau.training.event_file import EventFile, crc32c
-
-pytestmark = pytest.mark.once
 
 
 def varint(data, at):

@@ -184,7 +184,6 @@ def test_other_arguments_reach_the_layer(rng):
     assert luong_from_tfa(np.ones((D, N)), normalizer="sparsemax").normalizer == "sparsemax"
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -203,7 +202,6 @@ def test_wrong_bahdanau_weights_are_named(change, message, rng):
         bahdanau_from_tfa(**{**bahdanau_weights(rng, True), **change})
 
 
-@pytest.mark.once
 def test_wrong_luong_weights_are_named():
     with pytest.raises(ValueError, match=r"`memory_kernel` must be \(memory width, query width\)"):
         luong_from_tfa(np.ones(3))
@@ -211,7 +209,6 @@ def test_wrong_luong_weights_are_named():
         luong_from_tfa(np.ones((D, N)), attention_g=[1.0])
 
 
-@pytest.mark.once
 def test_wrong_monotonic_weights_are_named():
     with pytest.raises(ValueError, match="`attention_score_bias` must be a single number"):
         monotonic_from_tfa(luong_from_tfa(np.ones((D, N))), [0.0])

@@ -116,7 +116,6 @@ def test_what_is_too_much_for_the_memory_at_once_is_searched_text_by_text(model,
     assert [one.error for one in found] == [None] * 3
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -134,13 +133,11 @@ def test_translate_names_the_wrong_argument(model, arguments, message, on_error)
         model.translate(**{"search": SEARCH, "max_length": 2, "on_error": on_error, **arguments})
 
 
-@pytest.mark.once
 def test_a_model_without_a_tokenizer_says_how_to_attach_one(tokenizer):
     with pytest.raises(ValueError, match=r"attach it with model\.tokenizer = "):
         small(tokenizer).translate(["a man"])
 
 
-@pytest.mark.once
 def test_a_tokenizer_may_not_have_more_ids_than_the_model(tokenizer):
     known = tokenizer.source_vocabulary_size
     with pytest.raises(ValueError, match=f"at most the model's {known - 1} source .* {known}"):
@@ -156,7 +153,6 @@ def test_a_tokenizer_may_not_have_more_ids_than_the_model(tokenizer):
     assert model.tokenizer is None
 
 
-@pytest.mark.once
 def test_the_file_holds_the_tokenizer_and_the_configuration_does_not(model, tokenizer, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -169,7 +165,6 @@ def test_the_file_holds_the_tokenizer_and_the_configuration_does_not(model, toke
     assert keras.models.clone_model(model).tokenizer is None
 
 
-@pytest.mark.once
 def test_a_file_without_a_tokenizer_loads(tokenizer, tmp_path):
     model = small(tokenizer)
     model.build()
@@ -180,7 +175,6 @@ def test_a_file_without_a_tokenizer_loads(tokenizer, tmp_path):
     assert keras.saving.load_model(tmp_path / "model.keras").tokenizer is None
 
 
-@pytest.mark.once
 def test_a_tokenizer_in_a_file_is_checked(model, tmp_path):
     model.save(tmp_path / "model.keras")
     other = Tokenizer.train(TEXTS, TEXTS)
@@ -197,7 +191,6 @@ def test_a_tokenizer_in_a_file_is_checked(model, tmp_path):
         keras.saving.load_model(tmp_path / "changed.keras")
 
 
-@pytest.mark.once
 def test_an_ensemble_speaks_as_its_models_do(model, tokenizer, tmp_path):
     other = small(tokenizer)
     other.build()
@@ -213,7 +206,6 @@ def test_an_ensemble_speaks_as_its_models_do(model, tokenizer, tmp_path):
     assert [t.text for t in ours] == [t.text for t in theirs]
 
 
-@pytest.mark.once
 def test_an_ensemble_needs_one_tokenizer(tokenizer):
     other = Tokenizer.train(["ab"], ["cd"], vocabulary_size=270)
     models = [small(tokenizer, tokenizer=each) for each in (tokenizer, other)]
@@ -234,7 +226,6 @@ def test_a_length_penalty_is_scored_by_what_it_finds(model):
     assert 0 < scores[2.0] == mirrored["bleu"] < 100
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("sources", "references", "penalties", "message"),
     [

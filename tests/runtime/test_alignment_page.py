@@ -11,10 +11,7 @@ sync_api = pytest.importorskip(
     "playwright.sync_api", reason="The page is tested in a browser, driven by playwright."
 )
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = [
-    pytest.mark.once,
-    pytest.mark.skipif(CHROMIUM is None, reason="No browser is installed."),
-]
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="No browser is installed.")
 
 WEIGHTS = [[0.8, 0.1, 0.1, 0], [0.1, 0.6, 0.3, 0], [0, 0.2, 0.7, 0.1], [0, 0, 0, 1]]
 BIKE = (WEIGHTS, ["das", " R", "ad", "</s>"], ["the", " bi", "ke", "</s>"])

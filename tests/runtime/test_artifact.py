@@ -24,8 +24,6 @@ from keras_bahdanau_runtime.files import _move_into_place
 from keras_bahdanau_runtime.manifest import read_manifest, reading
 from keras_bahdanau_runtime.signature import FORMAT_VERSION, TRANSLATE
 
-pytestmark = pytest.mark.once
-
 CONTENTS = {
     "vocabulary": {"source": 10, "target": 12},
     "max_source_length": 50,

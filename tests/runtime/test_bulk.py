@@ -17,8 +17,6 @@ from keras_bahdanau_runtime.bulk.on_ray import _Files
 from keras_bahdanau_runtime.bulk.records import open_records
 from keras_bahdanau_runtime.errors import MissingDependencyError
 
-pytestmark = pytest.mark.once
-
 WINDOW = 32
 translate_file = functools.partial(file.translate_file, window=WINDOW)
 LONG = "a dog on a boat " * 30  # more than the 40 tokens of the artifact

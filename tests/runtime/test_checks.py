@@ -12,8 +12,6 @@ from keras_bahdanau_runtime.checks import (
 from keras_bahdanau_runtime.errors import LimitError
 from keras_bahdanau_runtime.graph_checks import checked_noise
 
-pytestmark = pytest.mark.once
-
 
 @pytest.mark.parametrize(
     "value", [0, -3, 1.0, "1", None, True, np.float32(1), np.int64(2)], ids=repr

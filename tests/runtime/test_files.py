@@ -16,8 +16,6 @@ from keras_bahdanau_runtime.stream import windows
 if sys.platform != "win32":
     import fcntl
 
-pytestmark = pytest.mark.once
-
 
 def test_a_file_appears_when_the_block_has_ended(tmp_path):
     path = tmp_path / "notes.txt"

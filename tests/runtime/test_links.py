@@ -13,8 +13,6 @@ from keras_bahdanau_runtime.text.alignment import (
 )
 from keras_bahdanau_runtime.text.corpus import read_alignments
 
-pytestmark = pytest.mark.once
-
 ALIGNMENT = [[0.5, 0.5, 0.0], [0.1, 0.2, 0.7], [0.0, 0.0, 0.0]]
 
 

@@ -9,8 +9,6 @@ import pytest
 from keras_bahdanau_runtime import CorruptArtifactError, UnsupportedArtifactError
 from keras_bahdanau_runtime.operators import check_contents
 
-pytestmark = pytest.mark.once
-
 PLAIN = """<ir_version: 8, opset_import: ["" : 18, "own" : 1]>
 agraph (float[2] x, bool go) => (float[2] y) {
   y = If (go) <

@@ -11,8 +11,6 @@ from keras_bahdanau_runtime.pictures.fonts import families_for
 from keras_bahdanau_runtime.pictures.heatmap import plot_alignment, plot_alignments
 from keras_bahdanau_runtime.pictures.images import plot_image_alignment
 
-pytestmark = pytest.mark.once
-
 SOURCE = ["a", " man", " on", " a", " bike", "</s>"]
 TARGET = ["ein", " Mann", "</s>"]
 HEADS = {".png": b"\x89PNG\r\n", ".svg": b"<?xml", ".pdf": b"%PDF"}

@@ -23,8 +23,6 @@ from keras_bahdanau_runtime.prepared.prepare import prepare
 from keras_bahdanau_runtime.prepared.shard import from_lists, join
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
-pytestmark = pytest.mark.once
-
 KILLS = int(os.environ.get("KILLS", "3"))
 
 

@@ -4,8 +4,6 @@ import pytest
 
 from keras_bahdanau_runtime.providers import CPU, CUDA, chosen_providers, is_auto, with_tf32
 
-pytestmark = pytest.mark.once
-
 BOTH = [CUDA, CPU]
 
 

@@ -5,8 +5,6 @@ import pytest
 from keras_bahdanau_runtime.errors import MissingDependencyError
 from keras_bahdanau_runtime.text.scores import corpus_scores
 
-pytestmark = pytest.mark.once
-
 
 def test_identical_text_scores_100():
     texts = ["A man rides a red bike .", "Zwei Hunde spielen im Schnee ."]

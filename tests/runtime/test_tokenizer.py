@@ -13,8 +13,6 @@ from keras_bahdanau_runtime.ids import BOS, EOS, PAD, UNK
 from keras_bahdanau_runtime.text.corpus import read_lines, read_parallel
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
-pytestmark = pytest.mark.once
-
 SOURCES = ["a man on a bike, 2024", "a woman on a horse", "नमस्ते दुनिया"] * 3
 # Frequent enough to be learned, were the splitting not to keep such pieces apart.
 TARGETS = ["ein Mann auf einem Rad", "</s> <pad> <s> <unk> </s></s>", "😀 eine Frau"] * 30

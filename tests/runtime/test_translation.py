@@ -7,8 +7,6 @@ from keras_bahdanau_runtime.ids import EOS, PAD
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translation import encode_texts, translate_texts
 
-pytestmark = pytest.mark.once
-
 TEXTS = ["short", "", "the longest of them all", "x", "   ", "twin a", "twin b", "\t", "last"]
 
 

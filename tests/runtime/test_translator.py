@@ -26,8 +26,6 @@ from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.session import open_graph, run
 from keras_bahdanau_runtime.stepper import most_tokens
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory):

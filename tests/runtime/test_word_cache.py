@@ -6,8 +6,6 @@ from keras_bahdanau_runtime.prepared import word_cache
 from keras_bahdanau_runtime.prepared.word_cache import WordCache
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
-pytestmark = pytest.mark.once
-
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 WORDS = st.lists(TEXT.filter(bool), max_size=8).map(" ".join)
 LINES = ["a man's bike, isn't it?", "a man on 12 bikes", "é 😀 <s> ein Mann"] * 3

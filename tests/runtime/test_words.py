@@ -4,8 +4,6 @@ import pytest
 from keras_bahdanau_runtime.pictures.words import word_alignment, word_places
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
-pytestmark = pytest.mark.once
-
 # Tokens, and the words that they are to make; a bar parts tokens.
 CASES = {
     "pieces": ("a| wood|en| play|ho|use| |.", "a wooden playhouse ."),

@@ -3,12 +3,10 @@
 import asyncio
 
 import pytest
-from service.site import Echo, ask
+from running_service import Echo, ask
 
 from keras_bahdanau_runtime.service.engine import Engine, Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
-
-pytestmark = pytest.mark.once
 
 
 async def begun(job, count=1):

@@ -11,9 +11,7 @@ import httpx
 import pytest
 import yaml
 from copy_artifact import COPY_STEPS, make
-from service.site import site
-
-pytestmark = pytest.mark.once
+from running_service import site
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "service"
 TEXT = "a man on a bike"

@@ -15,8 +15,8 @@ import time
 import httpx
 import pytest
 from copy_artifact import COPY_STEPS, make, marked
-from service.process import ENVIRONMENT, SERVE, free_port, serving
-from service.site import Echo, ask, site
+from running_service import Echo, ask, site
+from service_process import ENVIRONMENT, SERVE, free_port, serving
 
 from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
@@ -25,10 +25,7 @@ from keras_bahdanau_runtime.service.server import Settings, bind
 from keras_bahdanau_runtime.service.workers import _Crew, _is_up, _sharing
 from keras_bahdanau_runtime.session import cores
 
-pytestmark = [
-    pytest.mark.once,
-    pytest.mark.skipif(sys.platform != "linux", reason="It needs /proc and /dev of Linux."),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="It needs /proc and /dev of Linux.")
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,6 @@ from keras_bahdanau_runtime.service.protocol import (
     TensorSpec,
 )
 
-pytestmark = pytest.mark.once
-
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN

@@ -13,13 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from copy_artifact import COPY_STEPS, make
-from service.site import held, site
+from running_service import held, site
 
 from keras_bahdanau_runtime.service import questions, text_model
 from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
-
-pytestmark = pytest.mark.once
 
 LIMITS = Limits(characters=200, tokens=60, texts=8, body=100_000)
 TEXT = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a man"]}

@@ -11,6 +11,7 @@ import schemathesis
 from copy_artifact import COPY_STEPS, make
 from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
+from running_service import site
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -19,11 +20,8 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from service.site import site
 
 from keras_bahdanau_runtime.service.engine import Limits
-
-pytestmark = pytest.mark.once
 
 SOAK = "REQUESTS" in os.environ
 REQUESTS = int(os.environ.get("REQUESTS", "50"))

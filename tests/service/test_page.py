@@ -6,17 +6,16 @@ import shutil
 
 import pytest
 from copy_artifact import COPY_STEPS, make
-from service.site import site as running_site
+from running_service import site as running_site
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="The page is tested in a browser, driven by playwright."
 )
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
-pytestmark = [
-    pytest.mark.once,
-    pytest.mark.skipif(CHROMIUM is None, reason=f"No browser is installed: {', '.join(NAMES)}."),
-]
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason=f"No browser is installed: {', '.join(NAMES)}."
+)
 
 expect = sync_api.expect
 TEXT = "a man on a bike"

@@ -19,18 +19,15 @@ import httpx
 import pytest
 import tritonclient.grpc
 from copy_artifact import COPY_STEPS, DOCUMENT, make, marked, spinning_graph
-from service.process import ENVIRONMENT, SERVE, children, free_port, serving
-from service.site import held, site
+from running_service import held, site
+from service_process import ENVIRONMENT, SERVE, children, free_port, serving
 
 from keras_bahdanau_export import serve_command
 from keras_bahdanau_runtime.service import repository, server
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.server import Service, Settings
 
-pytestmark = [
-    pytest.mark.once,
-    pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals."),
-]
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals.")
 
 REPLACEMENTS = int(os.environ.get("REPLACEMENTS", "10"))  # 50 by make test-soak
 

@@ -23,8 +23,6 @@ from keras_bahdanau_runtime.service.protocol import (
     render_rest,
 )
 
-pytestmark = pytest.mark.once
-
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=4)
 NAMES = st.text(st.characters(codec="utf-8"), max_size=8)
 SCALARS = NAMES | st.booleans() | st.integers(-(2**63), 2**63)

@@ -14,8 +14,6 @@ from keras_bahdanau_runtime.errors import MissingDependencyError
 from keras_bahdanau_runtime.service import ray_serve
 from keras_bahdanau_runtime.service.server import Settings
 
-pytestmark = pytest.mark.once
-
 ENVIRONMENT = {
     "PYTHONPATH": os.pathsep.join([os.path.abspath("export"), os.path.abspath(".")]),
     "RAY_USAGE_STATS_ENABLED": "0",

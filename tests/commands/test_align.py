@@ -8,8 +8,6 @@ from copy_artifact import make
 
 from keras_bahdanau_export import cli
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):

@@ -101,14 +101,14 @@ MECHANISMS = {
 }
 
 
-def made(name, rng):
+def random_attention(name, rng):
     """The mechanism, built, with random weights."""
     attention = MECHANISMS[name].make()
     attention.build((B, TQ, N), (B, TX, D))
     return randomize(attention, rng)
 
 
-def asked(rng, queries=TQ):
+def random_inputs(rng, queries=TQ):
     """Random queries and values."""
     return array(rng, B, queries, N), array(rng, B, TX, D)
 

@@ -497,3 +497,22 @@ def rnn_search(source, target, p, fixed, readout_state):
         logits.append(t @ p["W_o"] + p["b_y"])
         s = after
     return np.array(logits)
+
+
+def token_losses(labels, logits, smoothing):
+    """`-(1 - s) log p(y_i) - s / V sum_v log p(v)`, zero where the label is padding."""
+    logits = np.asarray(logits, "float64")
+    log_probs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    picked = np.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
+    losses = -(1 - smoothing) * picked - smoothing * log_probs.mean(axis=-1)
+    return losses * (labels != 0)
+
+
+def alignment_losses(links, weights):
+    """`-sum_j A_ij log a_ij` of each word in float64, zero where a row of `A` is."""
+    losses = np.zeros(links.shape[:2])
+    for i in np.ndindex(losses.shape):
+        for j in np.flatnonzero(links[i]):
+            share = links[i][j] / links[i].sum()
+            losses[i] -= share * np.log(np.float64(weights[i][j]))
+    return losses

@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 from copy_artifact import COPY_STEPS, make
 
-pytestmark = pytest.mark.once
-
 COUNT = int(os.environ.get("MUTATIONS", "400"))
 PART = 2000  # seeds for one process
-SCRIPT = Path(__file__).with_name("mutations.py")
+SCRIPT = Path(__file__).parents[1] / "support" / "spoiled_artifacts.py"
 GROWTH = 150  # MB, over one process; the first artifacts load the libraries
 
 

@@ -3,9 +3,7 @@
 import re
 from pathlib import Path
 
-import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_blocks(name, count):
@@ -18,12 +16,10 @@ def run_blocks(name, count):
         exec(compile(block, name, "exec"), namespace)
 
 
-@pytest.mark.tracing
 def test_the_readme_runs():
     run_blocks("README.md", 3)
 
 
-@pytest.mark.tracing
 def test_the_recipes_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where they export to
     run_blocks("docs/recipes.md", 8)

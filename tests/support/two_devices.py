@@ -1,6 +1,6 @@
 """Trains on one device and on two, both of them this CPU; run by `test_distribution.py`.
 
-    python tests/two_devices.py RESULTS.npz
+    python tests/support/two_devices.py RESULTS.npz
 
 A process of its own, as the number of devices is settled when a backend starts.
 """
@@ -17,7 +17,7 @@ import contextlib
 
 import keras
 import numpy as np
-from copying import copy_task
+from copy_task import copy_task
 
 from keras_bahdanau import (
     AttentiveDecoder,

@@ -9,19 +9,6 @@ from gradients import differentiate
 from keras import ops, tree
 
 POLICIES = ["mixed_float16", "mixed_bfloat16"]
-# Each on two of the three backends.
-SOME_POLICIES = {"tensorflow": POLICIES[:1], "jax": POLICIES[1:], "torch": POLICIES}[
-    keras.config.backend()
-]
-
-
-def thinned(table, *few):
-    """The names of all cases on torch, which compiles nothing and is quick; a few elsewhere.
-
-    For what is ours or Keras's in Python, and so the same on every backend: saving, masks, shapes.
-    """
-    return list(table) if keras.config.backend() == "torch" else list(few)
-
 
 compiled_alone = pytest.mark.skipif(
     keras.config.backend() == "torch", reason="torch compiles nothing: it is the eager call again"

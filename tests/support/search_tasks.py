@@ -43,6 +43,32 @@ def random_tables(batch=1, vocabulary=5, steps=4):
     )
 
 
+def coverage_task(seed, batch=1, steps=3, places=4):
+    """A task whose weights sum to 1 and whose last places are padding."""
+    rng = np.random.default_rng(seed)
+    mask = np.arange(places) < rng.integers(1, places + 1, size=(batch, 1))
+    weights = rng.exponential(size=(batch, steps, 5, places)) * mask[:, None, None]
+    weights /= weights.sum(axis=-1, keepdims=True)
+    table = 2 * rng.normal(size=(batch, steps, 5, 5))
+    return Task(table.astype("float32"), weights.astype("float32"), memory_mask=mask)
+
+
+def constrained_task(seed, vocabulary=4, steps=4):
+    """Two sentences with limits and prefixes of their own; some prefixes end with `EOS`."""
+    rng = np.random.default_rng(seed)
+    limits = rng.integers(1, steps + 1, size=2)
+    prefix = np.full((2, 3), PAD)
+    for row, limit in zip(prefix, limits, strict=True):
+        length = rng.integers(0, min(3, limit) + 1)
+        row[:length] = rng.choice([1, 2], size=length)
+        if length and rng.random() < 0.3:
+            row[length - 1] = EOS
+    table = 2 * rng.normal(size=(2, steps, vocabulary, vocabulary))
+    return Task(
+        table.astype("float32"), limits=limits.astype("int32"), prefix=prefix.astype("int32")
+    )
+
+
 def run(search, task, max_length):
     """Searches where `table[b, t, last]` are the logits after `last` at step `t` of sentence `b`.
 

@@ -1,6 +1,6 @@
-"""Artifacts spoiled by chance: each seed is one artifact; run by `test_mutations.py`.
+"""Artifacts spoiled by chance; each seed is one artifact. Run by `test_spoiled_artifacts.py`.
 
-    python tests/hostile/mutations.py ARTIFACT SCRATCH FIRST LAST
+    python tests/support/spoiled_artifacts.py ARTIFACT SCRATCH FIRST LAST
 
 For every seed it prints what was done, before it opens and runs the artifact, and then how that
 ended. A process of its own, so that a crash is seen and has a seed.

@@ -4,9 +4,7 @@ import signal
 import sys
 
 import pytest
-from test_cli import history, run
-
-pytestmark = pytest.mark.once
+from command import history, run
 
 EPOCHS = 3
 

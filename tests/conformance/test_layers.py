@@ -1,0 +1,272 @@
+"""Numbers, gradients and masks of every layer, against the NumPy reference.
+
+One compiled function per case gives outputs and gradients, so that a backend compiles it once.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import decoders
+import encoders
+import keras
+import mechanisms
+import numpy as np
+import pytest
+import reference
+from gradients import assert_slopes, differentiate
+from layer_checks import array, assert_close, numpy, randomize, right_mask, spoiled
+
+from keras_bahdanau import AttentionPooling, ClosedLoop, DeepOutput
+
+
+class Case(NamedTuple):
+    """A built layer, its positional arguments, and what it should return."""
+
+    layer: keras.layers.Layer
+    arrays: list[np.ndarray]
+    arguments: dict
+    expected: Callable  # (arrays, trainable weights), all float64 -> a tuple of outputs
+    masked: int = 0  # which of the arrays has masked places
+    kept: np.ndarray | None = None  # bool over its first axes; None where it has no masked places
+
+
+def attention_case(name, rng):
+    attention = mechanisms.random_attention(name, rng)
+    mask = mechanisms.MASK
+    names = list(reference.named(attention))
+
+    def expected(arrays, weights):
+        named = dict(zip(names, weights, strict=True))
+        return mechanisms.expected_call(name, named, *arrays, mask)
+
+    arguments = dict(value_mask=mask, return_attention_scores=True)
+    return Case(attention, list(mechanisms.random_inputs(rng)), arguments, expected, 1, mask)
+
+
+def decoder_case(form, rng):
+    decoder = decoders.random_decoder(rng, **form)
+    inputs, annotations, states = decoders.random_inputs(rng, decoder)
+    mask = decoders.MASK
+
+    def expected(arrays, weights):
+        return decoders.reference_decoder(decoder, *arrays, mask, states, weights)
+
+    arguments = dict(annotations_mask=mask, initial_state=states, return_attention_scores=True)
+    return Case(decoder, [inputs, annotations], arguments, expected, 1, mask)
+
+
+def closed_loop_case(rng):
+    decoder = decoders.random_decoder(rng, attention="location", input_feeding=True)
+    steps, mask = decoders.TY, decoders.MASK
+    loop = ClosedLoop(decoder, steps, keras.layers.Dense(decoders.M))
+    loop.build((decoders.B, decoders.M), (decoders.B, decoders.TX, decoders.D))
+    randomize(loop.next_input, rng)
+    inputs, annotations, states = decoders.random_inputs(rng, decoder)
+    count = len(decoder.trainable_variables)
+
+    def expected(arrays, weights):
+        first, annotations = arrays
+        return decoders.reference_closed_loop(
+            decoder, first, annotations, mask, states, weights[count:], weights[:count]
+        )
+
+    arguments = dict(annotations_mask=mask, initial_state=states)
+    return Case(loop, [inputs[:, 0], annotations], arguments, expected, 1, mask)
+
+
+def encoder_case(form, rng):
+    encoder = encoders.random_encoder(form, rng)
+    inputs, mask = array(rng, encoders.B, encoders.TX, encoders.M), encoders.MASK
+
+    def expected(arrays, weights):
+        return (encoders.reference_encoder(encoder, arrays[0], encoders.LENGTHS, weights),)
+
+    return Case(encoder, [inputs], dict(mask=mask), expected, 0, mask)
+
+
+def readout_case(activation, rng):
+    readout = DeepOutput(3, activation=activation)
+    readout.build((2, 3), (2, 5), (2, 6))
+    randomize(readout, rng)
+    function = None if activation == "maxout" else np.tanh
+
+    def expected(arrays, weights):
+        rows = zip(*arrays, strict=True)
+        return (np.array([reference.deep_output(*row, weights, function) for row in rows]),)
+
+    return Case(readout, [array(rng, 2, width) for width in (3, 5, 6)], {}, expected)
+
+
+def pooling_case(rng):
+    widths = mechanisms
+    pooling = AttentionPooling(widths.U, queries=2)
+    pooling.build((None, None, widths.D))
+    randomize(pooling, rng)
+    values, mask = array(rng, widths.B, widths.TX, widths.D), widths.MASK
+
+    def expected(arrays, weights):
+        keys, learned, score = weights
+        projections = [np.eye(widths.U), keys, score]  # a learned query needs no projection W_a
+        pairs = [
+            [reference.additive_attention(query, row, kept, projections) for query in learned]
+            for row, kept in zip(arrays[0], mask, strict=True)
+        ]
+        return tuple(np.array([[pair[k] for pair in row] for row in pairs]) for k in (0, 1))
+
+    arguments = dict(mask=mask, return_attention_scores=True)
+    return Case(pooling, [values], arguments, expected, 0, mask)
+
+
+CASES = {
+    **{f"attention-{name}": partial(attention_case, name) for name in mechanisms.MECHANISMS},
+    **{
+        f"decoder-{name}": partial(decoder_case, decoders.FORMS[name])
+        for name in (
+            "input_feeding",
+            "input_feeding_location",
+            "conditional_lstm",
+            "conditional_coverage",
+            "residual_input_feeding",
+        )
+    },
+    "decoder-current-state": partial(
+        decoder_case, dict(cell="gru_on_lstm", query="current", readout_state="previous")
+    ),
+    "closed-loop": closed_loop_case,
+    **{f"encoder-{name}": partial(encoder_case, name) for name in encoders.FORMS},
+    **{f"readout-{name}": partial(readout_case, name) for name in ("maxout", "tanh")},
+    "pooling": pooling_case,
+}
+
+
+def as_tuple(outputs):
+    return tuple(outputs) if isinstance(outputs, (list, tuple)) else (outputs,)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numbers_gradients_and_masks_are_those_of_the_reference(name, rng):
+    case = CASES[name](rng)
+    weights = [numpy(variable.value) for variable in case.layer.trainable_variables]
+    points = reference.float64([*case.arrays, *weights])
+    count = len(case.arrays)
+
+    def split(points):
+        return case.expected(points[:count], points[count:])
+
+    run = differentiate(case.layer, **case.arguments)
+    outputs, gradients = run(*case.arrays)
+    assert_close(as_tuple(outputs), split(points))
+    assert_slopes(
+        lambda points: sum((part**2).sum() for part in split(points)), points, gradients, rng
+    )
+    if case.kept is None:
+        return
+    assert not gradients[case.masked][~case.kept].any()
+    for garbage in spoiled(case.arrays[case.masked], case.kept):
+        arrays = [*case.arrays]
+        arrays[case.masked] = garbage
+        again, derivatives = run(*arrays)
+        assert_close(as_tuple(again), as_tuple(outputs), 1e-6)
+        for actual, expected in zip(derivatives, gradients, strict=True):
+            np.testing.assert_allclose(actual, expected, 1e-5, 1e-6)
+
+
+# --- Models with unknown batch and lengths --------------------------------------------------------
+
+
+def attention_model(name):
+    attention = mechanisms.MECHANISMS[name].make()
+    query, values = keras.Input((None, mechanisms.N)), keras.Input((None, mechanisms.D))
+    mask = keras.Input((None,), dtype="bool")
+    outputs = attention(query, values, value_mask=mask, return_attention_scores=True)
+
+    def expected(q, v, keep):
+        return mechanisms.expected_call(name, reference.named(attention), q, v, keep)
+
+    return keras.Model([query, values, mask], list(outputs)), attention, expected
+
+
+def decoder_model(name):
+    decoder = decoders.unbuilt(**decoders.FORMS[name])
+    inputs, annotations = keras.Input((None, decoders.M)), keras.Input((None, decoders.D))
+    mask = keras.Input((None,), dtype="bool")
+    outputs = decoder(inputs, annotations, mask, return_attention_scores=True)
+
+    def expected(x, values, keep):
+        states = [np.zeros((len(x), size)) for size in decoder.state_sizes]
+        return decoders.reference_decoder(decoder, x, values, keep, states)
+
+    return keras.Model([inputs, annotations, mask], list(outputs)), decoder, expected
+
+
+UNTRAINED = {
+    "bahdanau_sparsemax": partial(attention_model, "bahdanau_sparsemax"),
+    "location_heads": partial(attention_model, "location_heads"),
+    "monotonic_hard": partial(attention_model, "monotonic_hard"),
+    "fixed_narrow": partial(attention_model, "fixed_narrow"),
+}
+MODELS = {
+    "bahdanau_heads": partial(attention_model, "bahdanau_heads"),
+    "luong_concat": partial(attention_model, "luong_concat"),
+    "location": partial(attention_model, "location"),
+    "coverage_fertility": partial(attention_model, "coverage_fertility"),
+    "monotonic": partial(attention_model, "monotonic"),
+    "input_feeding": partial(decoder_model, "input_feeding"),
+    "conditional_coverage": partial(decoder_model, "conditional_coverage"),
+}
+
+
+def lengths_of(rng, model, rows, queries, places):
+    """Random inputs of a model above; the last place of each row is masked."""
+    widths = [part.shape[-1] for part in model.inputs[:2]]
+    mask = right_mask([places - 1] * rows, places)
+    return [array(rng, rows, queries, widths[0]), array(rng, rows, places, widths[1]), mask]
+
+
+@pytest.mark.parametrize("name", MODELS | UNTRAINED)
+def test_a_compiled_model_of_any_lengths_gives_the_numbers_and_is_saved(name, rng, tmp_path):
+    model, layer, expected = (MODELS | UNTRAINED)[name]()
+    randomize(layer, rng)
+    for sizes in ((2, 1, 3), (1, 4, 6)):
+        x = lengths_of(rng, model, *sizes)
+        assert_close(model.predict(x, verbose=0), expected(*x))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert_close(numpy(loaded(x)), expected(*x))
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_compiled_model_of_mixed_precision_keeps_its_weights_in_float32(name, policy, rng):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        model, layer, expected = MODELS[name]()
+    finally:
+        keras.config.set_dtype_policy(before)
+    randomize(layer, rng)
+    assert {variable.dtype for variable in layer.trainable_variables} == {"float32"}
+    outputs, weights = model.outputs
+    assert keras.backend.standardize_dtype(outputs.dtype) == policy.removeprefix("mixed_")
+    assert keras.backend.standardize_dtype(weights.dtype) == "float32"
+    x = lengths_of(rng, model, 2, 3, 5)
+    found = [part.astype("float32") for part in model.predict(x, verbose=0)]
+    assert_close(found, expected(*x), 0.06)
+
+
+@pytest.mark.skipif(keras.config.backend() == "torch", reason="torch compiles nothing")
+@pytest.mark.parametrize("name", MODELS)
+def test_a_compiled_training_step_equals_an_eager_one(name, rng):
+    model, layer, _ = MODELS[name]()
+    randomize(layer, rng)
+    start, after = layer.get_weights(), []
+    x = lengths_of(rng, model, 3, 2, 5)
+    targets = [array(rng, *part.shape) for part in numpy(model(x))]
+    for options in ({"run_eagerly": True}, {"jit_compile": True}):
+        layer.set_weights(start)
+        model.compile("sgd", ["mse", "mse"], **options)
+        model.train_on_batch(x, targets)
+        after.append(layer.get_weights())
+    assert_close(after[1], after[0], 1e-6)
+    assert not any(np.array_equal(new, old) for new, old in zip(after[0], start, strict=True))

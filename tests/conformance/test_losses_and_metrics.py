@@ -1,0 +1,88 @@
+"""Losses and metrics against the NumPy reference, with their gradients."""
+
+import keras
+import numpy as np
+import pytest
+from gradients import differentiate
+from layer_checks import array, assert_close
+from projections import VOCABULARY, projection_by_hand, random_projection
+from reference import alignment_losses, token_losses
+
+from keras_bahdanau import AlignmentCrossentropy, Perplexity, TokenAccuracy, TokenCrossentropy
+from keras_bahdanau_runtime.ids import PAD
+
+LABELS = np.array([[3, 1, PAD], [2, PAD, PAD]])
+
+
+class LossOf(keras.layers.Layer):
+    """A loss of fixed targets as a layer, for its gradient."""
+
+    def __init__(self, loss, targets):
+        super().__init__()
+        self.loss, self.targets = loss, targets
+
+    def call(self, predictions):
+        return self.loss(self.targets, predictions)
+
+
+def loss_and_slope(loss, targets, predictions):
+    """The loss, and its gradient with respect to the predictions."""
+    layer = LossOf(loss, targets)
+    layer.build(predictions.shape)
+    value, (gradient,) = differentiate(layer)(predictions)
+    return float(value), gradient / (2 * float(value))  # `differentiate` squares its loss
+
+
+def test_the_token_loss_and_its_gradient_are_those_of_the_softmax(rng):
+    logits, real = 3 * array(rng, *LABELS.shape, 5), LABELS != PAD
+    loss, slope = loss_and_slope(TokenCrossentropy(label_smoothing=0.2), LABELS, logits)
+    assert_close(loss, token_losses(LABELS, logits, 0.2).sum() / real.sum())
+    exponentials = np.exp(logits.astype("float64"))
+    probabilities = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    smoothed = 0.8 * np.eye(5)[LABELS] + 0.2 / 5
+    assert_close(slope, (probabilities - smoothed) * real[..., None] / real.sum())
+
+
+def test_the_alignment_loss_and_its_gradient_are_those_of_the_cross_entropy(rng):
+    links = rng.integers(0, 3, size=(2, 3, 4))
+    links[0, 1] = 0  # a word without a link does not count
+    weights = rng.dirichlet(np.ones(4), size=(2, 3)).astype("float32")
+    aligned = links.any(axis=-1)
+    loss, slope = loss_and_slope(AlignmentCrossentropy(), links, weights)
+    assert_close(loss, alignment_losses(links, weights).sum() / aligned.sum())
+    shares = links / np.maximum(links.sum(axis=-1, keepdims=True), 1)
+    np.testing.assert_allclose(slope, -shares / weights / aligned.sum(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"chunk": 1},
+        {"chunk": 5, "label_smoothing": 0.3},
+        {"chunk": 50, "label_smoothing": 0.3},
+        {"chunk": 5, "label_smoothing": 0.3, "sampled": VOCABULARY},  # sampled is every id
+    ],
+    ids=str,
+)
+def test_a_loss_that_makes_its_logits_has_the_gradients_of_all_logits(options, rng):
+    layer, features, arrays = random_projection(rng, **options)
+    expected, gradients, _ = projection_by_hand(*arrays, options.get("label_smoothing", 0.0))
+    total, slopes = differentiate(layer)(features)
+    assert_close(total, expected)
+    for slope, gradient in zip(slopes, gradients, strict=True):
+        assert_close(slope / (2 * expected), gradient)
+
+
+def test_metrics_are_over_the_real_tokens_of_all_batches(rng):
+    perplexity, accuracy = Perplexity(), TokenAccuracy()
+    losses, hits = [], []
+    for width in (3, 2):
+        labels, logits = LABELS[:, :width], array(rng, 2, width, 5)
+        real = labels != PAD
+        losses.append(token_losses(labels, logits, 0.0)[real])
+        hits.append((logits.argmax(axis=-1) == labels)[real])
+        for metric in (perplexity, accuracy):
+            metric.update_state(labels, logits)
+    assert_close(perplexity.result(), np.exp(np.concatenate(losses).mean()), 1e-4)
+    assert_close(accuracy.result(), np.concatenate(hits).mean())

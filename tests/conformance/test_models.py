@@ -1,0 +1,162 @@
+"""Whole models: a compiled training step, saving, generation and mixed precision."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from copy_task import compile_to_copy, copy_task
+from keras import ops
+from models import MODELS, VOCABULARIES, log_softmax, plain_gru, teacher_forced
+
+from keras_bahdanau import (
+    AttentiveDecoder,
+    BeamSearch,
+    CoverageAttention,
+    Perplexity,
+    ScheduledSampling,
+    Seq2Seq,
+    TokenCrossentropy,
+)
+from keras_bahdanau_runtime.ids import EOS, PAD
+
+INPUTS, LABELS = copy_task(rows=16)
+SOURCE = INPUTS["source"][:4]
+BEAM, LENGTH = BeamSearch(3, 0.6), 7
+# Each target word is linked to the source word at its own place.
+GUIDE = np.eye(LABELS.shape[1], dtype="float32")[None] * (LABELS != PAD)[..., None]
+BACKEND = keras.config.backend()
+
+
+def guided_coverage():
+    return Seq2Seq(
+        *VOCABULARIES,
+        embedding_dim=8,
+        encoder=keras.layers.Conv1D(12, 3, padding="same"),
+        decoder=AttentiveDecoder(
+            keras.layers.GRUCell(12), CoverageAttention(7, coverage_loss=0.5), input_feeding=True
+        ),
+        bridge="mean",
+        guided_alignment=1.0,
+    )
+
+
+def scheduled_tied():
+    model = plain_gru()
+    model.scheduled_sampling = ScheduledSampling("constant", k=0.5, seed=3)
+    return model
+
+
+# A model, its loss, its inputs.
+STEPS = {
+    "rnnsearch": (MODELS["rnnsearch"], TokenCrossentropy(0.1), INPUTS),
+    "stacked_lstm_with_dropout": (MODELS["stacked_lstm"], TokenCrossentropy(), INPUTS),
+    "guided_coverage": (guided_coverage, TokenCrossentropy(), {**INPUTS, "alignment": GUIDE}),
+    "scheduled_tied_chunks": (scheduled_tied, TokenCrossentropy(0.1, chunk=5), INPUTS),
+    "sampled_softmax": (MODELS["rnnsearch"], TokenCrossentropy(sampled=4), INPUTS),
+}
+
+
+def two_steps(name, **options):
+    """The logs of two training steps and the weights after them, all from the same seed."""
+    make, loss, inputs = STEPS[name]
+    keras.utils.set_random_seed(0)
+    model = make()
+    model.build()
+    model.compile(keras.optimizers.SGD(0.5), loss, metrics=[Perplexity()], **options)
+    logs = [model.train_on_batch(inputs, LABELS, return_dict=True) for _ in range(2)]
+    weights = [ops.convert_to_numpy(variable) for variable in model.trainable_variables]
+    return [[float(log["loss"]), float(log["perplexity"])] for log in logs], weights
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="torch compiles nothing")
+@pytest.mark.parametrize("name", STEPS)
+def test_a_compiled_training_step_equals_an_eager_one(name):
+    # XLA on TensorFlow draws other random numbers than the eager step.
+    is_random = name.startswith(("stacked", "scheduled", "sampled"))
+    jit_compile = not (is_random and BACKEND == "tensorflow")
+    (eager, weights), (compiled, others) = (
+        two_steps(name, **options)
+        for options in ({"run_eagerly": True}, {"jit_compile": jit_compile})
+    )
+    np.testing.assert_allclose(compiled, eager, rtol=1e-4)
+    for weight, other in zip(weights, others, strict=True):
+        np.testing.assert_allclose(other, weight, rtol=1e-3, atol=1e-5)
+
+
+@functools.cache
+def trained(name):
+    """A model after a short `fit`, and the losses of its epochs."""
+    keras.utils.set_random_seed(0)
+    model = compile_to_copy(MODELS[name]())
+    history = model.fit(INPUTS, LABELS, epochs=3, batch_size=8, verbose=0)
+    return model, history.history["loss"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_fit_moves_every_weight_and_evaluate_is_the_mean_over_real_tokens(name):
+    model, losses = trained(name)
+    assert losses[-1] < losses[0]
+    moments = [ops.convert_to_numpy(v) for v in model.optimizer.variables[2:]]
+    assert len(moments) == 2 * len(model.trainable_weights)
+    assert all(moment.any() for moment in moments)
+    log_probs = log_softmax(model.predict(INPUTS, verbose=0))
+    likelihoods = np.take_along_axis(log_probs, LABELS[..., None], axis=-1)[..., 0]
+    loss = model.evaluate(INPUTS, LABELS, batch_size=len(LABELS), verbose=0)
+    np.testing.assert_allclose(loss, -likelihoods[LABELS != PAD].mean(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_beam_returns_the_scores_and_alignments_of_teacher_forcing(name):
+    model, _ = trained(name)
+    result = model.generate(SOURCE, search=BEAM, max_length=LENGTH)
+    log_probs, weights = teacher_forced(model, SOURCE, result.tokens)
+    for b, k in np.ndindex(*result.lengths.shape):
+        length = result.lengths[b, k]
+        tokens = result.tokens[b, k, :length]
+        assert length == LENGTH or tokens[-1] == EOS
+        total = log_probs[b, k, np.arange(length), tokens].sum()
+        score = total / ((5 + length) / 6) ** 0.6
+        np.testing.assert_allclose(result.scores[b, k], score, rtol=1e-4, atol=1e-4)
+        alignment = result.alignments[b, k, :length]
+        np.testing.assert_allclose(alignment, weights[b, k, :length], atol=1e-4)
+        assert not alignment[:, SOURCE[b] == PAD].any()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_saved_model_generates_and_trains_as_the_one_in_memory(name, tmp_path):
+    model, _ = trained(name)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for variable, other in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(variable), ops.convert_to_numpy(other), rtol=1e-6
+        )
+    ours, theirs = (m.generate(SOURCE, search=BEAM, max_length=LENGTH) for m in (model, loaded))
+    np.testing.assert_array_equal(ours.tokens, theirs.tokens)
+    np.testing.assert_allclose(ours.scores, theirs.scores, rtol=1e-4, atol=1e-4)
+    if name == "rnnsearch":
+        again = keras.saving.load_model(tmp_path / "model.keras")
+        losses = [
+            [float(m.train_on_batch(INPUTS, LABELS)) for _ in range(2)] for m in (loaded, again)
+        ]
+        np.testing.assert_allclose(*losses, rtol=1e-4)
+        assert losses[0][1] < losses[0][0]
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_a_model_of_mixed_precision_learns_and_generates(policy):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = compile_to_copy(plain_gru())
+        losses = [float(model.train_on_batch(INPUTS, LABELS)) for _ in range(8)]
+        assert losses[-1] < 0.97 * losses[0]
+        assert all(weight.dtype == "float32" for weight in model.trainable_weights)
+        logits = model(INPUTS)
+        assert keras.backend.standardize_dtype(logits.dtype) == policy.removeprefix("mixed_")
+        result = model.generate(SOURCE, search=BEAM, max_length=3)
+    finally:
+        keras.config.set_dtype_policy(before)
+    assert result.scores.dtype == result.alignments.dtype == np.float32
+    assert np.isfinite(result.scores).all()

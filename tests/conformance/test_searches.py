@@ -1,0 +1,68 @@
+"""Searches over tables of logits, compiled where the backend compiles, against plain Python."""
+
+import numpy as np
+import pytest
+from search_tasks import (
+    Task,
+    check,
+    check_beam,
+    constrained_task,
+    coverage_task,
+    find,
+    outputs_of,
+)
+
+from keras_bahdanau import BeamSearch, GreedySearch, Sampling
+from keras_bahdanau_runtime.ids import BOS, PAD
+
+ALL_CONSTRAINTS = dict(min_length=2, forbidden=(1,), no_repeat_ngram=2, max_length_ratio=1.2)
+
+
+def plain_task(seed, batch=2, vocabulary=5, steps=4):
+    table = 2 * np.random.default_rng(seed).normal(size=(batch, steps, vocabulary, vocabulary))
+    return Task(table.astype("float32"))
+
+
+BEAMS = {
+    "narrow": (BeamSearch(3, 0.6), plain_task),
+    "plain_normalization": (BeamSearch(4, 1.0, normalization="plain"), plain_task),
+    "diverse_groups": (BeamSearch(6, 1.0, groups=3, diversity=0.7, n_best=2), plain_task),
+    "coverage": (BeamSearch(4, 0.6, coverage_penalty=0.3), coverage_task),
+    "constraints": (BeamSearch(3, 0.6), constrained_task),
+    "all_constraints": (BeamSearch(3, 0.6, **ALL_CONSTRAINTS), constrained_task),
+}
+
+
+@pytest.mark.parametrize("name", BEAMS)
+def test_a_beam_returns_what_a_beam_in_plain_python_does(name):
+    search, task = BEAMS[name]
+    for seed in range(4):
+        check_beam(search, task(seed))
+
+
+def test_greedy_takes_the_likeliest_token_of_each_step():
+    task = plain_task(0)
+    found = find(GreedySearch(), task)
+    check(found, task, GreedySearch())
+    for b, table in enumerate(task.table):
+        (tokens,) = outputs_of(found, b)
+        for t, (previous, token) in enumerate(zip((BOS, *tokens), tokens, strict=False)):
+            allowed = np.delete(table[t, previous], [PAD, BOS])
+            assert table[t, previous, token] == allowed.max()
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.8, "temperature": 0.7}], ids=str)
+def test_samples_are_allowed_and_follow_their_noise(options):
+    search = Sampling(2, **options)
+    noise = np.random.default_rng(5).uniform(size=(2, 2, 4)).astype("float32")
+    noise[:, 1] = noise[:, 0]
+    task = plain_task(0)._replace(noise=noise)
+    found = find(search, task)
+    check(found, task, search)
+    for b in range(2):
+        first, second = outputs_of(found, b)
+        assert first == second
+
+
+def test_half_precision_logits_are_ranked_in_float32(rng):
+    check_beam(BeamSearch(4, 0.6), rng.normal(size=(1, 4, 5, 5)).astype("float16"))

@@ -1,0 +1,153 @@
+"""Count the bugs of `table.py` that the tests find.
+
+    python tests/mutation/run.py                 # every bug, with the tests of `make test`
+    python tests/mutation/run.py --all           # with the tests of `make test-all`
+    python tests/mutation/run.py NAME ...        # some of them
+    python tests/mutation/run.py --missed-by RESULTS.jsonl
+
+Each bug is written into a copy of the working tree. There the test files of its entry run on each
+backend, torch first, until a test fails. `make test` runs tests/conformance on every backend, so
+that folder runs for each bug of code that computes. Results are appended to a file, and a bug that
+is already in it is not run again.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import queue
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from table import MUTATIONS
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = ROOT / ".venv" / "bin" / "python"
+BACKENDS = ("torch", "tensorflow", "jax")
+SECONDS = 600  # for one backend; a bug may make a test wait for ever
+# Code that no backend computes with, so that one backend is enough.
+NO_BACKEND = ("export/keras_bahdanau_runtime/",)
+CONFORMANCE = "tests/conformance"
+
+
+def selection(mutation, backend, everything):
+    """The test files and folders of an entry that a backend runs in `make test` or `test-all`."""
+    files = [file for file in mutation.tests if not file.startswith(CONFORMANCE)]
+    exports = [file for file in files if file.startswith("tests/export/")]
+    others = [file for file in files if file not in exports]
+    library = [file for file in others if file.startswith(("tests/library/", "tests/examples/"))]
+    conformance = [] if mutation.path.startswith(NO_BACKEND) else [CONFORMANCE]
+    if backend == "torch":
+        return others + conformance
+    if backend == "tensorflow":
+        return exports + conformance + (library if everything else [])
+    return conformance + (library if everything else [])
+
+
+def copy_of_the_tree(folder):
+    """A copy of the tracked files with their changes, and a link to the environment."""
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    for name in listing.splitlines():
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, folder / name)
+    (folder / ".venv").symlink_to(ROOT / ".venv")
+    return folder
+
+
+def first_failure(tree, backend, files):
+    """The first test that fails, or `None` where all pass."""
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": backend,
+        "PYTHONPATH": os.pathsep.join([str(tree), str(tree / "export")]),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [PYTHON, "-m", "pytest", "-x", "-p", "no:cacheprovider", *files]
+    try:
+        finished = subprocess.run(
+            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end after {SECONDS} s"
+    if finished.returncode in (0, 5):  # 5: every test is skipped
+        return None
+    named = re.search(r"^(?:FAILED|ERROR) (\S+)", finished.stdout, re.M)
+    return named.group(1) if named else f"exit status {finished.returncode}"
+
+
+def examine(mutation, tree, everything):
+    """What finds a bug: the entry of the results."""
+    path, begin = tree / mutation.path, time.monotonic()
+    source = path.read_text("utf-8")
+    if source.count(mutation.old) != 1:
+        raise ValueError(
+            f"`old` of {mutation.name} must occur once in {mutation.path}. "
+            f"Received: {source.count(mutation.old)} times."
+        )
+    path.write_text(source.replace(mutation.old, mutation.new), "utf-8")
+    entry = {"name": mutation.name, "path": mutation.path, "backend": None, "test": None}
+    try:
+        for backend in BACKENDS:
+            files = selection(mutation, backend, everything)
+            test = first_failure(tree, backend, files) if files else None
+            if test is not None:
+                entry.update(backend=backend, test=test)
+                break
+    finally:
+        path.write_text(source, "utf-8")
+    return {**entry, "seconds": round(time.monotonic() - begin)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*", help="bugs; all of them without a name")
+    parser.add_argument("--all", action="store_true", help="the tests of `make test-all`")
+    parser.add_argument("--missed-by", type=Path, help="only the bugs that these results missed")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--output", type=Path, default=Path("mutations.jsonl"))
+    options = parser.parse_args()
+    names = set(options.names) or {mutation.name for mutation in MUTATIONS}
+    if unknown := names - {mutation.name for mutation in MUTATIONS}:
+        parser.error(f"`names` must be in tests/mutation/table.py. Received: {sorted(unknown)}")
+    if options.missed_by:
+        lines = options.missed_by.read_text("utf-8").splitlines()
+        names &= {entry["name"] for entry in map(json.loads, lines) if entry["test"] is None}
+    entries = []
+    if options.output.exists():
+        entries = [json.loads(line) for line in options.output.read_text("utf-8").splitlines()]
+    todo = [m for m in MUTATIONS if m.name in names - {entry["name"] for entry in entries}]
+    with tempfile.TemporaryDirectory() as folder, options.output.open("a", encoding="utf-8") as out:
+        trees = queue.Queue()
+        for number in range(options.jobs):
+            trees.put(copy_of_the_tree(Path(folder, str(number))))
+
+        def work(mutation):
+            tree = trees.get()
+            try:
+                return examine(mutation, tree, options.all)
+            finally:
+                trees.put(tree)
+
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            for entry in pool.map(work, todo):
+                print(json.dumps(entry), file=out, flush=True)
+                entries.append(entry)
+                found_by = f"{entry['backend']}: {entry['test']}" if entry["test"] else "MISSED"
+                print(f"{entry['name']:55} {entry['seconds']:4} s  {found_by}", flush=True)
+    missed = [entry["name"] for entry in entries if entry["test"] is None]
+    print(f"{len(entries) - len(missed)} of {len(entries)} found. Missed: {missed}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""The command `keras-bahdanau`, in this process or in another one, and the history of a run."""
+
+import csv
+import os
+import subprocess
+import sys
+
+from keras_bahdanau_export import cli
+
+
+def process(*arguments):
+    """Runs the command in a process of its own, as a shell would."""
+    environment = {name: os.environ[name] for name in os.environ if name != "TF_CPP_MIN_LOG_LEVEL"}
+    return subprocess.run(
+        [sys.executable, "-m", "keras_bahdanau_export.cli", *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def run(monkeypatch, capsysbinary, *arguments):
+    """Runs the command in this process; returns exit status, standard output and error."""
+    monkeypatch.setattr(sys, "argv", ["keras-bahdanau", *map(str, arguments)])
+    try:
+        cli.main()
+        status = 0
+    except SystemExit as stop:
+        status = stop.code or 0
+    out, err = capsysbinary.readouterr()
+    return status, out.decode(), " ".join(err.decode().split())
+
+
+def history(run_folder):
+    with (run_folder / "history.csv").open(newline="") as file:
+        return list(csv.DictReader(file))

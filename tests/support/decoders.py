@@ -1,0 +1,257 @@
+"""Decoders by name, random data for them, and what they compute by the NumPy reference."""
+
+from functools import partial
+
+import keras
+import numpy as np
+import reference
+from keras import tree
+from layer_checks import array, numpy, randomize, right_mask
+from mechanisms import MECHANISMS
+
+from keras_bahdanau import (
+    AttentiveDecoder,
+    DeepOutput,
+    LayerNormGRUCell,
+    LayerNormLSTMCell,
+    MultiSourceAttention,
+    ResidualCell,
+)
+
+# Widths all differ, so that no axis can stand for another.
+B, TY, TX, M, D, UNITS, R = 3, 4, 5, 7, 6, 3, 2
+LENGTHS = [5, 2, 0]
+MASK = right_mask(LENGTHS, TX)
+SECOND = right_mask([1, 3, 2], 3)  # of a second source
+
+GRU, LSTM = keras.layers.GRUCell, keras.layers.LSTMCell
+CELLS = {
+    "simple": lambda **a: keras.layers.SimpleRNNCell(UNITS, **a),
+    "gru": lambda **a: GRU(UNITS, **a),
+    "gru_reset_before": lambda **a: GRU(UNITS, reset_after=False, **a),
+    "lstm": lambda **a: LSTM(UNITS, **a),
+    "gru_on_gru": lambda **a: [GRU(4, **a), GRU(UNITS, reset_after=False, **a)],
+    "lstm_on_lstm": lambda **a: [LSTM(4, **a), LSTM(UNITS, **a)],
+    "gru_on_lstm": lambda **a: [LSTM(4, **a), GRU(UNITS, **a)],
+    "layer_norm_gru": lambda **a: LayerNormGRUCell(UNITS, **a),
+    "layer_norm_lstm": lambda **a: LayerNormLSTMCell(UNITS, **a),
+    "residual_on_gru": lambda **a: [GRU(UNITS, **a), ResidualCell(GRU(UNITS, **a))],
+    "residual_lstm_on_lstm": lambda **a: [LSTM(UNITS, **a), ResidualCell(LSTM(UNITS, **a))],
+    "residual_stack_on_lstm": lambda **a: [
+        LSTM(UNITS, **a),
+        ResidualCell(keras.layers.StackedRNNCells([GRU(4, **a), LSTM(UNITS, **a)])),
+    ],
+    "gru_on_layer_norm_lstm": lambda **a: [LayerNormLSTMCell(4, **a), GRU(UNITS, **a)],
+}
+
+
+def with_equations(name):
+    """A mechanism of the table that knows its own reference."""
+    attention = MECHANISMS[name].make()
+    attention.equations = MECHANISMS[name].attend
+    return attention
+
+
+ATTENTIONS = {name: partial(with_equations, name) for name in MECHANISMS} | {
+    "two_sources": lambda: MultiSourceAttention(
+        [with_equations("bahdanau"), with_equations("luong_general")]
+    ),
+}
+READOUTS = {
+    "state": lambda: None,
+    "maxout": lambda: DeepOutput(R),
+    "tanh": lambda: DeepOutput(R, activation="tanh"),
+    "attentional": lambda: DeepOutput(R, activation="tanh", reads_inputs=False),
+}
+ORDERS = [(q, r) for q in ("previous", "current") for r in ("previous", "current")]
+
+# How decoders differ from GRU, additive attention and maxout, beyond cell, order and mechanism.
+LUONG = dict(attention="luong_general", readout="attentional", query="current")
+FORMS = {
+    "input_feeding": dict(LUONG, cell="lstm_on_lstm", input_feeding=True),
+    "input_feeding_previous": dict(input_feeding=True, readout_state="previous"),
+    "input_feeding_of_the_state": dict(readout="state", input_feeding=True),
+    "input_feeding_location": dict(attention="location", input_feeding=True),
+    "conditional_gru": dict(context_cell="gru_reset_before", query="current"),
+    "conditional_lstm": dict(
+        cell="lstm_on_lstm", context_cell="lstm_on_lstm", query="current", readout_state="previous"
+    ),
+    "conditional_coverage": dict(
+        attention="coverage_fertility", context_cell="layer_norm_gru", query="current"
+    ),
+    "conditional_input_feeding": dict(context_cell="gru", query="current", input_feeding=True),
+    "residual_input_feeding": dict(cell="residual_on_gru", query="current", input_feeding=True),
+    "two_sources": dict(attention="two_sources"),
+    "two_sources_conditional": dict(
+        attention="two_sources", cell="lstm", context_cell="layer_norm_lstm", query="current"
+    ),
+}
+
+
+def unbuilt(
+    cell="gru",
+    attention="bahdanau_bias",
+    readout="maxout",
+    cell_arguments=(),
+    context_cell=None,
+    **arguments,
+):
+    if context_cell is not None:
+        arguments["context_cell"] = CELLS[context_cell](**dict(cell_arguments))
+    return AttentiveDecoder(
+        CELLS[cell](**dict(cell_arguments)),
+        ATTENTIONS[attention](),
+        READOUTS[readout](),
+        **arguments,
+    )
+
+
+def several(decoder):
+    return isinstance(decoder.attention, MultiSourceAttention)
+
+
+def build(decoder):
+    annotations = (B, TX, D)
+    decoder.build((B, TY, M), [annotations, (B, 3, 2)] if several(decoder) else annotations)
+    return decoder
+
+
+def random_decoder(rng, *args, **arguments):
+    """A built decoder with random weights; the arguments are those of `unbuilt`."""
+    return randomize(build(unbuilt(*args, **arguments)), rng)
+
+
+def masks(decoder):
+    return [MASK, SECOND] if several(decoder) else MASK
+
+
+def random_inputs(rng, decoder, groups=1):
+    """Embedded inputs, annotations and the cell's first states, `groups` rows for each source."""
+    states = [array(rng, B * groups, size) for size in decoder.state_sizes]
+    annotations = array(rng, B, TX, D)
+    if several(decoder):
+        annotations = [annotations, array(rng, B, 3, 2)]
+    return array(rng, B * groups, TY, M), annotations, states
+
+
+def reference_move(cell, weights_of):
+    """A cell, wrapped or stacked, as a move of the reference, and the number of its states."""
+    if hasattr(cell, "cells"):
+        moves = [reference_move(inner, weights_of) for inner in cell.cells]
+        move = partial(reference.stacked_move, moves=moves)
+        if isinstance(cell, ResidualCell):
+            move = partial(reference.residual_move, move=move)
+        return move, sum(count for _, count in moves)
+    named = weights_of(cell)
+    weights, count = list(named.values()), 1
+    if isinstance(cell, LayerNormGRUCell):
+        step = partial(
+            reference.layer_norm_gru_step,
+            weights=named,
+            reset_after=cell.reset_after,
+            epsilon=cell.epsilon,
+        )
+    elif isinstance(cell, LayerNormLSTMCell):
+        step = partial(reference.layer_norm_lstm_step, weights=named, epsilon=cell.epsilon)
+        count = 2
+    elif isinstance(cell, LSTM):
+        step, count = partial(reference.lstm_step, weights=weights), 2
+    elif isinstance(cell, GRU):
+        step = partial(reference.gru_step, weights=weights, reset_after=cell.reset_after)
+    else:
+        step = partial(reference.simple_step, weights=weights)
+    return partial(reference.cell_move, step=step), count
+
+
+def reference_attend(attention, values, mask, weights_of):
+    """A query `(N,)` to its context and weights; queries come in order and are remembered."""
+    if isinstance(attention, MultiSourceAttention):
+        parts = [
+            reference_attend(*of, weights_of)
+            for of in zip(attention.attentions, values, mask, strict=True)
+        ]
+        return lambda query: [
+            np.concatenate(found) for found in zip(*[part(query) for part in parts], strict=True)
+        ]
+    asked = []
+
+    def answer(query):
+        asked.append(query)
+        contexts, alignments = attention.equations(
+            weights_of(attention), np.array(asked), values, mask
+        )
+        if alignments.ndim == 3:
+            alignments = alignments.mean(axis=0)
+        return contexts[-1], alignments[-1]
+
+    return answer
+
+
+def reference_decoder(decoder, inputs, annotations, mask, states, weights=None):
+    """Outputs `(B, Ty, R)` and weights `(B, Ty, Tx)` by the papers' equations, in float64.
+
+    `weights` are those of the decoder, or others in their place.
+    """
+    variables = decoder.trainable_variables
+    values = reference.float64(variables if weights is None else weights)
+    by_variable = {id(variable): value for variable, value in zip(variables, values, strict=True)}
+
+    def weights_of(layer):
+        return {v.path.split("/")[-1]: by_variable[id(v)] for v in layer.trainable_variables}
+
+    readout = None
+    if decoder.readout is not None:
+        readout = partial(
+            reference.deep_output,
+            weights=list(weights_of(decoder.readout).values()),
+            activation=None if decoder.readout.maxout else np.tanh,
+            reads_inputs=decoder.readout.reads_inputs,
+        )
+    parts = decoder.cell
+    while hasattr(parts, "cells"):
+        parts = parts.cells[-1]
+    move, count = reference_move(decoder.cell, weights_of)
+    context_move = None
+    if decoder.context_cell is not None:
+        context_move, _ = reference_move(decoder.context_cell, weights_of)
+    output_width = UNITS if readout is None else R
+    rows = [
+        reference.decode(
+            np.asarray(inputs[row], "float64"),
+            [np.asarray(state[row], "float64") for state in states],
+            reference_attend(
+                decoder.attention,
+                tree.map_structure(lambda part: np.asarray(part[row], "float64"), annotations),  # noqa: B023
+                tree.map_structure(lambda part: part[row], mask),  # noqa: B023
+                weights_of,
+            ),
+            move,
+            readout,
+            decoder.query,
+            decoder.readout_state,
+            top=count - reference_move(parts, weights_of)[1],
+            context_move=context_move,
+            input_feeding=output_width if decoder.input_feeding else 0,
+        )
+        for row in range(len(inputs))
+    ]
+    return tuple(np.array([row[i] for row in rows]) for i in range(2))
+
+
+def step_by_step(decoder, inputs, memory, states):
+    state, outputs, weights = decoder.initial_state(memory, states), [], []
+    for i in range(inputs.shape[1]):
+        output, state, alignment = decoder.step(inputs[:, i], state, memory)
+        outputs.append(numpy(output))
+        weights.append(numpy(alignment))
+    return np.stack(outputs, 1), np.stack(weights, 1)
+
+
+def reference_closed_loop(decoder, first, annotations, mask, states, dense, weights=None):
+    """Outputs and weights where each step reads `dense` (kernel, bias) of the output before."""
+    kernel, bias = dense
+    inputs = np.asarray(first, "float64")[:, None]
+    for _ in range(TY):
+        expected = reference_decoder(decoder, inputs, annotations, mask, states, weights)
+        inputs = np.concatenate([inputs, expected[0][:, -1:] @ kernel + bias], axis=1)
+    return expected
