@@ -108,6 +108,7 @@ labels = np.full((1, 1 + distributed.get_rank()), 4)
 loss = TokenCrossentropy(reduction="sum")(labels, np.zeros((*labels.shape, 8)))
 np.testing.assert_allclose(float(loss), 3 * np.log(8), rtol=1e-6)
 command("--average", "2", "--output", joined)
+distributed.destroy_process_group()
 """
 on_torch = pytest.mark.skipif(BACKEND != "torch", reason="torchrun starts PyTorch's processes")
 
