@@ -1,8 +1,8 @@
-"""What every test stands on: the backend, quiet logs, cheap compilation, the same random numbers.
+"""Settings of every test: the backend, quiet logs, cheap compilation and fixed seeds.
 
-The models of the tests are tiny, so that time goes into compiling them: one thread a worker is
-enough, neither XLA nor TensorFlow optimizes anything, and JAX loads again what it has compiled
-once. No program computes other numbers for it, but for the last bits.
+The models of the tests are tiny, so most of the time is compilation. Each worker has one thread,
+XLA and TensorFlow do not optimize, and JAX caches compiled programs. Results change in the last
+bits only.
 """
 
 import gc
@@ -31,29 +31,29 @@ import hypothesis
 import numpy as np
 import pytest
 
-# Of what is loaded, hypothesis's own for CI for one, all but its clock: machines are slow at times.
-hypothesis.settings.register_profile("without_a_clock", deadline=None)
-hypothesis.settings.load_profile("without_a_clock")
+# Keep the loaded Hypothesis profile (its CI profile under CI) but without a deadline: CI machines
+# can be slow.
+hypothesis.settings.register_profile("no_deadline", deadline=None)
+hypothesis.settings.load_profile("no_deadline")
 
 STARTED = time.monotonic()
-MEMORY = Path("/dev/shm")  # of Linux: files in it are on no disk
+RAM_DISK = Path("/dev/shm")
 MEMORY_MAPS = Path("/proc/self/maps")
-MANY_MAPS = 10_000  # of the 65,530 that Linux gives a process
+MAP_LIMIT = 10_000  # Linux allows a process 65,530
 OUTCOMES = ("failed", "error", "passed", "skipped", "xfailed", "xpassed")
 
-# TensorFlow leaves a file for each function that it reads, and some disks take longer to delete
-# one than to write it: 3 ms where blocks are discarded at once.
-if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 2**32:
-    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+# TensorFlow writes a file for each function that it converts. On some disks deleting it takes 3 ms.
+if "TMPDIR" not in os.environ and RAM_DISK.is_dir() and shutil.disk_usage(RAM_DISK).free > 2**32:
+    os.environ["TMPDIR"] = tempfile.tempdir = str(RAM_DISK)
 if os.environ["KERAS_BACKEND"] == "jax":
-    # A folder for each worker and its processes, as JAX does not write a file at one stroke.
+    # Each worker and its child processes have their own folder: JAX's writes are not atomic.
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="jax-")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 
 def pytest_collection_finish():
-    """What is imported by now stays: the garbage collector need not look at it again and again."""
+    """Exclude imported modules from garbage collection, and turn off TensorFlow's optimizer."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
@@ -68,19 +68,19 @@ def pytest_unconfigure():
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Adds the line of this backend to the file that `make test` prints at its end."""
+    """Append the summary line of this backend to the file that `make test` prints at its end."""
     file = os.environ.get("TEST_SUMMARY")
-    if file and "PYTEST_XDIST_WORKER" not in os.environ:  # the workers have parts of it
+    if file and "PYTEST_XDIST_WORKER" not in os.environ:  # only the controller has all results
         counts = {name: len(terminalreporter.stats.get(name, [])) for name in OUTCOMES}
-        said = [f"{n} {name}" for name, n in counts.items() if n or name in ("passed", "skipped")]
+        parts = [f"{n} {name}" for name, n in counts.items() if n or name in ("passed", "skipped")]
         seconds = f"{time.monotonic() - STARTED:.0f} seconds"
         with open(file, "a", encoding="utf-8") as lines:
-            print(f"{os.environ['KERAS_BACKEND']}: {', '.join([*said, seconds])}", file=lines)
+            print(f"{os.environ['KERAS_BACKEND']}: {', '.join([*parts, seconds])}", file=lines)
 
 
 @pytest.fixture(autouse=True)
 def _seed():
-    """Starts every test from the same seed; imports no Keras for a test that has none."""
+    """Give every test the same seed, without importing Keras for a test that does not use it."""
     if "keras" in sys.modules:
         sys.modules["keras"].utils.set_random_seed(0)
     else:
@@ -96,8 +96,8 @@ def rng():
 
 @pytest.fixture(autouse=True, scope="module")
 def _forget_compiled():
-    """Frees what JAX has compiled when its memory maps are many: a process has few of them."""
+    """Clear JAX's compiled programs before the process runs out of memory maps."""
     yield
     if "jax" in sys.modules and MEMORY_MAPS.exists():
-        if MEMORY_MAPS.read_bytes().count(b"\n") > MANY_MAPS:
+        if MEMORY_MAPS.read_bytes().count(b"\n") > MAP_LIMIT:
             sys.modules["jax"].clear_caches()

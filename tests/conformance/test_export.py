@@ -56,9 +56,9 @@ def test_a_model_with_a_layer_of_the_users_module_is_exported_in_float32(tmp_pat
     assert {path.name for path in (tmp_path / "a").iterdir()} >= {
         "model.onnx", "encoder.onnx", "step.onnx", "saved_model", "tokenizer.json",
     }  # fmt: skip
-    found = Translator(tmp_path / "a").translate(texts, n_best=3)
+    translations = Translator(tmp_path / "a").translate(texts, n_best=3)
     expected = plain.translate(texts, search, max_length=9, n_best=3)
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(translations, expected, strict=True):
         assert [one.text for one in ours] == [one.text for one in theirs]
         # In bfloat16 they would agree to three digits.
         np.testing.assert_allclose([h.score for h in ours], [h.score for h in theirs], rtol=1e-5)

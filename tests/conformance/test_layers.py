@@ -27,8 +27,8 @@ class Case(NamedTuple):
     arrays: list[np.ndarray]
     arguments: dict
     expected: Callable  # (arrays, trainable weights), all float64 -> a tuple of outputs
-    masked: int = 0  # which of the arrays has masked places
-    kept: np.ndarray | None = None  # bool over its first axes; None where it has no masked places
+    masked: int = 0  # index of the array with masked positions
+    mask: np.ndarray | None = None  # bool over its first axes; None without masked positions
 
 
 def attention_case(name, rng):
@@ -37,8 +37,8 @@ def attention_case(name, rng):
     names = list(reference.named(attention))
 
     def expected(arrays, weights):
-        named = dict(zip(names, weights, strict=True))
-        return mechanisms.expected_call(name, named, *arrays, mask)
+        by_name = dict(zip(names, weights, strict=True))
+        return mechanisms.expected_call(name, by_name, *arrays, mask)
 
     arguments = dict(value_mask=mask, return_attention_scores=True)
     return Case(attention, list(mechanisms.random_inputs(rng)), arguments, expected, 1, mask)
@@ -109,8 +109,8 @@ def pooling_case(rng):
         keys, learned, score = weights
         projections = [np.eye(widths.U), keys, score]  # a learned query needs no projection W_a
         pairs = [
-            [reference.additive_attention(query, row, kept, projections) for query in learned]
-            for row, kept in zip(arrays[0], mask, strict=True)
+            [reference.additive_attention(query, row, keep, projections) for query in learned]
+            for row, keep in zip(arrays[0], mask, strict=True)
         ]
         return tuple(np.array([[pair[k] for pair in row] for row in pairs]) for k in (0, 1))
 
@@ -160,10 +160,10 @@ def test_numbers_gradients_and_masks_are_those_of_the_reference(name, rng):
     assert_slopes(
         lambda points: sum((part**2).sum() for part in split(points)), points, gradients, rng
     )
-    if case.kept is None:
+    if case.mask is None:
         return
-    assert not gradients[case.masked][~case.kept].any()
-    for garbage in spoiled(case.arrays[case.masked], case.kept):
+    assert not gradients[case.masked][~case.mask].any()
+    for garbage in spoiled(case.arrays[case.masked], case.mask):
         arrays = [*case.arrays]
         arrays[case.masked] = garbage
         again, derivatives = run(*arrays)
@@ -200,6 +200,7 @@ def decoder_model(name):
     return keras.Model([inputs, annotations, mask], list(outputs)), decoder, expected
 
 
+# Mechanisms of which a weight may have no gradient, or which have no weights.
 UNTRAINED = {
     "bahdanau_sparsemax": partial(attention_model, "bahdanau_sparsemax"),
     "location_heads": partial(attention_model, "location_heads"),
@@ -251,8 +252,8 @@ def test_a_compiled_model_of_mixed_precision_keeps_its_weights_in_float32(name, 
     assert keras.backend.standardize_dtype(outputs.dtype) == policy.removeprefix("mixed_")
     assert keras.backend.standardize_dtype(weights.dtype) == "float32"
     x = lengths_of(rng, model, 2, 3, 5)
-    found = [part.astype("float32") for part in model.predict(x, verbose=0)]
-    assert_close(found, expected(*x), 0.06)
+    actual = [part.astype("float32") for part in model.predict(x, verbose=0)]
+    assert_close(actual, expected(*x), 0.06)
 
 
 @pytest.mark.skipif(keras.config.backend() == "torch", reason="torch compiles nothing")

@@ -42,10 +42,10 @@ def test_a_beam_returns_what_a_beam_in_plain_python_does(name):
 
 def test_greedy_takes_the_likeliest_token_of_each_step():
     task = plain_task(0)
-    found = find(GreedySearch(), task)
-    check(found, task, GreedySearch())
+    result = find(GreedySearch(), task)
+    check(result, task, GreedySearch())
     for b, table in enumerate(task.table):
-        (tokens,) = outputs_of(found, b)
+        (tokens,) = outputs_of(result, b)
         for t, (previous, token) in enumerate(zip((BOS, *tokens), tokens, strict=False)):
             allowed = np.delete(table[t, previous], [PAD, BOS])
             assert table[t, previous, token] == allowed.max()
@@ -57,10 +57,10 @@ def test_samples_are_allowed_and_follow_their_noise(options):
     noise = np.random.default_rng(5).uniform(size=(2, 2, 4)).astype("float32")
     noise[:, 1] = noise[:, 0]
     task = plain_task(0)._replace(noise=noise)
-    found = find(search, task)
-    check(found, task, search)
+    result = find(search, task)
+    check(result, task, search)
     for b in range(2):
-        first, second = outputs_of(found, b)
+        first, second = outputs_of(result, b)
         assert first == second
 
 

@@ -5,10 +5,9 @@
     python tests/mutation/run.py NAME ...        # some of them
     python tests/mutation/run.py --missed-by RESULTS.jsonl
 
-Each bug is written into a copy of the working tree. There the test files of its entry run on each
-backend, torch first, until a test fails. `make test` runs tests/conformance on every backend, so
-that folder runs for each bug of code that computes. Results are appended to a file, and a bug that
-is already in it is not run again.
+Each bug is written into a copy of the working tree. The test files of its entry then run on each
+backend, torch first, until a test fails. For code that computes, tests/conformance runs, too.
+Results are appended to a file. A bug that is already in this file is not run again.
 """
 
 import argparse
@@ -81,12 +80,12 @@ def first_failure(tree, backend, files):
         return f"no end after {SECONDS} s"
     if finished.returncode in (0, 5):  # 5: every test is skipped
         return None
-    named = re.search(r"^(?:FAILED|ERROR) (\S+)", finished.stdout, re.M)
-    return named.group(1) if named else f"exit status {finished.returncode}"
+    line = re.search(r"^(?:FAILED|ERROR) (\S+)", finished.stdout, re.M)
+    return line.group(1) if line else f"exit status {finished.returncode}"
 
 
 def examine(mutation, tree, everything):
-    """What finds a bug: the entry of the results."""
+    """Run the tests of a bug until one fails; return the entry of the results."""
     path, begin = tree / mutation.path, time.monotonic()
     source = path.read_text("utf-8")
     if source.count(mutation.old) != 1:

@@ -9,7 +9,7 @@ from keras_bahdanau_export import cli
 
 
 def process(*arguments):
-    """Runs the command in a process of its own, as a shell would."""
+    """Run the command in a child process, as a shell does."""
     environment = {name: os.environ[name] for name in os.environ if name != "TF_CPP_MIN_LOG_LEVEL"}
     return subprocess.run(
         [sys.executable, "-m", "keras_bahdanau_export.cli", *map(str, arguments)],
@@ -21,7 +21,7 @@ def process(*arguments):
 
 
 def run(monkeypatch, capsysbinary, *arguments):
-    """Runs the command in this process; returns exit status, standard output and error."""
+    """Run the command in this process; return exit status, standard output and error."""
     monkeypatch.setattr(sys, "argv", ["keras-bahdanau", *map(str, arguments)])
     try:
         cli.main()

@@ -18,7 +18,7 @@ from keras_bahdanau import (
     ResidualCell,
 )
 
-# Widths all differ, so that no axis can stand for another.
+# All widths differ, so a test fails if two axes are swapped.
 B, TY, TX, M, D, UNITS, R = 3, 4, 5, 7, 6, 3, 2
 LENGTHS = [5, 2, 0]
 MASK = right_mask(LENGTHS, TX)
@@ -46,7 +46,7 @@ CELLS = {
 
 
 def with_equations(name):
-    """A mechanism of the table that knows its own reference."""
+    """A mechanism of the table with its reference in `equations`."""
     attention = MECHANISMS[name].make()
     attention.equations = MECHANISMS[name].attend
     return attention
@@ -65,7 +65,7 @@ READOUTS = {
 }
 ORDERS = [(q, r) for q in ("previous", "current") for r in ("previous", "current")]
 
-# How decoders differ from GRU, additive attention and maxout, beyond cell, order and mechanism.
+# Decoders other than a GRU with additive attention and a maxout readout.
 LUONG = dict(attention="luong_general", readout="attentional", query="current")
 FORMS = {
     "input_feeding": dict(LUONG, cell="lstm_on_lstm", input_feeding=True),
@@ -164,27 +164,27 @@ def reference_move(cell, weights_of):
 
 
 def reference_attend(attention, values, mask, weights_of):
-    """A query `(N,)` to its context and weights; queries come in order and are remembered."""
+    """A function from a query `(N,)` to its context and weights; it is called in order of steps."""
     if isinstance(attention, MultiSourceAttention):
         parts = [
             reference_attend(*of, weights_of)
             for of in zip(attention.attentions, values, mask, strict=True)
         ]
         return lambda query: [
-            np.concatenate(found) for found in zip(*[part(query) for part in parts], strict=True)
+            np.concatenate(pair) for pair in zip(*[part(query) for part in parts], strict=True)
         ]
-    asked = []
+    queries = []  # mechanisms with a history need the earlier ones
 
-    def answer(query):
-        asked.append(query)
+    def attend(query):
+        queries.append(query)
         contexts, alignments = attention.equations(
-            weights_of(attention), np.array(asked), values, mask
+            weights_of(attention), np.array(queries), values, mask
         )
         if alignments.ndim == 3:
             alignments = alignments.mean(axis=0)
         return contexts[-1], alignments[-1]
 
-    return answer
+    return attend
 
 
 def reference_decoder(decoder, inputs, annotations, mask, states, weights=None):
@@ -248,7 +248,7 @@ def step_by_step(decoder, inputs, memory, states):
 
 
 def reference_closed_loop(decoder, first, annotations, mask, states, dense, weights=None):
-    """Outputs and weights where each step reads `dense` (kernel, bias) of the output before."""
+    """Outputs and weights where `dense` (kernel, bias) of an output is the next input."""
     kernel, bias = dense
     inputs = np.asarray(first, "float64")[:, None]
     for _ in range(TY):

@@ -1,4 +1,4 @@
-"""Gradients of a layer by the automatic differentiation of whichever backend Keras runs on."""
+"""Gradients of a layer by the automatic differentiation of the active backend."""
 
 import keras
 import numpy as np
@@ -6,11 +6,11 @@ from keras import ops, tree
 
 
 def differentiate(layer, **arguments):
-    """A function of float arrays that calls a built layer forwards and backwards.
+    """Return a function that runs the forward and the backward pass of a built layer.
 
     Args:
         layer: A built layer, called as `layer(*arrays, **arguments)`.
-        **arguments: Passed on as they are.
+        **arguments: Keyword arguments of that call.
 
     Returns:
         A function `arrays -> (outputs, gradients)`, all in NumPy. The gradients are those of the
@@ -21,10 +21,10 @@ def differentiate(layer, **arguments):
 
     def run(*arrays):
         tensors = [ops.convert_to_tensor(array) for array in arrays]
-        outputs, found = backend(tensors)
+        outputs, derivatives = backend(tensors)
         gradients = [
-            np.zeros(tuple(of.shape), "float32") if part is None else ops.convert_to_numpy(part)
-            for part, of in zip(found, tensors + layer.trainable_variables, strict=True)
+            np.zeros(tuple(x.shape), "float32") if part is None else ops.convert_to_numpy(part)
+            for part, x in zip(derivatives, tensors + layer.trainable_variables, strict=True)
         ]
         return tree.map_structure(ops.convert_to_numpy, outputs), gradients
 
@@ -32,14 +32,14 @@ def differentiate(layer, **arguments):
 
 
 def assert_slopes(loss, points, gradients, rng, directions=1):
-    """Compares gradients with central differences of a loss, along random directions.
+    """Compare gradients with central differences of a loss, along random directions.
 
     Args:
-        loss: A function of the list `points` to a float.
+        loss: A function from the list `points` to a float.
         points: float64 arrays.
-        gradients: Of the loss, one for each array.
+        gradients: The gradients to check, one array per point.
         rng: A NumPy generator.
-        directions: How many for each array.
+        directions: Number of directions per array.
     """
     for at, gradient in enumerate(gradients):
         for _ in range(directions):
@@ -80,7 +80,7 @@ def _jax(layer, arguments):
         outputs, _ = layer.stateless_call(weights, fixed, *tensors, **arguments)
         return _loss(outputs), outputs
 
-    # Compiled, so that several calls with the same shapes are traced only once.
+    # Several calls with the same shapes are compiled once.
     compiled = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
 
     def run(tensors):

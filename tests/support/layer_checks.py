@@ -1,4 +1,4 @@
-"""What the tests of all layers share: random weights, comparisons, saving and precision."""
+"""Random weights, comparisons, saving and mixed precision, for tests of layers."""
 
 from contextlib import contextmanager
 
@@ -16,16 +16,16 @@ compiled_alone = pytest.mark.skipif(
 
 
 def any_size(size):
-    """Shape of an axis of any length, but of `size` on torch.
+    """Shape of an axis of unknown length, or of `size` on torch.
 
-    There Keras tries a layer out with 89 places for a length that it is not told, which takes a
-    mechanism that goes step by step seconds; `test_dynamic_shapes` has them on torch, too.
+    On torch Keras calls a layer with 89 positions to find the shape of an unknown axis. That takes
+    seconds for a mechanism that runs step by step. tests/conformance has unknown axes on torch.
     """
     return (size if keras.config.backend() == "torch" else None,)
 
 
 def array(rng, *shape):
-    """Float32 numbers of a normal distribution."""
+    """Return float32 numbers from a normal distribution."""
     return rng.normal(size=shape).astype("float32")
 
 
@@ -35,7 +35,7 @@ def numpy(outputs):
 
 
 def randomize(layer, rng, scale=0.5):
-    """Gives every weight, biases too, random values, so that none of them can hide."""
+    """Set every weight, biases included, to random values, so that each has an effect."""
     layer.set_weights([rng.normal(scale=scale, size=w.shape) for w in layer.get_weights()])
     return layer
 
@@ -46,47 +46,47 @@ def right_mask(lengths, steps):
 
 
 def assert_close(actual, expected, atol=1e-5):
-    """A tensor, or every tensor of a sequence, is within `atol` of what is expected of it."""
+    """Check that a tensor, or each tensor of a sequence, is within `atol` of the expected one."""
     if isinstance(actual, (list, tuple)):
-        for part, of in zip(actual, expected, strict=True):
-            assert_close(part, of, atol)
+        for part, other in zip(actual, expected, strict=True):
+            assert_close(part, other, atol)
     else:
         actual, expected = (ops.convert_to_numpy(x) for x in (actual, expected))
         np.testing.assert_allclose(actual, expected, rtol=0, atol=atol)
 
 
-def spoiled(values, kept):
-    """Copies of `values` with NaN, then with infinities, at the places that `kept` drops."""
+def spoiled(values, mask):
+    """Yield copies of `values` with NaN, then with infinities, at the masked positions."""
     for garbage in ([np.nan], [np.inf, -np.inf]):
         copy = values.copy()
-        copy[~kept] = np.resize(garbage, copy[~kept].shape)
+        copy[~mask] = np.resize(garbage, copy[~mask].shape)
         yield copy
 
 
-def assert_garbage_is_ignored(layer, arrays, at, kept, **arguments):
-    """What stands at masked places of `arrays[at]` changes no output and no gradient.
+def assert_garbage_is_ignored(layer, arrays, at, mask, **arguments):
+    """Check that values at masked positions of `arrays[at]` change no output and no gradient.
 
     Args:
         layer: A built layer.
         arrays: Float arrays, the layer's positional arguments.
-        at: Which of them has masked places.
-        kept: Bool array over its first axes, False where the garbage goes.
-        **arguments: Passed on, the mask among them.
+        at: Index of the array with masked positions.
+        mask: Bool array over its first axes, False at masked positions.
+        **arguments: Keyword arguments of the call, with the mask among them.
     """
     run, arrays = differentiate(layer, **arguments), list(arrays)
     outputs, gradients = run(*arrays)
     assert all(np.isfinite(part).all() for part in gradients)
-    assert not gradients[at][~kept].any()
-    for copy in spoiled(arrays[at], kept):
+    assert not gradients[at][~mask].any()
+    for copy in spoiled(arrays[at], mask):
         arrays[at] = copy
-        again, derivatives = run(*arrays)
-        assert_close(again, outputs, 1e-6)
+        repeated, derivatives = run(*arrays)
+        assert_close(repeated, outputs, 1e-6)
         for actual, expected in zip(derivatives, gradients, strict=True):
             np.testing.assert_allclose(actual, expected, 1e-5, 1e-6)
 
 
 def assert_survives_saving(model, inputs, tmp_path):
-    """A model saved to `.keras` and loaded without custom objects gives the same outputs."""
+    """Check that a saved model, loaded without custom objects, gives the same outputs."""
     expected = numpy(model(inputs))
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -94,7 +94,7 @@ def assert_survives_saving(model, inputs, tmp_path):
 
 
 def assert_config_round_trip(layer):
-    """`from_config(get_config())` makes a layer with the same config, and so does Keras."""
+    """Check that `from_config` and Keras's deserialization give a layer with the same config."""
     config = layer.get_config()
     assert type(layer).from_config(config).get_config() == config
     serialized = keras.saving.serialize_keras_object(layer)
@@ -104,7 +104,7 @@ def assert_config_round_trip(layer):
 
 @contextmanager
 def dtype_policy(name):
-    """Makes `name` the global dtype policy, as users of mixed precision do."""
+    """Set the global dtype policy in the block."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(name)
     try:

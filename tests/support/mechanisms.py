@@ -1,4 +1,4 @@
-"""The table of attention mechanisms with their references, for the tests that hold for all."""
+"""The table of attention mechanisms with their references, for tests of every mechanism."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from keras_bahdanau import (
     MonotonicAttention,
 )
 
-# Widths all differ, so that no axis can stand for another, but where heads must divide them.
+# All widths differ, so a test fails if two axes are swapped. Two heads divide D and U.
 B, TQ, TX, N, D, U = 3, 2, 5, 4, 6, 8
 LENGTHS = [5, 2, 0]
 MASK = right_mask(LENGTHS, TX)
@@ -116,6 +116,6 @@ def random_inputs(rng, queries=TQ):
 def expected_call(name, weights, query, values, mask):
     """Contexts `(B, Tq, D)` and weights `(B, [H,] Tq, Tx)` in float64."""
     attend = MECHANISMS[name].attend
-    of = [np.asarray(part, "float64") for part in (query, values)]
-    found = [attend(weights, q, v, m) for q, v, m in zip(*of, mask, strict=True)]
-    return tuple(np.array(part) for part in zip(*found, strict=True))
+    arrays = [np.asarray(part, "float64") for part in (query, values)]
+    rows = [attend(weights, q, v, m) for q, v, m in zip(*arrays, mask, strict=True)]
+    return tuple(np.array(part) for part in zip(*rows, strict=True))

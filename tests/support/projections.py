@@ -11,9 +11,9 @@ VOCABULARY = 13  # the width of nothing else
 
 
 def projection_by_hand(features, kernel, bias, labels, weight, smoothing, ids=None, shares=None):
-    """The total, and its gradients of features, kernel and bias, in float64.
+    """The total loss and its gradients with respect to features, kernel and bias, in float64.
 
-    Probabilities are of some `ids` alone, each counted `1 / shares` times.
+    With `ids` the softmax is over these ids only, each with weight `1 / shares`.
     """
     ids = np.arange(len(bias)) if ids is None else ids
     counts = np.zeros(len(bias))
@@ -21,10 +21,10 @@ def projection_by_hand(features, kernel, bias, labels, weight, smoothing, ids=No
     logits = (features.astype("float64") @ kernel + bias).reshape(-1, len(bias))
     exponentials = np.exp(logits) * counts
     sums = exponentials.sum(axis=-1, keepdims=True)
-    wanted = (1 - smoothing) * np.eye(len(bias))[labels.ravel()] + smoothing / len(bias)
+    targets = (1 - smoothing) * np.eye(len(bias))[labels.ravel()] + smoothing / len(bias)
     weight = weight.reshape(-1, 1)
-    total = (weight * (np.log(sums) - (wanted * logits).sum(-1, keepdims=True))).sum()
-    slope = weight * (exponentials / sums - wanted)
+    total = (weight * (np.log(sums) - (targets * logits).sum(-1, keepdims=True))).sum()
+    slope = weight * (exponentials / sums - targets)
     flat = features.reshape(-1, features.shape[-1])
     gradients = [(slope @ kernel.T).reshape(features.shape), flat.T @ slope, slope.sum(axis=0)]
     log_probs = np.take_along_axis(logits - np.log(sums), labels.reshape(-1, 1), -1)
@@ -32,7 +32,7 @@ def projection_by_hand(features, kernel, bias, labels, weight, smoothing, ids=No
 
 
 class ProjectionTotal(keras.layers.Layer):
-    """The total of a projection with weights of its own, times a scale."""
+    """A layer with the weights of a projection; its output is `scale` times the total loss."""
 
     def __init__(self, labels, weight, dtype=None, scale=1.0, **options):
         super().__init__(dtype=dtype)
@@ -53,7 +53,7 @@ class ProjectionTotal(keras.layers.Layer):
 
 
 def random_projection(rng, **options):
-    """A layer with random weights, what it is called with, and what `projection_by_hand` wants."""
+    """Return a layer with random weights, its input, and the arguments of `projection_by_hand`."""
     labels = rng.integers(0, 5, size=(3, 7)).astype("int32")
     weight = rng.uniform(size=labels.shape).astype("float32")
     layer = ProjectionTotal(labels, weight, **options)

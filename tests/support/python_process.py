@@ -1,4 +1,4 @@
-"""Python processes of their own, with the backend and the import paths of the tests."""
+"""Child processes that run Python with the backend and the import paths of the tests."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import keras
 
 
 def start_python(*command, **environment):
-    """A Python process of its own."""
+    """Start a Python process; keyword arguments are environment variables."""
     paths = os.pathsep.join(sys.path)
     environment = {
         **os.environ, "KERAS_BACKEND": keras.config.backend(), "PYTHONPATH": paths, **environment
@@ -23,7 +23,7 @@ def start_python(*command, **environment):
 
 
 def run_python(*command, **environment):
-    """Runs a Python process of its own to its end."""
+    """Run a Python process to its end, and fail with its standard error unless it exits with 0."""
     with start_python(*command, **environment) as process:
-        _, said = process.communicate()
-    assert process.returncode == 0, said
+        _, stderr = process.communicate()
+    assert process.returncode == 0, stderr

@@ -18,17 +18,17 @@ FEW = settings(max_examples=12 if keras.config.backend() == "jax" else 4)
 
 
 class Task(NamedTuple):
-    """What a search is given besides itself, NumPy arrays with `B` rows."""
+    """Inputs of a search, NumPy arrays with `B` rows."""
 
     table: np.ndarray  # (B, T, V, V): the logits after a token at a step
-    weights: np.ndarray | None = None  # (B, T, V, Tx) likewise; `None` for the history
+    weights: np.ndarray | None = None  # (B, T, V, Tx), in the same way; `None` for the history
     limits: np.ndarray | None = None  # (B,)
     prefix: np.ndarray | None = None  # (B, P)
     memory_mask: np.ndarray | None = None  # (B, Tx)
     noise: np.ndarray | None = None  # (B, n, T)
 
     def rows(self, order):
-        """The same of some sentences, in that order."""
+        """The task of some sentences, in that order."""
         return Task(*(None if part is None else part[order] for part in self))
 
 
@@ -117,8 +117,8 @@ def compiled(search, max_length):
 def find(search, task, max_length=None):
     """A `Generation` of NumPy arrays; `task` may be the table alone."""
     task = task if isinstance(task, Task) else Task(np.asarray(task))
-    found = compiled(search, max_length or task.table.shape[1])(task)
-    return Generation(*tree.map_structure(ops.convert_to_numpy, tuple(found)))
+    result = compiled(search, max_length or task.table.shape[1])(task)
+    return Generation(*tree.map_structure(ops.convert_to_numpy, tuple(result)))
 
 
 def log_softmax(logits):
@@ -127,7 +127,7 @@ def log_softmax(logits):
 
 
 class Sentence:
-    """One row of a task for one search, and the definitions of what is allowed and worth what."""
+    """One row of a task: which tokens a search allows, and the score of each output."""
 
     def __init__(self, search, task, b=0):
         task = task if isinstance(task, Task) else Task(np.asarray(task))
@@ -159,8 +159,8 @@ class Sentence:
         base = length if search.normalization == "plain" else (5 + length) / 6
         score = self.total(tokens) / base**search.length_penalty
         if search.coverage_penalty:
-            seen = self.alignment(tokens).sum(axis=0).clip(1e-10, 1)
-            score += search.coverage_penalty * (np.log(seen) * self.mask).sum()
+            coverage = self.alignment(tokens).sum(axis=0).clip(1e-10, 1)
+            score += search.coverage_penalty * (np.log(coverage) * self.mask).sum()
         return score
 
     def ended(self, tokens):
@@ -184,26 +184,26 @@ class Sentence:
 
     def every_output(self):
         """All outputs that are allowed: ended, or as long as the limit."""
-        live, found = [()], []
+        live, outputs = [()], []
         while live:
             grown = [(*tokens, v) for tokens in live for v in self.continuations(tokens)]
-            found += [tokens for tokens in grown if self.ended(tokens)]
+            outputs += [tokens for tokens in grown if self.ended(tokens)]
             live = [tokens for tokens in grown if not self.ended(tokens)]
-        return found
+        return outputs
 
     def beam(self):
         """The `n_best` outputs of a beam that never stops early, in plain Python.
 
-        Of equals comes first what descends from the better hypothesis, then the likelier token,
-        then the lower id: sorting is stable.
+        Ties: the extension of the better hypothesis comes first, then the likelier token, then the
+        lower id, because sorting is stable.
         """
         search = self.search
         groups = [[()] for _ in range(search.groups)]
         for t in range(self.limit):
             chosen = Counter()  # by earlier groups
-            for group, kept in enumerate(groups):
+            for group, beam in enumerate(groups):
                 grown = []
-                for tokens in kept:
+                for tokens in beam:
                     if self.ended(tokens):
                         grown.append((self.score(tokens), tokens))
                         continue
@@ -214,67 +214,69 @@ class Sentence:
                 grown.sort(key=lambda pair: -pair[0])
                 groups[group] = [tokens for _, tokens in grown[: search.size // search.groups]]
                 chosen.update(tokens[-1] for tokens in groups[group] if len(tokens) == t + 1)
-        found = dict.fromkeys(tokens for kept in groups for tokens in kept)  # no duplicates
-        return sorted(found, key=lambda tokens: -self.score(tokens))[: search.n_best or search.size]
+        outputs = dict.fromkeys(tokens for beam in groups for tokens in beam)  # no duplicates
+        return sorted(outputs, key=lambda tokens: -self.score(tokens))[
+            : search.n_best or search.size
+        ]
 
 
-def outputs_of(found, row=0):
+def outputs_of(result, row=0):
     """The hypotheses that exist, as tuples of tokens."""
     return [
         tuple(tokens[:length].tolist())
         for tokens, length, score in zip(
-            found.tokens[row], found.lengths[row], found.scores[row], strict=True
+            result.tokens[row], result.lengths[row], result.scores[row], strict=True
         )
         if score > -np.inf
     ]
 
 
-def check(found, task, search):
-    """What holds for every search: exact numbers, order, nothing twice, padding, alignments."""
+def check(result, task, search):
+    """Check scores, order, padding and alignments of the result of any search."""
     task = task if isinstance(task, Task) else Task(np.asarray(task))
     batch, steps, vocabulary, _ = task.table.shape
-    size = found.scores.shape[1]
-    assert found.tokens.shape == (batch, size, steps) and found.tokens.dtype == np.int32
-    assert found.lengths.shape == (batch, size) and found.lengths.dtype == np.int32
-    assert found.scores.dtype == found.totals.dtype == found.log_probs.dtype == np.float32
-    assert not any(np.isnan(part).any() for part in found)
+    size = result.scores.shape[1]
+    assert result.tokens.shape == (batch, size, steps) and result.tokens.dtype == np.int32
+    assert result.lengths.shape == (batch, size) and result.lengths.dtype == np.int32
+    assert result.scores.dtype == result.totals.dtype == result.log_probs.dtype == np.float32
+    assert not any(np.isnan(part).any() for part in result)
     for b in range(batch):
-        sentence, outputs = Sentence(search, task, b), outputs_of(found, b)
-        # All before the first that is missing.
-        assert (found.scores[b, : len(outputs)] > -np.inf).all()
-        assert (np.diff(found.scores[b, : len(outputs)]) <= 0).all()
+        sentence, outputs = Sentence(search, task, b), outputs_of(result, b)
+        # Hypotheses that do not exist come last.
+        assert (result.scores[b, : len(outputs)] > -np.inf).all()
+        assert (np.diff(result.scores[b, : len(outputs)]) <= 0).all()
         for k, tokens in enumerate(outputs):
             n, near = len(tokens), {"rtol": 1e-4, "atol": 1e-4}
             assert sentence.ended(tokens) and EOS not in tokens[:-1]
-            assert (found.tokens[b, k, n:] == PAD).all() and not found.log_probs[b, k, n:].any()
+            assert (result.tokens[b, k, n:] == PAD).all() and not result.log_probs[b, k, n:].any()
             expected = sentence.token_log_probs(tokens)
-            np.testing.assert_allclose(found.log_probs[b, k, :n], expected, **near)
-            np.testing.assert_allclose(found.totals[b, k], expected.sum(), **near)
+            np.testing.assert_allclose(result.log_probs[b, k, :n], expected, **near)
+            np.testing.assert_allclose(result.totals[b, k], expected.sum(), **near)
             np.testing.assert_allclose(
-                found.totals[b, k], found.log_probs[b, k].sum(), rtol=1e-5, atol=1e-5
+                result.totals[b, k], result.log_probs[b, k].sum(), rtol=1e-5, atol=1e-5
             )
             if hasattr(search, "length_penalty"):
-                np.testing.assert_allclose(found.scores[b, k], sentence.score(tokens), **near)
+                np.testing.assert_allclose(result.scores[b, k], sentence.score(tokens), **near)
             else:
-                assert found.scores[b, k] == found.totals[b, k]
+                assert result.scores[b, k] == result.totals[b, k]
             if task.weights is None:
                 path, rows = 0, []
                 for t, token in enumerate((BOS, *tokens[:-1])):
                     path = path * vocabulary + token
                     rows.append([float(path), float(b), t + 1.0])
-                assert found.alignments[b, k, :n].tolist() == rows
+                assert result.alignments[b, k, :n].tolist() == rows
             else:
-                np.testing.assert_allclose(found.alignments[b, k, :n], sentence.alignment(tokens))
-            assert not found.alignments[b, k, n:].any()
+                np.testing.assert_allclose(result.alignments[b, k, :n], sentence.alignment(tokens))
+            assert not result.alignments[b, k, n:].any()
 
 
 def check_beam(search, task, max_length=None):
-    """A beam finds what the beam in plain Python finds, nothing twice, and says so exactly."""
+    """Check a beam against the beam in plain Python, and that no output is repeated."""
     task = task if isinstance(task, Task) else Task(np.asarray(task))
-    found = find(search, task, max_length)
-    check(found, task, search)
+    result = find(search, task, max_length)
+    check(result, task, search)
     for b in range(len(task.table)):
-        outputs = outputs_of(found, b)
+        outputs = outputs_of(result, b)
         assert len(outputs) == len(set(outputs))
         assert outputs == Sentence(search, task, b).beam()
-    return found
+    return result

@@ -1,4 +1,4 @@
-"""A service that runs as a process, and what the tests ask the system about it."""
+"""A service in a process of its own, its worker processes, and free ports."""
 
 import contextlib
 import os
@@ -14,10 +14,10 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 @contextlib.contextmanager
 def serving(*arguments, **options):
-    """A process that serves; yields it and its address once it answers.
+    """Start a service; yield its process and its address once it serves.
 
-    What it says later is in its attribute `said` when it has ended; `options` are those of
-    `subprocess.Popen`.
+    After the process has ended, its attribute `said` has the later lines of standard error.
+    `options` are those of `subprocess.Popen`.
     """
     command = [*SERVE, *map(str, arguments), "--grpc-port", "0"]
     options = {"stderr": subprocess.PIPE, "text": True, "env": ENVIRONMENT, **options}
@@ -40,13 +40,13 @@ def serving(*arguments, **options):
 
 
 def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def children(process):
-    """The ids of the workers of a process."""
+    """The process ids of the workers of a service."""
     with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
         return [number for number in map(int, file.read().split()) if "spawn_main" in _of(number)]
 

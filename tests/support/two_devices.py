@@ -1,14 +1,14 @@
-"""Trains on one device and on two, both of them this CPU; run by `test_distribution.py`.
+"""Train on one device and on two, both of them this CPU. Run by `test_two_devices.py`.
 
     python tests/support/two_devices.py RESULTS.npz
 
-A process of its own, as the number of devices is settled when a backend starts.
+It needs its own process, because a backend fixes the number of devices when it starts.
 """
 
 import os
 import sys
 
-# Beside the flags of the tests, which compile in half the time.
+# In addition to the flags of the tests, which halve the time of compilation.
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
 )
