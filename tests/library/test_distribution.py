@@ -17,6 +17,7 @@ BACKEND = keras.config.backend()
 
 
 COMMAND = ("-m", "keras_bahdanau_export.cli")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
 # The command, where TensorFlow has two devices.
 TWO_CPUS = """
 import tensorflow as tf
@@ -49,10 +50,13 @@ def losses(folder):
         return [(float(row["loss"]), float(row["val_loss"])) for row in csv.DictReader(file)]
 
 
-@pytest.mark.skipif(BACKEND == "torch", reason="a process of PyTorch trains on one device")
 def test_a_run_on_two_devices_is_that_of_one(one, tmp_path):
     arguments, folder = one
-    launch = ("-c", TWO_CPUS) if BACKEND == "tensorflow" else COMMAND
+    launch = {
+        "tensorflow": ("-c", TWO_CPUS),
+        "jax": COMMAND,
+        "torch": (*TORCHRUN, *COMMAND),
+    }[BACKEND]
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
     run_python(*launch, *arguments, "--devices", 2, "--output", tmp_path / "two", XLA_FLAGS=flags)
     assert_same_run(tmp_path / "two", folder)
@@ -84,57 +88,32 @@ def assert_same_run(one, other):
     assert_close(models[0].get_weights(), models[1].get_weights(), 1e-5)
 
 
-# The command in processes that join by themselves, then in processes that are joined already. In
-# between, each process takes the sum of a loss of its own.
-TWO_RUNS = """
+# The command in processes that are joined already. Before it, each takes the sum of its own loss.
+JOINED = """
 import sys
 import numpy as np
 from torch import distributed
 from keras_bahdanau import TokenCrossentropy
 from keras_bahdanau_export.cli import main
-alone, joined, *arguments = sys.argv[1:]
-
-def command(*options):
-    sys.argv[1:] = [*arguments, *options]
-    try:
-        main()
-    except SystemExit as end:
-        assert not end.code, end
-
-command("--output", alone)
-assert not distributed.is_initialized()
 distributed.init_process_group("gloo")
 labels = np.full((1, 1 + distributed.get_rank()), 4)
 loss = TokenCrossentropy(reduction="sum")(labels, np.zeros((*labels.shape, 8)))
 np.testing.assert_allclose(float(loss), 3 * np.log(8), rtol=1e-6)
-command("--average", "2", "--output", joined)
-distributed.destroy_process_group()
+try:
+    main()
+finally:
+    distributed.destroy_process_group()
 """
-on_torch = pytest.mark.skipif(BACKEND != "torch", reason="torchrun starts PyTorch's processes")
 
 
-@pytest.fixture(scope="module")
-def two_processes(one, tmp_path_factory):
-    """A folder with the run of two processes that join by themselves, and of two joined before."""
-    arguments, _ = one
-    folder = tmp_path_factory.mktemp("processes")
-    (folder / "two_runs.py").write_text(TWO_RUNS)
-    run_python(
-        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2,
-        folder / "two_runs.py", folder / "alone", folder / "joined", *arguments, "--devices", 2,
-    )  # fmt: skip
-    return folder
-
-
-@on_torch
-def test_a_run_of_two_processes_is_that_of_one(one, two_processes):
-    assert_same_run(two_processes / "alone", one[1])
-
-
-@on_torch
-def test_the_first_of_processes_that_a_caller_joined_tries_the_average(one, two_processes):
-    assert_same_run(two_processes / "joined", one[1])
-    assert (two_processes / "joined" / "average.keras").exists()
+@pytest.mark.skipif(BACKEND != "torch", reason="the others have no processes that a caller joins")
+def test_the_first_of_processes_that_a_caller_joined_tries_the_average(one, tmp_path):
+    arguments, folder = one
+    (tmp_path / "joined.py").write_text(JOINED)
+    options = ("--devices", 2, "--average", 2, "--output", tmp_path / "two")
+    run_python(*TORCHRUN, tmp_path / "joined.py", *arguments, *options)
+    assert_same_run(tmp_path / "two", folder)
+    assert (tmp_path / "two" / "average.keras").exists()
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the others train on several hosts")

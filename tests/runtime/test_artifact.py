@@ -1,4 +1,4 @@
-"""The artifact folder: written whole or not at all, read back only when every byte is right."""
+"""The artifact folder: published completely or not at all, and verified when it is read."""
 
 import errno
 import hashlib
@@ -49,16 +49,20 @@ def artifact(tmp_path):
 
 
 def change(artifact, **keys):
-    """Rewrites keys of the manifest behind its back."""
+    """Change keys of the manifest, as somebody who tampers with it would."""
     path = artifact / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **keys}), "utf-8")
+
+
+def change_record(artifact, sha256, size):
+    change(artifact, files={"model.onnx": {"sha256": sha256, "bytes": size}})
 
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_round_trip(artifact):
+def test_manifest_round_trip(artifact):
     manifest = read_manifest(artifact)
     assert list(manifest.files) == ["model.onnx", "saved_model/saved_model.pb"]
     record = manifest.files["model.onnx"]
@@ -74,10 +78,11 @@ def test_round_trip(artifact):
     assert names(artifact.parent) == ["artifact"]
 
 
-def test_everything_but_the_files_may_be_left_out(tmp_path):
-    with publish(tmp_path / "new" / "parents" / "artifact") as folder:
+def test_manifest_without_optional_keys_in_a_new_parent_folder(tmp_path):
+    path = tmp_path / "new" / "parents" / "artifact"
+    with publish(path) as folder:
         write_manifest(folder, {})
-    manifest = read_manifest(tmp_path / "new" / "parents" / "artifact")
+    manifest = read_manifest(path)
     assert (manifest.files, manifest.vocabulary, manifest.max_source_length) == ({}, {}, None)
 
 
@@ -95,11 +100,9 @@ def test_manifest_is_the_documented_json(artifact):
     "contents",
     [
         {"files": {}},
-        {"format_version": 2},
         {"vocabulary": {"source": "many"}},
         {"vocabulary": [10]},
         {"max_source_length": 0},
-        {"max_source_length": True},
         {"search": {"max_length_ratio": 0}},
         {"search": {"max_length_ratio": "1.5"}},
         {"search": {"max_length_ratio": True}},
@@ -110,7 +113,7 @@ def test_manifest_is_the_documented_json(artifact):
         {"parity": {"difference": float("nan")}},
     ],
 )
-def test_wrong_contents_are_refused(tmp_path, contents):
+def test_invalid_manifest_contents_are_not_published(tmp_path, contents):
     with pytest.raises(ValueError), publish(tmp_path / "artifact") as folder:
         write(folder, contents)
     assert names(tmp_path) == []
@@ -127,7 +130,7 @@ def test_wrong_contents_are_refused(tmp_path, contents):
     ids=lambda error: type(error).__name__,
 )
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_failed_block_leaves_nothing(tmp_path, artifact, error, overwrite):
+def test_exception_in_the_block_leaves_the_folder_unchanged(tmp_path, artifact, error, overwrite):
     destination = artifact if overwrite else tmp_path / "other"
     with pytest.raises(type(error)) as raised, publish(destination, overwrite) as folder:
         write(folder)
@@ -137,33 +140,41 @@ def test_a_failed_block_leaves_nothing(tmp_path, artifact, error, overwrite):
     assert read_manifest(artifact).files["model.onnx"].bytes == 7
 
 
-def test_a_block_without_a_manifest_publishes_nothing(tmp_path):
-    with pytest.raises(CorruptArtifactError, match=r"manifest\.json"):
+def write_late_file(folder):
+    write(folder)
+    (folder / "late.txt").touch()
+
+
+@pytest.mark.parametrize(
+    ("write_files", "message"),
+    [
+        (lambda folder: (folder / "model.onnx").touch(), r"manifest\.json: expected a file"),
+        (write_late_file, r"late\.txt"),
+    ],
+)
+def test_folder_that_the_manifest_does_not_describe_is_not_published(
+    tmp_path, write_files, message
+):
+    with pytest.raises(CorruptArtifactError, match=message):
         with publish(tmp_path / "artifact") as folder:
-            (folder / "model.onnx").write_bytes(b"a graph")
+            write_files(folder)
     assert names(tmp_path) == []
 
 
-def test_a_file_written_after_the_manifest_publishes_nothing(tmp_path):
-    with pytest.raises(CorruptArtifactError, match=r"late\.txt"):
-        with publish(tmp_path / "artifact") as folder:
-            write(folder)
-            (folder / "late.txt").write_text("late", "utf-8")
-    assert names(tmp_path) == []
-
-
-def test_an_existing_folder_is_refused_before_any_work(artifact):
+def test_existing_folder_is_refused_before_the_block_runs(artifact):
     with pytest.raises(ValueError, match=r"artifact, which exists"), publish(artifact):
         pytest.fail("the block must not run")
 
 
-def test_a_folder_that_appears_meanwhile_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="exists"):
-        with publish(tmp_path / "artifact") as folder:
-            write(folder)
-            (tmp_path / "artifact").mkdir()
-    assert names(tmp_path) == ["artifact"]
-    assert names(tmp_path / "artifact") == []
+def test_empty_folder_is_replaced_only_with_overwrite(tmp_path):
+    path = tmp_path / "artifact"
+    with pytest.raises(ValueError, match="exists"), publish(path) as folder:
+        write(folder)
+        path.mkdir()
+    assert names(tmp_path) == ["artifact"] and names(path) == []
+    with publish(path, overwrite=True) as folder:
+        write(folder)
+    assert names(tmp_path) == ["artifact"] and "model.onnx" in names(path)
 
 
 def test_overwrite_replaces_the_whole_artifact(artifact):
@@ -176,53 +187,42 @@ def test_overwrite_replaces_the_whole_artifact(artifact):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Other systems rename twice.")
-def test_an_artifact_is_replaced_at_one_stroke(artifact, monkeypatch):
-    def rename(*paths):
-        raise AssertionError("For a moment there was no artifact.")
-
-    monkeypatch.setattr(Path, "rename", rename)
+def test_overwrite_exchanges_the_folders_atomically(artifact, monkeypatch):
+    monkeypatch.setattr(Path, "rename", None)  # two renames would leave a moment without a folder
     with publish(artifact, overwrite=True) as folder:
         write_manifest(folder, {"n": 1})
     assert read_manifest(artifact).other == {"n": 1}
     assert names(artifact.parent) == ["artifact"]
 
 
-def test_an_artifact_with_the_inode_of_another_is_another(artifact):
-    """A file system may give the inode of an artifact that was replaced to the next but one."""
-    seen = []
+def test_replaced_artifact_with_the_same_inode_is_read_again(artifact):
+    """A file system may reuse the inode of a removed folder."""
+    opsets = []
 
     def read(manifest):
-        seen.append(manifest.other["opset"])
-        if len(seen) == 1:
+        opsets.append(manifest.other["opset"])
+        if len(opsets) == 1:
             change(artifact, opset=19)
-            raise CorruptArtifactError("the files of one, the manifest of another")
-        return seen
+            raise CorruptArtifactError("the files do not match the manifest")
+        return opsets
 
     assert reading(artifact, read) == [18, 19]
 
 
-def test_overwrite_takes_an_empty_folder(tmp_path):
-    with publish(tmp_path / "artifact", overwrite=True) as folder:
-        write(folder)
-        (tmp_path / "artifact").mkdir()
-    assert names(tmp_path) == ["artifact"]
-
-
-def test_overwrite_deletes_nothing_but_an_artifact(tmp_path, artifact):
+def test_overwrite_deletes_only_artifacts(tmp_path, artifact):
     home = tmp_path / "home"
     home.mkdir()
     (home / "thesis.txt").write_text("years of work", "utf-8")
     (home / "manifest.json").write_text('{"name": "of a web page"}', "utf-8")
-    (tmp_path / "file").write_text("text", "utf-8")
     (tmp_path / "link").symlink_to(artifact)
-    for path in (home, tmp_path / "file", tmp_path / "link"):
+    for path in (home, home / "thesis.txt", tmp_path / "link"):
         with pytest.raises(ValueError, match="`path` must be an artifact or an empty folder"):
             with publish(path, overwrite=True):
                 pytest.fail("the block must not run")
     assert (home / "thesis.txt").read_text("utf-8") == "years of work"
 
 
-def test_a_failed_swap_puts_the_old_artifact_back(artifact):
+def test_failed_rename_restores_the_old_artifact(artifact):
     missing = artifact.with_name(".artifact.0123.partial")
     with pytest.raises(FileNotFoundError):
         _move_into_place(missing, artifact)
@@ -230,11 +230,20 @@ def test_a_failed_swap_puts_the_old_artifact_back(artifact):
     assert read_manifest(artifact).files["model.onnx"].bytes == 7
 
 
-def test_a_parent_that_is_a_file_is_an_error(tmp_path):
-    (tmp_path / "file").write_text("text", "utf-8")
+def test_only_copy_of_an_artifact_is_not_removed_as_a_leftover(artifact):
+    """A writer that is killed between its two renames leaves the old artifact under this name."""
+    replaced = artifact.rename(artifact.with_name(".artifact.0123abcd.replaced"))
+    with pytest.raises(KeyboardInterrupt), publish(artifact):
+        raise KeyboardInterrupt
+    assert names(replaced.parent) == [replaced.name]
+    assert names(replaced) == ["manifest.json", "model.onnx", "saved_model"]
+
+
+def test_parent_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"), publish(tmp_path / "file" / "artifact"):
         pytest.fail("the block must not run")
-    assert (tmp_path / "file").read_text("utf-8") == "text"
+    assert names(tmp_path) == ["file"]
 
 
 @pytest.mark.parametrize(
@@ -256,12 +265,9 @@ def test_a_parent_that_is_a_file_is_an_error(tmp_path):
         (lambda a: change(a, files=[]), "'files' to be dict"),
         (lambda a: change(a, files={"model.onnx": "abc"}), "'model.onnx' to be dict"),
         (lambda a: change(a, files={"model.onnx": {"bytes": 7}}), "'sha256' to be str"),
+        (lambda a: change_record(a, "a" * 64, 7.0), "'bytes' to be int"),
         (
-            lambda a: change(a, files={"model.onnx": {"sha256": "a" * 64, "bytes": 7.0}}),
-            "'bytes' to be int",
-        ),
-        (
-            lambda a: change(a, files={"model.onnx": {"sha256": "a\nb" + "a" * 61, "bytes": 7}}),
+            lambda a: change_record(a, "a\nb" + "a" * 61, 7),
             "'sha256' to be 64 hexadecimal digits. Received: 'a\\nb",
         ),
         (lambda a: change(a, signatures=None), "'signatures' to be dict"),
@@ -269,9 +275,16 @@ def test_a_parent_that_is_a_file_is_an_error(tmp_path):
         (lambda a: change(a, packages={"onnx": 1}), "'onnx' to be str"),
         (lambda a: change(a, max_source_length="long"), "'max_source_length' to be int"),
         (lambda a: change(a, max_source_length=-1), "at least 1"),
+        (lambda a: change(a, search={"max_length": "long"}), "'max_length' to be int"),
+        (lambda a: change(a, search={"n": 0}), "'n' to be at least 1"),
+        (lambda a: change(a, vocabulary={"source": 2**31}), "at most 2147483647"),
+        (
+            lambda a: (a / "manifest.json").write_bytes(b"{}" + b" " * 2**24),
+            "more than 16777216 bytes",
+        ),
     ],
 )
-def test_damage_is_found_and_named(artifact, damage, message):
+def test_damage_raises_an_error_that_names_it(artifact, damage, message):
     damage(artifact)
     with pytest.raises(CorruptArtifactError) as raised:
         read_manifest(artifact)
@@ -287,7 +300,7 @@ def test_damage_is_found_and_named(artifact, damage, message):
     ],
 )
 @pytest.mark.parametrize("verify", [True, False])
-def test_path_tricks_are_refused(artifact, name, verify):
+def test_paths_outside_the_artifact_are_refused(artifact, name, verify):
     (artifact.parent / "secret").write_bytes(b"")
     change(artifact, files={name: {"sha256": hashlib.sha256().hexdigest(), "bytes": 0}})
     with pytest.raises(CorruptArtifactError, match="relative paths inside the artifact"):
@@ -296,7 +309,7 @@ def test_path_tricks_are_refused(artifact, name, verify):
 
 @pytest.mark.parametrize("name", ["model.onnx", "saved_model", "manifest.json"])
 @pytest.mark.parametrize("verify", [True, False])
-def test_links_inside_are_refused(artifact, name, verify):
+def test_links_inside_an_artifact_are_refused(artifact, name, verify):
     outside = artifact.parent / "outside"
     (artifact / name).rename(outside)
     (artifact / name).symlink_to(outside)
@@ -304,23 +317,16 @@ def test_links_inside_are_refused(artifact, name, verify):
         read_manifest(artifact, verify=verify)
 
 
-def test_a_folder_that_the_system_cannot_look_at_is_an_error_of_the_artifact(tmp_path):
-    with pytest.raises(CorruptArtifactError, match="expected a file that can be read"):
-        read_manifest(tmp_path / ("a" * 300))
-
-
 def test_links_are_not_published(tmp_path):
     (tmp_path / "outside").write_bytes(b"")
-    with (
-        pytest.raises(ValueError, match="`folder` must hold no links"),
-        publish(tmp_path / "artifact") as folder,
-    ):
-        (folder / "model.onnx").symlink_to(tmp_path / "outside")
-        write_manifest(folder, {})
+    with pytest.raises(ValueError, match="`folder` must hold no links"):
+        with publish(tmp_path / "artifact") as folder:
+            (folder / "model.onnx").symlink_to(tmp_path / "outside")
+            write_manifest(folder, {})
     assert names(tmp_path) == ["outside"]
 
 
-def test_a_link_to_the_whole_artifact_is_followed(artifact):
+def test_link_to_an_artifact_is_followed(artifact):
     (artifact.parent / "current").symlink_to(artifact)
     assert read_manifest(artifact.parent / "current").vocabulary["source"] == 10
 
@@ -330,36 +336,34 @@ def test_unverified_reading_skips_the_hashes(artifact):
     assert read_manifest(artifact, verify=False).files["model.onnx"].bytes == 7
 
 
-def test_a_newer_version_is_refused(artifact):
+def test_newer_format_version_is_refused(artifact):
     change(artifact, format_version=FORMAT_VERSION + 1, files="in another form")
     with pytest.raises(UnsupportedArtifactError, match="pip install --upgrade"):
         read_manifest(artifact)
 
 
-def test_no_folder_is_the_users_mistake(tmp_path):
+def test_path_that_is_no_folder_is_refused(tmp_path):
     with pytest.raises(ValueError, match="nowhere"):
         read_manifest(tmp_path / "nowhere")
+    with pytest.raises(CorruptArtifactError, match="expected a file that can be read"):
+        read_manifest(tmp_path / ("a" * 300))  # longer than file systems allow
 
 
-def test_one_error_tree():
+def test_error_classes_have_common_base_classes():
     for error in (CorruptArtifactError, UnsupportedArtifactError, ParityError):
         assert issubclass(error, ArtifactError)
     assert issubclass(MissingDependencyError, ImportError)
 
 
-def test_a_missing_package_names_its_pip_command():
+@pytest.mark.parametrize("module", ["no_such_package", "no_such_package.submodule"])
+def test_missing_package_error_has_the_pip_command(module):
     with pytest.raises(MissingDependencyError) as raised:
-        require("no_such_package_of_this_name", extra="runtime")
+        require(module, extra="runtime")
     assert 'pip install "keras-bahdanau[runtime]"' in str(raised.value)
-    assert raised.value.name == "no_such_package_of_this_name"
+    assert raised.value.name == module
 
 
-def test_a_missing_parent_of_a_package_counts_as_missing():
-    with pytest.raises(MissingDependencyError):
-        require("no_such_package_of_this_name.part", extra="runtime")
-
-
-def test_the_runtime_loads_with_numpy_alone():
+def test_runtime_import_needs_only_numpy():
     code = (
         "import sys\n"
         "for name in ('google', 'onnxruntime', 'tokenizers', 'sacrebleu', 'matplotlib', 'onnx'):\n"
@@ -375,7 +379,7 @@ def test_the_runtime_loads_with_numpy_alone():
     assert done.stdout.split() == ["tokenizers", "text"]
 
 
-def test_a_broken_package_raises_its_own_error(tmp_path, monkeypatch):
+def test_import_error_inside_an_installed_package_is_not_a_missing_dependency(tmp_path, monkeypatch):
     (tmp_path / "broken_package.py").write_text("import no_such_package_of_this_name\n", "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError) as raised:
@@ -388,24 +392,3 @@ def test_exported_names():
         assert getattr(keras_bahdanau_runtime, name).__name__ == name
     with pytest.raises(AttributeError, match="no_such_name"):
         keras_bahdanau_export.no_such_name  # noqa: B018
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"search": {"max_length": "long"}}, "'max_length' to be int"),
-        ({"search": {"n": 0}}, "'n' to be at least 1"),
-        ({"vocabulary": {"source": 2**31}}, "at most 2147483647"),
-    ],
-)
-def test_numbers_that_no_graph_counts_are_named(artifact, changed, message):
-    change(artifact, **changed)
-    with pytest.raises(CorruptArtifactError, match=message):
-        read_manifest(artifact)
-
-
-def test_a_manifest_has_an_end(artifact):
-    with (artifact / "manifest.json").open("ab") as file:
-        file.write(b" " * 2**24)
-    with pytest.raises(CorruptArtifactError, match="more than 16777216 bytes"):
-        read_manifest(artifact)
