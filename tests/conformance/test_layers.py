@@ -17,7 +17,13 @@ import reference
 from gradients import assert_slopes, differentiate
 from layer_checks import array, assert_close, numpy, randomize, right_mask, spoiled
 
-from keras_bahdanau import AttentionPooling, ClosedLoop, DeepOutput
+from keras_bahdanau import (
+    AttentionPooling,
+    AttentiveDecoder,
+    BahdanauAttention,
+    ClosedLoop,
+    DeepOutput,
+)
 
 
 class Case(NamedTuple):
@@ -254,6 +260,34 @@ def test_a_compiled_model_of_mixed_precision_keeps_its_weights_in_float32(name, 
     x = lengths_of(rng, model, 2, 3, 5)
     actual = [part.astype("float32") for part in model.predict(x, verbose=0)]
     assert_close(actual, expected(*x), 0.06)
+
+
+FLOAT32_PARTS = {
+    "cell": lambda: (keras.layers.GRUCell(4, dtype="float32"), BahdanauAttention(3)),
+    "attention": lambda: (keras.layers.GRUCell(4), BahdanauAttention(3, dtype="float32")),
+    "readout": lambda: (
+        keras.layers.GRUCell(4),
+        BahdanauAttention(3),
+        keras.layers.Dense(4, dtype="float32"),
+    ),
+}
+
+
+@pytest.mark.parametrize("input_feeding", [False, True])
+@pytest.mark.parametrize("part", FLOAT32_PARTS)
+def test_a_part_of_a_decoder_may_have_its_own_dtype_policy(part, input_feeding, rng):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        decoder = AttentiveDecoder(*FLOAT32_PARTS[part](), input_feeding=input_feeding)
+    finally:
+        keras.config.set_dtype_policy(before)
+    x, values = keras.Input((3, 4)), keras.Input((5, 6))
+    outputs = decoder(x, values)
+    model = keras.Model([x, values], outputs)
+    result = model.predict([array(rng, 2, 3, 4), array(rng, 2, 5, 6)], verbose=0)
+    assert outputs.dtype == "bfloat16" == keras.backend.standardize_dtype(result.dtype)
+    assert np.isfinite(result.astype("float32")).all()
 
 
 @pytest.mark.skipif(keras.config.backend() == "torch", reason="torch compiles nothing")
