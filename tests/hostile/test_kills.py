@@ -1,11 +1,10 @@
-"""Writers who are killed, and readers while an artifact is replaced."""
+"""Killed writers, concurrent readers and writers, and leaks of memory and open files."""
 
 import contextlib
 import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -19,11 +18,11 @@ from keras_bahdanau_runtime.artifact import publish, write_manifest
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.translator import WINDOW
 
-# Replaces an artifact again and again, each time by one of another size.
+# Replaces an artifact again and again, each time by another one of another size.
 WRITER = """
 import itertools, sys
 from keras_bahdanau_runtime.artifact import publish, write_manifest
-print("go", flush=True)
+print("started", flush=True)
 for n in itertools.count():
     with publish(sys.argv[1], overwrite=True) as folder:
         for name in ("a.bin", "b.bin", "c.bin"):
@@ -34,54 +33,49 @@ for n in itertools.count():
 
 @contextlib.contextmanager
 def writer(path):
-    """A process that replaces the artifact as long as the block runs."""
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITER, path],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    ) as started:
+    """A process that replaces the artifact while the block runs."""
+    command = [sys.executable, "-c", WRITER, path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
-            assert started.stdout.readline() == b"go\n"
-            yield started
+            assert process.stdout.readline() == b"started\n"
+            yield process
         finally:
-            started.kill()
+            process.kill()
 
 
-def versions(path, count):
-    """What so many readings of an artifact found, the last one first."""
-    found = [read_manifest(path).other["n"] for _ in range(count)]
-    assert found == sorted(found)
-    return found[-1]
+def latest_version(path, count):
+    """Read the artifact `count` times, check that versions increase, and return the last one."""
+    versions = [read_manifest(path).other["n"] for _ in range(count)]
+    assert versions == sorted(versions)
+    return versions[-1]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Other systems rename twice.")
-def test_a_reader_always_finds_a_whole_artifact(tmp_path):
+def test_reader_always_finds_a_complete_artifact(tmp_path):
     with publish(tmp_path / "artifact") as folder:
         write_manifest(folder, {"n": -1})
     with writer(tmp_path / "artifact"):
-        while versions(tmp_path / "artifact", 20) < 30:
+        while latest_version(tmp_path / "artifact", 20) < 30:
             pass
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows knows no SIGKILL.")
-def test_a_killed_writer_leaves_an_artifact_and_the_next_one_tidies_up(tmp_path):
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL.")
+def test_killed_writer_leaves_an_artifact_and_the_next_one_removes_its_files(tmp_path):
     rng = random.Random(0)
     with publish(tmp_path / "artifact") as folder:
         write_manifest(folder, {"n": -1})
     for _ in range(8):
-        with writer(tmp_path / "artifact") as replacing:
-            timer = threading.Timer(rng.uniform(0, 0.05), replacing.send_signal, [signal.SIGKILL])
-            timer.start()
-            replacing.wait()
+        with writer(tmp_path / "artifact") as process:
+            threading.Timer(rng.uniform(0, 0.05), process.kill).start()
+            process.wait()
         read_manifest(tmp_path / "artifact")
-    make_anew = publish(tmp_path / "artifact", overwrite=True)
-    with make_anew as folder:
+    with publish(tmp_path / "artifact", overwrite=True) as folder:
         write_manifest(folder, {"n": -2})
     assert [path.name for path in tmp_path.iterdir()] == ["artifact"]
     assert read_manifest(tmp_path / "artifact").other == {"n": -2}
 
 
-def test_a_writer_at_work_is_not_a_leftover(tmp_path):
+def test_files_of_a_running_writer_are_not_leftovers(tmp_path):
     with publish(tmp_path / "artifact") as folder:
         (folder / "a.bin").write_bytes(b"a")
         with publish(tmp_path / "artifact") as other:
@@ -98,29 +92,28 @@ def test_a_writer_at_work_is_not_a_leftover(tmp_path):
 TRANSLATE = [sys.executable, "-m", "keras_bahdanau_export.cli", "translate"]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows knows no SIGKILL.")
-def test_a_translation_that_is_killed_again_and_again_is_that_of_an_unbroken_run(tmp_path):
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL.")
+def test_repeatedly_killed_translation_is_complete_after_resuming(tmp_path):
     artifact = make(tmp_path / "artifact")
     (tmp_path / "out").mkdir()
     output, source = tmp_path / "out" / "a.txt", tmp_path / "texts"
     texts = [f"a {'dog ' * (n * 37 % 11)}{n}".rstrip() for n in range(WINDOW * 8 + 100)]
     source.write_text("".join(f"{text}\n" for text in texts))
     command = [*TRANSLATE, artifact, source, "-o", output, "--resume"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    rng, done = random.Random(0), [0]
+    rng, rows = random.Random(0), 0
     journal = output.with_name("a.txt.journal")
-    while done[-1] < WINDOW * 4:  # killed some moment after a window or more
-        with subprocess.Popen(command, env=environment) as writing:
-            while not journal.exists() or rows_of(journal) < done[-1] + WINDOW:
-                assert writing.poll() is None
+    while rows < WINDOW * 4:  # killed at a random time after one window or more
+        with subprocess.Popen(command) as process:
+            while not journal.exists() or rows_of(journal) < rows + WINDOW:
+                assert process.poll() is None
             with contextlib.suppress(subprocess.TimeoutExpired):
-                writing.wait(rng.uniform(0, 0.1))
-            writing.kill()
-        done.append(rows_of(journal))
-        assert not output.exists() and done[-1] % WINDOW == 0
+                process.wait(rng.uniform(0, 0.1))
+            process.kill()
+        rows = rows_of(journal)
+        assert not output.exists() and rows % WINDOW == 0
         with output.with_name("a.txt.partial").open("ab") as partial:
-            partial.write(b"torn")  # as a machine leaves it that lost its power
-    subprocess.run(command, env=environment, check=True)
+            partial.write(b"torn")  # as after a loss of power
+    subprocess.run(command, check=True)
     assert list(output.parent.iterdir()) == [output]
     assert output.read_bytes() == source.read_bytes()
 
@@ -129,30 +122,27 @@ def rows_of(journal):
     return json.loads(journal.read_text())["place"]["rows"]
 
 
-def open_files():
-    return len(os.listdir("/proc/self/fd"))
-
-
-def megabytes():
-    """Memory that this process holds now."""
+def files_and_megabytes():
+    """Number of open files and resident memory of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return len(os.listdir("/proc/self/fd")), pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="Linux counts them.")
-def test_a_thousand_openings_and_runs_hold_no_memory_and_no_file(tmp_path):
+def assert_no_leak(call):
+    """Call a function with 0 to 999, and compare the memory and open files after 200 calls."""
+    for number in range(1000):
+        call(number)
+        if number == 200:  # caches and pools are full
+            files, megabytes = files_and_megabytes()
+    files_after, megabytes_after = files_and_megabytes()
+    assert files_after <= files + 1
+    assert megabytes_after < megabytes + 20
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="The test reads /proc.")
+def test_opening_and_running_leaks_no_memory_and_no_file(tmp_path):
     artifact = make(tmp_path / "artifact")
-    before = open_files(), megabytes()
-    for number in range(1000):
-        Translator(artifact, threads=1, megabytes=50).translate(["a man"])
-        if number == 200:  # by then what there is once is there
-            before = open_files(), megabytes()
-    assert open_files() <= before[0] + 1
-    assert megabytes() < before[1] + 20
+    assert_no_leak(lambda n: Translator(artifact, threads=1, megabytes=50).translate(["a man"]))
     translator = Translator(artifact, threads=1)
-    for number in range(1000):
-        translator.translate(["a man on a bike " * (1 + number % 9)], truncate=True)
-        if number == 200:
-            before = open_files(), megabytes()
-    assert open_files() <= before[0] + 1
-    assert megabytes() < before[1] + 20
+    text = "a man on a bike "
+    assert_no_leak(lambda n: translator.translate([text * (1 + n % 9)], truncate=True))

@@ -1,6 +1,6 @@
-"""A folder translated by two machines of Ray, of which a worker, one, and the driver are lost.
+"""Translation of a folder on two Ray nodes, with lost workers, nodes and drivers.
 
-Needs the extra `ray`, which is not among those of the tests: it is skipped without.
+Skipped without the extra `ray`, which the tests do not install.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_raylet_start_wait_time_s": "300",
     "RAY_worker_niceness": "5",
-    # A machine that is lost is missed after seconds, not after half a minute.
+    # A lost node is detected after seconds instead of half a minute.
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
 }
@@ -35,23 +35,23 @@ ENVIRONMENT = {
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A head that works on nothing, and two machines of one processor each."""
+    """A head node without processors, and two nodes with one processor each."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
-        from ray.cluster_utils import Cluster  # it reads them now
+        from ray.cluster_utils import Cluster  # reads the environment when it is imported
 
         head = {"num_cpus": 0, "include_dashboard": False, **SMALL}
-        made = Cluster(initialize_head=True, head_node_args=head)
+        ray_cluster = Cluster(initialize_head=True, head_node_args=head)
         for _ in range(2):
-            made.add_node(num_cpus=1, **SMALL)
-        yield made
-        made.shutdown()
+            ray_cluster.add_node(num_cpus=1, **SMALL)
+        yield ray_cluster
+        ray_cluster.shutdown()
 
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory):
-    """One that takes some milliseconds for a batch."""
+    """An artifact that takes a few milliseconds for a batch."""
     return make(tmp_path_factory.mktemp("ray") / "artifact", spinning_graph(20_000))
 
 
@@ -67,29 +67,25 @@ def folders(tmp_path):
 
 @contextlib.contextmanager
 def driver(cluster, artifact, source, output):
-    """The command, and its end."""
+    """Run the command, and kill it at the end of the block."""
     command = [*COMMAND, artifact, source, "-o", output, "--engine", "ray", "--actors", "2"]
     environment = {**os.environ, "RAY_ADDRESS": cluster.address}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as started:
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
         try:
-            yield started
+            yield process
         finally:
-            started.kill()
+            process.kill()
 
 
-def done(output):
-    return [path for path in output.glob("*.txt")]
-
-
-def wait_for(output, count, started):
-    """Waits until so many files are done, and another one is under way."""
-    while len(done(output)) < count or not list(output.glob(".*.partial")):
-        assert started.poll() is None, started.stderr.read().decode()
+def wait_for(output, count, process):
+    """Wait until `count` files are finished and another one is in progress."""
+    while len(list(output.glob("*.txt"))) < count or not list(output.glob(".*.partial")):
+        assert process.poll() is None, process.stderr.read().decode()
         time.sleep(0.01)
 
 
 def actors_of(node):
-    """The processes of the actors on a machine."""
+    """Process ids of the actors on a node."""
     raylet = node.all_processes["raylet"][0].process.pid
     children = Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split()
     return [
@@ -97,52 +93,52 @@ def actors_of(node):
     ]
 
 
-def assert_whole(source, output):
-    """Every line of every file is there, once and in order, and nothing else is."""
+def assert_complete(source, output):
+    """Check that the output has all lines of all files and no other files."""
     names = [path.name for path in source.iterdir()]
     assert sorted(path.name for path in output.iterdir()) == sorted([*names, ".journal"])
     for name in names:
         assert (output / name).read_bytes() == (source / name).read_bytes()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Processes are found as on Linux.")
-def test_a_worker_and_a_machine_are_lost(cluster, artifact, folders):
+@pytest.mark.skipif(sys.platform != "linux", reason="The test reads /proc.")
+def test_lost_worker_and_lost_node_are_replaced(cluster, artifact, folders):
     source, output = folders
-    with driver(cluster, artifact, source, output) as started:
-        wait_for(output, 2, started)
+    with driver(cluster, artifact, source, output) as process:
+        wait_for(output, 2, process)
         [worker] = actors_of(cluster.list_all_nodes()[1])
         os.kill(worker, signal.SIGKILL)
-        wait_for(output, 5, started)
+        wait_for(output, 5, process)
         cluster.remove_node(cluster.list_all_nodes()[2], allow_graceful=False)
-        said = started.communicate()[1].decode()
+        error = process.communicate()[1].decode()
     cluster.add_node(num_cpus=1, **SMALL)
-    assert started.returncode == 0, said
-    assert_whole(source, output)
+    assert process.returncode == 0, error
+    assert_complete(source, output)
 
 
-def test_the_driver_is_lost(cluster, artifact, folders):
+def test_translation_is_resumed_after_the_driver_was_killed(cluster, artifact, folders):
     source, output = folders
     with driver(cluster, artifact, source, output) as first:
         wait_for(output, 3, first)
-    kept = {path: path.stat().st_mtime_ns for path in done(output)}
+    times = {path: path.stat().st_mtime_ns for path in output.glob("*.txt")}
     with driver(cluster, artifact, source, output) as second:
-        said = second.communicate()[1].decode()
-    assert second.returncode == 0, said
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    assert_whole(source, output)
+        error = second.communicate()[1].decode()
+    assert second.returncode == 0, error
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    assert_complete(source, output)
 
 
-def test_what_went_wrong_is_said_by_file_and_the_others_are_there(cluster, artifact, tmp_path):
+def test_errors_are_reported_by_file_and_other_files_are_translated(cluster, artifact, tmp_path):
     source, output = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     (source / "a.txt").write_text("a man\n")
     (source / "b.txt").write_bytes(b"a man\n\xff\n")
     (source / "c.txt").write_text("a man\n" + "a dog on a boat " * 30 + "\n")
-    with driver(cluster, artifact, source, output) as started:
-        said = started.communicate()[1].decode()
-    assert started.returncode == 1
-    assert "b.txt, line 2: not UTF-8" in said and "c.txt: 1 rows could not be translated" in said
-    assert "error: 2 files are not whole; the others are in " in said
+    with driver(cluster, artifact, source, output) as process:
+        error = process.communicate()[1].decode()
+    assert process.returncode == 1
+    assert "b.txt, line 2: not UTF-8" in error and "c.txt: 1 rows could not be translated" in error
+    assert "error: 2 files are not whole; the others are in " in error
     assert (output / "a.txt").read_text() == "a man\n"
     assert (output / "c.txt").read_text() == "a man\n\n"
     assert sorted(path.name for path in output.iterdir()) == [".journal", "a.txt", "c.txt"]
@@ -151,7 +147,7 @@ def test_what_went_wrong_is_said_by_file_and_the_others_are_there(cluster, artif
     assert other.returncode == 1 and b"`batch_size` must be what" in other.stderr
 
 
-def test_folders_that_cannot_be_are_refused(artifact, tmp_path):
+def test_invalid_folders_are_refused(artifact, tmp_path):
     for source, words in (
         (tmp_path, b"`source` must be a folder of files"),
         (artifact, b"`output` must be another folder"),

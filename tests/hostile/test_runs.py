@@ -1,7 +1,7 @@
-"""A training run that is killed again and again ends where an unbroken one ends; so an export.
+"""Training runs and exports that are killed repeatedly give the same result as uninterrupted ones.
 
-`make test-soak` kills it 50 times; the number is taken from KILLS. Without it the command's own
-test of Ctrl-C and resume stands for this one, which takes long.
+These tests are slow. They run in `make test-soak`, which kills a run 50 times (variable KILLS).
+tests/commands/test_ctrl_c.py is the fast test of an interrupted run.
 """
 
 import contextlib
@@ -15,17 +15,17 @@ import keras
 import numpy as np
 import pytest
 
-import keras_bahdanau  # noqa: F401  # registers what the files hold
+import keras_bahdanau  # noqa: F401  # registers the layers in the files
 from keras_bahdanau_runtime import Translator
 
 pytestmark = [
-    pytest.mark.skipif(sys.platform == "win32", reason="Windows knows no SIGKILL."),
+    pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL."),
     pytest.mark.skipif("KILLS" not in os.environ, reason="make test-soak kills runs."),
 ]
 
 KILLS = int(os.environ.get("KILLS", "1"))
 EPOCHS = 20 + 12 * KILLS
-# A run, which says when it begins to train.
+# A training run that prints a line at the begin of each epoch.
 TRAIN = f"""
 import sys
 from pathlib import Path
@@ -44,12 +44,8 @@ train(options, folder / sys.argv[2], resume=True, callbacks=[begun], verbose=Fal
 
 
 def start(folder, name):
-    return subprocess.Popen(
-        [sys.executable, "-c", TRAIN, folder, name],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    command = [sys.executable, "-c", TRAIN, folder, name]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
 def weights(path):
@@ -62,7 +58,7 @@ def write_texts(folder):
         (folder / f"a.{suffix}").write_text("".join(f"say {n} {n}\n" for n in range(8)))
 
 
-def test_a_killed_export_leaves_the_artifact_and_the_next_one_tidies_up(tmp_path):
+def test_killed_export_keeps_the_old_artifact(tmp_path):
     write_texts(tmp_path)
     with start(tmp_path, "run") as run:
         assert run.stdout.readline() == b"epoch\n"
@@ -71,22 +67,22 @@ def test_a_killed_export_leaves_the_artifact_and_the_next_one_tidies_up(tmp_path
     artifact = tmp_path / "out" / "artifact"
     command = [sys.executable, "-m", "keras_bahdanau_export.cli", "export"]
     command += [tmp_path / "run", artifact, "--overwrite", "--max-length", "12"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    began = time.monotonic()
-    subprocess.run(command, env=environment, check=True, capture_output=True)
-    whole, first = time.monotonic() - began, Translator(artifact).translate(["say 1 1"])[0].text
+    start_time = time.monotonic()
+    subprocess.run(command, check=True, capture_output=True)
+    seconds = time.monotonic() - start_time
+    expected = Translator(artifact).translate(["say 1 1"])[0].text
     rng = random.Random(0)
     for _ in range(max(1, KILLS // 10)):
-        with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as exporting:
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                exporting.wait(rng.uniform(0, whole))
-            exporting.kill()
-        assert Translator(artifact).translate(["say 1 1"])[0].text == first
-    subprocess.run(command, env=environment, check=True, capture_output=True)
+                process.wait(rng.uniform(0, seconds))
+            process.kill()
+        assert Translator(artifact).translate(["say 1 1"])[0].text == expected
+    subprocess.run(command, check=True, capture_output=True)
     assert list(artifact.parent.iterdir()) == [artifact]
 
 
-def test_a_killed_run_ends_where_an_unbroken_one_ends(tmp_path):
+def test_killed_run_ends_like_an_uninterrupted_one(tmp_path):
     write_texts(tmp_path)
     with start(tmp_path, "whole") as whole:
         assert whole.stdout.read().count(b"epoch\n") == EPOCHS
@@ -96,15 +92,15 @@ def test_a_killed_run_ends_where_an_unbroken_one_ends(tmp_path):
             for _ in range(rng.randrange(1, 10)):
                 assert run.stdout.readline() == b"epoch\n"
             with contextlib.suppress(subprocess.TimeoutExpired):
-                run.wait(rng.uniform(0, 0.1))  # any moment of the epochs that follow
+                run.wait(rng.uniform(0, 0.1))  # a random time in the next epochs
             assert run.poll() is None
             run.kill()
     with start(tmp_path, "killed") as run:
         rest = run.stdout.read().count(b"epoch\n")
     assert 0 < rest < EPOCHS
     for name in ("last.keras", "best.keras"):
-        ours, theirs = weights(tmp_path / "killed" / name), weights(tmp_path / "whole" / name)
-        for one, other in zip(ours, theirs, strict=True):
-            np.testing.assert_array_equal(one, other)
+        values, expected = weights(tmp_path / "killed" / name), weights(tmp_path / "whole" / name)
+        for value, expected_value in zip(values, expected, strict=True):
+            np.testing.assert_array_equal(value, expected_value)
     assert (tmp_path / "killed" / "history.csv").read_text().count("\n") == EPOCHS + 1
     assert not list((tmp_path / "killed").glob(".*"))

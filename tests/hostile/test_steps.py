@@ -1,4 +1,4 @@
-"""Steps of a stranger: an encoder and a step that are none, lie, or take too long."""
+"""Step graphs that are invalid, return wrong values, or take too much time or memory."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from keras_bahdanau_runtime import Stepper, Translator
 from keras_bahdanau_runtime.errors import CorruptArtifactError, LimitError, RunError
 
 
-def test_steps_give_the_text_piece_by_piece(tmp_path):
+def test_stream_returns_the_text_piece_by_piece(tmp_path):
     translator = Translator(make(tmp_path / "a", steps=COPY_STEPS))
     assert list(translator.stream("a man on")) == ["a", " man", " on"]
     assert list(translator.stream("a man on a bike", max_length=2)) == ["a", " man"]
@@ -21,14 +21,14 @@ def test_steps_give_the_text_piece_by_piece(tmp_path):
     "limits, expected",
     [
         ({"forbidden": [0, 1, 2, 5_000_000]}, ["a", " man", " on", " a"]),
-        ({"forbidden": [0, 1, 2, 3]}, ["a", " man", " on", " a", "!"]),  # the first that is left
+        ({"forbidden": [0, 1, 2, 3]}, ["a", " man", " on", " a", "!"]),  # "!" has the lowest id
         ({"min_length": 6, "forbidden": [0, 1, 2]}, ["a", " man", " on", " a", "!"]),
         ({"min_length": 5, "forbidden": [0, 1, 2]}, ["a", " man", " on", " a"]),
         ({"no_repeat_ngram": 1, "forbidden": [0, 1, 2, 3]}, ["a", " man", " on", "!", '"']),
         ({"no_repeat_ngram": 2}, ["a", " man", " on", " a"]),
     ],
 )
-def test_steps_keep_to_the_limits_of_the_search(tmp_path, limits, expected):
+def test_stream_applies_the_constraints_of_the_search(tmp_path, limits, expected):
     search = {"name": "greedy", "max_length": 5, **limits}
     translator = Translator(make(tmp_path / "a", steps=COPY_STEPS, search=search))
     assert list(translator.stream("a man on a")) == expected
@@ -43,7 +43,7 @@ NOT_STEPS = {
 
 
 @pytest.mark.parametrize("name", NOT_STEPS)
-def test_graphs_that_do_not_fit_are_refused(tmp_path, name):
+def test_step_graphs_that_do_not_match_the_encoder_are_refused(tmp_path, name):
     step = COPY_STEP.replace(*NOT_STEPS[name])
     if "int64" in step.split("=>")[0]:
         step = step.replace(
@@ -63,7 +63,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_tokens_that_are_none_are_refused(tmp_path, name):
+def test_invalid_tokens_of_a_step_are_refused(tmp_path, name):
     step = COPY_STEP.replace("Identity (flat)", LIES[name])
     step = step.replace("int32 next = {1}", "int32 next = {1}, int32 large = {290}")
     translator = Translator(make(tmp_path / "a", steps=(COPY_ENCODER, step)))
@@ -82,7 +82,7 @@ def test_tokens_that_are_none_are_refused(tmp_path, name):
     ],
     ids=["a token too many", "a row too many"],
 )
-def test_odds_of_another_shape_are_refused(tmp_path, odds, wrong):
+def test_log_probabilities_of_another_shape_are_refused(tmp_path, odds, wrong):
     steps = COPY_ENCODER, COPY_STEP.replace(odds, wrong)
     stepper = Translator(make(tmp_path / "a", steps=steps)).open_steps()
     state, memory = stepper.start(np.array([[5, 6, 3]], "int32"))
@@ -91,16 +91,16 @@ def test_odds_of_another_shape_are_refused(tmp_path, odds, wrong):
 
 
 @pytest.mark.parametrize("fixed", [False, True])
-def test_steps_of_no_rows_or_of_other_ids_are_refused(tmp_path, fixed):
+def test_invalid_ids_for_a_stepper_are_refused(tmp_path, fixed):
     manifest = Translator(make(tmp_path / "a", steps=COPY_STEPS)).manifest
     stepper = Stepper(manifest, "CPUExecutionProvider", None, fixed=fixed)
-    for wrong, said in (
+    for wrong, message in (
         (np.zeros((0, 3), "int32"), "must be a non-empty integer array"),
         ([[-5, 3]], "must hold ids from 0 to 289"),
         ([[290, 3]], "must hold ids from 0 to 289"),
         ([[5, 0, 3]], "must hold padding"),
     ):
-        with pytest.raises(ValueError, match=f"`source` {said}"):
+        with pytest.raises(ValueError, match=f"`source` {message}"):
             stepper.start(np.array(wrong))
     state, memory = stepper.start(np.array([[5, 6, 3]]))  # of int64
     for wrong in ([2, 2], [2.0], [[2]], []):
@@ -110,7 +110,7 @@ def test_steps_of_no_rows_or_of_other_ids_are_refused(tmp_path, fixed):
     assert log_probs.argmax() == 5
 
 
-def test_a_step_ends_at_its_deadline_and_within_its_memory(tmp_path):
+def test_step_has_time_and_memory_limits(tmp_path):
     endless = COPY_STEP.replace(
         "row = Cast",
         """sure = Cast <to = 9> (next)
@@ -132,7 +132,7 @@ def test_a_step_ends_at_its_deadline_and_within_its_memory(tmp_path):
         list(Translator(path, megabytes=30).stream("a man"))
 
 
-def test_steps_of_an_artifact_that_was_replaced_are_not_mixed_with_it(tmp_path):
+def test_steps_of_a_replaced_artifact_are_refused(tmp_path):
     path = tmp_path / "a"
     translator = Translator(make(path, steps=COPY_STEPS))
     make(path, steps=(COPY_ENCODER, COPY_STEP.replace("-9.0", "-8.0")), overwrite=True)

@@ -1,5 +1,4 @@
-"""The page of alignments: one file, opened in a browser. What it shares with the service's page
-is tested there."""
+"""The HTML page of alignments, opened in a browser. Tests of the service cover the shared code."""
 
 import shutil
 
@@ -29,25 +28,25 @@ def page(tmp_path_factory):
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         tab = browser.new_page()
-        tab.said, tab.addresses = [], []
-        tab.on("console", lambda message: tab.said.append(message.text))
-        tab.on("pageerror", lambda error: tab.said.append(str(error)))
+        tab.messages, tab.addresses = [], []
+        tab.on("console", lambda message: tab.messages.append(message.text))
+        tab.on("pageerror", lambda error: tab.messages.append(str(error)))
         tab.on("request", lambda request: tab.addresses.append(request.url))
         tab.goto(path.as_uri())
         yield tab
         browser.close()
-    assert (tab.said, tab.addresses) == ([], [path.as_uri()])
+    assert (tab.messages, tab.addresses) == ([], [path.as_uri()])
 
 
-def test_shows_the_first_sentence_in_words(page):
+def test_first_sentence_is_shown_in_words(page):
     cells = page.locator("#heatmap td[data-target]")
     sync_api.expect(cells).to_have_text(["80", "20", "0", "5", "90", "5", "0", "0", "100"])
     page.locator("#target-words .word").nth(1).hover()
-    came = "“bike” came from “Rad” 90%, “das” 5%, end of sentence 5%"
-    sync_api.expect(page.locator("#detail")).to_have_text(came)
+    detail = "“bike” came from “Rad” 90%, “das” 5%, end of sentence 5%"
+    sync_api.expect(page.locator("#detail")).to_have_text(detail)
 
 
-def test_a_sentence_is_chosen_and_its_markup_stays_text(page):
+def test_markup_in_a_selected_sentence_is_shown_as_text(page):
     choices = page.locator("#sentences label")
     sync_api.expect(choices).to_have_text(["das Rad", "<img src=x></script>"])
     choices.nth(1).click()
@@ -59,7 +58,7 @@ def test_a_sentence_is_chosen_and_its_markup_stays_text(page):
     choices.nth(0).click()
 
 
-def test_refuses_no_sentence_and_titles_that_do_not_fit():
+def test_missing_sentences_and_wrong_titles_are_refused():
     with pytest.raises(ValueError, match="`alignments` must hold an alignment"):
         alignment_page([])
     with pytest.raises(ValueError, match="`titles` must hold a line for each alignment, 1"):

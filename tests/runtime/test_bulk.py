@@ -1,4 +1,4 @@
-"""Files translated whole: their kinds, what is kept of them when they end early, their parts."""
+"""Translation of whole files: formats, interruption and resumption, shards."""
 
 import functools
 import gzip
@@ -29,90 +29,82 @@ def translator(tmp_path_factory):
 
 @pytest.fixture
 def lines(tmp_path):
-    """A file of 2 whole windows and a part, with blank lines, and its texts."""
+    """A file of two windows and 10 more rows, some of them blank, and its texts."""
     texts = ["" if n % 20 == 3 else f"a {'dog ' * (n % 7)}{n}" for n in range(2 * WINDOW + 10)]
-    path = tmp_path / "in.txt"
+    return write_lines(tmp_path / "in.txt", texts), texts
+
+
+def write_lines(path, texts):
     path.write_text("".join(f"{text}\n" for text in texts))
-    return path, texts
+    return path
 
 
 class Interrupted(Exception):
     pass
 
 
-def stop_after(rows):
-    """A progress that ends the call when so many rows are done."""
+def interrupt(translator, source, output, rows=WINDOW, **options):
+    """Translate a file and stop after this number of rows."""
 
     def progress(done, total):
         if done > rows:
             raise Interrupted
 
-    return progress
+    with pytest.raises(Interrupted):
+        translate_file(translator, source, output, progress=progress, **options)
 
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_line_in_is_a_line_out(translator, lines, tmp_path):
+def test_each_line_is_translated_to_one_line(translator, lines, tmp_path):
     path, texts = lines
-    told = []
-    progress = lambda done, total: told.append((done, total))  # noqa: E731
+    reports = []
+    progress = lambda done, total: reports.append((done, total))  # noqa: E731
     assert translate_file(translator, path, tmp_path / "out.txt", progress=progress) == 0
     assert (tmp_path / "out.txt").read_text() == path.read_text()
     assert names(tmp_path) == ["in.txt", "out.txt"]
-    assert told[0] == (0, len(texts)) and told[-1] == (len(texts), len(texts))
-    assert told == sorted(told) and len(told) > 4
+    assert reports[0] == (0, len(texts)) and reports[-1] == (len(texts), len(texts))
+    assert reports == sorted(reports) and len(reports) > 4
 
 
 @pytest.mark.parametrize("rows", [0, WINDOW - 1, WINDOW, 2 * WINDOW - 1, 2 * WINDOW])
 @pytest.mark.parametrize("name", ["out.txt", "out.txt.gz"])
-def test_a_resumed_file_is_that_of_an_unbroken_run(translator, lines, tmp_path, rows, name):
+def test_resumed_output_equals_uninterrupted_output(translator, lines, tmp_path, rows, name):
     path, texts = lines
     translate_file(translator, path, tmp_path / f"whole-{name}")
-    output, kept = tmp_path / name, rows // WINDOW * WINDOW
-    with pytest.raises(Interrupted):
-        translate_file(translator, path, output, progress=stop_after(rows))
-    begun = [f"{name}.journal", f"{name}.partial"] if kept else []
-    assert names(tmp_path) == sorted(["in.txt", f"whole-{name}", *begun])
-    for torn in (b"", b"torn \xff"):
-        if kept:
-            with (tmp_path / f"{name}.partial").open("ab") as file:
-                file.write(torn)
-        told = []
-        if not torn:
-            with pytest.raises(Interrupted):
-                translate_file(translator, path, output, resume=True, progress=stop_after(kept))
-    progress = lambda done, total: told.append(done)  # noqa: E731
+    output, saved_rows = tmp_path / name, rows // WINDOW * WINDOW
+    interrupt(translator, path, output, rows)
+    partial_files = [f"{name}.journal", f"{name}.partial"] if saved_rows else []
+    assert names(tmp_path) == sorted(["in.txt", f"whole-{name}", *partial_files])
+    interrupt(translator, path, output, saved_rows, resume=True)
+    if saved_rows:
+        with (tmp_path / f"{name}.partial").open("ab") as file:
+            file.write(b"torn \xff")  # as after a loss of power
+    reports = []
+    progress = lambda done, total: reports.append(done)  # noqa: E731
     assert translate_file(translator, path, output, resume=True, progress=progress) == 0
-    assert told[0] == kept and told[-1] == len(texts)
+    assert reports[0] == saved_rows and reports[-1] == len(texts)
     assert output.read_bytes() == (tmp_path / f"whole-{name}").read_bytes()
     assert names(tmp_path) == sorted(["in.txt", f"whole-{name}", name])
 
 
 def test_rows_that_failed_before_the_interruption_are_counted(translator, tmp_path):
-    texts = [LONG, *["a man"] * WINDOW, LONG]
-    (tmp_path / "in").write_text("".join(f"{text}\n" for text in texts))
+    source = write_lines(tmp_path / "in", [LONG, *["a man"] * WINDOW, LONG])
     failed = []
-    with pytest.raises(Interrupted):
-        translate_file(
-            translator, tmp_path / "in", tmp_path / "out", progress=stop_after(WINDOW),
-            on_failed=lambda number, reason: failed.append(number),
-        )  # fmt: skip
-    assert failed == [1]
-    found = translate_file(
-        translator, tmp_path / "in", tmp_path / "out", resume=True,
-        on_failed=lambda number, reason: failed.append((number, reason)),
-    )  # fmt: skip
-    assert found == 2 and failed[1][0] == WINDOW + 2 and "at most 40 tokens" in failed[1][1]
+    options = {"on_failed": lambda number, reason: failed.append((number, reason))}
+    interrupt(translator, source, tmp_path / "out", **options)
+    assert [number for number, _ in failed] == [1]
+    assert translate_file(translator, source, tmp_path / "out", resume=True, **options) == 2
+    assert failed[1][0] == WINDOW + 2 and "at most 40 tokens" in failed[1][1]
     assert (tmp_path / "out").read_text().split("\n") == ["", *["a man"] * WINDOW, "", ""]
 
 
 @pytest.fixture
-def begun(translator, lines, tmp_path):
-    """A file that was interrupted after a window."""
-    with pytest.raises(Interrupted):
-        translate_file(translator, lines[0], tmp_path / "out", progress=stop_after(WINDOW))
+def unfinished(translator, lines, tmp_path):
+    """The output of a translation that was interrupted after one window."""
+    interrupt(translator, lines[0], tmp_path / "out")
     return tmp_path / "out"
 
 
@@ -126,60 +118,55 @@ def begun(translator, lines, tmp_path):
         ({"resume": True, "shard": (1, 2)}, "`shard` must be what"),
     ],
 )
-def test_what_was_begun_goes_on_only_as_it_was(translator, lines, begun, options, words):
-    before = {path: path.read_bytes() for path in begun.parent.iterdir()}
+def test_resuming_with_other_options_is_refused(translator, lines, unfinished, options, words):
+    before = {path: path.read_bytes() for path in unfinished.parent.iterdir()}
     with pytest.raises(ValueError, match=words):
-        translate_file(translator, lines[0], begun, **options)
-    assert {path: path.read_bytes() for path in begun.parent.iterdir()} == before
+        translate_file(translator, lines[0], unfinished, **options)
+    assert {path: path.read_bytes() for path in unfinished.parent.iterdir()} == before
 
 
-def test_another_artifact_does_not_go_on(lines, begun, tmp_path):
+def test_resuming_with_another_artifact_is_refused(lines, unfinished, tmp_path):
     other = Translator(make(tmp_path / "other", copy_graph(cut=1)))
     with pytest.raises(ValueError, match="`artifact` must be what"):
-        translate_file(other, lines[0], begun, resume=True)
+        translate_file(other, lines[0], unfinished, resume=True)
 
 
-def test_other_rows_before_the_place_are_refused_and_after_it_are_taken(translator, lines, begun):
+def test_source_may_change_only_after_the_translated_rows(translator, lines, unfinished):
     path, texts = lines
-    changed = [*texts[:7], "other", *texts[8:]]
-    path.write_text("".join(f"{text}\n" for text in changed))
-    with pytest.raises(ValueError, match=f"`source` must begin with the {WINDOW} rows"):
-        translate_file(translator, path, begun, resume=True)
-    path.write_text("a man\n")
-    with pytest.raises(ValueError, match=f"`source` must begin with the {WINDOW} rows"):
-        translate_file(translator, path, begun, resume=True)
-    grown = [*texts[:WINDOW], "other", *texts, "more"]
-    path.write_text("".join(f"{text}\n" for text in grown))
-    translate_file(translator, path, begun, resume=True)
-    assert begun.read_text() == path.read_text()
+    for changed in ([*texts[:7], "other", *texts[8:]], ["a man"]):
+        write_lines(path, changed)
+        with pytest.raises(ValueError, match=f"`source` must begin with the {WINDOW} rows"):
+            translate_file(translator, path, unfinished, resume=True)
+    write_lines(path, [*texts[:WINDOW], "other", *texts, "more"])
+    translate_file(translator, path, unfinished, resume=True)
+    assert unfinished.read_text() == path.read_text()
 
 
-WRONG_PLACE = '{"version": 1, "settings": {}, "place": %s}'
+WRONG_PLACE = b'{"version": 1, "settings": {}, "place": %s}'
+WRONG_PLACES = [WRONG_PLACE % place for place in (b'{"row": 1}', b'{"bytes": "1"}')]
+JOURNALS = [b"", b"[]", b"{}", b"\x00", *WRONG_PLACES]
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{}", "\x00", WRONG_PLACE % '{"row": 1}', WRONG_PLACE % '{"bytes": "1"}'],
+    ("suffix", "contents", "message"),
+    [
+        *(("journal", contents, "expected a journal of version 1") for contents in JOURNALS),
+        ("partial", b"a dog", r"expected at least the \d+ bytes"),
+    ],
 )
-def test_a_damaged_journal_is_named(translator, lines, begun, text):
-    journal = begun.with_name("out.journal")
-    journal.write_text(text)
-    with pytest.raises(ValueError, match=r"out\.journal: expected a journal of version 1"):
-        translate_file(translator, lines[0], begun, resume=True)
+def test_damaged_files_of_an_unfinished_output_are_refused(
+    translator, lines, unfinished, suffix, contents, message
+):
+    unfinished.with_name(f"out.{suffix}").write_bytes(contents)
+    with pytest.raises(ValueError, match=rf"out\.{suffix}: {message}"):
+        translate_file(translator, lines[0], unfinished, resume=True)
 
 
-def test_a_partial_file_that_lost_bytes_is_named(translator, lines, begun):
-    partial = begun.with_name("out.partial")
-    partial.write_bytes(partial.read_bytes()[:100])
-    with pytest.raises(ValueError, match=r"out\.partial: expected at least the \d+ bytes"):
-        translate_file(translator, lines[0], begun, resume=True)
-
-
-def test_an_output_that_is_there_is_finished(translator, lines, tmp_path, caplog):
+def test_existing_output_counts_as_finished(translator, lines, tmp_path, caplog):
     output = tmp_path / "out"
     output.write_text("old")
-    for end in ("journal", "partial"):  # of a process that was killed after the last step but one
-        (tmp_path / f"out.{end}").write_text("left")
+    (tmp_path / "out.journal").touch()  # left by a process that was killed at its end
+    (tmp_path / "out.partial").touch()
     with pytest.raises(ValueError, match="`output` must be a new file"):
         translate_file(translator, lines[0], output)
     assert translate_file(translator, lines[0], output, resume=True) == 0
@@ -187,22 +174,20 @@ def test_an_output_that_is_there_is_finished(translator, lines, tmp_path, caplog
     assert "it is finished" in caplog.text
 
 
-def test_an_output_that_another_process_finished_meanwhile_is_left(
-    translator, lines, tmp_path, monkeypatch
-):
-    count, output = file._span, tmp_path / "out"
+def test_output_of_another_process_is_not_replaced(translator, lines, tmp_path, monkeypatch):
+    count_rows, output = file._span, tmp_path / "out"
 
-    def slow(*arguments, **options):  # while this one counts
-        output.write_text("theirs")
-        return count(*arguments, **options)
+    def count_while_another_process_writes(*arguments, **options):
+        output.write_text("other")
+        return count_rows(*arguments, **options)
 
-    monkeypatch.setattr(file, "_span", slow)
+    monkeypatch.setattr(file, "_span", count_while_another_process_writes)
     with pytest.raises(ValueError, match=r"`output` must be a new file.* which another process"):
         translate_file(translator, lines[0], output)
-    assert names(tmp_path) == ["in.txt", "out"] and output.read_text() == "theirs"
+    assert names(tmp_path) == ["in.txt", "out"] and output.read_text() == "other"
 
 
-def test_what_cannot_be_finished_is_refused(translator, lines, tmp_path):
+def test_source_and_folders_are_refused_as_output(translator, lines, tmp_path):
     source, _ = lines
     (tmp_path / "folder").mkdir()
     for output, words in (
@@ -217,18 +202,16 @@ def test_what_cannot_be_finished_is_refused(translator, lines, tmp_path):
 
 
 @pytest.mark.parametrize("ending", ["partial", "journal"])
-def test_a_source_of_the_name_that_the_unfinished_output_gets_stays(translator, tmp_path, ending):
+def test_source_with_the_name_of_the_partial_file_is_refused(translator, tmp_path, ending):
     source = tmp_path / f"out.{ending}"
     source.write_text("a\n")
     for resume in (False, True):
-        with pytest.raises(
-            ValueError, match=rf"beside which out\.{ending} may be made.*the source"
-        ):
+        with pytest.raises(ValueError, match=rf"which out\.{ending} may be made.*the source"):
             translate_file(translator, source, tmp_path / "out", resume=resume)
     assert names(tmp_path) == [source.name] and source.read_text() == "a\n"
 
 
-def test_no_line_is_a_whole_gzip_file(translator, tmp_path):
+def test_empty_source_gives_a_valid_gzip_file(translator, tmp_path):
     (tmp_path / "in.txt").touch()
     translate_file(translator, tmp_path / "in.txt", tmp_path / "out.txt.gz")
     assert gzip.decompress((tmp_path / "out.txt.gz").read_bytes()) == b""
@@ -236,7 +219,7 @@ def test_no_line_is_a_whole_gzip_file(translator, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such locks.")
-def test_two_processes_do_not_write_one_file(translator, lines, tmp_path):
+def test_output_is_locked_against_other_processes(translator, lines, tmp_path):
     def progress(done, total):
         with pytest.raises(ValueError, match="`output` must be written by one process"):
             translate_file(translator, lines[0], tmp_path / "out")
@@ -245,12 +228,11 @@ def test_two_processes_do_not_write_one_file(translator, lines, tmp_path):
     assert (tmp_path / "out").read_text() == lines[0].read_text()
 
 
-def test_a_source_that_changes_meanwhile_is_named(translator, tmp_path):
-    source = tmp_path / "in"
-    source.write_text("a man\n")
+def test_source_that_changes_during_the_translation_is_refused(translator, tmp_path):
+    source = write_lines(tmp_path / "in", ["a man"])
 
     def progress(done, total):
-        source.write_text("a man\na dog\n")
+        write_lines(source, ["a man", "a dog"])
 
     with pytest.raises(ValueError, match="It changed meanwhile"):
         translate_file(translator, source, tmp_path / "out", progress=progress)
@@ -258,7 +240,7 @@ def test_a_source_that_changes_meanwhile_is_named(translator, tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_shards_make_up_the_whole(translator, lines, tmp_path, count):
+def test_shards_join_to_the_whole_file(translator, lines, tmp_path, count):
     path, _ = lines
     parts = []
     for index in range(1, count + 1):
@@ -269,42 +251,38 @@ def test_shards_make_up_the_whole(translator, lines, tmp_path, count):
 
 
 @pytest.mark.parametrize("shard", [(0, 2), (3, 2), (1, 0), (-1, -1)])
-def test_a_shard_is_one_of_those_there_are(translator, lines, tmp_path, shard):
+def test_invalid_shard_numbers_are_refused(translator, lines, tmp_path, shard):
     with pytest.raises(ValueError, match=r"`shard` must be \(i, n\) with i from 1 to n"):
         translate_file(translator, lines[0], tmp_path / "out", shard=shard)
 
 
-def test_a_resumed_shard_names_its_rows_by_their_place_in_the_file(translator, tmp_path):
-    texts = [*["a man"] * (2 * WINDOW), LONG]
-    (tmp_path / "in").write_text("".join(f"{text}\n" for text in texts))
+def test_resumed_shard_reports_row_numbers_of_the_whole_file(translator, tmp_path):
+    source = write_lines(tmp_path / "in", [*["a man"] * (2 * WINDOW), LONG])
     failed = []
     options = {"shard": (2, 2), "on_failed": lambda number, reason: failed.append(number)}
-    with pytest.raises(Interrupted):
-        translate_file(
-            translator, tmp_path / "in", tmp_path / "out", progress=stop_after(WINDOW), **options
-        )
-    translate_file(translator, tmp_path / "in", tmp_path / "out", resume=True, **options)
+    interrupt(translator, source, tmp_path / "out", **options)
+    translate_file(translator, source, tmp_path / "out", resume=True, **options)
     assert failed == [2 * WINDOW + 1]
 
 
-def test_a_stream_is_resumed_by_reading_it_again(translator, lines, tmp_path):
+def test_stream_is_resumed_by_reading_it_again(translator, lines, tmp_path):
     path, _ = lines
-    with path.open("rb") as stream, pytest.raises(Interrupted):
-        translate_file(translator, stream, tmp_path / "out", progress=stop_after(WINDOW))
+    with path.open("rb") as stream:
+        interrupt(translator, stream, tmp_path / "out")
     with path.open("rb") as stream, pytest.raises(ValueError, match="`shard` must be given only"):
         translate_file(translator, stream, tmp_path / "out", shard=(1, 2), resume=True)
-    totals = []
+    totals = set()
+    progress = lambda done, total: totals.add(total)  # noqa: E731
     with path.open("rb") as stream:
-        progress = lambda done, total: totals.append(total)  # noqa: E731
         translate_file(translator, stream, tmp_path / "out", resume=True, progress=progress)
-    assert (tmp_path / "out").read_text() == path.read_text() and set(totals) == {None}
+    assert (tmp_path / "out").read_text() == path.read_text() and totals == {None}
 
 
 # JSON lines
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
-def test_objects_keep_what_else_they_hold(translator, tmp_path, name):
+def test_json_objects_keep_their_other_keys(translator, tmp_path, name):
     rows = [
         '{"text": "a man", "id": 1.50e3, "nested": {"b": [1, 2]}}',
         ' {"id":"\\u00e9","text":""} ',
@@ -316,23 +294,20 @@ def test_objects_keep_what_else_they_hold(translator, tmp_path, name):
         file.write("\n".join(rows))
     assert translate_file(translator, tmp_path / name, tmp_path / f"out-{name}") == 1
     with opened(tmp_path / f"out-{name}", "rt") as file:
-        found = file.read()
-    assert found == "\n".join([
+        output = file.read()
+    assert output == "\n".join([
         '{"text": "a man", "id": 1.50e3, "nested": {"b": [1, 2]}, "translation": "a man"}',
         ' {"id":"\\u00e9","text":"", "translation": ""}',
         '{"text": "' + LONG + '", "translation": null}',
         '{"text": "a\\nb", "translation": "a\\nb"}', "",
     ])  # fmt: skip
-    assert [json.loads(line)["translation"] for line in found.splitlines()][3] == "a\nb"
+    assert json.loads(output.splitlines()[3])["translation"] == "a\nb"
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("", "expected a JSON object"),
-        ("[1]", "expected a JSON object"),
-        ('{"text": "a"', "expected a JSON object"),
-        ("[" * 100_000, "expected a JSON object"),
+        *((line, "expected a JSON object") for line in ("", "[1]", '{"text": "a"', "[" * 100_000)),
         ('{"texts": "a"}', "expected a str as 'text'"),
         ('{"text": null}', "expected a str as 'text'"),
         ('{"text": 1}', "expected a str as 'text'"),
@@ -340,17 +315,12 @@ def test_objects_keep_what_else_they_hold(translator, tmp_path, name):
         ('{"text": "a", "translation": "b"}', "expected no key 'translation'"),
     ],
 )
-def test_a_line_that_is_wrong_is_named_before_anything_is_translated(
-    translator, tmp_path, line, words
-):
-    (tmp_path / "in.jsonl").write_text('{"text": "a man"}\n' + line + "\n")
-    calls = []
+def test_invalid_json_line_is_refused_before_the_translation(translator, tmp_path, line, words):
+    source = write_lines(tmp_path / "in.jsonl", ['{"text": "a man"}', line])
+    progress = lambda done, total: pytest.fail("nothing must be translated")  # noqa: E731
     with pytest.raises(ValueError, match=rf"in\.jsonl, line 2.*{words}"):
-        translate_file(
-            translator, tmp_path / "in.jsonl", tmp_path / "out.jsonl",
-            progress=lambda done, total: calls.append(done),
-        )  # fmt: skip
-    assert names(tmp_path) == ["in.jsonl"] and calls == []
+        translate_file(translator, source, tmp_path / "out.jsonl", progress=progress)
+    assert names(tmp_path) == ["in.jsonl"]
 
 
 @pytest.mark.parametrize(
@@ -362,7 +332,7 @@ def test_a_line_that_is_wrong_is_named_before_anything_is_translated(
         ("a.jsonl", "b.jsonl", "translation", "`text_column` must not be"),
     ],
 )
-def test_kinds_that_do_not_fit_are_refused(tmp_path, source, output, column, words):
+def test_source_and_output_must_have_one_format(tmp_path, source, output, column, words):
     with pytest.raises(ValueError, match=words):
         open_records(tmp_path / source, tmp_path / output, column)
 
@@ -375,7 +345,7 @@ def parquet():
     return pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed.")
 
 
-def test_parquet_without_pyarrow_names_the_command(tmp_path, monkeypatch):
+def test_missing_pyarrow_error_has_the_pip_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "keras-bahdanau\[parquet\]"'):
         open_records(tmp_path / "a.parquet", tmp_path / "b.parquet")
@@ -391,14 +361,14 @@ def table(parquet, texts, kind="string"):
 
 
 @pytest.mark.parametrize("kind", ["string", "large_string", "dictionary"])
-def test_a_column_is_added_to_parquet(translator, parquet, tmp_path, kind):
+def test_translation_is_added_to_parquet_as_a_column(translator, parquet, tmp_path, kind):
     texts = ["a man", "", LONG, "a\ndog"]
-    given = table(parquet, texts, kind)
-    parquet.write_table(given, tmp_path / "in.parquet", row_group_size=3)
+    source = table(parquet, texts, kind)
+    parquet.write_table(source, tmp_path / "in.parquet", row_group_size=3)
     assert translate_file(translator, tmp_path / "in.parquet", tmp_path / "out.parquet") == 1
-    found = parquet.read_table(tmp_path / "out.parquet")
-    assert found["translation"].to_pylist() == ["a man", "", None, "a\ndog"]
-    assert found.drop_columns("translation").equals(given)
+    output = parquet.read_table(tmp_path / "out.parquet")
+    assert output["translation"].to_pylist() == ["a man", "", None, "a\ndog"]
+    assert output.drop_columns("translation").equals(source)
     assert names(tmp_path) == ["in.parquet", "out.parquet"]
 
 
@@ -408,21 +378,20 @@ def test_parquet_is_resumed_and_sharded(translator, parquet, tmp_path, group):
     source, whole, output = (tmp_path / f"{name}.parquet" for name in ("in", "whole", "out"))
     parquet.write_table(table(parquet, texts), source, row_group_size=group)
     translate_file(translator, source, whole)
-    with pytest.raises(Interrupted):
-        translate_file(translator, source, output, progress=stop_after(WINDOW))
+    interrupt(translator, source, output)
     translate_file(translator, source, output, resume=True)
     assert output.read_bytes() == whole.read_bytes()
-    found = []
+    ids = []
     for index in (1, 2, 3):
         part = tmp_path / f"{index}.parquet"
         translate_file(translator, source, part, shard=(index, 3))
         rows = parquet.read_table(part).to_pylist()
         assert all(row["text"] == row["translation"] for row in rows)
-        found += [row["id"] for row in rows]
-    assert found == list(range(len(texts)))
+        ids += [row["id"] for row in rows]
+    assert ids == list(range(len(texts)))
 
 
-def test_parquet_that_cannot_be_translated_is_refused(translator, parquet, tmp_path):
+def test_invalid_parquet_is_refused(translator, parquet, tmp_path):
     source, output = tmp_path / "in.parquet", tmp_path / "out.parquet"
     source.write_bytes(b"PAR1 no more")
     with pytest.raises(ValueError, match=r"in\.parquet: expected Parquet"):
@@ -445,63 +414,54 @@ def test_parquet_that_cannot_be_translated_is_refused(translator, parquet, tmp_p
     assert names(tmp_path) == ["in.parquet"]
 
 
-def test_parquet_of_no_rows_has_none(translator, parquet, tmp_path):
+def test_parquet_without_rows(translator, parquet, tmp_path):
     parquet.write_table(table(parquet, []), tmp_path / "in.parquet")
     translate_file(translator, tmp_path / "in.parquet", tmp_path / "out.parquet")
     assert parquet.read_table(tmp_path / "out.parquet").num_rows == 0
 
 
-def test_a_journal_is_what_was_written(tmp_path):
+def test_journal_round_trip(tmp_path):
     journal = Journal(tmp_path / "a.journal", {"a": [1, 2], "b": None})
     assert journal.read() is None
     journal.write(Place(1, 2, 3, "4"))
     assert journal.read() == Place(1, 2, 3, "4")
 
 
-def test_an_actor_takes_a_thread_for_each_of_its_processors(translator, tmp_path):
-    """Ray counts processors, and binds nobody to them."""
-    limits, options = {"workers": 1, "seconds": None, "megabytes": None}, {}
-    artifact, known = translator.manifest.folder, fingerprint(translator.manifest)
-    actor = _Files(artifact, known, tmp_path, tmp_path, limits, options)
-    session = actor._translator.session
-    assert session.get_session_options().intra_op_num_threads == 1
+def test_ray_actor_has_one_thread_for_each_processor(translator, tmp_path):
+    """Ray counts processors, but does not bind processes to them."""
+    limits = {"workers": 1, "seconds": None, "megabytes": None}
+    manifest = translator.manifest
+    actor = _Files(manifest.folder, fingerprint(manifest), tmp_path, tmp_path, limits, {})
+    assert actor._translator.session.get_session_options().intra_op_num_threads == 1
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="Linux says what a descriptor is.")
-def test_rows_are_on_the_disk_before_the_journal_tells_of_them(
-    translator, lines, tmp_path, monkeypatch
-):
-    flushed, fsync, write = [0], os.fsync, Journal.write
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="The test reads /proc.")
+def test_rows_are_flushed_before_the_journal_counts_them(translator, lines, tmp_path, monkeypatch):
+    flushed_sizes, fsync, write = [0], os.fsync, Journal.write
 
-    def watched(descriptor):
+    def fsync_and_record_size(descriptor):
         if os.readlink(f"/proc/self/fd/{descriptor}").endswith("out.partial"):
-            flushed.append(os.fstat(descriptor).st_size)
+            flushed_sizes.append(os.fstat(descriptor).st_size)
         fsync(descriptor)
 
-    def told(journal, place):
-        assert flushed[-1] >= place.bytes > 0
+    def check_and_write(journal, place):
+        assert flushed_sizes[-1] >= place.bytes > 0
         write(journal, place)
 
-    monkeypatch.setattr(os, "fsync", watched)
-    monkeypatch.setattr(Journal, "write", told)
+    monkeypatch.setattr(os, "fsync", fsync_and_record_size)
+    monkeypatch.setattr(Journal, "write", check_and_write)
     translate_file(translator, lines[0], tmp_path / "out")
 
 
-def test_a_shard_of_a_file_that_has_grown_is_another(translator, tmp_path):
-    source, text = tmp_path / "in", "a man\n"
-    source.write_text(text * 4 * WINDOW)
-    with pytest.raises(Interrupted):
-        translate_file(
-            translator, source, tmp_path / "out", shard=(1, 2), progress=stop_after(WINDOW)
-        )
-    source.write_text(text * 8 * WINDOW)
+def test_resuming_a_shard_of_a_longer_file_is_refused(translator, tmp_path):
+    source = write_lines(tmp_path / "in", ["a man"] * 4 * WINDOW)
+    interrupt(translator, source, tmp_path / "out", shard=(1, 2))
+    write_lines(source, ["a man"] * 8 * WINDOW)
     with pytest.raises(ValueError, match="`shard` must be what"):
         translate_file(translator, source, tmp_path / "out", shard=(1, 2), resume=True)
 
 
-def test_what_was_begun_goes_on_where_it_was_computed(translator, lines, tmp_path, monkeypatch):
-    with pytest.raises(Interrupted):
-        translate_file(translator, lines[0], tmp_path / "out", progress=stop_after(WINDOW))
+def test_resuming_with_other_providers_is_refused(translator, lines, unfinished, monkeypatch):
     monkeypatch.setattr(Translator, "providers", ["CUDAExecutionProvider"])
     with pytest.raises(ValueError, match="`providers` must be what"):
-        translate_file(translator, lines[0], tmp_path / "out", resume=True)
+        translate_file(translator, lines[0], unfinished, resume=True)

@@ -16,14 +16,14 @@ from keras_bahdanau_runtime.text.corpus import read_alignments
 ALIGNMENT = [[0.5, 0.5, 0.0], [0.1, 0.2, 0.7], [0.0, 0.0, 0.0]]
 
 
-def test_links_each_target_word_to_its_best_source_word():
+def test_target_words_are_linked_to_their_best_source_word():
     assert hard_alignment(ALIGNMENT) == [(0, 0), (2, 1)]
 
 
 @pytest.mark.parametrize(
     ("threshold", "links"), [(0.5, [(0, 0), (1, 0), (2, 1)]), (0.6, [(2, 1)]), (1.0, [])]
 )
-def test_links_what_reaches_a_threshold(threshold, links):
+def test_links_have_at_least_the_threshold_weight(threshold, links):
     assert hard_alignment(ALIGNMENT, threshold) == links
 
 
@@ -39,7 +39,7 @@ def test_pharaoh_text_is_read_back(tmp_path):
     st.sets(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=9),
     st.integers(1, 4),
 )
-def test_phrases_are_exactly_the_consistent_pairs_of_spans(links, max_length):
+def test_phrases_are_the_consistent_pairs_of_spans(links, max_length):
     spans = [range(a, b) for a, b in itertools.combinations(range(7), 2) if b - a <= max_length]
     expected = []
     for source, target in itertools.product(spans, spans):
@@ -65,17 +65,17 @@ def test_unknown_words_come_from_the_source_or_the_dictionary():
     assert replace_unknowns(["[?]"], ["Rex"], [[1.0]], unknown="[?]") == ["Rex"]
 
 
-def test_an_unknown_word_that_attends_to_nothing_stays():
+def test_unknown_word_without_attention_is_unchanged():
     assert replace_unknowns(["<unk>"], ["Rex"], [[0.0]]) == ["<unk>"]
 
 
-def test_a_blank_line_has_no_links():
+def test_blank_line_has_no_links():
     assert hard_alignment(np.zeros((0, 0))) == []
     assert replace_unknowns([], [], np.zeros((0, 0))) == []
 
 
 @pytest.mark.parametrize("line", ["4294967296-0", "0-99999999999999999999"])
-def test_a_place_that_no_sentence_has_is_named(tmp_path, line):
+def test_too_large_word_index_is_refused(tmp_path, line):
     path = tmp_path / "links.txt"
     path.write_text(f"0-0\n{line}\n")
     with pytest.raises(ValueError, match="line 2: expected links such as 0-0 1-2"):
@@ -91,6 +91,6 @@ def test_a_place_that_no_sentence_has_is_named(tmp_path, line):
         (lambda: replace_unknowns(["a"], ["b"], np.ones((2, 1))), "`alignment` must be"),
     ],
 )
-def test_bad_input_is_named(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -24,41 +24,41 @@ def labels(axis):
     return [label.get_text() for label in axis.get_ticklabels()]
 
 
-@pytest.mark.parametrize("ending", [*HEADS, ""])
-def test_writes_a_picture(rng, tmp_path, ending):
-    path = tmp_path / f"alignment{ending}"
-    plot_alignment(some_alignment(rng), SOURCE, TARGET, path=path, title="one sentence")
-    assert path.read_bytes().startswith(HEADS[ending or ".png"])
-    if ending == ".svg":
+@pytest.mark.parametrize("suffix", [*HEADS, ""])
+def test_picture_is_written_in_the_format_of_the_suffix(rng, tmp_path, suffix):
+    path = tmp_path / f"alignment{suffix}"
+    plot_alignment(some_alignment(rng), SOURCE, TARGET, path=path, title="a sentence")
+    assert path.read_bytes().startswith(HEADS[suffix or ".png"])
+    if suffix == ".svg":
         ElementTree.parse(path)
+    if not suffix:
+        file = io.BytesIO()
+        plot_alignment(some_alignment(rng), SOURCE, TARGET, file)
+        assert file.getvalue().startswith(HEADS[".png"])
 
 
-def test_source_runs_along_x_and_weights_are_what_is_drawn(rng):
+def test_figure_has_the_weights_with_source_tokens_along_x(rng, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     alignment = some_alignment(rng)
     figure = plot_alignment(alignment, SOURCE, TARGET)
+    assert not list(tmp_path.iterdir())  # no path, no file
     axes = figure.axes[0]
     assert labels(axes.xaxis) == ["a", "␣man", "␣on", "␣a", "␣bike", "</s>"]
     assert labels(axes.yaxis) == ["ein", "␣Mann", "</s>"]
     (image,) = axes.images
     np.testing.assert_allclose(image.get_array(), alignment, rtol=1e-6)
     assert image.get_clim() == (0.0, 1.0)
-    assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first word stands at the top
+    assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first target token is at the top
 
 
-def test_missing_library_names_the_command(rng, monkeypatch):
+def test_missing_library_error_has_the_pip_command(rng, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "keras-bahdanau\[plot\]"'):
         plot_alignment(some_alignment(rng), SOURCE, TARGET)
 
 
-def test_writes_nothing_without_a_path(rng, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    plot_alignment(some_alignment(rng), SOURCE, TARGET)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("tokens", [["$x$", "$\\frac{"], ["\\$", "$$"], ["_^{", "%", "&#"]])
-def test_no_token_starts_mathematics(rng, tmp_path, tokens):
+def test_tokens_are_not_read_as_math(rng, tmp_path, tokens):
     plot_alignment(np.eye(2, len(tokens)), tokens, ["a", "b"], path=tmp_path / "a.png")
 
 
@@ -73,33 +73,27 @@ def test_no_token_starts_mathematics(rng, tmp_path, tokens):
     ],
     ids=["european", "japanese", "hindi", "abjads", "emoji"],
 )
-@pytest.mark.parametrize("ending", [".png", ".svg"])
-def test_draws_words_of_any_script(rng, tmp_path, words, ending):
-    path = tmp_path / f"alignment{ending}"
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_words_of_any_script_are_drawn(rng, tmp_path, words, suffix):
+    path = tmp_path / f"alignment{suffix}"
     plot_alignment(some_alignment(rng, words, words), words, words, path=path)
-    assert path.read_bytes().startswith(HEADS[ending])
+    assert path.read_bytes().startswith(HEADS[suffix])
 
 
 @pytest.mark.parametrize("shape", [(6, 3), (3, 5), (3,), (1, 3, 6)])
-def test_refuses_a_shape_that_does_not_fit_the_tokens(shape):
+def test_alignment_of_another_shape_is_refused(shape):
     with pytest.raises(ValueError, match=r"\(target tokens, source tokens\), \(3, 6\)"):
         plot_alignment(np.zeros(shape), SOURCE, TARGET)
 
 
-def test_the_style_of_the_paper_is_white_for_one(rng):
+def test_paper_style_draws_one_as_white(rng):
     figure = plot_alignment(some_alignment(rng), SOURCE, TARGET, style="paper")
-    (axes,) = figure.axes  # and no scale
+    (axes,) = figure.axes  # without a color bar
     (image,) = axes.images
     assert [image.to_rgba(weight)[:3] for weight in (0.0, 1.0)] == [(0, 0, 0), (1, 1, 1)]
 
 
-def test_draws_to_an_open_file(rng):
-    file = io.BytesIO()
-    plot_alignment(some_alignment(rng), SOURCE, TARGET, file)
-    assert file.getvalue().startswith(HEADS[".png"])
-
-
-def test_several_stand_side_by_side_with_cells_of_one_size(rng):
+def test_panels_are_side_by_side_with_cells_of_one_size(rng):
     panels = [
         (some_alignment(rng, TARGET, SOURCE), SOURCE, TARGET),
         (some_alignment(rng, SOURCE, TARGET), TARGET, SOURCE),
@@ -107,20 +101,20 @@ def test_several_stand_side_by_side_with_cells_of_one_size(rng):
     ]
     figure = plot_alignments(panels, titles=["a $", "b", "c"], columns=2)
     *axes, _ = figure.axes
-    boxes = [one.get_window_extent() for one in axes]
+    boxes = [panel.get_window_extent() for panel in axes]
     cells = {
         (round(box.width / len(sources)), round(box.height / len(targets)))
         for box, (_, sources, targets) in zip(boxes, panels, strict=True)
     }
     assert len(cells) == 1
-    first, second, third = (one.get_tightbbox() for one in axes)
+    first, second, third = (panel.get_tightbbox() for panel in axes)
     assert first.x1 < second.x0 and boxes[0].y1 == pytest.approx(boxes[1].y1)
     assert third.y1 < min(first.y0, second.y0)
     whole = figure.bbox
     for box in (first, second, third):
         assert whole.x0 < box.x0 and box.x1 < whole.x1
         assert whole.y0 < box.y0 and box.y1 < whole.y1
-    assert [one.get_title() for one in axes] == [r"a \$", "b", "c"]
+    assert [panel.get_title() for panel in axes] == [r"a \$", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +130,7 @@ def test_several_stand_side_by_side_with_cells_of_one_size(rng):
         (dict(alignments=([[1.0]], ["a"], ["b"])), r"`alignments` must hold \(alignment, source"),
     ],
 )
-def test_refuses_what_it_cannot_draw(arguments, message):
+def test_invalid_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         plot_alignments(**{"alignments": [([[1.0]], ["a"], ["b"])], **arguments})
 
@@ -146,7 +140,7 @@ RUNE = "\N{OLD HUNGARIAN CAPITAL LETTER A}"
 
 @pytest.fixture
 def runes(tmp_path):
-    """A font with one letter of a script that hardly any machine has, installed for a test."""
+    """Install a font with one letter of a script that is missing on nearly all machines."""
     from fontTools.fontBuilder import FontBuilder
     from fontTools.pens.ttGlyphPen import TTGlyphPen
     from matplotlib import font_manager
@@ -166,13 +160,13 @@ def runes(tmp_path):
     font.setupOS2()
     font.setupPost()
     font.save(tmp_path / "runes.ttf")
-    known = font_manager.fontManager.ttflist[:]
+    fonts = font_manager.fontManager.ttflist[:]
     font_manager.fontManager.addfont(tmp_path / "runes.ttf")
     yield "Runes of a Test"
-    font_manager.fontManager.ttflist[:] = known
+    font_manager.fontManager.ttflist[:] = fonts
 
 
-def test_a_font_is_found_that_holds_the_letters(runes, caplog, tmp_path):
+def test_font_with_the_letters_is_found(runes, caplog, tmp_path):
     with caplog.at_level(logging.WARNING, "keras_bahdanau_runtime"):
         first, *others = families_for(["a", RUNE])
     assert others == [runes] and first != runes
@@ -181,7 +175,7 @@ def test_a_font_is_found_that_holds_the_letters(runes, caplog, tmp_path):
     plot_alignment([[1.0]], ["a"], [RUNE], tmp_path / "a.png")
 
 
-def test_a_font_that_is_missing_is_named(caplog, tmp_path):
+def test_missing_font_is_named_in_a_warning(caplog, tmp_path):
     with caplog.at_level(logging.WARNING, "keras_bahdanau_runtime"):
         plot_alignment([[1.0]], ["a"], [RUNE], tmp_path / "a.png")
     (record,) = caplog.records
@@ -190,19 +184,19 @@ def test_a_font_that_is_missing_is_named(caplog, tmp_path):
 
 @pytest.mark.parametrize("shape", [(6, 8), (6, 8, 1), (6, 8, 3)])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_weights_are_drawn_over_the_image_with_one_scale(rng, shape, dtype):
+def test_weights_are_drawn_over_the_image_with_one_color_scale(rng, shape, dtype):
     image = rng.random(shape).astype("float32")
-    given = (image * 255).astype("uint8") if dtype == "uint8" else image
+    pixels = (image * 255).astype("uint8") if dtype == "uint8" else image
     weights = rng.dirichlet(np.ones(6), 2).reshape(2, 3, 2)
-    figure = plot_image_alignment(weights, given, ["red", "</s>"], title="a scene")
+    figure = plot_image_alignment(weights, pixels, ["red", "</s>"], title="a scene")
     first, *others, _ = figure.axes
-    assert [one.get_title() for one in figure.axes[:-1]] == ["a scene", "red", "</s>"]
+    assert [axes.get_title() for axes in figure.axes[:-1]] == ["a scene", "red", "</s>"]
     np.testing.assert_allclose(first.images[0].get_array(), image.squeeze(), atol=1 / 255)
     for axes, heat in zip(others, weights, strict=True):
-        below, above = axes.images
-        np.testing.assert_allclose(above.get_array(), heat, rtol=1e-6)
-        assert below.get_extent() == above.get_extent() == [0, 8, 6, 0]
-        assert above.get_clim() == pytest.approx((0.0, weights.max()))
+        background, overlay = axes.images
+        np.testing.assert_allclose(overlay.get_array(), heat, rtol=1e-6)
+        assert background.get_extent() == overlay.get_extent() == [0, 8, 6, 0]
+        assert overlay.get_clim() == pytest.approx((0.0, weights.max()))
 
 
 @pytest.mark.parametrize(
@@ -214,6 +208,6 @@ def test_weights_are_drawn_over_the_image_with_one_scale(rng, shape, dtype):
         ((2, 2, 3), (4,), "`image`"),
     ],
 )
-def test_refuses_weights_and_images_of_other_shapes(weights, image, message):
+def test_weights_and_images_of_other_shapes_are_refused(weights, image, message):
     with pytest.raises(ValueError, match=message):
         plot_image_alignment(np.zeros(weights), np.zeros(image), ["a", "b"])

@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -31,23 +30,34 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(module, "_BLOCK", 20)
 
 
-def texts(folder, pairs=100, name="train"):
-    """Two files whose lines can be told apart; returns their paths and the lines."""
+def write_corpus(folder, pairs=100):
+    """Write two files of different lines; return their paths and the pairs of lines."""
     rng = np.random.default_rng(0)
     lines = [
         [f"{side} {number} " + " ".join(rng.choice(["a", "man", "bike"], 1 + number % 7)).strip()
          for number in range(pairs)]
         for side in ("source", "target")
     ]  # fmt: skip
-    paths = [folder / f"{name}.{side}" for side in ("en", "de")]
+    paths = [folder / "train.en", folder / "train.de"]
     for path, side in zip(paths, lines, strict=True):
         path.write_text("\n".join([*side, ""]), encoding="utf-8")
     return *paths, list(zip(*lines, strict=True))
 
 
+@pytest.fixture
+def corpus_files(tmp_path):
+    """A source file and a target file of 100 lines."""
+    return write_corpus(tmp_path)[:2]
+
+
+def prepare_corpus(files, output, **options):
+    source, target = files
+    return prepare([source], [target], output, **{**OPTIONS, **options})
+
+
 def pairs_of(corpus):
-    """The pairs of a corpus as text, checking their form."""
-    found = []
+    """Decode the pairs of a corpus, and check that each text ends with EOS."""
+    pairs = []
     for number, size in enumerate(corpus.sizes):
         shard = corpus.shard(number)
         assert len(shard) == size
@@ -56,13 +66,13 @@ def pairs_of(corpus):
         ):
             source, target = shard.ids[begin:middle].tolist(), shard.ids[middle:end].tolist()
             assert source[-1] == target[-1] == EOS
-            # One vocabulary: a source is read as a target is.
-            found.append((corpus.tokenizer.decode(source), corpus.tokenizer.decode(target)))
-    return found
+            # Both sides have one vocabulary, so `decode` can read the source, too.
+            pairs.append((corpus.tokenizer.decode(source), corpus.tokenizer.decode(target)))
+    return pairs
 
 
-def files_of(folder):
-    """The hash of every file of a folder, by its name."""
+def hashes(folder):
+    """Hash of each file in a folder, by relative path."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.rglob("*")
@@ -73,13 +83,13 @@ def files_of(folder):
 OPTIONS = {"vocabulary_size": 300, "shard_pairs": 30, "sample": 50}
 
 
-def test_every_pair_is_there_once_in_another_order(tmp_path):
-    source, target, lines = texts(tmp_path)
-    assert prepare([source], [target], tmp_path / "corpus", **OPTIONS) == tmp_path / "corpus"
+def test_corpus_has_each_pair_once_in_another_order(tmp_path):
+    source, target, lines = write_corpus(tmp_path)
+    assert prepare_corpus((source, target), tmp_path / "corpus") == tmp_path / "corpus"
     corpus = PreparedCorpus(tmp_path / "corpus")
     corpus.check()
-    found = pairs_of(corpus)
-    assert sorted(found) == sorted(lines) and found != lines
+    pairs = pairs_of(corpus)
+    assert sorted(pairs) == sorted(lines) and pairs != lines
     assert corpus.pairs == 100 and len(corpus.sizes) == 4 and not corpus.aligned
     lengths = [[len(corpus.tokenizer.encode_target(text)) for text in side]
                for side in zip(*lines, strict=True)]  # fmt: skip
@@ -92,33 +102,32 @@ def test_every_pair_is_there_once_in_another_order(tmp_path):
     }
 
 
-def test_the_bytes_are_a_function_of_texts_options_and_seed(tmp_path):
-    source, target, _ = texts(tmp_path)
+def test_bytes_depend_only_on_texts_options_and_seed(tmp_path, corpus_files):
     parts = []
-    for path in (source, target):  # the same lines in other files, one of them compressed
+    for path in corpus_files:  # the same lines in other files, one of them compressed
         lines = path.read_bytes().splitlines(keepends=True)
         first, second = path.with_suffix(f"{path.suffix}1"), path.with_suffix(f"{path.suffix}2.gz")
         first.write_bytes(b"".join(lines[:33]))
         second.write_bytes(gzip.compress(b"".join(lines[33:])))
         parts.append([first, second])
-    one = prepare([source], [target], tmp_path / "one", **OPTIONS)
-    two = prepare(*parts, tmp_path / "two", processes=2, **OPTIONS)
-    assert files_of(one) == files_of(two)
-    other = prepare([source], [target], tmp_path / "other", seed=1, **OPTIONS)
-    assert files_of(other)["shard-00000.ids.npy"] != files_of(one)["shard-00000.ids.npy"]
+    first = prepare_corpus(corpus_files, tmp_path / "first")
+    second = prepare(*parts, tmp_path / "second", processes=2, **OPTIONS)
+    assert hashes(first) == hashes(second)
+    other_seed = prepare_corpus(corpus_files, tmp_path / "other", seed=1)
+    assert hashes(other_seed)["shard-00000.ids.npy"] != hashes(first)["shard-00000.ids.npy"]
 
 
-def test_a_tokenizer_may_be_given_and_a_sample_is_enough(tmp_path):
-    source, target, lines = texts(tmp_path)
+def test_tokenizer_is_an_argument_or_is_learned_from_a_sample(tmp_path):
+    source, target, lines = write_corpus(tmp_path)
     tokenizer = Tokenizer.train(["a man"] * 3, ["a bike"] * 3, 270, joint=False)
-    corpus = PreparedCorpus(prepare([source], [target], tmp_path / "given", tokenizer))
+    corpus = PreparedCorpus(prepare([source], [target], tmp_path / "corpus", tokenizer))
     assert corpus.tokenizer == tokenizer and corpus.pairs == 100
     with pytest.raises(ValueError, match="`tokenizer` is another"):
-        prepare([source], [target], tmp_path / "given", Tokenizer.train(["b"], ["b"], 270))
-    for useless in ({"vocabulary_size": 300}, {"joint": False}, {"sample": 5}):
-        with pytest.raises(ValueError, match=f"`{next(iter(useless))}` must be left out with a"):
-            prepare([source], [target], tmp_path / "useless", tokenizer, **useless)
-    assert not (tmp_path / "useless").exists()
+        prepare([source], [target], tmp_path / "corpus", Tokenizer.train(["b"], ["b"], 270))
+    for name, value in (("vocabulary_size", 300), ("joint", False), ("sample", 5)):
+        with pytest.raises(ValueError, match=f"`{name}` must be left out with a"):
+            prepare([source], [target], tmp_path / "refused", tokenizer, **{name: value})
+    assert not (tmp_path / "refused").exists()
     whole = prepare([source], [target], tmp_path / "whole", vocabulary_size=300, sample=100)
     sources, targets = zip(*lines, strict=True)
     assert PreparedCorpus(whole).tokenizer == Tokenizer.train(sources, targets, 300)
@@ -146,7 +155,7 @@ def test_blank_and_long_pairs_are_counted(tmp_path, caplog):
         prepare(*arguments, tmp_path / "none", tokenizer, max_length=2, too_long="drop")
 
 
-def test_blank_lines_after_a_whole_block_do_not_harm_alignments(tmp_path, monkeypatch):
+def test_blank_lines_after_a_full_block_keep_alignments(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_BLOCK", 2)
     tokenizer = Tokenizer.train(["a"], ["a"], 260)
     for name, text in {"en": "a\na\n\n", "de": "a\na\n\n", "links": "0-0\n0-0\n\n"}.items():
@@ -166,10 +175,10 @@ def test_alignments_stay_with_their_pairs(tmp_path):
     path = prepare(*files, tmp_path / "corpus", tokenizer, [tmp_path / "links"], max_length=4)
     corpus = PreparedCorpus(path)
     shard = corpus.shard(0)
-    found = [shard.links[a:b].tolist() for a, b in pairwise(shard.starts)]
-    # Lengths count the space in front and the end: of the last five ids the first three and the
-    # end stay, and of its links the first and the one to the end.
-    assert corpus.aligned and sorted(found) == [[], [[0, 0]], [[1, 2], [3, 3]]]
+    links = [shard.links[a:b].tolist() for a, b in pairwise(shard.starts)]
+    # The last pair has five ids, with the leading space and the end. The first three and the end
+    # are kept, and so are the first link and the link to the end.
+    assert corpus.aligned and sorted(links) == [[], [[0, 0]], [[1, 2], [3, 3]]]
     (tmp_path / "links").write_text("0-0\n\n5-2\n")
     with pytest.raises(ValueError, match=r"below \(5, 5\).*Received: \(5, 2\) for 'abc'"):
         prepare(*files, tmp_path / "wrong", tokenizer, [tmp_path / "links"])
@@ -178,7 +187,7 @@ def test_alignments_stay_with_their_pairs(tmp_path):
 
 
 @given(st.data())
-def test_take_part_and_join_are_those_of_lists(data):
+def test_take_part_and_join_behave_like_list_operations(data):
     numbers = st.integers(1, 99)
     count = data.draw(st.integers(1, 8))
     sides = [
@@ -188,83 +197,74 @@ def test_take_part_and_join_are_those_of_lists(data):
     links = [data.draw(st.lists(st.tuples(numbers, numbers), max_size=3)) for _ in range(count)]
     shard = from_lists(*sides, "uint16", links)
     rows = data.draw(st.lists(st.integers(0, count - 1), max_size=10))
-    taken = shard.take(np.array(rows, int))
 
-    def lists(some):
-        ids, places = some.ids.tolist(), some.offsets.tolist()
-        cut = [ids[a:b] for a, b in pairwise(places)]
-        ends = some.starts.tolist()
-        found = [some.links[a:b].tolist() for a, b in pairwise(ends)]
-        return list(zip(cut[::2], cut[1::2], found, strict=True))
+    def lists(shard):
+        texts = [shard.ids[a:b].tolist() for a, b in pairwise(shard.offsets.tolist())]
+        links = [shard.links[a:b].tolist() for a, b in pairwise(shard.starts.tolist())]
+        return list(zip(texts[::2], texts[1::2], links, strict=True))
 
     expected = [
         (sides[0][row], sides[1][row], [list(link) for link in links[row]]) for row in range(count)
     ]
     assert lists(shard) == expected
-    assert lists(taken) == [expected[row] for row in rows]
+    assert lists(shard.take(np.array(rows, int))) == [expected[row] for row in rows]
     begin = data.draw(st.integers(0, count))
     assert lists(join([shard.part(begin, count), shard.part(0, begin)])) == (
         expected[begin:] + expected[:begin]
     )
 
 
-def interrupted(source, target, output, stage, **options):
-    """A call that ends where it first reports `stage`."""
+def interrupt(files, output, stage):
+    """Prepare a corpus and stop when it first reports this stage."""
 
-    def stop(now, done, total):
-        if now == stage:
+    def stop(reported_stage, done, total):
+        if reported_stage == stage:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare([source], [target], output, progress=stop, **OPTIONS, **options)
+        prepare_corpus(files, output, progress=stop)
 
 
 @pytest.mark.parametrize("stage", ["reading", "learning the tokenizer", "encoding", "shuffling"])
-def test_an_interrupted_call_goes_on(tmp_path, stage):
-    source, target, _ = texts(tmp_path)
-    whole = prepare([source], [target], tmp_path / "whole", **OPTIONS)
-    interrupted(source, target, tmp_path / "corpus", stage)
+def test_interrupted_call_is_resumed(tmp_path, corpus_files, stage):
+    whole, output = prepare_corpus(corpus_files, tmp_path / "whole"), tmp_path / "corpus"
+    interrupt(corpus_files, output, stage)
     early = stage in ("reading", "learning the tokenizer")
-    assert (tmp_path / "corpus").exists() is not early
-    if stage == "encoding":  # the block that is there is not made again
-        block = tmp_path / "corpus" / "work" / "block-00000.ids.npy"
+    assert output.exists() is not early
+    if stage == "encoding":
+        block = output / "work" / "block-00000.ids.npy"
         before = block.stat().st_mtime_ns
         with pytest.raises(ValueError, match="was not finished"):
-            PreparedCorpus(tmp_path / "corpus")
-        interrupted(source, target, tmp_path / "corpus", "shuffling")
-        assert block.stat().st_mtime_ns == before
-    prepare([source], [target], tmp_path / "corpus", **OPTIONS)
-    assert files_of(tmp_path / "corpus") == files_of(whole)
-    prepare([source], [target], tmp_path / "corpus", **OPTIONS)  # once more: nothing to do
-    assert files_of(tmp_path / "corpus") == files_of(whole)
+            PreparedCorpus(output)
+        interrupt(corpus_files, output, "shuffling")
+        assert block.stat().st_mtime_ns == before  # the finished block is not written again
+    for _ in range(2):  # the second call has nothing to do
+        prepare_corpus(corpus_files, output)
+        assert hashes(output) == hashes(whole)
 
 
-def test_texts_and_options_must_be_those_of_the_interrupted_call(tmp_path):
-    source, target, _ = texts(tmp_path)
-    output = tmp_path / "corpus"
-    interrupted(source, target, output, "encoding")
-    with pytest.raises(ValueError, match="`seed` was 0, is 1"):
-        prepare([source], [target], output, seed=1, **OPTIONS)
+def test_texts_and_options_must_be_those_of_the_interrupted_call(tmp_path, corpus_files):
+    source, output = corpus_files[0], tmp_path / "corpus"
     text = source.read_text()
-    source.write_text(text.replace("source 50 ", "source 51 "))
-    with pytest.raises(ValueError, match="after pair 40; they have changed"):
-        prepare([source], [target], output, **OPTIONS)
-    source.write_text(text)
-    interrupted(source, target, output, "shuffling")  # all blocks are there
-    source.write_text(text.replace("source 50 ", "source 51 "))
-    with pytest.raises(ValueError, match="after pair 40; they have changed"):
-        prepare([source], [target], output, **OPTIONS)
-    source.write_text(text)
-    prepare([source], [target], output, **OPTIONS)
+    changed_text = text.replace("source 50 ", "source 51 ")
+    for stage in ("encoding", "shuffling"):  # with one block, and with all of them
+        interrupt(corpus_files, output, stage)
+        with pytest.raises(ValueError, match="`seed` was 0, is 1"):
+            prepare_corpus(corpus_files, output, seed=1)
+        source.write_text(changed_text)
+        with pytest.raises(ValueError, match="after pair 40; they have changed"):
+            prepare_corpus(corpus_files, output)
+        source.write_text(text)
+    prepare_corpus(corpus_files, output)
     with pytest.raises(ValueError, match="`joint` was True, is False"):
-        prepare([source], [target], output, joint=False, **OPTIONS)
-    source.write_text(text.replace("source 50 ", "source 51 "))
+        prepare_corpus(corpus_files, output, joint=False)
+    source.write_text(changed_text)
     with pytest.raises(ValueError, match="they have changed"):
-        prepare([source], [target], output, **OPTIONS)
+        prepare_corpus(corpus_files, output)
 
 
-def test_texts_that_change_between_the_passes_are_refused(tmp_path):
-    source, target, _ = texts(tmp_path)
+def test_texts_that_change_between_the_passes_are_refused(tmp_path, corpus_files):
+    source = corpus_files[0]
     text = source.read_text()
 
     def change(stage, done, total):
@@ -272,7 +272,7 @@ def test_texts_that_change_between_the_passes_are_refused(tmp_path):
             source.write_text(text.replace("source 99 ", "source 98 "))
 
     with pytest.raises(ValueError, match="after pair 80; they have changed"):
-        prepare([source], [target], tmp_path / "corpus", progress=change, **OPTIONS)
+        prepare_corpus(corpus_files, tmp_path / "corpus", progress=change)
 
 
 SCRIPT = """
@@ -287,86 +287,81 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_killed_process_leaves_what_the_next_goes_on_with(tmp_path, processes):
-    source, target, _ = texts(tmp_path, pairs=400)
-    whole = prepare([source], [target], tmp_path / "whole", **OPTIONS)
+def test_killed_process_is_resumed_by_the_next_one(tmp_path, processes):
+    source, target, _ = write_corpus(tmp_path, pairs=400)
+    whole = prepare_corpus((source, target), tmp_path / "whole")
     (tmp_path / "script.py").write_text(SCRIPT)
     output, rng = tmp_path / "corpus", np.random.default_rng(processes)
     command = [sys.executable, tmp_path / "script.py", source, target, output, str(processes)]
-    began, killed = time.monotonic(), 0
+    start_time, killed = time.monotonic(), 0
     subprocess.run(command, check=True)
-    seconds = time.monotonic() - began
-    assert files_of(output) == files_of(whole)
+    seconds = time.monotonic() - start_time
+    assert hashes(output) == hashes(whole)
     for _ in range(KILLS):
         shutil.rmtree(output)
         process = subprocess.Popen(command)
         try:
             process.wait(rng.uniform(0.2, 0.95) * seconds)
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             killed += 1
         process.wait()
         subprocess.run(command, check=True)
-        assert files_of(output) == files_of(whole)
+        assert hashes(output) == hashes(whole)
     assert killed
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a disk that is full.")
-def test_a_full_disk_says_so_and_the_call_goes_on(tmp_path):
-    source, target, _ = texts(tmp_path)
-    whole = prepare([source], [target], tmp_path / "whole", **OPTIONS)
+def test_call_is_resumed_after_a_full_disk(tmp_path, corpus_files):
+    whole = prepare_corpus(corpus_files, tmp_path / "whole")
     code = SCRIPT.replace(
         "if __name__", "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (400, 400))\nif __name__"
     )  # fmt: skip
     (tmp_path / "script.py").write_text(code)
     output = tmp_path / "corpus"
+    command = [sys.executable, tmp_path / "script.py", *corpus_files, output, "1"]
     for stage in ("encoding", "shuffling"):
-        interrupted(source, target, output, stage)
-        command = [sys.executable, tmp_path / "script.py", source, target, output, "1"]
+        interrupt(corpus_files, output, stage)
         run = subprocess.run(command, capture_output=True, text=True)
         assert run.returncode and "OSError" in run.stderr, run.stderr
-    prepare([source], [target], output, **OPTIONS)
-    assert files_of(output) == files_of(whole)
+    prepare_corpus(corpus_files, output)
+    assert hashes(output) == hashes(whole)
 
 
-def spoil(folder, name, change):
-    path = folder / name
-    if change == "missing":
-        path.unlink()
-    elif change == "truncated":
-        path.write_bytes(path.read_bytes()[:-1])
-    else:
-        contents = bytearray(path.read_bytes())
-        contents[-1] ^= 1
-        path.write_bytes(contents)
+def flip_last_bit(path):
+    contents = bytearray(path.read_bytes())
+    contents[-1] ^= 1
+    path.write_bytes(contents)
 
 
 @pytest.mark.parametrize("name", ["shard-00001.ids.npy", "shard-00001.offsets.npy"])
-@pytest.mark.parametrize("change, message", [
-    ("missing", "is missing"), ("truncated", "bytes instead of"), ("flipped", "its hash is another")
-])  # fmt: skip
-def test_damaged_shards_are_refused(tmp_path, name, change, message):
-    source, target, _ = texts(tmp_path)
-    path = prepare([source], [target], tmp_path / "corpus", **OPTIONS)
-    spoil(path, name, change)
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (Path.unlink, "is missing"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "bytes instead of"),
+        (flip_last_bit, "its hash is another"),
+    ],
+)
+def test_damaged_shards_are_refused(tmp_path, corpus_files, name, damage, message):
+    path = prepare_corpus(corpus_files, tmp_path / "corpus")
+    damage(path / name)
     with pytest.raises(ValueError, match=f"Received: .*{name}.*{message}"):
         PreparedCorpus(path).shard(1)
 
 
-def test_a_shard_of_another_seed_is_refused(tmp_path):
-    source, target, _ = texts(tmp_path)
-    one = prepare([source], [target], tmp_path / "one", **OPTIONS)
-    other = prepare([source], [target], tmp_path / "other", seed=1, **OPTIONS)
+def test_shard_of_another_seed_is_refused(tmp_path, corpus_files):
+    path = prepare_corpus(corpus_files, tmp_path / "corpus")
+    other = prepare_corpus(corpus_files, tmp_path / "other", seed=1)
     for kind in ("ids", "offsets"):
-        shutil.copy(other / f"shard-00002.{kind}.npy", one)
+        shutil.copy(other / f"shard-00002.{kind}.npy", path)
     with pytest.raises(ValueError, match=r"shard-00002\.(ids|offsets)\.npy (has|is not)"):
-        PreparedCorpus(one).check()
+        PreparedCorpus(path).check()
 
 
-def test_manifests_that_cannot_be_used(tmp_path):
-    source, target, _ = texts(tmp_path)
-    path = prepare([source], [target], tmp_path / "corpus", **OPTIONS)
+def test_unusable_manifests_are_refused(tmp_path, corpus_files):
+    path = prepare_corpus(corpus_files, tmp_path / "corpus")
     manifest = json.loads((path / "manifest.json").read_text())
     for change, message in (
         ({"version": 2}, "must be a corpus of version 1.*version 2"),
@@ -399,78 +394,76 @@ def test_manifests_that_cannot_be_used(tmp_path):
         ({"targets": "train.de"}, "`targets` must be a list of paths. Received: 'train.de'"),
     ],
 )
-def test_arguments_are_checked_before_anything_is_made(tmp_path, change, message):
-    source, target, _ = texts(tmp_path)
+def test_arguments_are_checked_before_files_are_written(tmp_path, corpus_files, change, message):
+    source, target = corpus_files
     arguments = {"sources": [source], "targets": [target], "output": tmp_path / "corpus", **change}
     with pytest.raises(ValueError, match=message):
         prepare(**arguments)
     assert not (tmp_path / "corpus").exists()
 
 
-def test_texts_that_do_not_belong_together(tmp_path):
-    source, target, _ = texts(tmp_path)
+def test_files_that_are_no_parallel_text_are_refused(tmp_path, corpus_files):
+    source, target = corpus_files
     target.write_text("one line\n")
-    with pytest.raises(ValueError, match=r"train\.de ends after line 1, .*train\.en goes on"):
-        prepare([source], [target], tmp_path / "corpus", **OPTIONS)
-    source.write_text("\n")
-    with pytest.raises(ValueError, match="must hold a pair of sentences"):
-        prepare([source], [target], tmp_path / "corpus", **OPTIONS)
-    source.write_bytes(b"\xff\n")
-    with pytest.raises(ValueError, match=r"train\.en, line 1: not UTF-8"):
-        prepare([source], [target], tmp_path / "corpus", **OPTIONS)
+    for contents, message in (
+        (source.read_bytes(), r"train\.de ends after line 1, .*train\.en goes on"),
+        (b"\n", "must hold a pair of sentences"),
+        (b"\xff\n", r"train\.en, line 1: not UTF-8"),
+    ):
+        source.write_bytes(contents)
+        with pytest.raises(ValueError, match=message):
+            prepare_corpus(corpus_files, tmp_path / "corpus")
     assert not (tmp_path / "corpus").exists()
 
 
 @pytest.mark.parametrize(
     "name", ["thesis.txt", "work/thesis.txt", "tokenizer.json", "manifest.json"]
 )
-def test_a_folder_of_something_else_is_left_alone(tmp_path, name):
-    source, target, _ = texts(tmp_path)
-    mine = tmp_path / "corpus" / name
-    mine.parent.mkdir(parents=True)
-    mine.write_text('{"name": "mine"}')
+def test_folder_with_other_files_is_refused(tmp_path, corpus_files, name):
+    file = tmp_path / "corpus" / name
+    file.parent.mkdir(parents=True)
+    file.write_text('{"name": "mine"}')
     with pytest.raises(ValueError, match="holds something else"):
-        prepare([source], [target], tmp_path / "corpus", **OPTIONS)
-    assert list(files_of(tmp_path / "corpus")) == [name]
-    assert mine.read_text() == '{"name": "mine"}'
+        prepare_corpus(corpus_files, tmp_path / "corpus")
+    assert list(hashes(tmp_path / "corpus")) == [name]
+    assert file.read_text() == '{"name": "mine"}'
 
 
-def test_what_is_put_beside_a_corpus_stays(tmp_path):
-    source, target, _ = texts(tmp_path)
-    mine = tmp_path / "corpus" / "work" / "thesis.txt"
-    prepare([source], [target], tmp_path / "corpus", **OPTIONS)
-    mine.parent.mkdir()
-    mine.write_text("mine")
-    prepare([source], [target], tmp_path / "corpus", **OPTIONS)  # finds it finished
-    assert mine.read_text() == "mine"
+def test_files_added_to_a_finished_corpus_are_kept(tmp_path, corpus_files):
+    file = tmp_path / "corpus" / "work" / "thesis.txt"
+    prepare_corpus(corpus_files, tmp_path / "corpus")
+    file.parent.mkdir()
+    file.write_text("mine")
+    prepare_corpus(corpus_files, tmp_path / "corpus")
+    assert file.read_text() == "mine"
     PreparedCorpus(tmp_path / "corpus")
 
 
-def test_another_corpus_in_the_same_place_has_a_tokenizer_of_its_own(tmp_path):
+def test_new_corpus_in_the_same_folder_has_its_own_tokenizer(tmp_path):
+    file = tmp_path / "text"
     for words in ("a man on a bike", "waltz fjord on a bike"):
-        text = tmp_path / "text"
-        text.write_text(f"{words}\n" * 50)
-        found = PreparedCorpus(prepare([text], [text], tmp_path / "corpus", **OPTIONS))
-        assert set(pairs_of(found)) == {(words, words)}
+        file.write_text(f"{words}\n" * 50)
+        corpus = PreparedCorpus(prepare_corpus((file, file), tmp_path / "corpus"))
+        assert set(pairs_of(corpus)) == {(words, words)}
         shutil.rmtree(tmp_path / "corpus")
 
 
-def test_the_pieces_are_learned_from_all_of_the_text(tmp_path, monkeypatch):
-    source, target, _ = texts(tmp_path)
-    seen, train = [], module.Tokenizer.train
-    monkeypatch.setattr(
-        module.Tokenizer, "train", lambda *given: seen.append(given) or train(*given)
-    )
-    prepare([source], [target], tmp_path / "corpus", **{**OPTIONS, "sample": 30})
-    places = [int(text.split()[1]) for text in seen[0][0]]
-    assert len(set(places)) == 30 and max(places) > 70 and sum(place < 30 for place in places) < 20
+def test_tokenizer_sample_is_spread_over_the_text(tmp_path, corpus_files, monkeypatch):
+    samples, train = [], module.Tokenizer.train
+
+    def train_and_record(sources, *arguments):
+        samples.append(sources)
+        return train(sources, *arguments)
+
+    monkeypatch.setattr(module.Tokenizer, "train", train_and_record)
+    prepare_corpus(corpus_files, tmp_path / "corpus", sample=30)
+    lines = [int(text.split()[1]) for text in samples[0]]
+    assert len(set(lines)) == 30 and max(lines) > 70 and sum(line < 30 for line in lines) < 20
 
 
-def test_the_pairs_of_a_shard_are_in_no_order(tmp_path):
-    source, target, lines = texts(tmp_path)
-    path = prepare([source], [target], tmp_path / "corpus", **{**OPTIONS, "shard_pairs": 1000})
-    found = pairs_of(PreparedCorpus(path))
-    assert (
-        sorted(found) == sorted(lines)
-        and sum(a == b for a, b in zip(found, lines, strict=True)) < 20
-    )
+def test_pairs_within_a_shard_are_shuffled(tmp_path):
+    source, target, lines = write_corpus(tmp_path)
+    path = prepare_corpus((source, target), tmp_path / "corpus", shard_pairs=1000)
+    pairs = pairs_of(PreparedCorpus(path))
+    assert sorted(pairs) == sorted(lines)
+    assert sum(pair == line for pair, line in zip(pairs, lines, strict=True)) < 20

@@ -1,4 +1,4 @@
-"""What onnxruntime is asked for."""
+"""Providers and provider options passed to onnxruntime."""
 
 import pytest
 
@@ -19,32 +19,29 @@ BOTH = [CUDA, CPU]
         (CPU, True, [(CPU, {})]),
     ],
 )  # fmt: skip
-def test_cuda_computes_in_float32_unless_asked_otherwise(providers, capture, expected):
+def test_tf32_is_off_on_cuda_unless_requested(providers, capture, expected):
     assert chosen_providers(providers, BOTH, capture) == expected
 
 
-def test_auto_is_what_there_is():
+def test_auto_means_the_available_providers():
     assert chosen_providers("auto", [CPU], capture=True) == [(CPU, {})]
     assert chosen_providers(with_tf32("auto", True), [CPU], capture=False) == [(CPU, {})]
-
-
-def test_auto_goes_on_without_what_does_not_start():
     assert is_auto("auto") and is_auto(with_tf32("auto", True))
     assert not is_auto([CUDA, CPU]) and not is_auto(with_tf32([CUDA, CPU], True))
 
 
-@pytest.mark.parametrize("given", [3, None, [], (CPU, {}), [(CPU, None)], [(CPU,)], [[CPU, {}]]])
-def test_what_names_no_providers(given):
+@pytest.mark.parametrize("value", [3, None, [], (CPU, {}), [(CPU, None)], [(CPU,)], [[CPU, {}]]])
+def test_invalid_providers_are_refused(value):
     with pytest.raises(ValueError, match="`providers` must be"):
-        chosen_providers(given, BOTH, capture=False)
+        chosen_providers(value, BOTH, capture=False)
 
 
-def test_tf32_is_a_bool():
+def test_tf32_must_be_a_bool():
     assert with_tf32("auto", False) == "auto"
     with pytest.raises(ValueError, match=r"`tf32` must be a bool\. Received: 'yes'"):
         with_tf32("auto", "yes")
 
 
-def test_a_provider_that_is_not_installed_is_named():
+def test_unavailable_provider_is_refused():
     with pytest.raises(ValueError, match=r"`providers` must be 'auto' or some of .*'NoProvider'"):
-        chosen_providers("NoProvider", BOTH, capture=False)
+        chosen_providers([CPU, "NoProvider"], BOTH, capture=False)

@@ -19,28 +19,28 @@ def test_bleu_by_hand():
 
 
 @pytest.mark.parametrize("translations, references", [(["a"], ["a", "b"]), (["a"], []), ([], [])])
-def test_refuses_lists_that_do_not_match(translations, references):
+def test_lists_of_different_lengths_are_refused(translations, references):
     received = f"Received: {len(translations)} and {len(references)}"
     with pytest.raises(ValueError, match=received):
         corpus_scores(translations, references)
 
 
-def test_missing_library_names_the_command(monkeypatch):
+def test_missing_library_error_has_the_pip_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "keras-bahdanau\[text\]"'):
         corpus_scores(["a"], ["a"])
 
 
-def test_words_are_split_as_asked():
-    """By hand: to 13a both are `a ( b c d e`; as they stand two of five words differ."""
-    found, reference = ["a (b c d e"], ["a ( b c d e"]
-    assert corpus_scores(found, reference)["bleu"] == pytest.approx(100)
-    assert corpus_scores(found, reference, tokenize="none")["bleu"] < 60
+def test_bleu_depends_on_the_tokenization():
+    """13a splits both texts into `a ( b c d e`. Without it two of five words differ."""
+    translations, references = ["a (b c d e"], ["a ( b c d e"]
+    assert corpus_scores(translations, references)["bleu"] == pytest.approx(100)
+    assert corpus_scores(translations, references, tokenize="none")["bleu"] < 60
     with pytest.raises(ValueError, match=r"`tokenize` must be one of .*Received: 'words'"):
-        corpus_scores(found, reference, tokenize="words")
+        corpus_scores(translations, references, tokenize="words")
 
 
-def test_words_that_another_package_splits_name_it(monkeypatch):
+def test_tokenization_that_needs_a_missing_package_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "MeCab", None)
     with pytest.raises(ValueError, match=r"`tokenize` must name what is installed.*ja-mecab"):
         corpus_scores(["a"], ["a"], tokenize="ja-mecab")

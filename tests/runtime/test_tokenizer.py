@@ -2,9 +2,11 @@ import gzip
 import io
 import json
 import logging
+import sys
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
@@ -14,19 +16,11 @@ from keras_bahdanau_runtime.text.corpus import read_lines, read_parallel
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 SOURCES = ["a man on a bike, 2024", "a woman on a horse", "नमस्ते दुनिया"] * 3
-# Frequent enough to be learned, were the splitting not to keep such pieces apart.
+# Frequent enough to become pieces if words were not split at punctuation.
 TARGETS = ["ein Mann auf einem Rad", "</s> <pad> <s> <unk> </s></s>", "😀 eine Frau"] * 30
 TEXTS = [
-    "",
-    " ",
-    "   leading, trailing  and  double ",
-    "\n\r\n\t",
-    "</s>",
-    "<pad><unk> <s></s>",
-    "नमस्ते, दुनिया",
-    "👩‍👩‍👧 😀",
-    "12.5 a3",
-    "x\u2028y\x00\ufeff",
+    *("", " ", "   leading, trailing  and  double ", "\n\r\n\t", "</s>", "<pad><unk> <s></s>"),
+    *("नमस्ते, दुनिया", "👩‍👩‍👧 😀", "12.5 a3", "x\u2028y\x00\ufeff"),
 ]
 
 
@@ -40,18 +34,8 @@ def separate():
     return Tokenizer.train(SOURCES, iter(TARGETS), vocabulary_size=300, joint=False)
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_round_trip(joint, separate, text):
-    assert joint.decode(joint.encode_source(text)) == text
-    for tokenizer in (joint, separate):
-        ids = tokenizer.encode_target(text)
-        assert tokenizer.decode(ids) == text
-        assert ids[-1] == EOS
-        assert not {PAD, UNK, BOS, EOS} & set(ids[:-1])
-
-
 @given(text=st.text())
-def test_round_trip_of_any_text(joint, text):
+def test_any_text_round_trip(joint, text):
     ids = joint.encode_target(text)
     assert joint.decode(ids) == text
     assert not {PAD, UNK, BOS, EOS} & set(ids[:-1])
@@ -60,31 +44,32 @@ def test_round_trip_of_any_text(joint, text):
     assert tokens[-1] == "</s>"
     assert "".join(tokens[:-1]) == text
     assert joint.target_tokens(ids) == tokens
+    assert joint.decode(joint.encode_source(text)) == text
 
 
 @given(ids=st.lists(st.integers(0, 320), max_size=12))
-def test_what_each_id_adds_joins_to_the_whole_text(joint, ids):
-    """Any ids a model may write, not only those of a text."""
+def test_streamed_pieces_join_to_the_decoded_text(joint, ids):
+    """Any ids that a model may generate, not only those of a text."""
     ids = [index % joint.target_vocabulary_size for index in ids]
     words = ids[: ids.index(EOS)] if EOS in ids else ids
     decoder = joint.target_decoder()
     streamed = "".join(decoder.add(index) for index in words) + decoder.end()
     assert streamed == joint.decode(ids) == "".join(joint.target_tokens(words))
-    kept = [index for index in words if index not in (PAD, BOS)]
-    assert streamed == joint._target.decode(kept, skip_special_tokens=False)
+    shown_ids = [index for index in words if index not in (PAD, BOS)]
+    assert streamed == joint._target.decode(shown_ids, skip_special_tokens=False)
 
 
-def test_a_character_comes_with_its_last_byte(joint):
+def test_decoder_returns_a_character_with_its_last_byte(joint):
     decoder = joint.target_decoder()
     added = [decoder.add(index) for index in joint.encode_target("é€")]
     assert added == ["", "", "é", "", "", "€", "</s>"]
     euro = joint.encode_target("€")[1:-1]
     assert [decoder.add(index) for index in euro[:2]] == ["", ""] and decoder.end() == "\ufffd"
-    # An id without a piece ends the character before it.
+    # An id without a piece ends the unfinished character before it.
     assert decoder.tokens([euro[0], 10**6, PAD]) == ["\ufffd", "<unk>", ""]
 
 
-def test_many_texts_are_encoded_as_one_is(joint, separate):
+def test_encode_sources_equals_encode_source(joint, separate):
     for tokenizer in (joint, separate):
         expected = [tokenizer.encode_source(text) for text in TEXTS]
         assert tokenizer.encode_sources(TEXTS) == expected
@@ -92,53 +77,45 @@ def test_many_texts_are_encoded_as_one_is(joint, separate):
         joint.encode_sources(["a", 1])
 
 
-def test_tokenizers_are_equal_by_value(joint, separate, tmp_path):
-    joint.save(tmp_path / "tokenizer.json")
-    assert Tokenizer.load(tmp_path / "tokenizer.json") == joint
-    assert joint != separate and joint != "tokenizer"
-
-
-def test_pieces_are_learned_and_digits_stand_alone(joint):
+def test_frequent_words_are_pieces_and_digits_are_separate(joint):
     assert joint.source_tokens("ein Mann")[:-1] == ["ein", " Mann"]
     assert joint.source_tokens(" Mann 2024")[:-1][-4:] == ["2", "0", "2", "4"]
 
 
-def test_vowel_signs_and_joiners_stay_in_their_words():
-    known = Tokenizer.train(["बत्ती बंद करो?"], ["می‌خواهم"], 600, min_frequency=1)
-    assert known.source_tokens("बत्ती बंद करो?") == ["बत्ती", " बंद", " करो", "?", "</s>"]
-    assert known.target_tokens(known.encode_target("می‌خواهم")) == ["می‌خواهم", "</s>"]
+def test_vowel_signs_and_joiners_do_not_split_words():
+    tokenizer = Tokenizer.train(["बत्ती बंद करो?"], ["می‌خواهم"], 600, min_frequency=1)
+    assert tokenizer.source_tokens("बत्ती बंद करो?") == ["बत्ती", " बंद", " करो", "?", "</s>"]
+    assert tokenizer.target_tokens(tokenizer.encode_target("می‌خواهم")) == ["می‌خواهم", "</s>"]
 
 
 @given(text=st.text(st.characters(max_codepoint=0x2FF) | st.sampled_from("字ｱ😀„’")))
-def test_without_marks_words_are_those_of_byte_level(joint, text):
-    # Each digit is a word in both; letters, digits, punctuation and space are cut by GPT-2's rule.
-    theirs = pre_tokenizers.Sequence(
+def test_text_without_marks_is_split_like_in_byte_level(joint, text):
+    # Each digit is a word in both. GPT-2's rule splits letters, digits, punctuation and spaces.
+    reference = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
     )
-    ours = joint.source.pre_tokenizer.pre_tokenize_str(text)
-    assert ours == theirs.pre_tokenize_str(text)
+    words = joint.source.pre_tokenizer.pre_tokenize_str(text)
+    assert words == reference.pre_tokenize_str(text)
 
 
-def test_decode_stops_at_eos_and_passes_over_padding(joint):
+def test_decode_stops_at_eos_and_ignores_padding(joint):
     ids = joint.encode_target("ein Mann")
     assert joint.decode([BOS, PAD, *ids, *ids, PAD]) == "ein Mann"
     assert joint.target_tokens([BOS, *ids, *ids]) == ["ein", " Mann", "</s>"]
     assert joint.decode(ids[:-1]) == "ein Mann"
     assert joint.decode([]) == "" and joint.target_tokens([]) == []
-
-
-def test_half_a_character_is_replaced(joint):
-    ids = joint.encode_target("€")[:2]  # the space in front and the first of three bytes
+    ids = joint.encode_target("€")[:2]  # the leading space and the first of three bytes
     assert joint.decode(ids) == "\ufffd"
     assert joint.target_tokens([*ids, EOS]) == ["", "\ufffd", "</s>"]
 
 
-def test_vocabularies(joint, separate):
+def test_joint_and_separate_vocabularies(joint, separate):
     assert joint.joint and not separate.joint
     assert joint.source_vocabulary_size == joint.target_vocabulary_size <= 400
     assert 260 < separate.source_vocabulary_size <= 300
     assert 260 < separate.target_vocabulary_size <= 300
     assert separate.encode_source("ein Mann") != separate.encode_target("ein Mann")
+    assert joint != separate and joint != "tokenizer"
 
 
 @pytest.mark.parametrize("name", ["joint", "separate"])
@@ -149,16 +126,16 @@ def test_save_and_load(name, request, tmp_path):
     tokenizer.save(path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["tokenizer.json"]
     loaded = Tokenizer.load(path)
-    assert loaded.joint == tokenizer.joint
+    assert loaded == tokenizer and loaded.joint == tokenizer.joint
     assert loaded.source_vocabulary_size == tokenizer.source_vocabulary_size
     for text in TEXTS:
+        ids = tokenizer.encode_target(text)
+        assert ids[-1] == EOS and not {PAD, UNK, BOS, EOS} & set(ids[:-1])
         assert loaded.encode_source(text) == tokenizer.encode_source(text)
-        assert loaded.decode(loaded.encode_target(text)) == text
+        assert loaded.decode(loaded.encode_target(text)) == tokenizer.decode(ids) == text
 
 
-def test_the_file_needs_only_the_tokenizers_library(separate, tmp_path):
-    import tokenizers
-
+def test_file_can_be_read_with_the_tokenizers_library(separate, tmp_path):
     separate.save(tmp_path / "tokenizer.json")
     document = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
     source, target = (
@@ -169,15 +146,15 @@ def test_the_file_needs_only_the_tokenizers_library(separate, tmp_path):
         assert target.decode(separate.encode_target(text)[:-1]) == text
 
 
-def test_a_failed_save_leaves_the_old_file(joint, tmp_path, monkeypatch):
+def test_failed_save_keeps_the_old_file(joint, tmp_path, monkeypatch):
     path = tmp_path / "tokenizer.json"
     joint.save(path)
     before = path.read_bytes()
 
-    def full(*args, **kwargs):
+    def replace_on_full_disk(*args, **kwargs):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("os.replace", full)
+    monkeypatch.setattr("os.replace", replace_on_full_disk)
     with pytest.raises(OSError, match="No space"):
         joint.save(path)
     assert path.read_bytes() == before
@@ -187,32 +164,38 @@ def test_a_failed_save_leaves_the_old_file(joint, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda document: [], "expected an object with 'format'"),
-        (lambda document: {**document, "format": "other"}, "Received: .*'other'"),
-        (lambda document: {**document, "version": 2}, "expected version 1. Received: 2"),
-        (lambda document: {**document, "source": {"model": 1}}, "'source' to be the JSON"),
-        (lambda document: {**document, "source": None}, "'source' to be the JSON"),
-        (lambda document: {**document, "source": _without_eos(document)}, "to begin with the ids"),
+        (lambda text: text[:-100], "expected JSON in UTF-8"),
+        (lambda text: "[]", "expected an object with 'format'"),
+        (lambda text: json.dumps({**json.loads(text), "format": "other"}), "Received: .*'other'"),
+        (
+            lambda text: json.dumps({**json.loads(text), "version": 2}),
+            "expected version 1",
+        ),
+        (lambda text: json.dumps({**json.loads(text), "source": {"model": 1}}), "be the JSON"),
+        (lambda text: json.dumps({**json.loads(text), "source": None}), "'source' to be the JSON"),
+        (lambda text: text.replace('"</s>"', '"end"'), "to begin with the ids"),
     ],
 )
-def test_load_refuses_what_save_did_not_write(joint, tmp_path, change, message):
+def test_invalid_files_are_refused(joint, tmp_path, change, message):
     path = tmp_path / "tokenizer.json"
     joint.save(path)
-    path.write_text(json.dumps(change(json.loads(path.read_text(encoding="utf-8")))))
+    path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         Tokenizer.load(path)
 
 
-def _without_eos(document):
-    return json.loads(json.dumps(document["source"]).replace('"</s>"', '"end"'))
-
-
-def test_load_refuses_half_a_file(joint, tmp_path):
-    path = tmp_path / "tokenizer.json"
-    joint.save(path)
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="expected JSON in UTF-8"):
-        Tokenizer.load(path)
+def test_truncation_and_padding_in_the_file_are_ignored(joint, tmp_path):
+    joint.save(tmp_path / "tokenizer.json")
+    document = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    source = tokenizers.Tokenizer.from_str(json.dumps(document["source"]))
+    source.enable_truncation(max_length=8)
+    source.enable_padding(length=60)
+    document["source"] = json.loads(source.to_str())
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document), encoding="utf-8")
+    text = "some words that are longer than 8 ids"
+    assert Tokenizer.load(tmp_path / "tokenizer.json").encode_source(text) == (
+        joint.encode_source(text)
+    )
 
 
 @pytest.mark.parametrize(
@@ -226,12 +209,12 @@ def test_load_refuses_half_a_file(joint, tmp_path):
         ({"targets": ["", ""]}, "`targets` must hold a sentence"),
     ],
 )
-def test_train_names_the_wrong_argument(arguments, message):
+def test_invalid_arguments_of_train_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Tokenizer.train(**{"sources": ["a"], "targets": ["b"], **arguments})
 
 
-def test_ids_and_text_out_of_range(joint):
+def test_invalid_ids_and_text_are_refused(joint):
     for index in (-1, joint.target_vocabulary_size):
         with pytest.raises(ValueError, match=f"Received: {index}"):
             joint.decode([index])
@@ -244,8 +227,8 @@ def test_ids_and_text_out_of_range(joint):
             joint.encode_source(text)
 
 
-def test_missing_library_names_the_command(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
+def test_missing_library_error_has_the_pip_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ImportError, match=r'pip install "keras-bahdanau\[text\]"'):
         Tokenizer.train(["a"], ["b"])
 
@@ -279,7 +262,7 @@ def test_read_lines(tmp_path, name, write, data, lines):
         ("a.gz", gzip.compress(b"a", mtime=0)[:10] + b"\xff" * 20, "a.gz is not a whole gzip file"),
     ],
 )
-def test_read_lines_names_file_and_line(tmp_path, name, data, message):
+def test_read_lines_error_has_file_and_line(tmp_path, name, data, message):
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ValueError, match=message):
         read_lines(tmp_path / name)
@@ -291,23 +274,12 @@ def test_read_lines_of_a_stream(tmp_path, data):
     (tmp_path / "a.txt").write_bytes(data)
     with (tmp_path / "a.txt").open("rb") as file:
         assert read_lines(file) == ["a", "b"]
-
-
-def test_a_stream_is_named_if_it_has_a_name(tmp_path):
+        with pytest.raises(ValueError, match=r"a\.txt is empty"):
+            read_lines(file)  # at its end
     with pytest.raises(ValueError, match="the stream, line 2: not UTF-8"):
         read_lines(io.BytesIO(b"a\n\xff"))
-    (tmp_path / "a.txt").write_bytes(b"")
-    with (
-        (tmp_path / "a.txt").open("rb") as file,
-        pytest.raises(ValueError, match=r"a\.txt is empty"),
-    ):
-        read_lines(file)
-
-
-def test_text_of_no_line_where_that_is_allowed(tmp_path):
-    (tmp_path / "a.gz").write_bytes(gzip.compress(b""))
-    for source in (io.BytesIO(b""), io.BytesIO(b"\xef\xbb\xbf"), tmp_path / "a.gz"):
-        assert read_lines(source, may_be_empty=True) == []
+    for empty in (b"", b"\xef\xbb\xbf"):
+        assert read_lines(io.BytesIO(empty), may_be_empty=True) == []
 
 
 def test_read_lines_without_a_file(tmp_path):
@@ -315,14 +287,14 @@ def test_read_lines_without_a_file(tmp_path):
         read_lines(tmp_path / "none.txt")
 
 
-def _write_pair(folder, source, target):
+def write_pair(folder, source, target):
     (folder / "s.txt").write_text(source, encoding="utf-8")
     (folder / "t.txt").write_text(target, encoding="utf-8")
     return folder / "s.txt", folder / "t.txt"
 
 
 def test_read_parallel_drops_blank_pairs(tmp_path, caplog):
-    paths = _write_pair(tmp_path, "a\n\nc\nd\n", "A\nB\n \u3000\nD\n")
+    paths = write_pair(tmp_path, "a\n\nc\nd\n", "A\nB\n \u3000\nD\n")
     with caplog.at_level(logging.WARNING, "keras_bahdanau"):
         assert read_parallel(*paths) == (["a", "d"], ["A", "D"])
     assert "Dropped 2 of 4 pairs" in caplog.text
@@ -332,6 +304,6 @@ def test_read_parallel_drops_blank_pairs(tmp_path, caplog):
     "source, target, message",
     [("a\nb\n", "A\n", "Received: 2 in .*s.txt, 1 in .*t.txt"), ("a\n\n", "\nB\n", "No pair")],
 )
-def test_read_parallel_errors(tmp_path, source, target, message):
+def test_read_parallel_refuses_files_without_common_pairs(tmp_path, source, target, message):
     with pytest.raises(ValueError, match=message):
-        read_parallel(*_write_pair(tmp_path, source, target))
+        read_parallel(*write_pair(tmp_path, source, target))

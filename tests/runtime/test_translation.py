@@ -1,4 +1,4 @@
-"""What both engines share, with a search that copies its source."""
+"""`translate_texts`, which Keras models and artifacts share, with a search that copies."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def tokenizer():
 
 
 class Copy:
-    """A search whose best hypothesis is the source; the second, for a long one, its first id."""
+    """A search whose best hypothesis is the source, and whose second is the source's first id."""
 
     def __init__(self, alignments=True):
         self.shapes = []
@@ -28,59 +28,60 @@ class Copy:
         lengths = (source != PAD).sum(axis=1)
         first = np.full_like(source, PAD)
         first[:, 0] = source[:, 0]
-        found = {
+        outputs = {
             "tokens": np.stack([source, first], axis=1),
             "scores": np.stack([lengths, np.where(lengths > 3, -1.0, -np.inf)], axis=1),
             "lengths": np.stack([lengths, np.ones_like(lengths)], axis=1),
         }
         if self.alignments:
             width = source.shape[1]
-            found["alignments"] = np.tile(np.eye(width, dtype="float32"), (*lengths.shape, 2, 1, 1))
-        return found
+            eye = np.eye(width, dtype="float32")
+            outputs["alignments"] = np.tile(eye, (*lengths.shape, 2, 1, 1))
+        return outputs
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 4, 64])
 def test_translations_keep_the_order(tokenizer, batch_size):
     search, done = Copy(), []
-    found = translate_texts(TEXTS, tokenizer, search, batch_size, progress=done.append)
-    assert [translation.text for translation in found] == [text.strip() for text in TEXTS]
-    for translation, text in zip(found, TEXTS, strict=True):
+    translations = translate_texts(TEXTS, tokenizer, search, batch_size, progress=done.append)
+    assert [translation.text for translation in translations] == [text.strip() for text in TEXTS]
+    for translation, text in zip(translations, TEXTS, strict=True):
         ids = tokenizer.encode_source(text) if text.strip() else []
         assert translation.score == len(ids)
         np.testing.assert_array_equal(translation.alignment, np.eye(len(ids)))
         assert translation.source_tokens == translation.tokens
-    # Blank texts are done at once, and then a batch at a time from the longest to the shortest.
+    # Blank texts are finished first, then the batches, from the longest texts to the shortest.
     assert done == [3, *(min(9, 3 + n) for n in range(batch_size, 6 + batch_size, batch_size))]
     widths = [width for _, width in search.shapes]
     assert widths == sorted(widths, reverse=True)
     assert sum(rows for rows, _ in search.shapes) == 6
 
 
-def test_n_best_leaves_out_what_was_not_found(tokenizer):
-    found = translate_texts(["twin twin a", "", "x"], tokenizer, Copy(), n_best=2)
-    assert [len(hypotheses) for hypotheses in found] == [2, 1, 1]
-    best, second = found[0]
+def test_n_best_leaves_out_hypotheses_that_do_not_exist(tokenizer):
+    translations = translate_texts(["twin twin a", "", "x"], tokenizer, Copy(), n_best=2)
+    assert [len(hypotheses) for hypotheses in translations] == [2, 1, 1]
+    best, second = translations[0]
     assert second.text == best.tokens[0] and second.tokens == best.tokens[:1]
     assert second.alignment.shape == (1, len(best.source_tokens))
     with pytest.raises(ValueError, match=r"`n_best` must be at most 2, the hypotheses .* 3"):
         translate_texts(["x"], tokenizer, Copy(), n_best=3)
 
 
-def test_weights_that_were_not_asked_for(tokenizer):
-    found = translate_texts(["x", " "], tokenizer, Copy(alignments=False), alignments=False)
-    assert [translation.alignment for translation in found] == [None, None]
+def test_translations_without_alignments(tokenizer):
+    translations = translate_texts(["x", " "], tokenizer, Copy(alignments=False), alignments=False)
+    assert [translation.alignment for translation in translations] == [None, None]
 
 
-def test_an_id_without_a_piece_is_shown_as_unknown(tokenizer):
+def test_id_without_a_piece_is_shown_as_unknown(tokenizer):
     def search(source):
         tokens = np.array([[[tokenizer.target_vocabulary_size, EOS]]], "int32")
         return {"tokens": tokens, "scores": np.zeros((1, 1)), "lengths": np.array([[2]])}
 
-    [found] = translate_texts(["x"], tokenizer, search, alignments=False)
-    assert (found.text, found.tokens) == ("<unk>", ["<unk>", "</s>"])
+    [translation] = translate_texts(["x"], tokenizer, search, alignments=False)
+    assert (translation.text, translation.tokens) == ("<unk>", ["<unk>", "</s>"])
 
 
-def test_what_follows_the_end_is_not_read(tokenizer):
+def test_tokens_after_eos_are_ignored(tokenizer):
     def search(source):
         tokens = np.array([[[*tokenizer.encode_target("x"), 9, 9]]], "int32")
         alignments = np.ones((1, 1, tokens.shape[2], source.shape[1]), "float32")
@@ -88,19 +89,19 @@ def test_what_follows_the_end_is_not_read(tokenizer):
         scores = np.zeros((1, 1))
         return dict(tokens=tokens, scores=scores, lengths=lengths, alignments=alignments)
 
-    [found] = translate_texts(["x"], tokenizer, search)
-    assert (found.text, found.tokens[-1]) == ("x", "</s>")
-    assert found.alignment.shape == (len(found.tokens), len(found.source_tokens))
+    [translation] = translate_texts(["x"], tokenizer, search)
+    assert (translation.text, translation.tokens[-1]) == ("x", "</s>")
+    assert translation.alignment.shape == (len(translation.tokens), len(translation.source_tokens))
 
 
 @pytest.mark.parametrize("texts", [[], ["", " "]])
-def test_nothing_to_translate(tokenizer, texts):
+def test_search_is_not_called_for_blank_texts(tokenizer, texts):
     search = Copy()
     assert [t.text for t in translate_texts(texts, tokenizer, search)] == [""] * len(texts)
     assert not search.shapes
 
 
-def test_encoded_texts_are_cut_only_if_asked(tokenizer, caplog):
+def test_texts_are_truncated_only_on_request(tokenizer, caplog):
     texts = ["x", " ", "the longest of them all"]
     whole = encode_texts(texts, tokenizer)
     assert whole == [tokenizer.encode_source("x"), [], tokenizer.encode_source(texts[2])]

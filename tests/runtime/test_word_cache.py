@@ -1,4 +1,5 @@
 import pytest
+import tokenizers
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -18,34 +19,32 @@ def tokenizer():
 
 @given(texts=st.lists(WORDS | TEXT, max_size=6))
 @example(texts=["a  b", " a", "a ", "", " ", "a\tb c", "12 's 't' x2y", "a\u3000b", "\x1c a"])
-def test_the_ids_are_those_of_the_tokenizer(tokenizer, texts):
+def test_cache_returns_the_ids_of_the_tokenizer(tokenizer, texts):
     cache = WordCache(tokenizer.source, tokenizer.encode_sources)
     for _ in range(2):
         assert cache(texts) == tokenizer.encode_sources(texts)
 
 
 def test_each_word_is_encoded_once(tokenizer, monkeypatch):
-    seen = []
+    encoded_words = []
 
     def encode(texts):
-        seen.extend(texts)
+        encoded_words.extend(texts)
         return tokenizer.encode_sources(texts)
 
     cache = WordCache(tokenizer.source, encode)
     assert cache(LINES) == tokenizer.encode_sources(LINES)
-    assert sorted(seen) == sorted({word for line in LINES for word in line.split()})
-    monkeypatch.setattr(word_cache, "_MOST", len(seen) + 1)
-    assert cache(["two words"]) == tokenizer.encode_sources(["two words"])  # all else is forgotten
-    seen.clear()
+    assert sorted(encoded_words) == sorted({word for line in LINES for word in line.split()})
+    monkeypatch.setattr(word_cache, "_MOST", len(encoded_words) + 1)
+    # The cache is full, so it starts again with these two words.
+    assert cache(["two words"]) == tokenizer.encode_sources(["two words"])
+    encoded_words.clear()
     cache(["words a man"])
-    assert sorted(seen) == ["a", "man"]
+    assert sorted(encoded_words) == ["a", "man"]
 
 
-def test_tokenizers_of_another_form_encode_whole_texts(tokenizer):
-    from tokenizers import Tokenizer as Other
-    from tokenizers import normalizers
-
-    other = Other.from_str(tokenizer.source.to_str())
-    other.normalizer = normalizers.Lowercase()
+def test_tokenizer_with_another_normalizer_encodes_whole_texts(tokenizer):
+    other = tokenizers.Tokenizer.from_str(tokenizer.source.to_str())
+    other.normalizer = tokenizers.normalizers.Lowercase()
     encode = Tokenizer(other).encode_sources
     assert WordCache(other, encode)(["A Man"]) == encode(["A Man"])
