@@ -134,34 +134,6 @@ def test_a_head_that_ends_in_a_softmax_is_refused(kind):
         Decode(decoder, Embedding(9, 5), ends_in_a_softmax(kind))
 
 
-OTHERS = {
-    "cell": lambda: AttentiveDecoder(GRU(4, dtype="float32"), BahdanauAttention(3)),
-    "attention": lambda: AttentiveDecoder(GRU(4), BahdanauAttention(3, dtype="float32")),
-    "readout": lambda: AttentiveDecoder(
-        GRU(4), BahdanauAttention(3), Dense(4, dtype="float32"), input_feeding=True
-    ),
-    "readout_after": lambda: AttentiveDecoder(
-        GRU(4), BahdanauAttention(3), Dense(4, dtype="float32")
-    ),
-}
-
-
-@pytest.mark.parametrize("other", OTHERS)
-def test_a_part_may_have_a_dtype_policy_of_its_own(other, rng):
-    with_policy = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        decoder = OTHERS[other]()
-    finally:
-        keras.config.set_dtype_policy(with_policy)
-    x, values = keras.Input((3, 4)), keras.Input((5, 6))
-    outputs = decoder(x, values)
-    model = keras.Model([x, values], outputs)
-    found = model.predict([array(rng, 2, 3, 4), array(rng, 2, 5, 6)], verbose=0)
-    assert outputs.dtype == "bfloat16" == keras.backend.standardize_dtype(found.dtype)
-    assert np.isfinite(found.astype("float32")).all()
-
-
 def test_heads_answer_a_step_in_the_compute_dtype(rng):
     attention = BahdanauAttention(4, num_heads=2, dtype="mixed_bfloat16")
     query, values = array(rng, 2, 3), array(rng, 2, 5, 6)

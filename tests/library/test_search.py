@@ -578,6 +578,7 @@ def test_a_search_stops_when_nothing_better_can_come():
     assert ops.convert_to_numpy(found.tokens)[:, 0, 0].tolist() == [EOS, EOS] and len(steps) < 5
 
 
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")  # JAX has no float64
 @pytest.mark.parametrize("floatx", ["float16", "float64"])
 @pytest.mark.parametrize(
     "search",
