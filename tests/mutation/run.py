@@ -36,7 +36,8 @@ CONFORMANCE = "tests/conformance"
 
 def selection(mutation, backend, everything):
     """The test files and folders of an entry that a backend runs in `make test` or `test-all`."""
-    files = [file for file in mutation.tests if not file.startswith(CONFORMANCE)]
+    files = [f"tests/{name}" for name in mutation.tests.split()]
+    files = [file for file in files if not file.startswith(CONFORMANCE)]
     exports = [file for file in files if file.startswith("tests/export/")]
     others = [file for file in files if file not in exports]
     library = [file for file in others if file.startswith(("tests/library/", "tests/examples/"))]
