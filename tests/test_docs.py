@@ -19,14 +19,13 @@ OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 def examples(module):
     public = {name: getattr(keras_bahdanau, name) for name in keras_bahdanau.__all__}
-    found = doctest.DocTestFinder(exclude_empty=True).find(
-        module, extraglobs={**public, **vars(module)}
-    )
-    return [test for test in found if test.examples]
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    tests = finder.find(module, extraglobs={**public, **vars(module)})
+    return [test for test in tests if test.examples]
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_of_docstrings(name):
+def test_examples_in_docstrings_run(name):
     runner = doctest.DocTestRunner(optionflags=OPTIONS)
     report = []
     for test in examples(importlib.import_module(name)):
@@ -34,7 +33,7 @@ def test_examples_of_docstrings(name):
     assert not runner.failures, "".join(report)
 
 
-def test_there_are_examples_to_run():
+def test_docstrings_have_more_than_ten_examples():
     tests = [test for name in MODULES for test in examples(importlib.import_module(name))]
     assert len(tests) > 10
 
@@ -42,6 +41,6 @@ def test_there_are_examples_to_run():
 @pytest.mark.parametrize("name", keras_bahdanau.__all__)
 def test_public_names_have_docstrings(name):
     member = getattr(keras_bahdanau, name)
-    # A dataclass without one gets its signature; a class without one must not show its parent's.
+    # A dataclass without a docstring gets its signature. A class must not inherit its docstring.
     documented = vars(member).get("__doc__") if isinstance(member, type) else member.__doc__
     assert documented and not documented.startswith(f"{name}(")

@@ -1,4 +1,4 @@
-"""The order of the house: who may import whom, read from the source without running it."""
+"""Rules for imports and clocks, checked by parsing the source files."""
 
 import ast
 import graphlib
@@ -19,16 +19,16 @@ RUNTIME = ROOT / "export" / "keras_bahdanau_runtime"
 EXPORT = ROOT / "export" / "keras_bahdanau_export"
 PACKAGES = [LIBRARY, RUNTIME, EXPORT]
 
-# What each package may import of the other two.
+# The other packages that each package may import.
 MAY_IMPORT = {
     "keras_bahdanau_runtime": set(),
     "keras_bahdanau": {"keras_bahdanau_runtime"},
     "keras_bahdanau_export": {"keras_bahdanau", "keras_bahdanau_runtime"},
 }
-# Inside the library, from the ground up: a module imports from its own folder and those below it.
-# Modules that stand in no folder are the ground.
+# The folders of the library from the bottom up: a module imports from its own folder and from those
+# below it. Modules outside these folders are at the bottom.
 FLOORS = ["", "layers", "search", "data", "models", "training"]
-# What loads without Keras, until a command needs it.
+# Modules that load without Keras until a command needs it.
 WITHOUT_KERAS = [
     EXPORT / f"{name}.py"
     for name in (
@@ -37,7 +37,7 @@ WITHOUT_KERAS = [
     )
 ]  # fmt: skip
 BACKENDS = ["keras", "tensorflow", "jax", "torch"]
-# What is used only where a comment says why.
+# Names that need a comment with the reason.
 PRIVATE_KERAS = [("keras", ".", "src")]
 WALL_CLOCK = [
     *[("time", ".", name) for name in ("time", "time_ns", "localtime", "gmtime")],
@@ -67,13 +67,13 @@ def file_id(path: Path) -> str:
 
 
 def module_name(path: Path) -> str:
-    """`.../keras_bahdanau/attention/base.py` is `keras_bahdanau.layers.attention.base`."""
+    """The dotted name of a file, such as `keras_bahdanau.layers.attention.base`."""
     parts = path.relative_to(EXPORT.parent if path.is_relative_to(EXPORT) else ROOT).with_suffix("")
     return ".".join(part for part in parts.parts if part != "__init__")
 
 
 def floor_of(module: str) -> int:
-    """The floor of a module of the library."""
+    """The index of a module's folder in `FLOORS`."""
     folder = module.split(".")[1:2]
     return FLOORS.index(folder[0]) if folder and folder[0] in FLOORS else 0
 
@@ -81,7 +81,7 @@ def floor_of(module: str) -> int:
 def statements(
     node: ast.AST, scope: tuple[str, ...] = (), deferred: bool = False
 ) -> Iterator[tuple[ast.Import | ast.ImportFrom, tuple[str, ...], bool]]:
-    """Every import statement but those under `if TYPE_CHECKING`, with its surroundings."""
+    """Every import statement with its scope, except those under `if TYPE_CHECKING`."""
     for child in ast.iter_child_nodes(node):
         match child:
             case ast.Import() | ast.ImportFrom():
@@ -98,10 +98,10 @@ def statements(
 
 def imports_of(source: str, module: str, is_package: bool, modules: set[str]) -> list[Import]:
     """The imports of a file; `from a import b` counts as `a.b` where that is one of `modules`."""
-    found = []
+    parsed = []
     for node, scope, deferred in statements(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found += [Import(alias.name, scope, deferred) for alias in node.names]
+            parsed += [Import(alias.name, scope, deferred) for alias in node.names]
             continue
         base = node.module or ""
         if node.level:
@@ -110,8 +110,8 @@ def imports_of(source: str, module: str, is_package: bool, modules: set[str]) ->
             base = ".".join([*parents, base]).rstrip(".")
         for alias in node.names:
             full = f"{base}.{alias.name}"
-            found.append(Import(full if full in modules else base, scope, deferred))
-    return found
+            parsed.append(Import(full if full in modules else base, scope, deferred))
+    return parsed
 
 
 MODULES = {module_name(path) for path in ALL_FILES}
@@ -133,41 +133,40 @@ def test_there_are_no_import_cycles(package):
         pytest.fail("Modules import one another in a circle: " + " <- ".join(error.args[1]))
 
 
-def exports_a_model(path: Path, found: Import) -> bool:
-    """Whether this is the one import that may lead from the library to the export package."""
+def exports_a_model(path: Path, statement: Import) -> bool:
+    """Whether this is the single import that the library may have of the export package."""
     return (
         path.parent == LIBRARY / "models"
-        and found.module == "keras_bahdanau_export"
-        and found.deferred
-        and found.scope[-1:] == ("export",)
+        and statement.module == "keras_bahdanau_export"
+        and statement.deferred
+        and statement.scope[-1:] == ("export",)
     )
 
 
-def test_packages_import_only_what_they_need():
+def test_packages_import_only_the_allowed_packages():
     for package, files in FILES.items():
         for path in files:
-            for found in imports(path):
-                top = found.module.split(".")[0]
-                if top in FILES and top != package and not exports_a_model(path, found):
-                    assert top in MAY_IMPORT[package], f"{file_id(path)} imports {found.module}."
+            for statement in imports(path):
+                top = statement.module.split(".")[0]
+                if top in FILES and top != package and not exports_a_model(path, statement):
+                    message = f"{file_id(path)} imports {statement.module}."
+                    assert top in MAY_IMPORT[package], message
 
 
-def test_runtime_imports_no_keras_anywhere():
+def test_runtime_has_no_import_of_keras_or_a_backend():
     for path in RUNTIME_FILES:
-        for found in imports(path):
-            assert found.module.split(".")[0] not in BACKENDS, (
-                f"{file_id(path)} imports {found.module}."
-            )
+        for statement in imports(path):
+            message = f"{file_id(path)} imports {statement.module}."
+            assert statement.module.split(".")[0] not in BACKENDS, message
 
 
-def test_library_imports_only_downward():
+def test_library_imports_only_from_its_own_folder_or_those_below():
     for path in LIBRARY_FILES:
         own = module_name(path)
-        for found in imports(path) if own != "keras_bahdanau" else ():
-            if found.module.split(".")[0] == "keras_bahdanau":
-                assert floor_of(found.module) <= floor_of(own), (
-                    f"{file_id(path)} imports {found.module} from above it."
-                )
+        for module in [statement.module for statement in imports(path)]:
+            if module.split(".")[0] == "keras_bahdanau" and own != "keras_bahdanau":
+                message = f"{file_id(path)} imports {module} from above it."
+                assert floor_of(module) <= floor_of(own), message
 
 
 def test_floors_are_the_folders_of_the_library():
@@ -177,15 +176,14 @@ def test_floors_are_the_folders_of_the_library():
 
 @pytest.mark.parametrize("path", WITHOUT_KERAS, ids=file_id)
 def test_command_loads_only_the_runtime(path):
-    for found in imports(path):
-        if not found.deferred:
-            assert found.module.split(".")[0] not in [*BACKENDS, "keras_bahdanau"]
-            own = found.module.startswith("keras_bahdanau_export")
-            assert not own or EXPORT / f"{found.module.split('.')[1]}.py" in WITHOUT_KERAS
+    for module in [statement.module for statement in imports(path) if not statement.deferred]:
+        assert module.split(".")[0] not in [*BACKENDS, "keras_bahdanau"]
+        if module.startswith("keras_bahdanau_export"):
+            assert EXPORT / f"{module.split('.')[1]}.py" in WITHOUT_KERAS
 
 
 def unexplained_lines(source: str, words: list[tuple[str, str, str]]) -> list[int]:
-    """The lines of code that hold one of `words` with no comment beside or right above them."""
+    """The lines with one of `words` and without a comment in or right above them."""
     tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
     comments = {token.start[0] for token in tokens if token.type == tokenize.COMMENT}
     lines = {
@@ -196,18 +194,17 @@ def unexplained_lines(source: str, words: list[tuple[str, str, str]]) -> list[in
     return sorted(line for line in lines if not {line, line - 1} & comments)
 
 
-def test_private_keras_is_used_only_with_a_reason():
-    found = {
-        file_id(p): unexplained_lines(p.read_text("utf-8"), PRIVATE_KERAS)
-        for p in ALL_FILES + OTHER_FILES
-    }
-    assert {name: lines for name, lines in found.items() if lines} == {}
-
-
-def test_service_reckons_with_no_clock_that_may_jump():
-    files = sorted((RUNTIME / "service").rglob("*.py"))
-    found = {file_id(p): unexplained_lines(p.read_text("utf-8"), WALL_CLOCK) for p in files}
-    assert {name: lines for name, lines in found.items() if lines} == {}
+@pytest.mark.parametrize(
+    "files, words",
+    [
+        (ALL_FILES + OTHER_FILES, PRIVATE_KERAS),
+        (sorted((RUNTIME / "service").rglob("*.py")), WALL_CLOCK),
+    ],
+    ids=["private Keras", "wall clock in the service"],
+)
+def test_exceptional_names_are_used_only_with_a_comment(files, words):
+    lines = {file_id(path): unexplained_lines(path.read_text("utf-8"), words) for path in files}
+    assert {name: numbers for name, numbers in lines.items() if numbers} == {}
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=file_id)
@@ -222,7 +219,7 @@ def test_exported_names_are_sorted(package):
     pytest.fail(f"{file_id(path)} has no __all__")
 
 
-def test_runtime_is_imported_without_keras():
+def test_importing_the_runtime_does_not_import_keras():
     modules = [module_name(path) for path in RUNTIME_FILES]
     code = (
         f"import sys, {', '.join(modules)}\n"
@@ -240,10 +237,10 @@ def test_runtime_is_imported_without_keras():
     assert result.stdout.split() == []
 
 
-# The rules above are only as good as the reading of the files: it is tested on made-up ones.
+# The parsing that the rules above need is tested on short sources.
 
 
-def test_imports_are_read_in_every_form():
+def test_imports_of_every_form_are_parsed():
     source = """
 import a.b, c
 from pkg import one, name
@@ -261,8 +258,8 @@ class C:
     def method(self):
         from late import y
 """
-    found = imports_of(source, "pkg.sub.mod", False, {"pkg.one", "pkg.sub.one"})
-    assert [(i.module, i.deferred) for i in found] == [
+    parsed = imports_of(source, "pkg.sub.mod", False, {"pkg.one", "pkg.sub.one"})
+    assert [(i.module, i.deferred) for i in parsed] == [
         ("a.b", False),
         ("c", False),
         ("pkg.one", False),
@@ -274,7 +271,7 @@ class C:
         ("in_class", False),
         ("late", True),
     ]
-    assert found[-1].scope == ("C", "method")
+    assert parsed[-1].scope == ("C", "method")
     assert imports_of("from . import one", "pkg", True, {"pkg.one"})[0].module == "pkg.one"
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C while the command trains: what is left, and the run that goes on from it."""
+"""Ctrl-C while the command trains, and resuming the interrupted run."""
 
 import signal
 import sys
@@ -10,7 +10,7 @@ EPOCHS = 3
 
 
 class Interrupting:
-    """A stream that presses Ctrl-C when the first epoch is reported."""
+    """A stream that raises the signal of Ctrl-C when the first epoch is reported."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -26,7 +26,7 @@ class Interrupting:
 
 @pytest.fixture
 def train(tmp_path, monkeypatch, capsysbinary):
-    """Trains by the command, in this process; returns its status and what it said."""
+    """A function that runs the command in this process; returns its status and error output."""
     source, target = tmp_path / "a.src", tmp_path / "a.tgt"
     source.write_text("".join(f"say {n % 7} {n}\n" for n in range(16)))
     target.write_text("".join(f"{n} {n % 7}\n" for n in range(16)))
@@ -35,12 +35,12 @@ def train(tmp_path, monkeypatch, capsysbinary):
         "units": 4, "embedding-dim": 4, "attention-units": 3, "batch-size": 8, "max-length": 6,
         "epochs": EPOCHS,
     }  # fmt: skip
-    given = [part for name, value in options.items() for part in (f"--{name}", value)]
+    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
 
     def train(output, *more):
-        arguments = ("train", source, target, *given, "--output", output, *more)
-        status, _, said = run(monkeypatch, capsysbinary, *arguments)
-        return status, said
+        arguments = ("train", source, target, *flags, "--output", output, *more)
+        status, _, err = run(monkeypatch, capsysbinary, *arguments)
+        return status, err
 
     return train
 
@@ -49,22 +49,24 @@ def losses(run_folder):
     return [float(row["loss"]) for row in history(run_folder)]
 
 
-def test_the_last_epoch_is_kept_and_resume_ends_where_an_unbroken_run_ends(
+def test_ctrl_c_keeps_the_last_epoch_and_resume_gives_the_losses_of_an_uninterrupted_run(
     train, tmp_path, monkeypatch
 ):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert train(whole)[0] == 0
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job has none
+    handler = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a background job ignores SIGINT
     try:
         with monkeypatch.context() as patched:
             patched.setattr(sys, "stderr", Interrupting(sys.stderr))
-            status, said = train(broken)
+            status, err = train(broken)
     finally:
         signal.signal(signal.SIGINT, handler)
-    assert status == 130, said
-    assert "--resume" in said.split("epoch 1/")[-1]
+    assert status == 130, err
+    assert "--resume" in err.split("epoch 1/")[-1]
     assert len(losses(broken)) == 1
-    status, said = train(broken, "--resume")
-    assert status == 0, said
+    status, err = train(broken, "--resume")
+    assert status == 0, err
     assert len(losses(broken)) == EPOCHS
     assert losses(broken) == pytest.approx(losses(whole), rel=1e-4)

@@ -11,11 +11,11 @@ from examples.alignment_error.language import CLASSES, LENGTHS, Language
 TEXT = [([0, 1], [0, 1]), ([0, 2], [0, 2]), ([3, 2], [3, 2]), ([2, 0, 1], [1])]
 
 
-def test_the_language_follows_from_its_seed():
-    one, same, other = (Language(seed) for seed in (1, 1, 2))
-    pairs = [one.pair() for _ in range(5)]
+def test_the_seed_determines_the_language():
+    first, same, other = (Language(seed) for seed in (1, 1, 2))
+    pairs = [first.pair() for _ in range(5)]
     assert pairs == [same.pair() for _ in range(5)] != [other.pair() for _ in range(5)]
-    assert len(set(one.source_words)) == len(one.translations)
+    assert len(set(first.source_words)) == len(first.translations)
 
 
 def test_every_target_word_is_linked_to_the_word_it_translates():
@@ -37,27 +37,27 @@ def kind_of(language, word):
     return kinds[np.searchsorted(firsts, word, side="right") - 1]
 
 
-def test_the_target_has_another_order():
+def test_verbs_are_last_and_adjectives_and_prepositions_follow_their_rules():
     language = Language(0)
-    seen = set()
+    cases = set()
     for _ in range(100):
         words, order = language._clause()
         kinds = [kind_of(language, word) for word in words]
         assert sorted(order) == list(range(len(words)))
         assert kinds[order[-1]] == "verb"
         for place, kind in enumerate(kinds):
-            # What an adjective or preposition belongs to is the next noun.
+            # An adjective or preposition belongs to the next noun.
             if kind not in ("adjective", "preposition"):
                 continue
             noun = place + kinds[place:].index("noun")
             follows = kind == "preposition" or words[place] % 3 != 0
             assert (order.index(place) > order.index(noun)) == follows
-            seen.add((kind, follows))
-    assert len(seen) == 3
+            cases.add((kind, follows))
+    assert len(cases) == 3
 
 
 def naive_model_1(pairs, iterations):
-    """Brown et al.'s expectation maximisation, one word at a time."""
+    """Brown et al.'s expectation maximization, one word at a time."""
     size = 1 + max(j for source, _ in pairs for j in source), 1 + max(max(t) for _, t in pairs)
     table = np.full((size[0] + 1, size[1]), 1 / size[1])
     for _ in range(iterations):
@@ -72,7 +72,7 @@ def naive_model_1(pairs, iterations):
     return table
 
 
-def test_model_1_is_that_of_its_equations():
+def test_model_1_agrees_with_its_equations():
     table = ibm.Aligner(diagonal=False, iterations=4).fit(TEXT).table
     np.testing.assert_allclose(table, naive_model_1(TEXT, 4), rtol=1e-12)
 
@@ -81,21 +81,21 @@ def test_aligners_find_the_links_of_a_small_text():
     for diagonal in (False, True):
         aligner = ibm.Aligner(diagonal, iterations=20).fit(TEXT[:3] * 5)
         assert aligner.align(TEXT[:3]) == [{(0, 0), (1, 1)}] * 3
-        # The word of no sentence learnt with it, and shorter sentences beside longer ones.
+        # A source word without the rest of its sentence, alone and padded in a batch.
         assert aligner.align([([0], [0])]) == aligner.align([([0], [0]), TEXT[0]])[:1] == [{(0, 0)}]
 
 
-def test_the_diagonal_prior_by_hand():
+def test_the_diagonal_prior_equals_a_hand_computed_example():
     aligner = ibm.Aligner(diagonal=True)
     aligner.tension = 3.0
     prior = aligner.prior(ibm.padded([([0, 1], [0, 1, 2, 3]), ([0, 1, 2], [0])]))[0]
-    # The second of four target words stands at the first of two source words.
+    # The second of four target words is on the diagonal at the first of two source words.
     near, far = 1.0, math.exp(-3.0 * 0.5)
     expected = [0.08, 0.92 * near / (near + far), 0.92 * far / (near + far), 0.0]
     np.testing.assert_allclose(prior[1], expected, rtol=1e-12)
 
 
-def test_the_tension_rises_with_how_straight_the_text_is(rng):
+def test_the_tension_is_higher_for_text_in_the_same_order(rng):
     words = [rng.permutation(40)[:6].tolist() for _ in range(100)]
     straight = [(sentence, sentence) for sentence in words]
     crossed = [(sentence, sentence[3:] + sentence[:3]) for sentence in words]
@@ -103,32 +103,32 @@ def test_the_tension_rises_with_how_straight_the_text_is(rng):
     assert tensions[0] > ibm.TENSION > tensions[1]
 
 
-def test_digamma():
-    known = [-100.56088545786867, -0.5772156649015329, -1.9635100260214235, 2.2517525890667211]
-    np.testing.assert_allclose(ibm._digamma(np.array([0.01, 1.0, 0.5, 10.0])), known, rtol=1e-8)
+def test_digamma_equals_reference_values():
+    expected = [-100.56088545786867, -0.5772156649015329, -1.9635100260214235, 2.2517525890667211]
+    np.testing.assert_allclose(ibm._digamma(np.array([0.01, 1.0, 0.5, 10.0])), expected, rtol=1e-8)
 
 
-def test_grow_diag_by_hand():
+def test_grow_diag_equals_a_hand_computed_example():
     forward, backward = {(0, 0), (1, 1), (3, 3)}, {(0, 0), (2, 1), (5, 3)}
     # (1, 1) touches (0, 0); then (2, 1) touches that and reaches word 2; (3, 3) touches none.
     assert ibm.grow_diag(forward, backward) == {(0, 0), (1, 1), (2, 1)}
     assert ibm.turned({(0, 1), (2, 3)}) == {(1, 0), (3, 2)}
 
 
-def test_alignment_errors_by_hand():
+def test_alignment_errors_equal_a_hand_computed_example():
     gold = [{(0, 0), (1, 1), (2, 2)}, {(0, 0)}]
-    found = [{(0, 0), (1, 1)}, {(0, 1), (0, 0)}]
-    errors = alignment_error.alignment_errors(found, gold)
+    links = [{(0, 0), (1, 1)}, {(0, 1), (0, 0)}]
+    errors = alignment_error.alignment_errors(links, gold)
     assert errors == pytest.approx((1 - 2 * 3 / (4 + 4), 3 / 4, 3 / 4))
     assert alignment_error.alignment_errors([set()], [{(0, 0)}]) == (1.0, 0.0, 0.0)
 
 
-def test_attention_to_the_end_of_the_source_is_no_link():
+def test_attention_to_the_end_token_is_not_a_link():
     weights = np.array([[0.2, 0.7, 0.1], [0.1, 0.3, 0.6]])
     assert alignment_error.attention_links([weights]) == [{(1, 0)}]
 
 
-def test_ids_are_words_and_the_end():
+def test_token_ids_are_shifted_words_and_the_end_token():
     assert alignment_error.token_ids([([0, 2], [1])]) == [[[4, 6, 3]], [[5, 3]]]
 
 

@@ -1,4 +1,4 @@
-"""The smoke forms of the examples that take a layer into a model of their own."""
+"""Quick runs of the examples that use one layer in their own models, and their data."""
 
 import importlib
 from types import SimpleNamespace
@@ -28,9 +28,9 @@ def module(name, part):
     return importlib.import_module(f"examples.{name}.{part}")
 
 
-@pytest.mark.filterwarnings("ignore:Glyph:UserWarning")  # there may be no font for Devanagari
+@pytest.mark.filterwarnings("ignore:Glyph:UserWarning")  # a font for Devanagari may be missing
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_its_quick_form_measures_draws_and_saves(name, tmp_path):
+def test_quick_run_measures_draws_and_saves(name, tmp_path):
     script, picture = EXAMPLES[name]
     figures = module(name, script).main(["--quick", "--output", str(tmp_path)])
     assert len(figures) >= 2 and np.isfinite(list(figures.values())).all()
@@ -48,20 +48,18 @@ def test_a_missed_margin_ends_the_script(reached, margin):
         require_margin("figure", 1 - reached, 0.5, margin)
 
 
-def test_the_log_mel_layer_finds_a_tone_in_its_band():
+def test_the_log_mel_layer_has_its_peak_in_the_band_of_a_tone():
     time = np.arange(800) / 4000
-    found = keras.ops.convert_to_numpy(LogMel()(np.sin(2 * np.pi * 500 * time)[None]))
-    assert found.shape == LogMel().compute_output_shape((1, 800))
+    output = keras.ops.convert_to_numpy(LogMel()(np.sin(2 * np.pi * 500 * time)[None]))
+    assert output.shape == LogMel().compute_output_shape((1, 800))
     mel = 2595 * np.log10(1 + np.array([500, 2000]) / 700)
-    band = 21 * mel[0] / mel[1] - 1  # 20 bands, whose middles divide the mel scale into 21
-    assert abs(found[0, 2:-2].mean(axis=0).argmax() - band) <= 0.5
+    band = 21 * mel[0] / mel[1] - 1  # the centers of 20 bands divide the scale into 21 parts
+    assert abs(output[0, 2:-2].mean(axis=0).argmax() - band) <= 0.5
 
 
-@pytest.mark.parametrize(
-    "found, said, count", [("", "abc", 3), ("abc", "abc", 0), ("axc", "abc", 1), ("bca", "abc", 2)]
-)
-def test_edits_are_counted(found, said, count):
-    assert edits(found, said) == count
+@pytest.mark.parametrize("text, count", [("", 3), ("abc", 0), ("axc", 1), ("bca", 2)])
+def test_edits_are_counted(text, count):
+    assert edits(text, "abc") == count
 
 
 def test_hindi_agrees_with_its_noun():
@@ -73,38 +71,36 @@ def test_hindi_agrees_with_its_noun():
     assert phrases["Where is the old key?"].hindi == "पुरानी चाबी कहाँ है?"
 
 
-def test_hindi_words_know_where_they_come_from():
+def test_hindi_words_have_the_english_words_they_translate():
     for english, hindi, origins in grammar():
         assert len(origins) == len(hindi.replace("?", " ?").split())
         assert set().union(*origins) <= set(english.replace("?", " ?").split())
-    [asked] = [phrase for phrase in grammar() if phrase.english == "Give me the old key"]
-    assert asked.origins == [{"me"}, {"old", "key"}, {"key"}, {"Give"}]
+    [phrase] = [phrase for phrase in grammar() if phrase.english == "Give me the old key"]
+    assert phrase.origins == [{"me"}, {"old", "key"}, {"key"}, {"Give"}]
 
 
-def test_hindi_phrases_to_choose_settings_on_are_not_those_of_the_test():
+def test_hindi_training_validation_and_test_phrases_are_disjoint():
     (pairs, test), (same, validation) = translate.split(), translate.split(validation=True)
     assert pairs == same and test[0].english == translate.SHOWN
-    parts = [
-        {english for english, _ in pairs},
-        *({p.english for p in h} for h in (test, validation)),
-    ]
-    assert len(set.union(*parts)) == sum(map(len, parts)) == len(grammar()) + len(FIXED)
+    phrases = [english for english, _ in pairs]
+    phrases += [phrase.english for phrase in (*test, *validation)]
+    assert len(set(phrases)) == len(phrases) == len(grammar()) + len(FIXED)
 
 
 def test_hindi_words_are_aligned_by_their_largest_weight():
     phrase = Phrase("Bring the tea", "चाय लाओ", [{"tea"}, {"Bring"}])
     tokens = ["चाय", " लाओ", "</s>"], ["Bring", " the", " tea", "</s>"]
     weights = np.array([[0.1, 0.6, 0.3, 0.0], [0.7, 0.1, 0.1, 0.1], [0.0, 0.0, 0.0, 1.0]])
-    found = SimpleNamespace(
+    right = SimpleNamespace(
         text=phrase.hindi, tokens=tokens[0], source_tokens=tokens[1], alignment=weights
     )
     wrong = SimpleNamespace(text="चाय दो")
-    assert translate.aligned([found, wrong], [phrase, phrase]) == 0.5
-    assert translate.exact([found, wrong], [phrase, phrase]) == 0.5
+    assert translate.aligned([right, wrong], [phrase, phrase]) == 0.5
+    assert translate.exact([right, wrong], [phrase, phrase]) == 0.5
     assert translate.aligned([wrong], [phrase]) == 0.0
 
 
-def test_messages_ask_where_they_are_said_to():
+def test_spans_of_messages_contain_a_request():
     ids, intents, spans = messages.draw(50, seed=1)
     for row, intent, (first, last) in zip(ids, intents, spans, strict=True):
         words = messages.text(row)
@@ -117,13 +113,13 @@ def test_largest_weights_on_requests_are_counted():
     assert classify.on_request(weights, [(2, 3), (2, 3), (0, 0)]) == pytest.approx(2 / 3)
 
 
-def test_data_of_a_seed_are_not_those_of_another_use(tmp_path):
-    here = ["--output", str(tmp_path)]
+def test_training_validation_and_test_data_have_different_seeds(tmp_path):
+    output = ["--output", str(tmp_path)]
     test, validation, other = (
-        options("name", "doc", [*here, *more])
+        options("name", "doc", [*output, *more])
         for more in ([], ["--validation"], ["--seed", "2", "--quick"])
     )
-    used = [test.training, test.unseen, validation.unseen, other.training, other.unseen]
-    assert len({np.random.default_rng(seed).integers(1 << 60) for seed in used}) == 5
+    seeds = [test.training, test.unseen, validation.unseen, other.training, other.unseen]
+    assert len({np.random.default_rng(seed).integers(1 << 60) for seed in seeds}) == 5
     assert validation.training == test.training
     assert test.export and not other.export

@@ -1,4 +1,4 @@
-"""The Multi30k recipe, as far as it goes without the data."""
+"""The parts of the Multi30k recipe that need no data."""
 
 import gzip
 import runpy
@@ -19,7 +19,7 @@ def recipe():
         sys.path.remove(str(FOLDER))
 
 
-def test_a_folder_without_a_file_is_named(recipe, tmp_path):
+def test_a_missing_data_file_is_named(recipe, tmp_path):
     find = recipe["data"].find
     with pytest.raises(ValueError, match=r"`data` must be a folder with val\.de or val\.de\.gz"):
         find(tmp_path, "val", "de")
@@ -28,7 +28,7 @@ def test_a_folder_without_a_file_is_named(recipe, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["val.de", "val.de.gz"])
-def test_another_version_is_named(recipe, tmp_path, name):
+def test_a_data_file_of_another_version_is_refused(recipe, tmp_path, name):
     text = b"Ein Mann.\n"
     (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
     with pytest.raises(ValueError, match=r"`data` must hold the files of https.*SHA-256"):
@@ -38,9 +38,9 @@ def test_another_version_is_named(recipe, tmp_path, name):
 @pytest.mark.parametrize(
     "contents",
     [b"<html>", gzip.compress(b"Ein Mann.\n" * 99)[:-9]],
-    ids=["a page", "a part of a file"],
+    ids=["a web page", "a truncated file"],
 )
-def test_a_file_that_is_not_whole_is_named(recipe, tmp_path, contents):
+def test_an_incomplete_gzip_file_is_named(recipe, tmp_path, contents):
     (tmp_path / "val.de.gz").write_bytes(contents)
     with pytest.raises(ValueError, match=r"`data` must hold whole files of gzip.*val\.de\.gz: "):
         recipe["data"].find(tmp_path, "val", "de")
@@ -55,7 +55,7 @@ def origin(recipe, tmp_path, monkeypatch):
     return folder
 
 
-def test_what_cannot_be_downloaded_is_named(recipe, origin, tmp_path):
+def test_files_that_cannot_be_downloaded_are_named(recipe, origin, tmp_path):
     with pytest.raises(SystemExit, match=r"--data DIR.*without train\.en, train\.de, val\.en, val"):
         recipe["main"](["en-de", "--data", str(tmp_path / "new"), "--output", str(tmp_path / "o")])
 

@@ -18,7 +18,7 @@ MODULES = ("joining", "words", "runs", "scoring", "figures", "reproduce")
 
 @pytest.fixture(scope="module")
 def paper():
-    """The example's modules, found as its command finds them, and forgotten afterwards."""
+    """The example's modules, imported from its folder as by its command."""
     patch = pytest.MonkeyPatch()
     patch.syspath_prepend(str(FOLDER))
     try:
@@ -30,7 +30,7 @@ def paper():
 
 
 def synthetic(folder, pairs=150):
-    """Multi30k's files in a made-up language: target words are source words with an x before."""
+    """Multi30k's files in a synthetic language: target words are source words with an x prefix."""
     rng = np.random.default_rng(0)
     (folder / "tok").mkdir(parents=True)
     names = ("train", "val", "test_2016_flickr", "test_2017_flickr")
@@ -73,16 +73,16 @@ def pair(paper, words, target_words=None):
 def test_consecutive_pairs_are_joined(paper):
     pairs = [paper.joining.Pair(f"a{n} a a a", f"b{n} b b") for n in range(9)]
     bucket = paper.joining.Bucket(10, 20)
-    made = list(paper.joining.joined(pairs, bucket, np.random.default_rng(3)))
+    joined = list(paper.joining.joined(pairs, bucket, np.random.default_rng(3)))
     order = np.random.default_rng(3).permutation(9)
-    assert len(made) == 3
-    for place, (source, target) in enumerate(made):
-        parts = [pairs[n] for n in order[3 * place : 3 * place + 3]]
+    assert len(joined) == 3
+    for index, (source, target) in enumerate(joined):
+        parts = [pairs[n] for n in order[3 * index : 3 * index + 3]]
         assert source == " ".join(part.source for part in parts)
         assert target == " ".join(part.target for part in parts)
 
 
-def test_what_grows_too_long_is_left_out(paper):
+def test_joined_pairs_that_are_too_long_are_left_out(paper):
     join, bucket, rng = paper.joining.joined, paper.joining.Bucket(10, 20), np.random.default_rng(0)
     assert [p.length for p in join([pair(paper, 11)] * 2, bucket, rng)] == [11, 11]
     assert not list(join([pair(paper, 21)] * 2, bucket, rng))
@@ -90,15 +90,15 @@ def test_what_grows_too_long_is_left_out(paper):
 
 
 @pytest.mark.parametrize("limit", [30, 50])
-def test_training_lengths_are_even(paper, limit):
+def test_training_lengths_are_evenly_distributed(paper, limit):
     pairs = [pair(paper, 3 + n % 9) for n in range(100)]
-    made = paper.joining.training_text(pairs, limit, 150, seed=0)
-    assert len(made) == 150
-    tens = np.bincount([(p.length - 1) // 10 for p in made])
+    text = paper.joining.training_text(pairs, limit, 150, seed=0)
+    assert len(text) == 150
+    tens = np.bincount([(p.length - 1) // 10 for p in text])
     assert tens.tolist() == [150 * 10 // limit] * (limit // 10)
 
 
-def test_training_text_that_cannot_be_made(paper):
+def test_impossible_training_texts_are_refused(paper):
     with pytest.raises(ValueError, match=r"joined to 0-10 words\. Received: 5 pairs"):
         paper.joining.training_text([pair(paper, 12)] * 5, 30, 30, seed=0)
     with pytest.raises(ValueError, match=r"multiple of 5.*Received: 12"):
@@ -106,8 +106,8 @@ def test_training_text_that_cannot_be_made(paper):
 
 
 def test_sentence_longer_than_every_other_bucket_is_in_the_last(paper, caplog):
-    made = paper.joining.test_text([pair(paper, 200)], 1, seed=0)
-    assert [p.length for p in made] == [200]
+    text = paper.joining.test_text([pair(paper, 200)], 1, seed=0)
+    assert [p.length for p in text] == [200]
     labels = [bucket.label for bucket in paper.joining.BUCKETS if 200 in bucket]
     assert labels == ["60+"]
     assert "0 of 1 sentences of 0-10 words." in caplog.messages
@@ -129,21 +129,15 @@ def test_missing_files_are_named(paper, data, tmp_path):
     assert str(caught.value).endswith(ending)
 
 
-def test_command_says_what_is_missing(paper, tmp_path):
-    with pytest.raises(SystemExit, match="Argument `data` must be a folder"):
-        paper.reproduce.main(["--data", str(tmp_path), "--output", str(tmp_path / "run")])
-    assert not (tmp_path / "run").exists()
-
-
 def test_command_refuses_other_texts(paper, data, tmp_path):
     with pytest.raises(SystemExit, match=r"train\.lc\.norm\.tok\.en, whose text has the SHA-256"):
         paper.reproduce.main(["--data", str(data), "--output", str(tmp_path / "run")])
     assert not (tmp_path / "run").exists()
 
 
-def test_words_and_unknown_ones(paper, tmp_path):
+def test_words_are_ranked_by_frequency_and_others_are_unknown(paper, tmp_path):
     tokenizer = paper.words.word_tokenizer(["a man , l'été a", "a man"], ["ein Mann"], 7)
-    # The special ids, then by frequency and alphabet: a, man, `,`.
+    # After the special ids, words are sorted by frequency and alphabet: a, man, `,`.
     assert tokenizer.encode_source("man a , été") == [5, 4, 6, 1, 3]
     assert paper.words.words_of(tokenizer.source_tokens("man a été")) == ["man", "a", "<unk>"]
     assert tokenizer.encode_source("") == [3]
@@ -151,19 +145,19 @@ def test_words_and_unknown_ones(paper, tmp_path):
     assert type(tokenizer).load(tmp_path / "words.json") == tokenizer
 
 
-def test_words_of_more_than_one_byte_come_back(paper):
+def test_words_of_several_bytes_are_decoded(paper):
     tokenizer = paper.words.word_tokenizer(["été 水 &apos;"], ["été 水 &apos;"], 20)
     ids = tokenizer.encode_target("水 été &apos;")
     assert paper.words.words_of(tokenizer.target_tokens(ids)) == ["水", "été", "&apos;"]
 
 
 @pytest.mark.parametrize("size", [1, 4])
-def test_vocabulary_of_unknown_words_only(paper, size):
+def test_vocabulary_without_words_is_refused(paper, size):
     with pytest.raises(ValueError, match=f"every word is unknown. Received: {size}"):
         paper.words.word_tokenizer(["a"], ["b"], size)
 
 
-def test_empty_bucket_is_a_gap(paper, finished, tmp_path):
+def test_empty_bucket_is_a_gap_in_figure_and_table(paper, finished, tmp_path):
     models = json.loads(json.dumps(finished[1]["models"]))
     for model in models.values():
         model["by_length"]["20-30"] = paper.scoring.bleu_within([], [], [])
@@ -177,7 +171,7 @@ def test_empty_bucket_is_a_gap(paper, finished, tmp_path):
     assert row[3] == "-" and row[2] != "-"
 
 
-def test_bleu_by_length(paper):
+def test_bleu_counts_the_sentences_of_a_bucket(paper):
     pairs = [pair(paper, 5), pair(paper, 15), pair(paper, 16)]
     texts = ["wrong"] + [p.target for p in pairs[1:]]
     short, long, none = paper.joining.BUCKETS[:3]
@@ -195,24 +189,24 @@ def test_claims_are_ratios_of_bleu(paper):
             "50 and more": {"bleu": long},
         }
 
-    found = paper.scoring.claims(
+    claims = paper.scoring.claims(
         {
             "RNNsearch-50": model(30.0, 40.0, 38.0),
             "RNNsearch-30": model(25.0, 40.0, 20.0),
             "RNNencdec-50": model(20.0, 30.0, None),
         }
     )
-    assert list(found.values()) == [pytest.approx(0.95), None, 5.0]
+    assert list(claims.values()) == [pytest.approx(0.95), None, 5.0]
 
 
-def test_run_writes_everything(paper, tiny, finished):
+def test_run_writes_results_models_and_figures(paper, finished):
     output, results = finished
     assert json.loads((output / "results.json").read_text()) == results
     assert list(results["models"]) == list(paper.runs.RUNS)
     for name, model in results["models"].items():
         assert model["training"]["updates"] == 2
-        assert sum(found["sentences"] for found in model["by_length"].values()) == 7
-        # Some joined text holds the words that training has never seen.
+        assert sum(bucket["sentences"] for bucket in model["by_length"].values()) == 7
+        # Some joined texts contain words that are not in the training text.
         assert 0 < model["known"]["sentences"] < model["all"]["sentences"] == 7
         assert (output / name / "last.keras").exists()
     for name in ("figure2.png", "figure3.png", "table.md"):
@@ -236,7 +230,7 @@ def test_folder_of_another_run_is_refused(paper, tiny, data, finished):
         paper.reproduce.reproduce(data, finished[0], other)
 
 
-def test_interrupted_run_goes_on_as_if_it_had_not_been(paper, tiny, data, finished, tmp_path):
+def test_resumed_run_has_the_weights_of_an_uninterrupted_run(paper, tiny, data, finished, tmp_path):
     files = paper.joining.find_files(data)
     tokenizer, texts = paper.reproduce._texts(files, tiny, tmp_path / "texts")
     arguments = (
@@ -252,27 +246,26 @@ def test_interrupted_run_goes_on_as_if_it_had_not_been(paper, tiny, data, finish
         paper.runs.trained(*arguments, callbacks=[Interrupt()])
     model = paper.runs.trained(*arguments)
     whole = keras.saving.load_model(finished[0] / "RNNsearch-30" / "last.keras")
-    for one, other in zip(model.get_weights(), whole.get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-    figures = paper.runs.training_figures(tmp_path / "run")
-    assert figures["updates"] == 2
+    for resumed, expected in zip(model.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_allclose(resumed, expected, rtol=1e-5, atol=1e-6)
+    assert paper.runs.training_figures(tmp_path / "run")["updates"] == 2
 
 
-def test_alignments_are_chosen_by_the_rule(paper):
+def test_alignments_are_drawn_for_the_first_four_known_sentences_of_11_to_20_words(paper):
     tokenizer = paper.words.word_tokenizer(["a"], ["b"], 9)
-    lengths = (10, 11, 21, 20, 15, 12, 11)
-    pairs = [pair(paper, length) for length in lengths]
+    pairs = [pair(paper, length) for length in (10, 11, 21, 20, 15, 12, 11)]
     pairs.insert(1, paper.joining.Pair(" ".join(["unheard"] * 12), "b"))
     chosen = paper.figures.chosen_for_alignment(pairs, tokenizer)
     assert [p.length for p in chosen] == [11, 20, 15, 12]
 
 
-def test_text_of_unknown_words_only(paper, tiny, finished, tmp_path, caplog):
-    """It has scores over all sentences, none over those without unknown words, no Figure 3."""
+def test_text_of_unknown_words_has_no_known_scores_and_no_figure_3(
+    paper, finished, tmp_path, caplog
+):
     model = keras.saving.load_model(finished[0] / "RNNsearch-50" / "last.keras")
     pairs = [paper.joining.Pair("quite unheard of", "of unheard quite")] * 3
-    found = paper.scoring.translations(model, pairs, 2, tmp_path / "found.json")
-    scores = paper.scoring.scores(found, pairs, model.tokenizer)
+    translations = paper.scoring.translations(model, pairs, 2, tmp_path / "translations.json")
+    scores = paper.scoring.scores(translations, pairs, model.tokenizer)
     assert scores["all"] == {"bleu": 0.0, "sentences": 3}
     assert scores["known"] == {"bleu": None, "sentences": 0}
     chosen = paper.figures.chosen_for_alignment(pairs, model.tokenizer)

@@ -1,27 +1,19 @@
-"""Graphs as models of any kind make them: whatever the passes do, the numbers stay the same.
-
-Each of these once came out wrong, or not at all.
-"""
+"""Graphs that the passes must leave with the same results; each was once changed or refused."""
 
 import numpy as np
 import onnx
 import onnx_ir
 import pytest
-from test_passes import graph_of, results
+from test_passes import RNG, graph_of, normal, results
 
 from keras_bahdanau_export.passes import optimizer
 from keras_bahdanau_export.precision import reduce_precision
 
-RNG = np.random.default_rng(0)
-YES, ZERO, ONE, MINUS_ONE = np.array(True), np.array(0), np.array(1), np.array([-1])
-
-
-def normal(*shape):
-    return RNG.normal(size=shape).astype("float32")
+YES, ZERO, ONE, MINUS_ONE = True, 0, 1, [-1]
 
 
 def loop(states, body, **constants):
-    """A loop of `n` steps over `states`, such as {"h": "x"}, and what its body computes of them."""
+    """A loop of `n` steps over `states`, such as {"h": "x"}, with this body."""
     inner = ", ".join(f"float[3] {name}" for name in states)
     outer = ", ".join(f"float[3] last_{name}" for name in states)
     new = ", ".join(f"float[3] new_{name}" for name in states)
@@ -39,13 +31,13 @@ def loop(states, body, **constants):
 
 
 def branches(body):
-    """Two values, and what an `If` makes of them."""
+    """An `If` over two values."""
     text = f"agraph (bool c, float[3] x) => (float[3] y) {{ a = Neg(x) b = Exp(x) y = {body} }}"
     return text, {}, [{"c": c, "x": normal(3)} for c in (True, False)]
 
 
 def recurrence(text, layers, **feeds):
-    """GRUs of 3 units over `x (4, 2, 2)`; `w`, `r` and `b` of each layer are its weights."""
+    """GRUs of 3 units over `x (4, 2, 2)` with weights `w0`, `r0`, `b0`, `w1` and so on."""
     weights = {}
     for i in range(layers):
         weights |= {f"w{i}": normal(1, 9, 2), f"r{i}": normal(1, 9, 3), f"b{i}": normal(1, 18)}
@@ -53,7 +45,7 @@ def recurrence(text, layers, **feeds):
 
 
 def columns(outputs, rest, **constants):
-    """A product whose even and odd columns are taken apart, with a bias of its own."""
+    """A product with a bias, and its even and odd columns."""
     text = f"""
     agraph (float[N,2] x) => ({outputs}) {{
       product = MatMul(x, w)
@@ -86,7 +78,7 @@ def history(states, rows, index, buffer, written="h"):
           next = ScatterND(kept, place, update)
       }}> (n, yes, x, whole)
     }}"""
-    constants = {"yes": YES, "index": np.array(index), "first": np.array([0])}
+    constants = {"yes": YES, "index": np.array(index), "first": [0]}
     feeds = [
         {"n": n, "dims": np.array([*buffer[:-1], 2]), "x": normal(2), "whole": normal(4, *buffer)}
         for n in (3, 0)
@@ -96,25 +88,25 @@ def history(states, rows, index, buffer, written="h"):
 
 GRU = "GRU <hidden_size = 3, linear_before_reset = 1"
 GRAPHS = {
-    "branches of values around them": branches(
+    "branches that return outer values": branches(
         "If (c) <then_branch = yes () => (float[3] u) { u = Identity(a) },"
         " else_branch = no () => (float[3] v) { v = Identity(b) }>"
     ),
-    "branches that only pass on": branches(
+    "branches of identities and double negations": branches(
         "If (c) <then_branch = yes () => (float[3] u) { u = Cast <to = 1> (a) },"
         " else_branch = no () => (float[3] v) { w = Neg(b) v = Neg(w) }>"
     ),
-    "a state from around the loop": loop(
+    "a state that becomes an outer value": loop(
         {"h": "x"}, "new_h = Identity(a) row = Add(h, a)"
     ),
-    "rows from around the loop": loop({"h": "x"}, "new_h = Add(h, a) row = Identity(a)"),
+    "rows of an outer value": loop({"h": "x"}, "new_h = Add(h, a) row = Identity(a)"),
     "a state that takes a fixed one": loop(
         {"k": "a", "h": "x"}, "new_k = Identity(k) new_h = Identity(k) row = Add(h, k)"
     ),
     "rows of a fixed state": loop(
         {"k": "a", "h": "x"}, "new_k = Identity(k) new_h = Add(h, k) row = Identity(k)"
     ),
-    "a choice inside a loop": loop(
+    "a condition inside a loop": loop(
         {"h": "x"},
         "b = Tanh(h) row = Neg(h) new_h = If (c) <"
         "then_branch = yes () => (float[3] u) { u = Identity(b) },"
@@ -153,7 +145,7 @@ GRAPHS = {
         }}""",
         2,
     ),
-    "sizes of rows that only a step knows": (
+    "sizes of rows known only inside the loop": (
         """agraph (float[B,3] x, int64 n) => (int64[3] y) {
           last, all = Loop <body = step (int64 t, bool go, float[U,3] h)
             => (bool still, float[V,3] new, float[W,3] row) {
@@ -165,10 +157,10 @@ GRAPHS = {
           sizes = Shape(all)
           y = Mul(sizes, two)
         }""",
-        {"yes": YES, "k": normal(3, 3), "two": np.array([2])},
+        {"yes": YES, "k": normal(3, 3), "two": [2]},
         [{"x": normal(2, 3), "n": 4}],
     ),
-    "one product after two ways of joining": (
+    "products with two orders of concatenation": (
         """agraph (int64[N] i, float[N,2] z) => (float[N,4] y, float[N,4] u) {
           e = Gather(table, i)
           one = Concat <axis = 1> (e, z)
@@ -194,7 +186,7 @@ GRAPHS = {
          "start": normal(2, 4)},
         [{"n": 2, "i": [1, 2]}],
     ),
-    "a vector that is weighed before a loop": (
+    "a weighted sum of an outer vector": (
         """agraph (int64 n, float[2,3,5] p, float[5] v) => (float[2,3] last) {
           around = Neg(v)
           last = Loop <body = step (int64 t, bool go, float[2,3] h)
@@ -210,10 +202,10 @@ GRAPHS = {
         {"yes": YES, "w": normal(3, 3), "start": normal(2, 3)},
         [{"n": 2, "p": normal(2, 3, 5), "v": normal(5)}],
     ),
-    "a product that is handed out, and its columns": columns(
+    "a product that is an output, and its columns": columns(
         "float[N,4] product, float[N,2] even, float[N,2] odd", ""
     ),
-    "another constant of the name that a pass gives": columns(
+    "a constant with the name that a pass would choose": columns(
         "float[N,2] y, float[N,2] odd", "y = Add(even, column_2)", column_2=normal(1, 2)
     ),
     "numbers that int32 does not hold": (
@@ -226,7 +218,7 @@ GRAPHS = {
         {},
         [{"x": [2**32 + 5, 3, -1]}],
     ),
-    "places counted from the end that others read, too": (
+    "negative indices that other nodes read": (
         """agraph (float[N,2] x, int64[K] i) => (float[K,2] y, int64[K] places) {
           negative = Less(i, zero)
           length = Shape <start = 0, end = 1> (x)
@@ -239,7 +231,7 @@ GRAPHS = {
         {"zero": ZERO, "one": ONE, "minus_one": MINUS_ONE},
         [{"x": normal(4, 2), "i": [-1, 2]}],
     ),
-    "a place that becomes a vector": (
+    "an index that becomes a vector": (
         """agraph (float[N,2] x, int64 i) => (float[K,2] y) {
           negative = Less(i, zero)
           length = Shape <start = 0, end = 1> (x)
@@ -250,19 +242,19 @@ GRAPHS = {
         {"zero": ZERO},
         [{"x": normal(4, 2), "i": -1}],
     ),
-    "a buffer that is handed out before it is written": (
+    "a buffer that is an output before it is written": (
         history(", float[K,M,2] more", ", float[M,2] kept", [1, 1], [2])
     ),
     "a buffer with an axis of one": history("", "", [1], [1, 2]),
     "a buffer of rows of unknown rank": history("", "", [1, 1], [2, 2], written="wide"),
-    "the largest none": (
+    "top 0": (
         "agraph (float[N,1001] x) => (float[N,0] y, int64[N,0] i) { y, i = TopK(x, k) }",
-        {"k": np.array([0])},
+        {"k": [0]},
         [{"x": normal(2, 1001)}],
     ),
-    "the largest integers": (
+    "top integers": (
         "agraph (int32[N,1001] x) => (int32[N,5] y, int64[N,5] i) { y, i = TopK(x, k) }",
-        {"k": np.array([5])},
+        {"k": [5]},
         [{"x": RNG.integers(-9, 0, (2, 1001)).astype("int32")}],
     ),
     "the shape of a scalar": (
@@ -297,8 +289,8 @@ GRAPHS = {
           rest = Mod <fmod = 1> (negative, less)
           z = Add(rest, size)
         }""",
-        {"first": np.array([0]), "minus_one": MINUS_ONE, "zero": ZERO, "one": ONE,
-         "two": np.array([2]), "six": np.array([6]), "three": np.array([3])},
+        {"first": [0], "minus_one": MINUS_ONE, "zero": ZERO, "one": ONE,
+         "two": [2], "six": [6], "three": [3]},
         [{"x": normal(2, 3)}],
     ),
     "constants that print alike": (
@@ -331,15 +323,15 @@ GRAPHS = {
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_the_numbers_stay(name):
+def test_passes_keep_the_results(name):
     text, constants, feeds = GRAPHS[name]
     model = graph_of(text, **constants)
     graph = onnx_ir.serde.deserialize_model(model)
     optimizer.optimize(graph)
     lean = onnx_ir.serde.serialize_model(graph)
     assert [out.name for out in lean.graph.output] == [out.name for out in model.graph.output]
-    for given in feeds:
-        for before, after in zip(results(model, given), results(lean, given), strict=True):
+    for inputs in feeds:
+        for before, after in zip(results(model, inputs), results(lean, inputs), strict=True):
             assert before.dtype == after.dtype and before.shape == after.shape
             np.testing.assert_allclose(after, before, rtol=1e-9 if before.dtype == float else 1e-5)
 
@@ -355,7 +347,7 @@ PRODUCTS = {
         {"table": TABLE},
         {"h": normal(2, 1, 32), "c": RNG.integers(0, 200, (2, 5))},
     ),
-    "candidates that are not turned": (
+    "candidates with an identity transpose": (
         """agraph (float[B,K] h, int64[K] c) => (float[B,32] y) {
           rows = Gather(table, c)
           same = Transpose <perm = [0, 1]> (rows)
@@ -369,7 +361,7 @@ PRODUCTS = {
         {"w": normal(4, 32, 40)},
         {"h": normal(4, 2, 32)},
     ),
-    "a matrix turned as it comes": (
+    "a transpose without a permutation": (
         "agraph (float[B,32] h) => (float[B,200] y) { w = Transpose(table) y = MatMul(h, w) }",
         {"table": TABLE},
         {"h": normal(2, 32)},
@@ -384,11 +376,11 @@ PRODUCTS = {
 
 @pytest.mark.parametrize("precision", ["float16", "int8"])
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_smaller_numbers_stay_near(name, precision, tmp_path):
-    text, constants, given = PRODUCTS[name]
+def test_reduced_precision_keeps_the_results_close(name, precision, tmp_path):
+    text, constants, inputs = PRODUCTS[name]
     model = graph_of(text, **constants)
     onnx.save(model, tmp_path / "model.onnx")
     reduce_precision(tmp_path / "model.onnx", precision)
-    smaller = results(onnx.load(tmp_path / "model.onnx"), given)
-    for before, after in zip(results(model, given), smaller, strict=True):
+    reduced = results(onnx.load(tmp_path / "model.onnx"), inputs)
+    for before, after in zip(results(model, inputs), reduced, strict=True):
         np.testing.assert_allclose(after, before, atol=0.1 * np.abs(before).max())

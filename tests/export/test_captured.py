@@ -1,4 +1,4 @@
-"""The search cut at its loop: the runtime that drives it finds what the whole graph does."""
+"""A search cut at its loop and driven by the runtime gives the results of the whole graph."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import onnx_ir
 import pytest
+from test_passes import graph_of, results
 
 from keras_bahdanau import BeamSearch, RNNSearch, Sampling, Shortlist
 from keras_bahdanau_export import captured as cut
@@ -37,15 +38,24 @@ def exported(folder, search, shortlist=None, **options):
     sizes = {"units": 6, "embedding_dim": 5, "attention_units": 4, "maxout_units": 3}
     model = RNNSearch(30, 40, **sizes, reset_after=True)
     model.build()
-    # As the paper begins, all tokens are near ties.
+    # With the paper's initial weights, all tokens are near ties.
     model.set_weights([RNG.normal(0, 1, weights.shape) for weights in model.get_weights()])
     export(model, folder, search=search, max_length=9, shortlist=shortlist, **options)
     return folder
 
 
-def copied(folder, to):
-    shutil.copytree(folder, to)
-    return to
+def changed_manifest(folder, copy, change):
+    """A copy of an artifact whose manifest `change` has edited."""
+    shutil.copytree(folder, copy)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    change(manifest)
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    return copy
+
+
+def both_loops(folder):
+    """Translators that run the whole graph and the captured steps."""
+    return [Translator(folder, CPU, loop=loop) for loop in ("graph", "captured")]
 
 
 @pytest.fixture(scope="module")
@@ -64,64 +74,60 @@ def sampling(tmp_path_factory):
 def source(rows, length):
     ids = RNG.integers(4, 30, (rows, length), dtype="int32")
     ids[:, -1] = 3
-    for i in range(rows):  # lengths of their own, padded at the right
+    for i in range(1, rows):  # the first source is the longest; the others are padded
         end = RNG.integers(1, length + 1)
         ids[i, end - 1], ids[i, end:] = 3, 0
-    ids[0, -1] = 3
     return ids
 
 
-def test_no_part_leaves_anything_to_the_host_of_a_gpu(beam, sampling):
+def test_every_part_runs_on_cuda_alone(beam, sampling):
     for path in [*beam.glob("*.onnx"), *sampling.glob("*.onnx")]:
         assert summary(on_host(onnx_ir.load(path))) == [], path
 
 
 @pytest.mark.parametrize("rows, length", [(1, 1), (1, 16), (3, 5), (5, 17), (33, 2)])
-def test_a_search_in_steps_finds_what_the_whole_graph_does(beam, sampling, rows, length):
+def test_a_search_in_steps_gives_the_results_of_the_whole_graph(beam, sampling, rows, length):
     ids = source(rows, length)
-    ids[0] = np.where(ids[0] == 0, 4, ids[0])
     for folder in (beam, sampling):
-        whole, steps = (Translator(folder, CPU, loop=loop) for loop in ("graph", "captured"))
-        for expected, found in zip(
-            *(sorted(one.translate_ids(ids).items()) for one in (whole, steps)), strict=True
-        ):
-            assert expected[0] == found[0] and expected[1].shape == found[1].shape
-            np.testing.assert_allclose(expected[1], found[1], rtol=1e-5, atol=1e-5)
+        expected, outputs = (translator.translate_ids(ids) for translator in both_loops(folder))
+        assert expected.keys() == outputs.keys()
+        for name, output in outputs.items():
+            assert expected[name].shape == output.shape
+            np.testing.assert_allclose(expected[name], output, rtol=1e-5, atol=1e-5)
 
 
-def test_rows_choose_the_ids_of_a_shortlist_once(tmp_path):
-    """A batch is filled up to a recorded number of rows, none of which may count again."""
+def test_rows_that_fill_a_batch_add_no_ids_to_a_shortlist(tmp_path):
+    """A batch is filled with copies of a row up to a recorded number of rows."""
     table = np.tile(np.arange(4, 40), (30, 1))[:, RNG.permutation(36)[:3]]
     table = (table + np.arange(30)[:, None]) % 36 + 4
     few = Shortlist(table, np.full(table.shape, 0.3), counts=np.arange(40), size=12)
     folder = exported(tmp_path / "few", BeamSearch(2), shortlist=few, captured=True)
-    whole, steps = (Translator(folder, CPU, loop=loop) for loop in ("graph", "captured"))
+    translators = both_loops(folder)
     for last in range(4, 30):
         ids = np.array([[4, 9, 3], [5, 11, 3], [last, 3, 0]], "int32")
-        expected, found = (one.translate_ids(ids) for one in (whole, steps))
-        np.testing.assert_array_equal(expected["tokens"], found["tokens"])
-        np.testing.assert_allclose(expected["scores"], found["scores"], rtol=1e-5, atol=1e-5)
+        expected, outputs = (translator.translate_ids(ids) for translator in translators)
+        np.testing.assert_array_equal(expected["tokens"], outputs["tokens"])
+        np.testing.assert_allclose(expected["scores"], outputs["scores"], rtol=1e-5, atol=1e-5)
 
 
-def test_the_same_translator_searches_again_for_the_same_shape_and_others(beam):
-    whole, steps = (Translator(beam, CPU, loop=loop) for loop in ("graph", "captured"))
+def test_buffers_are_used_again_for_the_same_shape(beam):
+    whole, steps = both_loops(beam)
     for rows in (2, 1, 2, 2):
         ids = source(rows, 6)
-        ids[0] = np.where(ids[0] == 0, 4, ids[0])
-        expected, found = (one.translate_ids(ids)["tokens"] for one in (whole, steps))
-        np.testing.assert_array_equal(expected, found)
+        expected, tokens = (each.translate_ids(ids)["tokens"] for each in (whole, steps))
+        np.testing.assert_array_equal(expected, tokens)
     assert sorted(steps._graph._buffers) == [(1, 16), (2, 16)]
 
 
-def test_a_search_has_its_time_from_where_it_begins(beam, monkeypatch):
+def test_the_time_limit_does_not_count_the_wait_for_other_searches(beam, monkeypatch):
     clock = [0.0]
 
     class Busy(ThreadPoolExecutor):
-        """Others search first, for a thousand seconds."""
+        """Another search runs first, for a thousand seconds."""
 
-        def submit(self, *given):
+        def submit(self, *arguments):
             super().submit(lambda: clock.append(clock.pop() + 1000))
-            return super().submit(*given)
+            return super().submit(*arguments)
 
     steps = Translator(beam, CPU, loop="captured", seconds=60)
     monkeypatch.setattr(captured, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
@@ -129,9 +135,9 @@ def test_a_search_has_its_time_from_where_it_begins(beam, monkeypatch):
     assert steps.translate_ids([[4, 3]])["tokens"].shape[0] == 1
 
 
-def test_no_more_shapes_are_kept_than_told(beam, monkeypatch, caplog):
+def test_buffers_of_more_shapes_than_the_limit_are_dropped(beam, monkeypatch, caplog):
     monkeypatch.setattr(captured, "MOST_SHAPES", 2)
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "keras_bahdanau_runtime")
     steps = Translator(beam, CPU, loop="captured")
     for rows in (1, 2, 4):
         steps.translate_ids(np.full((rows, 3), 3 + rows, "int32"))
@@ -139,26 +145,25 @@ def test_no_more_shapes_are_kept_than_told(beam, monkeypatch, caplog):
     assert "Steps for sources of 2 shapes are recorded; begun anew." in caplog.messages
 
 
-def test_on_the_cpu_the_loop_is_the_graphs_own_unless_asked_for(beam):
+def test_the_cpu_runs_the_whole_graph_by_default(beam):
     assert Translator(beam, CPU).session.get_inputs()[0].name == "source"
-    assert Translator(beam, CPU, loop="captured").session.get_inputs()[0].name == "memory_0"
 
 
-def test_a_search_in_steps_has_a_limit_of_time(beam):
+def test_a_search_in_steps_has_a_time_limit(beam):
     steps = Translator(beam, CPU, seconds=1e-9, loop="captured")
     with pytest.raises(LimitError, match="1e-09 s"):
         steps.translate_ids([[5, 3]])
 
 
-def test_the_limit_that_is_named_is_that_of_the_search(beam, monkeypatch):
+def test_the_error_names_the_time_limit_of_the_search(beam, monkeypatch):
     clock, steps = [0.0], Translator(beam, CPU, loop="captured", seconds=2)
     monkeypatch.setattr(captured, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
 
-    def late(*given, seconds, **options):
+    def late(*arguments, seconds, **options):
         clock[0] += 1.5
         if clock[0] > 2:
             raise LimitError(f"A run of the graph took longer than {seconds} s.")
-        return run(*given, seconds=seconds, **options)
+        return run(*arguments, seconds=seconds, **options)
 
     run = captured.run
     monkeypatch.setattr(captured, "run", late)
@@ -166,18 +171,58 @@ def test_the_limit_that_is_named_is_that_of_the_search(beam, monkeypatch):
         steps.translate_ids([[5, 3]])
 
 
-def test_a_deep_encoder_that_adds_what_it_read_is_cut_in_time():
+def test_a_deep_residual_encoder_is_cut_in_linear_time():
     values = [onnx_ir.Value(name="x")]
-    for depth in range(2000):  # 2**2000 ways to the input
+    for depth in range(2000):  # 2**2000 paths to the input
         node = onnx_ir.node("Add", [values[-1], values[-1]])
         node.outputs[0].name = f"y{depth}"
         values.append(node.outputs[0])
     assert cut._of_sizes(values[-1], {}) is None
 
 
-def test_another_thread_count_keeps_the_loop(beam):
-    other = Translator(beam, CPU, loop="captured").with_threads(1)
-    assert other.session.get_inputs()[0].name == "memory_0"
+TWO_LOOPS = """
+agraph (float[n,2] x) => (float[n,2] y) {
+  encoded = Loop <body = encode (int64 t, bool go, float[n,2] h)
+    => (bool still, float[n,2] new) { still = Identity(go) new = Add(h, h) }> (two, yes, x)
+  y, count = Loop <body = search (int64 t, bool go, float[n,2] h, float[1] c)
+    => (bool still, float[n,2] new, float[1] next) {
+      new = Mul(h, encoded)
+      next = Add(c, one)
+      below = Less(next, three)
+      still = Squeeze(below)
+  }> (ten, yes, x, zero)
+}
+"""
+
+
+def test_a_graph_with_two_loops_is_cut_at_the_last():
+    zero, one, three = (np.array([number], "float32") for number in (0, 1, 3))
+    model = graph_of(TWO_LOOPS, zero=zero, one=one, three=three, two=2, ten=10, yes=True)
+    start, step, end = (
+        onnx_ir.serde.serialize_model(part)
+        for part in cut.cut_at_loop(onnx_ir.serde.deserialize_model(model))
+    )
+
+    def run_part(part, values):
+        names = [value.name for value in part.graph.input]
+        outputs = results(part, {name: values[name] for name in names})
+        return dict(zip([value.name for value in part.graph.output], outputs, strict=True))
+
+    values = run_part(start, {"x": np.array([[1, 2], [3, 4]], "float32")})
+    steps, goes_on = 0, True
+    while goes_on:
+        outputs = run_part(step, values)
+        values |= {name.removeprefix("next_"): output for name, output in outputs.items()}
+        steps, goes_on = steps + 1, outputs["go_on"]
+    assert steps == 3
+    # The first loop gives 4 x, and each of three steps of the second multiplies x by it.
+    np.testing.assert_array_equal(run_part(end, values)["y"], [[64, 1024], [5184, 16384]])
+
+
+def test_another_thread_count_keeps_the_captured_loop(beam):
+    translator = Translator(beam, CPU, loop="captured")
+    for each in (translator, translator.with_threads(1)):
+        assert each.session.get_inputs()[0].name == "memory_0"
 
 
 FORKED = """
@@ -187,7 +232,7 @@ steps = Translator(sys.argv[1], "CPUExecutionProvider", loop="captured")
 steps.translate_ids([[4, 3]])
 if os.fork():
     sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
-signal.alarm(60)  # lest a child waits for ever for a thread that only its parent has
+signal.alarm(60)  # the child must not wait for ever for a thread that only its parent has
 try:
     steps.translate_ids([[4, 3]])
 except Exception as error:
@@ -197,62 +242,61 @@ os._exit(0)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_fork_is_told_to_open_its_own(beam):
+def test_a_captured_search_refuses_to_run_in_a_fork(beam):
     command = [sys.executable, "-c", FORKED, beam]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("RunError A captured search runs in the process that opened it")
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert output.startswith("RunError A captured search runs in the process that opened it")
 
 
 def test_one_thread_drives_all_searches(beam):
-    """A CUDA graph is replayed in the thread that recorded it alone."""
-    seen = set()
+    """A CUDA graph must be replayed in the thread that recorded it."""
+    threads = set()
 
     class Watched(CapturedSearch):
-        def _advance(self, *given):
-            seen.add(threading.get_ident())
-            return super()._advance(*given)
+        def _advance(self, *arguments):
+            threads.add(threading.get_ident())
+            return super()._advance(*arguments)
 
     search = Watched(read_manifest(beam), CPU, None)
     with ThreadPoolExecutor(2) as pool:
         for _ in pool.map(search.run, [{"source": source(2, 5)} for _ in range(4)]):
             pass
-    assert len(seen) == 1
+    assert len(threads) == 1
 
 
-def test_a_search_without_a_seed_is_compared_with_the_same_numbers(sampling, tmp_path):
-    free = copied(sampling, tmp_path / "free")
-    manifest = json.loads((free / "manifest.json").read_text())
-    manifest["search"]["seed"] = None
-    (free / "manifest.json").write_text(json.dumps(manifest))
+def test_loops_of_a_search_without_a_seed_are_compared_with_the_same_noise(sampling, tmp_path):
+    def remove_seed(manifest):
+        manifest["search"]["seed"] = None
+
+    free = changed_manifest(sampling, tmp_path / "free", remove_seed)
     parity.compare_loops(Translator(free, CPU), [[5, 3], [6, 7, 3], [8, 9, 4, 3]])
 
 
-def test_a_translator_names_what_is_wrong_with_its_loop(beam, tmp_path):
+def test_an_invalid_or_missing_loop_is_refused(beam, tmp_path):
     with pytest.raises(ValueError, match=r"`loop` must be one of .*'captured'.*Received: 'cuda'"):
         Translator(beam, CPU, loop="cuda")
-    without = copied(beam, tmp_path / "without")
-    manifest = json.loads((without / "manifest.json").read_text())
-    manifest["files"] = {
-        name: record for name, record in manifest["files"].items() if name not in BEAM_FILES
-    }
-    (without / "manifest.json").write_text(json.dumps(manifest))
+
+    def remove_parts(manifest):
+        for name in BEAM_FILES:
+            del manifest["files"][name]
+
+    without = changed_manifest(beam, tmp_path / "without", remove_parts)
     with pytest.raises(UnsupportedArtifactError, match=r"no beam_start\.onnx.*captured=True"):
         Translator(without, CPU, loop="captured")
 
 
 def test_parts_of_another_search_are_refused(beam, sampling, tmp_path):
-    mixed = copied(beam, tmp_path / "mixed")
-    (mixed / BEAM_FILES[1]).write_bytes((sampling / BEAM_FILES[1]).read_bytes())
-    ours, theirs = (
-        json.loads((folder / "manifest.json").read_text()) for folder in (beam, sampling)
-    )
-    ours["files"][BEAM_FILES[1]] = theirs["files"][BEAM_FILES[1]]
-    (mixed / "manifest.json").write_text(json.dumps(ours))
+    def replace_step(manifest):
+        other = json.loads((sampling / "manifest.json").read_text())
+        manifest["files"][BEAM_FILES[1]] = other["files"][BEAM_FILES[1]]
+
+    mixed = changed_manifest(beam, tmp_path / "mixed", replace_step)
+    shutil.copy(sampling / BEAM_FILES[1], mixed)
     with pytest.raises(CorruptArtifactError, match="parts of one search"):
         Translator(mixed, CPU, loop="captured")
 
 
-def test_an_export_whose_steps_find_other_tokens_is_refused(beam, sampling):
+def test_an_export_whose_steps_give_other_tokens_is_refused(beam):
     whole = Translator(beam, CPU)
     parity.compare_loops(whole, [[5, 3], [6, 7, 3]])
     whole.search = lambda batch, noise: {

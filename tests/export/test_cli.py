@@ -1,6 +1,7 @@
-"""The command, from two text files to translations, with real processes and real files."""
+"""The command, from two text files to translations."""
 
 import dataclasses
+import functools
 import gzip
 import json
 import os
@@ -20,11 +21,29 @@ from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 
-EPOCHS = 4
+EPOCHS = 2
 DEV = "validation_source: dev.src\nvalidation_target: dev.tgt\n"
 PAIRS = [
     (f"say {word} {n}", f"{n} {word[::-1]}") for word in ("abc", "bcd", "cde") for n in range(9)
 ]
+
+
+@pytest.fixture
+def command(monkeypatch, capsysbinary):
+    """Run the command in this process; return exit status, standard output and error."""
+    return functools.partial(run, monkeypatch, capsysbinary)
+
+
+@pytest.fixture
+def error_of(command):
+    """Run a command that fails; return its standard error."""
+
+    def error_of(*arguments):
+        status, _, err = command(*arguments)
+        assert status == 1, err
+        return err
+
+    return error_of
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +72,12 @@ def train_arguments(files, output, *more):
 
 @pytest.fixture(scope="module")
 def trained(files, tmp_path_factory):
-    """An uninterrupted run, in a process of its own that shows nothing but its progress."""
+    """An uninterrupted run in its own process, which prints its progress only."""
     output = tmp_path_factory.mktemp("run") / "run"
     finished = process(*train_arguments(files, output))
     assert finished.returncode == 0, finished.stderr
     text = " ".join(finished.stderr.split())
-    line = r"epoch \d/4 update \d+ loss \S+ BLEU \S+ chrF \S+ \d+ s "
+    line = rf"epoch \d/{EPOCHS} update \d+ loss \S+ BLEU \S+ chrF \S+ \d+ s "
     assert re.fullmatch(rf"({line}){{{EPOCHS}}}The best model is .*", text), finished.stderr
     return output
 
@@ -80,39 +99,28 @@ def test_a_run_leaves_its_files(trained):
         "options.json",
         "texts.json",
     ]
-    assert [row["epoch"] for row in history(trained)] == ["1", "2", "3", "4"]
+    assert [row["epoch"] for row in history(trained)] == ["1", "2"]
 
 
 def test_flags_win_over_the_file_and_the_file_over_defaults(files, trained):
     options = json.loads((trained / "options.json").read_text())
     assert options["source"] == str(files / "train.src")
-    assert (options["epochs"], options["units"], options["label_smoothing"]) == (
-        EPOCHS,
-        8,
-        0.1,
-    )
+    values = options["epochs"], options["units"], options["label_smoothing"]
+    assert values == (EPOCHS, 8, 0.1)
 
 
-def test_the_options_of_a_run_are_a_file_for_another(monkeypatch, capsysbinary, trained):
-    config = ("train", "--config", trained / "options.json", "--output", trained, "--resume")
-    status, _, err = run(monkeypatch, capsysbinary, *config)
+def test_resume_takes_the_options_file_of_a_run_and_refuses_other_options(command, trained):
+    arguments = ("train", "--config", trained / "options.json", "--output", trained, "--resume")
+    status, _, err = command(*arguments)
     assert (status, "The best model is" in err) == (0, True)
-    # A flag that says what is the default wins, too.
-    status, _, err = run(monkeypatch, capsysbinary, *config, "--batch-size", 64)
-    assert status == 1
-    assert "`batch_size` was 16, is 64" in err
+    # A flag with the default value wins, too.
+    status, _, err = command(*arguments, "--batch-size", 64)
+    assert (status, "`batch_size` was 16, is 64" in err) == (1, True), err
 
 
-def test_resume_refuses_other_options(monkeypatch, capsysbinary, files, trained):
-    arguments = train_arguments(files, trained, "--resume", "--dropout", "0.5")
-    status, _, err = run(monkeypatch, capsysbinary, *arguments)
-    assert status == 1
-    assert "`dropout` was 0.0, is 0.5" in err
-
-
-def test_help_holds_every_option_with_its_default(monkeypatch, capsysbinary):
+def test_help_lists_every_option_with_its_default(monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "200")
-    status, out, _ = run(monkeypatch, capsysbinary, "train", "--help")
+    status, out, _ = command("train", "--help")
     assert status == 0
     text = " ".join(out.replace("│", " ").split())
     for option in dataclasses.fields(TrainingOptions):
@@ -139,28 +147,18 @@ def test_help_holds_every_option_with_its_default(monkeypatch, capsysbinary):
         ("8", (), "Argument `config` must hold a mapping of options to values."),
     ],
 )
-def test_bad_options_are_named_before_anything_is_made(
-    monkeypatch, capsysbinary, files, tmp_path, content, flags, message
+def test_invalid_options_are_named_before_any_file_is_written(
+    error_of, files, tmp_path, content, flags, message
 ):
     (tmp_path / "run.yaml").write_text(content)
     arguments = train_arguments(files, tmp_path / "run", "--config", tmp_path / "run.yaml", *flags)
-    status, _, err = run(monkeypatch, capsysbinary, *arguments)
-    assert status == 1
-    assert message in err
+    assert message in error_of(*arguments)
     assert not (tmp_path / "run").exists()
 
 
-def test_brackets_in_names_are_no_markup(monkeypatch, capsysbinary):
-    status, _, err = run(monkeypatch, capsysbinary, "inspect", "no[/red]such")
-    assert status == 1
-    assert "no[/red]such" in err
-
-
-def test_train_refuses_an_existing_folder(monkeypatch, capsysbinary, files, trained):
-    status, _, err = run(monkeypatch, capsysbinary, *train_arguments(files, trained))
-    assert status == 1
-    assert "exists" in err
-    assert "resume" in err
+def test_train_refuses_an_existing_folder(error_of, files, trained):
+    error = error_of(*train_arguments(files, trained))
+    assert "exists" in error and "resume" in error
 
 
 @pytest.mark.parametrize(
@@ -171,60 +169,49 @@ def test_train_refuses_an_existing_folder(monkeypatch, capsysbinary, files, trai
         ("latin", b"ok\nab\xff\n", "line 2: not UTF-8"),
     ],
 )
-def test_bad_text_files_are_named(
-    monkeypatch, capsysbinary, files, tmp_path, name, content, message
-):
+def test_invalid_text_files_are_named(error_of, files, tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     arguments = train_arguments(files, tmp_path / "run")
     arguments[1] = str(tmp_path / name)
-    status, _, err = run(monkeypatch, capsysbinary, *arguments)
-    assert status == 1
-    assert name in err
-    assert message in err
+    error = error_of(*arguments)
+    assert name in error and message in error
     assert not (tmp_path / "run").exists()
 
 
-def test_prepare_makes_a_corpus(monkeypatch, capsysbinary, files, tmp_path):
+def test_prepare_writes_a_corpus(command, error_of, files, tmp_path):
     texts = [files / "train.src", files / "dev.src", files / "train.tgt", files / "dev.tgt"]
     arguments = ["prepare", *texts, "-o", tmp_path / "corpus", "--vocabulary-size", 280]
-    status, out, err = run(monkeypatch, capsysbinary, *arguments, "--processes", 1)
+    status, out, err = command(*arguments, "--processes", 1)
     corpus = PreparedCorpus(tmp_path / "corpus")
     assert (status, out, corpus.pairs) == (0, "", len(PAIRS) + 5)
     assert f"{corpus.pairs} pairs" in err and f"{corpus.tokens} target tokens in 1 shards" in err
-    status, _, err = run(monkeypatch, capsysbinary, "prepare", *texts[:3], "-o", tmp_path / "odd")
-    assert status == 1 and "`texts` must hold as many files" in err
+    error = error_of("prepare", *texts[:3], "-o", tmp_path / "odd")
+    assert "`texts` must hold as many files" in error
     assert not (tmp_path / "odd").exists()
 
 
-def test_one_line_in_is_one_line_out(monkeypatch, capsysbinary, artifact, tmp_path):
+def test_one_line_in_is_one_line_out(command, artifact, tmp_path):
     (tmp_path / "in").write_text("say abc 1\n\nsay cde 5\n", encoding="utf-8")
-    status, out, _ = run(monkeypatch, capsysbinary, "translate", artifact, tmp_path / "in")
+    status, out, _ = command("translate", artifact, tmp_path / "in")
     assert status == 0
-    assert out.count("\n") == 3
-    assert out.split("\n")[1] == ""
-    status, _, _ = run(
-        monkeypatch, capsysbinary,
-        "translate", artifact, tmp_path / "in", "--output", tmp_path / "out",
-    )  # fmt: skip
+    assert out.count("\n") == 3 and out.split("\n")[1] == ""
+    status, _, _ = command("translate", artifact, tmp_path / "in", "--output", tmp_path / "out")
     assert (tmp_path / "out").read_text(encoding="utf-8") == out
-    status, _, err = run(
-        monkeypatch, capsysbinary,
-        "translate", artifact, tmp_path / "in", "--output", tmp_path / "out",
-    )  # fmt: skip
+    status, _, err = command("translate", artifact, tmp_path / "in", "--output", tmp_path / "out")
     assert (status, "exists" in err) == (1, True)
 
 
 @pytest.mark.parametrize("name", ["in.gz", "in"])
-def test_translate_reads_text_as_train_does(monkeypatch, capsysbinary, artifact, tmp_path, name):
+def test_translate_reads_text_as_train_does(command, artifact, tmp_path, name):
     pack = gzip.compress if name.endswith(".gz") else bytes
     (tmp_path / "plain").write_bytes(b"say abc 1\nsay cde 5\n")
     (tmp_path / name).write_bytes(pack(b"\xef\xbb\xbfsay abc 1\r\nsay cde 5"))
-    _, expected, _ = run(monkeypatch, capsysbinary, "translate", artifact, tmp_path / "plain")
-    status, out, _ = run(monkeypatch, capsysbinary, "translate", artifact, tmp_path / name)
+    _, expected, _ = command("translate", artifact, tmp_path / "plain")
+    status, out, _ = command("translate", artifact, tmp_path / name)
     assert (status, out) == (0, expected)
 
 
-# The command, where importing Keras or a backend is an error.
+# Runs the command with imports of Keras and of backends made an error.
 WITHOUT_KERAS = """
 import sys
 for name in ("keras", "tensorflow", "jax", "torch", "keras_bahdanau"):
@@ -244,7 +231,7 @@ def without_keras(*arguments, text=None):
     )
 
 
-def test_an_artifact_needs_no_keras(files, artifact, tmp_path):
+def test_commands_on_an_artifact_import_no_keras(files, artifact, tmp_path):
     picture = tmp_path / "picture.png"
     test_set = (files / "dev.src", files / "dev.tgt")
     translated = without_keras("translate", artifact, text="say abc 1\n")
@@ -279,7 +266,7 @@ sys.stderr.write("after\\n")
 
 
 @pytest.mark.parametrize(("end", "last"), [("abort", []), ("go on", ["after"])])
-def test_only_the_noise_of_loading_is_held_back(end, last):
+def test_only_log_lines_of_loading_libraries_are_hidden(end, last):
     finished = subprocess.run(
         [sys.executable, "-c", LOADS_A_LIBRARY, end], capture_output=True, text=True
     )
@@ -291,43 +278,39 @@ def test_only_the_noise_of_loading_is_held_back(end, last):
     ]
 
 
-def test_bytes_that_are_not_utf8_are_named(monkeypatch, capsysbinary, artifact, tmp_path):
+def test_bytes_that_are_not_utf8_are_named(command, artifact, tmp_path):
     (tmp_path / "in").write_bytes(b"ok\n\xff\n")
-    status, out, err = run(monkeypatch, capsysbinary, "translate", artifact, tmp_path / "in")
+    status, out, err = command("translate", artifact, tmp_path / "in")
     assert status == 1
     assert out.count("\n") <= 1  # of the line before it
     assert "line 2: not UTF-8" in err
 
 
 def test_evaluate_gives_keras_and_the_artifact_the_same_score(
-    monkeypatch, capsysbinary, files, trained, artifact
+    command, error_of, files, trained, artifact
 ):
     test_set = (files / "dev.src", files / "dev.tgt")
-    _, by_artifact, _ = run(monkeypatch, capsysbinary, "evaluate", artifact, *test_set)
-    _, by_keras, _ = run(
-        monkeypatch, capsysbinary,
-        "evaluate", trained, *test_set, "--beam", 2, "--max-length", 12,
-    )  # fmt: skip
+    _, by_artifact, _ = command("evaluate", artifact, *test_set)
+    _, by_keras, _ = command("evaluate", trained, *test_set, "--beam", 2, "--max-length", 12)
     assert by_artifact == by_keras
     assert by_keras.startswith("BLEU ")
     for option in ("--beam", "--length-penalty", "--max-length"):
-        status, _, err = run(monkeypatch, capsysbinary, "evaluate", artifact, *test_set, option, 2)
-        assert status == 1 and f"`{option[2:].replace('-', '_')}` must be given to export" in err
+        error = error_of("evaluate", artifact, *test_set, option, 2)
+        assert f"`{option[2:].replace('-', '_')}` must be given to export" in error
 
 
-def test_the_length_penalty_is_that_which_suits_held_out_texts(
-    monkeypatch, capsysbinary, files, trained, tmp_path
+def test_export_chooses_the_length_penalty_with_the_best_bleu(
+    command, error_of, files, trained, tmp_path
 ):
     output, test_set = tmp_path / "artifact", (files / "dev.src", files / "dev.tgt")
-    command = ["export", trained, output, "--beam", 2, "--max-length", 12]
-    command += ["--max-length-ratio", 0.9, "--length-penalty", 0.2, "--length-penalty", 1.5]
-    status, _, err = run(monkeypatch, capsysbinary, *command)
-    assert status == 1 and "`length_penalty` must be given once where there is no `source`" in err
-    command += ["--source", test_set[0], "--reference", test_set[1]]
-    lone = [*command[:-8], *command[-4:], "--format", "tf_saved_model"]  # for which there is no use
-    status, _, err = run(monkeypatch, capsysbinary, *lone)
-    assert status == 1 and "`source` and `reference` must be left out" in err
-    status, _, err = run(monkeypatch, capsysbinary, *command)
+    arguments = ["export", trained, output, "--beam", 2, "--max-length", 12]
+    arguments += ["--max-length-ratio", 0.9, "--length-penalty", 0.2, "--length-penalty", 1.5]
+    message = "`length_penalty` must be given once where there is no `source`"
+    assert message in error_of(*arguments)
+    arguments += ["--source", test_set[0], "--reference", test_set[1]]
+    without_onnx = [*arguments[:-8], *arguments[-4:], "--format", "tf_saved_model"]
+    assert "`source` and `reference` must be left out" in error_of(*without_onnx)
+    status, _, err = command(*arguments)
     assert status == 0, err
     bleu = {float(p): of for p, of in re.findall(r"length penalty (\S+): BLEU (\S+)", err)}
     assert list(bleu) == [0.2, 1.5]
@@ -335,129 +318,114 @@ def test_the_length_penalty_is_that_which_suits_held_out_texts(
     chosen = search["length_penalty"]
     assert search["max_length_ratio"] == 0.9
     assert float(bleu[chosen]) == max(map(float, bleu.values()))
-    by_artifact = run(monkeypatch, capsysbinary, "evaluate", output, *test_set)[1]
+    by_artifact = command("evaluate", output, *test_set)[1]
     assert by_artifact.startswith(f"BLEU {bleu[chosen]} ")
 
 
-def test_several_runs_are_an_ensemble(monkeypatch, capsysbinary, files, trained, artifact):
+def test_several_runs_are_an_ensemble(command, error_of, files, trained, artifact):
     assert isinstance(load_best(trained, trained), Ensemble)
     test_set = (files / "dev.src", files / "dev.tgt", "--max-length", 12)
     alone, twice = (
-        run(monkeypatch, capsysbinary, "evaluate", trained, *test_set, *more)
-        for more in ((), ("--with", trained))
+        command("evaluate", trained, *test_set, *more) for more in ((), ("--with", trained))
     )
-    assert alone == twice and alone[0] == 0  # the mean of what is the same
-    given = (*test_set[:2], "--with", trained)
-    status, _, err = run(monkeypatch, capsysbinary, "evaluate", artifact, *given)
-    assert status == 1 and "`with` must be given to export" in err
+    assert alone == twice and alone[0] == 0  # the mean of equal models
+    error = error_of("evaluate", artifact, *test_set[:2], "--with", trained)
+    assert "`with` must be given to export" in error
 
 
-def test_evaluate_cuts_what_is_too_long_if_told_to(monkeypatch, capsysbinary, tmp_path):
+def test_evaluate_truncates_long_sources_with_the_flag(command, error_of, tmp_path):
     artifact, text = make(tmp_path / "copy", max_source_length=3), tmp_path / "text"
     text.write_text("a man\na man on a bike\n")
-    status, _, err = run(monkeypatch, capsysbinary, "evaluate", artifact, text, text)
-    assert status == 1 and "at most 3 tokens" in err
-    status, out, _ = run(monkeypatch, capsysbinary, "evaluate", artifact, text, text, "--truncate")
+    assert "at most 3 tokens" in error_of("evaluate", artifact, text, text)
+    status, out, _ = command("evaluate", artifact, text, text, "--truncate")
     assert status == 0 and "exact 50.0%" in out
-    status, _, err = run(monkeypatch, capsysbinary, "evaluate", tmp_path, text, text, "--truncate")
-    assert status == 1 and "`truncate` must be left out for a run" in err
+    error = error_of("evaluate", tmp_path, text, text, "--truncate")
+    assert "`truncate` must be left out for a run" in error
 
 
-def test_a_shortlist_of_given_alignments(monkeypatch, capsysbinary, files, trained, tmp_path):
+def test_a_shortlist_from_an_alignments_file(command, error_of, files, trained, tmp_path):
     few, links = tmp_path / "few.npz", tmp_path / "links.txt"
     pairs = len((files / "train.src").read_text().splitlines())
     links.write_text("0-0\n" * pairs)
-    command = ["shortlist", trained, files / "train.src", files / "train.tgt", "-o", few]
-    assert run(monkeypatch, capsysbinary, *command, "--alignments", links)[0] == 0
+    arguments = ["shortlist", trained, files / "train.src", files / "train.tgt", "-o", few]
+    assert command(*arguments, "--alignments", links)[0] == 0
     tokenizer = keras.saving.load_model(trained / "best.keras", compile=False).tokenizer
     targets = (files / "train.tgt").read_text().splitlines()
     linked = {ids[0] for ids in tokenizer.encode_targets(targets)}
     table = Shortlist.load(few).table
     assert set(table[table > 0].tolist()) == {id for id in linked if id > 3}
-    for lines in (1, pairs + 1):  # which may be of pairs that were left out
+    for lines in (1, pairs + 1):  # a wrong count may mean that pairs were left out
         links.write_text("0-0\n" * lines)
         more = ["--alignments", links, "--sentences", min(lines, pairs)]
-        status, _, err = run(monkeypatch, capsysbinary, *command, *more)
-        assert status == 1 and f"a line for each of {pairs} pairs" in " ".join(err.split())
-    status, _, err = run(monkeypatch, capsysbinary, *command, "--size", 7)
-    assert status == 1 and "`size` must be an int of at least 8" in err
-    status, _, err = run(monkeypatch, capsysbinary, *command[:-1], tmp_path)
-    assert status == 1 and "`output` must be a file" in err
+        assert f"a line for each of {pairs} pairs" in error_of(*arguments, *more)
+    assert "`size` must be an int of at least 8" in error_of(*arguments, "--size", 7)
+    assert "`output` must be a file" in error_of(*arguments[:-1], tmp_path)
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [(("--pairs", -1), "`pairs` must be a positive"), (("--epochs", 0), "`epochs` must be a p")],
 )
-def test_a_quickstart_that_cannot_be_leaves_nothing(
-    monkeypatch, capsysbinary, tmp_path, flags, message
-):
+def test_a_quickstart_with_invalid_options_writes_nothing(error_of, tmp_path, flags, message):
     folder = tmp_path / "quickstart"
-    status, _, err = run(monkeypatch, capsysbinary, "quickstart", "-o", folder, *flags)
-    assert status == 1 and message in err and not folder.exists()
+    assert message in error_of("quickstart", "-o", folder, *flags)
+    assert not folder.exists()
 
 
-def test_a_shortlist_is_learned_and_exported(monkeypatch, capsysbinary, files, trained, tmp_path):
-    few, made = tmp_path / "few.npz", tmp_path / "artifact"
+def test_a_shortlist_is_learned_and_exported(command, files, trained, tmp_path):
+    few, output = tmp_path / "few.npz", tmp_path / "artifact"
     texts = [files / "train.src", files / "train.tgt"]
     learn = ["shortlist", trained, *texts, "-o", few, "--size", 60, "--candidates", 8]
-    assert run(monkeypatch, capsysbinary, *learn)[0] == 0
-    known = Shortlist.load(few)
-    assert known.size == 60 and known.table.shape[1] == 8
-    export = ["export", trained, made, "--beam", 3, "--max-length", 24, "--shortlist", few]
+    assert command(*learn)[0] == 0
+    shortlist = Shortlist.load(few)
+    assert shortlist.size == 60 and shortlist.table.shape[1] == 8
+    export = ["export", trained, output, "--beam", 3, "--max-length", 24, "--shortlist", few]
     held_out = ["--source", files / "dev.src", "--reference", files / "dev.tgt"]
-    status, _, err = run(monkeypatch, capsysbinary, *export, *held_out, "--max-bleu-loss", 100)
+    status, _, err = command(*export, *held_out, "--max-bleu-loss", 100)
     assert status == 0, err
-    cost = json.loads((made / "manifest.json").read_text())["shortlist"]
+    cost = json.loads((output / "manifest.json").read_text())["shortlist"]
     model = keras.saving.load_model(trained / "best.keras", compile=False)
     sources = (files / "dev.src").read_text().splitlines()
-    ours = [one.text for one in model.translate(sources, BeamSearch(3), max_length=24)]
-    theirs = [one.text for one in Translator(made).translate(sources)]
-    same = np.mean([a == b for a, b in zip(ours, theirs, strict=True)])
+    ours = model.translate(sources, BeamSearch(3), max_length=24)
+    theirs = Translator(output).translate(sources)
+    same = np.mean([a.text == b.text for a, b in zip(ours, theirs, strict=True)])
     assert cost["ids"] == 60 and cost["equal"] == same and cost["bleu_loss"] is not None
-    status, out, _ = run(monkeypatch, capsysbinary, "verify", made, trained)
+    status, out, _ = command("verify", output, trained)
     assert status == 0 and "sources equal" in out
 
 
-def test_inspect_prints_the_manifest(monkeypatch, capsysbinary, artifact):
-    status, out, _ = run(monkeypatch, capsysbinary, "inspect", artifact)
-    assert status == 0
-    assert "model.onnx" in out
-    assert "BeamSearch" in out
+def test_inspect_prints_the_manifest(command, artifact):
+    status, out, _ = command("inspect", artifact)
+    assert status == 0 and "model.onnx" in out and "BeamSearch" in out
 
 
-def test_inspect_says_what_would_not_run_on_cuda(monkeypatch, capsysbinary, artifact):
-    status, out, _ = run(monkeypatch, capsysbinary, "inspect", artifact, "--provider", "cuda")
+def test_inspect_lists_nodes_that_would_not_run_on_cuda(command, artifact):
+    status, out, _ = command("inspect", artifact, "--provider", "cuda")
     assert status == 0
     assert "model.onnx on cuda" in out and "all of it but sizes runs there" in out
-    status, _, err = run(monkeypatch, capsysbinary, "inspect", artifact, "--provider", "tpu")
+    status, _, err = command("inspect", artifact, "--provider", "tpu")
     assert status == 2 and "'cuda'" in err
 
 
-def test_verify_holds_the_artifact_against_the_model(monkeypatch, capsysbinary, trained, artifact):
-    status, out, _ = run(
-        monkeypatch, capsysbinary, "verify", artifact, trained / "best.keras", "--count", 3
-    )
-    assert status == 0
-    assert "3 of 3 sources equal" in out
+def test_verify_compares_the_artifact_with_the_model(command, trained, artifact):
+    status, out, _ = command("verify", artifact, trained / "best.keras", "--count", 3)
+    assert status == 0 and "3 of 3 sources equal" in out
 
 
-def test_a_folder_that_is_no_run_is_named(monkeypatch, capsysbinary, tmp_path):
-    status, _, err = run(monkeypatch, capsysbinary, "export", tmp_path, tmp_path / "artifact")
-    assert status == 1
-    assert "best.keras" in err
+def test_export_refuses_a_folder_that_is_not_a_run(error_of, tmp_path):
+    assert "best.keras" in error_of("export", tmp_path, tmp_path / "artifact")
 
 
-def test_export_makes_a_repository_for_triton(monkeypatch, capsysbinary, trained, tmp_path):
+def test_export_writes_a_triton_repository(command, trained, tmp_path):
     models = tmp_path / "models"
     arguments = ("export", trained, models, "--layout", "triton", "--beam", 1, "--max-length", 12)
-    status, _, err = run(monkeypatch, capsysbinary, *arguments)
+    status, _, err = command(*arguments)
     assert (status, err) == (0, f"The Triton repository is {models}.")
     assert sorted(path.name for path in models.iterdir()) == ["run", "run-graph"]
     translator = Translator(models / "run" / "1" / "artifact")
     assert len(translator.translate(["say abc 1", "say cde 5"])) == 2
     assert list(tmp_path.iterdir()) == [models]
-    status, _, err = run(monkeypatch, capsysbinary, *arguments)
+    status, _, err = command(*arguments)
     assert (status, "exists" in err) == (1, True)
 
 
@@ -470,24 +438,24 @@ def test_export_makes_a_repository_for_triton(monkeypatch, capsysbinary, trained
         (("--layout", "triton", "--format", "tf_saved_model"), "Argument `format` must hold"),
     ],
 )
-def test_wrong_layouts_are_refused_before_anything_is_made(
-    monkeypatch, capsysbinary, tmp_path, options, message
+def test_invalid_layouts_are_refused_before_any_file_is_written(
+    command, tmp_path, options, message
 ):
     arguments = ("export", tmp_path / "run", tmp_path / "out", *options)
-    status, _, err = run(monkeypatch, capsysbinary, *arguments)
+    status, _, err = command(*arguments)
     assert (status, message in err) == (1, True), err
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("missing", "module", "command"),
+    ("missing", "module", "hint"),
     [
         ("keras", "keras_bahdanau", 'pip install "keras-bahdanau[tensorflow]"'),
         ("jax", "keras_bahdanau", 'pip install "keras-bahdanau[jax]"'),
         ("typer", "keras_bahdanau_export.cli", 'pip install "keras-bahdanau[cli]"'),
     ],
 )
-def test_a_missing_package_names_its_pip_command(missing, module, command):
+def test_a_missing_package_names_its_pip_command(missing, module, hint):
     program = f"import sys; sys.modules[{missing!r}] = None; import {module}"
     finished = subprocess.run(
         [sys.executable, "-c", program],
@@ -496,4 +464,4 @@ def test_a_missing_package_names_its_pip_command(missing, module, command):
         text=True,
     )
     assert finished.returncode == 1
-    assert command in finished.stderr.splitlines()[-1]
+    assert hint in finished.stderr.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""The quickstart's data: every text determines its date, and no list leaks into another."""
+"""The quickstart's data: every text has one date, and no text or date is in two splits."""
 
 import datetime
 import sys
@@ -20,7 +20,7 @@ def days_of(year):
 
 
 @pytest.mark.parametrize("year", [1900, 1999, 2024, 2100])
-def test_no_text_means_two_dates(year):
+def test_every_text_has_one_date(year):
     meanings = defaultdict(set)
     for day in days_of(year):
         texts = date_texts(day)
@@ -60,16 +60,16 @@ def test_custom_patterns_are_all_used():
         "2024-03-05",
     ],
 )
-def test_known_ways_of_writing_a_day(text):
+def test_known_formats_are_used(text):
     assert text in date_texts(datetime.date(2024, 3, 5))
 
 
 @pytest.mark.parametrize("text", ["05.03.2024", "05/03/2024", "5. 3. 2024", "5.3.2024"])
-def test_no_numeric_text_that_begins_with_the_day(text):
+def test_numeric_texts_that_begin_with_the_day_are_not_used(text):
     assert text not in date_texts(datetime.date(2024, 3, 5))
 
 
-def test_pairs_are_unique_valid_and_spread():
+def test_pairs_are_unique_and_cover_all_years():
     pairs = date_pairs(5000, seed=0)
     assert len(pairs) == len({text for text, _ in pairs}) == 5000
     days = [datetime.date.fromisoformat(iso) for _, iso in pairs]
@@ -78,7 +78,7 @@ def test_pairs_are_unique_valid_and_spread():
     assert all(text in date_texts(day) for (text, _), day in zip(pairs[:50], days, strict=False))
 
 
-def test_texts_are_plain_lines():
+def test_texts_have_single_spaces_only():
     for text, _ in date_pairs(2000, seed=1):
         assert text == " ".join(text.split())
 
@@ -90,16 +90,16 @@ def test_same_seed_same_pairs():
 
 
 def test_excluded_dates_are_not_drawn():
-    taken = {iso for _, iso in date_pairs(3000, seed=0)}
-    assert taken.isdisjoint(iso for _, iso in date_pairs(3000, seed=1, exclude=taken))
+    excluded = {iso for _, iso in date_pairs(3000, seed=0)}
+    assert excluded.isdisjoint(iso for _, iso in date_pairs(3000, seed=1, exclude=excluded))
 
 
 def test_split_shares_neither_text_nor_date():
     train, validation, test = parts = split_dates(4000, 500, 1000, seed=0)
     assert [len(part) for part in parts] == [4000, 500, 1000]
-    for one, other in [(train, validation), (train, test), (validation, test)]:
+    for first, second in [(train, validation), (train, test), (validation, test)]:
         for column in (0, 1):
-            assert {pair[column] for pair in one}.isdisjoint(pair[column] for pair in other)
+            assert {pair[column] for pair in first}.isdisjoint(pair[column] for pair in second)
 
 
 def test_test_pairs_do_not_depend_on_the_other_sizes():
@@ -112,7 +112,7 @@ def test_impossible_count_is_refused(count):
         date_pairs(count, seed=0)
 
 
-def test_a_few_days_can_be_exhausted(monkeypatch):
+def test_all_texts_of_a_single_day_can_be_drawn(monkeypatch):
     monkeypatch.setattr(dates, "LAST_DAY", dates.FIRST_DAY)
     assert len(date_pairs(dates.TEXTS_PER_DAY, seed=0)) == dates.TEXTS_PER_DAY
 

@@ -1,4 +1,4 @@
-"""What tf2onnx alone would write wrong."""
+"""Corrections of the conversion by tf2onnx."""
 
 import numpy as np
 import onnxruntime
@@ -7,7 +7,7 @@ from keras import ops
 from keras_bahdanau_export.onnx_graph import convert
 
 
-def test_scattered_numbers_are_summed():
+def test_scattered_numbers_with_equal_ids_are_summed():
     import tensorflow as tf
 
     specs = [tf.TensorSpec([None], "int32"), tf.TensorSpec([None], "float32")]
@@ -17,7 +17,7 @@ def test_scattered_numbers_are_summed():
 
     model = convert(tf.function(sums, input_signature=specs, autograph=False))
     session = onnxruntime.InferenceSession(model.SerializeToString())
-    given = np.array([1, 3, 1], "int32"), np.array([0.5, 2.0, 0.25], "float32")
+    inputs = np.array([1, 3, 1], "int32"), np.array([0.5, 2.0, 0.25], "float32")
     names = [part.name for part in session.get_inputs()]
-    [found] = session.run(None, dict(zip(names, given, strict=True)))
-    assert found.tolist() == [0.0, 0.75, 0.0, 2.0, 0.0]
+    [output] = session.run(None, dict(zip(names, inputs, strict=True)))
+    assert output.tolist() == [0.0, 0.75, 0.0, 2.0, 0.0]

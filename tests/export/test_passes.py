@@ -1,4 +1,4 @@
-"""Each rewrite on a small graph: fewer nodes, the same numbers, nothing where it is not sure."""
+"""Each rewrite on a small graph: fewer nodes, equal results, and graphs that it must not change."""
 
 import numpy as np
 import onnx
@@ -19,8 +19,12 @@ from keras_bahdanau_export.passes import (
 RNG = np.random.default_rng(0)
 
 
+def normal(*shape):
+    return RNG.normal(size=shape).astype("float32")
+
+
 def graph_of(text, **constants):
-    """A model out of ONNX's text form; `constants` become its initializers."""
+    """A model from ONNX's text form; `constants` become its initializers."""
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]>\n{text}')
     for name, array in constants.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
@@ -49,14 +53,14 @@ def operators(graph):
 
 
 def rewritten(model, *chosen, **feeds):
-    """The model after the passes, having checked that it computes what it did before."""
+    """The graph after the passes, and their counts; checks that the results are equal."""
     before = results(model, feeds)
     lean = onnx_ir.serde.deserialize_model(model)
     counts = optimizer.optimize(lean, chosen)
     lean = onnx_ir.serde.serialize_model(lean)
     for a, b in zip(before, results(lean, feeds), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
-    return lean.graph, [counts[one.__name__] for one in chosen]
+    return lean.graph, [counts[each.__name__] for each in chosen]
 
 
 LOOP = """
@@ -75,30 +79,26 @@ agraph (float[2,3] x) => (float[2,3] last, float[5,2,3] all, float[3,3] weights)
 
 
 def loop():
-    kernel = RNG.normal(size=(3, 3)).astype("float32")
-    return graph_of(LOOP, five=np.int64(5), yes=np.bool_(True), kernel=kernel)
+    return graph_of(LOOP, five=5, yes=True, kernel=normal(3, 3))
 
 
-def test_lift_loop_state_takes_unchanged_state_out_of_the_loop():
-    x = RNG.normal(size=(2, 3)).astype("float32")
-    graph, counts = rewritten(loop(), loops.lift_loop_state, x=x)
+def test_lift_loop_state_moves_unchanged_state_out_of_the_loop():
+    graph, counts = rewritten(loop(), loops.lift_loop_state, x=normal(2, 3))
     assert counts == [1]
     (body,) = bodies(graph)
     assert [value.name for value in body.input] == ["i", "go", "h"]
 
 
-def test_hoist_invariants_moves_what_does_not_change_out_of_the_loop():
-    x = RNG.normal(size=(2, 3)).astype("float32")
-    graph, _ = rewritten(loop(), loops.lift_loop_state, loops.hoist_invariants, x=x)
+def test_hoist_invariants_moves_invariant_products_out_of_the_loop():
+    graph, _ = rewritten(loop(), loops.lift_loop_state, loops.hoist_invariants, x=normal(2, 3))
     (body,) = bodies(graph)
     assert operators(body).count("MatMul") == 1
     assert operators(graph).count("MatMul") == 1
 
 
-def test_hoist_invariants_leaves_what_depends_on_the_state_and_what_is_random():
+def test_hoist_invariants_leaves_random_and_state_dependent_nodes_in_the_loop():
     text = LOOP.replace("square = MatMul(w, w)", "square = RandomUniformLike(w)")
-    kernel = RNG.normal(size=(3, 3)).astype("float32")
-    model = graph_of(text, five=np.int64(5), yes=np.bool_(True), kernel=kernel)
+    model = graph_of(text, five=5, yes=True, kernel=normal(3, 3))
     lean = onnx_ir.serde.deserialize_model(model)
     assert optimizer.optimize(lean, [loops.lift_loop_state, loops.hoist_invariants]) == {
         "lift_loop_state": 1,
@@ -161,65 +161,47 @@ TWO_STATES = [
     ids=[
         "state",
         "counter",
-        "in twos",
-        "from one",
-        "from anywhere",
-        "read in between",
-        "one row",
+        "step of two",
+        "start at one",
+        "start at an input",
+        "buffer read before it is written",
+        "always the same row",
         "another axis",
-        "added up",
-        "read afterwards",
+        "sum",
+        "buffer read after it is written",
         "one element",
         "two states",
     ],
 )
-def test_scanned_histories(changes, count, steps, go):
+def test_scanned_histories_replaces_buffers_by_rows_of_the_loop(changes, count, steps, go):
     text = HISTORY
     for old, new in changes:
         text = text.replace(old, new)
     steps = min(steps, 2) if changes and not count else steps
     model = graph_of(
         text,
-        start=np.int64(0),
-        starts=np.array([0, 0]),
-        both_sides=np.array([1, 2]),
-        one=np.int64(1),
-        two=np.int64(2),
-        zeros=np.array([0]),
-        pair=np.array([1, 1]),
-        both=np.array([0, 1]),
-        buffer=RNG.normal(size=(5, 1, 2) if "5,1,2" in text else (5, 2)).astype("float32"),
+        start=0,
+        starts=[0, 0],
+        both_sides=[1, 2],
+        one=1,
+        two=2,
+        zeros=[0],
+        pair=[1, 1],
+        both=[0, 1],
+        buffer=normal(5, 1, 2) if "5,1,2" in text else normal(5, 2),
     )
-    feeds = {
-        "steps": np.int64(steps),
-        "go": np.bool_(go),
-        "x": RNG.normal(size=2).astype("float32"),
-        "first": np.int64(1),
-    }
+    feeds = {"steps": steps, "go": go, "x": normal(2), "first": 1}
     graph, counts = rewritten(model, loops.scanned_histories, **feeds)
     assert counts == [count]
     assert ("ScatterND" in operators(bodies(graph)[0])) == (not count)
 
 
-def test_scanned_histories_of_sizes_that_only_the_run_tells():
-    """Of a loop that never runs, too."""
+def test_scanned_histories_takes_buffers_of_unknown_size_and_loops_without_steps():
     text = HISTORY.replace("float[2]", "float[n]").replace("float[5,2]", "float[m,n]")
     text = text.replace("float[n] x,", "float[n] x, float[m,n] buffer,")
-    constants = {"start": 0, "one": 1}
-    model = graph_of(
-        text,
-        zeros=np.array([0]),
-        pair=np.array([1, 1]),
-        **{name: np.int64(value) for name, value in constants.items()},
-    )
+    model = graph_of(text, zeros=[0], pair=[1, 1], start=0, one=1)
     for steps in (0, 2):
-        feeds = {
-            "steps": np.int64(steps),
-            "go": np.bool_(True),
-            "x": RNG.normal(size=3).astype("float32"),
-            "buffer": RNG.normal(size=(5, 3)).astype("float32"),
-            "first": np.int64(0),
-        }
+        feeds = {"steps": steps, "go": True, "x": normal(3), "buffer": normal(5, 3), "first": 0}
         _, counts = rewritten(model, loops.scanned_histories, **feeds)
         assert counts == [1]
 
@@ -237,18 +219,16 @@ agraph (bool[4] c, bool[4] d, float[4] a, float[4] b) => (float[4] y) {
 
 
 @pytest.mark.parametrize("negated, count", [("c", 1), ("d", 0)])
-def test_where_for_sums(negated, count):
-    c, d = np.array([True, False, True, False]), np.array([True, True, False, False])
-    a, b = RNG.normal(size=(2, 4)).astype("float32")
-    graph, counts = rewritten(
-        graph_of(SELECT % negated), conditions.where_for_sums, c=c, d=d, a=a, b=b
-    )
+def test_where_for_sums_replaces_sums_of_masked_values(negated, count):
+    feeds = {"c": [True, False, True, False], "d": [True, True, False, False]}
+    feeds |= {"a": normal(4), "b": normal(4)}
+    graph, counts = rewritten(graph_of(SELECT % negated), conditions.where_for_sums, **feeds)
     assert counts == [count]
     assert (operators(graph) == ["Where"]) == bool(count)
 
 
 @pytest.mark.parametrize("number, count", [(2.0, 1), (2.5, 0), (np.inf, 0), (1e10, 0)])
-def test_integer_comparisons(number, count):
+def test_integer_comparisons_compares_integers_without_casts(number, count):
     model = graph_of(
         """
         agraph (int32[4] i) => (bool[4] y) {
@@ -279,13 +259,12 @@ agraph (int32 n, float x) => (float y, bool last) {
 
 
 @pytest.mark.parametrize("side, count", [("float_t", 1), ("h", 0)])
-def test_step_comparisons(side, count):
-    constants = {"ten": np.int64(10), "yes": np.bool_(True), "zero": np.int32(0)}
-    model = graph_of(STEPS % side, **constants)
+def test_step_comparisons_compares_steps_as_integers(side, count):
+    model = graph_of(STEPS % side, ten=10, yes=True, zero=np.int32(0))
     feeds = {"n": np.int32(4), "x": np.float32(0.5)}
     graph, counts = rewritten(model, conditions.step_comparisons, **feeds)
     assert counts == [count]
-    assert ("Cast" in operators(graph)) is (count == 0)  # of `n`, which the body reads, too
+    assert ("Cast" in operators(graph)) is (count == 0)  # the cast of `n`
 
 
 MASKED = """
@@ -301,17 +280,17 @@ agraph (bool[2] c, bool[2] d, float[2] x) => (float[2] y) {
 
 
 @pytest.mark.parametrize("beside, count", [("c", 1), ("d", 0)])
-def test_choices_for_casts(beside, count, capfd):
-    model = graph_of(MASKED % beside, three=np.int64(3), yes=np.bool_(True))
+def test_choices_for_casts_replaces_casts_of_masks_in_a_loop(beside, count, capfd):
+    model = graph_of(MASKED % beside, three=3, yes=True)
     feeds = {"c": [True, False], "d": [False, True], "x": np.ones(2, "float32")}
     graph, counts = rewritten(model, conditions.choices_for_casts, **feeds)
     assert counts == [count]
     assert operators(graph) == (["Where", "Loop"] if count else ["Cast", "Loop"])
-    # onnxruntime's warning is of the graph before.
+    # onnxruntime warns about the graph before the pass.
     assert ("cannot be safely updated" in capfd.readouterr().err) is (count == 1)
 
 
-def test_double_negations_and_casts_to_the_same_type():
+def test_double_negations_and_casts_to_the_same_type_are_removed():
     model = graph_of(
         """
         agraph (bool[4] c, float[4] x) => (float[4] y) {
@@ -345,17 +324,11 @@ agraph (float[n,2] x, int64[3] i) => (float[3,2] y) {
 @pytest.mark.parametrize(
     "start, limit, count",
     [(0, 0, 1), (1, 0, 0), (0, 1, 0)],
-    ids=["counted from the end", "by the size of another axis", "with another limit"],
+    ids=["negative indices", "size of another axis", "another limit"],
 )
-def test_plain_gathers(start, limit, count):
-    model = graph_of(
-        GATHER,
-        start=np.array([start]),
-        end=np.array([start + 1]),
-        zeros=np.array([0]),
-        limit=np.int64(limit),
-    )
-    x = RNG.normal(size=(2, 2)).astype("float32")
+def test_plain_gathers_reads_negative_indices_directly(start, limit, count):
+    model = graph_of(GATHER, start=[start], end=[start + 1], zeros=[0], limit=limit)
+    x = normal(2, 2)
     places = np.array([-1, 1, -2]) if limit == 0 else np.array([-1, -1, -2])
     graph, counts = rewritten(model, shapes.plain_gathers, x=x, i=places)
     assert counts == [count]
@@ -374,12 +347,11 @@ def test_wide_shapes_drops_casts_between_sizes():
           y = Reshape(x, wide)
         }
         """,
-        zero=np.array([0]),
-        one=np.array([1]),
+        zero=[0],
+        one=[1],
         two_three=np.array([2, 3], "int32"),
     )
-    x = RNG.normal(size=(4, 6)).astype("float32")
-    graph, counts = rewritten(model, shapes.wide_shapes, x=x)
+    graph, counts = rewritten(model, shapes.wide_shapes, x=normal(4, 6))
     assert counts == [1]
     assert "Cast" not in operators(graph)
 
@@ -400,22 +372,15 @@ agraph (float[b,t,6] x) => (float[%s] y) {
     "dims, target, count", [("b,t,4", "target", 1), ("c,4", "other", 0)], ids=["same", "other"]
 )
 @pytest.mark.parametrize("bent", [False, True])
-def test_whole_products(dims, target, count, bent):
+def test_whole_products_multiplies_without_reshapes(dims, target, count, bent):
     text = PRODUCT % (dims, target)
     if bent:
         text = text.replace("MatMul(flat", "MatMul(bent")
         text = text.replace("  product =", "  bent = Tanh(flat)\n  product =")
     model = graph_of(
-        text,
-        zero=np.array([0]),
-        two=np.array([2]),
-        four=np.array([4]),
-        flattened=np.array([-1, 6]),
-        other=np.array([-1, 4]),
-        w=RNG.normal(size=(6, 4)).astype("float32"),
+        text, zero=[0], two=[2], four=[4], flattened=[-1, 6], other=[-1, 4], w=normal(6, 4)
     )
-    x = RNG.normal(size=(2, 3, 6)).astype("float32")
-    graph, counts = rewritten(model, products.whole_products, x=x)
+    graph, counts = rewritten(model, products.whole_products, x=normal(2, 3, 6))
     assert counts == [count]
     assert (operators(graph) == [*["Tanh"] * bent, "MatMul"]) == bool(count)
 
@@ -439,27 +404,26 @@ agraph (float[n,3] x) => (float[a,b] even, float[c,d] odd) {
         (4, [0, 1], 3, 0),
         (5, [0, 1], 10**9, 0),
     ],
-    ids=["pairs", "twice the same", "not all rows", "not all columns", "an odd number"],
+    ids=["even and odd", "even twice", "not all rows", "not all columns", "odd width"],
 )
-def test_contiguous_slices(width, start, end, count):
+def test_contiguous_slices_sorts_the_columns_of_a_product(width, start, end, count):
     model = graph_of(
         PAIRS,
-        w=RNG.normal(size=(3, width)).astype("float32"),
-        b=RNG.normal(size=width).astype("float32"),
-        zeros=np.array([0, 0]),
-        start=np.array(start),
-        ends=np.array([10**9, end]),
-        axes=np.array([0, 1]),
-        steps=np.array([1, 2]),
+        w=normal(3, width),
+        b=normal(width),
+        zeros=[0, 0],
+        start=start,
+        ends=[10**9, end],
+        axes=[0, 1],
+        steps=[1, 2],
     )
-    x = RNG.normal(size=(2, 3)).astype("float32")
-    _, counts = rewritten(model, products.contiguous_slices, x=x)
+    _, counts = rewritten(model, products.contiguous_slices, x=normal(2, 3))
     assert counts == [count]
 
 
 DECODER = """
 agraph (float[2,7,4] places, float[2,3,7] weights, int64[6] first, float[6,5] start,
-        float[9,3] given, int64[2] asked) => (float[6,5] last) {
+        float[9,3] other_table, int64[2] target) => (float[6,5] last) {
   memory = Neg(places)
   last = Loop <body = step (int64 t, bool go, float[6,5] state) => (bool still, float[6,5] new) {
       still = Identity(go)
@@ -478,49 +442,57 @@ agraph (float[2,7,4] places, float[2,3,7] weights, int64[6] first, float[6,5] st
 """
 
 
+SHIFTED = [
+    ("new = Tanh(product)", "moved = Add(product, shift)\n      new = Tanh(moved)"),
+    ("memory = Neg(places)", "memory = Neg(places)\n  shift = Neg(start)"),
+]
+
+
 @pytest.mark.parametrize(
     "changes, count, inside, outside",
     [
         ([], 1, 2, 2),
         ([("(state, word, context)", "(context, word, state)")], 1, 2, 2),
         ([("(alignment, memory)", "(alignment, moving)")], 1, 2, 1),
-        ([("(sum, rows)", "(sum, asked)")], 0, 2, 0),
-        ([("(table, ids)", "(given, ids)")], 1, 2, 1),
+        ([("(sum, rows)", "(sum, target)")], 0, 2, 0),
+        ([("(table, ids)", "(other_table, ids)")], 1, 2, 1),
         ([("new = Tanh(product)", "moved = Add(product, b)\n      new = Tanh(moved)")], 1, 2, 2),
+        (SHIFTED, 1, 2, 2),
         ([("float[2,3,7] weights", "float[2,6,7] weights")], 1, 2, 1),
     ],
     ids=[
         "all",
         "another order",
-        "annotations change",
+        "annotations that change",
         "unknown sizes",
-        "no constant table",
-        "a bias",
-        "two side by side",
+        "table that is an input",
+        "bias",
+        "sum that is not a bias",
+        "two contexts per row",
     ],
 )
-def test_early_products(changes, count, inside, outside):
+def test_early_products_multiplies_tables_before_the_loop(changes, count, inside, outside):
     text = DECODER
     for old, new in changes:
         text = text.replace(old, new)
-    queries = 6 if "[2,6,7]" in text else 3  # of which two make a row of the context
+    queries = 6 if "[2,6,7]" in text else 3  # two of six make a row of the context
     width = 4 * queries // 3
     model = graph_of(
         text,
-        w=RNG.normal(size=(8 + width, 5), scale=0.1).astype("float32"),
-        b=RNG.normal(size=5).astype("float32"),
-        table=RNG.normal(size=(9, 3)).astype("float32"),
-        rows=np.array([-1, width]),
-        five=np.int64(5),
-        yes=np.bool_(True),
+        w=0.1 * normal(8 + width, 5),
+        b=normal(5),
+        table=normal(9, 3),
+        rows=[-1, width],
+        five=5,
+        yes=True,
     )
     feeds = {
-        "places": RNG.normal(size=(2, 7, 4)).astype("float32"),
-        "weights": RNG.normal(size=(2, queries, 7)).astype("float32"),
+        "places": normal(2, 7, 4),
+        "weights": normal(2, queries, 7),
         "first": np.array([0, 4, 3, 3, 1, -5]),
-        "start": RNG.normal(size=(6, 5)).astype("float32"),
-        "given": RNG.normal(size=(9, 3)).astype("float32"),
-        "asked": np.array([6, 4]),
+        "start": normal(6, 5),
+        "other_table": normal(9, 3),
+        "target": np.array([6, 4]),
     }
     graph, counts = rewritten(model, products.early_products, loops.hoist_invariants, **feeds)
     (body,) = bodies(graph)
@@ -529,13 +501,13 @@ def test_early_products(changes, count, inside, outside):
     assert operators(graph).count("MatMul") == outside
 
 
-def test_early_products_make_no_table_that_is_too_large(monkeypatch):
+def test_early_products_makes_no_table_above_the_size_limit(monkeypatch):
     monkeypatch.setattr(products, "_TABLE", 9 * 5 - 1)
-    test_early_products([], count=1, inside=2, outside=1)
+    test_early_products_multiplies_tables_before_the_loop([], count=1, inside=2, outside=1)
 
 
-@pytest.mark.parametrize("last, count", [([6, 2], 1), ([0, 3], 0)], ids=["sizes", "a size kept"])
-def test_single_reshapes(last, count):
+@pytest.mark.parametrize("last, count", [([6, 2], 1), ([0, 3], 0)], ids=["sizes", "a copied size"])
+def test_single_reshapes_joins_two_reshapes(last, count):
     model = graph_of(
         """
         agraph (float[2,6] x) => (float[p,q] y) {
@@ -543,25 +515,24 @@ def test_single_reshapes(last, count):
           y = Reshape(inner, last)
         }
         """,
-        first=np.array([4, 3]),
-        last=np.array(last),
+        first=[4, 3],
+        last=last,
     )
-    x = RNG.normal(size=(2, 6)).astype("float32")
-    graph, counts = rewritten(model, shapes.single_reshapes, x=x)
+    graph, counts = rewritten(model, shapes.single_reshapes, x=normal(2, 6))
     assert counts == [count]
     assert operators(graph) == ["Reshape"] * (2 - count)
 
 
 @pytest.mark.parametrize("k, levels", [(1, 1), (5, 1), (40, 2), (80, 0)])
 @pytest.mark.parametrize("width", [1999, 2000])
-def test_chunked_top_ks_find_the_same_places(k, levels, width):
+def test_chunked_top_ks_gives_the_same_indices(k, levels, width):
     model = graph_of(
         f"""
         agraph (float[n,{width}] x) => (float[n,{k}] y, int64[n,{k}] i) {{
           y, i = TopK(x, k)
         }}
         """,
-        k=np.array([k]),
+        k=[k],
     )
     x = RNG.normal(size=(3, width)).round(1).astype("float32")  # hundreds of ties
     x[1], x[2, 7:] = 0.0, -np.inf
@@ -571,12 +542,12 @@ def test_chunked_top_ks_find_the_same_places(k, levels, width):
 
 
 @pytest.mark.parametrize("width", [257, 8000, 30000])
-def test_chunked_top_ks_are_of_no_more_than_cuda_keeps_in_order(width):
+def test_chunks_are_at_most_as_wide_as_cuda_sorts_stably(width):
     model = graph_of(
         f"""
         agraph (float[2,{width}] x) => (float[2,7] y, int64[2,7] i) {{ y, i = TopK(x, k) }}
         """,
-        k=np.array([7]),
+        k=[7],
     )
     x = RNG.normal(size=(2, width)).round(1).astype("float32")
     graph, _ = rewritten(model, top_k.chunked_top_ks, x=x)
@@ -586,7 +557,7 @@ def test_chunked_top_ks_are_of_no_more_than_cuda_keeps_in_order(width):
     assert len(widths) >= 3 and 0 < min(widths) and max(widths) <= 256
 
 
-def test_chunked_top_ks_leave_short_rows_and_the_smallest():
+def test_chunked_top_ks_leaves_short_rows_and_the_smallest():
     model = graph_of(
         """
         agraph (float[2,256] x, float[2,2000] y) => (float[2,5] a, float[2,5] b) {
@@ -594,10 +565,10 @@ def test_chunked_top_ks_leave_short_rows_and_the_smallest():
           b, j = TopK<largest = 0>(y, k)
         }
         """,
-        k=np.array([5]),
+        k=[5],
     )
     widths = {"x": 256, "y": 2000}
-    feeds = {name: RNG.normal(size=(2, n)).astype("float32") for name, n in widths.items()}
+    feeds = {name: normal(2, n) for name, n in widths.items()}
     _, counts = rewritten(model, top_k.chunked_top_ks, **feeds)
     assert counts == [0]
 
@@ -613,34 +584,34 @@ agraph (float[5,2,3] x, int32[2] lengths, int32[2] others, float[1,2,4] h) => (
 
 @pytest.mark.parametrize("op_type, gates", [("GRU", 3), ("LSTM", 4)])
 @pytest.mark.parametrize("lengths, count", [("lengths", 1), ("others", 0), ("", 0)])
-def test_bidirectional_operators(op_type, gates, lengths, count):
+def test_bidirectional_operators_joins_two_directions(op_type, gates, lengths, count):
     weights = {
-        f"{name}{i}": RNG.normal(size=(1, *shape)).astype("float32")
+        f"{name}{i}": normal(1, *shape)
         for i in (1, 2)
         for name, shape in (("w", (gates * 4, 3)), ("r", (gates * 4, 4)), ("b", (gates * 8,)))
     }
     model = graph_of(RECURRENT % (op_type, op_type, lengths), **weights)
     feeds = {
-        "x": RNG.normal(size=(5, 2, 3)).astype("float32"),
+        "x": normal(5, 2, 3),
         "lengths": np.array([5, 3], "int32"),
         "others": np.array([4, 2], "int32"),
-        "h": RNG.normal(size=(1, 2, 4)).astype("float32"),
+        "h": normal(1, 2, 4),
     }
     graph, counts = rewritten(model, recurrence.bidirectional_operators, **feeds)
     assert counts == [count]
     assert operators(graph).count(op_type) == 2 - count
 
 
-def test_optimize_runs_every_pass_until_nothing_is_left_to_do():
+def test_optimize_runs_every_pass_until_nothing_changes():
     lean = onnx_ir.serde.deserialize_model(loop())
     first = optimizer.optimize(lean)
-    assert set(first) == {one.__name__ for one in optimizer.PASSES}
+    assert set(first) == {each.__name__ for each in optimizer.PASSES}
     assert first["lift_loop_state"] and first["hoist_invariants"]
     assert not any(optimizer.optimize(lean).values())
 
 
-def test_no_name_stands_for_two_values_in_a_body_and_around_it():
-    """Or onnx mixes up their shapes."""
+def test_values_inside_and_outside_a_loop_have_different_names():
+    """Otherwise, onnx mixes up their shapes."""
     model = graph_of(
         """
         agraph (float[2,2000] x) => (float[2,5] first, float[2,2000] last) {
@@ -654,20 +625,19 @@ def test_no_name_stands_for_two_values_in_a_body_and_around_it():
           }> (five, yes, x)
         }
         """,
-        k=np.array([5]),
-        ones=np.array([1]),
-        five=np.int64(5),
-        yes=np.bool_(True),
+        k=[5],
+        ones=[1],
+        five=5,
+        yes=True,
     )
-    x = RNG.normal(size=(2, 2000)).astype("float32")
-    graph, counts = rewritten(model, top_k.chunked_top_ks, x=x)
+    graph, counts = rewritten(model, top_k.chunked_top_ks, x=normal(2, 2000))
     assert counts == [2]
     parts = (graph, *bodies(graph))
     names = [name for part in parts for node in part.node for name in node.output]
     assert len(set(names)) == len(names)
 
 
-def test_outputs_that_are_the_same_or_an_input_keep_their_names():
+def test_outputs_equal_to_each_other_or_to_an_input_keep_their_names():
     model = graph_of(
         """
         agraph (float[2] x) => (float[2] a, float[2] b, float[2] c) {
@@ -682,43 +652,17 @@ def test_outputs_that_are_the_same_or_an_input_keep_their_names():
 
 
 @pytest.mark.parametrize("more", ["sum", "other"])
-def test_contiguous_slices_leave_columns_that_others_read(more):
+def test_contiguous_slices_leaves_columns_that_other_nodes_read(more):
     text = PAIRS.replace("odd) {", f"odd, float[n,4] {more}) {{")
     text = text.replace("  sum = Add", "  other = Neg(product)\n  sum = Add")
-    model = graph_of(
-        text,
-        w=RNG.normal(size=(3, 4)).astype("float32"),
-        b=RNG.normal(size=4).astype("float32"),
-        zeros=np.array([0, 0]), start=np.array([0, 1]), ends=np.array([10**9, 10**9]),
-        axes=np.array([0, 1]), steps=np.array([1, 2]),
-    )  # fmt: skip
-    x = RNG.normal(size=(2, 3)).astype("float32")
-    _, counts = rewritten(model, products.contiguous_slices, x=x)
+    slices = {"zeros": [0, 0], "start": [0, 1], "ends": [10**9, 10**9]}
+    slices |= {"axes": [0, 1], "steps": [1, 2]}
+    model = graph_of(text, w=normal(3, 4), b=normal(4), **slices)
+    _, counts = rewritten(model, products.contiguous_slices, x=normal(2, 3))
     assert counts == [0]
 
 
-def test_early_products_take_no_sum_for_a_bias():
-    text = DECODER.replace(
-        "new = Tanh(product)", "moved = Add(product, shift)\n      new = Tanh(moved)"
-    )
-    text = text.replace("memory = Neg(places)", "memory = Neg(places)\n  shift = Neg(start)")
-    model = graph_of(
-        text,
-        w=RNG.normal(size=(12, 5), scale=0.1).astype("float32"),
-        table=RNG.normal(size=(9, 3)).astype("float32"),
-        rows=np.array([-1, 4]), five=np.int64(5), yes=np.bool_(True),
-    )  # fmt: skip
-    feeds = {
-        "places": RNG.normal(size=(2, 7, 4)), "weights": RNG.normal(size=(2, 3, 7)),
-        "start": RNG.normal(size=(6, 5)), "given": RNG.normal(size=(9, 3)),
-    }  # fmt: skip
-    feeds = {name: value.astype("float32") for name, value in feeds.items()}
-    more = {"first": np.array([0, 4, 3, 3, 1, -5]), "asked": np.array([6, 4])}
-    _, counts = rewritten(model, products.early_products, loops.hoist_invariants, **feeds, **more)
-    assert counts[0] == 1
-
-
-def test_scanned_histories_leave_a_state_that_the_loop_hands_on():
+def test_scanned_histories_leaves_a_state_that_the_loop_passes_on():
     text = HISTORY
     for old, new in [
         ("count, all = Loop", "count, all, former = Loop"),
@@ -744,7 +688,7 @@ def test_scanned_histories_leave_a_state_that_the_loop_hands_on():
 
 
 @pytest.mark.parametrize("attribute", ["linear_before_reset = 1", "clip = 0.1"])
-def test_bidirectional_operators_leave_two_that_compute_otherwise(attribute):
+def test_bidirectional_operators_leaves_operators_with_other_attributes(attribute):
     text = RECURRENT % ("GRU", "GRU", "lengths")
     text = text.replace('direction = "reverse"', f'direction = "reverse", {attribute}')
     weights = {
@@ -761,7 +705,7 @@ def test_bidirectional_operators_leave_two_that_compute_otherwise(attribute):
     assert counts == [0]
 
 
-def test_two_draws_stay_two():
+def test_optimize_keeps_two_random_draws_apart():
     model = graph_of(
         """
         agraph (float[8] x) => (float[8] a, float[8] b) {
@@ -778,7 +722,7 @@ def test_two_draws_stay_two():
     assert (a != b).all()
 
 
-def test_chunked_top_ks_leave_columns():
+def test_chunked_top_ks_leaves_columns():
     model = graph_of(
         """
         agraph (float[400,300] x) => (float[5,300] y, int64[5,300] i) {
@@ -793,7 +737,7 @@ def test_chunked_top_ks_leave_columns():
     assert counts == [0]
 
 
-def test_step_comparisons_leave_wide_numbers():
+def test_step_comparisons_leaves_int64_limits():
     text = (STEPS % "float_t").replace("int32 n", "int64 n")
     model = graph_of(text, ten=np.int64(10), yes=np.bool_(True), zero=np.int64(0))
     _, counts = rewritten(model, conditions.step_comparisons, n=np.int64(4), x=np.float32(0.5))

@@ -7,7 +7,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_blocks(name, count):
-    """Runs the blocks of a document, which share their names."""
+    """Run the blocks of a document in one namespace."""
     text = (ROOT / name).read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     assert len(blocks) == count
@@ -21,5 +21,5 @@ def test_the_readme_runs():
 
 
 def test_the_recipes_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # where they export to
+    monkeypatch.chdir(tmp_path)  # the recipes export to the current folder
     run_blocks("docs/recipes.md", 8)

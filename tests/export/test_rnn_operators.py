@@ -48,10 +48,8 @@ def model():
     outputs["sequence"], outputs["state_after"] = start(x, mask=mask, initial_state=state)
     start = keras.layers.LSTM(4, return_state=True)
     outputs["h"], outputs["h_again"], outputs["c"] = start(x, initial_state=[state, 2 * state])
-    named = {
-        name: keras.layers.Identity(name=f"{name}_out")(part) for name, part in outputs.items()
-    }
-    return keras.Model([x, mask, padded, state], list(named.values()))
+    outputs = [keras.layers.Identity(name=f"{name}_out")(y) for name, y in outputs.items()]
+    return keras.Model([x, mask, padded, state], outputs)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +62,7 @@ def graph(model, tmp_path_factory):
 def feeds(batch, steps, seed=0):
     rng = np.random.default_rng(seed)
     mask = rng.random((batch, steps)) < 0.6
-    mask[0], mask[-1, 0] = False, False  # nothing counts; the first step does not count
+    mask[0], mask[-1, 0] = False, False  # a row without steps, and one without its first step
     lengths = rng.integers(1, steps + 1, batch)
     return {
         "x": rng.normal(size=(batch, steps, 3)).astype("float32"),
@@ -75,12 +73,12 @@ def feeds(batch, steps, seed=0):
 
 
 @pytest.mark.parametrize("batch, steps", [(4, 7), (1, 1), (2, 12)])
-def test_every_form_gives_the_numbers_of_keras(model, graph, batch, steps):
-    given = feeds(batch, steps)
-    expected = [keras.ops.convert_to_numpy(part) for part in model(list(given.values()))]
+def test_every_layer_gives_the_outputs_of_keras(model, graph, batch, steps):
+    inputs = feeds(batch, steps)
+    expected = [keras.ops.convert_to_numpy(part) for part in model(list(inputs.values()))]
     session = onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
     for name, ours, theirs in zip(
-        model.output_names, expected, session.run(model.output_names, given), strict=True
+        model.output_names, expected, session.run(model.output_names, inputs), strict=True
     ):
         np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-6, err_msg=name)
 
@@ -95,8 +93,8 @@ def test_no_layer_is_left_as_a_loop(graph):
         for attribute in node.attribute
         if attribute.name == "direction"
     ]
-    # With and without a mask: two Bidirectionals, an encoder of one layer and one of two, and two
-    # layers that go backwards, each of which finds one that goes forward over the same input.
+    # With and without a mask: two Bidirectionals, an encoder with one layer and one with two, and
+    # two backward layers, each of which is joined with a forward layer over the same input.
     assert directions.count("bidirectional") == 2 * (2 + 1 + 2 + 2)
     assert "reverse" not in directions
     for node in nodes:
@@ -105,7 +103,7 @@ def test_no_layer_is_left_as_a_loop(graph):
 
 
 def tanh(x):
-    """Not Keras's function of this name."""
+    """A function with the name of Keras's, but other values."""
     return 2.0 * keras.ops.tanh(x)
 
 
@@ -119,7 +117,9 @@ def tanh(x):
         (lambda: keras.layers.GRU(2, activation=tanh), "ONNX has no activation tanh"),
     ],
 )
-def test_a_layer_without_an_operator_keeps_its_loop_and_says_why(tmp_path, caplog, layer, reason):
+def test_a_layer_without_an_operator_keeps_its_loop_and_logs_the_reason(
+    tmp_path, caplog, layer, reason
+):
     x = keras.Input((None, 3), batch_size=2, name="x")
     model = keras.Model(x, layer()(x))
     with caplog.at_level(logging.WARNING, "keras_bahdanau_export"):
@@ -129,6 +129,6 @@ def test_a_layer_without_an_operator_keeps_its_loop_and_says_why(tmp_path, caplo
     assert "Loop" in kinds and not {"GRU", "LSTM"} & set(kinds)
 
 
-def test_layers_are_as_they_were_after_an_export(graph):
-    assert keras.layers.GRU.inner_loop.__module__.startswith("keras.")
-    assert keras.layers.LSTM.inner_loop.__module__.startswith("keras.")
+def test_layer_classes_are_restored_after_an_export(graph):
+    for layer in (keras.layers.GRU, keras.layers.LSTM):
+        assert layer.inner_loop.__module__.startswith("keras.")

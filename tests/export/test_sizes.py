@@ -1,9 +1,9 @@
-"""What a graph tells of its sizes, and the passes that compute fewer of them."""
+"""Sizes inferred from a graph, and the passes that compute fewer sizes at run time."""
 
 import numpy as np
 import onnx_ir
 import pytest
-from test_passes import RNG, bodies, graph_of, operators, rewritten
+from test_passes import RNG, bodies, graph_of, normal, operators, rewritten
 
 from keras_bahdanau_export.passes import loops, recurrence, shapes
 from keras_bahdanau_export.passes.sizes import Sizes
@@ -14,13 +14,13 @@ def sizes_of(text, **constants):
     graph = onnx_ir.serde.deserialize_model(graph_of(text, **constants)).graph
     sizes = Sizes(graph)
 
-    def told(size):
+    def description(size):
         if size.number is not None:
             return size.number
         factor = "" if size.factor == 1 else f"{size.factor} "
         return factor + " ".join(f"{value.name}.{axis}" for value, axis in size.parts)
 
-    return {value.name: [told(size) for size in dims] for value, dims in sizes.dims.items()}
+    return {value.name: [description(size) for size in dims] for value, dims in sizes.dims.items()}
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,7 @@ def sizes_of(text, **constants):
         ("y = Slice(half, zero, two, one)", ["x.0", 2]),
         ("y = Slice(half, zero, all, zero)", ["x.0", 6]),
         ("y = Slice(half, one, all, zero)", [None, 6]),
+        ("y = Slice(half, zero, all, zero, two)", [None, 6]),
         ("y = Gather<axis = 1>(x, places)", ["x.0", 5, "x.1", 6]),
         ("y = GatherElements<axis = 0>(half, places)", [5, "x.1"]),
         ("y = GatherND<batch_dims = 1>(x, pairs)", ["x.0", 7, 6]),
@@ -62,7 +63,7 @@ def sizes_of(text, **constants):
     ],
 )
 def test_sizes_of_the_outputs_of_operators(statement, expected):
-    found = sizes_of(
+    sizes = sizes_of(
         f"""
         agraph (float[n,m,6] x, float[k,m,6] other, float[n,6] half, float[n,1] z,
                 int64[5,m] places, int64[n,7,1] pairs) => (float out) {{
@@ -73,22 +74,20 @@ def test_sizes_of_the_outputs_of_operators(statement, expected):
         """,
         row=np.zeros(6, "float32"),
         kernel=np.zeros((6, 4), "float32"),
-        flat=np.array([-1, 6]),
-        thirds=np.array([0, -1, 2]),
-        counts=np.array([1, 2]),
-        all=np.array([2**31 - 1]),
-        zero=np.array([0]),
-        one=np.array([1]),
-        two=np.array([2]),
-        last=np.array([-1]),
-        nought=np.array(0),
-        single=np.array(1),
+        flat=[-1, 6],
+        thirds=[0, -1, 2],
+        counts=[1, 2],
+        all=[2**31 - 1],
+        zero=[0],
+        one=[1],
+        two=[2],
+        last=[-1],
+        nought=0,
+        single=1,
     )
-    if expected is None:
-        assert "y" not in found
-        return
-    # A size that is not known stands for itself.
-    assert found["y"] == [f"y.{i}" if size is None else size for i, size in enumerate(expected)]
+    if expected is not None:  # an unknown size gets the name of its own axis
+        expected = [f"y.{i}" if size is None else size for i, size in enumerate(expected)]
+    assert sizes.get("y") == expected
 
 
 GROWING = """
@@ -105,31 +104,32 @@ agraph (float[n,2] x) => (float[n,2] kept, float[m,2] grown, int64[t,2] all) {
 """
 
 
-def test_a_loop_keeps_the_sizes_of_the_states_that_every_step_keeps():
-    found = sizes_of(GROWING, five=np.array(5), yes=np.array(True), two=np.float32(2))
-    assert found["k"] == found["k2"] == found["kept"] == ["x.0", 2]
-    assert found["g"] == ["g.0", 2] and found["grown"] == ["grown.0", 2]
-    assert found["all"] == ["all.0", 2]
+GROWING_CONSTANTS = {"five": 5, "yes": True, "two": np.float32(2)}
+
+
+def test_a_state_that_every_step_keeps_in_size_has_its_first_size_after_the_loop():
+    sizes = sizes_of(GROWING, **GROWING_CONSTANTS)
+    assert sizes["k"] == sizes["k2"] == sizes["kept"] == ["x.0", 2]
+    assert sizes["g"] == ["g.0", 2] and sizes["grown"] == ["grown.0", 2]
+    assert sizes["all"] == ["all.0", 2]
 
 
 def test_plain_sizes_moves_sizes_that_no_step_changes_out_of_a_loop():
-    constants = {"five": np.array(5), "yes": np.array(True), "two": np.float32(2)}
     text = GROWING.replace("shape = Shape(k2)", "s = Shape(k2) shape = Mul(s, one)")
-    model = graph_of(text, one=np.array([1, 1]), **constants)
-    graph, counts = rewritten(model, shapes.plain_sizes, x=RNG.normal(size=(3, 2)).astype("f"))
+    model = graph_of(text, one=[1, 1], **GROWING_CONSTANTS)
+    graph, counts = rewritten(model, shapes.plain_sizes, x=normal(3, 2))
     (body,) = bodies(graph)
     assert counts[0] > 0 and "Shape" not in operators(body) and "Shape" in operators(graph)
 
 
-def test_plain_sizes_leaves_in_a_loop_what_its_steps_change():
-    constants = {"five": np.array(5), "yes": np.array(True), "two": np.float32(2)}
-    model = graph_of(GROWING.replace("Shape(k2)", "Shape(g2)"), **constants)
-    graph, counts = rewritten(model, shapes.plain_sizes, x=RNG.normal(size=(3, 2)).astype("f"))
+def test_plain_sizes_leaves_sizes_that_change_at_every_step_in_the_loop():
+    model = graph_of(GROWING.replace("Shape(k2)", "Shape(g2)"), **GROWING_CONSTANTS)
+    graph, counts = rewritten(model, shapes.plain_sizes, x=normal(3, 2))
     (body,) = bodies(graph)
     assert counts == [0] and "Shape" in operators(body)
 
 
-def test_plain_sizes_computes_a_size_at_once():
+def test_plain_sizes_computes_a_size_without_slices():
     model = graph_of(
         """
         agraph (int32[n,m] x) => (int32[k] y) {
@@ -141,8 +141,8 @@ def test_plain_sizes_computes_a_size_at_once():
           y = Range(nought, more, single)
         }
         """,
-        zero=np.array([0]),
-        one=np.array([1]),
+        zero=[0],
+        one=[1],
         five=np.array(5, "int32"),
         nought=np.array(0, "int32"),
         single=np.array(1, "int32"),
@@ -155,7 +155,7 @@ def test_plain_sizes_computes_a_size_at_once():
 @pytest.mark.parametrize(
     "target, count", [("n, six", 1), ("two, half", 1), ("m, six", 0), ("n, m, one", 0)]
 )
-def test_open_reshapes_infer_the_one_size_that_only_the_run_tells(target, count):
+def test_open_reshapes_infer_the_single_size_known_only_at_run_time(target, count):
     axes = ",".join("abc"[: target.count(",") + 1])
     model = graph_of(
         f"""
@@ -167,19 +167,19 @@ def test_open_reshapes_infer_the_one_size_that_only_the_run_tells(target, count)
           y = Reshape(z, target)
         }}
         """,
-        six=np.array([6]),
-        half=np.array([3]),
-        pair=np.array([2]),
-        one=np.array([1]),
+        six=[6],
+        half=[3],
+        pair=[2],
+        one=[1],
     )
     rows, width = (6, 6) if "m, one" in target else (2, 2)
-    feeds = {"x": np.zeros((rows, width, 6), "f"), "z": RNG.normal(size=(rows, 6)).astype("f")}
+    feeds = {"x": np.zeros((rows, width, 6), "f"), "z": normal(rows, 6)}
     graph, counts = rewritten(model, shapes.open_reshapes, **feeds)
     assert counts == [count]
     assert ("Concat" in operators(graph)) == (not count)
 
 
-def test_idle_shapes():
+def test_idle_shapes_removes_reshapes_and_expands_to_the_same_shape():
     model = graph_of(
         """
         agraph (float[n,6] x) => (float[n,6] y, float[n,12] z) {
@@ -191,14 +191,14 @@ def test_idle_shapes():
           z = Expand(joined, one)
         }
         """,
-        one=np.array([1, 1]),
+        one=[1, 1],
     )
-    graph, counts = rewritten(model, shapes.idle_shapes, x=RNG.normal(size=(2, 6)).astype("f"))
+    graph, counts = rewritten(model, shapes.idle_shapes, x=normal(2, 6))
     assert counts == [3] and operators(graph) == ["Tanh", "Concat"]
 
 
 @pytest.mark.parametrize("batch_dims, count", [(1, 1), (0, 0)])
-def test_element_gathers(batch_dims, count):
+def test_element_gathers_replaces_gather_nd_of_single_elements(batch_dims, count):
     model = graph_of(
         f"""
         agraph (int32[3,5] x, int64[3,2] i) => (int32 y) {{
@@ -206,7 +206,7 @@ def test_element_gathers(batch_dims, count):
           y = GatherND<batch_dims = {batch_dims}>(x, places)
         }}
         """,
-        last=np.array([-1]),
+        last=[-1],
     )
     feeds = {"x": RNG.integers(9, size=(3, 5), dtype="int32"), "i": RNG.integers(-3, 3, (3, 2))}
     graph, counts = rewritten(model, shapes.element_gathers, **feeds)
@@ -215,7 +215,7 @@ def test_element_gathers(batch_dims, count):
 
 
 @pytest.mark.parametrize("value, count", [(0.0, 1), (0.5, 0)])
-def test_zero_states(value, count):
+def test_zero_states_removes_initial_states_that_are_zero(value, count):
     model = graph_of(
         """
         agraph (float[5,n,3] x) => (float y, float last) {
@@ -227,20 +227,19 @@ def test_zero_states(value, count):
         }
         """,
         number=np.float32(value),
-        one=np.array([1]),
-        four=np.array([4]),
-        w=RNG.normal(size=(2, 12, 3)).astype("f"),
-        r=RNG.normal(size=(2, 12, 4)).astype("f"),
-        b=RNG.normal(size=(2, 24)).astype("f"),
+        one=[1],
+        four=[4],
+        w=normal(2, 12, 3),
+        r=normal(2, 12, 4),
+        b=normal(2, 24),
     )
-    feeds = {"x": RNG.normal(size=(5, 2, 3)).astype("f")}
+    feeds = {"x": normal(5, 2, 3)}
     graph, counts = rewritten(model, recurrence.zero_states, **feeds)
     assert counts == [count] and ("Expand" in operators(graph)) == (not count)
 
 
 def test_a_loop_gets_copies_of_its_small_constants():
-    model = graph_of(GROWING, five=np.array(5), yes=np.array(True), two=np.float32(2))
-    lean = onnx_ir.serde.deserialize_model(model)
+    lean = onnx_ir.serde.deserialize_model(graph_of(GROWING, **GROWING_CONSTANTS))
     loops.own_constants(lean)
     graph = onnx_ir.serde.serialize_model(lean).graph
     (body,) = bodies(graph)

@@ -1,6 +1,6 @@
-"""A model repository for Triton: read by Triton's own messages, its `model.py` run as it stands.
+"""The model repository for Triton, parsed with Triton's messages, and its `model.py`.
 
-Triton itself is not here: what it would do is taken from its documentation.
+The tests run without Triton; its behavior is taken from its documentation.
 """
 
 import importlib.util
@@ -17,11 +17,7 @@ from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import np_to_triton_dtype
 
 from keras_bahdanau_export import write_triton_repository
-from keras_bahdanau_runtime import (
-    CorruptArtifactError,
-    Translator,
-    UnsupportedArtifactError,
-)
+from keras_bahdanau_runtime import CorruptArtifactError, Translator, UnsupportedArtifactError
 from keras_bahdanau_runtime.artifact import publish, write_manifest
 from keras_bahdanau_runtime.manifest import read_manifest
 
@@ -39,15 +35,15 @@ def config(folder):
 
 
 def call_artifact(path, graph, data=False):
-    """An artifact of the call of a Keras model; with `data`, its weights stand in a second file."""
+    """An artifact without a search; with `data`, its weights are in a second file."""
     model = onnx.parser.parse_model(graph) if isinstance(graph, str) else graph
-    for weights in model.graph.initializer:  # as bytes, which can stand in a file
+    for weights in model.graph.initializer:  # only raw bytes can be in a second file
         weights.CopyFrom(
             onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weights), weights.name)
         )
     with publish(path) as folder:
-        beside = {"location": "model.onnx.data", "size_threshold": 0} if data else {}
-        onnx.save_model(model, folder / "model.onnx", save_as_external_data=data, **beside)
+        second = {"location": "model.onnx.data", "size_threshold": 0} if data else {}
+        onnx.save_model(model, folder / "model.onnx", save_as_external_data=data, **second)
         signature = {"model.onnx": {"inputs": [], "outputs": []}}
         write_manifest(folder, {"signatures": signature})
     return path
@@ -77,16 +73,16 @@ def test_a_repository_holds_both_models_of_an_artifact(tmp_path):
     assert read_manifest(copied).files == read_manifest(artifact).files
     graph = tmp_path / "models" / "copy-graph" / "1" / "model.onnx"
     assert graph.read_bytes() == (artifact / "model.onnx").read_bytes()
-    assert names(tmp_path)[-1].startswith("models/")  # and nothing is left beside it
+    assert names(tmp_path)[-1].startswith("models/")  # no other file is left
 
 
-def test_without_a_tokenizer_there_is_the_graph_alone(tmp_path):
+def test_an_artifact_without_a_tokenizer_becomes_a_graph_model_only(tmp_path):
     write_triton_repository(make(tmp_path / "copy", document=None), tmp_path / "models", "de.en")
     assert names(tmp_path / "models")[0] == "de.en-graph"
     assert config(tmp_path / "models" / "de.en-graph").name == "de.en-graph"
 
 
-def test_weights_beside_a_graph_go_with_it(tmp_path):
+def test_weights_in_a_second_file_are_copied(tmp_path):
     graph = """<ir_version: 8, opset_import: ["" : 17]>
     call (float[batch, 2] x) => (float[batch, 2] y) <float[2] w = {2.0, 3.0}> { y = Mul (x, w) }"""
     artifact = call_artifact(tmp_path / "call", graph, data=True)
@@ -101,23 +97,23 @@ def test_weights_beside_a_graph_go_with_it(tmp_path):
 # The configurations.
 
 
-def test_the_text_model_is_described_as_it_answers(tmp_path):
+def test_the_text_model_is_configured_with_its_inputs_and_outputs(tmp_path):
     write_triton_repository(make(tmp_path / "copy"), tmp_path / "models", name="en-de")
-    found = config(tmp_path / "models" / "en-de")
-    assert (found.name, found.backend, found.max_batch_size) == ("en-de", "python", 64)
+    settings = config(tmp_path / "models" / "en-de")
+    assert (settings.name, settings.backend, settings.max_batch_size) == ("en-de", "python", 64)
     kinds = model_config_pb2.DataType
-    assert [(t.name, kinds.Name(t.data_type), list(t.dims)) for t in found.input] == [
+    assert [(t.name, kinds.Name(t.data_type), list(t.dims)) for t in settings.input] == [
         ("text", "TYPE_STRING", [1])
     ]
-    assert [(t.name, kinds.Name(t.data_type), list(t.dims)) for t in found.output] == [
+    assert [(t.name, kinds.Name(t.data_type), list(t.dims)) for t in settings.output] == [
         ("translation", "TYPE_STRING", [-1]),
         ("score", "TYPE_FP32", [-1]),
         ("alignment", "TYPE_STRING", [-1]),
     ]
-    policy = found.dynamic_batching.default_queue_policy
-    assert found.dynamic_batching.max_queue_delay_microseconds == 5000
+    policy = settings.dynamic_batching.default_queue_policy
+    assert settings.dynamic_batching.max_queue_delay_microseconds == 5000
     assert (policy.default_timeout_microseconds, policy.allow_timeout_override) == (6e7, True)
-    [group] = found.instance_group
+    [group] = settings.instance_group
     assert (group.count, group.kind) == (1, model_config_pb2.ModelInstanceGroup.KIND_CPU)
 
 
@@ -126,7 +122,7 @@ def call_of(inputs, outputs, body):
 
 
 def hostile():
-    """A graph whose input is named by somebody who knows the format of a `config.pbtxt`."""
+    """A graph whose input name would inject settings into a `config.pbtxt`."""
     model = onnx.parser.parse_model(call_of("float[n, 2] x", "float[n, 2] y", "y = Neg (x)"))
     name = 'x" } \\"\n#é文 max_batch_size: 9 \t'
     model.graph.input[0].name = model.graph.node[0].input[0] = name
@@ -160,7 +156,7 @@ GRAPHS = {
 
 
 @pytest.mark.parametrize("case", GRAPHS)
-def test_a_graph_is_described_as_onnxruntime_sees_it(tmp_path, case):
+def test_a_graph_is_configured_with_the_shapes_and_types_of_onnxruntime(tmp_path, case):
     graph, batched = GRAPHS[case]
     if case == "search":
         artifact = make(tmp_path / "a")
@@ -168,32 +164,32 @@ def test_a_graph_is_described_as_onnxruntime_sees_it(tmp_path, case):
         artifact = call_artifact(tmp_path / "a", graph)
     write_triton_repository(artifact, tmp_path / "models")
     folder = tmp_path / "models" / "a-graph"
-    found = config(folder)
-    assert (found.name, found.backend) == ("a-graph", "onnxruntime")
-    assert found.max_batch_size == (64 if batched else 0)
-    assert found.HasField("dynamic_batching") == batched
+    settings = config(folder)
+    assert (settings.name, settings.backend) == ("a-graph", "onnxruntime")
+    assert settings.max_batch_size == (64 if batched else 0)
+    assert settings.HasField("dynamic_batching") == batched
     session = onnxruntime.InferenceSession(folder / "1" / "model.onnx")
     model = onnx.load(folder / "1" / "model.onnx")
-    for side, values, described in (
-        (found.input, session.get_inputs(), model.graph.input),
-        (found.output, session.get_outputs(), model.graph.output),
+    for side, values, protos in (
+        (settings.input, session.get_inputs(), model.graph.input),
+        (settings.output, session.get_outputs(), model.graph.output),
     ):
         assert [tensor.name for tensor in side] == [value.name for value in values]
-        for tensor, value, known in zip(side, values, described, strict=True):
+        for tensor, value, proto in zip(side, values, protos, strict=True):
             shape = [size if isinstance(size, int) else -1 for size in value.shape]
             assert [-1, *tensor.dims] == shape if batched else list(tensor.dims) == shape
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(known.type.tensor_type.elem_type)
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(proto.type.tensor_type.elem_type)
             kind = model_config_pb2.DataType.Name(tensor.data_type)
             assert kind == f"TYPE_{np_to_triton_dtype(dtype)}"
 
 
-def test_a_batch_is_no_larger_than_a_search_takes(tmp_path):
+def test_the_batch_size_is_limited_by_the_search(tmp_path):
     search = {"size": 2, "max_length": 2**28}
     write_triton_repository(make(tmp_path / "a", search=search), tmp_path / "models")
     assert config(tmp_path / "models" / "a-graph").max_batch_size == 3
 
 
-def test_joined_requests_of_a_search_have_their_own_answers(tmp_path):
+def test_batched_requests_give_the_results_of_single_requests(tmp_path):
     write_triton_repository(make(tmp_path / "a"), tmp_path / "models")
     session = onnxruntime.InferenceSession(tmp_path / "models" / "a-graph" / "1" / "model.onnx")
     requests = [np.array(rows, np.int32) for rows in ([[5, 3, 0]], [[7, 8, 3], [9, 3, 0]])]
@@ -208,7 +204,7 @@ def test_joined_requests_of_a_search_have_their_own_answers(tmp_path):
 
 @pytest.fixture(scope="module")
 def fragile(tmp_path_factory):
-    """An artifact whose graph fails for sources of eight ids and more, and takes forty."""
+    """An artifact that accepts forty ids, whose graph fails for eight or more."""
     graph = copy_graph(second_score="Add (score, score)").replace(
         "score = Neg (float_count)", "few = Gather (eight, count)\n    score = Neg (few)"
     )
@@ -237,25 +233,25 @@ def request(*texts, outputs=ALL, **parameters):
     return triton.InferenceRequest([triton.Tensor("text", array)], outputs, parameters or None)
 
 
-def answer(response):
+def outputs_of(response):
     assert response.error() is None, response.error().message()
     return {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
 
 
-def test_the_text_model_says_what_the_translator_says(model, fragile):
+def test_the_text_model_gives_the_translations_of_the_translator(model, fragile):
     texts = [TEXT, "", "é a"]
     expected = Translator(fragile).translate(texts)
     [response] = model.execute([request(*texts)])
-    found = answer(response)
-    assert list(found) == ALL
-    assert found["translation"].tolist() == [[one.text.encode("utf-8")] for one in expected]
-    assert found["score"].dtype == np.float32
-    assert found["score"].tolist() == [[one.score] for one in expected]
-    for [text], one in zip(found["alignment"], expected, strict=True):
-        np.testing.assert_array_equal(json.loads(text), one.alignment.tolist())
+    outputs = outputs_of(response)
+    assert list(outputs) == ALL
+    assert outputs["translation"].tolist() == [[each.text.encode("utf-8")] for each in expected]
+    assert outputs["score"].dtype == np.float32
+    assert outputs["score"].tolist() == [[each.score] for each in expected]
+    for [text], translation in zip(outputs["alignment"], expected, strict=True):
+        np.testing.assert_array_equal(json.loads(text), translation.alignment.tolist())
 
 
-def test_one_call_answers_all_requests_that_triton_has_gathered(model, monkeypatch):
+def test_the_requests_of_a_batch_are_translated_in_one_call(model, monkeypatch):
     calls = []
 
     class Counted(Translator):
@@ -274,7 +270,7 @@ def test_one_call_answers_all_requests_that_triton_has_gathered(model, monkeypat
     )
     assert calls == [["a", "", "a bike", TEXT, "a dog"]]
     assert "utf-8" in responses[1].error().message()
-    first, second, last = (answer(responses[place]) for place in (0, 2, 3))
+    first, second, last = (outputs_of(responses[place]) for place in (0, 2, 3))
     assert first["translation"].tolist() == [[b"a", b""], [b"", b""]]
     assert first["score"].tolist() == [[-2.0, -4.0], [0.0, float(np.finfo(np.float32).min)]]
     assert "alignment" not in first and "alignment" not in last
@@ -283,15 +279,11 @@ def test_one_call_answers_all_requests_that_triton_has_gathered(model, monkeypat
     assert last["translation"].tolist() == [[b"a dog"]]
 
 
-def test_nothing_but_wrong_requests_is_answered_too(model):
-    [response] = model.execute([request("a", n_best=3)])
-    assert "must be an int from 1 to 2. Received: 3" in response.error().message()
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         (request("a", n_best=0), "Argument `n_best` must be an int from 1 to 2. Received: 0"),
+        (request("a", n_best=3), "Argument `n_best` must be an int from 1 to 2. Received: 3"),
         (request("a", n_best=True), "Argument `n_best`"),
         (request("a", n_best="2"), "Argument `n_best`"),
         (request("a", alignments=1), "Argument `alignments` must be a bool. Received: 1"),
@@ -300,50 +292,51 @@ def test_nothing_but_wrong_requests_is_answered_too(model):
         (request("a", "b " * 60), "at most 40 tokens each, end of sentence included"),
     ],
 )
-def test_a_wrong_request_is_told_so_and_disturbs_no_other(model, wrong, message):
+def test_an_invalid_request_gets_an_error_and_other_requests_their_results(model, wrong, message):
     right = request("a dog")
+    [refused] = model.execute([wrong])
+    assert message in refused.error().message()
     before, refused, after = model.execute([right, wrong, right])
     assert message in refused.error().message()
     assert refused.error().code() == triton.TritonError.INVALID_ARG
     for response in (before, after):
-        assert answer(response)["translation"].tolist() == [[b"a dog"]]
+        assert outputs_of(response)["translation"].tolist() == [[b"a dog"]]
 
 
-def test_the_place_of_a_long_text_is_that_in_its_own_request(model):
+def test_the_error_has_the_index_of_the_text_in_its_own_request(model):
     _, refused = model.execute([request("a", "a"), request("a", "b " * 60)])
     assert "at index 1" in refused.error().message()
 
 
-def test_a_run_that_fails_costs_only_the_request_of_its_text(model):
+def test_a_failed_run_fails_only_the_request_with_its_text(model):
     right, failed, last = model.execute(
         [request("a dog"), request("a", "x y z u v w k"), request("a bike")]
     )
     assert failed.error().code() == triton.TritonError.INTERNAL
     assert failed.error().message().startswith("RunError: onnxruntime could not run the graph")
-    assert answer(right)["translation"].tolist() == [[b"a dog"]]
-    assert answer(last)["translation"].tolist() == [[b"a bike"]]
+    assert outputs_of(right)["translation"].tolist() == [[b"a dog"]]
+    assert outputs_of(last)["translation"].tolist() == [[b"a bike"]]
 
 
-def test_alignments_can_be_left_out_where_no_outputs_are_named(model):
+def test_alignments_can_be_left_out(model):
     [response] = model.execute([request("a", alignments=False)])
-    assert list(answer(response)) == ["translation", "score"]
+    assert list(outputs_of(response)) == ["translation", "score"]
 
 
-def test_a_gpu_is_used_where_the_instance_has_one(model, fragile):
-    other = type(model)()
+def test_an_instance_on_a_gpu_uses_cuda(model):
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
-        pytest.skip("There is one.")
+        pytest.skip("This onnxruntime has CUDA.")
     with pytest.raises(ValueError, match="CUDAExecutionProvider"):
-        other.initialize({"model_instance_kind": "GPU", "model_instance_device_id": "0"})
+        type(model)().initialize({"model_instance_kind": "GPU", "model_instance_device_id": "0"})
 
 
-# What is refused, and what stays.
+# Refused arguments, and existing repositories.
 
 
 @pytest.mark.parametrize(
     "name", ["", ".", "..", ".a", "-a", "a/b", "../a", 'a"', "a\n", "a b", "é", "a" * 101]
 )
-def test_a_name_that_is_none_is_refused_before_anything_is_made(tmp_path, name):
+def test_an_invalid_name_is_refused_before_any_file_is_written(tmp_path, name):
     artifact = make(tmp_path / "copy")
     with pytest.raises(ValueError, match="Argument `name` must be"):
         write_triton_repository(artifact, tmp_path / "models", name=name)
@@ -357,7 +350,7 @@ def test_a_name_that_is_none_is_refused_before_anything_is_made(tmp_path, name):
         ("float y", "y = ReduceSum <keepdims = 0> (x)"),
     ],
 )
-def test_what_triton_does_not_take_is_refused(tmp_path, outputs, body):
+def test_a_tensor_that_triton_does_not_accept_is_refused(tmp_path, outputs, body):
     graph = call_of("float[n, 2] x", outputs, body)
     graph = graph.replace(" { y", " <int64[1] zero = {0}, int64[1] one = {1}> { y")
     artifact = call_artifact(tmp_path / "call", graph)
@@ -366,26 +359,22 @@ def test_what_triton_does_not_take_is_refused(tmp_path, outputs, body):
     assert [path.name for path in tmp_path.iterdir()] == ["call"]
 
 
-def damaged(path):
-    (make(path) / "tokenizer.json").write_text("{}")
-
-
-def without_graph(path):
-    make(path, graph=None)
-
-
 @pytest.mark.parametrize(
-    ("made", "error"),
-    [(damaged, CorruptArtifactError), (without_graph, UnsupportedArtifactError)],
+    ("make_artifact", "error"),
+    [
+        (lambda path: (make(path) / "tokenizer.json").write_text("{}"), CorruptArtifactError),
+        (lambda path: make(path, graph=None), UnsupportedArtifactError),
+    ],
+    ids=["damaged", "without a graph"],
 )
-def test_an_artifact_that_cannot_be_used_leaves_nothing(tmp_path, made, error):
-    made(tmp_path / "copy")
+def test_an_unusable_artifact_leaves_no_files(tmp_path, make_artifact, error):
+    make_artifact(tmp_path / "copy")
     with pytest.raises(error):
         write_triton_repository(tmp_path / "copy", tmp_path / "models")
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]
 
 
-def test_a_repository_is_replaced_only_when_asked(tmp_path):
+def test_a_repository_is_replaced_only_with_overwrite(tmp_path):
     artifact, models = make(tmp_path / "copy"), tmp_path / "models"
     write_triton_repository(artifact, models, "old")
     with pytest.raises(ValueError, match="`overwrite`"):
@@ -396,25 +385,22 @@ def test_a_repository_is_replaced_only_when_asked(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "models"]
 
 
-def add_file(models):
-    (models / "notes.txt").write_text("mine")
-
-
 def add_model(models):
     (models / "theirs" / "1").mkdir(parents=True)
     (models / "theirs" / "config.pbtxt").write_text('name: "theirs"')
 
 
-def add_version(models):
-    (models / "copy" / "2").mkdir()
-
-
-def add_link(models):
-    (models / "link").symlink_to(models / "copy")
-
-
-@pytest.mark.parametrize("add", [add_file, add_model, add_version, add_link])
-def test_what_somebody_added_to_a_repository_is_never_lost(tmp_path, add):
+@pytest.mark.parametrize(
+    "add",
+    [
+        add_model,
+        lambda models: (models / "notes.txt").write_text("mine"),
+        lambda models: (models / "copy" / "2").mkdir(),
+        lambda models: (models / "link").symlink_to(models / "copy"),
+    ],
+    ids=["model", "file", "version", "link"],
+)
+def test_a_repository_with_files_of_others_is_not_replaced(tmp_path, add):
     artifact, models = make(tmp_path / "copy"), tmp_path / "models"
     write_triton_repository(artifact, models)
     add(models)
@@ -424,7 +410,7 @@ def test_what_somebody_added_to_a_repository_is_never_lost(tmp_path, add):
     assert names(models) == before
 
 
-def test_an_artifact_is_no_repository(tmp_path):
+def test_an_artifact_is_not_replaced_by_a_repository(tmp_path):
     artifact = make(tmp_path / "copy")
     with pytest.raises(ValueError, match="which is neither"):
         write_triton_repository(artifact, artifact, overwrite=True)

@@ -8,7 +8,6 @@ from decoders import (
     CELLS,
     FORMS,
     GRU,
-    LENGTHS,
     LSTM,
     MASK,
     ORDERS,
@@ -56,16 +55,11 @@ from keras_bahdanau import (
     coverage_penalty,
 )
 
-cells = pytest.mark.parametrize("cell", CELLS)
-orders = pytest.mark.parametrize(("query", "readout_state"), ORDERS)
-forms = pytest.mark.parametrize("form", FORMS)
-
-
 # --- Numbers --------------------------------------------------------------------------------------
 
 
 def check_numbers(decoder, rng):
-    """The call gives the reference's numbers, and steps give the call's."""
+    """Check that a call equals the reference, and that single steps equal the call."""
     inputs, annotations, states = random_inputs(rng, decoder)
     mask = masks(decoder)
     actual = decoder(inputs, annotations, mask, states, return_attention_scores=True)
@@ -74,44 +68,37 @@ def check_numbers(decoder, rng):
     assert_close(actual, step_by_step(decoder, inputs, memory, states), 1e-6)
 
 
-@cells
+@pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("query", ["previous", "current"])
-def test_cells(cell, query, rng):
+def test_every_cell_gives_the_references_numbers(cell, query, rng):
     check_numbers(random_decoder(rng, cell, query=query), rng)
 
 
-@orders
+@pytest.mark.parametrize(("query", "readout_state"), ORDERS)
 @pytest.mark.parametrize("readout", READOUTS)
-def test_orders_and_readouts(query, readout_state, readout, rng):
+def test_every_order_and_readout_gives_the_references_numbers(query, readout_state, readout, rng):
     decoder = random_decoder(rng, readout=readout, query=query, readout_state=readout_state)
     check_numbers(decoder, rng)
 
 
 @pytest.mark.parametrize("attention", MECHANISMS)
-def test_attentions(attention, rng):
+def test_every_attention_gives_the_references_numbers(attention, rng):
     check_numbers(random_decoder(rng, attention=attention), rng)
 
 
-@orders
-def test_fixed_context_in_every_order(query, readout_state, rng):
-    check_numbers(
-        random_decoder(rng, "lstm", "fixed_narrow", query=query, readout_state=readout_state), rng
-    )
-
-
-@forms
-def test_forms(form, rng):
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_references_numbers(form, rng):
     check_numbers(random_decoder(rng, **FORMS[form]), rng)
 
 
-def test_a_residual_cell_may_stand_alone(rng):
+def test_a_residual_cell_without_a_stack_gives_the_references_numbers(rng):
     decoder = AttentiveDecoder(
         ResidualCell(LSTM(M)), with_equations("location"), query="current", readout_state="previous"
     )
     check_numbers(randomize(build(decoder), rng), rng)
 
 
-def test_without_mask_and_first_state(rng):
+def test_mask_and_initial_state_are_optional(rng):
     decoder = random_decoder(rng, "gru_on_lstm")
     inputs, annotations, states = random_inputs(rng, decoder)
     expected = reference_decoder(
@@ -131,16 +118,6 @@ def test_state_is_a_flat_tuple_in_the_cells_order(rng):
     assert [tuple(tensor.shape) for tensor in state.cell] == [(B, 4), (B, 4), (B, UNITS)]
 
 
-def test_state_holds_the_last_output_to_feed_it(rng):
-    decoder = random_decoder(rng, **FORMS["input_feeding"])
-    inputs, annotations, states = random_inputs(rng, decoder)
-    memory = decoder.memory(annotations)
-    state = decoder.initial_state(memory, states)
-    assert_close(state.output, np.zeros((B, R)), 0)
-    output, state, _ = decoder.step(inputs[:, 0], state, memory)
-    assert_close(state.output, output, 0)
-
-
 SHARING = {
     "gru_on_lstm": dict(cell="gru_on_lstm"),
     "monotonic": dict(attention="monotonic"),
@@ -156,24 +133,15 @@ def test_hypotheses_share_a_row_of_the_memory(form, rng):
     decoder, groups = random_decoder(rng, **SHARING[form]), 4
     inputs, annotations, states = random_inputs(rng, decoder, groups)
     memory = decoder.memory(annotations, masks(decoder))
-    copies, mask = (
-        tree.map_structure(lambda part: np.repeat(part, groups, 0), parts)
-        for parts in (annotations, masks(decoder))
+    copies, mask = tree.map_structure(
+        lambda part: np.repeat(part, groups, 0), (annotations, masks(decoder))
     )
-    of_copies = decoder.memory(copies, mask)
-    shared = alone = decoder.initial_state(of_copies, states)
-    for i in range(TY):
-        *actual, shared = output_weights_state(decoder, inputs[:, i], shared, memory)
-        *expected, alone = output_weights_state(decoder, inputs[:, i], alone, of_copies)
-        assert_close(actual, expected, 1e-6)
+    actual = step_by_step(decoder, inputs, memory, states)
+    expected = step_by_step(decoder, inputs, decoder.memory(copies, mask), states)
+    assert_close(actual, expected, 1e-6)
 
 
-def output_weights_state(decoder, *args):
-    output, state, weights = decoder.step(*args)
-    return output, weights, state
-
-
-# --- What a step reads ----------------------------------------------------------------------------
+# --- Feedback -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("input_feeding", [False, True])
@@ -181,7 +149,7 @@ def output_weights_state(decoder, *args):
 def test_feedback_reads_the_last_output(readout, input_feeding, rng):
     decoder = random_decoder(rng, readout=readout, input_feeding=input_feeding)
     inputs, annotations, states = random_inputs(rng, decoder)
-    hints = array(rng, B, TY, 2)  # taken by the number of the step
+    hints = array(rng, B, TY, 2)  # indexed by the number of the step
     width = UNITS if readout == "state" else R
     mixing = array(rng, 2 + width, M)
 
@@ -200,22 +168,10 @@ def test_feedback_reads_the_last_output(readout, input_feeding, rng):
         assert_close((actual[0][:, i], actual[1][:, i]), (output, weights), 1e-6)
 
 
-@pytest.mark.parametrize("form", ["input_feeding", "conditional_coverage", "two_sources"])
-def test_feedback_of_the_inputs_changes_nothing(form, rng):
-    decoder = random_decoder(rng, **FORMS[form])
-    inputs, annotations, states = random_inputs(rng, decoder)
-    arguments = dict(
-        annotations_mask=masks(decoder), initial_state=states, return_attention_scores=True
-    )
-    plain = decoder(inputs, annotations, **arguments)
-    fed = decoder(inputs, annotations, feedback=lambda t, x, output: x, **arguments)
-    assert_close(fed, plain, 1e-6)
-
-
 @pytest.mark.parametrize(
     "form", ["input_feeding", "input_feeding_of_the_state", "conditional_coverage", "two_sources"]
 )
-def test_a_closed_loop(form, rng):
+def test_a_closed_loop_gives_the_references_numbers(form, rng):
     decoder, dense = random_decoder(rng, **FORMS[form]), keras.layers.Dense(M)
     inputs, annotations, states = random_inputs(rng, decoder)
     arguments = dict(annotations_mask=masks(decoder), initial_state=states)
@@ -246,7 +202,8 @@ def test_logits_are_the_scores_before_the_softmax(input_feeding, rng):
 
 
 def test_a_pointer_network_trains_on_logits(rng):
-    # The place of the largest number: 40 nats away the softmax alone would have no gradient.
+    # The target is the position of the largest value. With scores 40 nats apart, the softmax alone
+    # would have no gradient.
     inputs, values = keras.Input((1, 1)), keras.Input((None, 2))
     attention = BahdanauAttention(8, score_initializer=keras.initializers.Constant(40.0))
     decoder = AttentiveDecoder(GRU(4), attention, query="current")
@@ -261,7 +218,7 @@ def test_a_pointer_network_trains_on_logits(rng):
     assert np.isfinite(losses).all() and losses[-1] < 0.5 * losses[0]
 
 
-def test_a_coverage_loss_is_that_of_the_weights_of_logits(rng):
+def test_the_coverage_loss_is_the_same_with_logits_returned(rng):
     decoder = AttentiveDecoder(GRU(UNITS), CoverageAttention(4, coverage_loss=0.5))
     randomize(build(decoder), rng)
     inputs, annotations, _ = random_inputs(rng, decoder)
@@ -271,15 +228,19 @@ def test_a_coverage_loss_is_that_of_the_weights_of_logits(rng):
     assert_close(decoder.losses, expected, 1e-6)
 
 
+def symbolic(arrays):
+    """Symbolic tensors with the shapes of a nested structure of arrays."""
+    return tree.map_structure(lambda part: keras.KerasTensor(part.shape), arrays)
+
+
 @pytest.mark.parametrize(
     "attention", ["fixed", "monotonic", "two_sources", "bahdanau_heads", "location_heads"]
 )
-def test_logits_need_one_score_for_each_place(attention, rng):
-    decoder = unbuilt(attention=attention, cell="gru")
+def test_logits_need_one_score_for_each_position(attention, rng):
+    decoder = unbuilt(attention=attention)
     inputs, annotations, _ = random_inputs(rng, decoder)
-    symbols = tree.map_structure(lambda x: keras.KerasTensor(x.shape), (inputs, annotations))
     message = "`return_attention_logits` must be False with this attention.*Received: True with"
-    for arguments in ((inputs, annotations), symbols):
+    for arguments in ((inputs, annotations), symbolic((inputs, annotations))):
         with pytest.raises(ValueError, match=message):
             decoder(*arguments, return_attention_logits=True)
 
@@ -289,28 +250,28 @@ def test_logits_need_one_score_for_each_place(attention, rng):
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("input_feeding", [False, True])
-def test_coverage_loss(masked, input_feeding, rng):
+def test_coverage_loss_is_the_mean_overlap_per_real_input(masked, input_feeding, rng):
     decoder = AttentiveDecoder(
         GRU(UNITS), CoverageAttention(4, coverage_loss=0.5), input_feeding=input_feeding
     )
     randomize(build(decoder), rng)
     inputs, annotations, states = random_inputs(rng, decoder)
-    kept = right_mask([4, 2, 1], TY) if masked else np.ones((B, TY), bool)
-    arguments = {"inputs_mask": kept} if masked else {}
+    inputs_mask = right_mask([4, 2, 1], TY) if masked else np.ones((B, TY), bool)
+    arguments = {"inputs_mask": inputs_mask} if masked else {}
     decoder(inputs, annotations, MASK, states, **arguments)
     (loss,) = decoder.losses
     _, weights = decoder(
         inputs, annotations, MASK, states, return_attention_scores=True, **arguments
     )
-    assert len(decoder.losses) == 1  # of one call, not of two
+    assert len(decoder.losses) == 1  # the second call replaces the first call's loss
     weights, expected = numpy(weights).astype("float64"), 0.0
-    for b, i in np.argwhere(kept):
+    for b, i in np.argwhere(inputs_mask):
         expected += np.minimum(weights[b, i], weights[b, :i].sum(axis=0)).sum()
-    assert_close(loss, 0.5 * expected / kept.sum(), 1e-6)
+    assert_close(loss, 0.5 * expected / inputs_mask.sum(), 1e-6)
     assert expected > 0.1
 
 
-def test_coverage_loss_finds_the_mask_of_its_inputs(rng):
+def test_coverage_loss_reads_the_implicit_mask_of_the_inputs(rng):
     decoder = AttentiveDecoder(GRU(UNITS), CoverageAttention(4, coverage_loss=1.0))
     embedding = keras.layers.Embedding(9, M, mask_zero=True)
     annotations = array(rng, 2, TX, D)
@@ -329,48 +290,12 @@ def test_no_penalty_without_a_coverage_loss(rng):
 
 # --- Masks ----------------------------------------------------------------------------------------
 
-PADDED = {
-    "gru": {},
-    "lstm_on_lstm": dict(cell="lstm_on_lstm"),
-    "fixed_narrow": dict(attention="fixed_narrow"),
-    "monotonic": dict(attention="monotonic"),
-    "input_feeding_location": FORMS["input_feeding_location"],
-    "conditional_coverage": FORMS["conditional_coverage"],
-}
-padded = pytest.mark.parametrize("form", PADDED)
-
-
-@padded
-def test_longer_padding_changes_nothing(form, rng):
-    decoder = random_decoder(rng, **PADDED[form])
-    inputs, annotations, states = random_inputs(rng, decoder)
-    outputs, weights = numpy(
-        decoder(inputs, annotations, MASK, states, return_attention_scores=True)
-    )
-    longer = np.concatenate([annotations, array(rng, B, 2, D)], axis=1)
-    mask = right_mask(LENGTHS, TX + 2)
-    actual = decoder(inputs, longer, mask, states, return_attention_scores=True)
-    assert_close(actual, (outputs, np.pad(weights, ((0, 0), (0, 0), (0, 2)))), 1e-6)
-
-
-@padded
-def test_a_fully_masked_source_gets_no_weight(form, rng):
-    decoder = random_decoder(rng, **PADDED[form])
-    inputs, annotations, states = random_inputs(rng, decoder)
-    annotations[2] = np.nan
-    outputs, weights = numpy(
-        decoder(inputs, annotations, MASK, states, return_attention_scores=True)
-    )
-    assert np.isfinite(outputs).all() and not weights[2].any()
-    assert (weights[:2].sum(-1) > 1e-3).all()
-
-
 SOURCE = np.array([[3, 4, 5, 0], [6, 0, 0, 0]])
 TARGET = np.array([[2, 7, 8], [2, 5, 0]])
 
 
 def translator(decoder, scores=True):
-    """Two rows of ids through embeddings, encoder and decoder; masks travel with the tensors."""
+    """A model of source and target ids, whose embeddings pass implicit masks on."""
     source, target = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
     words = keras.layers.Embedding(9, 4, mask_zero=True)(source)
     annotations = BidirectionalEncoder(D // 2)(words)
@@ -382,14 +307,14 @@ def translator(decoder, scores=True):
 
 
 @pytest.mark.parametrize("attention", ["bahdanau", "fixed", "location", "two_sources"])
-def test_implicit_mask(attention):
+def test_implicit_masks_of_the_sources_are_applied(attention):
     decoder = unbuilt(attention=attention)
     model = translator(decoder)
     outputs, weights = numpy(model([SOURCE, TARGET]))
     sources = 2 if several(decoder) else 1
     assert outputs.shape == (2, 3, R) and weights.shape == (2, 3, 4 * sources)
-    kept = np.tile(np.repeat((SOURCE != 0)[:, None], 3, axis=1), sources)
-    assert not weights[~kept].any()
+    mask = np.tile(np.repeat((SOURCE != 0)[:, None], 3, axis=1), sources)
+    assert not weights[~mask].any()
     assert_close(weights.sum(-1), np.full((2, 3), sources), 1e-6)
     longer = np.pad(SOURCE, ((0, 0), (0, 3)))
     assert_close(model([longer, TARGET])[0], outputs, 1e-6)
@@ -397,11 +322,11 @@ def test_implicit_mask(attention):
 
 @pytest.mark.parametrize("scores", [False, True])
 def test_a_mask_of_the_inputs_reaches_keras_losses(scores):
-    outputs = translator(unbuilt(attention="bahdanau"), scores)
-    found = outputs.outputs[0]
-    assert found._keras_mask is not None
-    assert all(getattr(of, "_keras_mask", None) is None for of in outputs.outputs[1:])
-    model = keras.Model(outputs.inputs, keras.layers.Dense(5)(found))
+    features = translator(unbuilt(attention="bahdanau"), scores)
+    decoded, *weights = features.outputs
+    assert decoded._keras_mask is not None
+    assert all(getattr(part, "_keras_mask", None) is None for part in weights)
+    model = keras.Model(features.inputs, keras.layers.Dense(5)(decoded))
     labels = np.array([[4, 1, 2], [3, 1, 0]])
     logits = numpy(model([SOURCE, TARGET])).astype("float64")
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -413,36 +338,20 @@ def test_a_mask_of_the_inputs_reaches_keras_losses(scores):
 # --- Training -------------------------------------------------------------------------------------
 
 
-def test_a_time_series_is_learned(rng):
-    # Continuous inputs and outputs: the next value of a wave, from its last one and its past.
-    inputs, past = keras.Input((None, 1)), keras.Input((None, 2))
-    decoder = AttentiveDecoder(GRU(8), BahdanauAttention(6), DeepOutput(1, "linear"))
-    model = keras.Model([inputs, past], decoder(inputs, past))
-    model.compile(keras.optimizers.Adam(0.03), "mse")
-    start = rng.uniform(0.0, 6.0, size=(32, 1, 1))
-    wave = np.sin(start + 0.5 * np.arange(16)[None, :, None]).astype("float32")
-    x = [wave[:, 9:15], np.concatenate([wave[:, :9], wave[:, 1:10]], axis=-1)]
-    history = model.fit(x, wave[:, 10:], epochs=15, batch_size=32, verbose=0)
-    assert history.history["loss"][-1] < 0.5 * history.history["loss"][0]
-
-
 def trained_once(decoder, rng):
-    """Updates the decoder once in a functional model, and returns the data."""
+    """Train the decoder for one step in a functional model, and return its inputs."""
     inputs, annotations = keras.Input((None, M)), keras.Input((None, D))
     mask = keras.Input((None,), dtype="bool")
     model = keras.Model([inputs, annotations, mask], decoder(inputs, annotations, mask))
     model.compile(keras.optimizers.SGD(0.1), "mse")
-    model.optimizer.build(model.trainable_variables)  # or TensorFlow traces the step twice
+    model.optimizer.build(model.trainable_variables)  # so that TensorFlow traces the step once
     x = [array(rng, B, TY, M), array(rng, B, TX, D), MASK]
     y = array(rng, B, TY, R)
     before = decoder.get_weights()
     history = model.fit(x, y, epochs=1, batch_size=B, verbose=0)
     assert np.isfinite(history.history["loss"]).all()
-    changed = [
-        np.abs(after - was).max() > 0
-        for after, was in zip(decoder.get_weights(), before, strict=True)
-    ]
-    assert all(changed)
+    for old, new in zip(before, decoder.get_weights(), strict=True):
+        assert np.abs(new - old).max() > 0
     return x
 
 
@@ -459,10 +368,10 @@ DROPOUT = {"dropout": 0.5, "recurrent_dropout": 0.5}
 
 
 @pytest.mark.parametrize("form", DROPPING)
-def test_dropout_in_the_cells(form, rng):
+def test_dropout_in_the_cells_acts_in_training_only(form, rng):
     decoder = unbuilt(**DROPPING[form], cell_arguments=DROPOUT)
     x = trained_once(decoder, rng)
-    # Inference drops nothing: a decoder without dropout and with the same weights agrees.
+    # In inference it equals a decoder without dropout that has the same weights.
     plain = build(unbuilt(**DROPPING[form]))
     plain.set_weights(decoder.get_weights())
     assert_close(decoder(*x), plain(*x), 1e-6)
@@ -473,18 +382,18 @@ def test_dropout_in_the_cells(form, rng):
 
 
 def innermost(cell):
-    """The cells with weights inside stacks and wrappers."""
+    """Return the cells that have weights, inside stacks and wrappers."""
     return [part for inner in getattr(cell, "cells", []) for part in innermost(inner)] or [cell]
 
 
 def forget(cell):
-    """Gives a cell weights with which its output depends on its input alone."""
+    """Set weights with which a cell's output depends on its input alone."""
     n = cell.units
     for weight in cell.trainable_variables:
         value, name = numpy(weight).copy(), weight.path.split("/")[-1]
         if name == "recurrent_kernel":
             value[:] = 0.0
-        if name == "bias":  # of Keras's gates those that keep the old state: z, the first, or f
+        if name == "bias":  # the gate that keeps the old state: f of an LSTM, z of a GRU
             row = value[0] if value.ndim == 2 else value
             row[slice(n, 2 * n) if isinstance(cell, LSTM) else slice(n)] = -1e3
         weight.assign(value)
@@ -495,8 +404,8 @@ def forget(cell):
     [*[(cell, None) for cell in CELLS if cell != "simple"], ("lstm", "layer_norm_lstm")],
 )
 def test_dropout_masks_hold_for_a_whole_sequence(cell, context_cell, rng):
-    # Equal inputs and one fixed context: without a state every step then gives the same output,
-    # unless the mask changes between them.
+    # With equal inputs, one fixed context and no state, every step gives the same output unless
+    # the dropout mask changes between steps.
     decoder = random_decoder(
         rng, cell, "fixed", "state", {"dropout": 0.5}, query="current", context_cell=context_cell
     )
@@ -511,7 +420,7 @@ def test_dropout_masks_hold_for_a_whole_sequence(cell, context_cell, rng):
 
 
 def test_recurrent_dropout_masks_hold_for_a_whole_sequence(rng):
-    # h' = tanh(9 m h): a unit dies at once if it is dropped at all, and lives if it never is.
+    # h' = tanh(9 m h): a unit stays near one until it is dropped, and is zero from then on.
     cells = [keras.layers.SimpleRNNCell(16, recurrent_dropout=0.5) for _ in range(2)]
     decoder = build(AttentiveDecoder([cells[0], ResidualCell(cells[1])], BahdanauAttention(4)))
     for cell in cells:
@@ -520,13 +429,16 @@ def test_recurrent_dropout_masks_hold_for_a_whole_sequence(rng):
     inputs, annotations, states = random_inputs(rng, decoder)
     states = [np.ones_like(state) for state in states]
     outputs = numpy(decoder(inputs, annotations, initial_state=states, training=True))
-    lower, upper = outputs > 0.5, outputs > 1.5  # one of both units alive, both alive
-    for alive in (lower, upper):
+    one_alive, both_alive = (
+        outputs > 0.5,
+        outputs > 1.5,
+    )  # at least one of the two cells' units is alive; both are
+    for alive in (one_alive, both_alive):
         np.testing.assert_array_equal(alive, np.repeat(alive[:, :1], TY, axis=1))
         assert 0 < alive.sum() < alive.size
 
 
-def test_dropout_in_the_readout_of_a_single_step(rng):
+def test_dropout_in_the_readout_acts_in_single_steps_of_training(rng):
     readout = keras.Sequential([keras.layers.Dense(40), keras.layers.Dropout(0.5)])
     decoder = build(AttentiveDecoder(keras.layers.GRUCell(4), BahdanauAttention(3), readout))
     inputs, annotations, states = random_inputs(rng, decoder)
@@ -549,20 +461,12 @@ ALL = {
     "fixed": dict(attention="fixed_narrow"),
     **FORMS,
 }
-all_forms = pytest.mark.parametrize("form", ALL)
 
 
 @pytest.mark.parametrize(
-    "form",
-    [
-        "simple",
-        "monotonic",
-        "input_feeding_location",
-        "conditional_coverage",
-        "two_sources",
-    ],
+    "form", ["simple", "monotonic", "input_feeding_location", "conditional_coverage", "two_sources"]
 )
-def test_dynamic_shapes(form, rng):
+def test_a_model_of_unknown_batch_and_lengths_gives_the_references_numbers(form, rng):
     decoder = unbuilt(**ALL[form])
     inputs, annotations = keras.Input((None, M)), keras.Input((None, D))
     first = [keras.Input((size,)) for size in decoder.state_sizes]
@@ -590,8 +494,8 @@ def test_known_lengths_give_known_shapes():
     assert tuple(outputs.shape) == (None, 3, R) and tuple(weights.shape) == (None, 3, 9)
 
 
-def test_any_layer_may_read_out(rng):
-    class Joined(keras.layers.Layer):
+def test_the_readout_may_be_a_custom_layer_of_three_inputs(rng):
+    class Concatenated(keras.layers.Layer):
         def build(self, state_shape, inputs_shape, context_shape):
             self.offset = self.add_weight(shape=(inputs_shape[-1],), initializer="ones")
 
@@ -602,7 +506,7 @@ def test_any_layer_may_read_out(rng):
         def call(self, state, inputs, context):
             return keras.ops.concatenate([state, inputs + self.offset, context], axis=-1)
 
-    decoder = AttentiveDecoder(GRU(UNITS), BahdanauAttention(4), Joined(), input_feeding=True)
+    decoder = AttentiveDecoder(GRU(UNITS), BahdanauAttention(4), Concatenated(), input_feeding=True)
     outputs = decoder(keras.Input((None, M)), keras.Input((None, D)))
     assert tuple(outputs.shape) == (None, None, UNITS + M + D)
     inputs, annotations = array(rng, B, TY, M), array(rng, B, TX, D)
@@ -610,12 +514,12 @@ def test_any_layer_may_read_out(rng):
 
 
 @pytest.mark.parametrize("input_feeding", [False, True])
-def test_a_layer_of_one_input_reads_out_the_state(input_feeding, rng):
+def test_a_readout_of_one_input_takes_the_state(input_feeding, rng):
     dense = keras.layers.Dense(R)
     decoder = AttentiveDecoder(GRU(UNITS), BahdanauAttention(4), dense, input_feeding=input_feeding)
     decoder.build((B, TY, M), (B, TX, D))
     inputs, annotations = array(rng, B, TY, M), array(rng, B, TX, D)
-    # A DeepOutput with the Dense's kernel for the state, and zeros for all else, is the same layer.
+    # A DeepOutput with the Dense's kernel for the state and zeros elsewhere is the same layer.
     deep = AttentiveDecoder(
         GRU(UNITS), BahdanauAttention(4), DeepOutput(R, "linear"), input_feeding=input_feeding
     )
@@ -628,20 +532,8 @@ def test_a_layer_of_one_input_reads_out_the_state(input_feeding, rng):
     assert again.compute_output_shape((B, TY, M), (B, TX, D)) == (B, TY, R)
 
 
-class TwoInputs(keras.layers.Layer):
-    def call(self, state, context):
-        return state + context
-
-
-@pytest.mark.parametrize("readout", [len, "linear", TwoInputs(), keras.layers.GRU(3)], ids=str)
-def test_a_readout_must_take_the_state_or_all_three(readout):
-    message = r'`readout` must be a layer .* write DeepOutput\(n, "linear"\) .* Received: '
-    with pytest.raises(ValueError, match=message):
-        AttentiveDecoder(GRU(3), BahdanauAttention(4), readout)
-
-
 class FromOnes(keras.layers.Layer):
-    """A cell that keeps its state, and begins with ones."""
+    """A cell whose state is always its initial state, ones."""
 
     state_size = output_size = 3
 
@@ -656,45 +548,27 @@ class FromOnes(keras.layers.Layer):
 
 
 @pytest.mark.parametrize("cells", [FromOnes, lambda: [FromOnes(), FromOnes()]])
-def test_a_cell_begins_with_its_own_state(cells, rng):
+def test_a_cell_starts_with_its_own_initial_state(cells, rng):
     decoder = AttentiveDecoder(cells(), BahdanauAttention(4))
     assert_close(decoder(array(rng, B, TY, M), array(rng, B, TX, D)), np.ones((B, TY, 3)))
 
 
 @pytest.mark.parametrize(
     "readout",
-    [
-        keras.layers.Attention(),
-        keras.layers.Concatenate(),
-        keras.layers.Conv1D(3, 1),
-    ],
+    [keras.layers.Attention(), keras.layers.Concatenate(), keras.layers.Conv1D(3, 1)],
     ids=lambda layer: type(layer).__name__,
 )
-def test_a_readout_that_does_not_take_rows_is_named(readout, rng):
+def test_a_readout_that_does_not_accept_rows_is_refused(readout, rng):
     decoder = AttentiveDecoder(GRU(3), BahdanauAttention(4), readout)
     with pytest.raises(ValueError, match=r"`readout` must be a layer .* Received: <\w+ .*: "):
         decoder(array(rng, B, TY, M), array(rng, B, TX, D))
 
 
-def test_a_readout_of_three_named_inputs_is_told_so():
-    given = [keras.Input((3,)) for _ in range(3)]
-    model = keras.Model(given, keras.layers.Dense(2)(keras.layers.Concatenate()(given)))
-    with pytest.raises(ValueError, match="`readout` must be a layer of one input"):
-        AttentiveDecoder(GRU(3), BahdanauAttention(4), model)
-
-
-@all_forms
-def test_config_round_trip(form):
-    assert_config_round_trip(unbuilt(**ALL[form]))
-
-
-@pytest.mark.parametrize(
-    "form",
-    ALL,
-)
-def test_saving(form, tmp_path):
-    model = translator(unbuilt(**ALL[form]))
-    assert_survives_saving(model, [SOURCE, TARGET], tmp_path)
+@pytest.mark.parametrize("form", ALL)
+def test_config_round_trip_and_saving(form, tmp_path):
+    decoder = unbuilt(**ALL[form])
+    assert_config_round_trip(decoder)
+    assert_survives_saving(translator(decoder), [SOURCE, TARGET], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -731,17 +605,11 @@ def test_mixed_precision(form, policy, rng):
 # --- Errors ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["query", "readout_state"])
-def test_orders_must_be_known(name):
-    with pytest.raises(ValueError, match=f'`{name}` must be "previous" or "current".*: \'next\''):
-        unbuilt(**{name: "next"})
+class MisfitCell:
+    """A cell whose output, or whose returned state, may differ in width from `state_size`."""
 
-
-class Odd:
-    """A cell with an output of its own width, or states that are not of its `state_size`."""
-
-    def __init__(self, size=UNITS, output_size=UNITS, returned=UNITS):
-        self.state_size, self.output_size, self.returned = size, output_size, returned
+    def __init__(self, output_size=UNITS, returned=UNITS):
+        self.state_size, self.output_size, self.returned = UNITS, output_size, returned
         self.built = True
 
     def __call__(self, inputs, states, training=None):
@@ -749,23 +617,49 @@ class Odd:
         return state, [state]
 
 
-@pytest.mark.parametrize(
-    "cell", [keras.layers.Dense(3), None, "gru", [], [GRU(3), keras.layers.Dense(3)]], ids=str
-)
-@pytest.mark.parametrize("name", ["cell", "context_cell"])
-def test_cell_must_be_a_cell(name, cell):
-    if cell is None and name == "context_cell":
-        pytest.skip("None is no context cell.")
-    cells = {"cell": GRU(3), name: cell}
-    with pytest.raises(ValueError, match=rf"`{name}` must be a Keras RNN cell .* Received: "):
-        AttentiveDecoder(attention=BahdanauAttention(4), query="current", **cells)
+class TwoInputs(keras.layers.Layer):
+    def call(self, state, context):
+        return state + context
 
 
-@pytest.mark.parametrize("cell", [keras.layers.GRU(3), [GRU(3), keras.layers.GRU(3)]], ids=str)
-def test_a_layer_is_no_cell(cell):
-    message = "`cell` must be a cell, not a layer .* write GRUCell in the place of GRU. Received: "
+def model_of_three_inputs():
+    inputs = [keras.Input((3,)) for _ in range(3)]
+    return keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Concatenate()(inputs)))
+
+
+NOT_CELLS = [keras.layers.Dense(3), "gru", [], [GRU(3), keras.layers.Dense(3)]]
+IS_A_LAYER = "`cell` must be a cell, not a layer .* write GRUCell in the place of GRU. Received: "
+NOT_ATTENTION = r"`attention` must be an Attention, such as .* Received: "
+NOT_A_READOUT = r'`readout` must be a layer of one input, .* write DeepOutput\(n, "linear"\) .* Rec'
+WRONG_PARTS = [
+    ({"query": "next"}, '`query` must be "previous" or "current".*: \'next\''),
+    ({"readout_state": "next"}, '`readout_state` must be "previous" or "current".*: \'next\''),
+    *[({"cell": cell}, "`cell` must be a Keras RNN cell .* Rec") for cell in [None, *NOT_CELLS]],
+    *[
+        ({"context_cell": cell, "query": "current"}, "`context_cell` must be a Keras RNN cell .* R")
+        for cell in NOT_CELLS
+    ],
+    ({"cell": keras.layers.GRU(3)}, IS_A_LAYER),
+    ({"cell": [GRU(3), keras.layers.GRU(3)]}, IS_A_LAYER),
+    (
+        {"cell": MisfitCell(output_size=5)},
+        "`cell` must have an output as wide as its first state, 3. Received: .* width 5",
+    ),
+    ({"attention": None}, NOT_ATTENTION),
+    ({"attention": keras.layers.Attention()}, NOT_ATTENTION),
+    ({"attention": "bahdanau"}, NOT_ATTENTION),
+    ({"readout": len}, NOT_A_READOUT),
+    ({"readout": "linear"}, NOT_A_READOUT),
+    ({"readout": TwoInputs()}, NOT_A_READOUT),
+    ({"readout": keras.layers.GRU(3)}, NOT_A_READOUT),
+    ({"readout": model_of_three_inputs()}, NOT_A_READOUT),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG_PARTS, ids=str)
+def test_parts_and_orders_are_checked(options, message):
     with pytest.raises(ValueError, match=message):
-        AttentiveDecoder(cell, BahdanauAttention(4))
+        AttentiveDecoder(**{"cell": GRU(3), "attention": BahdanauAttention(4), **options})
 
 
 @pytest.mark.parametrize(
@@ -794,25 +688,11 @@ def test_feedback_must_be_as_wide_as_the_inputs(width, rng):
         decoder(inputs, annotations, feedback=lambda t, x, o: o if width else ops.ones((B, 1, M)))
 
 
-def test_output_must_be_as_wide_as_the_state():
-    message = "`cell` must have an output as wide as its first state, 3. Received: .* width 5"
-    with pytest.raises(ValueError, match=message):
-        AttentiveDecoder(Odd(output_size=5), BahdanauAttention(4))
-
-
-def test_states_must_be_of_the_state_size(rng):
-    decoder = build(AttentiveDecoder(Odd(returned=4), BahdanauAttention(4)))
+def test_a_cell_must_return_states_of_its_state_size(rng):
+    decoder = build(AttentiveDecoder(MisfitCell(returned=4), BahdanauAttention(4)))
     message = r"`cell` must return states of its `state_size`, 3.\s+Received: .* \[\(3, 4\)\]"
     with pytest.raises(ValueError, match=message):
         decoder(*random_inputs(rng, decoder)[:2])
-
-
-@pytest.mark.parametrize("attention", [None, keras.layers.Attention(), "bahdanau"], ids=str)
-def test_attention_must_be_one(attention):
-    with pytest.raises(
-        ValueError, match=r"`attention` must be an Attention, such as .* Received: "
-    ):
-        AttentiveDecoder(GRU(3), attention)
 
 
 @pytest.mark.parametrize(
@@ -836,31 +716,26 @@ def test_first_state_must_have_every_tensor(cell, rng):
     inputs, annotations, states = random_inputs(rng, decoder)
     narrow = [states[0][:, :1], *states[1:]]
     flat = [*states[:-1], states[-1][0]]
+    message = "`initial_state` must hold a tensor for each state of the cell, .* Received: "
     for wrong in (states[:-1], [*states, states[0]], narrow, flat, states[0]):
-        message = "`initial_state` must hold a tensor for each state of the cell, .* Received: "
         with pytest.raises(ValueError, match=message):
             decoder(inputs, annotations, initial_state=wrong)
         with pytest.raises(ValueError, match=message):
             decoder.initial_state(decoder.memory(annotations), wrong)
-        symbols = tree.map_structure(lambda x: keras.KerasTensor(x.shape), wrong)
+        symbols = symbolic((inputs, annotations, wrong))
         with pytest.raises(ValueError, match=message):
-            decoder(
-                keras.KerasTensor(inputs.shape),
-                keras.KerasTensor(annotations.shape),
-                initial_state=symbols,
-            )
+            decoder(*symbols[:2], initial_state=symbols[2])
 
 
-@orders
-def test_initial_state_must_have_a_row_for_each_source(query, readout_state, rng):
-    decoder = random_decoder(rng, query=query, readout_state=readout_state)
+def test_initial_state_must_have_a_row_for_each_source(rng):
+    decoder = random_decoder(rng)
     inputs, annotations, (state,) = random_inputs(rng, decoder)
     message = "`initial_state` must have as many rows as the annotations, 3. Received: shapes"
     with pytest.raises(ValueError, match=message):
         decoder(inputs, annotations, initial_state=[state[:1]])
-    symbols = [keras.KerasTensor(of) for of in (inputs.shape, annotations.shape, (B + 1, UNITS))]
+    symbols = symbolic((inputs, annotations))
     with pytest.raises(ValueError, match=message):
-        decoder(*symbols[:2], initial_state=symbols[2:])
+        decoder(*symbols, initial_state=[keras.KerasTensor((B + 1, UNITS))])
 
 
 def test_a_step_needs_a_built_decoder():
@@ -882,25 +757,32 @@ WRONG_WIDTHS = {
 }
 
 
-def each(make, shape):
-    """What is made of a shape, or of each shape in a list."""
-    return [make(of) for of in shape] if isinstance(shape, list) else make(shape)
+def for_each_shape(make, shape):
+    """Return `make(shape)`, or a list of such results for a list of shapes."""
+    return [make(part) for part in shape] if isinstance(shape, list) else make(shape)
 
 
-@pytest.mark.parametrize("ready", [False, True], ids=["unbuilt", "built"])
-@pytest.mark.parametrize("wrong", WRONG_SHAPES | WRONG_WIDTHS)
-def test_sequences_must_fit(wrong, ready):
-    if wrong in WRONG_WIDTHS and not ready:
-        pytest.skip("Before it is built any width will do.")
-    *shapes, name, expected = (WRONG_SHAPES | WRONG_WIDTHS)[wrong]
-    decoder = build(unbuilt()) if ready else unbuilt()
+# Any width is valid before the decoder is built.
+@pytest.mark.parametrize(
+    ("case", "is_built"),
+    [
+        *[(case, False) for case in WRONG_SHAPES],
+        *[(case, True) for case in WRONG_SHAPES | WRONG_WIDTHS],
+    ],
+)
+def test_sequences_must_fit(case, is_built):
+    *shapes, name, expected = (WRONG_SHAPES | WRONG_WIDTHS)[case]
+    decoder = build(unbuilt()) if is_built else unbuilt()
     message = rf"`{name}` of AttentiveDecoder must .*{re.escape(expected)}.* Received: sh"
 
-    arrays = [each(lambda of: np.zeros(of, "float32"), shape) for shape in shapes]
+    arrays = [for_each_shape(lambda part: np.zeros(part, "float32"), shape) for shape in shapes]
     with pytest.raises(ValueError, match=message):
         decoder(*arrays)
-    symbols = [each(lambda of: keras.KerasTensor((None, *of[1:])), shape) for shape in shapes]
-    if wrong != "other rows":  # of symbols they are not known
+    if case != "other rows":  # symbolic tensors have no known number of rows
+        symbols = [
+            for_each_shape(lambda part: keras.KerasTensor((None, *part[1:])), shape)
+            for shape in shapes
+        ]
         with pytest.raises(ValueError, match=message):
             decoder(*symbols)
 
@@ -911,14 +793,14 @@ def test_widths_must_be_known():
 
 
 @pytest.mark.parametrize("shape", [(B, TX, D), [(B, TX, D)], [(B, TX, D)] * 3])
-def test_every_source_must_come(shape):
+def test_annotations_must_have_an_entry_for_each_source(shape):
     decoder = unbuilt(attention="two_sources")
     message = "`annotations` of AttentiveDecoder must be a list of 2 tensors. Received: "
     with pytest.raises(ValueError, match=message):
         decoder.build((B, TY, M), shape)
 
 
-def test_a_step_reads_one_row_of_the_right_width(rng):
+def test_inputs_of_a_step_must_be_rows_of_the_right_width(rng):
     decoder = random_decoder(rng)
     inputs, annotations, _ = random_inputs(rng, decoder)
     memory = decoder.memory(annotations)

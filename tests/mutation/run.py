@@ -6,7 +6,7 @@
     python tests/mutation/run.py --missed-by RESULTS.jsonl
 
 Each bug is written into a copy of the working tree. The test files of its entry then run on each
-backend, torch first, until a test fails. For code that computes, tests/conformance runs, too.
+backend until a test fails. For code that computes, tests/conformance runs, too.
 Results are appended to a file. A bug that is already in this file is not run again.
 """
 
@@ -29,9 +29,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv" / "bin" / "python"
 BACKENDS = ("torch", "tensorflow", "jax")
 SECONDS = 600  # for one backend; a bug may make a test wait for ever
-# Code that no backend computes with, so that one backend is enough.
-NO_BACKEND = ("export/keras_bahdanau_runtime/",)
 CONFORMANCE = "tests/conformance"
+# The tests of that folder for the code of each package. The runtime needs no backend.
+CONFORMANCE_OF = {
+    "keras_bahdanau/": [CONFORMANCE],
+    "export/keras_bahdanau_export/": [f"{CONFORMANCE}/test_export.py"],
+    "export/keras_bahdanau_runtime/": [],
+}
 
 
 def selection(mutation, backend, everything):
@@ -41,7 +45,7 @@ def selection(mutation, backend, everything):
     exports = [file for file in files if file.startswith("tests/export/")]
     others = [file for file in files if file not in exports]
     library = [file for file in others if file.startswith(("tests/library/", "tests/examples/"))]
-    conformance = [] if mutation.path.startswith(NO_BACKEND) else [CONFORMANCE]
+    (conformance,) = (c for p, c in CONFORMANCE_OF.items() if mutation.path.startswith(p))
     if backend == "torch":
         return others + conformance
     if backend == "tensorflow":
@@ -97,7 +101,9 @@ def examine(mutation, tree, everything):
     path.write_text(source.replace(mutation.old, mutation.new), "utf-8")
     entry = {"name": mutation.name, "path": mutation.path, "backend": None, "test": None}
     try:
-        for backend in BACKENDS:
+        # TensorFlow runs tests/export, which is the most likely place for a bug of that package.
+        exports = mutation.path.startswith("export/keras_bahdanau_export/")
+        for backend in sorted(BACKENDS, key=lambda name: exports and name != "tensorflow"):
             files = selection(mutation, backend, everything)
             test = first_failure(tree, backend, files) if files else None
             if test is not None:
