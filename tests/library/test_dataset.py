@@ -18,14 +18,14 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1
 
 
 def make(lengths, **kwargs):
-    """A data set whose pairs can be told apart, with the given source and target lengths."""
+    """Sources, targets and their data set. Each pair of lengths gets a token of its own."""
     sources = [[10 + i] * (tx - 1) + [EOS] for i, (tx, _) in enumerate(lengths)]
     targets = [[10 + i] * (ty - 1) + [EOS] for i, (_, ty) in enumerate(lengths)]
     return sources, targets, TranslationDataset(sources, targets, **kwargs)
 
 
 def pairs_of(dataset):
-    """Every pair of the epoch without padding, checking what holds for each batch on the way."""
+    """Check each batch of an epoch, and return the pairs without padding."""
     pairs = []
     for inputs, labels in dataset:
         source, target = inputs["source"], inputs["target"]
@@ -53,7 +53,7 @@ def pairs_of(dataset):
     shuffle=st.booleans(),
     epoch=st.integers(0, 5),
 )
-def test_every_pair_once_an_epoch(lengths, batch_size, bucket, shuffle, epoch):
+def test_an_epoch_has_every_pair_once(lengths, batch_size, bucket, shuffle, epoch):
     sources, targets, dataset = make(
         lengths, batch_size=batch_size, bucket=bucket, shuffle=shuffle, seed=1
     )
@@ -65,14 +65,14 @@ def test_every_pair_once_an_epoch(lengths, batch_size, bucket, shuffle, epoch):
     assert dataset.tokens == sum(ty for _, ty in lengths)
     assert dataset.shapes == shapes
 
-    found = [(inputs["source"].shape[1], labels.shape[1]) for inputs, labels in dataset]
-    assert sorted(set(found)) == shapes
+    batch_shapes = [(inputs["source"].shape[1], labels.shape[1]) for inputs, labels in dataset]
+    assert sorted(set(batch_shapes)) == shapes
     for axis in (0, 1):
-        if len({shape[axis] for shape in found}) > 1:
-            assert found[0][axis] != found[1][axis]
+        if len({shape[axis] for shape in batch_shapes}) > 1:
+            assert batch_shapes[0][axis] != batch_shapes[1][axis]
 
 
-def test_one_pair_by_hand():
+def test_a_batch_of_one_pair_is_padded():
     dataset = TranslationDataset([[5, 6, EOS]], [[7, EOS]], batch_size=2, bucket=4)
     inputs, labels = dataset[0]
     assert inputs["source"].tolist() == [[5, 6, EOS, 0], [0, 0, 0, 0]]
@@ -104,7 +104,7 @@ def test_order_is_a_function_of_seed_and_epoch():
     assert pairs_of(pickle.loads(pickle.dumps(again))) == second
 
 
-def test_without_shuffling_the_order_stays():
+def test_without_shuffling_every_epoch_has_the_same_order():
     *_, dataset = make(some_lengths(), batch_size=8, shuffle=False)
     first = pairs_of(dataset)
     dataset.on_epoch_end()
@@ -114,14 +114,14 @@ def test_without_shuffling_the_order_stays():
 
 
 def windows_of(dataset, batches):
-    """The pairs of each run of so many batches, in order."""
+    """The pairs of each group of `batches` consecutive batches."""
     pairs = pairs_of(dataset)
     size = batches * dataset.batch_size
     return [pairs[start : start + size] for start in range(0, len(pairs), size)]
 
 
-def test_windows_are_taken_in_order_and_sorted_alone():
-    # 200 pairs in windows of 48: four whole ones and one of 8 pairs.
+def test_each_window_is_sorted_separately_and_in_order():
+    # 200 pairs in windows of 48: four full windows and one of 8 pairs.
     sources, targets, dataset = make(
         some_lengths(), batch_size=8, sort_window=48, bucket=1, shuffle=False
     )
@@ -130,12 +130,12 @@ def test_windows_are_taken_in_order_and_sorted_alone():
     assert [len(window) for window in windows] == [48, 48, 48, 48, 8]
     for start, window in zip(range(0, 200, 48), windows, strict=True):
         assert sorted(window) == sorted(pairs[start : start + 48])
-    for window in windows[1:]:  # two batches of the first stand at its front (see `shapes`)
+    for window in windows[1:]:  # the first window starts with two batches of different shapes
         lengths = [len(target) for _, target in window]
         assert lengths == sorted(lengths, reverse=True)
 
 
-def test_pairs_may_be_shuffled_once():
+def test_shuffling_once_gives_every_epoch_the_same_windows():
     lengths = some_lengths()
     *_, once = make(lengths, batch_size=8, sort_window=48, shuffle="once", seed=3)
     first = windows_of(once, batches=6)
@@ -147,10 +147,10 @@ def test_pairs_may_be_shuffled_once():
     for windows in (windows_of(other, batches=6), windows_of(unshuffled, batches=6)):
         assert sorted(windows[0]) != sorted(first[0])
         assert {pair for window in windows for pair in window} == set(pairs_of(once))
-    *_, anew = make(lengths, batch_size=8, sort_window=48, seed=3)
-    before = windows_of(anew, batches=6)
-    anew.on_epoch_end()
-    assert sorted(windows_of(anew, batches=6)[0]) != sorted(before[0])
+    *_, reshuffled = make(lengths, batch_size=8, sort_window=48, seed=3)
+    before = windows_of(reshuffled, batches=6)
+    reshuffled.on_epoch_end()
+    assert sorted(windows_of(reshuffled, batches=6)[0]) != sorted(before[0])
 
 
 def test_similar_lengths_share_a_batch():
@@ -196,7 +196,7 @@ def test_long_sentences_are_cut_and_counted(caplog):
         ({"targets": [[2**31, EOS], [EOS]]}, r"`targets\[0\]` must hold ids from 1"),
     ],
 )
-def test_errors(change, message):
+def test_arguments_are_checked(change, message):
     arguments = {"sources": [[5, EOS], [EOS]], "targets": [[5, EOS], [EOS]], **change}
     with pytest.raises(ValueError, match=message):
         TranslationDataset(**arguments)
@@ -211,14 +211,13 @@ def make_model():
     return model
 
 
-# Every shape but the last two is the same, so Keras on TensorFlow, which looks at two batches only,
-# would take both lengths for fixed.
+# Most pairs have the same shape. Keras on TensorFlow derives a fixed length from the first two
+# batches unless their shapes differ.
 MIXED = [(8, 8)] * 40 + [(8, 16)] * 4 + [(16, 8)] * 4
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_fit_survives_mixed_shapes(seed, shuffle):
+@pytest.mark.parametrize(("seed", "shuffle"), [(0, True), (1, True), (2, True), (0, False)])
+def test_fit_accepts_batches_of_different_shapes(seed, shuffle):
     *_, dataset = make(MIXED, batch_size=4, bucket=8, seed=seed, shuffle=shuffle)
     assert dataset.shapes == [(8, 8), (8, 16), (16, 8)]
     model = make_model()
@@ -229,10 +228,12 @@ def test_fit_survives_mixed_shapes(seed, shuffle):
 
 def test_a_resumed_fit_has_the_epochs_of_an_uninterrupted_one():
     def epochs_of(dataset, **kwargs):
-        seen = []
-        note = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: seen.append(dataset.epoch))
-        make_model().fit(dataset, shuffle=False, verbose=0, callbacks=[note], **kwargs)
-        return seen
+        epochs = []
+        record = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda *_: epochs.append(dataset.epoch)
+        )
+        make_model().fit(dataset, shuffle=False, verbose=0, callbacks=[record], **kwargs)
+        return epochs
 
     *_, whole = make(MIXED, batch_size=8)
     *_, first = make(MIXED, batch_size=8)
@@ -243,7 +244,7 @@ def test_a_resumed_fit_has_the_epochs_of_an_uninterrupted_one():
     assert epochs_of(second, initial_epoch=2, epochs=4) == [3, 4]
 
 
-def test_pad():
+def test_pad_fills_rows_to_a_multiple_of_the_bucket():
     padded = pad([[5, 6, EOS], [], np.array([EOS])], bucket=4)
     assert padded.tolist() == [[5, 6, EOS, 0], [0, 0, 0, 0], [EOS, 0, 0, 0]]
     assert padded.dtype == "int32"
@@ -251,23 +252,14 @@ def test_pad():
     assert pad([[]]).shape == (1, 1)
 
 
-def test_pad_cuts_and_says_so(caplog):
+def test_pad_cuts_long_rows_with_a_warning(caplog):
     with caplog.at_level(logging.WARNING, "keras_bahdanau"):
         assert pad([[5, 6, 7, EOS], [5, EOS]], max_length=3).tolist() == [[5, 6, EOS], [5, EOS, 0]]
     assert "Cut 1 of 2 sequences to 3 ids." in caplog.text
 
 
-def test_pad_errors():
-    with pytest.raises(ValueError, match="at least one list"):
-        pad([])
-    with pytest.raises(ValueError, match="`bucket`"):
-        pad([[1]], bucket=0)
-    with pytest.raises(ValueError, match="`max_length`"):
-        pad([[1]], max_length=0)
-
-
 @given(lengths=st.lists(st.integers(0, 50)), batch_size=st.integers(1, 7))
-def test_length_sorted_batches(lengths, batch_size):
+def test_length_sorted_batches_have_every_index_longest_first(lengths, batch_size):
     batches = length_sorted_batches(lengths, batch_size)
     order = np.concatenate([np.empty(0, int), *batches])
     assert sorted(order.tolist()) == list(range(len(lengths)))
@@ -276,21 +268,30 @@ def test_length_sorted_batches(lengths, batch_size):
     assert all(len(batch) == batch_size for batch in batches[:-1])
 
 
-def test_length_sorted_batches_error():
-    with pytest.raises(ValueError, match="`batch_size`"):
-        length_sorted_batches([1], 0)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: pad([]), "at least one list"),
+        (lambda: pad([[1]], bucket=0), "`bucket`"),
+        (lambda: pad([[1]], max_length=0), "`max_length`"),
+        (lambda: length_sorted_batches([1], 0), "`batch_size`"),
+    ],
+)
+def test_arguments_of_the_batch_functions_are_checked(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 ALIGNED = [[(0, 0), (2, 0), (1, 1), (1, 1)], [(0, 1), (1, 2)], []]
 ALIGNED_LENGTHS = [(3, 3), (2, 3), (1, 1)]
 
 
-def test_alignments_by_hand():
+def test_alignments_are_shares_of_the_linked_source_positions():
     *_, dataset = make(ALIGNED_LENGTHS, batch_size=4, bucket=4, shuffle=False, alignments=ALIGNED)
     inputs, _ = dataset[0]
     expected = np.zeros((4, 4, 4))
-    expected[0, 0] = [0.5, 0, 0.5, 0]  # the first word has two sources
-    expected[0, 1] = [0, 1, 0, 0]  # named twice, it is still one link; the third has none
+    expected[0, 0] = [0.5, 0, 0.5, 0]  # two links of the first target token
+    expected[0, 1] = [0, 1, 0, 0]  # a repeated link counts once
     expected[1, 1, 0] = expected[1, 2, 1] = 1
     np.testing.assert_array_equal(inputs["alignment"], expected)
     assert inputs["alignment"].dtype == "float32"
@@ -300,7 +301,7 @@ def test_alignments_by_hand():
 
 @given(lengths=LENGTHS, data=st.data(), max_length=st.none() | st.integers(2, 12))
 def test_alignments_follow_their_tokens(lengths, data, max_length):
-    """Every id of a pair differs, so that a link can be found again by what it links."""
+    # All ids of a pair differ, so a pair of ids identifies a link.
     sources = [[100 + j for j in range(tx)] for tx, _ in lengths]
     targets = [[200 + i for i in range(ty)] for _, ty in lengths]
     alignments = [
@@ -310,7 +311,7 @@ def test_alignments_follow_their_tokens(lengths, data, max_length):
     dataset = TranslationDataset(
         sources, targets, batch_size=3, bucket=2, max_length=max_length, alignments=alignments
     )
-    found = []
+    actual = []
     for inputs, labels in dataset:
         assert inputs["alignment"].shape == (*labels.shape, inputs["source"].shape[1])
         sums = inputs["alignment"].sum(axis=-1)
@@ -319,18 +320,20 @@ def test_alignments_follow_their_tokens(lengths, data, max_length):
             if label.any():
                 links = {(int(source[j]), int(label[i])) for i, j in np.argwhere(rows)}
                 ids = (tuple(source[source != PAD]), tuple(label[label != PAD]))
-                found.append((*map(list, ids), sorted(links)))
+                actual.append((*map(list, ids), sorted(links)))
 
-    def kept(ids):
-        whole = max_length is None or len(ids) <= max_length
-        return ids if whole else [*ids[: max_length - 1], ids[-1]]
+    def cut(ids):
+        if max_length is None or len(ids) <= max_length:
+            return ids
+        return [*ids[: max_length - 1], ids[-1]]
 
     expected = []
     for source, target, links in zip(sources, targets, alignments, strict=True):
         ids = {(source[s], target[t]) for s, t in links}
-        ids = sorted((s, t) for s, t in ids if s in kept(source) and t in kept(target))
-        expected.append((kept(source), kept(target), ids))
-    assert sorted(found) == sorted(expected)
+        source, target = cut(source), cut(target)
+        ids = sorted((s, t) for s, t in ids if s in source and t in target)
+        expected.append((source, target, ids))
+    assert sorted(actual) == sorted(expected)
 
 
 @pytest.mark.parametrize(
@@ -347,13 +350,13 @@ def test_alignments_follow_their_tokens(lengths, data, max_length):
         ([3, []], r"`alignments\[0\]` must be a list of pairs of ints"),
     ],
 )
-def test_alignment_errors(alignments, message):
+def test_alignments_are_checked(alignments, message):
     with pytest.raises(ValueError, match=message):
         make([(3, 3), (2, 3)], alignments=alignments)
 
 
 @pytest.mark.parametrize("name", ["corpus.align", "corpus.align.gz"])
-def test_read_alignments(tmp_path, name):
+def test_read_alignments_parses_plain_and_gzipped_files(tmp_path, name):
     write = gzip.open if name.endswith(".gz") else open
     with write(tmp_path / name, "wt", encoding="utf-8") as file:
         file.write("0-0 1-2  10-3\n\n 2-1\r\n")
@@ -361,7 +364,7 @@ def test_read_alignments(tmp_path, name):
 
 
 @pytest.mark.parametrize("link", ["1", "1-", "-1-2", "1-2-3", "1:2", "0-0,1-1", "a-b", "٣-1"])
-def test_read_alignments_names_file_and_line(tmp_path, link):
+def test_an_invalid_link_is_reported_with_file_and_line(tmp_path, link):
     path = tmp_path / "corpus.align"
     path.write_text(f"0-0\n1-1 {link} 2-2\n", encoding="utf-8")
     with pytest.raises(ValueError, match=rf"corpus\.align, line 2: expected .* '{link}'"):

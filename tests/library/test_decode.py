@@ -40,23 +40,24 @@ SOURCE = np.array([[5, 6, 7, 3], [8, 9, 3, 0], [3, 0, 0, 0]], "int32")
     [GreedySearch(), BeamSearch(3, coverage_penalty=0.2), BeamSearch(3, n_best=1)],
     ids=["greedy", "beam", "best"],
 )
-def test_decode_finds_what_generate_finds(model, search):
+def test_decode_returns_the_outputs_of_generate(model, search):
     annotations, mask, state = model.encode(ops.convert_to_tensor(SOURCE))
     layer = decode(model, search, return_scores=True)
-    found = list(map(ops.convert_to_numpy, layer(annotations, mask, state)))
+    outputs = list(map(ops.convert_to_numpy, layer(annotations, mask, state)))
     spec = layer.compute_output_spec(annotations, mask, state)
-    assert [part.shape for part in found] == [part.shape for part in spec]
-    assert [part.dtype for part in found] == [part.dtype for part in spec]
+    assert [(part.shape, part.dtype) for part in outputs] == [
+        (part.shape, part.dtype) for part in spec
+    ]
     if isinstance(search, GreedySearch) or search.n_best == 1:
-        found = [np.expand_dims(part, 1) for part in found]
-    tokens, weights, scores, lengths = found
-    ours = model.generate(SOURCE, search, max_length=LENGTH)
-    longest = ours.tokens.shape[2]
-    np.testing.assert_array_equal(tokens[:, :, :longest], ours.tokens)
+        outputs = [np.expand_dims(part, 1) for part in outputs]
+    tokens, weights, scores, lengths = outputs
+    expected = model.generate(SOURCE, search, max_length=LENGTH)
+    longest = expected.tokens.shape[2]
+    np.testing.assert_array_equal(tokens[:, :, :longest], expected.tokens)
     assert tokens.shape[2] == LENGTH and not tokens[:, :, longest:].any()
-    np.testing.assert_allclose(weights[:, :, :longest], ours.alignments, atol=1e-5)
-    np.testing.assert_allclose(scores, ours.scores, atol=1e-5)
-    np.testing.assert_array_equal(lengths, ours.lengths)
+    np.testing.assert_allclose(weights[:, :, :longest], expected.alignments, atol=1e-5)
+    np.testing.assert_allclose(scores, expected.scores, atol=1e-5)
+    np.testing.assert_array_equal(lengths, expected.lengths)
 
 
 def test_a_functional_model_predicts_saves_and_loads(tmp_path):
@@ -76,47 +77,45 @@ def test_a_functional_model_predicts_saves_and_loads(tmp_path):
     pixels = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype("float32")
     tokens, weights = captioning.predict(pixels, verbose=0)
     assert tokens.dtype == np.int32
-    lived = np.arange(LENGTH) < (tokens != 0).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(weights.sum(axis=-1), lived, atol=1e-5)
+    mask = np.arange(LENGTH) < (tokens != 0).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(weights.sum(axis=-1), mask, atol=1e-5)
     captioning.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     for a, b in zip(again.predict(pixels, verbose=0), (tokens, weights), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-def test_masks_come_with_the_annotations_and_dropout_stays_off(model):
+def test_implicit_masks_are_applied_and_dropout_is_off(model):
     values = np.random.default_rng(1).normal(size=(2, 5, 6)).astype("float32")
     values[0, 3:] = 0
     layer = decode(model)
     tokens, weights = layer(keras.layers.Masking()(values))
     weights = ops.convert_to_numpy(weights)
     assert weights[0, 0, :3].all() and not weights[0, :, 3:].any() and weights[1, 0].all()
-    # Keras looks for another argument where there is a second tensor.
-    given = layer(keras.layers.Masking()(values), initial_state=[ops.ones((2, 6))])[1]
-    assert not ops.convert_to_numpy(given)[0, :, 3:].any()
+    # With a second tensor argument, Keras passes implicit masks under another name.
+    weights_from_state = layer(keras.layers.Masking()(values), initial_state=[ops.ones((2, 6))])[1]
+    assert not ops.convert_to_numpy(weights_from_state)[0, :, 3:].any()
     x = keras.Input((5, 6))
-    trained = keras.Model(x, list(layer(keras.layers.Masking()(x))))
-    for a, b in zip(trained(values, training=True), (tokens, weights), strict=True):
+    functional = keras.Model(x, list(layer(keras.layers.Masking()(x))))
+    for a, b in zip(functional(values, training=True), (tokens, weights), strict=True):
         np.testing.assert_allclose(ops.convert_to_numpy(a), ops.convert_to_numpy(b), atol=1e-6)
 
 
-def test_several_sources_stand_side_by_side():
+def test_weights_of_several_sources_are_concatenated():
     attention = MultiSourceAttention([BahdanauAttention(4), BahdanauAttention(4)])
     decoder = AttentiveDecoder(keras.layers.GRUCell(4), attention)
     search = BeamSearch(2, coverage_penalty=0.1)
-    layer = Decode(
-        decoder, keras.layers.Embedding(9, 3), keras.layers.Dense(9), search, max_length=4
-    )
+    embedding, head = keras.layers.Embedding(9, 3), keras.layers.Dense(9)
+    layer = Decode(decoder, embedding, head, search, max_length=4)
     sources = [ops.ones((2, 3, 5)), ops.ones((2, 4, 2))]
-    kept = ops.convert_to_tensor([[True, True, False]] * 2)
-    weights = ops.convert_to_numpy(layer(sources, mask=[kept, None])[1])
+    mask = ops.convert_to_tensor([[True, True, False]] * 2)
+    weights = ops.convert_to_numpy(layer(sources, mask=[mask, None])[1])
     assert weights.shape == (2, 2, 4, 7) == layer.compute_output_spec(sources)[1].shape
     assert not weights[..., 2].any() and weights[:, 0, 0, 3:].all()
 
 
-def test_what_is_no_part_of_a_search_is_refused(model):
-    decoder, embedding = model.decoder, model.target_embedding
-    head = model.output_layer
+def test_arguments_are_checked(model):
+    decoder, embedding, head = model.decoder, model.target_embedding, model.output_layer
     softmax = keras.layers.Dense(15, activation="softmax")
     for arguments, message in [
         ((keras.layers.GRU(3), embedding, head), "`decoder` must be an AttentiveDecoder"),

@@ -136,9 +136,14 @@ def test_hypotheses_share_a_row_of_the_memory(form, rng):
     copies, mask = tree.map_structure(
         lambda part: np.repeat(part, groups, 0), (annotations, masks(decoder))
     )
-    actual = step_by_step(decoder, inputs, memory, states)
-    expected = step_by_step(decoder, inputs, decoder.memory(copies, mask), states)
-    assert_close(actual, expected, 1e-6)
+    memory_of_copies = decoder.memory(copies, mask)
+    state = decoder.initial_state(memory_of_copies, states)
+    for i in range(TY):
+        shared, expected = (
+            decoder.step(inputs[:, i], state, part) for part in (memory, memory_of_copies)
+        )
+        assert_close(shared, expected, 1e-6)
+        _, state, _ = shared
 
 
 # --- Feedback -------------------------------------------------------------------------------------
@@ -429,10 +434,8 @@ def test_recurrent_dropout_masks_hold_for_a_whole_sequence(rng):
     inputs, annotations, states = random_inputs(rng, decoder)
     states = [np.ones_like(state) for state in states]
     outputs = numpy(decoder(inputs, annotations, initial_state=states, training=True))
-    one_alive, both_alive = (
-        outputs > 0.5,
-        outputs > 1.5,
-    )  # at least one of the two cells' units is alive; both are
+    # A unit's output is the sum of the units of both cells, each zero or one.
+    one_alive, both_alive = outputs > 0.5, outputs > 1.5
     for alive in (one_alive, both_alive):
         np.testing.assert_array_equal(alive, np.repeat(alive[:, :1], TY, axis=1))
         assert 0 < alive.sum() < alive.size
@@ -656,7 +659,7 @@ WRONG_PARTS = [
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), WRONG_PARTS, ids=str)
+@pytest.mark.parametrize(("options", "message"), WRONG_PARTS)
 def test_parts_and_orders_are_checked(options, message):
     with pytest.raises(ValueError, match=message):
         AttentiveDecoder(**{"cell": GRU(3), "attention": BahdanauAttention(4), **options})

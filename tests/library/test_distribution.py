@@ -1,4 +1,4 @@
-"""Training on several devices gives what training on one does."""
+"""Training on several devices gives the same result as training on one."""
 
 import csv
 import os
@@ -15,10 +15,9 @@ from keras_bahdanau.training.devices import shared_by
 
 BACKEND = keras.config.backend()
 
-
 COMMAND = ("-m", "keras_bahdanau_export.cli")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
-# The command, where TensorFlow has two devices.
+# Runs the command with two logical devices of TensorFlow.
 TWO_CPUS = """
 import tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
@@ -30,8 +29,8 @@ main()
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory):
-    """The arguments of a run without dropout, and its folder after it has run on one device."""
+def single_device_run(tmp_path_factory):
+    """Arguments of a run without dropout, and the output folder of that run on one device."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "a.src").write_text("".join(f"say {n} {n % 7}\n" for n in range(23)))
     (folder / "a.tgt").write_text("".join(f"{n % 7} is {n}\n" for n in range(23)))
@@ -50,24 +49,21 @@ def losses(folder):
         return [(float(row["loss"]), float(row["val_loss"])) for row in csv.DictReader(file)]
 
 
-def test_a_run_on_two_devices_is_that_of_one(one, tmp_path):
-    arguments, folder = one
-    launch = {
-        "tensorflow": ("-c", TWO_CPUS),
-        "jax": COMMAND,
-        "torch": (*TORCHRUN, *COMMAND),
-    }[BACKEND]
+def test_a_run_on_two_devices_equals_one_on_a_single_device(single_device_run, tmp_path):
+    arguments, folder = single_device_run
+    launches = {"tensorflow": ("-c", TWO_CPUS), "jax": COMMAND, "torch": (*TORCHRUN, *COMMAND)}
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
-    run_python(*launch, *arguments, "--devices", 2, "--output", tmp_path / "two", XLA_FLAGS=flags)
+    options = ("--devices", 2, "--output", tmp_path / "two")
+    run_python(*launches[BACKEND], *arguments, *options, XLA_FLAGS=flags)
     assert_same_run(tmp_path / "two", folder)
 
 
-@pytest.mark.skipif(BACKEND != "jax", reason="PyTorch's hosts are as its processes on one")
-def test_a_run_on_two_hosts_is_that_of_one(one, tmp_path):
-    arguments, folder = one
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
+@pytest.mark.skipif(BACKEND != "jax", reason="on PyTorch, hosts work like processes")
+def test_a_run_on_two_hosts_equals_one_on_a_single_device(single_device_run, tmp_path):
+    arguments, folder = single_device_run
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        address = f"localhost:{probe.getsockname()[1]}"
     hosts = [
         start_python(
             *COMMAND, *arguments, "--devices", 2, "--output", tmp_path / "two",
@@ -77,18 +73,18 @@ def test_a_run_on_two_hosts_is_that_of_one(one, tmp_path):
         )
         for rank in (0, 1)
     ]  # fmt: skip
-    said = [host.communicate()[1] for host in hosts]
-    assert [host.returncode for host in hosts] == [0, 0], said
+    errors = [host.communicate()[1] for host in hosts]
+    assert [host.returncode for host in hosts] == [0, 0], errors
     assert_same_run(tmp_path / "two", folder)
 
 
-def assert_same_run(one, other):
-    assert_close(np.array(losses(one)), np.array(losses(other)), 1e-5)
-    models = [keras.saving.load_model(folder / "last.keras") for folder in (one, other)]
+def assert_same_run(actual, expected):
+    assert_close(np.array(losses(actual)), np.array(losses(expected)), 1e-5)
+    models = [keras.saving.load_model(folder / "last.keras") for folder in (actual, expected)]
     assert_close(models[0].get_weights(), models[1].get_weights(), 1e-5)
 
 
-# The command in processes that are joined already. Before it, each takes the sum of its own loss.
+# Runs the command in processes that the caller has joined. A loss before it is per process.
 JOINED = """
 import sys
 import numpy as np
@@ -106,9 +102,9 @@ finally:
 """
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="the others have no processes that a caller joins")
-def test_the_first_of_processes_that_a_caller_joined_tries_the_average(one, tmp_path):
-    arguments, folder = one
+@pytest.mark.skipif(BACKEND != "torch", reason="only PyTorch joins processes")
+def test_processes_that_the_caller_joined_save_one_average(single_device_run, tmp_path):
+    arguments, folder = single_device_run
     (tmp_path / "joined.py").write_text(JOINED)
     options = ("--devices", 2, "--average", 2, "--output", tmp_path / "two")
     run_python(*TORCHRUN, tmp_path / "joined.py", *arguments, *options)
@@ -123,6 +119,6 @@ def test_several_hosts_are_refused_on_tensorflow(monkeypatch):
         pass
 
 
-def test_more_devices_than_there_are_are_refused(tmp_path):
+def test_more_devices_than_exist_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"`devices` must be .* Received: 99"), shared_by(99):
         pass

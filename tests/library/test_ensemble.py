@@ -10,11 +10,10 @@ TARGET = np.array([[2, 4, 5], [2, 6, 0]], "int32")
 INPUTS = {"source": SOURCE, "target": TARGET}
 SEARCH = BeamSearch(3, 0.6, forbidden=(PAD,))
 SPACES = ["probability", "log_probability"]
-each_space = pytest.mark.parametrize("average", SPACES)
 
 
 def member(seed, vocabulary=9, **sizes):
-    """A small model with weights large enough to be sure of something."""
+    """A small model with weights so large that its probabilities are far from uniform."""
     sizes = {"units": 4, "embedding_dim": 3, "attention_units": 3, "maxout_units": 2} | sizes
     model = RNNSearch(9, vocabulary, **sizes)
     model.build()
@@ -36,7 +35,7 @@ def log_probs_of(model, inputs=INPUTS):
 
 
 def averaged(members, average, inputs=INPUTS):
-    """By hand, in float64."""
+    """Log-probabilities of the ensemble, computed in float64."""
     parts = np.stack([log_probs_of(model, inputs) for model in members])
     if average == "probability":
         return np.log(np.exp(parts).mean(axis=0))
@@ -44,15 +43,15 @@ def averaged(members, average, inputs=INPUTS):
     return mean - np.logaddexp.reduce(mean, axis=-1, keepdims=True)
 
 
-def close(one, other):
-    np.testing.assert_array_equal(one.tokens, other.tokens)
-    np.testing.assert_allclose(one.scores, other.scores, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(one.alignments, other.alignments, atol=1e-5)
+def assert_same_outputs(actual, expected):
+    np.testing.assert_array_equal(actual.tokens, expected.tokens)
+    np.testing.assert_allclose(actual.scores, expected.scores, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(actual.alignments, expected.alignments, atol=1e-5)
 
 
-@each_space
-def test_one_model_is_its_own_ensemble(members, average):
-    close(
+@pytest.mark.parametrize("average", SPACES)
+def test_an_ensemble_of_one_model_equals_the_model(members, average):
+    assert_same_outputs(
         Ensemble(members[:1] * 2, average).generate(SOURCE, SEARCH, max_length=5),
         members[0].generate(SOURCE, SEARCH, max_length=5),
     )
@@ -61,33 +60,27 @@ def test_one_model_is_its_own_ensemble(members, average):
     )
 
 
-@each_space
+@pytest.mark.parametrize("average", SPACES)
 def test_predictions_are_averaged(members, average):
-    ensemble = Ensemble(members, average)
-    found = keras.ops.convert_to_numpy(ensemble(INPUTS, training=False))
-    np.testing.assert_allclose(found, averaged(members, average), rtol=1e-4, atol=1e-5)
+    predictions = keras.ops.convert_to_numpy(Ensemble(members, average)(INPUTS, training=False))
+    np.testing.assert_allclose(predictions, averaged(members, average), rtol=1e-4, atol=1e-5)
 
 
-def test_hypotheses_are_scored_by_the_average(members, average="probability"):
-    ensemble = Ensemble(members, average)
-    found = ensemble.generate(SOURCE, SEARCH, max_length=5)
-    scores = ensemble.score(SOURCE, found.tokens[:, 0])
-    np.testing.assert_allclose(scores.totals, found.totals[:, 0], atol=1e-4)
+def test_hypotheses_are_scored_by_the_average(members):
+    ensemble = Ensemble(members, "probability")
+    result = ensemble.generate(SOURCE, SEARCH, max_length=5)
+    scores = ensemble.score(SOURCE, result.tokens[:, 0])
+    np.testing.assert_allclose(scores.totals, result.totals[:, 0], atol=1e-4)
     longest = scores.lengths.max()
-    np.testing.assert_allclose(scores.alignments, found.alignments[:, 0, :longest], atol=1e-4)
-    for b, tokens in enumerate(found.tokens[:, 0]):
-        n = found.lengths[b, 0]
+    np.testing.assert_allclose(scores.alignments, result.alignments[:, 0, :longest], atol=1e-4)
+    for b, tokens in enumerate(result.tokens[:, 0]):
+        n = result.lengths[b, 0]
         inputs = {"source": SOURCE[b : b + 1], "target": np.array([[BOS, *tokens[: n - 1]]])}
-        expected = averaged(members, average, inputs)[0, np.arange(n), tokens[:n]]
-        np.testing.assert_allclose(found.log_probs[b, 0, :n], expected, atol=1e-4)
-    # Every model follows the same outputs, so the weights are the mean of theirs.
-    alone = [model.score(SOURCE, found.tokens[:, 0]).alignments for model in members]
-    np.testing.assert_allclose(scores.alignments, np.mean(alone, axis=0), atol=1e-5)
-
-
-def test_the_spaces_differ(members):
-    one, other = (averaged(members, average) for average in SPACES)
-    assert np.abs(one - other).max() > 0.1
+        expected = averaged(members, "probability", inputs)[0, np.arange(n), tokens[:n]]
+        np.testing.assert_allclose(result.log_probs[b, 0, :n], expected, atol=1e-4)
+    # All models read the same outputs, so the attention weights are the mean of theirs.
+    alignments = [model.score(SOURCE, result.tokens[:, 0]).alignments for model in members]
+    np.testing.assert_allclose(scores.alignments, np.mean(alignments, axis=0), atol=1e-5)
 
 
 def test_saves_and_loads(members, tmp_path):
@@ -96,28 +89,28 @@ def test_saves_and_loads(members, tmp_path):
     ensemble.save(tmp_path / "two.keras")
     again = keras.saving.load_model(tmp_path / "two.keras")
     assert again.average == "log_probability" and len(again.models) == 2
-    close(again.generate(SOURCE, SEARCH, max_length=5), expected)
+    assert_same_outputs(again.generate(SOURCE, SEARCH, max_length=5), expected)
 
 
-def test_builds_the_models_that_have_no_weights_yet():
+def test_models_without_weights_are_built():
     sizes = {"units": 4, "embedding_dim": 3, "attention_units": 3, "maxout_units": 2}
     ensemble = Ensemble([RNNSearch(9, 9, **sizes) for _ in range(2)])
     ensemble.generate(SOURCE, GreedySearch(), max_length=2)
     assert all(model.built for model in ensemble.models)
 
 
-def test_refuses_no_models(members):
+def test_models_must_be_a_list_of_models(members):
     for models in ([], None, [3], members[0]):
         with pytest.raises(ValueError, match=r"`models` must be a list of at least one .*Rec"):
             Ensemble(models)
 
 
-def test_refuses_vocabularies_that_differ(members):
+def test_models_must_have_the_same_vocabularies(members):
     with pytest.raises(ValueError, match=r"`models` must agree .*\[\(9, 9\), \(9, 8\)\]"):
         Ensemble([members[0], member(3, vocabulary=8)])
 
 
 @pytest.mark.parametrize("average", ["mean", None])
-def test_refuses_a_space_it_does_not_know(members, average):
+def test_average_must_be_a_known_space(members, average):
     with pytest.raises(ValueError, match="`average` must be one of"):
         Ensemble(members, average)

@@ -7,7 +7,7 @@ from mechanisms import MASK, TX, B, D, N
 from keras_bahdanau import FixedContext
 
 
-def test_one_annotation_is_kept_for_a_source(rng):
+def test_the_memory_has_one_annotation_per_source(rng):
     memory = FixedContext(width=2).memory(array(rng, B, TX, D), mask=MASK)
     assert tuple(memory.values.shape) == (B, 1, 2)
 
@@ -21,10 +21,10 @@ def test_queries_may_have_any_width(rng):
     assert state == () and attention.weights == []
 
 
-def test_padding_may_stand_at_the_left(rng):
-    values, kept = array(rng, 2, 4, D), np.array([[0, 0, 1, 1], [0, 1, 1, 0]], bool)
+def test_padding_may_be_on_the_left(rng):
+    values, mask = array(rng, 2, 4, D), np.array([[0, 0, 1, 1], [0, 1, 1, 0]], bool)
     context, weights = FixedContext()(
-        array(rng, 2, N), values, value_mask=kept, return_attention_scores=True
+        array(rng, 2, N), values, value_mask=mask, return_attention_scores=True
     )
     assert_close(context, np.stack([values[0, 3], values[1, 2]]), 0)
     assert_close(weights, [[0, 0, 0, 1], [0, 0, 1, 0]], 0)
@@ -41,8 +41,10 @@ def test_width_must_fit_the_annotations():
         FixedContext(D + 1)(np.ones((1, N)), np.ones((1, TX, D)))
 
 
-@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="Others have no such batches.")
-def test_one_of_several_devices_may_have_no_row():
+@pytest.mark.skipif(
+    keras.config.backend() != "tensorflow", reason="other backends have no empty batches"
+)
+def test_a_device_may_have_an_empty_batch():
     import tensorflow as tf
 
     attention = FixedContext()

@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from models import log_softmax
 
 from keras_bahdanau import BeamSearch, GreedySearch, RNNSearch, Sampling
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
@@ -37,97 +38,96 @@ def padded(rows, width=0):
     return np.array([[*row, *[PAD] * (width - len(row))] for row in rows], "int32")
 
 
-def existing(found):
+def existing(result):
     """Indices `(b, k)` of the hypotheses that exist."""
-    return np.argwhere(found.scores > -np.inf)
+    return np.argwhere(result.scores > -np.inf)
 
 
-def same(one, other):
-    """The same outputs, whatever the room they lie in."""
-    np.testing.assert_array_equal(one.lengths, other.lengths)
-    np.testing.assert_allclose(one.scores, other.scores, rtol=1e-4, atol=1e-4)
-    for *place, n in [(b, k, one.lengths[b, k]) for b, k in existing(one)]:
-        place = tuple(place)
-        width = min(one.alignments.shape[-1], other.alignments.shape[-1])
-        np.testing.assert_array_equal(one.tokens[place][:n], other.tokens[place][:n])
-        for name in ("log_probs", "alignments"):
-            mine, yours = getattr(one, name)[place][:n], getattr(other, name)[place][:n]
-            if name == "alignments":
-                assert not mine[:, width:].any() and not yours[:, width:].any()
-                mine, yours = mine[:, :width], yours[:, :width]
-            np.testing.assert_allclose(mine, yours, rtol=1e-4, atol=1e-5)
+def assert_same_outputs(actual, expected):
+    """Check that both results have the same outputs, with any padding of steps and sources."""
+    np.testing.assert_array_equal(actual.lengths, expected.lengths)
+    np.testing.assert_allclose(actual.scores, expected.scores, rtol=1e-4, atol=1e-4)
+    width = min(actual.alignments.shape[-1], expected.alignments.shape[-1])
+    for result in (actual, expected):
+        for b, k in existing(result):
+            assert not result.alignments[b, k, : result.lengths[b, k], width:].any()
+    for b, k in existing(actual):
+        at = (b, k, slice(actual.lengths[b, k]))
+        np.testing.assert_array_equal(actual.tokens[at], expected.tokens[at])
+        np.testing.assert_allclose(actual.log_probs[at], expected.log_probs[at], 1e-4, 1e-5)
+        np.testing.assert_allclose(
+            actual.alignments[at][:, :width], expected.alignments[at][:, :width], 1e-4, 1e-5
+        )
 
 
-def rows_of(found, rows):
-    return type(found)(*(part[rows] for part in found))
+def rows_of(result, rows):
+    return type(result)(*(part[rows] for part in result))
 
 
 @each_search
-def test_scores_are_those_of_teacher_forcing_and_of_score(model, search):
-    found = model.generate(SOURCE, search, max_length=LENGTH)
-    places = existing(found)
+def test_generate_score_and_teacher_forcing_give_the_same_scores(model, search):
+    result = model.generate(SOURCE, search, max_length=LENGTH)
+    places = existing(result)
     sources = [SOURCE[b] for b, _ in places]
-    outputs = [found.tokens[b, k, : found.lengths[b, k]] for b, k in places]
+    outputs = [result.tokens[b, k, : result.lengths[b, k]] for b, k in places]
     again = model.score(sources, [tokens.tolist() for tokens in outputs])
     target = padded([[BOS, *tokens[:-1]] for tokens in outputs])
-    logits = model({"source": padded(sources), "target": target}, training=False)
-    logits = keras.ops.convert_to_numpy(logits).astype("float64")
-    log_probs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    log_probs = log_softmax(model({"source": padded(sources), "target": target}, training=False))
     for i, ((b, k), tokens) in enumerate(zip(places, outputs, strict=True)):
         n = len(tokens)
         assert again.lengths[i] == n
-        np.testing.assert_allclose(again.totals[i], found.totals[b, k], atol=1e-4)
-        np.testing.assert_allclose(again.log_probs[i, :n], found.log_probs[b, k, :n], atol=1e-4)
+        np.testing.assert_allclose(again.totals[i], result.totals[b, k], atol=1e-4)
+        np.testing.assert_allclose(again.log_probs[i, :n], result.log_probs[b, k, :n], atol=1e-4)
         width = len(SOURCE[b])
         np.testing.assert_allclose(
-            again.alignments[i, :n, :width], found.alignments[b, k, :n, :width], atol=1e-4
+            again.alignments[i, :n, :width], result.alignments[b, k, :n, :width], atol=1e-4
         )
         expected = log_probs[i, np.arange(n), tokens]
-        np.testing.assert_allclose(found.log_probs[b, k, :n], expected, atol=1e-4)
-        np.testing.assert_allclose(found.totals[b, k], expected.sum(), atol=1e-4)
+        np.testing.assert_allclose(result.log_probs[b, k, :n], expected, atol=1e-4)
+        np.testing.assert_allclose(result.totals[b, k], expected.sum(), atol=1e-4)
 
 
 @each_search
-def test_neither_batch_nor_order_nor_padding_matters(model, search):
+def test_outputs_do_not_depend_on_batch_order_or_padding(model, search):
     limits = np.array([4, 6, 5])
-    found = model.generate(SOURCE, search, max_length=limits)
-    assert (found.lengths <= limits[:, None]).all()
-    same(found, model.generate(padded(SOURCE, 13), search, max_length=limits))
-    if not isinstance(search, Sampling):  # whose numbers belong to a place in the batch
+    result = model.generate(SOURCE, search, max_length=limits)
+    assert (result.lengths <= limits[:, None]).all()
+    assert_same_outputs(result, model.generate(padded(SOURCE, 13), search, max_length=limits))
+    if not isinstance(search, Sampling):  # its random numbers depend on the position in the batch
         order = [2, 0, 1]
         shuffled = model.generate([SOURCE[b] for b in order], search, max_length=limits[order])
-        same(rows_of(found, order), shuffled)
+        assert_same_outputs(rows_of(result, order), shuffled)
         for b in range(2):
             alone = model.generate([SOURCE[b]], search, max_length=int(limits[b]))
-            same(alone, rows_of(found, [b]))
+            assert_same_outputs(alone, rows_of(result, [b]))
 
 
 @pytest.mark.parametrize("search", [GreedySearch, BeamSearch, Sampling])
-def test_no_output_holds_padding_or_a_start_unless_asked_for(model, search):
-    """Although the model, whose weights are random, would write them."""
+def test_padding_and_bos_are_forbidden_by_default(model, search):
+    # The model has random weights and would generate both.
     for options in ({}, {"min_length": 5}):
-        found = model.generate(SOURCE, search(**options), max_length=LENGTH)
-        for b, k in existing(found):
-            tokens = found.tokens[b, k, : found.lengths[b, k]]
+        result = model.generate(SOURCE, search(**options), max_length=LENGTH)
+        for b, k in existing(result):
+            tokens = result.tokens[b, k, : result.lengths[b, k]]
             assert not {PAD, BOS} & set(tokens.tolist())
-            model.score([SOURCE[b]], [tokens.tolist()])  # which reads any output of a search
+            model.score([SOURCE[b]], [tokens.tolist()])  # accepts every output of a search
     allowed = model.generate(SOURCE * 30, Sampling(n=2, forbidden=()), max_length=LENGTH)
     live = np.arange(LENGTH) < allowed.lengths[..., None]
     assert (allowed.tokens[live] == PAD).any()
 
 
 @pytest.mark.parametrize("search", [GreedySearch, BeamSearch, Sampling])
-def test_the_ratio_is_a_limit_by_the_sources_lengths(model, search):
+def test_the_length_ratio_limits_outputs_by_the_source_length(model, search):
     options = {"seed": 1} if search is Sampling else {}
-    found = model.generate(SOURCE, search(max_length_ratio=0.7, **options), max_length=LENGTH)
+    result = model.generate(SOURCE, search(max_length_ratio=0.7, **options), max_length=LENGTH)
     lengths = np.array([len(ids) for ids in SOURCE])
     limits = np.maximum((0.7 * lengths).astype(int), 1)
-    assert (found.lengths <= limits[:, None]).all() and (found.lengths == limits[:, None]).any()
-    if search is not Sampling:  # whose numbers are those of the longest limit
-        same(found, model.generate(SOURCE, search(**options), max_length=limits))
+    assert (result.lengths <= limits[:, None]).all() and (result.lengths == limits[:, None]).any()
+    if search is not Sampling:  # its random numbers depend on the longest limit
+        assert_same_outputs(result, model.generate(SOURCE, search(**options), max_length=limits))
 
 
-def test_one_padded_batch_is_scored_like_its_sentences(model):
+def test_a_padded_batch_is_scored_like_single_sentences(model):
     targets = [[4, 5, 3], [7], [8, 8, 8, 8]]  # one ends, two do not
     together = model.score(SOURCE, targets)
     assert together.lengths.tolist() == [3, 1, 4]
@@ -142,32 +142,33 @@ def test_one_padded_batch_is_scored_like_its_sentences(model):
 @each_search
 def test_outputs_start_with_their_prefix(model, search):
     prefix = [[4, 7], [5, EOS], [6, 8, 7]]
-    found = model.generate(SOURCE, search, max_length=LENGTH, prefix=prefix)
-    for b, k in existing(found):
-        assert found.tokens[b, k, : len(prefix[b])].tolist() == prefix[b]
-    assert (found.scores[:, 0] > -np.inf).all() and found.lengths[1, 0] == 2
-    same(found, model.generate(SOURCE, search, max_length=LENGTH, prefix=padded(prefix, 11)))
+    result = model.generate(SOURCE, search, max_length=LENGTH, prefix=prefix)
+    for b, k in existing(result):
+        assert result.tokens[b, k, : len(prefix[b])].tolist() == prefix[b]
+    assert (result.scores[:, 0] > -np.inf).all() and result.lengths[1, 0] == 2
+    again = model.generate(SOURCE, search, max_length=LENGTH, prefix=padded(prefix, 11))
+    assert_same_outputs(result, again)
 
 
-def test_a_prefix_may_be_empty_for_some(model):
+def test_some_rows_may_have_an_empty_prefix(model):
     search = SEARCHES[1]
-    found = model.generate(SOURCE, search, LENGTH, prefix=padded([[4], [], [4, 5, 6, 7, 8, 4]]))
-    same(rows_of(found, [1]), model.generate(SOURCE[1:2], search, LENGTH))
-    assert found.tokens[2, 0].tolist() == [4, 5, 6, 7, 8, 4] and found.lengths[2, 0] == LENGTH
+    result = model.generate(SOURCE, search, LENGTH, prefix=padded([[4], [], [4, 5, 6, 7, 8, 4]]))
+    assert_same_outputs(rows_of(result, [1]), model.generate(SOURCE[1:2], search, LENGTH))
+    assert result.tokens[2, 0].tolist() == [4, 5, 6, 7, 8, 4] and result.lengths[2, 0] == LENGTH
 
 
 @each_search
-def test_limits_as_a_function_are_those_as_an_array(model, search):
+def test_max_length_may_be_a_function_of_the_source_lengths(model, search):
     def limit(lengths):
         assert lengths.tolist() == [4, 2, 6]
         return lengths + 1
 
-    found = model.generate(SOURCE, search, max_length=limit)
-    same(found, model.generate(SOURCE, search, max_length=np.array([5, 3, 7])))
-    assert (found.lengths <= [[5], [3], [7]]).all()
+    result = model.generate(SOURCE, search, max_length=limit)
+    assert_same_outputs(result, model.generate(SOURCE, search, max_length=np.array([5, 3, 7])))
+    assert (result.lengths <= [[5], [3], [7]]).all()
 
 
-def test_a_seed_repeats_and_none_does_not(model):
+def test_only_samples_with_a_seed_are_repeatable(model):
     seeded, unseeded = Sampling(n=4, seed=1), Sampling(n=4)
     first, second = (model.generate(SOURCE, seeded, LENGTH) for _ in range(2))
     np.testing.assert_array_equal(first.tokens, second.tokens)
@@ -175,19 +176,19 @@ def test_a_seed_repeats_and_none_does_not(model):
     assert (first != second).any()
 
 
-def test_all_seeds_share_one_program(monkeypatch):
-    """The numbers are its input: to compile anew for each would take seconds and memory."""
-    model, begun = small(), []
+def test_all_seeds_share_one_compiled_program(monkeypatch):
+    model, calls = small(), []
     start = model.start
 
     def counted(source):
-        begun.append(source)
+        calls.append(source)
         return start(source)
 
     monkeypatch.setattr(model, "start", counted)
     searches = [Sampling(n=4, seed=seed) for seed in (1, 2, None)]
     first, second, _ = (model.generate(SOURCE, search, LENGTH) for search in searches)
-    assert len(begun) == (3 if keras.config.backend() == "torch" else 1)  # which compiles nothing
+    # PyTorch does not compile, so it calls the function in every search.
+    assert len(calls) == (3 if keras.config.backend() == "torch" else 1)
     assert (first.totals != second.totals).any()
     again = model.generate(SOURCE, searches[1], LENGTH)
     np.testing.assert_array_equal(second.tokens, again.tokens)
@@ -221,11 +222,11 @@ BAD_ARGUMENTS = {
 
 
 @pytest.mark.parametrize("arguments, message", BAD_ARGUMENTS.values(), ids=BAD_ARGUMENTS)
-def test_bad_input_is_refused_before_any_work(model, monkeypatch, arguments, message):
-    def work(*args, **kwargs):
-        raise AssertionError("The search was begun.")
+def test_invalid_arguments_are_refused_before_the_search(model, monkeypatch, arguments, message):
+    def search(*args, **kwargs):
+        raise AssertionError("The search was started.")
 
-    monkeypatch.setattr(model, "_compiled_search", work)
+    monkeypatch.setattr(model, "_compiled_search", search)
     with pytest.raises(ValueError, match=f"Argument {message}|{message}"):
         model.generate(SOURCE, **{"max_length": LENGTH, **arguments})
 
@@ -235,41 +236,34 @@ def test_bad_input_is_refused_before_any_work(model, monkeypatch, arguments, mes
     [
         ([[4], [], [4]], "`target` must hold no output of only padding. Received: row 1"),
         ([[4], [9], [4]], r"`target` must hold ids in \[0, 9\)"),
-        (
-            [[4], [4, 3, 5, 3], [4]],
-            "`target` must hold nothing after the end .* row 1",
-        ),
+        ([[4], [4, 3, 5, 3], [4]], "`target` must hold nothing after the end .* row 1"),
         ([[4], [4]], "`target` must hold one output for each of 3 sources. Received: 2"),
     ],
 )
-def test_refuses_a_target_it_cannot_score(model, target, message):
+def test_invalid_targets_are_refused(model, target, message):
     with pytest.raises(ValueError, match=message):
         model.score(SOURCE, target)
 
 
 @pytest.fixture
 def quantized():
-    """A model that has searched before its numbers became int8."""
+    """A model that has scored before it was quantized to int8."""
     model = small()
     model.score(padded(SOURCE), padded([[5, 3]] * 3))
-    with pytest.warns(UserWarning, match="does not have a `quantize` method"):  # of its dropouts
+    with pytest.warns(UserWarning, match="does not have a `quantize` method"):  # dropout layers
         model.quantize("int8")
     return model
 
 
-def test_a_quantized_model_scores_by_its_new_weights(quantized):
+def test_a_quantized_model_scores_with_its_new_weights(quantized):
     source, targets = padded(SOURCE), padded([[5, 6, 3], [7, 3], [3]])
-    inputs = {
-        "source": source,
-        "target": np.concatenate([np.full((3, 1), BOS), targets], 1)[:, :-1],
-    }
-    logits = keras.ops.convert_to_numpy(quantized(inputs)).astype("float64")
-    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    picked = np.take_along_axis(log_probs, targets[..., None], -1)[..., 0]
-    expected = np.where(targets == PAD, 0, picked).sum(1)
+    shifted = np.concatenate([np.full((3, 1), BOS), targets], 1)[:, :-1]
+    log_probs = log_softmax(quantized({"source": source, "target": shifted}))
+    token_log_probs = np.take_along_axis(log_probs, targets[..., None], -1)[..., 0]
+    expected = np.where(targets == PAD, 0, token_log_probs).sum(1)
     np.testing.assert_allclose(quantized.score(source, targets).totals, expected, atol=1e-4)
 
 
-def test_what_reads_the_output_weights_refuses_quantized_ones(quantized):
+def test_output_weights_of_a_quantized_model_are_refused(quantized):
     with pytest.raises(ValueError, match=r"`shortlist` of a search, .* Received: weights of int8"):
         quantized.output_weights()

@@ -14,7 +14,7 @@ def matrices(initializer, shape=(N, GATES * N)):
 
 
 @pytest.mark.parametrize("seed", [None, 5, keras.random.SeedGenerator(5)], ids=type)
-def test_each_gate_has_an_orthogonal_matrix_of_its_own(seed):
+def test_each_gate_has_a_different_orthogonal_matrix(seed):
     blocks = matrices(PerGate(keras.initializers.Orthogonal(seed=seed), GATES))
     for block in blocks:
         np.testing.assert_allclose(block.T @ block, np.eye(N), atol=1e-5)
@@ -23,32 +23,30 @@ def test_each_gate_has_an_orthogonal_matrix_of_its_own(seed):
 
 
 @pytest.mark.parametrize(
-    ("initializer", "shape", "expected"),
-    [("ones", (2, 6), [np.ones((2, 2))] * 3), ("identity", (2, 6), [np.eye(2)] * 3)],
+    ("initializer", "block"), [("ones", np.ones((2, 2))), ("identity", np.eye(2))]
 )
-def test_an_initialiser_without_randomness(initializer, shape, expected):
-    np.testing.assert_array_equal(matrices(PerGate(initializer, GATES), shape), expected)
+def test_every_gate_gets_the_matrix_of_a_deterministic_initializer(initializer, block):
+    np.testing.assert_array_equal(matrices(PerGate(initializer, GATES), (2, 6)), [block] * 3)
 
 
-def test_scales_are_those_of_one_matrix():
-    # Glorot's limit is sqrt(6 / (rows + columns)), of a gate's 100 columns, not of all 300.
+def test_the_scale_is_that_of_the_matrix_of_one_gate():
+    # Glorot's limit is sqrt(6 / (rows + columns)) with the 100 columns of a gate, not all 300.
     kernel = numpy(PerGate("glorot_uniform", GATES)((200, 300)))
     np.testing.assert_allclose(np.abs(kernel).max(), np.sqrt(6 / (200 + 100)), rtol=1e-2)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_dtype(dtype):
+def test_the_dtype_is_the_requested_one(dtype):
     kernel = PerGate("random_normal", GATES)((N, 3 * N), dtype=dtype)
     assert keras.backend.standardize_dtype(kernel.dtype) == dtype
 
 
-def test_the_numbers_are_the_seed_s():
-    one, again, other = (
+def test_equal_seeds_repeat_and_adjacent_seeds_share_no_numbers():
+    first, repeated, adjacent = (
         matrices(PerGate(keras.initializers.RandomNormal(seed=seed), GATES)) for seed in (1, 1, 2)
     )
-    np.testing.assert_array_equal(one, again)
-    # Seeds beside one another share no gate's numbers.
-    assert not np.isin(np.ravel(one), np.ravel(other)).any()
+    np.testing.assert_array_equal(first, repeated)
+    assert not np.isin(np.ravel(first), np.ravel(adjacent)).any()
 
 
 def test_fresh_copies_differ():
@@ -58,7 +56,7 @@ def test_fresh_copies_differ():
     assert fresh("zeros") == "zeros"
 
 
-def test_what_has_a_generator_moves_on_by_itself():
+def test_copies_share_the_seed_generator_and_still_differ():
     normal = keras.initializers.RandomNormal(seed=keras.random.SeedGenerator(1))
     for initializer in (normal, PerGate(normal, GATES)):
         first, second = (numpy(fresh(initializer)((N, GATES * N))) for _ in range(2))
@@ -72,7 +70,7 @@ def test_config_round_trip(inner):
     assert type(again) is PerGate and again.get_config() == initializer.get_config()
 
 
-def test_a_layer_with_it_is_saved(tmp_path):
+def test_a_layer_with_an_initializer_per_gate_is_saved(tmp_path):
     layer = keras.layers.GRU(N, recurrent_initializer=PerGate("orthogonal", GATES))
     model = keras.Sequential([keras.Input((None, 2)), layer])
     for block in np.split(numpy(layer.cell.recurrent_kernel), GATES, axis=-1):
@@ -83,7 +81,7 @@ def test_a_layer_with_it_is_saved(tmp_path):
     np.testing.assert_array_equal(loaded.get_weights()[1], layer.get_weights()[1])
 
 
-def test_errors():
+def test_gates_must_be_positive_and_divide_the_width():
     with pytest.raises(ValueError, match=r"`gates` must be a positive integer\. Received: 0"):
         PerGate("zeros", 0)
     with pytest.raises(ValueError, match=r"`shape` .* multiple of `gates`, 3. Received: \(4, 8\)"):

@@ -10,7 +10,7 @@ from keras_bahdanau import LocationSensitiveAttention
 
 @pytest.mark.parametrize("cumulative", [True, False])
 @pytest.mark.parametrize("kernel_size", [1, 2, 3, 4, 7, 12])
-def test_kernels_of_any_size_keep_the_places(kernel_size, cumulative, rng):
+def test_kernels_of_any_size_keep_the_positions(kernel_size, cumulative, rng):
     attention = LocationSensitiveAttention(
         U, filters=3, kernel_size=kernel_size, cumulative=cumulative
     )
@@ -22,8 +22,8 @@ def test_kernels_of_any_size_keep_the_places(kernel_size, cumulative, rng):
     assert_close(actual, tuple(np.array(part) for part in zip(*rows, strict=True)))
 
 
-def test_a_filter_can_move_the_attention_one_place_on():
-    # No content: e_ij = 9 tanh(a_i-1,j-1), the last weights seen through a filter [1, 0, 0].
+def test_a_filter_can_move_the_attention_by_one_position():
+    # Scores without content: e_ij = 9 tanh(9 a_i-1,j-1), by a filter [1, 0, 0] of the last weights.
     attention = LocationSensitiveAttention(1, filters=1, kernel_size=3, cumulative=False)
     attention.build((1, N), (1, 4, D))
     attention.set_weights([0 * w for w in attention.get_weights()])
@@ -32,12 +32,12 @@ def test_a_filter_can_move_the_attention_one_place_on():
     attention.location_kernel.assign([[9.0]])
     memory = attention.memory(np.ones((1, 4, D)))
     state = (ops.convert_to_tensor(np.array([[1.0, 0.0, 0.0, 0.0]], "float32")),)
-    for place in (1, 2, 3):
+    for position in (1, 2, 3):
         _, weights, state = attention.step(np.ones((1, N)), memory, state)
-        assert numpy(weights)[0].argmax() == place and numpy(weights)[0, place] > 0.9
+        assert numpy(weights)[0, position] > 0.9
 
 
-def test_the_state_holds_the_last_weights_and_their_sum(rng):
+def test_the_state_has_the_last_weights_and_the_sum_of_all(rng):
     attention = LocationSensitiveAttention(U, filters=2, kernel_size=3)
     query, values = random_inputs(rng)
     attention.build(query.shape, values.shape)
@@ -49,7 +49,7 @@ def test_the_state_holds_the_last_weights_and_their_sum(rng):
     assert_close(state, (second, numpy(first) + numpy(second)), 1e-6)
 
 
-def test_keys_and_dropout_come_from_the_base(rng):
+def test_keys_dropout_and_normalizer_of_the_base_class_work(rng):
     attention = LocationSensitiveAttention(
         U, filters=2, kernel_size=3, dropout=0.5, seed=1, normalizer="sparsemax", normalize=True
     )

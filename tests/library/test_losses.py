@@ -4,7 +4,7 @@ import pytest
 from gradients import differentiate
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layer_checks import POLICIES, array, assert_close, dtype_policy
+from layer_checks import array, assert_close
 from reference import alignment_losses, token_losses
 
 from keras_bahdanau import AlignmentCrossentropy, Perplexity, TokenAccuracy, TokenCrossentropy
@@ -26,57 +26,35 @@ def batch(rng, padding=((0, 3), (2, 1), (2, 2), (2, 3))):
     padding=st.sets(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=11),
     smoothing=st.floats(0, 0.9),
 )
-def test_is_the_mean_over_real_tokens(seed, padding, smoothing):
+def test_the_loss_is_the_mean_over_real_tokens(seed, padding, smoothing):
     labels, logits = batch(np.random.default_rng(seed), padding)
     expected = token_losses(labels, logits, smoothing).sum() / (labels != PAD).sum()
     loss = TokenCrossentropy(label_smoothing=smoothing)(labels, logits)
     np.testing.assert_allclose(float(loss), expected, rtol=1e-5)
 
 
-def test_more_padding_changes_nothing(rng):
-    labels, logits = batch(rng)
-    longer = np.pad(labels, ((0, 2), (0, 3)))
-    padded = np.pad(logits, ((0, 2), (0, 3), (0, 0)), constant_values=50.0)
-    loss = TokenCrossentropy(label_smoothing=0.1)
-    np.testing.assert_allclose(float(loss(longer, padded)), float(loss(labels, logits)), rtol=1e-5)
-
-
-def test_smoothing_by_hand():
+def test_label_smoothing_by_hand():
     # p = (1/4, 1/4, 1/2): -0.7 log 1/2 - 0.1 (log 1/4 + log 1/4 + log 1/2) = 1.2 log 2
     logits = np.log([[[0.25, 0.25, 0.5]]]).astype("float32")
     loss = TokenCrossentropy(label_smoothing=0.3)(np.array([[2]]), logits)
     np.testing.assert_allclose(float(loss), 1.2 * np.log(2), rtol=1e-6)
 
 
-def test_how_tokens_are_laid_out_changes_nothing(rng):
-    """Twelve tokens as three rows, as one, and as six with a row of padding."""
-    labels, logits = batch(rng, padding=())
-    losses = token_losses(labels, logits, 0.1)
-    for shape in [(3, 4), (1, 12), (6, 2)]:
-        rows, steps = (
-            np.pad(x.reshape(*shape, *x.shape[2:]), [(0, 1)] + [(0, 0)] * (x.ndim - 1))
-            for x in (labels, logits)
-        )
-        loss = TokenCrossentropy(label_smoothing=0.1)(rows, steps)
-        np.testing.assert_allclose(float(loss), losses.mean(), rtol=1e-5)
-
-
-@pytest.mark.parametrize("shape", [(3,), (3, 1), (3, 4)])
-@pytest.mark.parametrize("reduction", [*MEANS, "sum", "none"])
-def test_sample_weight(rng, shape, reduction):
+@pytest.mark.parametrize("shape", [None, (3,), (3, 1), (3, 4)])
+@pytest.mark.parametrize("reduction", [*MEANS, "sum", "none", None])
+def test_every_reduction_with_and_without_sample_weight(rng, shape, reduction):
     labels, logits = batch(rng)
-    weight = rng.uniform(size=shape).astype("float32")
-    each = weight[:, None] if weight.ndim == 1 else weight
+    weight = None if shape is None else rng.uniform(size=shape).astype("float32")
+    row_weights = np.ones((3, 1)) if weight is None else weight.reshape(3, -1)
     real = labels != PAD
-    weighted = token_losses(labels, logits, 0.0) * each
+    weighted = token_losses(labels, logits, 0.1) * row_weights
     expected = {
         "sum_over_batch_size": weighted.sum() / real.sum(),
         "mean": weighted.sum() / real.sum(),
-        "mean_with_sample_weight": weighted.sum() / (real * each).sum(),
+        "mean_with_sample_weight": weighted.sum() / (real * row_weights).sum(),
         "sum": weighted.sum(),
-        "none": weighted,
-    }[reduction]
-    loss = TokenCrossentropy(reduction=reduction)(labels, logits, sample_weight=weight)
+    }.get(reduction, weighted)
+    loss = TokenCrossentropy(0.1, reduction=reduction)(labels, logits, sample_weight=weight)
     assert_close(loss, expected)
 
 
@@ -88,41 +66,31 @@ def test_an_id_outside_of_the_vocabulary_makes_the_loss_nan(rng, unknown):
 
 
 @pytest.mark.parametrize("shape", [(4,), (3, 4, 1), (4, 3), (1,), (1, 4)])
-def test_other_sample_weights_are_refused(rng, shape):
+def test_sample_weights_of_other_shapes_are_refused(rng, shape):
     labels, logits = batch(rng)
     message = r"`sample_weight` must be .* words of shape \(3, 4\). Received: shape \("
-    for judge in (TokenCrossentropy(), TokenAccuracy()):
+    for measure in (TokenCrossentropy(), TokenAccuracy()):
         with pytest.raises(ValueError, match=message):
-            judge(labels, logits, sample_weight=np.ones(shape, "float32"))
-
-
-@pytest.mark.parametrize("reduction", [*MEANS, "sum", "none", None])
-def test_reductions_are_of_token_losses(rng, reduction):
-    labels, logits = batch(rng)
-    losses = token_losses(labels, logits, 0.1)
-    expected = losses if reduction in ("none", None) else losses.sum()
-    if reduction in MEANS:
-        expected = expected / (labels != PAD).sum()
-    assert_close(TokenCrossentropy(0.1, reduction=reduction)(labels, logits), expected)
+            measure(labels, logits, sample_weight=np.ones(shape, "float32"))
 
 
 @pytest.mark.parametrize("reduction", [*MEANS, "sum", "none"])
-def test_a_model_may_forbid_padding(rng, reduction):
+def test_padding_logits_may_be_minus_infinity(rng, reduction):
     labels, logits = batch(rng)
     real = labels != PAD
-    normalisers = np.logaddexp.reduce(logits[..., 1:].astype("float64"), axis=-1)
-    each = normalisers - np.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-    each = each * real
+    normalizers = np.logaddexp.reduce(logits[..., 1:].astype("float64"), axis=-1)
+    losses = normalizers - np.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    losses = losses * real
+    mean = losses.sum() / real.sum()
     logits[..., PAD] = -np.inf
     loss = TokenCrossentropy(reduction=reduction)(labels, logits)
-    expected = {"none": each, "sum": each.sum()}.get(reduction, each.sum() / real.sum())
-    assert_close(loss, expected, 1e-5)
+    assert_close(loss, {"none": losses, "sum": losses.sum()}.get(reduction, mean), 1e-5)
     metric = Perplexity()
     metric.update_state(labels, logits)
-    assert_close(metric.result(), np.exp(each.sum() / real.sum()), 1e-4)
+    assert_close(metric.result(), np.exp(mean), 1e-4)
 
 
-def test_a_mask_of_keras_does_not_count_padding_twice(rng):
+def test_an_implicit_mask_does_not_count_padding_twice(rng):
     labels = rng.integers(1, 5, size=(3, 4))
     labels[:, 2:] = PAD
     model = keras.Sequential([keras.layers.Embedding(5, 4, mask_zero=True), keras.layers.Dense(6)])
@@ -132,20 +100,9 @@ def test_a_mask_of_keras_does_not_count_padding_twice(rng):
     np.testing.assert_allclose(model.evaluate(labels, labels, verbose=0), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_is_computed_in_single(rng, dtype):
-    labels, logits = batch(rng)
-    rounded = keras.ops.cast(logits, dtype)
-    exact = keras.ops.convert_to_numpy(keras.ops.cast(rounded, "float32"))
-    loss = TokenCrossentropy(label_smoothing=0.1)(labels, rounded)
-    assert keras.backend.standardize_dtype(loss.dtype) == "float32"
-    expected = token_losses(labels, exact, 0.1).sum() / (labels != PAD).sum()
-    np.testing.assert_allclose(float(loss), expected, rtol=1e-5)
-
-
-def test_ids_are_not_rounded_where_keras_computes_in_half_precision(rng):
+def test_ids_are_not_rounded_if_floatx_is_float16(rng):
     logits = array(rng, 1, 1, 2100)
-    labels = np.array([[2099]])  # which float16 takes for 2100
+    labels = np.array([[2099]])  # float16 rounds it to 2100
     before = keras.config.floatx()
     keras.config.set_floatx("float16")
     try:
@@ -162,14 +119,9 @@ def test_large_logits_stay_finite():
     np.testing.assert_allclose(float(loss), 6e4 / 2, rtol=1e-3)
 
 
-def classifier():
+def test_a_batch_of_padding_has_no_loss_and_no_gradient(rng):
     model = keras.Sequential([keras.layers.Embedding(5, 4), keras.layers.Dense(6)])
     model.compile(keras.optimizers.SGD(1.0), loss=TokenCrossentropy(label_smoothing=0.1))
-    return model
-
-
-def test_a_batch_of_padding_has_no_loss_and_no_gradient(rng):
-    model = classifier()
     inputs = rng.integers(0, 5, size=(2, 3))
     model.build((2, 3))
     before = model.get_weights()
@@ -178,27 +130,9 @@ def test_a_batch_of_padding_has_no_loss_and_no_gradient(rng):
         np.testing.assert_array_equal(old, new)
 
 
-@pytest.mark.parametrize("policy", ["float32", *POLICIES])
-def test_learns_in_fit(rng, policy):
-    with dtype_policy(policy):
-        model = classifier()
-    inputs = rng.integers(1, 5, size=(32, 3))
-    inputs[::2, 2] = PAD
-    history = model.fit(inputs, inputs, epochs=4, batch_size=8, verbose=0).history["loss"]
-    assert history[-1] < history[0] < 2 * np.log(6)
-
-
-def test_config_round_trip():
-    loss = TokenCrossentropy(label_smoothing=0.2, name="nats", reduction="sum")
-    again = keras.losses.deserialize(keras.losses.serialize(loss))
-    assert type(again) is TokenCrossentropy
-    assert again.get_config() == loss.get_config()
-    assert (again.label_smoothing, again.name, again.reduction) == (0.2, "nats", "sum")
-
-
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="a function of TensorFlow")
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_in_a_training_step_of_ones_own(rng, jit_compile):
+def test_the_loss_works_in_a_tf_function(rng, jit_compile):
     import tensorflow as tf
 
     labels, logits = batch(rng)
@@ -210,22 +144,36 @@ def test_in_a_training_step_of_ones_own(rng, jit_compile):
 
 
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0, 2])
-def test_refuses_smoothing_outside_its_range(smoothing):
+def test_label_smoothing_must_be_in_its_range(smoothing):
     with pytest.raises(ValueError, match="`label_smoothing` must be a number of at least 0"):
         TokenCrossentropy(label_smoothing=smoothing)
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 1), (3,), (3, 3), (1, 4)])
-def test_refuses_labels_that_do_not_fit_the_logits(shape):
+def test_labels_must_fit_the_logits(shape):
     with pytest.raises(ValueError, match=r"`y_pred` must be logits .*Received: y_true of shape"):
         TokenCrossentropy()(np.ones(shape, "int32"), np.zeros((3, 4, 7)))
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (TokenCrossentropy, {"label_smoothing": 0.2, "name": "nats", "reduction": "sum"}),
+        (AlignmentCrossentropy, {"name": "guide", "reduction": "sum"}),
+    ],
+)
+def test_config_round_trip(make, options):
+    loss = make(**options)
+    again = keras.losses.deserialize(keras.losses.serialize(loss))
+    assert type(again) is make and again.get_config() == loss.get_config()
+    assert {name: getattr(again, name) for name in options} == options
 
 
 # --- Guided alignment -----------------------------------------------------------------------------
 
 
 def random_links(rng):
-    """Counts of links, some words without any, and weights that are zero where there is none."""
+    """Link counts with unaligned tokens, and weights that are zero at some unlinked positions."""
     links = rng.integers(0, 3, size=(3, 4, 5)) * rng.integers(0, 2, size=(3, 4, 5))
     links[0, 1] = links[2] = 0
     weights = rng.dirichlet(np.ones(5), size=(3, 4))
@@ -233,7 +181,7 @@ def random_links(rng):
     return links, weights.astype("float32")
 
 
-def test_alignment_is_the_mean_over_aligned_words(rng):
+def test_the_alignment_loss_is_the_mean_over_aligned_tokens(rng):
     links, weights = random_links(rng)
     losses, aligned = alignment_losses(links, weights), links.any(axis=-1)
     assert 3 < aligned.sum() < 12 and (weights == 0.0).any()
@@ -248,7 +196,7 @@ def test_alignment_is_the_mean_over_aligned_words(rng):
 
 
 class Guided(keras.layers.Layer):
-    """The alignment loss of the softmax of scores, as it stands behind attention."""
+    """The alignment loss as a function of attention scores."""
 
     def __init__(self, links):
         super().__init__()
@@ -258,8 +206,8 @@ class Guided(keras.layers.Layer):
         return AlignmentCrossentropy()(self.links, keras.ops.softmax(scores))
 
 
-def test_weights_of_zero_on_a_link_are_dear_but_finite():
-    # exp(-200) is 0 in float32: all weight is where no link is.
+def test_a_link_with_zero_weight_has_a_large_but_finite_loss():
+    # exp(-200) is 0 in float32, so the linked position has no weight.
     layer = Guided(np.array([[[1.0, 0.0]]]))
     layer.build((1, 1, 2))
     loss, (gradient,) = differentiate(layer)(np.array([[[0.0, 200.0]]], "float32"))
@@ -267,8 +215,8 @@ def test_weights_of_zero_on_a_link_are_dear_but_finite():
     assert np.isfinite(gradient).all()
 
 
-def test_small_weights_on_a_link_are_still_learned_from():
-    # softmax minus links, times twice the loss as `differentiate` squares it.
+def test_a_link_with_a_small_weight_still_has_a_gradient():
+    # The gradient is softmax minus links, times twice the loss because `differentiate` squares it.
     layer = Guided(np.array([[[1.0, 0.0]]]))
     layer.build((1, 1, 2))
     loss, (gradient,) = differentiate(layer)(np.array([[[0.0, 40.0]]], "float32"))
@@ -276,31 +224,32 @@ def test_small_weights_on_a_link_are_still_learned_from():
     assert_close(gradient, [[[-80.0, 80.0]]], 1e-2)
 
 
-def test_nothing_aligned_is_no_loss(rng):
+def test_the_loss_without_any_link_is_zero(rng):
     _, weights = random_links(rng)
     assert float(AlignmentCrossentropy()(np.zeros((3, 4, 5)), weights)) == 0.0
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_alignment_in_half_precision_is_computed_in_single(rng, dtype):
+def test_half_precision_inputs_give_a_float32_loss(rng, dtype):
+    labels, logits = batch(rng)
     links, weights = random_links(rng)
-    rounded = keras.ops.cast(weights, dtype)
-    exact = keras.ops.convert_to_numpy(keras.ops.cast(rounded, "float32"))
-    loss = AlignmentCrossentropy()(links, rounded)
-    assert keras.backend.standardize_dtype(loss.dtype) == "float32"
-    expected = alignment_losses(links, exact).sum() / links.any(axis=-1).sum()
-    np.testing.assert_allclose(float(loss), expected, rtol=1e-5)
-
-
-def test_alignment_config_round_trip():
-    loss = AlignmentCrossentropy(name="guide", reduction="sum")
-    again = keras.losses.deserialize(keras.losses.serialize(loss))
-    assert type(again) is AlignmentCrossentropy
-    assert again.get_config() == loss.get_config()
+    rounded = [keras.ops.cast(part, dtype) for part in (logits, weights)]
+    logits, weights = (
+        keras.ops.convert_to_numpy(keras.ops.cast(part, "float32")) for part in rounded
+    )
+    token_loss = TokenCrossentropy(label_smoothing=0.1)(labels, rounded[0])
+    alignment_loss = AlignmentCrossentropy()(links, rounded[1])
+    expected = (
+        token_losses(labels, logits, 0.1).sum() / (labels != PAD).sum(),
+        alignment_losses(links, weights).sum() / links.any(axis=-1).sum(),
+    )
+    for loss, value in zip((token_loss, alignment_loss), expected, strict=True):
+        assert keras.backend.standardize_dtype(loss.dtype) == "float32"
+        np.testing.assert_allclose(float(loss), value, rtol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (3, 5, 4)])
-def test_alignment_refuses_shapes_that_differ(rng, shape):
+def test_links_and_weights_must_have_the_same_shape(rng, shape):
     _, weights = random_links(rng)
     with pytest.raises(ValueError, match=r"must both be \(B, Ty, Tx\).*Received: shapes"):
         AlignmentCrossentropy()(np.ones(shape), weights)

@@ -23,7 +23,7 @@ def expected(attention, query, values, score, scale):
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("score", ["dot", "general", "concat"])
-def test_scores_are_luongs(score, scale, rng):
+def test_every_score_and_scale_gives_the_references_numbers(score, scale, rng):
     width = D if score == "dot" else N
     attention = LuongAttention(score, units=U if score == "concat" else None, scale=scale)
     query, values = array(rng, B, 3, width), array(rng, B, TX, D)
@@ -33,7 +33,7 @@ def test_scores_are_luongs(score, scale, rng):
     assert_close(actual, expected(attention, query, values, score, scale))
 
 
-def test_a_dot_product_has_no_weights(rng):
+def test_a_dot_product_without_a_scale_has_no_weights(rng):
     attention = LuongAttention("dot")
     attention(array(rng, B, D), array(rng, B, TX, D))
     assert attention.weights == []
@@ -57,18 +57,18 @@ def test_keys_may_differ_from_values(rng):
     assert_close(context, weights @ values)
 
 
-def test_chunks_change_no_number_and_no_gradient(rng):
-    query, values, found, start = *random_inputs(rng, queries=5), [], None
+def test_the_chunk_size_does_not_change_outputs_or_gradients(rng):
+    (query, values), results, weights = random_inputs(rng, queries=5), [], None
     for chunk_size in range(1, 7):
         attention = LuongAttention("concat", units=U, chunk_size=chunk_size)
         attention.build(query.shape, values.shape)
-        start = start or randomize(attention, rng).get_weights()
-        attention.set_weights(start)
+        weights = weights or randomize(attention, rng).get_weights()
+        attention.set_weights(weights)
         run = differentiate(attention, value_mask=MASK, return_attention_scores=True)
-        found.append(run(query, values))
-    for outputs, gradients in found[:-1]:
-        assert_close(outputs, found[-1][0], 1e-6)
-        assert_close(gradients, found[-1][1], 1e-5)
+        results.append(run(query, values))
+    for outputs, gradients in results[:-1]:
+        assert_close(outputs, results[-1][0], 1e-6)
+        assert_close(gradients, results[-1][1], 1e-5)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -112,7 +112,7 @@ def test_a_dot_product_needs_equal_widths():
 
 
 def test_float16_scores_are_summed_in_float32(rng):
-    # 4000 products of 100 overflow float16, whose largest number is 65504.
+    # The sum of 4000 products of 100 overflows float16, whose largest number is 65504.
     attention = LuongAttention("dot", scale=1e-5, dtype="mixed_float16")
     query, values = np.full((1, 4000), 10.0), np.full((1, 2, 4000), 10.0)
     values[0, 1] = 0.0

@@ -16,49 +16,42 @@ from mechanisms import MASK, TX, B, D, U
 from keras_bahdanau import AttentionPooling, BahdanauAttention
 
 
-def pooling(rng, queries=1):
-    layer = AttentionPooling(U, queries)
+def pooling(rng):
+    layer = AttentionPooling(U)
     layer.build((None, None, D))
     return randomize(layer, rng)
 
 
-@pytest.mark.parametrize("queries", [1, 2])
-def test_weights_and_contexts_are_those_of_the_equations(rng, queries):
-    layer, values = pooling(rng, queries), array(rng, B, TX, D)
+def test_one_query_gives_one_context_per_row(rng):
+    """tests/conformance covers several queries."""
+    layer, values = pooling(rng), array(rng, B, TX, D)
     keys, learned, score = reference.float64(layer.get_weights())
-    # A query that is learned needs no projection W_a.
-    pairs = [
-        [
-            reference.additive_attention(query, row, kept, [np.eye(U), keys, score])
-            for query in learned
-        ]
-        for row, kept in zip(values.astype("float64"), MASK, strict=True)
-    ]
-    contexts, weights = (np.array([[pair[k] for pair in row] for row in pairs]) for k in (0, 1))
-    if queries == 1:
-        contexts, weights = contexts[:, 0], weights[:, 0]
+    projections = [np.eye(U), keys, score]  # a learned query needs no projection W_a
+    rows = zip(values.astype("float64"), MASK, strict=True)
+    pairs = [reference.additive_attention(learned[0], *row, projections) for row in rows]
+    contexts, weights = (np.array(part) for part in zip(*pairs, strict=True))
     assert_close(layer(values, mask=MASK, return_attention_scores=True), [contexts, weights])
     assert_close(layer(values, mask=MASK), contexts)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
-def test_integers_are_numbers(rng, dtype):
+def test_integer_and_bool_values_are_cast_to_floats(rng, dtype):
     layer, values = pooling(rng), rng.integers(0, 9, (B, TX, D)).astype(dtype)
     assert_close(layer(values), layer(values.astype("float32")))
 
 
-def test_saves_and_gets_the_mask_of_an_embedding(rng, tmp_path):
+def test_padding_of_an_embedding_has_no_effect_and_the_model_is_saved(rng, tmp_path):
     ids = keras.Input((None,), dtype="int32")
     embedded = keras.layers.Embedding(9, D, mask_zero=True)(ids)
     pooled = AttentionPooling(U, queries=2)(embedded)
-    model = keras.Model(ids, keras.layers.Dense(1)(pooled))  # where a mask left over would warn
+    model = keras.Model(ids, keras.layers.Dense(1)(pooled))  # Dense would warn about a mask
     short, padded = np.array([[3, 4]]), np.array([[3, 4, 0, 0]])
     assert_close(model(short), model(padded))
     assert_survives_saving(model, padded, tmp_path)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_computes_in_the_policy_and_weighs_in_float32(rng, policy):
+def test_contexts_have_the_compute_dtype_and_weights_are_float32(rng, policy):
     values = array(rng, B, TX, D)
     with dtype_policy(policy):
         pooled, weights = AttentionPooling(U)(values, return_attention_scores=True)
@@ -70,13 +63,13 @@ def test_config_round_trip():
     assert_config_round_trip(AttentionPooling(U, 2, query_initializer="zeros"))
 
 
-def test_a_single_query_broadcasts_over_the_rows_in_a_call(rng):
-    """As the documentation of AttentionPooling says of BahdanauAttention."""
+def test_bahdanau_attention_broadcasts_a_single_query_over_the_rows(rng):
+    """The documentation of AttentionPooling says so."""
     attention, values, query = BahdanauAttention(U), array(rng, B, TX, D), array(rng, 1, 4)
     assert_close(attention(query, values), attention(np.repeat(query, B, 0), values), 1e-6)
 
 
-def test_the_shape_is_known_beforehand():
+def test_output_shapes_are_known_before_the_call():
     assert AttentionPooling(U, 2).compute_output_shape((B, TX, D)) == (B, 2, D)
     rows = keras.layers.TimeDistributed(AttentionPooling(U))(keras.Input((TX, 6, D)))
     assert rows.shape == (None, TX, D)
@@ -88,12 +81,12 @@ def test_the_shape_is_known_beforehand():
     ("arguments", "message"),
     [(dict(units=0), "`units`"), (dict(units=2, queries=0), "`queries`")],
 )
-def test_numbers_must_be_positive(arguments, message):
+def test_units_and_queries_must_be_positive(arguments, message):
     with pytest.raises(ValueError, match=message):
         AttentionPooling(**arguments)
 
 
-def test_refuses_values_of_another_rank_and_masks_of_another_shape(rng):
+def test_values_of_another_rank_and_masks_of_another_shape_are_refused(rng):
     with pytest.raises(ValueError, match=r"`values` .* \(batch, time, width\)\. Received: .*\(3"):
         AttentionPooling(U)(array(rng, 3, D))
     with pytest.raises(ValueError, match="`values` must have a known width"):
