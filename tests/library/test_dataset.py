@@ -18,7 +18,7 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1
 
 
 def make(lengths, **kwargs):
-    """Sources, targets and their data set. Each pair of lengths gets a token of its own."""
+    """Sources, targets and a data set of them. Each pair repeats a different token."""
     sources = [[10 + i] * (tx - 1) + [EOS] for i, (tx, _) in enumerate(lengths)]
     targets = [[10 + i] * (ty - 1) + [EOS] for i, (_, ty) in enumerate(lengths)]
     return sources, targets, TranslationDataset(sources, targets, **kwargs)
@@ -96,12 +96,12 @@ def test_order_is_a_function_of_seed_and_epoch():
     second = pairs_of(dataset)
     assert second != first
 
-    *_, again = make(lengths, batch_size=8, seed=3)
-    again.epoch = 1
-    assert pairs_of(again) == second
-    *_, other = make(lengths, batch_size=8, seed=9)
-    assert pairs_of(other) != first
-    assert pairs_of(pickle.loads(pickle.dumps(again))) == second
+    *_, resumed = make(lengths, batch_size=8, seed=3)
+    resumed.epoch = 1
+    assert pairs_of(resumed) == second
+    assert pairs_of(pickle.loads(pickle.dumps(resumed))) == second
+    *_, other_seed = make(lengths, batch_size=8, seed=9)
+    assert pairs_of(other_seed) != first
 
 
 def test_without_shuffling_every_epoch_has_the_same_order():
@@ -142,9 +142,9 @@ def test_shuffling_once_gives_every_epoch_the_same_windows():
     shapes = once.shapes
     once.on_epoch_end()
     assert windows_of(once, batches=6) == first and once.shapes == shapes
-    *_, other = make(lengths, batch_size=8, sort_window=48, shuffle="once", seed=4)
+    *_, other_seed = make(lengths, batch_size=8, sort_window=48, shuffle="once", seed=4)
     *_, unshuffled = make(lengths, batch_size=8, sort_window=48, shuffle=False)
-    for windows in (windows_of(other, batches=6), windows_of(unshuffled, batches=6)):
+    for windows in (windows_of(other_seed, batches=6), windows_of(unshuffled, batches=6)):
         assert sorted(windows[0]) != sorted(first[0])
         assert {pair for window in windows for pair in window} == set(pairs_of(once))
     *_, reshuffled = make(lengths, batch_size=8, sort_window=48, seed=3)

@@ -18,13 +18,10 @@ from layer_checks import (
 
 from keras_bahdanau import BahdanauAttention, BidirectionalEncoder
 
-forms = pytest.mark.parametrize("form", FORMS)
-
-
 # --- Numbers and masks ----------------------------------------------------------------------------
 
 
-@forms
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("masked", [True, False])
 def test_annotations_equal_the_reference(form, masked, rng):
     encoder, inputs = random_encoder(form, rng), array(rng, B, TX, M)
@@ -110,9 +107,11 @@ def test_a_model_of_unknown_batch_and_length_gives_the_references_numbers(form, 
     assert_close(model.predict(x, verbose=0), expected)
 
 
-@forms
-def test_config_round_trip(form):
-    assert_config_round_trip(BidirectionalEncoder(UNITS, dropout=0.1, **FORMS[form]))
+@pytest.mark.parametrize("form", FORMS)
+def test_config_round_trip_and_saving(form, tmp_path):
+    encoder = BidirectionalEncoder(UNITS, dropout=0.1, **FORMS[form])
+    assert_config_round_trip(encoder)
+    assert_survives_saving(masked_model(encoder), IDS, tmp_path)
 
 
 def test_config_keeps_initializers():
@@ -125,11 +124,6 @@ def test_config_keeps_initializers():
         layers[0].get_weights()[0] for layers in (encoder.forward_layers, encoder.backward_layers)
     )
     assert 0 < ahead.std() < 0.05 and not np.allclose(ahead, back)
-
-
-@pytest.mark.parametrize("form", ["gru", "gru_reset_before", "residual_lstm"])
-def test_saving(form, tmp_path):
-    assert_survives_saving(masked_model(BidirectionalEncoder(UNITS, **FORMS[form])), IDS, tmp_path)
 
 
 @pytest.mark.parametrize("form", ["gru", "lstm"])

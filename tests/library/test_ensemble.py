@@ -99,18 +99,17 @@ def test_models_without_weights_are_built():
     assert all(model.built for model in ensemble.models)
 
 
-def test_models_must_be_a_list_of_models(members):
-    for models in ([], None, [3], members[0]):
-        with pytest.raises(ValueError, match=r"`models` must be a list of at least one .*Rec"):
-            Ensemble(models)
-
-
-def test_models_must_have_the_same_vocabularies(members):
-    with pytest.raises(ValueError, match=r"`models` must agree .*\[\(9, 9\), \(9, 8\)\]"):
-        Ensemble([members[0], member(3, vocabulary=8)])
-
-
-@pytest.mark.parametrize("average", ["mean", None])
-def test_average_must_be_a_known_space(members, average):
-    with pytest.raises(ValueError, match="`average` must be one of"):
-        Ensemble(members, average)
+def test_models_and_average_are_checked(members):
+    not_a_list = r"`models` must be a list of at least one .*Rec"
+    other_vocabulary = [members[0], member(3, vocabulary=8)]
+    for models, average, message in (
+        ([], "probability", not_a_list),
+        (None, "probability", not_a_list),
+        ([3], "probability", not_a_list),
+        (members[0], "probability", not_a_list),
+        (other_vocabulary, "probability", r"`models` must agree .*\[\(9, 9\), \(9, 8\)\]"),
+        (members, "mean", "`average` must be one of"),
+        (members, None, "`average` must be one of"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Ensemble(models, average)

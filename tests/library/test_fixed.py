@@ -41,9 +41,7 @@ def test_width_must_fit_the_annotations():
         FixedContext(D + 1)(np.ones((1, N)), np.ones((1, TX, D)))
 
 
-@pytest.mark.skipif(
-    keras.config.backend() != "tensorflow", reason="other backends have no empty batches"
-)
+@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="others split no batches")
 def test_a_device_may_have_an_empty_batch():
     import tensorflow as tf
 

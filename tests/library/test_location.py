@@ -23,7 +23,7 @@ def test_kernels_of_any_size_keep_the_positions(kernel_size, cumulative, rng):
 
 
 def test_a_filter_can_move_the_attention_by_one_position():
-    # Scores without content: e_ij = 9 tanh(9 a_i-1,j-1), by a filter [1, 0, 0] of the last weights.
+    # The scores are e_ij = 9 tanh(9 a_i-1,j-1): the last weights, shifted by a filter [1, 0, 0].
     attention = LocationSensitiveAttention(1, filters=1, kernel_size=3, cumulative=False)
     attention.build((1, N), (1, 4, D))
     attention.set_weights([0 * w for w in attention.get_weights()])

@@ -2,9 +2,8 @@ import keras
 import numpy as np
 import pytest
 import reference
-from gradients import differentiate
 from layer_checks import array, assert_close, assert_config_round_trip, numpy, randomize
-from mechanisms import MASK, TX, B, D, N, U, random_inputs
+from mechanisms import MASK, TX, B, D, N, U
 
 from keras_bahdanau import LuongAttention
 
@@ -55,20 +54,6 @@ def test_keys_may_differ_from_values(rng):
             scores = keys[b].astype("float64") @ query[b, i]
             assert_close(weights[b, i], reference.masked_softmax(scores, np.ones(TX, bool)))
     assert_close(context, weights @ values)
-
-
-def test_the_chunk_size_does_not_change_outputs_or_gradients(rng):
-    (query, values), results, weights = random_inputs(rng, queries=5), [], None
-    for chunk_size in range(1, 7):
-        attention = LuongAttention("concat", units=U, chunk_size=chunk_size)
-        attention.build(query.shape, values.shape)
-        weights = weights or randomize(attention, rng).get_weights()
-        attention.set_weights(weights)
-        run = differentiate(attention, value_mask=MASK, return_attention_scores=True)
-        results.append(run(query, values))
-    for outputs, gradients in results[:-1]:
-        assert_close(outputs, results[-1][0], 1e-6)
-        assert_close(gradients, results[-1][1], 1e-5)
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -28,31 +28,31 @@ def logit(p):
 
 
 def choices(choose, scores, mask, before):
-    """One of the two rules on arrays."""
+    """Apply one of the two choice rules to arrays."""
     mask = None if mask is None else ops.convert_to_tensor(mask)
     scores, before = (ops.convert_to_tensor(part, "float32") for part in (scores, before))
     return numpy(choose(scores, mask, before))
 
 
 def by_enumeration(choose):
-    """`choose` `(Ty, Tx)` holds p_ij; every path's chance is added to the places that it visits."""
-    steps, places = choose.shape
-    alignments = np.zeros((steps, places))
-    for path in itertools.combinations_with_replacement(range(places + 1), steps):
-        chance, at = 1.0, 0
-        for i, place in enumerate(path):  # the place `places` stands for none
-            for j in range(at, place):
-                chance *= 1 - choose[i, j]
-            if place < places:
-                chance *= choose[i, place]
-            at = place
-        for i, place in enumerate(path):
-            if place < places:
-                alignments[i, place] += chance
+    """Alignments from p_ij `(Ty, Tx)`, summed over the probabilities of all monotonic paths."""
+    steps, positions = choose.shape
+    alignments = np.zeros((steps, positions))
+    # The index `positions` means that a step chooses no position.
+    for path in itertools.combinations_with_replacement(range(positions + 1), steps):
+        probability, start = 1.0, 0
+        for i, position in enumerate(path):
+            probability *= (1 - choose[i, start:position]).prod()
+            if position < positions:
+                probability *= choose[i, position]
+            start = position
+        for i, position in enumerate(path):
+            if position < positions:
+                alignments[i, position] += probability
     return alignments
 
 
-def test_expected_alignments_are_those_of_all_paths(rng):
+def test_expected_alignments_are_sums_over_all_paths(rng):
     choose = rng.uniform(0.05, 0.95, size=(3, 4))
     expected = by_enumeration(choose)
     before = np.eye(1, 4)
@@ -62,35 +62,35 @@ def test_expected_alignments_are_those_of_all_paths(rng):
 
 
 @given(
-    places=st.integers(1, 70), seed=st.integers(0, 1000), scale=st.sampled_from([0.1, 3.0, 60.0])
+    positions=st.integers(1, 70), seed=st.integers(0, 1000), scale=st.sampled_from([0.1, 3.0, 60.0])
 )
 @settings(max_examples=20)
-def test_any_length_and_any_certainty_is_exact(places, seed, scale):
-    # Scores of 60 make probabilities of which float32 sees no difference from 0 and 1.
+def test_expected_alignments_are_exact_for_any_length_and_scale(positions, seed, scale):
+    # Scores of 60 give probabilities that float32 rounds to 0 and 1.
     rng = np.random.default_rng(seed)
-    scores = (scale * rng.normal(size=(1, places))).astype("float32")
-    before = rng.dirichlet(np.ones(places), 1).astype("float32")
+    scores = (scale * rng.normal(size=(1, positions))).astype("float32")
+    before = rng.dirichlet(np.ones(positions), 1).astype("float32")
     expected = reference.expected_choice(reference.sigmoid(scores[0].astype("float64")), before[0])
     actual = choices(_expected_choice, scores, None, before)[0]
     assert_close(actual, expected, 1e-6)
     assert actual.min() >= 0 and actual.sum() <= 1 + 1e-5
 
 
-def test_small_probabilities_over_many_places_are_not_lost():
-    # A quotient of cumulative products, (1 - p)^300 = 1e-30, would be lost in float32.
-    places, p = 300, 0.2
-    scores = np.full((1, places), logit(p), "float32")
-    actual = choices(_expected_choice, scores, None, np.eye(1, places))[0]
-    np.testing.assert_allclose(actual, p * 0.8 ** np.arange(places), rtol=1e-4, atol=1e-37)
+def test_small_probabilities_over_many_positions_do_not_underflow():
+    # A quotient of cumulative products would underflow: (1 - p)^300 = 1e-30.
+    positions, p = 300, 0.2
+    scores = np.full((1, positions), logit(p), "float32")
+    actual = choices(_expected_choice, scores, None, np.eye(1, positions))[0]
+    np.testing.assert_allclose(actual, p * 0.8 ** np.arange(positions), rtol=1e-4, atol=1e-37)
 
 
-@given(places=st.integers(1, 20), seed=st.integers(0, 1000))
+@given(positions=st.integers(1, 20), seed=st.integers(0, 1000))
 @settings(max_examples=20)
-def test_certain_choices_are_the_hard_ones(places, seed):
+def test_choices_with_certain_probabilities_equal_hard_ones(positions, seed):
     rng = np.random.default_rng(seed)
-    scores = np.where(rng.random((1, places)) < 0.2, 200.0, -200.0).astype("float32")
-    mask = rng.random((1, places)) < 0.8
-    before = np.eye(1, places, rng.integers(places), dtype="float32")
+    scores = np.where(rng.random((1, positions)) < 0.2, 200.0, -200.0).astype("float32")
+    mask = rng.random((1, positions)) < 0.8
+    before = np.eye(1, positions, rng.integers(positions), dtype="float32")
     hard, soft = (choices(rule, scores, mask, before) for rule in (_first_choice, _expected_choice))
     assert_close(hard, soft, 1e-6)
 
@@ -102,7 +102,7 @@ def built(rng, **options):
 
 
 def scored(scores, **options):
-    """A mechanism that gives scores `(Ty, Tx)` in order to queries that are unit vectors."""
+    """A mechanism, queries and values that give the scores `(Ty, Tx)`."""
     attention = MonotonicAttention(LuongAttention("dot"), **options)
     return attention, np.eye(len(scores))[None], np.array(scores, "float32").T[None]
 
@@ -114,23 +114,22 @@ PATHS = {
 }
 
 
-@pytest.mark.parametrize("name", PATHS)
-def test_hard_alignments(name):
-    scores, expected = PATHS[name]
+@pytest.mark.parametrize(("scores", "expected"), PATHS.values(), ids=PATHS)
+def test_hard_alignments_choose_the_first_position_from_the_last_choice_on(scores, expected):
     attention, query, values = scored(scores)
     context, weights = attention(query, values, return_attention_scores=True)
     assert_close(weights[0], expected, 0)
     assert_close(context[0], np.array(expected) @ values[0], 0)
 
 
-def test_a_hard_choice_passes_masked_places_by():
+def test_a_hard_choice_skips_masked_positions():
     attention, query, values = scored([[1, 1, 1]])
     mask = np.array([[False, False, True]])
     _, weights = attention(query, values, value_mask=mask, return_attention_scores=True)
     assert_close(weights[0], [[0, 0, 1]], 0)
 
 
-def test_training_is_soft_and_the_rest_as_asked(rng):
+def test_training_is_soft_and_inference_uses_the_mode(rng):
     query, values = random_inputs(rng)
     hard, soft = (built(np.random.default_rng(1), mode=mode) for mode in ("hard", "soft"))
     expected = numpy(soft(query, values))
@@ -148,7 +147,7 @@ def test_training_in_hard_mode_has_gradients(rng):
     assert all(np.isfinite(part).all() and part.any() for part in gradients)
 
 
-def test_the_bias_starts_where_it_is_told_and_is_learned(rng):
+def test_the_score_bias_has_its_initial_value_and_is_trainable():
     attention, query, values = scored([[0.0, 0.0, 0.0]], score_bias=-2.0, mode="soft")
     _, weights = attention(query, values, return_attention_scores=True)
     p = reference.sigmoid(-2.0)
@@ -159,29 +158,30 @@ def test_the_bias_starts_where_it_is_told_and_is_learned(rng):
 # --- Noise ----------------------------------------------------------------------------------------
 
 
-def test_noise_is_drawn_for_each_step_in_training_only(rng):
+def test_noise_is_drawn_per_step_in_training_only(rng):
     attention = built(rng, sigmoid_noise=2.0, seed=1, mode="soft")
     values = np.ones((200, TX, D), "float32")
     memory = attention.memory(values, training=True, steps=6)
     noise = numpy(memory.noise)
     assert noise.shape == (200, 6, TX)
-    assert abs(noise.std() - 2.0) < 0.1 and abs(noise.mean()) < 0.1  # of 6000 numbers
+    assert abs(noise.std() - 2.0) < 0.1 and abs(noise.mean()) < 0.1  # 6000 numbers
     assert attention.memory(values).noise is None
     assert built(rng).memory(values, training=True).noise is None
     assert not np.allclose(noise, numpy(attention.memory(values, training=True, steps=6).noise))
 
 
-def test_each_step_has_its_own_row_of_the_noise(rng):
+def test_each_step_adds_its_own_row_of_the_noise(rng):
     attention = built(rng, sigmoid_noise=2.0, seed=1)
     query, values = random_inputs(rng, queries=3)
     memory = attention.memory(values, mask=MASK, training=True, steps=3)
-    noise, named = numpy(memory.noise).astype("float64"), reference.named(attention)
+    noise, weights_by_name = numpy(memory.noise).astype("float64"), reference.named(attention)
     state, alignment = attention.initial_state(memory), np.eye(1, TX).repeat(B, 0)
     for i in range(3):
         _, weights, state = attention.step(query[:, i], memory, state, training=True, t=i)
         for b in range(B):
-            scores = reference.head_scores(query[b, i], values[b], MASK[b], named)[0]
-            choose = reference.sigmoid(scores + named["score_bias"] + noise[b, i]) * MASK[b]
+            scores = reference.head_scores(query[b, i], values[b], MASK[b], weights_by_name)[0]
+            scores = scores + weights_by_name["score_bias"] + noise[b, i]
+            choose = reference.sigmoid(scores) * MASK[b]
             alignment[b] = reference.expected_choice(choose, alignment[b])
         assert_close(weights, alignment)
 
@@ -197,8 +197,8 @@ def test_grouped_queries_share_the_noise_of_their_row(rng):
     assert_close(twice, np.repeat(numpy(once), 2, 0), 1e-6)
 
 
-class Drawn(MonotonicAttention):
-    """A mechanism whose noise is given."""
+class FixedNoise(MonotonicAttention):
+    """A mechanism with the noise of its attribute `noise`."""
 
     def memory(self, values, key=None, mask=None, training=None, steps=1):
         memory = super().memory(values, key, mask, training, steps)
@@ -206,18 +206,17 @@ class Drawn(MonotonicAttention):
 
 
 @pytest.mark.parametrize("inside", ["alone", "decoder", "second_source"])
-def test_a_loop_gives_each_step_its_row(inside, rng):
-    attention = Drawn(LuongAttention(), sigmoid_noise=1.0)
+def test_a_call_equals_steps_with_the_same_noise(inside, rng):
+    attention = FixedNoise(LuongAttention(), sigmoid_noise=1.0)
     attention.noise = 2.0 * array(rng, B, 4, TX)
     query, values = random_inputs(rng, queries=4)
-    arguments = dict(return_attention_scores=True, training=True)
     layer = attention
     if inside != "alone":
         if inside == "second_source":
             attention = MultiSourceAttention([FixedContext(), attention])
             values = [array(rng, B, 2, 1), values]
         layer = AttentiveDecoder(keras.layers.GRUCell(3), attention)
-    _, weights = layer(query, values, **arguments)
+    _, weights = layer(query, values, return_attention_scores=True, training=True)
     memory = layer.memory(values, training=True, steps=4)
     state = layer.initial_state(memory)
     for i in range(4):
@@ -228,7 +227,7 @@ def test_a_loop_gives_each_step_its_row(inside, rng):
         assert_close(actual, weights[:, i], 1e-6)
 
 
-def test_noise_needs_the_number_of_the_step(rng):
+def test_a_step_with_noise_needs_its_number(rng):
     attention = built(rng, sigmoid_noise=2.0)
     query, values = random_inputs(rng)
     memory = attention.memory(values, training=True, steps=2)
@@ -246,13 +245,11 @@ def test_a_call_and_a_decoder_draw_noise_for_all_their_steps(rng):
     )
     model_in = keras.Input((None, N)), keras.Input((None, D))
     model = keras.Model(model_in, decoder(*model_in))
-    xla = keras.config.backend() != "torch"
-    model.compile("sgd", "mse", jit_compile=xla)
+    model.compile("sgd", "mse", jit_compile=keras.config.backend() != "torch")
     before = decoder.get_weights()
     model.train_on_batch([query, values], np.ones((B, 3, 5)))
-    assert any(
-        not np.array_equal(*pair) for pair in zip(before, decoder.get_weights(), strict=True)
-    )
+    pairs = zip(before, decoder.get_weights(), strict=True)
+    assert any(not np.array_equal(old, new) for old, new in pairs)
 
 
 # --- Configuration --------------------------------------------------------------------------------
@@ -262,7 +259,7 @@ def test_config_keeps_everything():
     assert_config_round_trip(MonotonicAttention(LuongAttention("dot"), 1.5, -3.0, "soft", 7))
 
 
-def test_inner_dropout_acts_on_the_context(rng):
+def test_dropout_of_the_inner_mechanism_acts_on_the_context(rng):
     attention = MonotonicAttention(BahdanauAttention(U, dropout=0.5, seed=1))
     query, values = array(rng, B, 2, N), array(rng, B, TX, D)
     context, weights = numpy(attention(query, values, training=True, return_attention_scores=True))
@@ -280,7 +277,7 @@ def test_inner_dropout_acts_on_the_context(rng):
     ],
     ids=["none", "name", "fixed", "heads", "location"],
 )
-def test_the_inner_mechanism_is_checked(attention):
+def test_the_inner_mechanism_must_have_scores_of_one_head(attention):
     with pytest.raises(ValueError, match="`attention` must be a ScoredAttention with one head and"):
         MonotonicAttention(attention)
 

@@ -17,7 +17,6 @@ from layer_checks import (
 from mechanisms import MASK, TX, B, D, N, U
 
 from keras_bahdanau import (
-    AttentiveDecoder,
     BahdanauAttention,
     FixedContext,
     LocationSensitiveAttention,
@@ -29,7 +28,7 @@ TX2, D2 = 3, 2
 MASK2 = right_mask([1, 3, 2], TX2)
 
 
-def parts():
+def mechanisms():
     return [
         LocationSensitiveAttention(U, filters=2, kernel_size=3),
         BahdanauAttention(U, num_heads=2),
@@ -37,7 +36,7 @@ def parts():
 
 
 def built(rng):
-    attention = MultiSourceAttention(parts())
+    attention = MultiSourceAttention(mechanisms())
     attention.build((B, None, N), [(B, TX, D), (B, TX2, D2)])
     return randomize(attention, rng)
 
@@ -46,7 +45,7 @@ def random_inputs(rng, queries=3):
     return array(rng, B, queries, N), [array(rng, B, TX, D), array(rng, B, TX2, D2)]
 
 
-def test_contexts_and_weights_stand_side_by_side(rng):
+def test_contexts_and_weights_are_concatenated(rng):
     attention, (query, sources) = built(rng), random_inputs(rng)
     context, weights = attention(
         query, sources, value_mask=[MASK, MASK2], return_attention_scores=True
@@ -75,15 +74,15 @@ def test_step_by_step_equals_the_call(rng):
         assert_close(grouped, [np.repeat(numpy(part[:, i]), 2, 0) for part in expected], 1e-6)
 
 
-def test_keys_come_in_a_list_too(rng):
-    attention, (query, sources) = MultiSourceAttention(parts()), random_inputs(rng)
+def test_keys_are_a_list_with_an_entry_per_source(rng):
+    attention, (query, sources) = MultiSourceAttention(mechanisms()), random_inputs(rng)
     keys = [array(rng, B, TX, 9), None]
     context = attention(query, sources, keys)
     alone = attention.attentions[0](query, sources[0], keys[0])
     assert_close(context[..., :D], alone, 1e-6)
 
 
-def test_gradients_are_those_of_the_parts(rng):
+def test_gradients_equal_those_of_the_inner_mechanisms(rng):
     attention, (query, sources) = built(rng), random_inputs(rng)
 
     class Flat(keras.layers.Layer):
@@ -94,23 +93,22 @@ def test_gradients_are_those_of_the_parts(rng):
         def call(self, query, first, second):
             return self.attention(query, [first, second], value_mask=[MASK, MASK2])
 
-    of_query, *of_sources = differentiate(Flat(attention))(query, *sources)[1][:3]
+    query_gradient, *source_gradients = differentiate(Flat(attention))(query, *sources)[1][:3]
     single = [
         differentiate(part, value_mask=mask)(query, values)[1][:2]
         for part, values, mask in zip(attention.attentions, sources, [MASK, MASK2], strict=True)
     ]
-    assert_close(of_query, single[0][0] + single[1][0], 1e-5)
-    assert_close(of_sources, [gradients[1] for gradients in single], 1e-5)
-
-
-def embedding(width):
-    return keras.layers.Embedding(9, width, mask_zero=True)
+    assert_close(query_gradient, single[0][0] + single[1][0], 1e-5)
+    assert_close(source_gradients, [gradients[1] for gradients in single], 1e-5)
 
 
 def test_implicit_masks_unknown_sizes_and_saving(tmp_path):
     ids = [keras.Input((None,), dtype="int32") for _ in range(3)]
-    query, *sources = (embedding(w)(of) for w, of in zip((N, D, D2), ids, strict=True))
-    outputs = MultiSourceAttention(parts())(query, sources, return_attention_scores=True)
+    query, *sources = (
+        keras.layers.Embedding(9, width, mask_zero=True)(part)
+        for width, part in zip((N, D, D2), ids, strict=True)
+    )
+    outputs = MultiSourceAttention(mechanisms())(query, sources, return_attention_scores=True)
     assert tuple(outputs[0].shape) == (None, None, D + D2)
     model = keras.Model(ids, list(outputs))
     data = [np.array([[1, 2, 0]]), np.array([[3, 4, 0, 0]]), np.array([[5, 0]])]
@@ -120,7 +118,7 @@ def test_implicit_masks_unknown_sizes_and_saving(tmp_path):
     assert_survives_saving(model, data, tmp_path)
 
 
-def test_the_shape_of_the_context_is_known_beforehand():
+def test_compute_output_shape_adds_the_widths_of_the_sources():
     attention = MultiSourceAttention([BahdanauAttention(4), BahdanauAttention(4)])
     assert attention.compute_output_shape((1, 5, 2), [(3, 7, 6), (3, 4, 2)]) == (3, 5, 8)
 
@@ -129,28 +127,15 @@ def test_the_shape_of_the_context_is_known_beforehand():
 def test_mixed_precision(policy, rng):
     query, sources = random_inputs(rng)
     with dtype_policy(policy):
-        attention = MultiSourceAttention(parts())
+        attention = MultiSourceAttention(mechanisms())
         context, weights = attention(query, sources, return_attention_scores=True)
     assert keras.backend.standardize_dtype(context.dtype) == attention.compute_dtype
     assert keras.backend.standardize_dtype(weights.dtype) == "float32"
     assert_close(numpy(weights).sum(-1), np.full((B, 3), 2.0), 1e-5)
 
 
-def test_a_decoder_attends_to_both(rng):
-    decoder = AttentiveDecoder(keras.layers.GRUCell(4), MultiSourceAttention(parts()))
-    inputs, sources = array(rng, B, 3, 7), random_inputs(rng)[1]
-    outputs, weights = decoder(
-        inputs, sources, annotations_mask=[MASK, MASK2], return_attention_scores=True
-    )
-    assert tuple(outputs.shape) == (B, 3, 4) and tuple(weights.shape) == (B, 3, TX + TX2)
-    spoiled = [
-        np.where(m[..., None], s, np.nan) for m, s in zip([MASK, MASK2], sources, strict=True)
-    ]
-    assert_close(decoder(inputs, spoiled, annotations_mask=[MASK, MASK2]), outputs, 1e-6)
-
-
-def test_config_keeps_the_parts():
-    assert_config_round_trip(MultiSourceAttention([*parts(), FixedContext(2)]))
+def test_config_keeps_the_mechanisms():
+    assert_config_round_trip(MultiSourceAttention([*mechanisms(), FixedContext(2)]))
 
 
 @pytest.mark.parametrize("attentions", [[], None, BahdanauAttention(U), ["bahdanau"]], ids=str)
@@ -159,30 +144,25 @@ def test_attentions_must_be_a_list_of_attentions(attentions):
         MultiSourceAttention(attentions)
 
 
-def test_there_is_an_entry_for_each_source(rng):
+def test_arguments_are_checked_for_each_source(rng):
     attention, (query, sources) = built(rng), random_inputs(rng)
-    for values, got in ((sources[:1], "list of 1"), (np.ones((B, TX, D)), "ndarray")):
-        with pytest.raises(ValueError, match=rf"`values` of .* each of 2 sources. Received: {got}"):
-            attention.memory(values)
-    with pytest.raises(ValueError, match=r"`mask` of .* an entry for each of 2 sources"):
-        attention.memory(sources, mask=[MASK])
-    with pytest.raises(ValueError, match=r"`value` of .* an entry for each of 2 sources"):
-        MultiSourceAttention(parts())(query, sources[:1])
-    with pytest.raises(ValueError, match=r"`values` of .* as many rows for each source"):
-        attention.memory([sources[0], sources[1][:1]])
-    with pytest.raises(ValueError, match=r"`value_mask` must be bool .* \(3, 5\)"):
-        attention(query, sources, value_mask=[MASK2, MASK])
-    with pytest.raises(ValueError, match=r"`values` of [\w.]+ must be .*6\)"):
-        attention(query, sources[::-1])
-    with pytest.raises(ValueError, match=r"`query` of .* must be 4 wide"):
-        attention(query[..., 1:], sources)
-    with pytest.raises(
-        ValueError, match="`use_causal_mask` must be False for MultiSourceAttention"
+    call, memory, unbuilt = attention, attention.memory, MultiSourceAttention(mechanisms())
+    for message, function, arguments, options in (
+        ("`values` of .* each of 2 sources. Received: list of 1", memory, [sources[:1]], {}),
+        ("`values` of .* each of 2 sources. Received: ndarray", memory, sources[:1], {}),
+        ("`mask` of .* an entry for each of 2 sources", memory, [sources], {"mask": [MASK]}),
+        ("`value` of .* an entry for each of 2 sources", unbuilt, [query, sources[:1]], {}),
+        ("`values` .* many rows for each source", memory, [[sources[0], sources[1][:1]]], {}),
+        (r"`value_mask` .* \(3, 5\)", call, [query, sources], {"value_mask": [MASK2, MASK]}),
+        (r"`values` of [\w.]+ must be .*6\)", call, [query, sources[::-1]], {}),
+        (r"`query` of .* must be 4 wide", call, [query[..., 1:], sources], {}),
+        ("`use_causal_mask` must be False", call, [query, sources], {"use_causal_mask": True}),
     ):
-        attention(query, sources, use_causal_mask=True)
+        with pytest.raises(ValueError, match=message):
+            function(*arguments, **options)
 
 
-def test_mechanisms_of_all_kinds_stand_side_by_side(rng):
+def test_mechanisms_of_different_kinds_may_be_combined(rng):
     attention = MultiSourceAttention([LuongAttention(), FixedContext()])
     query, sources = random_inputs(rng)
     context = attention(query[:, 0], sources)

@@ -63,7 +63,7 @@ def spoiled(values, mask):
         yield copy
 
 
-def assert_garbage_is_ignored(layer, arrays, at, mask, **arguments):
+def assert_garbage_is_ignored(layer, arrays, at, mask, /, **arguments):
     """Check that values at masked positions of `arrays[at]` change no output and no gradient.
 
     Args:
