@@ -6,13 +6,7 @@ from gradients import differentiate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
-from layer_checks import (
-    array,
-    assert_close,
-    assert_config_round_trip,
-    numpy,
-    randomize,
-)
+from layer_checks import array, assert_close, assert_config_round_trip, numpy, randomize
 from mechanisms import MASK, TX, B, D, N, U, random_inputs
 
 from keras_bahdanau import BahdanauAttention
@@ -22,53 +16,53 @@ from keras_bahdanau.layers.attention.additive import additive_scores, chunked_sc
 KEY = 5
 
 
-def made(rng, key=None, **options):
+def built(rng, key=None, **options):
     attention = BahdanauAttention(U, **options)
     attention.build((B, None, N), (B, TX, D), None if key is None else (B, TX, key))
     return randomize(attention, rng)
 
 
-def by_source(attention, query, values, masks, keys=None, **options):
-    """The reference for each source and its `(Tq, Tx)` masks, one query at a time."""
+def expected_call(attention, query, values, masks, keys=None, **options):
+    """The reference's contexts and weights, one query at a time, with masks `(B, Tq, Tx)`."""
     weights = reference.named(attention)
     contexts, alignments = [], []
     for b, rows in enumerate(query):
-        found = [
-            reference.bahdanau(
-                weights, row[None], values[b], mask, None if keys is None else keys[b], **options
-            )
+        key = None if keys is None else keys[b]
+        results = [
+            reference.bahdanau(weights, row[None], values[b], mask, key, **options)
             for row, mask in zip(rows, masks[b], strict=True)
         ]
-        contexts.append([context[0] for context, _ in found])
-        alignments.append(np.stack([alignment[..., 0, :] for _, alignment in found], -2))
+        contexts.append([context[0] for context, _ in results])
+        alignments.append(np.stack([alignment[..., 0, :] for _, alignment in results], -2))
     return np.array(contexts), np.array(alignments)
 
 
-# --- Keys, bias, normalisation, heads -------------------------------------------------------------
+# --- Keys, bias, normalization, heads -------------------------------------------------------------
 
 
 def test_keys_may_differ_from_values(rng):
-    attention, (query, values), keys = made(rng, KEY), random_inputs(rng), array(rng, B, TX, KEY)
+    attention, (query, values), keys = built(rng, KEY), random_inputs(rng), array(rng, B, TX, KEY)
     actual = attention(query, values, keys, value_mask=MASK, return_attention_scores=True)
     masks = np.repeat(MASK[:, None], query.shape[1], 1)
-    assert_close(actual, by_source(attention, query, values, masks, keys))
+    assert_close(actual, expected_call(attention, query, values, masks, keys))
     keys[~MASK] = np.nan
     assert_close(attention(query, values, keys, value_mask=MASK), actual[0], 1e-6)
 
 
 def test_keys_are_checked(rng):
-    attention, values = made(rng, KEY), np.ones((B, TX, D))
-    with pytest.raises(ValueError, match=r"`key` of [\w.]+ must be .*5\).* \(3, 5, 6\)"):
-        attention.memory(values, values)
-    with pytest.raises(
-        ValueError, match=r"`key` must have as many steps as `values`, 5.* \(3, 4, 5\)"
-    ):
-        attention.memory(values, np.ones((B, TX - 1, KEY)))
+    attention, values = built(rng, KEY), np.ones((B, TX, D))
+    for shape, message in [
+        ((B, TX, D), r"`key` of [\w.]+ must be .*5\).* \(3, 5, 6\)"),
+        ((1, TX, KEY), r"`key` must have as many rows as `values`, 3. Received: .*\(1, 5, 5\)"),
+        ((B, TX - 1, KEY), r"`key` must have as many steps as `values`, 5.* \(3, 4, 5\)"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            attention.memory(values, np.ones(shape))
 
 
 def test_bias_acts_inside_the_tanh(rng):
     # With U_a = W_a = 0 every score is v . tanh(b).
-    attention = made(rng, use_bias=True)
+    attention = built(rng, use_bias=True)
     weights = reference.named(attention)
     attention.query_kernel.assign(0 * weights["query_kernel"])
     attention.key_kernel.assign(0 * weights["key_kernel"])
@@ -79,8 +73,8 @@ def test_bias_acts_inside_the_tanh(rng):
 
 
 @pytest.mark.parametrize("heads", [1, 2])
-def test_a_normalized_v_keeps_its_direction_only(heads, rng):
-    attention, (query, values) = made(rng, normalize=True, num_heads=heads), random_inputs(rng)
+def test_only_the_direction_of_a_normalized_score_kernel_counts(heads, rng):
+    attention, (query, values) = built(rng, normalize=True, num_heads=heads), random_inputs(rng)
     before = attention(query, values)
     attention.score_kernel.assign(attention.score_kernel * 7.0)
     assert_close(attention(query, values), before)
@@ -97,7 +91,7 @@ def test_the_gain_starts_at_one_over_the_root_of_the_units():
 
 
 def test_a_head_uses_its_own_units_and_values(rng):
-    attention, (query, values) = made(rng, num_heads=2), random_inputs(rng)
+    attention, (query, values) = built(rng, num_heads=2), random_inputs(rng)
     context, weights = numpy(attention(query, values, return_attention_scores=True))
     kernel = numpy(attention.value_kernel.value)
     for h, half in enumerate((slice(0, D // 2), slice(D // 2, D))):
@@ -114,91 +108,78 @@ def test_a_head_uses_its_own_units_and_values(rng):
 
 
 @pytest.mark.parametrize("options", [{}, {"chunk_size": 2}, {"num_heads": 2}], ids=str)
-def test_a_query_sees_no_place_after_its_own(options, rng):
-    attention = made(rng, **options)
+def test_a_causal_mask_hides_later_positions(options, rng):
+    attention = built(rng, **options)
     query, values = array(rng, B, TX, N), array(rng, B, TX, D)
-    masks = MASK[:, None] & np.tril(np.ones((TX, TX), bool))
-    arguments = dict(use_causal_mask=True, return_attention_scores=True)
-    actual = attention(query, values, value_mask=MASK, **arguments)
     heads = options.get("num_heads", 1)
-    assert_close(actual, by_source(attention, query, values, masks, heads=heads))
-    masks = np.broadcast_to(np.tril(np.ones((TX, TX), bool)), masks.shape)
-    actual = attention(query, values, **arguments)
-    assert_close(actual, by_source(attention, query, values, masks, heads=heads))
+    for value_mask, positions in ((MASK, MASK), (None, np.ones_like(MASK))):
+        arguments = dict(use_causal_mask=True, return_attention_scores=True)
+        actual = attention(query, values, value_mask=value_mask, **arguments)
+        masks = np.tril(np.repeat(positions[:, None], TX, axis=1))
+        assert_close(actual, expected_call(attention, query, values, masks, heads=heads))
 
 
 # --- Chunks ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{}, {"num_heads": 2, "normalize": True}], ids=str)
-def test_chunks_change_no_number_and_no_gradient(options, rng):
-    query, values, found = array(rng, B, 5, N), array(rng, B, TX, D), []
-    weights = made(rng, **options).get_weights()
+def test_chunks_change_no_output_and_no_gradient(options, rng):
+    query, values, results = array(rng, B, 5, N), array(rng, B, TX, D), []
+    weights = built(rng, **options).get_weights()
     for chunk_size in range(1, 7):
-        attention = made(rng, chunk_size=chunk_size, **options)
+        attention = built(rng, chunk_size=chunk_size, **options)
         attention.set_weights(weights)
         run = differentiate(attention, value_mask=MASK, return_attention_scores=True)
-        found.append(run(query, values))
-    for outputs, gradients in found[:-1]:
-        assert_close(outputs, found[-1][0], 1e-6)
-        assert_close(gradients, found[-1][1], 1e-5)
+        results.append(run(query, values))
+    for outputs, gradients in results[:-1]:
+        assert_close(outputs, results[-1][0], 1e-6)
+        assert_close(gradients, results[-1][1], 1e-5)
 
 
 @given(data=st.data())
 @settings(max_examples=15)
-def test_chunks_of_any_size_hold_every_query(data):
+def test_chunked_scores_are_the_scores_for_every_size(data):
     batch, queries, steps, units, heads, chunk = (
-        data.draw(st.integers(1, most)) for most in (3, 9, 4, 4, 2, 10)
+        data.draw(st.integers(1, limit)) for limit in (3, 9, 4, 4, 2, 10)
     )
     rng = np.random.default_rng(0)
-    of = array(rng, batch, queries, units), array(rng, batch, steps, units)
+    query, keys = array(rng, batch, queries, units), array(rng, batch, steps, units)
     vectors = array(rng, units, heads)
-    actual = chunked_scores(*of, vectors, chunk)
-    assert_close(actual, additive_scores(*of, vectors), 1e-5)
+    actual = chunked_scores(query, keys, vectors, chunk)
+    assert_close(actual, additive_scores(query, keys, vectors), 1e-5)
     assert tuple(actual.shape) == (batch, queries, steps, heads)
 
 
-def test_the_hidden_layer_is_never_larger_than_its_bound(rng, monkeypatch):
-    seen = []
-    tanh = ops.tanh
-    monkeypatch.setattr(additive.ops, "tanh", lambda x: seen.append(tuple(x.shape)) or tanh(x))
-    places = 11  # as nowhere else: what was traced before is not traced again
-    monkeypatch.setattr(additive, "_CHUNK_FLOATS", 2 * places * U * B)  # room for two queries
-    assert made(rng)(array(rng, B, 7, N), array(rng, B, places, D)).shape[1] == 7
-    assert max(rows for rows, _ in seen) == 2 * places * B
+def test_the_default_chunk_size_limits_the_hidden_layer(rng, monkeypatch):
+    rows, tanh = [], ops.tanh
+    monkeypatch.setattr(additive.ops, "tanh", lambda x: rows.append(x.shape[0]) or tanh(x))
+    steps = 11  # No other test uses this length: traced functions would skip the patched `tanh`.
+    monkeypatch.setattr(additive, "_CHUNK_FLOATS", 2 * steps * U * B)  # room for two queries
+    assert built(rng)(array(rng, B, 7, N), array(rng, B, steps, D)).shape[1] == 7
+    assert max(rows) == 2 * steps * B
 
 
 # --- Dropout --------------------------------------------------------------------------------------
 
 
-def test_dropout_takes_the_same_places_from_all_queries(rng):
-    # The values are unit vectors, so that the context shows the weights after dropout.
-    places = 50
+def test_dropout_is_the_same_for_all_queries_of_a_source(rng):
+    # The values are unit vectors, so the context is the weights after dropout.
     attention = BahdanauAttention(U, dropout=0.4, seed=1)
-    query, values = array(rng, 4, 3, N), np.repeat(np.eye(places)[None], 4, 0)
+    query, values = array(rng, 4, 3, N), np.repeat(np.eye(50)[None], 4, 0)
     context, weights = numpy(attention(query, values, training=True, return_attention_scores=True))
     factors = context / weights
     assert_close(factors, np.repeat(factors[:, :1], 3, 1), 1e-5)
-    kept = factors > 0.5
-    assert_close(factors, kept / 0.6, 1e-4)
-    assert 0.5 < kept[:, 0].mean() < 0.7  # 200 places: three standard deviations are 0.1
+    retained = factors > 0.5
+    assert_close(factors, retained / 0.6, 1e-4)  # so dropout keeps the mean
+    assert 0.5 < retained[:, 0].mean() < 0.7  # 200 positions: three standard deviations are 0.1
     assert_close(weights.sum(-1), np.ones((4, 3)), 1e-5)
-    again = numpy(attention(query, values, training=True))
-    assert not np.allclose(again, context)
+    assert not np.allclose(numpy(attention(query, values, training=True)), context)
     for training in (False, None):
         assert_close(attention(query, values, training=training), weights, 1e-6)
 
 
-def test_dropout_keeps_the_mean(rng):
-    attention = BahdanauAttention(U, dropout=0.5, seed=1)
-    query, values = random_inputs(rng)
-    query, values = (np.repeat(part[:1], 2000, 0) for part in (query, values))
-    context, expected = attention(query, values, training=True), attention(query[:1], values[:1])
-    assert_close(ops.mean(context, axis=0), expected[0], 0.1)
-
-
 def test_steps_share_the_dropout_of_their_memory(rng):
-    attention = made(rng, dropout=0.5, seed=3)
+    attention = built(rng, dropout=0.5, seed=3)
     query, values = random_inputs(rng)
     memory = attention.memory(values, mask=MASK, training=True)
     first, again = (attention.step(query[:, 0], memory, training=True)[0] for _ in range(2))
@@ -208,7 +189,7 @@ def test_steps_share_the_dropout_of_their_memory(rng):
 # --- Configuration --------------------------------------------------------------------------------
 
 
-def test_config_keeps_everything():
+def test_config_round_trip_keeps_every_option():
     attention = BahdanauAttention(
         U,
         num_heads=2,
@@ -249,7 +230,7 @@ def test_regularizers_add_to_the_loss():
 
 
 def test_one_initializer_makes_different_kernels():
-    # Keras initialisers that hold a seed answer every call with the same numbers.
+    # A Keras initializer with a seed returns the same numbers for every call.
     attention = BahdanauAttention(U, kernel_initializer=keras.initializers.RandomNormal())
     attention(np.ones((1, D)), np.ones((1, TX, D)))
     weights = reference.named(attention)
@@ -263,20 +244,23 @@ def test_sizes_must_be_positive_integers(name, value):
         BahdanauAttention(**{"units": U, name: value})
 
 
+DROPOUT = "`dropout` must be a number of at least 0 and below 1. Received: "
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"num_heads": 3}, "`num_heads` must divide `units`, 8. Received: 3"),
         ({"normalizer": "hardmax"}, r"`normalizer` must be one of .*'hardmax'"),
         ({"normalizer": ["softmax"]}, r"`normalizer` must be one of .*\['softmax'\]"),
-        ({"dropout": 1.0}, "`dropout` must be a number of at least 0 and below 1. Received: 1.0"),
-        ({"dropout": -0.1}, "`dropout` must be a number of at least 0 and below 1. Rec.*: -0.1"),
-        ({"dropout": "0.1"}, "`dropout` must be a number of at least 0 and below 1. Rec.*'0.1'"),
+        ({"dropout": 1.0}, DROPOUT + "1.0"),
+        ({"dropout": -0.1}, DROPOUT + "-0.1"),
+        ({"dropout": "0.1"}, DROPOUT + "'0.1'"),
         ({"normalize": True, "score_initializer": "zeros"}, "`score_initializer` must not be zer"),
     ],
     ids=str,
 )
-def test_options_are_checked(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         BahdanauAttention(U, **options)
 

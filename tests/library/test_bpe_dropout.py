@@ -1,4 +1,4 @@
-"""Words cut anew each time."""
+"""Random segmentation of words by BPE dropout."""
 
 import pickle
 
@@ -29,7 +29,7 @@ def encoded(texts, tokenizer=TOKENIZER):
 @pytest.mark.parametrize("joint", [True, False])
 @settings(max_examples=25)
 @given(texts=st.lists(TEXT, min_size=1, max_size=4))
-def test_without_dropout_the_pieces_are_the_tokenizers(joint, texts):
+def test_without_dropout_the_ids_do_not_change(joint, texts):
     tokenizer = TOKENIZER if joint else SEPARATE
     ids = encoded(texts, tokenizer)
     assert BPEDropout(tokenizer, 0.0)(*ids, np.random.default_rng(0)) == ids
@@ -37,36 +37,33 @@ def test_without_dropout_the_pieces_are_the_tokenizers(joint, texts):
 
 @settings(max_examples=25)
 @given(texts=st.lists(TEXT, min_size=1, max_size=4), seed=st.integers(0, 3))
-def test_other_pieces_spell_the_same_text(texts, seed):
+def test_with_dropout_the_ids_decode_to_the_same_text(texts, seed):
     sources, targets = BPEDropout(TOKENIZER, 0.5)(*encoded(texts), np.random.default_rng(seed))
     for side in sources, targets:
         assert [TOKENIZER.decode(ids) for ids in side] == texts
         assert all(ids[-1] == EOS and EOS not in ids[:-1] for ids in side)
 
 
-def test_cuts_are_a_function_of_seed_and_generator():
-    def at(seed, draw):
-        return BPEDropout(TOKENIZER, 0.3, seed)(*encoded(SOURCES), np.random.default_rng(draw))
+def test_pieces_depend_only_on_seed_and_generator():
+    def pieces(seed, state):
+        return BPEDropout(TOKENIZER, 0.3, seed)(*encoded(SOURCES), np.random.default_rng(state))
 
-    assert at(1, 4) == at(1, 4)
-    assert at(1, 4) != at(1, 5) and at(1, 4) != at(2, 4)
-    # As where a dataset is given to processes that are spawned.
-    cut = pickle.loads(pickle.dumps(BPEDropout(TOKENIZER, 0.3, 1)))
-    assert cut(*encoded(SOURCES), np.random.default_rng(4)) == at(1, 4)
-
-
-def test_a_text_cut_within_a_character_stays_as_it_is():
-    [ids], _ = encoded(["é"])
-    *half, _, end = ids
-    assert BPEDropout(TOKENIZER, 0.5)([[*half, end]], [], np.random.default_rng(0)) == (
-        [[*half, end]],
-        [],
-    )
+    assert pieces(1, 4) == pieces(1, 4)
+    assert pieces(1, 4) != pieces(1, 5) and pieces(1, 4) != pieces(2, 4)
+    # Spawned processes receive their dataset by pickle.
+    unpickled = pickle.loads(pickle.dumps(BPEDropout(TOKENIZER, 0.3, 1)))
+    assert unpickled(*encoded(SOURCES), np.random.default_rng(4)) == pieces(1, 4)
 
 
-def test_the_merge_of_the_lowest_rank_that_is_left_is_made():
+def test_a_text_that_ends_within_a_character_does_not_change():
+    [[*ids, _, end]], _ = encoded(["é"])
+    sources = [[*ids, end]]
+    assert BPEDropout(TOKENIZER, 0.5)(sources, [], np.random.default_rng(0)) == (sources, [])
+
+
+def test_the_remaining_merge_of_the_lowest_rank_is_applied():
     class Draws:
-        """Says which merges are left out, pair by pair, at each step."""
+        """A random generator that drops the merges with a number below the rate, pair by pair."""
 
         def __init__(self, *steps):
             self.steps = list(steps)
@@ -77,12 +74,14 @@ def test_the_merge_of_the_lowest_rank_that_is_left_is_made():
             return np.asarray(step)
 
     ranks = {("a", "b"): 1, ("b", "c"): 0, ("ab", "c"): 2}
-    assert _cut("abc", ranks, 0.5, Draws()) == ["a", "bc"]  # rank 0 first, and then no pair is left
-    assert _cut("abc", ranks, 0.5, Draws([1.0, 0.1])) == ["abc"]  # left out: a b, then ab c
-    assert _cut("abc", ranks, 0.5, Draws([0.1, 0.1])) == ["a", "b", "c"]  # all left out: the end
+    assert _cut("abc", ranks, 0.5, Draws()) == ["a", "bc"]  # rank 0 first, then no pair remains
+    assert _cut("abc", ranks, 0.5, Draws([1.0, 0.1])) == [
+        "abc"
+    ]  # rank 0 is dropped: first a b, then ab c
+    assert _cut("abc", ranks, 0.5, Draws([0.1, 0.1])) == ["a", "b", "c"]  # all are dropped
 
 
-def test_refuses_what_is_no_tokenizer():
+def test_the_tokenizer_must_be_a_byte_pair_tokenizer():
     with pytest.raises(ValueError, match="`tokenizer` must be a Tokenizer"):
         BPEDropout("x")
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<pad>": 0, "a": 1}, "a"))
@@ -91,7 +90,7 @@ def test_refuses_what_is_no_tokenizer():
 
 
 @pytest.mark.parametrize("change", [{"dropout": 1.0}, {"dropout": -0.1}, {"seed": -1}])
-def test_refuses_what_is_out_of_range(change):
+def test_options_out_of_range_are_refused(change):
     [name] = change
     with pytest.raises(ValueError, match=f"`{name}` must be"):
         BPEDropout(TOKENIZER, **change)

@@ -21,13 +21,13 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1
 
 
 def make_corpus(folder, tokenizer, pairs, seed, shard_pairs=400, links=False):
-    """A corpus whose pairs all differ; lengths are as those of sentences."""
+    """A corpus of distinct pairs with lengths like those of sentences."""
     rng = np.random.default_rng(seed)
     sources, targets = [], []
-    for number in range(pairs):
+    for row in range(pairs):
         length = int(np.clip(rng.lognormal(2.5, 0.5), 3, 60))
-        sources.append(f"{seed} {number} " + "ab" * length)
-        targets.append(f"{seed} {number} " + "ab" * max(1, length + int(rng.integers(-2, 3))))
+        sources.append(f"{seed} {row} " + "ab" * length)
+        targets.append(f"{seed} {row} " + "ab" * max(1, length + int(rng.integers(-2, 3))))
     files = [folder / f"{seed}.en", folder / f"{seed}.de", folder / f"{seed}.links"]
     for path, lines in zip(files, (sources, targets, ["0-0 1-2"] * pairs), strict=True):
         path.write_text("\n".join([*lines, ""]))
@@ -54,51 +54,54 @@ def small(tmp_path_factory, tokenizer):
 
 
 def pairs_in(batch):
-    """The pairs of a batch without padding, checking its form."""
+    """Return the pairs of a batch without padding, after checking shapes, dtypes and shift."""
     inputs, labels = batch
     source, target = inputs["source"], inputs["target"]
     assert source.dtype == target.dtype == labels.dtype == "int32"
     assert len(source) == len(labels) and target.shape == labels.shape
-    found = []
+    pairs = []
     for row, label, shifted in zip(source, labels, target, strict=True):
         tx, ty = np.count_nonzero(row), np.count_nonzero(label)
         assert not row[tx:].any() and not label[ty:].any()
         if ty == 0:
             assert tx == 0 and not shifted.any()
             continue
-        expected = [BOS, *label[: ty - 1]] + [PAD] * (len(label) - ty)
-        assert shifted.tolist() == expected
-        found.append((tuple(row[:tx].tolist()), tuple(label[:ty].tolist())))
-    return found
+        assert shifted.tolist() == [BOS, *label[: ty - 1]] + [PAD] * (len(label) - ty)
+        pairs.append((tuple(row[:tx].tolist()), tuple(label[:ty].tolist())))
+    return pairs
 
 
-def pass_of(dataset, updates):
+def pairs_of(dataset, updates):
     return [pair for update in updates for pair in pairs_in(dataset.batch(update))]
 
 
-def everything(corpus):
-    found = []
+def pairs_of_pass(dataset, number):
+    steps = dataset.pass_steps
+    return pairs_of(dataset, range(number * steps, (number + 1) * steps))
+
+
+def shard_of_pairs(corpus):
+    """Return `{pair: number of its shard}` for all pairs of a corpus."""
+    shards = {}
     for number in range(len(corpus.sizes)):
         shard = corpus.shard(number)
-        places = shard.offsets.tolist()
-        for row in range(len(shard)):
-            a, b, c = places[2 * row : 2 * row + 3]
-            found.append((tuple(shard.ids[a:b].tolist()), tuple(shard.ids[b:c].tolist())))
-    return sorted(found)
+        sides = [tuple(side.tolist()) for side in np.split(shard.ids, shard.offsets[1:-1])]
+        shards |= dict.fromkeys(zip(sides[0::2], sides[1::2], strict=True), number)
+    return shards
 
 
-def same(one, other):
-    arrays = [{**batch[0], "labels": batch[1]} for batch in (one, other)]
+def same(batch, other):
+    arrays = [{**inputs, "labels": labels} for inputs, labels in (batch, other)]
     assert arrays[0].keys() == arrays[1].keys()
     return all(np.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[0])
 
 
 @pytest.mark.parametrize("options", [{}, {"batch_tokens": 900}, {"shuffle": False}, {"bucket": 8}])
-def test_every_pair_once_a_pass_in_the_same_shapes(corpus, options):
+def test_each_pass_has_every_pair_once_in_the_same_shapes(corpus, options):
     dataset = PreparedDataset(corpus, batch_size=16, shapes=8, **options)
     steps = len(dataset)
-    first, second = (pass_of(dataset, range(p * steps, (p + 1) * steps)) for p in (0, 1))
-    assert sorted(first) == sorted(second) == everything(corpus)
+    first, second = (pairs_of_pass(dataset, number) for number in (0, 1))
+    assert sorted(first) == sorted(second) == sorted(shard_of_pairs(corpus))
     assert (first == second) is (options.get("shuffle") is False)
     shapes = [
         {(*b[0]["source"].shape, b[1].shape[1]) for b in map(dataset.batch, range(start, end))}
@@ -106,28 +109,24 @@ def test_every_pair_once_a_pass_in_the_same_shapes(corpus, options):
     ]
     assert shapes[0] == shapes[1] <= set(dataset.shapes) and len(dataset.shapes) <= 8
     for rows, tx, ty in dataset.shapes:
-        if "batch_tokens" in options:
-            assert rows == 900 // (tx + ty)
-        else:
-            assert rows == 16
+        assert rows == (900 // (tx + ty) if "batch_tokens" in options else 16)
         assert tx % options.get("bucket", 1) == ty % options.get("bucket", 1) == 0
     assert dataset.tokens == corpus.tokens == sum(len(target) for _, target in first)
 
 
-def test_a_batch_is_a_function_of_seed_and_update_alone(corpus):
+def test_a_batch_depends_only_on_the_seed_and_the_update(corpus):
     dataset = PreparedDataset(corpus, batch_size=16, seed=3, steps=7)
-    walked = [dataset.batch(update) for update in range(250)]
-    jumping = PreparedDataset(corpus, batch_size=16, seed=3)
+    in_order = [dataset.batch(update) for update in range(250)]
+    random_access = PreparedDataset(corpus, batch_size=16, seed=3)
     for update in (249, 0, 248, 100, 3, 99, 101):
-        assert same(jumping.batch(update), walked[update])
-    assert len(dataset) == 7 and len(jumping) == sum(-(-size // 16) for size in corpus.sizes)
+        assert same(random_access.batch(update), in_order[update])
+    assert len(dataset) == 7 and len(random_access) == sum(-(-size // 16) for size in corpus.sizes)
     dataset.epoch = 5
-    other = pickle.loads(pickle.dumps(dataset))
-    for each in (dataset, other):
-        assert same(each[2], walked[5 * 7 + 2])
+    for copy in (dataset, pickle.loads(pickle.dumps(dataset))):
+        assert same(copy[2], in_order[5 * 7 + 2])
     dataset.on_epoch_end()
-    assert dataset.epoch == 6 and same(dataset[1], walked[6 * 7 + 1])
-    assert not same(PreparedDataset(corpus, batch_size=16, seed=4).batch(5), walked[5])
+    assert dataset.epoch == 6 and same(dataset[1], in_order[6 * 7 + 1])
+    assert not same(PreparedDataset(corpus, batch_size=16, seed=4).batch(5), in_order[5])
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
@@ -144,48 +143,49 @@ def test_replicas_share_the_rows_of_a_batch(corpus, replicas, options):
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_little_is_padding(corpus, tokenizer, dropout):
-    cut = BPEDropout(tokenizer, dropout) if dropout else None
-    dataset = PreparedDataset(corpus, batch_size=2, resample=cut)
-    tokens = places = 0
+def test_at_most_a_tenth_of_the_positions_is_padding(corpus, tokenizer, dropout):
+    bpe_dropout = BPEDropout(tokenizer, dropout) if dropout else None
+    dataset = PreparedDataset(corpus, batch_size=2, resample=bpe_dropout)
+    tokens = positions = 0
     for update in range(len(dataset)):
         inputs, labels = dataset.batch(update)
         tokens += np.count_nonzero(inputs["source"]) + np.count_nonzero(labels)
-        places += inputs["source"].size + labels.size
-    assert tokens >= 0.9 * places
+        positions += inputs["source"].size + labels.size
+    assert tokens >= 0.9 * positions
 
 
-def test_rows_are_a_multiple(corpus):
-    dataset = PreparedDataset(corpus, batch_tokens=900, multiple=4)
-    assert all(rows % 4 == 0 and rows * (tx + ty) <= 900 for rows, tx, ty in dataset.shapes)
-    assert pass_of(dataset, [0]) != []
+def test_rows_are_rounded_down_to_a_multiple(corpus):
+    dataset = PreparedDataset(corpus, batch_tokens=900, multiple=5)
+    # 900 positions hold 12 rows of the longest pair, a source of 36 and a target of 35 ids.
+    assert dataset.shapes == [(10, 36, 35)]
+    assert len(dataset.batch(0)[1]) == 10 and pairs_of(dataset, [0]) != []
     with pytest.raises(ValueError, match="enough for 4 of"):
         PreparedDataset(corpus, batch_tokens=200, multiple=4)
 
 
 def test_corpora_take_turns(corpus, small):
     both = PreparedDataset([corpus, small], batch_size=16)
-    found = pass_of(both, range(len(both)))
-    assert sorted(found) == sorted(everything(corpus) + everything(small))
+    pairs = pairs_of_pass(both, 0)
+    assert sorted(pairs) == sorted([*shard_of_pairs(corpus), *shard_of_pairs(small)])
     assert both.tokens == corpus.tokens + small.tokens
-    assert "alignment" not in both[0][0]  # one has none
+    assert "alignment" not in both[0][0]  # the larger corpus has none
 
-    hot = PreparedDataset([corpus, small], batch_size=16, temperature=1e6)
-    batches = [pairs_in(hot.batch(update)) for update in range(3 * len(hot))]
-    known = set(everything(small))
-    taken = [pairs[0] in known for pairs in batches]
-    assert abs(np.mean(taken) - 0.5) < 0.02
-    # The small corpus has come several times, each pair once a pass.
-    stream = [pair for pairs, ours in zip(batches, taken, strict=True) if ours for pair in pairs]
-    size = len(known)
-    assert set(stream[:size]) == set(stream[size : 2 * size]) == known
+    uniform = PreparedDataset([corpus, small], batch_size=16, temperature=1e6)
+    batches = [pairs_in(uniform.batch(update)) for update in range(3 * len(uniform))]
+    expected = set(shard_of_pairs(small))
+    of_small = [pairs for pairs in batches if pairs[0] in expected]
+    assert abs(len(of_small) / len(batches) - 0.5) < 0.02
+    # The small corpus repeats: each of its passes has every pair once.
+    stream, size = [pair for pairs in of_small for pair in pairs], len(expected)
+    assert set(stream[:size]) == set(stream[size : 2 * size]) == expected
 
 
-def test_alignments_and_cut(small, caplog):
+def test_long_pairs_and_their_alignments_are_cut(small, caplog):
     dataset = PreparedDataset(small, batch_size=16, max_length=8)
     assert "targets to 8 ids." in caplog.text
     for inputs, labels in (dataset[index] for index in range(len(dataset))):
-        assert max(inputs["source"].shape[1], labels.shape[1]) <= 9  # one of TensorFlow's
+        # On TensorFlow the first batch has one more position.
+        assert max(inputs["source"].shape[1], labels.shape[1]) <= 9
         rows = np.count_nonzero(labels.any(axis=1))
         expected = np.zeros_like(inputs["alignment"])
         expected[:rows, 0, 0] = expected[:rows, 2, 1] = 1
@@ -194,19 +194,19 @@ def test_alignments_and_cut(small, caplog):
 
 
 class Recorded(PreparedDataset):
-    """Notes which updates are asked for."""
+    """Records the updates whose batches were made."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.seen = []
+        self.updates = []
 
     def batch(self, update):
-        self.seen.append(update)
+        self.updates.append(update)
         return super().batch(update)
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 64}, {"batch_tokens": 3000}])
-def test_fit_on_any_backend(corpus, options):
+def test_fit_takes_the_batches_of_each_epoch(corpus, options):
     inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("source", "target")}
     model = keras.Model(inputs, Scores()(inputs))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -217,36 +217,35 @@ def test_fit_on_any_backend(corpus, options):
     )
     history = model.fit(dataset, epochs=4, shuffle=False, verbose=0, callbacks=[follow])
     assert np.isfinite(history.history["loss"]).all() and int(model.optimizer.iterations) == 16
-    assert set(dataset.seen) == set(range(16))
+    assert set(dataset.updates) == set(range(16))
     model.fit(dataset, initial_epoch=4, epochs=6, shuffle=False, verbose=0, callbacks=[follow])
-    assert dataset.seen[-4:] == [20, 21, 22, 23]
+    assert dataset.updates[-4:] == [20, 21, 22, 23]
 
 
-def test_other_pieces_of_the_same_texts_come_by_the_update(corpus, small, tokenizer):
-    def texts(dataset, number):
-        steps = dataset.pass_steps
-        pairs = pass_of(dataset, range(number * steps, (number + 1) * steps))
+def test_bpe_dropout_segments_the_same_texts_differently_in_each_update(corpus, small, tokenizer):
+    def texts(pairs):
         return sorted([tokenizer.decode(ids) for ids in pair] for pair in pairs)
 
-    def made(**options):
-        cut = BPEDropout(tokenizer, 0.5)
-        return PreparedDataset(corpus, batch_size=16, resample=cut, **options)
+    def make(**options):
+        bpe_dropout = BPEDropout(tokenizer, 0.5)
+        return PreparedDataset(corpus, batch_size=16, resample=bpe_dropout, **options)
 
-    plain, other = PreparedDataset(corpus, batch_size=16), made()
-    assert texts(other, 0) == texts(other, 1) == texts(plain, 0)
-    for update in (0, 7, other.pass_steps + 7):
-        assert len(pairs_in(other.batch(update))) == len(pairs_in(plain.batch(update)))
-        assert pairs_in(other.batch(update)) != pairs_in(plain.batch(update))
-        assert same(other.batch(update), made().batch(update))
-        halves = [made(rank=rank, replicas=2).batch(update) for rank in (0, 1)]
+    plain, resampled = PreparedDataset(corpus, batch_size=16), make()
+    first, second = (pairs_of_pass(resampled, number) for number in (0, 1))
+    assert texts(first) == texts(second) == texts(pairs_of_pass(plain, 0))
+    assert len(set(first) & set(second)) < 0.1 * len(first)
+    for update in (0, 7, resampled.pass_steps + 7):
+        batch = resampled.batch(update)
+        assert len(pairs_in(batch)) == len(pairs_in(plain.batch(update)))
+        assert pairs_in(batch) != pairs_in(plain.batch(update))
+        assert same(batch, make().batch(update))
+        halves = [make(rank=rank, replicas=2).batch(update) for rank in (0, 1)]
         assert halves[0][1].shape == halves[1][1].shape
-        assert sorted(pairs_in(halves[0]) + pairs_in(halves[1])) == sorted(
-            pairs_in(other.batch(update))
-        )
-        inputs, labels = made(bucket=8).batch(update)
+        assert sorted(pairs_in(halves[0]) + pairs_in(halves[1])) == sorted(pairs_in(batch))
+        inputs, labels = make(bucket=8).batch(update)
         assert inputs["source"].shape[1] % 8 == labels.shape[1] % 8 == 0
-    # What is longer than `max_length` by its other pieces is cut.
-    longest = max(len(ids) for pair in pairs_in(made(max_length=9).batch(0)) for ids in pair)
+    # A new segmentation longer than `max_length` is cut.
+    longest = max(len(ids) for pair in pairs_in(make(max_length=9).batch(0)) for ids in pair)
     assert longest == 9
     with pytest.raises(ValueError, match="`resample` must be None for corpora with alignments"):
         PreparedDataset(small, resample=BPEDropout(tokenizer, 0.5))
@@ -266,19 +265,19 @@ def test_the_first_two_batches_differ_on_tensorflow(corpus, update):
     assert same(second, dataset.batch(update + 1))
 
 
-@given(lengths=LENGTHS, most=st.integers(1, 12), bucket=st.integers(1, 8), rows=st.integers(1, 9),
+@given(lengths=LENGTHS, limit=st.integers(1, 12), bucket=st.integers(1, 8), rows=st.integers(1, 9),
        seed=st.integers(0, 9), padding=st.sampled_from([0.0, 0.1, 0.5]))  # fmt: skip
-def test_shapes_hold_all_pairs_and_batches_are_full(lengths, most, bucket, rows, seed, padding):
+def test_shapes_hold_all_pairs_and_batches_are_full(lengths, limit, bucket, rows, seed, padding):
     lengths = np.array(lengths)
-    known, counts = merge_counts([(lengths, np.ones(len(lengths), int))])
+    distinct, counts = merge_counts([(lengths, np.ones(len(lengths), int))])
     assert counts.sum() == len(lengths)
-    sides = choose_sides(known, counts, most, bucket, padding)
-    assert len(sides) <= most and (sides % bucket == 0).all()
+    sides = choose_sides(distinct, counts, limit, bucket, padding)
+    assert len(sides) <= limit and (sides % bucket == 0).all()
     shapes = Shapes(sides, np.full(len(sides), rows))
     kinds = shapes.of(lengths)
-    all_there_may_be = choose_sides(known, counts, most, bucket)
-    assert len(sides) <= len(all_there_may_be)
-    if len(sides) < len(all_there_may_be):
+    without_merging = choose_sides(distinct, counts, limit, bucket)
+    assert len(sides) <= len(without_merging)
+    if len(sides) < len(without_merging):
         assert lengths.sum() >= (1 - padding) * sides[kinds].sum() - 1e-6
     assert (sides[kinds] >= lengths).all()
     fits = (sides[None] >= lengths[:, None]).all(axis=-1)
@@ -288,53 +287,48 @@ def test_shapes_hold_all_pairs_and_batches_are_full(lengths, most, bucket, rows,
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(lengths))
     batches = shaped_batches(kinds, order, shapes, rng)
-    found = [batches[index] for index in range(len(batches))]
-    assert sorted(row for chosen, *_ in found for row in chosen) == list(range(len(lengths)))
-    for chosen, size, tx, ty in found:
+    batches = [batches[index] for index in range(len(batches))]
+    assert sorted(row for chosen, *_ in batches for row in chosen) == list(range(len(lengths)))
+    for chosen, size, tx, ty in batches:
         assert 1 <= len(chosen) <= size == rows
         assert (lengths[chosen] <= [tx, ty]).all()
-    # Only a shape that no other holds has a batch with missing rows.
-    maximal = {tuple(side) for side, larger in zip(sides, shapes.larger(), strict=True)
-               if larger < 0}  # fmt: skip
-    missing = [(tx, ty) for chosen, size, tx, ty in found if len(chosen) < size]
-    assert len(missing) == len(set(missing)) and set(missing) <= {
-        tuple(map(int, m)) for m in maximal
-    }
+    # Only a shape that fits into no other has a batch with missing rows.
+    maximal = set(map(tuple, sides[shapes.larger() < 0].tolist()))
+    missing = [(tx, ty) for chosen, size, tx, ty in batches if len(chosen) < size]
+    assert len(missing) == len(set(missing)) and set(missing) <= maximal
 
 
-def test_two_clouds_of_lengths_make_two_shapes():
+def test_two_clusters_of_lengths_make_two_shapes():
     lengths = np.array([[3, 4], [4, 4], [4, 3], [20, 21], [22, 20]])
     assert choose_sides(lengths, np.ones(5, int), 2).tolist() == [[4, 4], [22, 21]]
     # Many pairs of one length keep a shape of their own.
     sides = choose_sides(lengths, np.array([1, 1, 1, 1000, 1000]), 3)
     assert sides.tolist() == [[4, 4], [20, 21], [22, 20]]
-    # 105 tokens in 107 places, and in 110.
+    # 105 tokens in 107 positions, and in 110.
     for padding, expected in ((0.02, sides.tolist()), (0.05, [[4, 4], [22, 21]])):
-        found = choose_sides(lengths, np.ones(5, int), 5, padding=padding)
-        assert found.tolist() == expected
+        assert choose_sides(lengths, np.ones(5, int), 5, padding=padding).tolist() == expected
 
 
 @given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=5),
        temperature=st.sampled_from([0.5, 1.0, 2.0, 5.0]))  # fmt: skip
 def test_turns_leave_out_no_batch(sizes, temperature):
-    found = shares(sizes, temperature)
-    assert (found >= 1).all()
+    batches = shares(sizes, temperature)
+    assert (batches >= 1).all()
     if temperature == 1.0:
-        assert found.tolist() == sizes
-    turns = Turns(found, [0])
+        assert batches.tolist() == sizes
+    turns = Turns(batches, [0])
     for number in (0, 1):
         streams, places = turns(number)
-        for stream, share in enumerate(found):
+        for stream, share in enumerate(batches):
             expected = range(number * share, (number + 1) * share)
             assert places[streams == stream].tolist() == list(expected)
 
 
-def test_shares_by_hand():
-    assert shares([900, 100], 2.0).tolist() == [750, 250]  # as the square roots, 3 to 1
-    assert shares([900, 100], 1.0).tolist() == [900, 100]
+def test_shares_at_temperature_two_are_proportional_to_square_roots():
+    assert shares([900, 100], 2.0).tolist() == [750, 250]  # 3 to 1
 
 
-def test_distinct_first():
+def test_a_batch_of_another_shape_comes_second():
     shapes = np.array([[8, 8], [8, 16], [8, 8], [16, 24]])
     assert distinct_first(shapes).tolist() == [0, 3, 1, 2]
     assert distinct_first(np.array([[8, 8], [8, 16]])).tolist() == [0, 1]
@@ -359,12 +353,12 @@ def test_distinct_first():
         ({"shapes": 0}, "`shapes`"),
     ],
 )
-def test_errors(corpus, options, message):
+def test_options_out_of_range_are_refused(corpus, options, message):
     with pytest.raises(ValueError, match=message):
         PreparedDataset(corpus, **options)
 
 
-def test_corpora_must_have_one_tokenizer(corpus, tmp_path):
+def test_unusable_corpora_and_updates_are_refused(corpus, tmp_path):
     other = make_corpus(tmp_path, Tokenizer.train(["a"], ["b"], 260), 30, seed=2)
     with pytest.raises(ValueError, match="prepared with one tokenizer"):
         PreparedDataset([corpus, other])
@@ -378,31 +372,10 @@ def test_corpora_must_have_one_tokenizer(corpus, tmp_path):
         PreparedDataset(other).batch(-1)
 
 
-def test_each_pass_cuts_the_words_anew(corpus, tokenizer):
-    dataset = PreparedDataset(corpus, batch_size=16, resample=BPEDropout(tokenizer, 0.5))
-    first, second = (
-        sorted(pass_of(dataset, range(p * len(dataset), (p + 1) * len(dataset)))) for p in (0, 1)
-    )
-    texts = [
-        sorted(tuple(map(tokenizer.decode, pair)) for pair in found) for found in (first, second)
-    ]
-    assert texts[0] == texts[1] and len(set(first) & set(second)) < 0.1 * len(first)
-
-
 def test_each_pass_has_its_shards_in_another_order(corpus):
-    dataset = PreparedDataset(corpus, batch_size=16)
-    shard = {}
-    for number in range(len(corpus.sizes)):
-        part = corpus.shard(number)
-        places = part.offsets.tolist()
-        for row in range(len(part)):
-            a, b, c = places[2 * row : 2 * row + 3]
-            shard[tuple(part.ids[a:b].tolist()), tuple(part.ids[b:c].tolist())] = number
-    orders = set()
-    for number in range(8):
-        found = [
-            shard[pairs_in(dataset.batch(number * len(dataset) + i))[0]]
-            for i in range(len(dataset))
-        ]
-        orders.add(tuple(dict.fromkeys(found)))
+    dataset, shards = PreparedDataset(corpus, batch_size=16), shard_of_pairs(corpus)
+    orders = {
+        tuple(dict.fromkeys(shards[pair] for pair in pairs_of_pass(dataset, number)))
+        for number in range(8)
+    }
     assert len(orders) > 1 and all(len(order) == len(corpus.sizes) for order in orders)

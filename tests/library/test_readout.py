@@ -2,7 +2,6 @@ import keras
 import numpy as np
 import pytest
 import reference
-from gradients import differentiate
 from layer_checks import (
     POLICIES,
     array,
@@ -21,105 +20,77 @@ ACTIVATIONS = {"maxout": None, "tanh": np.tanh, "linear": lambda x: x}
 activations = pytest.mark.parametrize("activation", ACTIVATIONS)
 
 
-def made(activation, rng):
-    readout = DeepOutput(UNITS, activation=activation)
+def random_readout(rng, activation, **options):
+    readout = DeepOutput(UNITS, activation, **options)
     readout.build((B, N), (B, M), (B, D))
     return randomize(readout, rng)
 
 
-def parts(rng, *shape):
+def random_arguments(rng, *shape):
+    """Return a random state, inputs and context."""
     return [array(rng, *shape, width) for width in (N, M, D)]
 
 
-def reference_readout(readout, state, inputs, context, activation):
+@activations
+@pytest.mark.parametrize("policy", ["float32", *POLICIES])
+def test_one_step_is_the_papers_deep_output(activation, policy, rng):
+    with dtype_policy(policy):
+        readout, arguments = random_readout(rng, activation), random_arguments(rng, B)
+        outputs = readout(*arguments)
+    assert keras.backend.standardize_dtype(outputs.dtype) == readout.compute_dtype
     weights = reference.float64(readout.get_weights())
-    return reference.deep_output(state, inputs, context, weights, ACTIVATIONS[activation])
-
-
-@activations
-def test_one_step_gives_the_papers_numbers(activation, rng):
-    readout, read = made(activation, rng), parts(rng, B)
     expected = [
-        reference_readout(readout, *row, activation=activation) for row in zip(*read, strict=True)
+        reference.deep_output(*row, weights, ACTIVATIONS[activation])
+        for row in zip(*arguments, strict=True)
     ]
-    assert_close(readout(*read), np.array(expected))
+    atol = 1e-5 if policy == "float32" else 0.05
+    assert_close(keras.ops.cast(outputs, "float32"), np.array(expected), atol)
 
 
 @activations
-def test_all_steps_at_once_equal_one_by_one(activation, rng):
-    readout, read = made(activation, rng), parts(rng, B, T)
-    outputs = numpy(readout(*read))
+def test_a_sequence_gives_the_outputs_of_single_steps(activation, rng):
+    readout, arguments = random_readout(rng, activation), random_arguments(rng, B, T)
+    outputs = numpy(readout(*arguments))
     assert outputs.shape == (B, T, UNITS)
     for i in range(T):
-        assert_close(readout(*(part[:, i] for part in read)), outputs[:, i], 1e-6)
+        assert_close(readout(*(argument[:, i] for argument in arguments)), outputs[:, i], 1e-6)
 
 
 def test_without_inputs_it_is_luongs_attentional_vector(rng):
-    readout = DeepOutput(UNITS, "tanh", reads_inputs=False)
-    readout.build((B, N), (B, M), (B, D))
-    randomize(readout, rng)
-    state, inputs, context = parts(rng, B, T)
+    readout = random_readout(rng, "tanh", reads_inputs=False)
+    state, inputs, context = random_arguments(rng, B, T)
     kernel, bias = reference.float64(readout.get_weights())
-    read = np.concatenate([state, context], axis=-1).astype("float64")
+    concatenated = np.concatenate([state, context], axis=-1).astype("float64")
     outputs = readout(state, inputs, context)
-    assert_close(outputs, np.tanh(read @ kernel + bias))
+    assert_close(outputs, np.tanh(concatenated @ kernel + bias))
     assert_close(readout(state, 2 * inputs, context), outputs, 0)
-    again = DeepOutput.from_config(readout.get_config())
-    again.build((B, N), (B, M), (B, D))
-    again.set_weights(readout.get_weights())
-    assert_close(again(state, inputs, context), outputs, 0)
+    copy = DeepOutput.from_config(readout.get_config())
+    copy.build((B, N), (B, M), (B, D))
+    copy.set_weights(readout.get_weights())
+    assert_close(copy(state, inputs, context), outputs, 0)
 
 
-def test_maxout_takes_neighbouring_pairs():
+def test_maxout_takes_neighboring_pairs():
     readout = DeepOutput(2)
     readout.build((1, 1), (1, 1), (1, 2))
     readout.set_weights([np.eye(4), np.zeros(4)])
-    # The hidden layer is then [state, inputs, context]: pairs (1, 5) and (7, 2).
+    # The hidden layer is [state, inputs, context], so the pairs are (1, 5) and (7, 2).
     assert_close(readout(*(np.array([row]) for row in ([1.0], [5.0], [7.0, 2.0]))), [[5.0, 7.0]], 0)
 
 
 @activations
-def test_gradients_are_finite_and_reach_every_weight(activation, rng):
-    _, gradients = differentiate(made(activation, rng))(*parts(rng, B, T))
-    for gradient in gradients:
-        assert np.isfinite(gradient).all() and gradient.any()
-
-
-def functional(activation):
-    read = [keras.Input((None, width)) for width in (N, M, D)]
-    return keras.Model(read, DeepOutput(UNITS, activation=activation)(*read))
-
-
-@activations
-def test_dynamic_shapes(activation, rng):
-    model = functional(activation)
+def test_a_functional_model_takes_any_shape_and_is_saved(activation, rng, tmp_path):
+    inputs = [keras.Input((None, width)) for width in (N, M, D)]
+    model = keras.Model(inputs, DeepOutput(UNITS, activation=activation)(*inputs))
     assert tuple(model.output_shape) == (None, None, UNITS)
     for shape in ((1, 2), (3, 5)):
-        assert model(parts(rng, *shape)).shape == (*shape, UNITS)
+        assert model(random_arguments(rng, *shape)).shape == (*shape, UNITS)
+    assert_survives_saving(model, random_arguments(rng, B, T), tmp_path)
 
 
 @activations
 def test_config_round_trip(activation):
     assert_config_round_trip(DeepOutput(UNITS, activation, kernel_initializer="he_normal"))
-
-
-@activations
-def test_saving(activation, tmp_path, rng):
-    assert_survives_saving(functional(activation), parts(rng, B, T), tmp_path)
-
-
-@activations
-@pytest.mark.parametrize("policy", POLICIES)
-def test_mixed_precision(activation, policy, rng):
-    with dtype_policy(policy):
-        readout = DeepOutput(UNITS, activation=activation)
-        read = parts(rng, B)
-        outputs = readout(*read)
-    assert keras.backend.standardize_dtype(outputs.dtype) == readout.compute_dtype
-    expected = [
-        reference_readout(readout, *row, activation=activation) for row in zip(*read, strict=True)
-    ]
-    assert_close(keras.ops.cast(outputs, "float32"), np.array(expected), 0.05)
 
 
 def test_widths_must_be_known():
@@ -133,8 +104,8 @@ def test_units_must_be_a_positive_integer(units):
         DeepOutput(units)
 
 
-def test_the_mask_of_the_state_goes_on(rng):
+def test_outputs_have_the_mask_of_the_state(rng):
     ids = np.array([[3, 4, 0, 0], [5, 0, 0, 0]])
     state = keras.layers.Embedding(9, N, mask_zero=True)(ids)
-    outputs = made("tanh", rng)(state, *parts(rng, B, T)[1:])
+    outputs = random_readout(rng, "tanh")(state, *random_arguments(rng, B, T)[1:])
     assert_close(outputs._keras_mask, ids != 0)

@@ -9,7 +9,7 @@ from keras_bahdanau.layers.recurrence import flatten, pack, run_over_time
 
 
 def decay(t, x, state):
-    """h_i = h_{i-1} / 2 + x_i, and the sum of all h; a nest as state, outputs of two widths."""
+    """h_i = h_{i-1} / 2 + x_i, and the sum of all h: a nested state and outputs of two widths."""
     (h,), (total, ()) = state
     h = 0.5 * h + x
     total = total + ops.sum(h, axis=-1, keepdims=True)
@@ -33,7 +33,7 @@ def start(inputs):
 
 
 class Decay(keras.layers.Layer):
-    """The loop in a layer, for gradients and graphs."""
+    """A layer around the loop, for gradients and graphs."""
 
     def build(self, shape):
         pass
@@ -43,12 +43,12 @@ class Decay(keras.layers.Layer):
 
 
 @pytest.mark.parametrize("steps", [1, 4])
-def test_steps_follow_each_other(steps, rng):
+def test_each_step_gets_the_state_of_the_step_before(steps, rng):
     inputs = array(rng, 2, steps, 3)
     assert_close(run_over_time(decay, inputs, start(inputs), "float32"), by_hand(inputs), 1e-6)
 
 
-def test_the_gradient_runs_through_all_steps(rng):
+def test_gradients_flow_through_all_steps(rng):
     inputs, layer = array(rng, 2, 4, 3), Decay()
     layer.build(inputs.shape)
     _, (gradient,) = differentiate(layer)(inputs)
@@ -63,7 +63,7 @@ def test_the_gradient_runs_through_all_steps(rng):
         np.testing.assert_allclose(gradient[place], slope, rtol=1e-4)
 
 
-def test_unknown_sizes(rng):
+def test_batch_and_length_may_be_unknown(rng):
     inputs = keras.Input((None, 3))
     outputs = Decay()(inputs)
     assert [tuple(part.shape) for part in outputs] == [(None, None, 3), (None, None, 1)]
@@ -75,11 +75,11 @@ def test_unknown_sizes(rng):
 
 @pytest.mark.parametrize("dtype", [policy.removeprefix("mixed_") for policy in POLICIES])
 def test_a_state_keeps_its_dtype_and_is_not_rounded(dtype):
-    # 1 + 2^-12 is no number of either half precision.
-    seen = []
+    # Neither half-precision dtype can represent 1 + 2^-12.
+    dtypes = []
 
     def step(t, x, state):
-        seen.append([keras.backend.standardize_dtype(part.dtype) for part in state])
+        dtypes.append([keras.backend.standardize_dtype(part.dtype) for part in state])
         return [state[0]], (state[0] + 2.0**-12, state[1])
 
     state = ops.ones((1, 1)), ops.ones((1, 1), dtype=dtype)
@@ -89,10 +89,10 @@ def test_a_state_keeps_its_dtype_and_is_not_rounded(dtype):
     (rounded,) = run_over_time(step, inputs, state, dtype)
     assert keras.backend.standardize_dtype(rounded.dtype) == dtype
     assert_close(ops.cast(rounded, "float32"), np.ones((1, 5, 1)), 2.0**-9)
-    assert all(dtypes == ["float32", dtype] for dtypes in seen)
+    assert all(step_dtypes == ["float32", dtype] for step_dtypes in dtypes)
 
 
-def test_a_step_may_close_over_tensors(rng):
+def test_a_step_may_use_tensors_from_outside_the_loop(rng):
     inputs, memory = array(rng, 2, 3, 1), ops.convert_to_tensor(array(rng, 2, 1))
     (outputs,) = run_over_time(
         lambda t, x, state: ([x * memory], state), inputs, ops.zeros((2, 1)), "float32"
@@ -101,20 +101,20 @@ def test_a_step_may_close_over_tensors(rng):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_step_knows_its_number(dtype):
-    # bfloat16 counts to 256: a number carried in it would come to a stop there.
-    drawn = (37 * np.arange(300) % 101).astype("float32")[None, :, None]
+def test_a_step_gets_its_number(dtype):
+    # A step counter in bfloat16 would stop at 256.
+    table = (37 * np.arange(300) % 101).astype("float32")[None, :, None]
 
     def step(t, x, state):
         assert keras.backend.standardize_dtype(t.dtype) == "int32" and tuple(t.shape) == ()
-        return [ops.take(drawn, t, axis=1)], state
+        return [ops.take(table, t, axis=1)], state
 
     inputs, state = ops.ones((1, 300, 1), dtype=dtype), ops.zeros((1, 1), dtype=dtype)
-    (taken,) = run_over_time(step, inputs, state, dtype)
-    assert_close(ops.cast(taken, "float32"), drawn, 0)
+    (outputs,) = run_over_time(step, inputs, state, dtype)
+    assert_close(ops.cast(outputs, "float32"), table, 0)
 
 
-def test_a_nest_is_taken_apart_and_put_together():
+def test_a_nested_structure_is_flattened_and_packed_again():
     nest = (1, [2, ()], (3, (4,)))
     assert flatten(nest) == [1, 2, 3, 4]
     assert pack(nest, [5, 6, 7, 8]) == (5, [6, ()], (7, (8,)))

@@ -1,4 +1,4 @@
-"""Every line of the paper's appendix: the model, its first weights, its training."""
+"""The model, initial weights and training of the paper's appendix."""
 
 import functools
 import inspect
@@ -31,12 +31,12 @@ TARGET = np.array([[BOS, 4, 9, PAD], [BOS, 5, 6, 10], [BOS, PAD, PAD, PAD]])
 
 
 @functools.cache
-def made(name, readout_state="previous"):
+def small_model(name, readout_state="previous"):
     return MODELS[name](SOURCE_VOCABULARY, TARGET_VOCABULARY, **SIZES, readout_state=readout_state)
 
 
 def paper_names(model):
-    """The weights of a model by the paper's names, in float64."""
+    """Return the weights of a model by the paper's names, in float64."""
     p = {
         "E_x": model.source_embedding.embeddings,
         "E_y": model.target_embedding.embeddings,
@@ -60,7 +60,7 @@ def paper_names(model):
 
 
 def gates(cell):
-    """Keras's gates are z, r, g; its z is one minus the paper's, sigma(-x) = 1 - sigma(x)."""
+    """Return a cell's weights by gate. Keras's z is one minus the paper's: sigma(-x)."""
     w, u, b = reference.named(cell).values()
     (w_z, w_r, w), (u_z, u_r, u), (b_z, b_r, b) = (np.split(part, 3, axis=-1) for part in (w, u, b))
     return {
@@ -76,9 +76,10 @@ def gates(cell):
 @both
 @pytest.mark.parametrize("readout_state", ["previous", "current"])
 def test_logits_are_the_papers(name, readout_state, rng):
-    model = made(name, readout_state)
+    model = small_model(name, readout_state)
     model.build()
-    randomize_trainable(model, rng)
+    for weight in model.trainable_variables:
+        weight.assign(rng.normal(scale=0.5, size=weight.shape))
     p = paper_names(model)
     logits = numpy(model({"source": SOURCE, "target": TARGET}))
     assert logits.shape == (*TARGET.shape, TARGET_VOCABULARY)
@@ -91,14 +92,9 @@ def test_logits_are_the_papers(name, readout_state, rng):
         assert_close(logits[row, : len(target)], expected, 1e-5)
 
 
-def randomize_trainable(model, rng):
-    for weight in model.trainable_variables:
-        weight.assign(rng.normal(scale=0.5, size=weight.shape))
-
-
 @both
 def test_widths_are_the_papers(name):
-    model = made(name)
+    model = small_model(name)
     model.build()
     context = N if name == "rnnencdec" else 2 * N
     expected = [
@@ -142,20 +138,20 @@ def test_sizes_are_the_papers_by_default():
 # --- B.1: the first weights -----------------------------------------------------------------------
 
 
-def first_weights(model):
-    """Every weight that is trained, by its path."""
+def initial_weights(model):
+    """Return the trainable weights by path."""
     model.build()
     return {weight.path: numpy(weight) for weight in model.trainable_weights}
 
 
 @both
-def test_the_first_weights_are_the_papers(name):
+def test_initial_weights_are_the_papers(name):
     units = 64
     model = MODELS[name](
         200, 220, units=units, embedding_dim=48, attention_units=56, maxout_units=32
     )
     zeros, orthogonal, normal = [], [], []
-    for path, value in first_weights(model).items():
+    for path, value in initial_weights(model).items():
         kind = path.split("/")[-1]
         if kind in ("bias", "score_kernel"):
             assert not value.any(), path
@@ -166,40 +162,35 @@ def test_the_first_weights_are_the_papers(name):
             expected = 0.001 if kind in ("query_kernel", "key_kernel") else 0.01
             np.testing.assert_allclose(value.std(), expected, rtol=0.1, err_msg=path)
             assert abs(value.mean()) < 0.1 * expected
-            # Uniform numbers end at 1.7 standard deviations, truncated normal ones at 2.3.
+            # A uniform distribution ends at 1.7 standard deviations, a truncated normal at 2.3.
             assert np.abs(value).max() > 3 * expected
             normal.append(value)
     for u in orthogonal:
         np.testing.assert_allclose(u.T @ u, np.eye(units), atol=1e-5)
-    # U, U_z, U_r of three recurrences. Two embeddings, three W, W_s, readout, W_o, W_a, U_a.
+    # Orthogonal: U, U_z, U_r of three recurrences.
+    # Normal: two embeddings, three W, W_s, readout, W_o, W_a, U_a.
     assert len(orthogonal) == 9 and len(normal) == (10 if name == "rnnsearch" else 8)
     # Biases of three recurrences, of s_0, readout and output; b_a and v_a.
     assert len(zeros) == (8 if name == "rnnsearch" else 6)
-    # No two matrices start from the same numbers.
+    # All matrices are different.
     heads = np.array([value.ravel()[:4] for value in orthogonal + normal])
     distances = np.abs(heads[:, None] - heads[None]).max(-1) + np.eye(len(heads))
     assert distances.min() > 1e-5
 
 
-def test_keras_s_own_initialisation():
+def test_initializer_none_uses_the_defaults_of_keras():
     model = RNNSearch(200, 220, **SIZES, initializer=None)
-    for path, value in first_weights(model).items():
+    for path, value in initial_weights(model).items():
         if path.endswith("/score_kernel"):
             assert value.any()
         if path.endswith("/recurrent_kernel"):
             np.testing.assert_allclose(value @ value.T, np.eye(N), atol=1e-5)
 
 
-def test_refuses_an_unknown_initializer():
-    with pytest.raises(ValueError, match="`initializer` must be"):
-        RNNSearch(SOURCE_VOCABULARY, TARGET_VOCABULARY, **SIZES, initializer="he")
-
-
-def test_a_config_keeps_the_initialisation():
-    model = made("rnnsearch")
-    again = RNNSearch.from_config(model.get_config())
-    again.build()
-    for u in np.split(numpy(again.decoder.cell.recurrent_kernel), 3, axis=1):
+def test_a_model_from_a_config_has_the_papers_initializer():
+    copy = RNNSearch.from_config(small_model("rnnsearch").get_config())
+    copy.build()
+    for u in np.split(numpy(copy.decoder.cell.recurrent_kernel), 3, axis=1):
         np.testing.assert_allclose(u.T @ u, np.eye(N), atol=1e-5)
 
 
@@ -209,18 +200,18 @@ def test_a_config_keeps_the_initialisation():
 @pytest.mark.parametrize(
     ("gradients", "clipped"),
     [
-        ([[3.0, 0.0], [-4.0]], [[0.6, 0.0], [-0.8]]),  # the norm of both together is 5
+        ([[3.0, 0.0], [-4.0]], [[0.6, 0.0], [-0.8]]),  # the global norm is 5
         ([[0.3, 0.0], [-0.4]], [[0.3, 0.0], [-0.4]]),
         ([[0.001, 0.0], [0.0]], [[0.001, 0.0], [0.0]]),
     ],
 )
-def test_a_step_of_the_papers_optimizer_by_hand(gradients, clipped):
+def test_the_optimizer_clips_the_gradient_norm_and_steps_by_adadelta(gradients, clipped):
     optimizer = paper_training().optimizer
     weights = [keras.Variable([0.1, 0.2]), keras.Variable([0.3])]
     before = [numpy(weight) for weight in weights]
     optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients], weights)
-    # Adadelta, arXiv 1212.5701, algorithm 1: E[g^2] = 0.05 g^2 after the first step, which is
-    # -sqrt(epsilon) / sqrt(E[g^2] + epsilon) g.
+    # Adadelta (arXiv 1212.5701, algorithm 1) has E[g^2] = 0.05 g^2 after the first step.
+    # The step is -sqrt(epsilon) / sqrt(E[g^2] + epsilon) g.
     squares = [numpy(v) for v in optimizer.variables if "accumulated_grad" in v.path]
     for weight, start, square, g in zip(weights, before, squares, clipped, strict=True):
         g = np.array(g)
@@ -229,7 +220,7 @@ def test_a_step_of_the_papers_optimizer_by_hand(gradients, clipped):
         np.testing.assert_allclose(start - numpy(weight), step, rtol=1e-3)
 
 
-def test_batches_are_the_papers():
+def test_batches_of_80_are_sorted_by_length_within_20_batches():
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 50, 1600 + 130)
     sentences = [[4 + i] * (length - 1) + [EOS] for i, length in enumerate(lengths)]
@@ -238,18 +229,16 @@ def test_batches_are_the_papers():
     batches = [labels for _, labels in dataset]
     assert all(len(labels) == 80 for labels in batches)
     window = np.concatenate([np.count_nonzero(labels, axis=1) for labels in batches[2:20]])
-    steps = -(-window // dataset.bucket)  # sorted by length up to padding
-    assert (np.diff(steps) <= 0).all()
-    again = [labels for _, labels in dataset]
+    buckets = -(-window // dataset.bucket)  # the order within a bucket is free
+    assert (np.diff(buckets) <= 0).all()
     dataset.on_epoch_end()
-    for labels, other, later in zip(batches, again, (labels for _, labels in dataset), strict=True):
-        np.testing.assert_array_equal(labels, other)
-        np.testing.assert_array_equal(labels, later)
+    for labels, (_, next_epoch) in zip(batches, dataset, strict=True):
+        np.testing.assert_array_equal(labels, next_epoch)
 
 
-def test_it_trains_as_the_paper():
+def test_the_papers_training_lowers_the_loss():
     optimizer, data = paper_training()
-    model = made("rnnsearch")
+    model = small_model("rnnsearch")
     model.compile(optimizer=optimizer, loss=TokenCrossentropy())
     rng = np.random.default_rng(0)
     sentences = [[*rng.integers(4, TARGET_VOCABULARY, 3).tolist(), EOS] for _ in range(160)]
@@ -262,36 +251,34 @@ def test_it_trains_as_the_paper():
 # --- Beyond the paper -----------------------------------------------------------------------------
 
 
-def test_deeper_models_have_the_parts_they_name():
+def test_options_beyond_the_paper_reach_the_layers_and_the_config():
     model = RNNSearch(
         SOURCE_VOCABULARY, TARGET_VOCABULARY, **SIZES, readout_state="current",
         dropout=(0.1, 0.2, 0.3), encoder_layers=2, encoder_dropout=0.4, conditional=True,
         layer_normalization=True, join_embeddings=True,
     )  # fmt: skip
-    again = RNNSearch.from_config(model.get_config())
-    for made in (model, again):
-        decoder = made.decoder
-        assert made.encoder.num_layers == 2 and made.encoder.residual
-        assert made.encoder.dropout == 0.4
+    for each in (model, RNNSearch.from_config(model.get_config())):
+        encoder, decoder = each.encoder, each.decoder
+        assert encoder.num_layers == 2 and encoder.residual and encoder.dropout == 0.4
         assert type(decoder.cell) is type(decoder.context_cell) is LayerNormGRUCell
         assert decoder.cell is not decoder.context_cell and decoder.query == "current"
-        dropouts = made.embedding_dropout, made.annotation_dropout, made.readout_dropout
+        dropouts = each.embedding_dropout, each.annotation_dropout, each.readout_dropout
         assert [layer.rate for layer in dropouts] == [0.1, 0.2, 0.3]
-        assert made.encode(SOURCE)[0].shape[-1] == 2 * N + M
-        logits = numpy(made({"source": SOURCE, "target": TARGET}))
+        assert each.encode(SOURCE)[0].shape[-1] == 2 * N + M
+        logits = numpy(each({"source": SOURCE, "target": TARGET}))
         assert logits.shape == (*TARGET.shape, TARGET_VOCABULARY) and np.isfinite(logits).all()
 
 
 @pytest.mark.parametrize(
-    ("dropout", "received"),
-    [(1.0, "1.0"), ("0.1", "'0.1'"), (None, "None"), ((0.1, 0.2), r"\("), ((0.1, 0.2, 1.0), "1.0")],
+    ("name", "value", "received"),
+    [
+        *[("dropout", value, repr(value)) for value in (1.0, "0.1", None)],
+        ("dropout", (0.1, 0.2), r"\("),
+        ("dropout", (0.1, 0.2, 1.0), "1.0"),
+        *[("encoder_dropout", value, repr(value)) for value in (1.0, -0.1, "0.1", None)],
+        ("initializer", "he", "'he'"),
+    ],
 )
-def test_refuses_shares_that_are_none(dropout, received):
-    with pytest.raises(ValueError, match=f"Argument `dropout` must be .* Received: {received}"):
-        RNNSearch(SOURCE_VOCABULARY, TARGET_VOCABULARY, **SIZES, dropout=dropout)
-
-
-@pytest.mark.parametrize("share", [1.0, -0.1, "0.1", None])
-def test_refuses_a_share_between_the_layers_of_the_encoder_that_is_none(share):
-    with pytest.raises(ValueError, match=f"Argument `encoder_dropout` .* Received: {share!r}"):
-        RNNSearch(SOURCE_VOCABULARY, TARGET_VOCABULARY, **SIZES, encoder_dropout=share)
+def test_options_out_of_range_are_refused(name, value, received):
+    with pytest.raises(ValueError, match=f"Argument `{name}` must be .* Received: {received}"):
+        RNNSearch(SOURCE_VOCABULARY, TARGET_VOCABULARY, **SIZES, **{name: value})

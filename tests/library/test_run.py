@@ -1,4 +1,4 @@
-"""Options of a run, their files, and a run from Python."""
+"""Options of a run, option files, and runs from Python."""
 
 import csv
 import dataclasses
@@ -8,28 +8,28 @@ import json
 import os
 import shutil
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from rich.console import Console
 
-from keras_bahdanau import BeamSearch, TrainingOptions, train
+from keras_bahdanau import (
+    BeamSearch,
+    ResumableEpochs,
+    TrainingOptions,
+    TranslationDataset,
+    train,
+)
 from keras_bahdanau.training.options import read_options
 from keras_bahdanau.training.run import _judges, build
 from keras_bahdanau.training.run_folder import load_best
 from keras_bahdanau_runtime.files import locked
 
 PAIRS = [(f"say {word} {n}", f"{n} {word[::-1]}") for word in ("abc", "bcd") for n in range(9)]
-# Where nothing is compiled the model may be larger.
+# torch compiles nothing, so the model may be larger.
 MODEL = (
-    {
-        "encoder_layers": 2,
-        "encoder_dropout": 0.1,
-        "loss_chunk": 20,
-        "sampled_softmax": 40,
-    }
+    {"encoder_layers": 2, "encoder_dropout": 0.1, "loss_chunk": 20, "sampled_softmax": 40}
     if keras.config.backend() == "torch"
     else {"conditional": False, "join_embeddings": False, "sampled_softmax": 40}
 )
@@ -47,69 +47,73 @@ def options(**values):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run from Python: its options, folder, what the console showed, what a callback saw."""
+    """A run from Python: options, best.keras, console output, and the logs of a callback."""
     folder = tmp_path_factory.mktemp("run")
-    texts = {}
-    for name, pairs, side in (
-        ("source", PAIRS, 0),
-        ("target", PAIRS, 1),
-        ("validation_source", PAIRS[:3], 0),
-        ("validation_target", PAIRS[:3], 1),
-    ):
-        texts[name] = folder / f"{name}.txt"
-        texts[name].write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+    texts = {name: folder / f"{name}.txt" for name in TEXTS}
+    for name, path in texts.items():
+        pairs = PAIRS[:3] if name.startswith("validation") else PAIRS
+        side = 0 if name.endswith("source") else 1
+        path.write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
     chosen = TrainingOptions(
         **texts, vocabulary_size=270, units=5, embedding_dim=4, attention_units=3,
         epochs=2, max_length=16, readout_dropout=0.5, bpe_dropout=0.1, ema=0.5, average=1,
         accumulate=2, batch_size=3, every=2, log_dir=folder / "logs", **MODEL,
     )  # fmt: skip
-    shown, seen = io.StringIO(), []
+    output, epoch_logs = io.StringIO(), []
     best = train(
         chosen,
         folder / "run",
-        callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=lambda _, logs: seen.append(logs))],
-        console=Console(file=shown, width=200),
+        callbacks=[
+            keras.callbacks.LambdaCallback(on_epoch_end=lambda _, logs: epoch_logs.append(logs))
+        ],
+        console=Console(file=output, width=200),
     )
-    return chosen, best, shown.getvalue(), seen
+    return chosen, best, output.getvalue(), epoch_logs
 
 
-def test_the_running_mean_moves_as_far_in_an_update_of_several_batches(finished):
+def test_the_optimizer_has_the_schedule_and_running_mean_of_the_options(finished):
     _, best, *_ = finished
     optimizer = keras.saving.load_model(best.parent / "last.keras").optimizer
+    # The mean moves at every batch, so the two batches of an update together give `ema`.
     assert optimizer.ema_momentum**optimizer.gradient_accumulation_steps == pytest.approx(0.5)
+    schedule = optimizer.get_config()["learning_rate"]["config"]
+    # By default the rate rises for half a pass, which is one of its three updates.
+    expected = {"shape": "cosine", "updates": 6, "warmup": 1, "batches": 2}
+    assert schedule.items() >= expected.items()
 
 
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="Others take any shape.")
-def test_batches_of_several_shapes_need_two_between_validations(finished, tmp_path):
+def test_one_batch_between_validations_is_refused_for_several_shapes(finished, tmp_path):
     chosen, *_ = finished
     lone = dataclasses.replace(chosen, accumulate=1, batch_size=18, every=None, log_dir=None)
     with pytest.raises(ValueError, match=r"`every` must be at least 2 on TensorFlow .* smaller"):
         train(lone, tmp_path / "run", verbose=False)
 
 
-def test_a_run_from_python_leaves_what_the_command_reads(finished):
-    chosen, best, shown, seen = finished
+def test_a_run_leaves_its_models_options_history_and_logs(finished):
+    chosen, best, output, epoch_logs = finished
     assert sorted(path.name for path in best.parent.iterdir()) == [
         "average.keras", "best.keras", "corpus", "epoch-03.keras", "history.csv", "last.keras",
         "options.json", "texts.json",
-]  # fmt: skip
+    ]  # fmt: skip
     assert TrainingOptions.from_file(best.parent / "options.json") == chosen
-    # 18 pairs are 6 batches of 3, 3 updates of 2 batches: 2 passes are 6 updates, 3 times 2.
+    # 18 pairs are 6 batches of 3, so 3 updates of 2 batches. Two passes are 6 updates.
     assert [row["update"] for row in history(best.parent)] == ["2", "4", "6"]
-    assert all({"loss", "val_bleu", "val_chrf"} <= set(logs) for logs in seen)
-    assert shown.startswith("epoch 1/3  update 2  ") and shown.count("\n") == len(seen) == 3
+    assert all({"loss", "val_bleu", "val_chrf"} <= set(logs) for logs in epoch_logs)
+    assert output.startswith("epoch 1/3  update 2  ")
+    assert output.count("\n") == len(epoch_logs) == 3
     assert len(list(chosen.log_dir.iterdir())) == 1
     model = keras.saving.load_model(best)
     assert isinstance(model.translate(["say abc 1"])[0].text, str)
     assert model.encoder.dropout == chosen.encoder_dropout
 
 
-def test_after_an_interruption_standard_output_is_what_it_was(finished, tmp_path):
+def test_an_interrupted_run_restores_standard_output(finished, tmp_path):
     chosen, *_ = finished
     before = sys.stdout
 
     def interrupt(epoch, logs):
-        assert sys.stdout is not before  # the bar's, while it is there
+        assert sys.stdout is not before  # the progress bar replaces it
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -129,7 +133,7 @@ def history(run):
 
 def weights(path):
     model = keras.saving.load_model(path)
-    optimizer = getattr(model, "optimizer", None)  # none in a mean of models
+    optimizer = getattr(model, "optimizer", None)  # averaged models have none
     variables = [*model.weights, *(optimizer.variables if optimizer else [])]
     return [keras.ops.convert_to_numpy(variable) for variable in variables]
 
@@ -145,17 +149,34 @@ def test_an_interrupted_run_ends_with_the_weights_of_an_unbroken_one(finished, t
     with pytest.raises(KeyboardInterrupt):
         train(chosen, tmp_path / "run", callbacks=[stop], verbose=False)
     assert len(history(tmp_path / "run")) == 1
-    keras.utils.set_random_seed(5)  # what another process would not have in common with the first
+    keras.utils.set_random_seed(5)  # a new process has another random state
     train(chosen, tmp_path / "run", resume=True, verbose=False)
     # torch's kernels may sum in another order.
-    same = {"rtol": 1e-4, "atol": 1e-6} if keras.config.backend() == "torch" else {"rtol": 0}
+    tolerance = {"rtol": 1e-4, "atol": 1e-6} if keras.config.backend() == "torch" else {"rtol": 0}
     for name in ("last.keras", "best.keras", "average.keras"):
-        found, expected = weights(tmp_path / "run" / name), weights(best.parent / name)
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(one, other, **same)
+        resumed, expected = weights(tmp_path / "run" / name), weights(best.parent / name)
+        for weight, other in zip(resumed, expected, strict=True):
+            np.testing.assert_allclose(weight, other, **tolerance)
 
 
-def test_a_finished_run_is_resumed_and_changes_nothing(finished, capfd):
+@pytest.mark.parametrize(("option", "value"), [("seed", 8), ("rank", 1), ("epoch", 1)])
+def test_each_epoch_seed_and_process_has_its_own_random_draws(option, value):
+    model = keras.Sequential([keras.Input((9,)), keras.layers.Dropout(0.5)])
+    data = TranslationDataset([[4, 3]], [[5, 3]])
+
+    def draws(seed=7, rank=0, epoch=0):
+        callback = ResumableEpochs(data, seed, rank)
+        callback.set_model(model)
+        callback.on_epoch_begin(epoch)
+        masks = [keras.ops.convert_to_numpy(model(np.ones((9, 9)), training=True)) for _ in "ab"]
+        return np.array([*masks, np.random.uniform(size=(9, 9))])
+
+    repeated, changed = draws(), draws(**{option: value})
+    np.testing.assert_array_equal(draws(), repeated)
+    assert all((new != old).any() for new, old in zip(changed, repeated, strict=True))
+
+
+def test_resuming_a_finished_run_changes_nothing(finished, capfd):
     chosen, best, *_ = finished
     before = best.read_bytes()
     assert train(chosen, best.parent, resume=True, verbose=False) == best
@@ -163,7 +184,7 @@ def test_a_finished_run_is_resumed_and_changes_nothing(finished, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_a_folder_is_refused_that_is_taken_or_of_another_run(finished, tmp_path):
+def test_the_folder_of_another_run_is_refused(finished, tmp_path):
     chosen, best, *_ = finished
     with pytest.raises(ValueError, match=r"`output` must be a new folder; `resume`"):
         train(chosen, best.parent)
@@ -171,8 +192,8 @@ def test_a_folder_is_refused_that_is_taken_or_of_another_run(finished, tmp_path)
     with pytest.raises(ValueError, match=r"`options` must be those of .*`units` was 5, is 6"):
         train(other, best.parent, resume=True)
     values = chosen.to_dict()
-    old = {**{name: value for name, value in values.items() if name != "units"}, "width": 5}
-    (tmp_path / "options.json").write_text(json.dumps(old))
+    values["width"] = values.pop("units")
+    (tmp_path / "options.json").write_text(json.dumps(values))
     with pytest.raises(ValueError, match=r"`output` must be .* of this version.*`width`"):
         train(chosen, tmp_path, resume=True)
 
@@ -205,7 +226,6 @@ def test_a_run_without_a_tokenizer_is_refused(finished, tmp_path):
         ("loss_chunk", 0, "must be an int of at least 1. Received: 0"),
         ("sampled_softmax", 1.5, "must be an int of at least 1. Received: 1.5"),
         ("units", "256", "must be an int of at least 1. Received: '256'"),
-        ("units", 8.0, "must be an int of at least 1. Received: 8.0"),
         ("epochs", True, "must be an int of at least 1. Received: True"),
         ("dropout", 1.0, "must be a number of at least 0 and below 1. Received: 1.0"),
         ("label_smoothing", -0.1, "must be a number of at least 0 and below 1. Received: -0.1"),
@@ -227,10 +247,10 @@ def test_a_run_without_a_tokenizer_is_refused(finished, tmp_path):
         ("seed", 2**31, "must be an int of at least 0 and at most 2147483647."),
     ],
 )
-def test_values_out_of_their_limits_are_named(name, value, message):
-    with pytest.raises(ValueError) as caught:
+def test_options_out_of_range_are_refused(name, value, message):
+    with pytest.raises(ValueError) as error:
         options(**{name: value})
-    assert str(caught.value).startswith(f"Argument `{name}` {message}")
+    assert str(error.value).startswith(f"Argument `{name}` {message}")
 
 
 @pytest.mark.parametrize(
@@ -242,17 +262,17 @@ def test_values_out_of_their_limits_are_named(name, value, message):
         ({7: 1}, r"`7` must be an option"),
     ],
 )
-def test_unknown_names_are_answered_with_the_nearest(values, message):
+def test_an_unknown_option_is_refused_with_the_nearest_name(values, message):
     with pytest.raises(ValueError, match=message):
         TrainingOptions.from_values({**TEXTS, **values})
 
 
-def test_missing_names_are_named():
+def test_missing_options_are_listed():
     with pytest.raises(ValueError, match="Argument `source`, `validation_target` must be given"):
         TrainingOptions.from_values({"target": "a", "validation_source": "b"})
 
 
-def test_options_that_do_not_go_together_are_named():
+def test_options_that_contradict_each_other_are_refused():
     with pytest.raises(ValueError, match=r"`validation_target` must be as many .* 2 and 1"):
         options(validation_source=["a", "b"])
     for updates in (3, 25):
@@ -266,7 +286,7 @@ def test_options_that_do_not_go_together_are_named():
 
 
 @pytest.mark.parametrize(
-    ("values", "shares"),
+    ("values", "dropouts"),
     [
         ({}, (0.3, 0.5, 0.5)),
         ({"dropout": 0}, (0, 0, 0)),
@@ -274,17 +294,17 @@ def test_options_that_do_not_go_together_are_named():
         ({"annotation_dropout": 0.2}, (0.3, 0.2, 0.5)),
     ],
 )
-def test_a_dropout_is_that_of_all_that_have_none_of_their_own(values, shares):
-    assert options(**values).dropouts == shares
+def test_dropout_is_the_default_of_the_three_dropout_rates(values, dropouts):
+    assert options(**values).dropouts == dropouts
 
 
-def test_the_loss_comes_in_chunks_unless_devices_share_it():
+def test_the_loss_is_chunked_by_default_on_a_single_device():
     assert options().chunk == 512
     assert options(devices=2).chunk is None
     assert options(devices=2, loss_chunk=7).chunk == 7
 
 
-def test_options_come_from_yaml_and_json_alike(tmp_path):
+def test_yaml_and_json_files_give_the_same_options(tmp_path):
     text = "".join(f"{name}: {value}\n" for name, value in TEXTS.items())
     (tmp_path / "run.yaml").write_text(
         text + "units: 8\nlearning_rate: 3e-3\nwarmup: 2\nclip_norm: 1_0.5\njoint: false\n"
@@ -311,7 +331,7 @@ def test_options_come_from_yaml_and_json_alike(tmp_path):
         ("run.toml", "units = 8", r"must end with \.json, \.yaml or \.yml\. Received: .*run\.toml"),
     ],
 )
-def test_files_that_hold_no_options_are_named(tmp_path, name, text, message):
+def test_files_without_valid_options_are_refused(tmp_path, name, text, message):
     (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError, match="Argument `config` " + message):
         read_options(tmp_path / name)
@@ -324,22 +344,20 @@ def test_an_empty_yaml_file_holds_no_options(tmp_path):
 
 @pytest.fixture
 def copied(finished, tmp_path):
-    """The options and folder of a finished run of one's own, its texts beside it."""
+    """Options and folder of a copy of the finished run and its texts, which a test may change."""
     chosen, best, *_ = finished
     shutil.copytree(best.parent, tmp_path / "run")
     texts = {name: tmp_path / f"{name}.txt" for name in TEXTS}
-    for name, path in texts.items():
-        value = getattr(chosen, name)
-        shutil.copy(value if isinstance(value, Path) else value[0], path)
+    for path in texts.values():
+        shutil.copy(best.parent.parent / path.name, path)
     chosen = dataclasses.replace(chosen, **texts)
-    options_file = tmp_path / "run" / "options.json"
-    options_file.write_text(json.dumps(chosen.to_dict()))
+    (tmp_path / "run" / "options.json").write_text(json.dumps(chosen.to_dict()))
     return chosen, tmp_path / "run"
 
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("change", [b"say more 1\n", b""])
-def test_a_run_goes_on_with_its_own_texts_only(copied, name, change):
+def test_a_run_is_not_resumed_with_changed_texts(copied, name, change):
     chosen, folder = copied
     path = chosen.source.parent / f"{name}.txt"
     lines = path.read_bytes().splitlines(keepends=True)
@@ -348,24 +366,24 @@ def test_a_run_goes_on_with_its_own_texts_only(copied, name, change):
         train(chosen, folder, resume=True, verbose=False)
 
 
-def test_a_callback_that_ends_training_ends_it_with_a_checkpoint(finished, tmp_path):
-    """Between two of them there would be one that no resumed run could go on from."""
+def test_a_callback_that_stops_training_stops_it_at_the_next_checkpoint(finished, tmp_path):
+    """A run could not be resumed from a checkpoint in between."""
     chosen, *_ = finished
 
     def stop(batch, logs):
         if batch == 1:
-            ending.model.stop_training = True
+            callback.model.stop_training = True
 
-    ending = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
-    train(chosen, tmp_path / "run", callbacks=[ending], verbose=False)
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
+    train(chosen, tmp_path / "run", callbacks=[callback], verbose=False)
     [row] = history(tmp_path / "run")
-    assert row["update"] == "2"  # where `every` has it, as that of the unbroken run
+    assert row["update"] == "2"  # the value of `every`
     train(chosen, tmp_path / "run", resume=True, verbose=False)
     whole = history(finished[1].parent)
     assert [row["update"] for row in history(tmp_path / "run")] == [row["update"] for row in whole]
 
 
-def test_a_model_that_is_no_run_is_not_gone_on_with(finished, tmp_path):
+def test_a_folder_without_options_is_not_resumed(finished, tmp_path):
     chosen, best, *_ = finished
     shutil.copy(best.parent / "last.keras", tmp_path)
     before = (tmp_path / "last.keras").read_bytes()
@@ -376,8 +394,8 @@ def test_a_model_that_is_no_run_is_not_gone_on_with(finished, tmp_path):
 
 def test_two_processes_do_not_train_in_one_folder(copied):
     chosen, folder = copied
-    with locked(folder) as ours:
-        assert ours
+    with locked(folder) as is_locked:
+        assert is_locked
         with pytest.raises(ValueError, match="no other process trains in"):
             train(chosen, folder, resume=True, verbose=False)
     train(chosen, folder, resume=True, verbose=False)
@@ -386,14 +404,14 @@ def test_two_processes_do_not_train_in_one_folder(copied):
 @pytest.mark.parametrize(
     "garbage", [b"\0\xff\xfe", b"a,b\n1,2\n", b"epoch,val_bleu\n1,high\n", b"epoch\n1,2,3\n"]
 )
-def test_a_history_that_is_none_is_named(copied, garbage):
+def test_a_damaged_history_is_refused(copied, garbage):
     chosen, folder = copied
     (folder / "history.csv").write_bytes(garbage)
     with pytest.raises(ValueError, match=r"history\.csv"):
         train(chosen, folder, resume=True, verbose=False)
 
 
-def test_a_refused_start_leaves_nothing_and_a_killed_one_is_tidied(copied, tmp_path):
+def test_a_refused_start_leaves_no_folder_and_a_resumed_run_removes_leftovers(copied, tmp_path):
     chosen, folder = copied
     text = chosen.target.read_bytes()
     chosen.target.write_text("one line\n")
@@ -403,39 +421,36 @@ def test_a_refused_start_leaves_nothing_and_a_killed_one_is_tidied(copied, tmp_p
         train(dataclasses.replace(chosen, tokenize="klingon"), tmp_path / "new")
     assert not (tmp_path / "new").exists()
     for source, target in ((chosen.source, None), (folder / "corpus", chosen.target)):
-        given = dataclasses.replace(
-            chosen,
-            source=source,
-            target=target,
-            vocabulary_size=TrainingOptions.vocabulary_size,
-            joint=True,
+        size = TrainingOptions.vocabulary_size
+        wrong = dataclasses.replace(
+            chosen, source=source, target=target, vocabulary_size=size, joint=True
         )
         with pytest.raises(ValueError, match="`target` must be the translations of a text file"):
-            train(given, tmp_path / "new")
+            train(wrong, tmp_path / "new")
     shutil.copy(chosen.source, chosen.target)
     with pytest.raises(ValueError, match="texts that the run"):
         train(chosen, folder, resume=True, verbose=False)
     chosen.target.write_bytes(text)
-    few = dataclasses.replace(chosen, batch_tokens=2)
-    for _ in range(2):  # the corpus that the first one leaves does not stand in the way
+    small = dataclasses.replace(chosen, batch_tokens=2)
+    for _ in range(2):  # the corpus that the first attempt leaves does not block the second
         with pytest.raises(ValueError, match="`batch_tokens`"):
-            train(few, tmp_path / "few", verbose=False)
-    left = folder / ".last.123.writing.keras"
-    left.write_bytes(b"half")
-    (folder / "texts.json").unlink()  # as of a run of an earlier version
+            train(small, tmp_path / "small", verbose=False)
+    leftover = folder / ".last.123.writing.keras"
+    leftover.write_bytes(b"half")
+    (folder / "texts.json").unlink()  # runs of earlier versions have none
     train(chosen, folder, resume=True, verbose=False)
-    assert not left.exists()
+    assert not leftover.exists()
 
 
-def test_a_run_does_not_go_on_where_its_updates_are_others(copied):
+def test_a_run_is_not_resumed_with_another_number_of_updates(copied):
     chosen, folder = copied
-    more = dataclasses.replace(chosen, epochs=3)  # as where a pass has more batches
+    more = dataclasses.replace(chosen, epochs=3)
     (folder / "options.json").write_text(json.dumps(more.to_dict()))
     with pytest.raises(ValueError, match=r"`resume` must go on with a run of 10 updates.* of 6;"):
         train(more, folder, resume=True, verbose=False)
 
 
-def test_what_cannot_be_written_to_or_read_again_is_refused_before(copied, tmp_path):
+def test_unusable_paths_callbacks_and_options_are_refused_before_training(copied, tmp_path):
     chosen, folder = copied
     os.mkfifo(tmp_path / "pipe")
     wrong = {
@@ -455,16 +470,28 @@ def test_what_cannot_be_written_to_or_read_again_is_refused_before(copied, tmp_p
     for resume in (False, True):
         with pytest.raises(ValueError, match="`output` must be a folder"):
             train(chosen, chosen.source, resume=resume)
-    other = dataclasses.replace(chosen, log_dir=tmp_path / "logs")  # which decides nothing
+    other = dataclasses.replace(chosen, log_dir=tmp_path / "logs")  # a run may change this option
     train(other, folder, resume=True, verbose=False, callbacks=None)
     train(other, folder, True, keras.callbacks.TerminateOnNaN(), verbose=False)
 
 
-def test_a_run_counts_updates_judges_by_several_sets_keeps_and_ends_as_told(
+def test_patience_ends_a_run_for_good(finished, tmp_path):
+    """No model translates into spades, so BLEU is 0 after every update and never gets better."""
+    (tmp_path / "spades.txt").write_text("♠\n" * 3, encoding="utf-8")
+    impatient = dataclasses.replace(
+        finished[0], validation_target=tmp_path / "spades.txt", every=1, patience=1, log_dir=None
+    )
+    for resume in (False, True):
+        train(impatient, tmp_path / "run", resume=resume, verbose=False)
+        rows = [(row["update"], row["val_bleu"]) for row in history(tmp_path / "run")]
+        assert rows == [("1", "0.0"), ("2", "0.0")]
+
+
+def test_a_run_with_two_held_out_sets_keeps_checkpoints_and_stops_by_the_first_set(
     finished, tmp_path, monkeypatch
 ):
     chosen, *_ = finished
-    scores = itertools.count(9, -1)  # the first set's and the second's, in turns
+    scores = itertools.count(9, -1)  # alternating: first set, second set
     monkeypatch.setattr(
         "keras_bahdanau.training.callbacks.corpus_scores",
         lambda *_: {"bleu": float(next(scores)), "chrf": 0.0},
@@ -473,22 +500,20 @@ def test_a_run_counts_updates_judges_by_several_sets_keeps_and_ends_as_told(
         f"validation_{side}": 2 * list(getattr(chosen, f"validation_{side}"))
         for side in ("source", "target")
     }
-    given = dataclasses.replace(
+    two_sets = dataclasses.replace(
         chosen, **sides, epochs=1, updates=12, every=2, patience=2, keep=2, average=0, log_dir=None
     )
-    best = train(given, tmp_path / "run", verbose=False)
+    best = train(two_sets, tmp_path / "run", verbose=False)
     rows = [(row["update"], row["val_bleu"], row["val2_bleu"]) for row in history(best.parent)]
     assert rows == [("2", "9.0", "8.0"), ("4", "7.0", "6.0"), ("6", "5.0", "4.0")]
-    assert sorted(path.name for path in best.parent.glob("epoch-*")) == [
-        "epoch-02.keras",
-        "epoch-03.keras",
-    ]
+    checkpoints = {path.name for path in best.parent.glob("epoch-*")}
+    assert checkpoints == {"epoch-02.keras", "epoch-03.keras"}
 
 
-def test_options_reach_the_model_its_optimizer_and_its_judges(finished):
+def test_options_reach_the_model_its_optimizer_and_its_validation(finished):
     chosen, best, *_ = finished
     tokenizer = keras.saving.load_model(best, compile=False).tokenizer
-    given = dataclasses.replace(
+    changed = dataclasses.replace(
         chosen,
         clip_norm=0.7,
         schedule="inverse-sqrt",
@@ -500,23 +525,12 @@ def test_options_reach_the_model_its_optimizer_and_its_judges(finished):
         best_by="loss",
         max_length=5,
     )
-    model = build(given, tokenizer, updates=10, warmup=4)
+    model = build(changed, tokenizer, updates=10, warmup=4)
     assert model.dtype_policy.name == "mixed_bfloat16" and model.optimizer.global_clipnorm == 0.7
     assert model.loss.label_smoothing == 0.25
     rate = model.optimizer.get_config()["learning_rate"]["config"]
     assert (rate["peak"], rate["shape"], rate["batches"]) == (0.5, "inverse-sqrt", 2)
-    held, score = _judges(given, [(["say abc 1"], ["1 cba and much more of it"])], tokenizer)
+    held_out = [(["say abc 1"], ["1 cba and much more of it"])]
+    loss, score = _judges(changed, held_out, tokenizer)
     assert score.search == BeamSearch(3, 1.0) and score.tokenize == "char"
-    assert max(side for shape in held.dataset.shapes for side in shape) <= 8
-
-
-def test_the_rate_rises_for_half_a_pass(finished):
-    _, best, *_ = finished
-    optimizer = keras.saving.load_model(best.parent / "last.keras").optimizer
-    found = optimizer.get_config()["learning_rate"]["config"]
-    assert (found["shape"], found["updates"], found["warmup"], found["batches"]) == (
-        "cosine",
-        6,
-        1,
-        2,
-    )
+    assert max(side for shape in loss.dataset.shapes for side in shape) <= 8

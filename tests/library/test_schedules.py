@@ -1,4 +1,4 @@
-"""The learning rate by the number of the update, against values by hand."""
+"""Learning rates by update, computed by hand."""
 
 import math
 
@@ -17,25 +17,25 @@ def rates(schedule, *steps):
     [
         ("constant", [0.5, 1.0, 1.5, 2.0, 2.0, 2.0, 2.0]),
         ("inverse-sqrt", [0.5, 1.0, 1.5, 2.0, 2.0, 2.0 * math.sqrt(4 / 6), 2.0 * math.sqrt(4 / 8)]),
-        # A quarter, half and all of the four updates after the rise.
+        # Steps 6 and 8 are half and all of the four updates after the warmup.
         ("cosine", [0.5, 1.0, 1.5, 2.0, 2.0, 1.0, 0.0]),
     ],
 )
-def test_rises_and_falls(shape, expected):
+def test_the_rate_rises_in_the_warmup_and_then_falls(shape, expected):
     schedule = WarmupSchedule(2.0, shape, updates=8, warmup=4)
     assert rates(schedule, 0, 1, 2, 3, 4, 6, 8) == pytest.approx(expected)
 
 
-def test_without_a_rise_it_begins_at_its_peak():
+def test_without_warmup_the_rate_starts_at_its_peak():
     for shape in ("constant", "inverse-sqrt", "cosine"):
         assert rates(WarmupSchedule(3.0, shape, updates=4), 0) == [3.0]
 
 
-def test_counts_updates_not_batches():
-    """Keras hands a schedule the number of batches, several of which may make one update."""
+def test_the_schedule_counts_updates_instead_of_batches():
+    """Keras calls a schedule with the number of batches, and several may make one update."""
     schedule = WarmupSchedule(1.0, "cosine", updates=4, warmup=2, batches=3)
-    once = WarmupSchedule(1.0, "cosine", updates=4, warmup=2)
-    assert rates(schedule, *range(12)) == rates(once, *[step // 3 for step in range(12)])
+    by_update = WarmupSchedule(1.0, "cosine", updates=4, warmup=2)
+    assert rates(schedule, *range(12)) == rates(by_update, *[step // 3 for step in range(12)])
     optimizer = keras.optimizers.SGD(schedule, gradient_accumulation_steps=3)
     weight = keras.Variable([0.0])
     for batch in range(6):
@@ -44,7 +44,7 @@ def test_counts_updates_not_batches():
         assert value == pytest.approx([0, 0, -0.5, -0.5, -0.5, -1.5][batch])
 
 
-def test_is_saved_with_its_optimiser():
+def test_serialization_keeps_the_config():
     schedule = WarmupSchedule(0.5, "inverse-sqrt", updates=9, warmup=3, batches=2)
     config = keras.saving.serialize_keras_object(schedule)
     assert keras.saving.deserialize_keras_object(config).get_config() == schedule.get_config()
@@ -60,6 +60,6 @@ def test_is_saved_with_its_optimiser():
         ({"batches": 0}, "`batches` must be an int of at least 1"),
     ],
 )
-def test_refuses_what_is_out_of_range(change, message):
+def test_arguments_out_of_range_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         WarmupSchedule(**{"peak": 1.0, **change})

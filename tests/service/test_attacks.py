@@ -1,6 +1,6 @@
-"""Requests of those who mean harm, or know no better: an answer or an end, and the service goes on.
+"""Malformed and malicious HTTP requests: each is answered or cut off, and the service goes on.
 
-`make test-soak` sends many more of them: the numbers are taken from REQUESTS and CLIENTS.
+`make test-soak` sends many more of them. It sets REQUESTS and CLIENTS.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ import tritonclient.grpc
 from copy_artifact import COPY_STEPS, make
 from running_service import held, site
 from tritonclient.utils import InferenceServerException
+from uvicorn.protocols.http import httptools_impl
 
 from keras_bahdanau_runtime.service import connections
 from keras_bahdanau_runtime.service.engine import Limits
@@ -29,37 +30,41 @@ BODIES = {
     "/v2/models/copy/infer": {"inputs": [TEXT], "parameters": {"n_best": 1}, "id": "1"},
     "/v2/models/copy-graph/infer": {"inputs": [SOURCE], "outputs": [{"name": "tokens"}]},
 }
-ODD = [None, True, "", "x", "\ud800", -1, 0, 10**30, 1e308, [], {}, [[[]]], [10**6, 10**6],
-       [-1], [2**62, 4], {"binary_data_size": 2**62}, "\x00", "INT64", "FP16", "BYTES"]  # fmt: skip
+ODD_VALUES = [
+    *(None, True, "", "x", "\ud800", "\x00", "INT64", "FP16", "BYTES", -1, 0, 10**30, 1e308),
+    *([], {}, [[[]]], [10**6, 10**6], [-1], [2**62, 4], {"binary_data_size": 2**62}),
+]
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
     path = make(tmp_path_factory.mktemp("attacks") / "copy", steps=COPY_STEPS)
     limits = Limits(characters=500, tokens=200, texts=50, body=100_000, seconds=20)
-    with site({"copy": path}, limits=limits, grpc_port=0) as found:
-        yield found
+    with site({"copy": path}, limits=limits, grpc_port=0, threads=2) as service:
+        yield service
 
 
 def address(running):
-    host, port = running.service.url.removeprefix("http://").split(":")
-    return host, int(port)
+    return running.web.base_url.host, running.web.base_url.port
 
 
-def exchange(running, sent, more=()):
-    """What comes back for these bytes until the service has nothing more to say."""
-    with socket.create_connection(address(running), timeout=60) as connection:
+def connect(running):
+    return socket.create_connection(address(running), timeout=60)
+
+
+def read_all(connection):
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def exchange(running, sent):
+    """Return everything that the service answers to these bytes, or b"" after a reset."""
+    with connect(running) as connection:
         try:
             connection.sendall(sent)
-            for part in more:
-                connection.sendall(part)
             connection.shutdown(socket.SHUT_WR)
-            received = b""
-            while part := connection.recv(65536):
-                received += part
+            return read_all(connection)
         except ConnectionError:
             return b""
-    return received
 
 
 def request(path, body, *headers):
@@ -68,33 +73,33 @@ def request(path, body, *headers):
 
 
 def still_answers(running):
-    answer = running.web.post("/translate", json={"text": "a man"})
-    return answer.status_code == 200 and answer.json()["translations"][0]["text"] == "a man"
+    response = running.web.post("/translate", json={"text": "a man"})
+    return response.status_code == 200 and response.json()["translations"][0]["text"] == "a man"
 
 
-def places(value):
-    """Every place in nested lists and dicts, as `(container, key)`."""
+def entries(value):
+    """Yield every entry of nested lists and dicts as `(container, key)`."""
     for key in list(value) if isinstance(value, dict) else range(len(value)):
         yield value, key
         if isinstance(value[key], (dict, list)):
-            yield from places(value[key])
+            yield from entries(value[key])
 
 
-def spoiled(rng):
-    """A request of which some part is not what it should be."""
+def spoiled_request(rng):
+    """Return a request with one random mistake."""
     path = rng.choice(list(BODIES))
     document = json.loads(json.dumps(BODIES[path]))
     kind = rng.choice(["value", "value", "more", "bytes", "head", "binary", "length", "packed"])
     if kind in ("value", "more"):
-        container, key = rng.choice(list(places(document)))
-        if kind == "value":
-            container[key] = rng.choice(ODD)
-        elif isinstance(container, dict):
-            container[rng.choice(["shape", "parameters", "data", "x", "id"])] = rng.choice(ODD)
+        container, key = rng.choice(list(entries(document)))
+        if kind == "more":
+            key = rng.choice(["shape", "parameters", "data", "x", "id"])
+        if kind == "value" or isinstance(container, dict):
+            container[key] = rng.choice(ODD_VALUES)
     body = json.dumps(document).encode()
     if kind == "bytes":
-        at = rng.randrange(len(body))
-        body = body[:at] + rng.randbytes(rng.randrange(4)) + body[at + rng.randrange(4) :]
+        start = rng.randrange(len(body))
+        body = body[:start] + rng.randbytes(rng.randrange(4)) + body[start + rng.randrange(4) :]
     if kind == "binary":
         header = rng.choice([0, 1, len(body), len(body) + 1, 10**12, -1, "x"])
         body += rng.randbytes(rng.randrange(20))
@@ -106,15 +111,14 @@ def spoiled(rng):
         for _ in range(rng.choice([1, 3])):
             sent[rng.randrange(100)] = rng.randrange(256)
     if kind == "length":
-        sent = sent.replace(
-            b"Content-Length: ", b"Content-Length: " + rng.choice([b"-", b"9", b"x"])
-        )
+        name = b"Content-Length: "
+        sent = sent.replace(name, name + rng.choice([b"-", b"9", b"x"]))
     return bytes(sent)
 
 
 def test_spoiled_requests_are_answered_and_the_service_goes_on(running):
     for seed in range(REQUESTS):
-        sent = spoiled(random.Random(seed))
+        sent = spoiled_request(random.Random(seed))
         received = exchange(running, sent)
         if received:
             status = int(received.split(b" ", 2)[1])
@@ -125,43 +129,41 @@ def test_spoiled_requests_are_answered_and_the_service_goes_on(running):
 @pytest.mark.parametrize("shape", [[0, 3], [1, 0], [0, 0]])
 def test_an_empty_axis_does_not_reach_a_graph(running, shape):
     path = "/v2/models/copy-graph/infer"
-    sent = {"name": "source", "datatype": "INT32", "shape": shape}
-    raw = json.dumps({"inputs": [{**sent, "parameters": {"binary_data_size": 0}}]}).encode()
-    for answer in (
-        running.web.post(path, json={"inputs": [{**sent, "data": []}]}),
-        running.web.post(
-            path, content=raw, headers={"Inference-Header-Content-Length": str(len(raw))}
-        ),
+    source = {"name": "source", "datatype": "INT32", "shape": shape}
+    raw = json.dumps({"inputs": [{**source, "parameters": {"binary_data_size": 0}}]}).encode()
+    size = {"Inference-Header-Content-Length": str(len(raw))}
+    for response in (
+        running.web.post(path, json={"inputs": [{**source, "data": []}]}),
+        running.web.post(path, content=raw, headers=size),
     ):
-        assert answer.status_code == 400 and answer.json()["argument"] == "source"
+        assert response.status_code == 400 and response.json()["argument"] == "source"
     with tritonclient.grpc.InferenceServerClient(running.service.grpc_address) as client:
         tensor = tritonclient.grpc.InferInput("source", shape, "INT32")
         tensor.set_data_from_numpy(np.zeros(shape, np.int32))
-        with pytest.raises(InferenceServerException, match="at least 1") as refused:
+        with pytest.raises(InferenceServerException, match="at least 1") as caught:
             client.infer("copy-graph", [tensor])
-        assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
+        assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
 
 
-HEADS = {
-    "no request": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+POST = b"POST /translate HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+MALFORMED = {
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
     "a line": b"hello\r\n\r\n",
     "no version": b"GET /\r\n\r\n",
     "HTTP 9": b"GET / HTTP/9.9\r\n\r\n",
-    "two lengths": b"POST /translate HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
-    "length and chunks": b"POST /translate HTTP/1.1\r\nContent-Length: 4\r\n"
-    b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
-    "a chunk of many bytes": b"POST /translate HTTP/1.1\r\nHost: localhost\r\n"
-    b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\na",
-    "a chunk of no number": b"POST /translate HTTP/1.1\r\nHost: localhost\r\n"
-    b"Transfer-Encoding: chunked\r\n\r\nzz\r\na\r\n0\r\n\r\n",
-    "half a body": b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{",
-    "expectations": b"POST / HTTP/1.1\r\nHost: localhost\r\nExpect: x\r\nContent-Length: 0\r\n\r\n",
+    "two lengths": POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+    "length and chunks": POST + b"Content-Length: 4\r\n" + CHUNKED + b"1\r\na\r\n0\r\n\r\n",
+    "a huge chunk": POST + CHUNKED + b"ffffffffffffffff\r\na",
+    "a chunk without a size": POST + CHUNKED + b"zz\r\na\r\n0\r\n\r\n",
+    "half a body": POST + b"Content-Length: 100\r\n\r\n{",
+    "an expectation": POST + b"Expect: x\r\nContent-Length: 0\r\n\r\n",
 }
 
 
-@pytest.mark.parametrize("name", HEADS)
-def test_what_is_no_request_does_no_harm(running, name):
-    received = exchange(running, HEADS[name])
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_requests_do_no_harm(running, name):
+    received = exchange(running, MALFORMED[name])
     head, _, body = received.partition(b"\r\n\r\n")
     assert b" 5" not in head.split(b"\r\n")[0]
     if b" 400 " in head:
@@ -172,15 +174,14 @@ def test_what_is_no_request_does_no_harm(running, name):
     assert still_answers(running)
 
 
-def test_a_head_without_end_is_cut(running):
-    many = [b"X-%d: %s\r\n" % (n, b"a" * 1000) for n in range(1000)]
-    received = exchange(running, b"GET / HTTP/1.1\r\n", many)
-    assert received.startswith(b"HTTP/1.1 431 ")
+def test_an_endless_head_is_cut_off(running):
+    headers = b"".join(b"X-%d: %s\r\n" % (n, b"a" * 1000) for n in range(1000))
+    assert exchange(running, b"GET / HTTP/1.1\r\n" + headers).startswith(b"HTTP/1.1 431 ")
     assert still_answers(running)
 
 
 def in_pieces(running, pieces):
-    """What comes back for bytes that arrive in these pieces, whatever a network made of them."""
+    """Return the response to bytes that arrive in exactly these pieces."""
     config = running.service._web.config
 
     async def receive():
@@ -202,88 +203,101 @@ def in_pieces(running, pieces):
     return running.call(receive())
 
 
-def test_a_body_is_read_as_long_as_it_says_however_it_comes(running):
+def test_a_body_that_looks_like_a_head_is_not_parsed_as_one(running):
     text = b"x\r\nupgrade: 1\r\n\r\nGET / HTTP/1.1"
-    item = {"name": "text", "datatype": "BYTES", "shape": [1]}
     size = {"binary_data_size": len(text) + 4}
-    asked = json.dumps({"inputs": [{**item, "parameters": size}]}).encode()
-    body = asked + len(text).to_bytes(4, "little") + text
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "parameters": size}
+    header = json.dumps({"inputs": [tensor]}).encode()
+    body = header + len(text).to_bytes(4, "little") + text
     lines = [
         b"POST /v2/models/copy/infer HTTP/1.1", b"Host: localhost", b"Upgrade: h2c",
-        b"Inference-Header-Content-Length: %d" % len(asked), b"Connection: close, Upgrade",
+        b"Inference-Header-Content-Length: %d" % len(header), b"Connection: close, Upgrade",
         b"Content-Length: %d" % len(body), b"", b"",
     ]  # fmt: skip
     head = b"\r\n".join(lines)
-    found = set()
-    for cut in (*range(40, 70), *range(len(head) - 5, len(head) + 20), None):
-        pieces = [head + body] if cut is None else [(head + body)[:cut], (head + body)[cut:]]
-        received = in_pieces(running, pieces)
+    sent = head + body
+    responses = set()
+    for cut in (*range(40, 70), *range(len(head) - 5, len(head) + 20), len(sent)):
+        received = in_pieces(running, [sent[:cut], sent[cut:]])
         assert received.startswith(b"HTTP/1.1 200") and received.count(b"HTTP/1.1 ") == 1
-        found.add(received.partition(b"\r\n\r\n")[2])
-    assert len(found) == 1 and b"x-upgrade" not in found.pop().lower()
+        responses.add(received.partition(b"\r\n\r\n")[2])
+    assert len(responses) == 1 and b"x-upgrade" not in responses.pop().lower()
 
 
 @pytest.mark.parametrize(
-    "more", [b"\r\n", request("/translate", b"x" * 10).partition(b"\r\n\r\n")[2]]
+    ("head", "rest"),
+    [
+        (b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\r\n"),
+        # The response precedes the body.
+        (b"POST /v2/none HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n", b"x" * 10),
+    ],
 )
-def test_what_comes_after_an_answer_does_not_keep_a_connection(running, monkeypatch, more):
-    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.5)
-    with socket.create_connection(address(running), timeout=60) as connection:
-        # Refused before its body has come.
-        connection.sendall(
-            b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n"
-            if more == b"\r\n"
-            else b"POST /v2/none HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n"
-        )
+def test_bytes_after_a_response_do_not_keep_a_connection_open(running, monkeypatch, head, rest):
+    with connect(running) as connection:
+        connection.sendall(head)
         assert connection.recv(65536).startswith(b"HTTP/1.1 ")
-        connection.sendall(more)
-        while connection.recv(65536):
-            pass  # the rest of the answer, and then the end
+        monkeypatch.setattr(connections, "HEADER_SECONDS", 0.05)
+        connection.sendall(rest)
+        read_all(connection)
 
 
 @pytest.mark.parametrize(
-    ("limit", "begun"),
+    ("limit", "part"),
     [
         ("HEADER_SECONDS", b"GET / HTTP/1.1\r\nX-A"),
         ("BODY_SECONDS", request("/translate", b'{"text": "a man"}')[:-1]),
     ],
 )
-def test_a_request_that_takes_for_ever_is_cut(running, monkeypatch, limit, begun):
+def test_a_request_that_takes_too_long_to_arrive_is_cut_off(running, monkeypatch, limit, part):
     monkeypatch.setattr(connections, limit, 0.5)
-    slow = [socket.create_connection(address(running), timeout=60) for _ in range(50)]
+    slow = [connect(running) for _ in range(50)]
     for connection in slow:
-        connection.sendall(begun)
+        connection.sendall(part)
     assert still_answers(running)
     for connection in slow:
-        assert connection.recv(65536).startswith(b"HTTP/1.1 408 ")  # its time is up
-        assert connection.recv(1) == b""
+        assert read_all(connection).startswith(b"HTTP/1.1 408 ")
         connection.close()
     assert still_answers(running)
 
 
-def test_a_request_has_its_time_when_the_one_before_is_answered(running, monkeypatch):
+def test_the_time_of_a_pipelined_request_starts_after_the_response_before_it(running, monkeypatch):
     monkeypatch.setattr(connections, "HEADER_SECONDS", 0.1)
     whole = request("/translate", b'{"text": "a man"}').replace(b"close", b"keep-alive")
-    with held(running) as first, held(running), socket.create_connection(address(running)) as one:
-        one.sendall(whole + b"GET /v2 HTTP/1.1\r\nX-A")
+    with held(running) as busy, held(running), connect(running) as connection:
+        connection.sendall(whole + b"GET /v2 HTTP/1.1\r\nX-A")
         while "queue_length 3.0" not in running.web.get("/metrics").text:
             pass
-        with socket.create_connection(address(running), timeout=60) as late:
-            assert late.recv(1) == b""  # the time of one that comes later is up
-        first.gate.set()
-        assert one.recv(65536).startswith(b"HTTP/1.1 200 ")
+        with connect(running) as later:
+            assert later.recv(1) == b""  # closed, although it was opened later
+        busy.gate.set()
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
 
 
-def test_an_answer_before_the_end_of_a_body_is_received(running):
-    body = b" " * 4_000_000  # where at most 100,000 are taken
+def test_a_response_before_the_end_of_a_body_arrives(running):
+    body = b" " * 4_000_000  # the limit is 100,000
     assert exchange(running, request("/translate", body)).startswith(b"HTTP/1.1 413 ")
-    old = request("/v2/none", body).replace(b"HTTP/1.1", b"HTTP/1.0")
-    assert exchange(running, old).startswith(b"HTTP/1.1 404 ")
+    http_1_0 = request("/v2/none", body).replace(b"HTTP/1.1", b"HTTP/1.0")
+    assert exchange(running, http_1_0).startswith(b"HTTP/1.1 404 ")
 
 
-def test_an_answer_that_nobody_reads_is_given_up(running, monkeypatch):
+def test_the_work_of_a_client_who_leaves_after_a_large_body_is_dropped(running, monkeypatch):
+    # uvicorn stops reading when 64 KiB of a body arrive at once. Here every piece is that large.
+    monkeypatch.setattr(httptools_impl, "HIGH_WATER_LIMIT", 1)
+    body = b'{"text": ["a", "b", "c"]}'
+    with held(running), held(running):
+        with connect(running) as connection:
+            connection.sendall(request("/translate", body).removesuffix(body))
+            assert "queue_length 2.0" in running.web.get("/metrics").text
+            connection.sendall(body)  # the service already waits for it
+            while "queue_length 5.0" not in running.web.get("/metrics").text:
+                pass
+        metrics = (running.web.get("/metrics").text for _ in range(100))
+        assert any("queue_length 2.0" in text for text in metrics)
+
+
+def test_a_response_that_is_not_read_is_given_up(running, monkeypatch):
     monkeypatch.setattr(connections, "READ_SECONDS", 0.1)
-    # An answer has 350 kB, so a few fill the send buffers.
+    # A response has 350 kB, so a few fill the send buffers.
     body = json.dumps({"text": 50 * [38 * "a "], "alignments": True}).encode()
     sent = request("/translate", body).replace(b"close", b"keep-alive")
     with socket.socket() as client:
@@ -296,35 +310,31 @@ def test_an_answer_that_nobody_reads_is_given_up(running, monkeypatch):
     assert still_answers(running)
 
 
-@pytest.mark.parametrize("more", [b"", b"Expect: 100-continue\r\n"])
-def test_who_speaks_http_1_0_is_answered_in_it(running, more):
+@pytest.mark.parametrize("header", [b"", b"Expect: 100-continue\r\n"])
+def test_http_1_0_responses_have_a_length_and_no_chunks(running, header):
     body = b'{"text": "a man"}'
-    head = b"POST /translate/stream HTTP/1.0\r\n%sContent-Length: %d\r\n\r\n" % (more, len(body))
-    head, _, answer = in_pieces(running, [head + body]).partition(b"\r\n\r\n")
+    sent = b"POST /translate/stream HTTP/1.0\r\n%sContent-Length: %d\r\n\r\n" % (header, len(body))
+    head, _, stream = in_pieces(running, [sent + body]).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ") and b"transfer-encoding" not in head.lower()
-    assert f"content-length: {len(answer)}".encode() in head.lower()
-    assert answer.endswith(b'data: {"text":"a man"}\n\n')
+    assert f"content-length: {len(stream)}".encode() in head.lower()
+    assert stream.endswith(b'data: {"text":"a man"}\n\n')
 
 
-def test_many_clients_at_once_are_all_answered(running):
-    async def ask():
-        reader, writer = await asyncio.open_connection(*address(running))
-        writer.write(request("/translate", b'{"text": "a man"}'))
-        received = await reader.read()
-        writer.close()
-        return received
-
-    async def go():
-        return await asyncio.gather(*(ask() for _ in range(CLIENTS)))
-
-    for received in asyncio.run(go()):
-        assert received.startswith(b"HTTP/1.1 200") and b'"a man"' in received
+def test_simultaneous_clients_are_all_answered(running):
+    sent = request("/translate", b'{"text": "a man"}')
+    clients = [connect(running) for _ in range(CLIENTS)]
+    for client in clients:
+        client.sendall(sent)
+    for client in clients:
+        with client:
+            received = read_all(client)
+            assert received.startswith(b"HTTP/1.1 200") and b'"a man"' in received
 
 
-def test_clients_that_vanish_leave_nothing(running):
+def test_clients_that_vanish_leave_no_work_behind(running):
     for path, body in BODIES.items():
         for _ in range(20):
-            connection = socket.create_connection(address(running), timeout=60)
+            connection = connect(running)
             connection.sendall(request(path, json.dumps(body).encode()))
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             connection.close()  # with a reset

@@ -1,6 +1,7 @@
-"""The queue: who goes with whom, who waits, and what becomes of those who leave."""
+"""Request queue: batching, waiting, limits, draining, and clients that leave."""
 
 import asyncio
+import functools
 
 import pytest
 from running_service import Echo, ask
@@ -9,271 +10,236 @@ from keras_bahdanau_runtime.service.engine import Engine, Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
 
 
-async def begun(job, count=1):
-    """Waits until so many batches are worked on."""
-    for _ in range(count):
-        await asyncio.to_thread(job.begun.acquire)
+def in_event_loop(test):
+    """Make an `async` test a plain one."""
+
+    @functools.wraps(test)
+    def run(**arguments):
+        asyncio.run(test(**arguments))
+
+    return run
 
 
-def engine(**options):
+def make_engine(**options):
     return Engine(**{"threads": 1, "max_wait": 60.0, **options})
 
 
-def test_an_idle_model_works_at_once():
-    async def go():
-        made, job = engine(), Echo()
-        job.gate.set()
-        assert await ask(made, job, "a") == ["a"]
-        assert await ask(made, job, "b", "c") == ["b", "c"]
-        assert job.batches == [["a"], ["b", "c"]]
-
-    asyncio.run(go())
+async def start(engine, job, *payloads):
+    """Submit payloads and wait until their batch runs; return the task."""
+    task = asyncio.ensure_future(ask(engine, job, *payloads))
+    await asyncio.to_thread(job.begun.acquire)
+    return task
 
 
-def test_a_batch_knows_whether_it_is_alone():
-    async def go():
-        made, job = engine(threads=2, max_wait=0.0), Echo()
-        first = asyncio.ensure_future(ask(made, job, "a", "b"))
-        await begun(job)
-        second = asyncio.ensure_future(ask(made, job, "c"))
-        await begun(job)
-        job.gate.set()
-        await asyncio.gather(first, second)
-        await ask(made, job, "d")
-        assert dict(zip(map(tuple, job.batches), job.alone, strict=True)) == {
-            ("a", "b"): True,
-            ("c",): False,
-            ("d",): True,
-        }
-
-    asyncio.run(go())
+async def run_queued(engine, job, *requests):
+    """Queue requests while the only thread runs "x"; return their results or exceptions."""
+    running = await start(engine, job, "x")
+    queued = [asyncio.ensure_future(ask(engine, job, *payloads)) for payloads in requests]
+    await asyncio.sleep(0)
+    job.gate.set()
+    first, *results = await asyncio.gather(running, *queued, return_exceptions=True)
+    assert first == ["x"] and job.batches[0] == ["x"]
+    return results
 
 
-def test_what_waits_goes_together_by_length():
-    async def go():
-        made, job = engine(batch_size=3), Echo()
-        first = asyncio.ensure_future(ask(made, job, "x"))
-        await begun(job)
-        rest = [
-            asyncio.ensure_future(ask(made, job, payload))
-            for payload in ("aaaa", "b" * 16, "ccc", "d" * 15, "eeeee", "f" * 14)
-        ]
-        await asyncio.sleep(0)
-        job.gate.set()
-        await asyncio.gather(first, *rest)
-        assert job.batches == [
-            ["x"], ["aaaa", "eeeee", "ccc"], ["b" * 16, "d" * 15, "f" * 14]
-        ]  # fmt: skip
-
-    asyncio.run(go())
+@in_event_loop
+async def test_an_idle_engine_runs_a_request_at_once():
+    engine, job = make_engine(), Echo()
+    job.gate.set()
+    assert await ask(engine, job, "a") == ["a"]
+    assert await ask(engine, job, "b", "c") == ["b", "c"]
+    assert job.batches == [["a"], ["b", "c"]]
 
 
-def test_no_length_of_a_batch_is_four_times_another():
-    async def go():
-        made, job = engine(), Echo()
-        first = asyncio.ensure_future(ask(made, job, "x"))
-        await begun(job)
-        lengths = [8, 40, 2, 9, 31, 3, 100, 4, 33, 12]
-        rest = [asyncio.ensure_future(ask(made, job, "y" * length)) for length in lengths]
-        await asyncio.sleep(0)
-        job.gate.set()
-        await asyncio.gather(first, *rest)
-        for batch in job.batches:
-            assert max(map(len, batch)) < 4 * min(map(len, batch))
-        assert sorted(len(one) for batch in job.batches[1:] for one in batch) == sorted(lengths)
-
-    asyncio.run(go())
+@in_event_loop
+async def test_a_batch_is_alone_if_there_is_no_other_work():
+    engine, job = make_engine(threads=2, max_wait=0.0), Echo()
+    first = await start(engine, job, "a", "b")
+    second = await start(engine, job, "c")
+    job.gate.set()
+    await asyncio.gather(first, second)
+    await ask(engine, job, "d")
+    assert dict(zip(map(tuple, job.batches), job.alone, strict=True)) == {
+        ("a", "b"): True,
+        ("c",): False,
+        ("d",): True,
+    }
 
 
-def test_a_batch_has_a_bound_of_padded_tokens():
-    async def go():
-        made, job = engine(batch_tokens=20), Echo()
-        first = asyncio.ensure_future(ask(made, job, "x"))
-        await begun(job)
-        rest = asyncio.ensure_future(ask(made, job, *["y" * 6] * 7, "z" * 50))
-        await asyncio.sleep(0)
-        job.gate.set()
-        await asyncio.gather(first, rest)
-        assert [len(batch) for batch in job.batches] == [1, 3, 3, 1, 1]
-
-    asyncio.run(go())
+@in_event_loop
+async def test_queued_payloads_are_batched_by_length():
+    engine, job = make_engine(batch_size=3), Echo()
+    payloads = ("aaaa", "b" * 16, "ccc", "d" * 15, "eeeee", "f" * 14)
+    await run_queued(engine, job, *([payload] for payload in payloads))
+    assert job.batches[1:] == [["aaaa", "eeeee", "ccc"], ["b" * 16, "d" * 15, "f" * 14]]
 
 
-def test_with_a_free_thread_a_batch_waits_for_others_or_its_time():
-    async def go(max_wait):
-        made, job = engine(threads=2, max_wait=max_wait, batch_size=2), Echo()
-        first = asyncio.ensure_future(ask(made, job, "x"))
-        await begun(job)
-        second = asyncio.ensure_future(ask(made, job, "y"))
-        if max_wait == 60:  # the third makes it full
-            third = asyncio.ensure_future(ask(made, job, "z"))
-            await begun(job)
-            job.gate.set()
-            await asyncio.gather(first, second, third)
-            assert sorted(job.batches) == [["x"], ["y", "z"]]
-        else:
-            await begun(job)  # when its time is up
-            job.gate.set()
-            await asyncio.gather(first, second)
-
-    asyncio.run(go(60))
-    asyncio.run(go(0.001))
+@in_event_loop
+async def test_lengths_in_a_batch_differ_by_less_than_a_factor_of_four():
+    engine, job = make_engine(), Echo()
+    lengths = [8, 40, 2, 9, 31, 3, 100, 4, 33, 12]
+    await run_queued(engine, job, *(["y" * length] for length in lengths))
+    for batch in job.batches:
+        assert max(map(len, batch)) < 4 * min(map(len, batch))
+    assert sorted(len(text) for batch in job.batches[1:] for text in batch) == sorted(lengths)
 
 
-def test_the_work_of_a_client_who_leaves_is_dropped():
-    async def go():
-        made, job = engine(), Echo()
-        running = asyncio.ensure_future(ask(made, job, "x"))
-        await begun(job)
-        waiting = asyncio.ensure_future(ask(made, job, "y", "z"))
-        await asyncio.sleep(0)
-        for leaving in (running, waiting):
-            leaving.cancel()
-        await asyncio.gather(running, waiting, return_exceptions=True)
-        assert not made._waiting  # nor is it kept until a thread is free
-        assert made.busy and await made.drain(0.0)  # of one that nobody waits for
-        made.draining = False
-        job.gate.set()
-        assert await ask(made, job, "w") == ["w"]
-        assert not made.busy
-        assert job.batches == [["x"], ["w"]]
-
-    asyncio.run(go())
+@pytest.mark.parametrize(
+    ("lengths", "sizes"),
+    [
+        ([6] * 7 + [50], [3, 3, 1, 1]),
+        ([6, 6, 6, 2], [3, 1]),  # padded to 6, the short one would be tokens 19 to 24
+    ],
+)
+@in_event_loop
+async def test_the_padded_tokens_of_a_batch_are_limited(lengths, sizes):
+    engine, job = make_engine(batch_tokens=20), Echo()
+    await run_queued(engine, job, ["y" * length for length in lengths])
+    assert [len(batch) for batch in job.batches[1:]] == sizes
 
 
-def test_time_is_up():
-    async def go():
-        made, job = engine(), Echo()
-        with pytest.raises(ServiceError) as late:
-            await ask(made, job, "x", seconds=0.001)
-        assert late.value.kind == "timeout"
-        with pytest.raises(ServiceError) as late:  # that one never began
-            await ask(made, job, "y", seconds=0.001)
-        job.gate.set()
-        assert await ask(made, job, "z") == ["z"]
-        assert job.batches == [["x"], ["z"]]
+@in_event_loop
+async def test_a_batch_waits_for_others_while_a_thread_is_free():
+    engine, job = make_engine(threads=2, batch_size=2), Echo()
+    first = await start(engine, job, "x")
+    second = asyncio.ensure_future(ask(engine, job, "y"))
+    third = await start(engine, job, "z")  # fills the batch
+    job.gate.set()
+    await asyncio.gather(first, second, third)
+    assert sorted(job.batches) == [["x"], ["y", "z"]]
 
-    asyncio.run(go())
+
+@in_event_loop
+async def test_a_batch_that_is_not_full_runs_after_max_wait():
+    engine, job = make_engine(threads=2, max_wait=0.001, batch_size=2), Echo()
+    tasks = [await start(engine, job, "x"), await start(engine, job, "y")]
+    job.gate.set()
+    await asyncio.gather(*tasks)
+
+
+@in_event_loop
+async def test_the_work_of_a_client_who_leaves_is_dropped():
+    engine, job = make_engine(), Echo()
+    running = await start(engine, job, "x")
+    waiting = asyncio.ensure_future(ask(engine, job, "y", "z"))
+    await asyncio.sleep(0)
+    for task in (running, waiting):
+        task.cancel()
+    await asyncio.gather(running, waiting, return_exceptions=True)
+    assert not engine._waiting  # dropped although no thread is free
+    assert engine.busy and await engine.drain(0.0)  # nobody waits for the running batch
+    engine.draining = False
+    job.gate.set()
+    assert await ask(engine, job, "w") == ["w"]
+    assert not engine.busy
+    assert job.batches == [["x"], ["w"]]
+
+
+@in_event_loop
+async def test_a_request_that_times_out_in_the_queue_never_runs():
+    engine, job = make_engine(), Echo()
+    for payload in ("x", "y"):
+        with pytest.raises(ServiceError) as caught:
+            await ask(engine, job, payload, seconds=0.001)
+        assert caught.value.kind == "timeout"
+    job.gate.set()
+    assert await ask(engine, job, "z") == ["z"]
+    assert job.batches == [["x"], ["z"]]
 
 
 @pytest.mark.parametrize("limits", [Limits(queue=3), Limits(queued_tokens=3)])
-def test_a_full_queue_is_said_and_empties(limits):
-    async def go():
-        made, job = engine(limits=limits), Echo()
-        held = asyncio.ensure_future(ask(made, job, "x", "y"))
-        await begun(job)
-        with pytest.raises(ServiceError) as full:
-            await ask(made, job, "z", "w")
-        assert full.value.kind == "overloaded" and full.value.retry_after >= 1
-        job.gate.set()
-        assert await held == ["x", "y"]
-        assert await ask(made, job, "z", "w") == ["z", "w"]
-
-    asyncio.run(go())
+@in_event_loop
+async def test_a_full_queue_refuses_requests_until_it_empties(limits):
+    engine, job = make_engine(limits=limits), Echo()
+    running = await start(engine, job, "x", "y")
+    with pytest.raises(ServiceError) as caught:
+        await ask(engine, job, "z", "w")
+    assert caught.value.kind == "overloaded" and caught.value.retry_after >= 1
+    job.gate.set()
+    assert await running == ["x", "y"]
+    assert await ask(engine, job, "z", "w") == ["z", "w"]
 
 
 @pytest.mark.parametrize("limits", [Limits(queue=3), Limits(queued_tokens=3)])
-def test_what_no_queue_will_hold_is_not_to_be_tried_again(limits):
-    async def go():
-        made, job = engine(limits=limits), Echo()
-        job.gate.set()
-        assert await ask(made, job, "x", "y", "z") == ["x", "y", "z"]
-        with pytest.raises(ServiceError, match="Received: 4 of 4") as large:
-            await ask(made, job, "x", "y", "z", "w")
-        assert large.value.kind == "too_large" and large.value.retry_after is None
-
-    asyncio.run(go())
+@in_event_loop
+async def test_a_request_larger_than_the_queue_is_not_to_be_retried(limits):
+    engine, job = make_engine(limits=limits), Echo()
+    job.gate.set()
+    assert await ask(engine, job, "x", "y", "z") == ["x", "y", "z"]
+    with pytest.raises(ServiceError, match="Received: 4 of 4") as caught:
+        await ask(engine, job, "x", "y", "z", "w")
+    assert caught.value.kind == "too_large" and caught.value.retry_after is None
 
 
-def test_draining_finishes_what_was_accepted():
-    async def go():
-        made, job = engine(), Echo()
-        held = asyncio.ensure_future(ask(made, job, "x"))
-        await begun(job)
-        assert not await made.drain(0.001)
-        with pytest.raises(ServiceError) as refused:
-            await ask(made, job, "y")
-        assert refused.value.kind == "unavailable"
-        job.gate.set()
-        assert await made.drain(60) and await held == ["x"]
-
-    asyncio.run(go())
+@in_event_loop
+async def test_draining_finishes_accepted_work_and_refuses_more():
+    engine, job = make_engine(), Echo()
+    running = await start(engine, job, "x")
+    assert not await engine.drain(0.001)
+    with pytest.raises(ServiceError) as caught:
+        await ask(engine, job, "y")
+    assert caught.value.kind == "unavailable"
+    job.gate.set()
+    assert await engine.drain(60) and await running == ["x"]
 
 
-def test_what_was_accepted_in_parts_is_finished_while_draining():
-    async def go():
-        made, job = engine(), Echo()
-        job.gate.set()
-        with made.held(2, 0):
-            draining = asyncio.ensure_future(made.drain(60))
-            await asyncio.sleep(0)
-            with pytest.raises(ServiceError, match="about to stop"):
-                await made.run(job, ["b"], [1])
-            assert await made.run(job, ["a"], [1], held=2) == ["a"]  # the other was blank
-            assert not draining.done()
-        assert await draining
-
-    asyncio.run(go())
-
-
-def test_a_job_is_told_what_it_took():
-    async def go():
-        made, job, told = engine(), Echo(), []
-        job.spent = lambda waited, worked: told.append((waited, worked))
-        first = asyncio.ensure_future(ask(made, job, "a", "b"))
-        await begun(job)
-        second = asyncio.ensure_future(ask(made, job, "c"))
-        while not made._waiting:
-            await asyncio.sleep(0)
-        job.gate.set()
-        await asyncio.gather(first, second)
-        (early, worked), (late, _) = told
-        assert 0 <= early < worked and late > early  # which waited for the first to be done
-
-    asyncio.run(go())
-
-
-def test_one_that_fails_does_not_fail_the_others():
-    async def go():
-        made, job = engine(), Echo()
-        first = asyncio.ensure_future(ask(made, job, "x"))
-        await begun(job)
-        rest = [asyncio.ensure_future(ask(made, job, one)) for one in ("good", "bad", "fine")]
+@in_event_loop
+async def test_a_request_accepted_before_its_run_is_finished_while_draining():
+    engine, job = make_engine(), Echo()
+    job.gate.set()
+    with engine.held(2, 0):
+        draining = asyncio.ensure_future(engine.drain(60))
         await asyncio.sleep(0)
-        job.gate.set()
-        found = await asyncio.gather(first, *rest, return_exceptions=True)
-        assert found[:2] == [["x"], ["good"]] and found[3] == ["fine"]
-        assert isinstance(found[2], ArithmeticError)
-
-    asyncio.run(go())
-
-
-def test_a_batch_that_failed_is_not_tried_again_for_nobody():
-    async def go():
-        made, job = engine(), Echo()
-        with pytest.raises(ServiceError) as late:
-            await ask(made, job, "bad", "good", seconds=0.001)
-        assert late.value.kind == "timeout"
-        job.gate.set()
-        assert await ask(made, job, "then") == ["then"]
-        assert job.batches == [["bad", "good"], ["then"]]
-
-    asyncio.run(go())
+        with pytest.raises(ServiceError, match="about to stop"):
+            await engine.run(job, ["b"], [1])
+        assert await engine.run(job, ["a"], [1], held=2) == ["a"]  # the second text was blank
+        assert not draining.done()
+    assert await draining
 
 
-def test_jobs_take_turns_by_age_and_do_not_mix():
-    async def go():
-        made, one, other = engine(), Echo(), Echo()
-        other.gate.set()
-        first = asyncio.ensure_future(ask(made, one, "x"))
-        await begun(one)
-        rest = [asyncio.ensure_future(ask(made, job, "y")) for job in (other, one, other)]
+@in_event_loop
+async def test_a_job_gets_its_waiting_and_working_time():
+    engine, job, times = make_engine(), Echo(), []
+    job.spent = lambda waited, worked: times.append((waited, worked))
+    first = await start(engine, job, "a", "b")
+    second = asyncio.ensure_future(ask(engine, job, "c"))
+    while not engine._waiting:
         await asyncio.sleep(0)
-        one.gate.set()
-        await asyncio.gather(first, *rest)
-        assert one.batches == [["x"], ["y"]] and other.batches == [["y", "y"]]
+    job.gate.set()
+    await asyncio.gather(first, second)
+    (first_wait, first_work), (second_wait, _) = times
+    assert 0 <= first_wait < first_work and second_wait > first_wait
 
-    asyncio.run(go())
+
+@in_event_loop
+async def test_a_payload_that_fails_does_not_fail_its_batch():
+    engine, job = make_engine(), Echo()
+    good, bad, fine = await run_queued(engine, job, ["good"], ["bad"], ["fine"])
+    assert good == ["good"] and fine == ["fine"] and isinstance(bad, ArithmeticError)
+
+
+@in_event_loop
+async def test_a_failed_batch_is_not_retried_after_its_clients_left():
+    engine, job = make_engine(), Echo()
+    with pytest.raises(ServiceError) as caught:
+        await ask(engine, job, "bad", "good", seconds=0.001)
+    assert caught.value.kind == "timeout"
+    job.gate.set()
+    assert await ask(engine, job, "then") == ["then"]
+    assert job.batches == [["bad", "good"], ["then"]]
+
+
+@in_event_loop
+async def test_jobs_take_turns_by_age_and_do_not_share_batches():
+    engine, first_job, second_job = make_engine(), Echo(), Echo()
+    second_job.gate.set()
+    running = await start(engine, first_job, "x")
+    jobs = (second_job, first_job, second_job)
+    queued = [asyncio.ensure_future(ask(engine, job, "y")) for job in jobs]
+    await asyncio.sleep(0)
+    first_job.gate.set()
+    await asyncio.gather(running, *queued)
+    assert first_job.batches == [["x"], ["y"]] and second_job.batches == [["y", "y"]]
 
 
 @pytest.mark.parametrize("name", ["texts", "queue", "seconds"])
@@ -282,29 +248,24 @@ def test_limits_must_be_positive(name):
         Limits(**{name: 0})
 
 
-def test_nobody_has_more_time_than_the_limit():
-    async def go():
-        made, job = engine(limits=Limits(seconds=0.01)), Echo()
-        try:
-            with pytest.raises(ServiceError) as late:
-                await asyncio.wait_for(ask(made, job, "x", seconds=60.0), 5)
-            assert late.value.kind == "timeout"
-        finally:
-            job.gate.set()
-
-    asyncio.run(go())
-
-
-def test_who_is_told_to_wait_waits_as_long_as_it_takes():
-    async def go():
-        made, job = engine(limits=Limits(queue=3)), Echo()
-        made._done, made._seconds = 10, 50.0  # five seconds each
-        held = asyncio.ensure_future(ask(made, job, "x", "y"))
-        await begun(job)
-        with pytest.raises(ServiceError) as full:
-            await ask(made, job, "z", "w")
+@in_event_loop
+async def test_a_request_cannot_extend_the_time_limit():
+    engine, job = make_engine(limits=Limits(seconds=0.01)), Echo()
+    try:
+        with pytest.raises(ServiceError) as caught:
+            await asyncio.wait_for(ask(engine, job, "x", seconds=60.0), 5)
+        assert caught.value.kind == "timeout"
+    finally:
         job.gate.set()
-        await held
-        assert full.value.retry_after == 10
 
-    asyncio.run(go())
+
+@in_event_loop
+async def test_retry_after_is_the_expected_time_to_empty_the_queue():
+    engine, job = make_engine(limits=Limits(queue=3)), Echo()
+    engine._done, engine._seconds = 10, 50.0  # five seconds each
+    running = await start(engine, job, "x", "y")
+    with pytest.raises(ServiceError) as caught:
+        await ask(engine, job, "z", "w")
+    job.gate.set()
+    await running
+    assert caught.value.retry_after == 10

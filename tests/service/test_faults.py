@@ -1,6 +1,7 @@
-"""What goes wrong around a service: disks, clocks, descriptors, and files that are damaged."""
+"""Faults around a service: full disks, dying workers, clock jumps, and damaged artifacts."""
 
 import contextlib
+import itertools
 import logging
 import os
 import select
@@ -33,11 +34,17 @@ def artifact(tmp_path_factory):
     return make(tmp_path_factory.mktemp("faults") / "copy", steps=COPY_STEPS)
 
 
-def translated(web, text="a man"):
-    """The translation of a text: the copying model's is the text itself."""
-    answer = web.post("/translate", json={"text": text})
-    assert answer.status_code == 200, answer.text
-    return answer.json()["translations"][0]
+@pytest.fixture
+def own_artifact(artifact, tmp_path):
+    """Return a copy of the artifact that the test may change."""
+    return shutil.copytree(artifact, tmp_path / "a")
+
+
+def translate(web):
+    """Translate "a man", whose translation is the same text."""
+    response = web.post("/translate", json={"text": "a man"})
+    assert response.status_code == 200, response.text
+    return response.json()["translations"][0]
 
 
 # The log cannot be written.
@@ -55,11 +62,10 @@ def unwritable(request):
             yield file
 
 
-def test_a_log_that_cannot_be_written_stops_nothing(artifact, tmp_path, unwritable):
-    path, port = tmp_path / "a", free_port()
-    shutil.copytree(artifact, path)
-    command = [*SERVE, str(path), "--port", str(port), "--grpc-port", "0"]
-    # Buffered, as it is where nothing else is told: what waits fails at the end once more.
+def test_a_service_goes_on_without_its_log(own_artifact, unwritable):
+    port = free_port()
+    command = [*SERVE, str(own_artifact), "--port", str(port), "--grpc-port", "0"]
+    # Buffered output, Python's default, fails a second time at the end of the process.
     env = {name: value for name, value in ENVIRONMENT.items() if name != "PYTHONUNBUFFERED"}
     with subprocess.Popen(command, stderr=unwritable, env=env) as process:
         try:
@@ -69,10 +75,10 @@ def test_a_log_that_cannot_be_written_stops_nothing(artifact, tmp_path, unwritab
                     assert process.poll() is None
                     with contextlib.suppress(httpx.ConnectError):
                         live = web.get("/v2/health/live").status_code == 200
-                (path / "model.onnx").unlink()
+                (own_artifact / "model.onnx").unlink()
                 for _ in range(5):
-                    assert translated(web)["text"] == "a man"
-                    # It is an error, and written at once.
+                    assert translate(web)["text"] == "a man"
+                    # Its log line is an error, which is written at once.
                     assert web.post("/v2/repository/models/a/load").status_code == 422
             process.send_signal(signal.SIGTERM)
             assert process.wait() == 0
@@ -80,7 +86,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(artifact, tmp_path, unwritab
             process.kill()
 
 
-def test_lines_that_cannot_be_written_are_not_kept(unwritable, monkeypatch):
+def test_log_lines_that_cannot_be_written_are_dropped(unwritable, monkeypatch):
     monkeypatch.setattr(logging, "raiseExceptions", False)  # as `log_to_stderr` does
     target = logging.StreamHandler(unwritable)
     target.setFormatter(JsonLines())
@@ -97,19 +103,32 @@ def test_lines_that_cannot_be_written_are_not_kept(unwritable, monkeypatch):
 # Workers.
 
 
-@contextlib.contextmanager
-def crew_of(path, folder, monkeypatch):
-    """A crew that serves this artifact, without workers yet."""
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder))
-    settings = Settings({"a": path}, port=0, grpc_port=None)
+@pytest.fixture
+def crew(own_artifact, tmp_path, monkeypatch):
+    """Yield a crew that has no workers yet."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    settings = Settings({"a": own_artifact}, port=0, grpc_port=None)
     with bind(settings) as listening:
         crew = _Crew(settings, listening)
-        try:
-            yield crew
-        finally:
-            for worker in crew._workers:
-                worker.kill()
-                worker.join()
+        yield crew
+        for worker in crew._workers:
+            worker.kill()
+            worker.join()
+
+
+def start_serving(crew):
+    """Start a worker; return it once it serves."""
+    crew._start()
+    *_, (worker, serves) = crew._workers.items()
+    while not _is_up(serves):
+        assert worker.is_alive()
+    return worker
+
+
+def remove(crew, worker):
+    """Remove a worker that has died or will die; return whether it has served."""
+    worker.join()
+    return _is_up(crew._workers.pop(worker))
 
 
 def test_workers_share_the_cores(artifact):
@@ -121,81 +140,64 @@ def test_workers_share_the_cores(artifact):
     assert _sharing(named, 2) == named
 
 
-def test_a_worker_that_begins_during_a_stop_stops_too(artifact, tmp_path, monkeypatch):
-    with crew_of(artifact, tmp_path, monkeypatch) as crew:
-        crew._stopping = True  # the signal came after a worker had died, before it was replaced
-        crew._start()
-        [first] = crew._workers
-        first.join(20)
-        crew._pass_on(signal.SIGTERM, None)  # to one that is gone
-        queue = tmp_path / f"gauge_livesum_{first.pid}.db"  # what the dead had in its queue
-        queue.touch()
-        crew._replace(first, True)
-        assert not queue.exists()
-        for worker in crew._workers:
-            worker.join(20)
-            code = worker.exitcode
-            worker.kill()
-            assert code in (0, -signal.SIGTERM)
-        assert len(crew._workers) == 2
-
-
-def test_a_worker_that_does_not_serve_yet_is_not_told_to_open_anew(artifact, tmp_path, monkeypatch):
-    with crew_of(artifact, tmp_path, monkeypatch) as crew:
-        crew._start()
-        [(worker, serves)] = crew._workers.items()
-        crew._pass_on(signal.SIGHUP, None)  # which would end it
-        while not _is_up(serves):
-            assert worker.is_alive()
-        crew._pass_on(signal.SIGHUP, None)
-        crew._pass_on(signal.SIGTERM, None)
+def test_a_worker_that_starts_during_a_stop_stops_too(crew, tmp_path):
+    crew._stopping = True  # the signal came after a worker had died, before it was replaced
+    crew._start()
+    [first] = crew._workers
+    first.join(20)
+    crew._pass_on(signal.SIGTERM, None)  # must ignore the dead worker
+    gauge = tmp_path / f"gauge_livesum_{first.pid}.db"  # the queue length of the dead worker
+    gauge.touch()
+    crew._replace(first, True)
+    assert not gauge.exists()
+    for worker in crew._workers:
         worker.join(20)
-        assert worker.exitcode == 0
+        assert worker.exitcode in (0, -signal.SIGTERM)
+    assert len(crew._workers) == 2
 
 
-def test_a_worker_that_cannot_begin_leaves_the_others_alone(artifact, tmp_path, monkeypatch):
-    path = tmp_path / "a"
-    shutil.copytree(artifact, path)
-    with crew_of(path, tmp_path, monkeypatch) as crew:
-        crew._start()
-        [(first, serves)] = crew._workers.items()
-        while not _is_up(serves):
-            assert first.is_alive()
-        deleted("model.onnx")(path)
-        crew._start()
-        [_, second] = crew._workers
-        second.join()
-        assert not _is_up(crew._workers.pop(second))
-        assert crew._replace(second, False)  # the service goes on
-        assert list(crew._workers) == [first] and first.is_alive()
-        first.kill()
-        first.join()
-        del crew._workers[first]
-        assert crew._replace(first, True)
-        [third] = crew._workers
-        third.join()
-        assert not _is_up(crew._workers.pop(third)) and not crew._replace(third, False)
-        assert not crew._workers
+def test_a_worker_gets_no_reload_signal_before_it_serves(crew):
+    crew._start()
+    [(worker, serves)] = crew._workers.items()
+    crew._pass_on(signal.SIGHUP, None)  # would end it
+    while not _is_up(serves):
+        assert worker.is_alive()
+    crew._pass_on(signal.SIGHUP, None)
+    crew._pass_on(signal.SIGTERM, None)
+    worker.join(20)
+    assert worker.exitcode == 0
 
 
-def test_workers_that_die_before_they_serve_are_given_up(artifact, tmp_path, monkeypatch):
-    with crew_of(artifact, tmp_path, monkeypatch) as crew:
-        crew._start()
-        goes_on = []
-        while crew._workers:
-            [worker] = crew._workers
-            worker.kill()
-            worker.join()
-            del crew._workers[worker]
-            goes_on.append(crew._replace(worker, False))
-        assert goes_on == [True, True, False]
+def test_a_worker_that_cannot_start_does_not_end_the_others(crew, own_artifact):
+    first = start_serving(crew)
+    deleted("model.onnx")(own_artifact)
+    crew._start()
+    [_, second] = crew._workers
+    assert not remove(crew, second)
+    assert crew._replace(second, False)  # the service goes on
+    assert list(crew._workers) == [first] and first.is_alive()
+    first.kill()
+    assert remove(crew, first)
+    assert crew._replace(first, True)
+    [third] = crew._workers
+    assert not remove(crew, third) and not crew._replace(third, False)
+    assert not crew._workers
 
 
-def test_what_no_worker_can_serve_is_said_without_a_trace(artifact, tmp_path):
-    path = tmp_path / "a"
-    shutil.copytree(artifact, path)
-    cut("model.onnx")(path)
-    command = [*SERVE, str(path), "--port", str(free_port()), "--workers", "2"]
+def test_workers_that_die_before_they_serve_are_given_up(crew):
+    crew._start()
+    goes_on = []
+    while crew._workers:
+        [worker] = crew._workers
+        worker.kill()
+        remove(crew, worker)
+        goes_on.append(crew._replace(worker, False))
+    assert goes_on == [True, True, False]
+
+
+def test_an_artifact_that_no_worker_can_open_is_named_without_a_traceback(own_artifact):
+    cut("model.onnx")(own_artifact)
+    command = [*SERVE, str(own_artifact), "--port", str(free_port()), "--workers", "2"]
     finished = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     assert finished.returncode == 1 and "giving up" in finished.stderr
     assert "model.onnx" in finished.stderr and "Traceback" not in finished.stderr
@@ -210,7 +212,7 @@ settings = Settings({{"a": pathlib.Path({str(artifact)!r})}}, port=0, grpc_port=
 _Crew(settings, bind(settings))._start()
 os.kill(os.getpid(), 9)
 """
-    # The standard error that they share comes to its end with the last of them.
+    # The standard error that they share ends with the last worker.
     finished = subprocess.run(
         [sys.executable, "-c", code], stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=60
     )
@@ -221,59 +223,55 @@ os.kill(os.getpid(), 9)
 
 
 @pytest.mark.parametrize("hours", [1, -1])
-def test_a_clock_that_jumps_changes_no_time_that_is_reckoned_with(tmp_path, monkeypatch, hours):
-    path, now = marked(tmp_path / "a", 1), [time.time()]
-
-    def jumping():
-        now[0] += 3600 * hours
-        return now[0]
-
-    monkeypatch.setattr(time, "time", jumping)
-    monkeypatch.setattr(time, "time_ns", lambda: int(jumping() * 1e9))
-    with site({"a": path}, watch=0.01, threads=2) as found:
-        assert translated(found.web)["score"] == 3
-        engine, busy = found.service.engine, Echo()
-        held = found.begin(engine.run(busy, ["a"], [1]))
-        assert busy.begun.acquire(timeout=30)
-        late = found.begin(engine.run(busy, ["b"], [1]))  # waits for others to join it
-        assert busy.begun.acquire(timeout=30)
-        with pytest.raises(ServiceError) as raised:
-            found.call(ask(engine, busy, "c", seconds=0.01))
-        assert raised.value.kind == "timeout"
-        with pytest.raises(ServiceError) as raised:
-            found.call(engine.run(busy, ["d"], [Limits().queued_tokens]))
-        assert raised.value.kind == "overloaded" and raised.value.retry_after == 1
+def test_jumps_of_the_system_clock_change_no_timeout(tmp_path, monkeypatch, hours):
+    path, now = marked(tmp_path / "a", 1), time.time()
+    times = itertools.count(now, 3600 * hours)
+    monkeypatch.setattr(time, "time", lambda: next(times))
+    monkeypatch.setattr(time, "time_ns", lambda: int(next(times) * 1e9))
+    with site({"a": path}, watch=0.01, threads=2) as service:
+        assert translate(service.web)["score"] == 3
+        engine, busy = service.service.engine, Echo()
+        running = []
+        for payload in ("a", "b"):  # the second waits for others to join it
+            running.append(service.begin(engine.run(busy, [payload], [1])))
+            assert busy.begun.acquire(timeout=30)
+        with pytest.raises(ServiceError) as caught:
+            service.call(ask(engine, busy, "c", seconds=0.01))
+        assert caught.value.kind == "timeout"
+        with pytest.raises(ServiceError) as caught:
+            service.call(engine.run(busy, ["d"], [Limits().queued_tokens]))
+        assert caught.value.kind == "overloaded" and caught.value.retry_after == 1
         marked(path, 2, overwrite=True)
         busy.gate.set()
-        assert held.result() == ["a"] and late.result() == ["b"]
-        assert any(translated(found.web)["score"] == 6 for _ in range(600))
-        assert found.call(engine.drain(30.0))
+        assert [task.result() for task in running] == [["a"], ["b"]]
+        assert any(translate(service.web)["score"] == 6 for _ in range(600))
+        assert service.call(engine.drain(30.0))
 
 
 # Descriptors.
 
 
-def test_clients_that_only_connect_do_not_take_all_descriptors(artifact):
-    def few():
+def test_idle_connections_do_not_use_up_file_descriptors(artifact):
+    def limit_descriptors():
         import resource
 
         resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 
-    with serving(artifact, "--port", 0, preexec_fn=few) as (process, url):
-        host, port = url.removeprefix("http://").split(":")
+    with serving(artifact, "--port", 0, preexec_fn=limit_descriptors) as (process, url):
+        address = (httpx.URL(url).host, httpx.URL(url).port)
         with httpx.Client(base_url=url, timeout=30) as web:
-            assert translated(web)["text"] == "a man"
-            idle = [socket.create_connection((host, int(port)), timeout=30) for _ in range(200)]
+            assert translate(web)["text"] == "a man"
+            idle = [socket.create_connection(address, timeout=30) for _ in range(200)]
             refused, _, _ = select.select(idle, [], [], 30)
             assert refused[0].recv(20).startswith(b"HTTP/1.1 503 ")
-            assert translated(web)["text"] == "a man"
-            assert web.get("/").status_code == 200  # it is a file
+            assert translate(web)["text"] == "a man"
+            assert web.get("/").status_code == 200  # reads a file
             assert web.get("/metrics").status_code == 200
             assert web.post("/v2/repository/models/copy/load").status_code == 200
         for connection in idle:
             connection.close()
         status = 503
-        while status == 503:  # until it has seen that they are gone
+        while status == 503:  # until the service has noticed the closed connections
             with contextlib.suppress(httpx.TransportError):
                 status = httpx.get(f"{url}/models", timeout=30).status_code
         assert status == 200
@@ -314,59 +312,57 @@ DAMAGES = {
 }
 
 
-def reason(web):
-    """Why the artifact could not be loaded, as the index has it."""
-    found = web.post("/v2/repository/index").json()
-    assert [one["state"] for one in found] == ["READY", "READY"]
-    return found[0]["reason"]
+def load_fails(web):
+    """Return whether the last load of the artifact failed."""
+    models = web.post("/v2/repository/index").json()
+    assert [model["state"] for model in models] == ["READY", "READY"]
+    return bool(models[0]["reason"])
 
 
 @contextlib.contextmanager
 def under_load(url):
-    """Asks for translations and streams meanwhile, and asserts that all of them were good."""
-    stop, bad, count = threading.Event(), [], [0]
+    """Translate and stream in another thread, and assert that every response is correct."""
+    stop, responses = threading.Event(), []
 
-    def ask():
+    def send_requests():
         with httpx.Client(base_url=url, timeout=60) as web:
             while not stop.is_set():
-                text = web.post("/translate", json={"text": "a man"}).text
-                stream = web.post("/translate/stream", json={"text": "a man"}).text
-                count[0] += 1
-                if '"text":"a man"' not in text or '{"text":"a man"}' not in stream:
-                    bad.append((text, stream))
+                for path in ("/translate", "/translate/stream"):
+                    responses.append(web.post(path, json={"text": "a man"}).text)
 
-    client = threading.Thread(target=ask)
+    client = threading.Thread(target=send_requests)
     client.start()
     try:
         yield
     finally:
         stop.set()
         client.join()
-    assert count[0] and not bad
+    assert responses
+    for translation, stream in zip(responses[::2], responses[1::2], strict=True):
+        assert '"text":"a man"' in translation and '{"text":"a man"}' in stream
 
 
-@pytest.mark.parametrize("how", ["by watching", "by a signal"])
-def test_an_artifact_damaged_on_disk_is_refused_until_it_is_mended(artifact, tmp_path, caplog, how):
+def test_an_artifact_damaged_on_disk_is_refused_until_it_is_repaired(
+    artifact, own_artifact, caplog
+):
     caplog.set_level(logging.INFO, "keras_bahdanau_runtime")
-    path = tmp_path / "a"
-    shutil.copytree(artifact, path)
-    watching = how == "by watching"
-    with site({"a": path}, watch=0.01 if watching else 0.0) as found:
+    with site({"a": own_artifact}, watch=0.01) as service, under_load(service.service.url):
+        for name, damage in DAMAGES.items():
+            caplog.clear()
+            damage(own_artifact)
+            assert any(load_fails(service.web) for _ in range(600)), name
+            assert "could not be loaded, the old one goes on" in caplog.text
+            assert translate(service.web)["text"] == "a man"
+            shutil.copytree(artifact, own_artifact, dirs_exist_ok=True)
+            assert any(not load_fails(service.web) for _ in range(600)), name
+            assert "The model a is ready" in caplog.text
 
-        def seen(wanted):
-            """Whether the artifact is refused, once it was looked at."""
-            if not watching:
-                found.call(found.service.reload())  # what SIGHUP does
-                return bool(reason(found.web)) == wanted
-            return any(bool(reason(found.web)) == wanted for _ in range(600))
 
-        with under_load(found.service.url):
-            for name, damage in DAMAGES.items():
-                caplog.clear()
-                damage(path)
-                assert seen(True), name
-                assert "could not be loaded, the old one goes on" in caplog.text
-                assert translated(found.web)["text"] == "a man"
-                shutil.copytree(artifact, path, dirs_exist_ok=True)
-                assert seen(False), name
-                assert "The model a is ready" in caplog.text
+def test_a_reload_reports_a_damaged_artifact_until_it_is_repaired(artifact, own_artifact):
+    with site({"a": own_artifact}) as service:
+        deleted("model.onnx")(own_artifact)
+        service.call(service.service.reload())  # SIGHUP calls it
+        assert load_fails(service.web) and translate(service.web)["text"] == "a man"
+        shutil.copytree(artifact, own_artifact, dirs_exist_ok=True)
+        service.call(service.service.reload())
+        assert not load_fails(service.web)

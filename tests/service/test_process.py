@@ -1,9 +1,10 @@
-"""The life of the process: signals, ports, workers that die, artifacts that are replaced."""
+"""Server lifecycle: signals, ports, workers that die, and artifacts that are replaced."""
 
 import asyncio
 import contextlib
 import gc
 import json
+import logging
 import os
 import shutil
 import signal
@@ -25,6 +26,7 @@ from service_process import ENVIRONMENT, SERVE, children, free_port, serving
 from keras_bahdanau_export import serve_command
 from keras_bahdanau_runtime.service import repository, server
 from keras_bahdanau_runtime.service.errors import ServiceError
+from keras_bahdanau_runtime.service.logs import TextLines
 from keras_bahdanau_runtime.service.server import Service, Settings
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals.")
@@ -42,92 +44,94 @@ def slow(tmp_path_factory):
     return make(tmp_path_factory.mktemp("slow") / "slow", spinning_graph(200_000))
 
 
-async def ask_and_stop(process, web):
-    """Asks, stops the process while it works on it, and returns the task."""
-    asked = asyncio.ensure_future(web.post("/translate", json={"text": "a man"}))
+def texts(response):
+    return [translation["text"] for translation in response.json()["translations"]]
+
+
+async def start_request(web):
+    """Send a request; return its task once the service works on it."""
+    task = asyncio.ensure_future(web.post("/translate", json={"text": "a man"}))
     while "queue_length 1.0" not in (await web.get("/metrics")).text:
-        assert not asked.done()
-    process.send_signal(signal.SIGTERM)
-    while (await web.get("/v2/health/ready")).status_code != 503:
-        pass
-    return asked
+        assert not task.done()
+    return task
 
 
-def test_a_stop_finishes_what_was_accepted(slow):
-    async def go(process, url):
+def test_a_stop_finishes_accepted_requests(slow):
+    async def stop_during_request(process, url):
         async with httpx.AsyncClient(base_url=url, timeout=60) as web:
-            asked = await ask_and_stop(process, web)
-            refused = await web.post("/translate", json={"text": "a"})
-            assert refused.status_code == 503 and refused.json()["code"] == "unavailable"
-            assert refused.headers["retry-after"] == "1"
-            assert (await asked).json()["translations"][0]["text"] == "a man"
+            task = await start_request(web)
+            process.send_signal(signal.SIGTERM)
+            while (await web.get("/v2/health/ready")).status_code != 503:
+                pass
+            refusal = await web.post("/translate", json={"text": "a"})
+            assert refusal.status_code == 503 and refusal.json()["code"] == "unavailable"
+            assert refusal.headers["retry-after"] == "1"
+            assert texts(await task) == ["a man"]
 
     with serving(slow, "--port", 0) as (process, url):
-        asyncio.run(go(process, url))
+        asyncio.run(stop_during_request(process, url))
         assert process.wait() == 0
 
 
-def test_a_stop_waits_for_answers_that_are_read_slowly(tmp_path, monkeypatch):
+def test_a_stop_waits_for_responses_that_are_read_slowly(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "_LEFT", 0.0)
     path = make(tmp_path / "copy", max_source_length=None)
-    body = json.dumps({"text": 4 * [1000 * "a "], "alignments": True}).encode()  # 16 MB of zeros
+    body = json.dumps({"text": 2 * [1000 * "a "], "alignments": True}).encode()  # 8 MB of zeros
     length = f"Content-Length: {len(body)}"
     head = f"POST /translate HTTP/1.1\r\nHost: localhost\r\n{length}\r\n\r\n".encode()
-    with site({"copy": path}) as found, socket.socket() as client, socket.socket() as other:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        host, port = found.service.url.removeprefix("http://").split(":")
-        for each, sent in ((client, head + body), (other, head + body[:-1])):
-            each.connect((host, int(port)))
-            each.sendall(sent)
-        received = client.recv(1)
-        stopping = found.begin(found.service.stop())
-        assert other.recv(1) == b""  # what has not come whole is not accepted
+    with site({"copy": path}) as service, socket.socket() as slow, socket.socket() as unfinished:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        for client, sent in ((slow, head + body), (unfinished, head + body[:-1])):
+            client.connect((service.web.base_url.host, service.web.base_url.port))
+            client.sendall(sent)
+        received = slow.recv(1)
+        stopping = service.begin(service.service.stop())
+        assert unfinished.recv(1) == b""  # an incomplete request is not accepted
         for _ in range(1000):
-            found.call(asyncio.sleep(0))
+            service.call(asyncio.sleep(0))
         assert not stopping.done()
-        while part := client.recv(2**20):
+        while part := slow.recv(2**20):
             received += part
         assert stopping.result()
-    head, _, answer = received.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 200") and len(json.loads(answer)["translations"]) == 4
+    head, _, content = received.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200") and len(json.loads(content)["translations"]) == 2
 
 
-def test_a_stop_has_an_end(slow):
-    async def go(process, url):
+def test_a_stop_ends_after_the_grace_period(slow):
+    async def stop_during_request(process, url):
         async with httpx.AsyncClient(base_url=url, timeout=60) as web:
-            asked = asyncio.ensure_future(web.post("/translate", json={"text": "a man"}))
-            while "queue_length 1.0" not in (await web.get("/metrics")).text:
-                assert not asked.done()
+            task = await start_request(web)
             process.send_signal(signal.SIGTERM)
-            await asyncio.gather(asked, return_exceptions=True)
+            await asyncio.gather(task, return_exceptions=True)
 
     with serving(slow, "--port", 0, "--grace", 0.01) as (process, url):
-        asyncio.run(go(process, url))
+        asyncio.run(stop_during_request(process, url))
         assert process.wait() == 1
 
 
-def test_a_process_ends_well_though_a_run_goes_on_that_nobody_waits_for(slow):
+def test_a_stop_during_an_abandoned_run_succeeds(slow):
     with serving(slow, "--port", 0, "--alone-threads", 1) as (process, url):
-        late = httpx.post(f"{url}/translate", json={"text": "a man", "timeout": 0.1}, timeout=60)
-        assert late.status_code == 504
+        request = {"text": "a man", "timeout": 0.1}
+        assert httpx.post(f"{url}/translate", json=request, timeout=60).status_code == 504
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
 
 
 def test_a_stop_does_not_wait_until_all_models_are_open(slow):
-    service, begun = Service(Settings({"slow": slow}, port=0, grpc_port=None)), []
+    service, starts = Service(Settings({"slow": slow}, port=0, grpc_port=None)), []
 
-    async def go():
-        running = asyncio.ensure_future(service.run(begun=lambda: begun.append(True)))
+    async def stop_while_opening():
+        running = asyncio.ensure_future(service.run(begun=lambda: starts.append(True)))
         while not service.repository.opening:
             await asyncio.sleep(0)
         os.kill(os.getpid(), signal.SIGTERM)
         return await running
 
-    assert asyncio.run(go()) and service.url == "" and not begun
+    assert asyncio.run(stop_while_opening()) and service.url == "" and not starts
 
 
-def failing(*arguments):
+def serve_error(*arguments):
+    """Return the error message of a service that cannot start."""
     finished = subprocess.run(
         [*SERVE, *map(str, arguments)], capture_output=True, text=True, env=ENVIRONMENT
     )
@@ -137,40 +141,47 @@ def failing(*arguments):
     return errors[0]
 
 
-def test_a_port_that_is_taken_is_said(artifact):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        said = failing(artifact, "--port", port, "--grpc-port", 0)
-        assert f"127.0.0.1:{port}" in said and "in use" in said
-        # Several processes may share a port, as those of another service would.
-        said = failing(artifact, "--port", free_port(), "--grpc-port", port, "--workers", 2)
-        assert f"127.0.0.1:{port}" in said and "in use" in said
+@pytest.fixture
+def used_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
 
 
-def test_an_artifact_without_a_graph_is_named(tmp_path):
-    path = make(tmp_path / "a", graph=None)
-    with pytest.raises(ServiceError, match=r"holds no model\.onnx"), site({"a": path}):
-        pass
+def test_a_used_port_is_named(artifact, used_port):
+    for arguments in (
+        ("--port", used_port, "--grpc-port", 0),
+        # Workers share a port, so the operating system would let them share a foreign one, too.
+        ("--port", free_port(), "--grpc-port", used_port, "--workers", 2),
+    ):
+        message = serve_error(artifact, *arguments)
+        assert f"127.0.0.1:{used_port}" in message and "in use" in message
 
 
-def test_what_cannot_be_served_is_named(artifact, tmp_path):
-    with pytest.raises(ValueError, match="api_key_file"):
-        Settings({"a": artifact}, host="0.0.0.0")
-    with pytest.raises(ValueError, match="given together"):
-        Settings({"a": artifact}, tls_key=tmp_path / "key")
-    with pytest.raises(ValueError, match="`grace`"):
-        Settings({"a": artifact}, grace=-1)
+def test_invalid_settings_are_named(artifact, tmp_path):
+    missing, empty = tmp_path / "missing", tmp_path / "empty"
+    empty.write_text("\n")
+    pem_error = "must be PEM files .* Received: .*/{} and"
+    for options, message in (
+        ({"host": "0.0.0.0"}, "api_key_file"),
+        ({"tls_key": missing}, "given together"),
+        ({"grace": -1}, "`grace`"),
+        ({"tls_certificate": missing, "tls_key": missing}, pem_error.format("missing")),
+        ({"tls_certificate": empty, "tls_key": empty}, pem_error.format("empty")),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Settings({"a": artifact}, **options)
+
+
+def test_sources_and_keys_that_cannot_be_used_are_named(artifact, tmp_path):
     (tmp_path / "keys").write_text("\n")
-    for name in ("none", "keys"):
-        with pytest.raises(ValueError, match=f"must be PEM files .* Received: .*/{name} and"):
-            Settings({"a": artifact}, tls_certificate=tmp_path / name, tls_key=tmp_path / name)
     (tmp_path / "odd").write_text("key\nschlüssel\n", "utf-8")
     (tmp_path / "latin").write_text("schlüssel\n", "latin-1")
     for sources, options, message in (
         ({"a": tmp_path / "none"}, {}, "`path`"),
         ({"a": tmp_path}, {}, "must hold artifacts"),
+        ({"a": make(tmp_path / "no graph", graph=None)}, {}, r"holds no model\.onnx"),
         ({"a b": artifact}, {}, "names of letters"),
         ({"a": artifact, "a-graph": artifact}, {}, "leave the names"),
         ({"a": artifact}, {"api_key_file": tmp_path / "keys"}, "must hold a key"),
@@ -181,173 +192,173 @@ def test_what_cannot_be_served_is_named(artifact, tmp_path):
             pass
 
 
-def test_a_server_that_cannot_begin_says_why(artifact):
+def test_a_failed_start_raises_its_exception(artifact):
     settings = Settings({"a": artifact}, grpc_port=None)
-    with socket.socket(type=socket.SOCK_DGRAM) as wrong:
-        wrong.bind(("127.0.0.1", 0))
+    with socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+        datagrams.bind(("127.0.0.1", 0))
         with pytest.raises(ValueError, match="Stream"):
-            asyncio.run(Service(settings).run(wrong))
+            asyncio.run(Service(settings).run(datagrams))
 
 
-def mapped(numbers):
-    """The files of counts that processes have in memory."""
-    maps = "".join(Path(f"/proc/{number}/maps").read_text() for number in numbers)
+def mapped_counters(process_ids):
+    """Return the memory-mapped files that contain the metrics of processes."""
+    maps = "".join(Path(f"/proc/{number}/maps").read_text() for number in process_ids)
     return [line.split()[-1] for line in maps.splitlines() if line.endswith(".db")]
 
 
 def test_workers_share_a_port_and_are_replaced(artifact):
     with serving(artifact, "--port", free_port(), "--workers", 2) as (process, url):
-        before = children(process)
-        assert len(before) == 2
+        workers = children(process)
+        assert len(workers) == 2
         if sys.platform == "linux":  # on a full disk, writing to a mapped file kills the process
-            assert {path.rpartition("/tmp")[0] for path in mapped(before)} == {"/dev/shm"}
-        os.kill(before[0], signal.SIGKILL)
-        answered = 0
-        while len(set(children(process)) - {before[0]}) < 2 or answered < 20:
-            with contextlib.suppress(httpx.TransportError):  # was at the one that died
-                answer = httpx.post(f"{url}/translate", json={"text": "a man"}, timeout=30)
-                assert answer.json()["translations"][0]["text"] == "a man"
-                answered += 1
-        for call in ("load", "unload"):  # which would reach one of both
-            answer = httpx.post(f"{url}/v2/repository/models/copy/{call}", timeout=30)
-            assert answer.status_code == 409 and "--watch" in answer.json()["error"]
+            folders = {path.rpartition("/tmp")[0] for path in mapped_counters(workers)}
+            assert folders == {"/dev/shm"}
+        os.kill(workers[0], signal.SIGKILL)
+        responses = 0
+        while len(set(children(process)) - {workers[0]}) < 2 or responses < 20:
+            with contextlib.suppress(httpx.TransportError):  # the request was at the killed worker
+                response = httpx.post(f"{url}/translate", json={"text": "a man"}, timeout=30)
+                assert texts(response) == ["a man"]
+                responses += 1
+        for call in ("load", "unload"):  # would reach one worker only
+            response = httpx.post(f"{url}/v2/repository/models/copy/{call}", timeout=30)
+            assert response.status_code == 409 and "--watch" in response.json()["error"]
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
 
 
+def score(url):
+    response = httpx.post(f"{url}/translate", json={"text": "a man"}, timeout=30)
+    return response.json()["translations"][0]["score"]
+
+
 def test_an_artifact_is_replaced_under_load_without_a_failed_request(tmp_path):
     path = marked(tmp_path / "a", 1)
-    with site({"a": path}) as found:
-        stop, answers = threading.Event(), []
+    with site({"a": path}) as service:
+        stop, responses = threading.Event(), []
 
-        def load():
-            with httpx.Client(base_url=found.service.url, timeout=60) as web:
+        def send_requests():
+            with httpx.Client(base_url=service.service.url, timeout=60) as web:
                 while not stop.is_set():
-                    answers.append(web.post("/translate", json={"text": ["a man", "a dog a"]}))
+                    responses.append(web.post("/translate", json={"text": ["a man", "a dog a"]}))
 
-        clients = [threading.Thread(target=load) for _ in range(3)]
+        clients = [threading.Thread(target=send_requests) for _ in range(3)]
         for client in clients:
             client.start()
         for mark in range(2, 2 + REPLACEMENTS):
             marked(path, mark, overwrite=True)
-            assert found.web.post("/v2/repository/models/a/load").status_code == 200
-            now = found.web.post("/translate", json={"text": "a man"}).json()["translations"]
-            assert now[0]["score"] == 3 * mark
+            assert service.web.post("/v2/repository/models/a/load").status_code == 200
+            assert score(service.service.url) == 3 * mark
         stop.set()
         for client in clients:
             client.join()
-        assert len(answers) > 20
-        for answer in answers:
-            assert answer.status_code == 200
-            first, second = answer.json()["translations"]
-            assert second["score"] / 4 == first["score"] / 3  # both by one of them
-        assert [one["text"] for one in answers[-1].json()["translations"]] == ["a man", "a dog a"]
+    assert len(responses) > 20
+    for response in responses:
+        assert response.status_code == 200
+        first, second = response.json()["translations"]
+        assert second["score"] / 4 == first["score"] / 3  # both come from the same artifact
+    assert texts(responses[-1]) == ["a man", "a dog a"]
 
 
-def test_a_model_that_was_replaced_goes_with_its_last_answer(tmp_path):
+def test_a_replaced_model_is_freed_without_garbage_collection(tmp_path):
     path = marked(tmp_path / "a", 1)
-    with site({"a": path}, alone_threads=1) as found:
-        assert found.web.post("/translate", json={"text": "a man"}).status_code == 200
-        old = [weakref.ref(found.service.repository.get(name)) for name in ("a", "a-graph")]
-        gc.disable()  # which would find it some time
+    with site({"a": path}, alone_threads=1) as service:
+        assert service.web.post("/translate", json={"text": "a man"}).status_code == 200
+        models = [weakref.ref(service.service.repository.get(name)) for name in ("a", "a-graph")]
+        gc.disable()
         try:
             marked(path, 2, overwrite=True)
-            assert found.web.post("/v2/repository/models/a/load").status_code == 200
-            assert [model() for model in old] == [None, None]
+            assert service.web.post("/v2/repository/models/a/load").status_code == 200
+            assert [model() for model in models] == [None, None]
         finally:
             gc.enable()
 
 
-def test_a_damaged_artifact_leaves_the_old_one_and_says_so(tmp_path):
+def test_a_damaged_artifact_is_reported_and_the_old_one_goes_on(tmp_path):
     path = marked(tmp_path / "a", 1)
-    with site({"a": path}) as found:
+    with site({"a": path}) as service:
         (path / "model.onnx").write_bytes(b"damaged")
-        answer = found.web.post("/v2/repository/models/a/load")
-        assert answer.status_code == 422 and "model.onnx" in answer.json()["error"]
-        [state, _] = found.web.post("/v2/repository/index").json()
+        response = service.web.post("/v2/repository/models/a/load")
+        assert response.status_code == 422 and "model.onnx" in response.json()["error"]
+        [state, _] = service.web.post("/v2/repository/index").json()
         assert state["state"] == "READY" and "model.onnx" in state["reason"]
-        answer = found.web.post("/translate", json={"text": "a man"})
-        assert answer.json()["translations"][0]["text"] == "a man"
+        assert score(service.service.url) == 3
         marked(path, 2, overwrite=True)
-        assert found.web.post("/v2/repository/models/a/load").status_code == 200
-        assert found.web.post("/v2/repository/index").json()[0]["reason"] == ""
+        assert service.web.post("/v2/repository/models/a/load").status_code == 200
+        assert service.web.post("/v2/repository/index").json()[0]["reason"] == ""
 
 
-def test_watching_goes_on_after_a_load_that_failed_as_none_foresaw(tmp_path, monkeypatch, caplog):
-    path, whole = marked(tmp_path / "a", 1), repository.Translator
+def test_watching_goes_on_after_an_unexpected_exception(tmp_path, monkeypatch, caplog):
+    path = marked(tmp_path / "a", 1)
 
-    def scarce(*arguments):
+    def fail(*arguments):
         raise MemoryError
 
-    def state(web):
-        return web.post("/v2/repository/index").json()[0]
+    def state():
+        return service.web.post("/v2/repository/index").json()[0]
 
-    with site({"a": path}, watch=0.01, alone_threads=1) as found:
-        monkeypatch.setattr(repository, "Translator", scarce)
-        marked(path, 2, overwrite=True)
-        while not state(found.web)["reason"]:
-            pass
-        assert state(found.web)["state"] == "READY"
-        assert state(found.web)["reason"] == "MemoryError"
-        monkeypatch.setattr(repository, "Translator", whole)
+    with site({"a": path}, watch=0.01, alone_threads=1) as service:
+        with monkeypatch.context() as patch:
+            patch.setattr(repository, "Translator", fail)
+            marked(path, 2, overwrite=True)
+            while not state()["reason"]:
+                pass
+            assert state()["state"] == "READY" and state()["reason"] == "MemoryError"
         marked(path, 3, overwrite=True)
-        while state(found.web)["reason"]:
+        while state()["reason"]:
             pass
-    assert any("the old one goes on: MemoryError" in said for said in caplog.messages)
+    assert any("the old one goes on: MemoryError" in message for message in caplog.messages)
 
 
-def test_watching_sees_what_is_restored_after_an_unload_and_a_failed_load(tmp_path):
+def test_watching_loads_an_artifact_that_is_restored_after_a_failed_load(tmp_path):
     path = make(tmp_path / "a")
-    with site({"a": path}, watch=0.01, alone_threads=1) as found:
-        load, unload = (f"/v2/repository/models/a/{what}" for what in ("load", "unload"))
-        found.web.post(unload)
+    with site({"a": path}, watch=0.01, alone_threads=1) as service:
+        service.web.post("/v2/repository/models/a/unload")
         path.rename(tmp_path / "gone")
-        assert found.web.post(load).status_code == 422
+        assert service.web.post("/v2/repository/models/a/load").status_code == 422
         (tmp_path / "gone").rename(path)
-        while found.web.get("/v2/models/a/ready").status_code != 200:
+        while service.web.get("/v2/models/a/ready").status_code != 200:
             pass
 
 
-def test_a_load_goes_on_without_who_asked_for_it(tmp_path, monkeypatch):
-    path = make(tmp_path / "copy")
-    with site({"copy": path}, alone_threads=1) as found:
-        repository, gate = found.service.repository, threading.Event()
-        plain = repository._open
+def test_a_load_goes_on_after_its_client_left(artifact, monkeypatch):
+    with site({"copy": artifact}, alone_threads=1) as service:
+        repository, gate = service.service.repository, threading.Event()
+        open_source = repository._open
 
-        def slow(source):
+        def open_after_gate(source):
             gate.wait()
-            return plain(source)
+            return open_source(source)
 
-        monkeypatch.setattr(repository, "_open", slow)
-        found.call(repository.unload("copy"))
-        asked = found.begin(asyncio.wait_for(repository.load("copy"), 0.01))
+        monkeypatch.setattr(repository, "_open", open_after_gate)
+        service.call(repository.unload("copy"))
         with pytest.raises(TimeoutError):
-            asked.result()
+            service.call(asyncio.wait_for(repository.load("copy"), 0.01))
         assert repository.opening and not repository.ready
         gate.set()
         while not repository.ready:
             pass
-        assert not repository.opening and found.web.get("/v2/models/copy").status_code == 200
+        assert not repository.opening and service.web.get("/v2/models/copy").status_code == 200
 
 
-def test_a_process_ends_well_though_an_artifact_is_being_opened(tmp_path):
+def test_a_stop_while_an_artifact_is_opened_succeeds(artifact):
     code = """
 import pathlib, sys, threading
 from keras_bahdanau_runtime.service import repository
 from keras_bahdanau_runtime.service.server import Settings, serve
-plain, opened = repository.Repository._open, []
-def once(self, source):
+open_source, opened = repository.Repository._open, []
+def open_once(self, source):
     if opened:
         print("opening", flush=True)
         threading.Event().wait()
     opened.append(source)
-    return plain(self, source)
-repository.Repository._open = once
+    return open_source(self, source)
+repository.Repository._open = open_once
 begun = lambda: print("begun", flush=True)
 artifact = {"copy": pathlib.Path(sys.argv[1])}
 serve(Settings(artifact, port=0, grpc_port=None, alone_threads=1), begun=begun)
 """
-    command = [sys.executable, "-c", code, str(make(tmp_path / "copy"))]
+    command = [sys.executable, "-c", code, str(artifact)]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout.readline() == "begun\n"
@@ -359,47 +370,38 @@ serve(Settings(artifact, port=0, grpc_port=None, alone_threads=1), begun=begun)
             process.kill()
 
 
-def test_all_connections_that_the_system_allows(monkeypatch):
-    """Where it says any number, as macOS does, it takes none but that of its own."""
-    resource, told = pytest.importorskip("resource"), []
-    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: told.append(limits))
+def test_the_limit_of_open_files_is_raised_as_far_as_allowed(monkeypatch):
+    """macOS reports no limit, but allows a process 10,240 open files."""
+    resource, new_limits = pytest.importorskip("resource"), []
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: new_limits.append(limits))
     endless = resource.RLIM_INFINITY
     for limits in ((256, 4096), (256, endless), (20_000, endless), (endless, endless)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, limits=limits: limits)
         server._allow_connections()
-    assert told == [(4096, 4096), (10_240, endless), (20_000, endless), (endless, endless)]
+    assert new_limits == [(4096, 4096), (10_240, endless), (20_000, endless), (endless, endless)]
 
 
-def test_a_service_that_could_not_start_can_be_stopped(artifact):
-    async def go():
-        service = Service(Settings({"copy": artifact}, port=0, grpc_port=port))
-        with pytest.raises(OSError, match=str(port)):
+def test_a_service_that_failed_to_start_can_be_stopped(artifact, used_port):
+    async def start_and_stop():
+        service = Service(Settings({"copy": artifact}, port=0, grpc_port=used_port))
+        with pytest.raises(OSError, match=str(used_port)):
             await service.start()
         assert await service.stop()
 
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        asyncio.run(go())
+    asyncio.run(start_and_stop())
 
 
-def test_a_model_is_called_by_the_name_that_was_given_and_not_by_what_it_leads_to(tmp_path):
-    """Where releases are exchanged by a link, names must not change with them."""
+def test_a_model_has_the_name_of_its_link_and_not_of_the_target(tmp_path):
+    """Deployments exchange releases by changing a link. Model names must not change with it."""
     (tmp_path / "en-de").symlink_to(make(tmp_path / "3f2a1c9"))
     assert serve_command._named([str(tmp_path / "en-de")]) == {"en-de": tmp_path / "en-de"}
 
 
-def test_replacements_are_seen_by_watching_and_by_a_signal(tmp_path):
+def test_replaced_artifacts_are_loaded_by_watching_and_by_a_signal(tmp_path):
     path = marked(tmp_path / "a", 1)
-
-    def score(url):
-        asked = httpx.post(f"{url}/translate", json={"text": "a man"}, timeout=30)
-        return asked.json()["translations"][0]["score"]
-
-    with site({"a": path}, watch=0.01) as found:
+    with site({"a": path}, watch=0.01) as service:
         marked(path, 2, overwrite=True)
-        while score(found.service.url) != 6:
+        while score(service.service.url) != 6:
             pass
     with serving(path, "--port", 0) as (process, url):
         marked(path, 3, overwrite=True)
@@ -409,40 +411,41 @@ def test_replacements_are_seen_by_watching_and_by_a_signal(tmp_path):
             pass
 
 
-def test_versions_are_folders_by_number(tmp_path):
+def test_versions_are_folders_with_numbers(tmp_path):
     (tmp_path / "a").mkdir()
     for version in (2, 10):
         marked(tmp_path / "a" / str(version), version)
-    with site({"a": tmp_path / "a"}) as found:
-        assert found.web.get("/models").json()["models"][0]["versions"] == ["2", "10"]
-        texts = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a man"]}
+    with site({"a": tmp_path / "a"}) as service:
+        assert service.web.get("/models").json()["models"][0]["versions"] == ["2", "10"]
+        text = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a man"]}
         for path, mark in (("", 10), ("/versions/2", 2), ("/versions/10", 10)):
-            answer = found.web.post(f"/v2/models/a{path}/infer", json={"inputs": [texts]}).json()
-            assert answer["outputs"][1]["data"] == [3 * mark]
-            assert answer["model_version"] == str(mark)
-        assert found.web.get("/v2/models/a").json()["versions"] == ["2", "10"]
+            response = service.web.post(f"/v2/models/a{path}/infer", json={"inputs": [text]}).json()
+            assert response["outputs"][1]["data"] == [3 * mark]
+            assert response["model_version"] == str(mark)
+        assert service.web.get("/v2/models/a").json()["versions"] == ["2", "10"]
 
 
-def test_versions_may_be_of_texts_or_of_tensors_alone(tmp_path):
+def test_some_versions_of_a_model_may_lack_a_tokenizer(tmp_path):
+    (tmp_path / "a").mkdir()
     for version, document in (("1", DOCUMENT), ("2", None), ("10", None)):
-        (tmp_path / "a").mkdir(exist_ok=True)
         make(tmp_path / "a" / version, document=document)
-    with site({"a": tmp_path / "a"}) as found:
-        index = found.web.post("/v2/repository/index").json()
-        assert [(one["name"], one["version"]) for one in index] == [
+    with site({"a": tmp_path / "a"}) as service:
+        web = service.web
+        index = web.post("/v2/repository/index").json()
+        assert [(model["name"], model["version"]) for model in index] == [
             ("a", "1"), ("a-graph", "1"), ("a-graph", "2"), ("a-graph", "10")
         ]  # fmt: skip
-        [model] = found.web.get("/models").json()["models"]
+        [model] = web.get("/models").json()["models"]
         assert (model["name"], model["versions"]) == ("a", ["1"])
-        answer = found.web.post("/translate", json={"text": "a man"})
-        assert answer.json()["translations"][0]["text"] == "a man"
-        assert found.web.get("/v2/models/a").json()["versions"] == ["1"]
-        assert found.web.get("/v2/models/a-graph").json()["versions"] == ["1", "2", "10"]
-        answer = found.web.get("/v2/models/a/versions/10")
-        assert answer.status_code == 404 and "There are: a 1, a-graph 1" in answer.json()["error"]
+        assert texts(web.post("/translate", json={"text": "a man"})) == ["a man"]
+        assert web.get("/v2/models/a").json()["versions"] == ["1"]
+        assert web.get("/v2/models/a-graph").json()["versions"] == ["1", "2", "10"]
+        response = web.get("/v2/models/a/versions/10")
+        assert response.status_code == 404
+        assert "There are: a 1, a-graph 1" in response.json()["error"]
 
 
-def test_both_doors_may_be_encrypted(artifact, tmp_path):
+def test_http_and_grpc_may_be_encrypted(artifact, tmp_path):
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed.")
     pair = {"tls_certificate": tmp_path / "certificate", "tls_key": tmp_path / "key"}
@@ -460,98 +463,79 @@ def test_both_doors_may_be_encrypted(artifact, tmp_path):
     )  # fmt: skip
     with pytest.raises(ValueError, match="not encrypted"):
         Settings({"a": artifact}, **{**pair, "tls_key": locked})
-    with site({"a": artifact}, grpc_port=0, **pair) as found:
+    with site({"a": artifact}, grpc_port=0, **pair) as service:
         trusted = ssl.create_default_context(cafile=pair["tls_certificate"])
-        answer = httpx.post(f"{found.service.url}/translate", json={"text": "a"}, verify=trusted)
-        assert found.service.url.startswith("https://") and answer.status_code == 200
-        client = tritonclient.grpc.InferenceServerClient(
-            found.service.grpc_address, ssl=True, root_certificates=str(pair["tls_certificate"])
-        )
-        assert client.is_model_ready("a")
-        client.close()
+        url, address = service.service.url, service.service.grpc_address
+        response = httpx.post(f"{url}/translate", json={"text": "a"}, verify=trusted)
+        assert url.startswith("https://") and response.status_code == 200
+        with tritonclient.grpc.InferenceServerClient(
+            address, ssl=True, root_certificates=str(pair["tls_certificate"])
+        ) as client:
+            assert client.is_model_ready("a")
 
 
-def test_a_log_of_json_lines_names_requests(artifact):
+def test_json_log_lines_have_request_ids(artifact):
     with serving(artifact, "--port", 0, "--log-format", "json") as (process, url):
         httpx.get(f"{url}/models", headers={"X-Request-ID": "abc"})
         httpx.get(f"{url}/a%0A%1B[2Jb", headers={"X-Request-ID": "odd"})
-        host, port = url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port))) as connection:
+        address = httpx.URL(url)
+        with socket.create_connection((address.host, address.port)) as connection:
             connection.sendall(b"no request\r\n\r\n")
             connection.recv(65536)
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
     lines = [json.loads(line) for line in process.said]
-    [line] = [line for line in lines if line.get("request_id") == "abc"]
-    assert line["message"] == "GET /models 200" and line["milliseconds"] >= 0
-    [line] = [line for line in lines if line.get("request_id") == "odd"]
-    assert line["message"] == "GET /a%0A%1B[2Jb 404"
+    by_id = {line["request_id"]: line for line in lines if "request_id" in line}
+    assert by_id["abc"]["message"] == "GET /models 200" and by_id["abc"]["milliseconds"] >= 0
+    assert by_id["odd"]["message"] == "GET /a%0A%1B[2Jb 404"
     assert [line["level"] for line in lines if "Invalid HTTP" in line["message"]] == ["info"]
 
 
-def test_a_client_who_leaves_after_a_large_body_takes_the_work_along(artifact):
-    body = json.dumps({"text": ["a"] * 3}).encode() + 120_000 * b" "
-    length = f"Content-Length: {len(body)}"
-    head = f"POST /translate HTTP/1.1\r\nHost: localhost\r\n{length}\r\n\r\n".encode()
-
-    def queued(web, count):
-        while f"queue_length {count}.0" not in web.get("/metrics").text:
-            pass
-
-    with site({"copy": artifact}, threads=1) as found:
-        host, port = found.service.url.removeprefix("http://").split(":")
-        with held(found):
-            with socket.create_connection((host, int(port))) as client:
-                client.sendall(head)
-                queued(found.web, 1)
-                client.sendall(body)
-                queued(found.web, 4)
-            queued(found.web, 1)
+def test_a_message_with_control_characters_is_one_line_of_the_text_log():
+    record = logging.makeLogRecord({"msg": "GET /a\n\x1b[2J", "levelname": "INFO"})
+    line = TextLines().format(record)
+    assert line.endswith(r" INFO GET /a\n\x1b[2J") and line.isprintable()
 
 
-def test_calls_of_a_graph_are_shared_among_threads(artifact):
-    """They run one after another, so that together they would be answered late."""
+async def wait_for_queue(web, length):
+    while f"queue_length {length}.0" not in (await web.get("/metrics")).text:
+        pass
+
+
+def test_calls_of_a_graph_are_not_batched(artifact):
+    """A batch would run them one after another and answer all of them late."""
     source = {"name": "source", "datatype": "INT32", "shape": [1, 3], "data": [5, 6, 3]}
+    request = {"inputs": [source], "outputs": [{"name": "lengths"}]}
 
-    async def ask(url, busy):
+    async def send_all(url, busy):
         async with httpx.AsyncClient(base_url=url, timeout=60) as web:
-            asked = [
-                asyncio.ensure_future(web.post("/v2/models/copy-graph/infer", json=given))
-                for given in 3 * [{"inputs": [source], "outputs": [{"name": "lengths"}]}]
-            ]
-            while "queue_length 4.0" not in (await web.get("/metrics")).text:
-                pass
+            calls = [web.post("/v2/models/copy-graph/infer", json=request) for _ in range(3)]
+            responses = asyncio.gather(*calls)
+            await wait_for_queue(web, 4)
             busy.gate.set()
-            return [answer.status_code for answer in await asyncio.gather(*asked)]
+            return [response.status_code for response in await responses]
 
-    with site({"copy": artifact}, threads=1) as found:
-        with held(found) as busy:
-            assert asyncio.run(ask(found.service.url, busy)) == [200] * 3
-        counted = found.service.engine.metrics.render().decode()
-    assert 'batch_size_count{model="copy-graph"} 3.0' in counted
+    with site({"copy": artifact}, threads=1) as service:
+        with held(service) as busy:
+            assert asyncio.run(send_all(service.service.url, busy)) == [200] * 3
+        metrics = service.web.get("/metrics").text
+    assert 'batch_size_count{model="copy-graph"} 3.0' in metrics
 
 
-def test_a_client_who_leaves_takes_the_work_along(artifact):
-    async def queued(web, count):
-        while f"queue_length {count}.0" not in (await web.get("/metrics")).text:
-            pass
-
-    async def go(url, busy):
+def test_the_work_of_a_client_who_leaves_is_dropped(artifact):
+    async def send_and_leave(url, busy):
         async with httpx.AsyncClient(base_url=url, timeout=60) as web:
-            asked = [
-                asyncio.ensure_future(web.post("/translate", json={"text": "a"})) for _ in range(3)
-            ]
-            await queued(web, 4)
-            for one in asked:
-                one.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
-            await queued(web, 1)
+            calls = [web.post("/translate", json={"text": "a"}) for _ in range(3)]
+            responses = asyncio.gather(*calls, return_exceptions=True)
+            await wait_for_queue(web, 4)
+            responses.cancel()
+            await wait_for_queue(web, 1)
             busy.gate.set()
-            await queued(web, 0)
+            await wait_for_queue(web, 0)
 
-    with site({"copy": artifact}, threads=1) as found:
-        with held(found) as busy:
-            asyncio.run(go(found.service.url, busy))
-        counted = found.service.engine.metrics.render().decode()
-    assert 'batch_size_sum{model="echo"} 1.0' in counted
-    assert 'batch_size_sum{model="copy"} 0.0' in counted
+    with site({"copy": artifact}, threads=1) as service:
+        with held(service) as busy:
+            asyncio.run(send_and_leave(service.service.url, busy))
+        metrics = service.web.get("/metrics").text
+    assert 'batch_size_sum{model="echo"} 1.0' in metrics
+    assert 'batch_size_sum{model="copy"} 0.0' in metrics
