@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from copy_task import compile_to_copy, copy_task
 from keras import ops
+from layer_checks import POLICIES, compiled_alone, dtype_policy
 from models import MODELS, VOCABULARIES, log_softmax, plain_gru, teacher_forced
 
 from keras_bahdanau import (
@@ -25,7 +26,6 @@ SOURCE = INPUTS["source"][:4]
 BEAM, LENGTH = BeamSearch(3, 0.6), 7
 # Each target word is linked to the source word at its own place.
 GUIDE = np.eye(LABELS.shape[1], dtype="float32")[None] * (LABELS != PAD)[..., None]
-BACKEND = keras.config.backend()
 
 
 def guided_coverage():
@@ -69,12 +69,12 @@ def two_steps(name, **options):
     return [[float(log["loss"]), float(log["perplexity"])] for log in logs], weights
 
 
-@pytest.mark.skipif(BACKEND == "torch", reason="torch compiles nothing")
+@compiled_alone
 @pytest.mark.parametrize("name", STEPS)
 def test_a_compiled_training_step_equals_an_eager_one(name):
     # XLA on TensorFlow draws other random numbers than the eager step.
     is_random = name.startswith(("stacked", "scheduled", "sampled"))
-    jit_compile = not (is_random and BACKEND == "tensorflow")
+    jit_compile = not (is_random and keras.config.backend() == "tensorflow")
     (eager, weights), (compiled, others) = (
         two_steps(name, **options)
         for options in ({"run_eagerly": True}, {"jit_compile": jit_compile})
@@ -144,19 +144,15 @@ def test_a_saved_model_generates_and_trains_as_the_one_in_memory(name, tmp_path)
         assert losses[0][1] < losses[0][0]
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_a_model_of_mixed_precision_learns_and_generates(policy):
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(policy)
-    try:
+    with dtype_policy(policy):
         model = compile_to_copy(plain_gru())
         losses = [float(model.train_on_batch(INPUTS, LABELS)) for _ in range(8)]
-        assert losses[-1] < 0.97 * losses[0]
-        assert all(weight.dtype == "float32" for weight in model.trainable_weights)
         logits = model(INPUTS)
-        assert keras.backend.standardize_dtype(logits.dtype) == policy.removeprefix("mixed_")
         result = model.generate(SOURCE, search=BEAM, max_length=3)
-    finally:
-        keras.config.set_dtype_policy(before)
+    assert losses[-1] < 0.97 * losses[0]
+    assert all(weight.dtype == "float32" for weight in model.trainable_weights)
+    assert keras.backend.standardize_dtype(logits.dtype) == policy.removeprefix("mixed_")
     assert result.scores.dtype == result.alignments.dtype == np.float32
     assert np.isfinite(result.scores).all()

@@ -196,6 +196,9 @@ def test_all_seeds_share_one_compiled_program(monkeypatch):
 
 BAD_ARGUMENTS = {
     "max_length 0": ({"max_length": 0}, "`max_length` must be a positive integer"),
+    "a negative max_length": ({"max_length": -1}, "`max_length` must be a positive integer"),
+    "a float": ({"max_length": 2.5}, "`max_length` must be a positive integer"),
+    "None": ({"max_length": None}, "`max_length` must be a positive integer"),
     "a limit of 0": ({"max_length": [3, 0, 3]}, "`max_length` must be a positive integer"),
     "limits of two": ({"max_length": [3, 3]}, "`max_length` must be a positive integer, one for"),
     "a function of 0": ({"max_length": lambda n: n - 2}, "`max_length` must be a positive"),
