@@ -74,10 +74,8 @@ def test_the_remaining_merge_of_the_lowest_rank_is_applied():
             return np.asarray(step)
 
     ranks = {("a", "b"): 1, ("b", "c"): 0, ("ab", "c"): 2}
-    assert _cut("abc", ranks, 0.5, Draws()) == ["a", "bc"]  # rank 0 first, then no pair remains
-    assert _cut("abc", ranks, 0.5, Draws([1.0, 0.1])) == [
-        "abc"
-    ]  # rank 0 is dropped: first a b, then ab c
+    assert _cut("abc", ranks, 0.5, Draws()) == ["a", "bc"]  # b c has rank 0
+    assert _cut("abc", ranks, 0.5, Draws([1.0, 0.1])) == ["abc"]  # b c is dropped
     assert _cut("abc", ranks, 0.5, Draws([0.1, 0.1])) == ["a", "b", "c"]  # all are dropped
 
 

@@ -26,42 +26,43 @@ sources = pytest.mark.parametrize("source", [*SUMMARIES, "zero"])
 summaries = pytest.mark.parametrize("source", SUMMARIES)
 
 
-def made(source, rng):
+def built(source, rng):
     bridge = Bridge(SIZES, source)
     bridge.build((B, TX, D))
     return randomize(bridge, rng)
 
 
 def reference_bridge(bridge, annotations, lengths):
-    """The states, side by side."""
+    """The states of the reference, concatenated."""
     kernel, bias = reference.float64(bridge.get_weights())
     rows = zip(annotations, lengths, strict=True)
     return np.array([reference.bridge(row, n, bridge.source, kernel, bias) for row, n in rows])
 
 
-def side_by_side(states):
+def concatenated(states):
     return np.concatenate([np.asarray(numpy(state), "float32") for state in states], axis=-1)
 
 
 @summaries
 @pytest.mark.parametrize("masked", [True, False])
-def test_states_are_the_papers(source, masked, rng):
-    bridge, annotations = made(source, rng), array(rng, B, TX, D)
+def test_states_match_the_reference(source, masked, rng):
+    bridge, annotations = built(source, rng), array(rng, B, TX, D)
     states = bridge(annotations, mask=MASK if masked else None)
     assert [tuple(state.shape) for state in states] == [(B, size) for size in SIZES]
     lengths = LENGTHS if masked else [TX] * B
-    assert_close(side_by_side(states), reference_bridge(bridge, annotations, lengths))
+    assert_close(concatenated(states), reference_bridge(bridge, annotations, lengths))
 
 
 @sources
-def test_the_shapes_are_known_beforehand(source):
+def test_output_shapes_are_computed_without_numbers(source):
     bridge = Bridge(SIZES, source)
     assert bridge.compute_output_shape((B, TX, D)) == [(B, size) for size in SIZES]
-    states = bridge(keras.Input((TX, D)), mask=keras.Input((TX,), dtype="bool"))
-    assert [state.shape for state in states] == [(None, size) for size in SIZES]
+    masked = bridge(keras.Input((TX, D)), mask=keras.Input((TX,), dtype="bool"))
+    for states in (masked, bridge(keras.Input((None, D)))):
+        assert [tuple(state.shape) for state in states] == [(None, size) for size in SIZES]
 
 
-def test_zero_needs_no_weights(rng):
+def test_zero_states_need_no_weights(rng):
     bridge = Bridge(SIZES, "zero")
     states = bridge(array(rng, B, TX, D))
     assert bridge.weights == []
@@ -69,8 +70,8 @@ def test_zero_needs_no_weights(rng):
 
 
 @summaries
-def test_padding_changes_nothing(source, rng):
-    bridge, annotations = made(source, rng), array(rng, B, TX, D)
+def test_longer_padding_changes_no_state(source, rng):
+    bridge, annotations = built(source, rng), array(rng, B, TX, D)
     longer = np.concatenate([annotations, array(rng, B, 2, D)], axis=1)
     actual = bridge(longer, mask=right_mask(LENGTHS, TX + 2))
     assert_close(actual, bridge(annotations, mask=MASK), 1e-6)
@@ -78,15 +79,15 @@ def test_padding_changes_nothing(source, rng):
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
 @summaries
-def test_integers_are_numbers(source, dtype, rng):
-    bridge, annotations = made(source, rng), rng.integers(0, 9, (B, TX, D)).astype(dtype)
+def test_integer_annotations_are_converted_to_floats(source, dtype, rng):
+    bridge, annotations = built(source, rng), rng.integers(0, 9, (B, TX, D)).astype(dtype)
     expected = bridge(annotations.astype("float32"), mask=MASK)
     assert_close(bridge(annotations, mask=MASK), expected)
 
 
 @summaries
-def test_garbage_at_masked_places_is_ignored(source, rng):
-    assert_garbage_is_ignored(made(source, rng), [array(rng, B, TX, D)], 0, MASK, mask=MASK)
+def test_garbage_at_masked_positions_is_ignored(source, rng):
+    assert_garbage_is_ignored(built(source, rng), [array(rng, B, TX, D)], 0, MASK, mask=MASK)
 
 
 def masked_model(bridge):
@@ -98,19 +99,13 @@ IDS = np.array([[3, 4, 5, 6], [7, 8, 0, 0], [1, 0, 0, 0]])
 
 
 @summaries
-def test_implicit_mask(source):
+def test_implicit_masks_are_used(source):
     bridge = Bridge(SIZES, source)
     model = masked_model(bridge)
     annotations = numpy(model.layers[1](IDS))
     expected = reference_bridge(bridge, annotations, [4, 2, 1])
-    assert_close(side_by_side(model(IDS)), expected)
+    assert_close(concatenated(model(IDS)), expected)
     assert_close(np.concatenate(model.predict(IDS, verbose=0), -1), expected)
-
-
-@sources
-def test_dynamic_shapes(source):
-    states = Bridge(SIZES, source)(keras.Input((None, D)))
-    assert [tuple(state.shape) for state in states] == [(None, size) for size in SIZES]
 
 
 @sources
@@ -119,7 +114,7 @@ def test_config_round_trip(source):
 
 
 @sources
-def test_saving(source, tmp_path):
+def test_a_model_survives_saving(source, tmp_path):
     assert_survives_saving(masked_model(Bridge(SIZES, source)), IDS, tmp_path)
 
 
@@ -142,7 +137,7 @@ def test_source_must_be_known():
         Bridge(SIZES, "first")
 
 
-def test_what_it_reads_must_have_a_known_width_and_a_mask_of_its_length(rng):
+def test_annotations_and_mask_are_checked(rng):
     with pytest.raises(ValueError, match=r"`annotations` must have a known width.*\(None, 5, None"):
         Bridge(SIZES)(keras.Input((5, None)))
     for source in ("last", "zero"):
@@ -152,7 +147,7 @@ def test_what_it_reads_must_have_a_known_width_and_a_mask_of_its_length(rng):
         Bridge(SIZES)(array(rng, 1, 4, 2), mask=np.ones((1, 3), bool))
 
 
-@pytest.mark.parametrize("sizes, named", [(8, "sizes"), ([4, 0], r"sizes\[1\]"), (["8"], "sizes")])
-def test_sizes_must_be_a_list_of_positive_ints(sizes, named):
-    with pytest.raises(ValueError, match=f"`{named}"):
+@pytest.mark.parametrize("sizes, name", [(8, "sizes"), ([4, 0], r"sizes\[1\]"), (["8"], "sizes")])
+def test_sizes_must_be_a_list_of_positive_ints(sizes, name):
+    with pytest.raises(ValueError, match=f"`{name}"):
         Bridge(sizes)

@@ -30,15 +30,14 @@ def data(rng):
 
 
 def by_steps(decoder, first, annotations, next_input, mask=None):
-    """Outputs and weights of the loop written by hand."""
+    """Outputs and weights of a loop over `decoder.step`."""
     memory = decoder.memory(annotations, mask)
-    state, x, outputs, weights = decoder.initial_state(memory), first, [], []
+    state, x, results = decoder.initial_state(memory), first, []
     for _ in range(STEPS):
-        output, state, alignment = decoder.step(x, state, memory)
+        output, state, weights = decoder.step(x, state, memory)
         x = next_input(output)
-        outputs.append(numpy(output))
-        weights.append(numpy(alignment))
-    return np.stack(outputs, 1), np.stack(weights, 1)
+        results.append(numpy((output, weights)))
+    return tuple(np.stack(parts, axis=1) for parts in zip(*results, strict=True))
 
 
 def test_without_a_layer_the_output_is_the_next_input(rng):
@@ -48,7 +47,7 @@ def test_without_a_layer_the_output_is_the_next_input(rng):
     assert_close(actual, by_steps(loop, first, annotations, lambda x: x), 1e-6)
 
 
-def test_every_gradient_is_finite_where_a_layer_has_none_at_zero(rng):
+def test_gradients_are_finite_if_the_layer_has_no_gradient_at_zero(rng):
     scale = keras.layers.UnitNormalization()
     loop, (_, annotations) = ClosedLoop(decoder(), STEPS, scale), data(rng)
     first = array(rng, B, R)
@@ -59,24 +58,23 @@ def test_every_gradient_is_finite_where_a_layer_has_none_at_zero(rng):
 
 
 def forecaster(order):
-    """The next values, and beside them one step ahead of true ones by the same decoder."""
+    """A model with a closed loop and, with the same decoder, teacher forcing, in this order."""
     first, past, truth = keras.Input((M,)), keras.Input((None, D)), keras.Input((None, M))
-    both = decoder()
-    outputs = [None, None]
-    for i in order:
-        if i == 0:
-            outputs[0], weights = both.unroll(
+    shared, outputs = decoder(), {}
+    for name in order:
+        if name == "loop":
+            outputs[name], weights = shared.unroll(
                 first, past, STEPS, keras.layers.Dense(M), name="loop"
             )
         else:
-            outputs[1] = both(truth, past)
-    return keras.Model([first, past, truth], [*(outputs[i] for i in order), weights])
+            outputs[name] = shared(truth, past)
+    return keras.Model([first, past, truth], [outputs["loop"], outputs["decoder"], weights])
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["loop first", "decoder first"])
-def test_a_decoder_trained_beside_its_loop_is_saved_once(order, rng, tmp_path):
+@pytest.mark.parametrize("order", [("loop", "decoder"), ("decoder", "loop")], ids=" ".join)
+def test_a_decoder_shared_with_its_loop_is_saved_once(order, rng, tmp_path):
     model = forecaster(order)
-    assert tuple(model.outputs[order.index(0)].shape) == (None, STEPS, R)
+    assert tuple(model.outputs[0].shape) == (None, STEPS, R)
     assert tuple(model.outputs[2].shape) == (None, STEPS, None)
     x = [*data(rng), array(rng, B, 6, M)]
     expected = numpy(model(x))
@@ -84,14 +82,14 @@ def test_a_decoder_trained_beside_its_loop_is_saved_once(order, rng, tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert_close(loaded(x), expected, 1e-6)
     assert len(loaded.trainable_weights) == len(model.trainable_weights)
-    (beside,) = [part for part in loaded.layers if isinstance(part, AttentiveDecoder)]
-    assert loaded.get_layer("loop").decoder is beside
+    (shared,) = [layer for layer in loaded.layers if isinstance(layer, AttentiveDecoder)]
+    assert loaded.get_layer("loop").decoder is shared
 
 
-def test_a_wave_is_continued(rng):
+def test_training_to_continue_a_sine_wave_changes_every_weight_and_lowers_the_loss(rng):
     first, past = keras.Input((1,)), keras.Input((None, 1))
-    waves = AttentiveDecoder(keras.layers.GRUCell(8), BahdanauAttention(6), keras.layers.Dense(1))
-    model = keras.Model([first, past], waves.unroll(first, past, 5)[0])
+    loop = AttentiveDecoder(keras.layers.GRUCell(8), BahdanauAttention(6), keras.layers.Dense(1))
+    model = keras.Model([first, past], loop.unroll(first, past, 5)[0])
     model.compile(keras.optimizers.Adam(0.03), "mse")
     start = rng.uniform(0.0, 6.0, size=(32, 1, 1))
     wave = np.sin(start + 0.5 * np.arange(15)[None, :, None]).astype("float32")
@@ -99,26 +97,23 @@ def test_a_wave_is_continued(rng):
     before = model.get_weights()
     history = model.fit(x, y, epochs=15, batch_size=32, verbose=0).history["loss"]
     assert history[-1] < 0.7 * history[0]
-    for was, now in zip(before, model.get_weights(), strict=True):
-        assert np.abs(now - was).max() > 0
+    for old, new in zip(before, model.get_weights(), strict=True):
+        assert np.abs(new - old).max() > 0
     assert_close(model.predict(x, verbose=0), model(x), 1e-5)
 
 
-def test_masks_travel_with_the_annotations(rng):
+def test_the_implicit_mask_of_the_annotations_is_used(rng):
     tokens = np.array([[3, 4, 5], [6, 0, 0]])
     words, first = keras.layers.Embedding(9, D, mask_zero=True)(tokens), array(rng, 2, M)
-    dense = keras.layers.Dense(M)
-    _, weights = decoder().unroll(first, words, STEPS, dense)
+    _, weights = decoder().unroll(first, words, STEPS, keras.layers.Dense(M))
     assert not numpy(weights)[1, :, 1:].any() and (numpy(weights)[0] > 0).all()
 
 
-def test_a_coverage_loss_counts_every_step(rng):
+def test_the_coverage_loss_includes_every_step(rng):
     attention = CoverageAttention(3, coverage_loss=0.5)
-    loop = AttentiveDecoder(keras.layers.GRUCell(M), attention)
-    layer = ClosedLoop(loop, STEPS)
-    _, weights = layer(*data(rng), annotations_mask=MASK)
-    (loss,) = layer.losses
-    assert_close(loss, attention.penalty(weights), 1e-6)
+    loop = ClosedLoop(AttentiveDecoder(keras.layers.GRUCell(M), attention), STEPS)
+    _, weights = loop(*data(rng), annotations_mask=MASK)
+    assert_close(loop.losses, [attention.penalty(weights)], 1e-6)
 
 
 @pytest.mark.parametrize("next_input", [None, keras.layers.Dense(M)], ids=["output", "dense"])
@@ -147,7 +142,7 @@ def test_mixed_precision(policy, rng):
         ((B, 4, M), None, r"`first` must be \(batch, width\).* Received: shape \(\w+, 4, 2\)"),
     ],
 )
-def test_widths_must_meet(shape, next_input, message):
+def test_the_input_and_the_next_input_must_have_the_same_width(shape, next_input, message):
     first, annotations = np.zeros(shape, "float32"), np.zeros((B, TX, D), "float32")
     with pytest.raises(ValueError, match=message):
         decoder().unroll(first, annotations, STEPS, next_input)
@@ -156,19 +151,19 @@ def test_widths_must_meet(shape, next_input, message):
         decoder().unroll(*symbols, STEPS, next_input)
 
 
-@pytest.mark.parametrize("steps", [0, -1, 2.5, None])
-def test_steps_must_be_a_positive_integer(steps):
-    with pytest.raises(ValueError, match=r"`steps` must be a positive integer\. Received: "):
-        ClosedLoop(decoder(), steps)
-
-
-@pytest.mark.parametrize("wrong", ["x", None, keras.layers.Dense(2), keras.layers.GRU(2)])
-def test_decoder_must_be_one(wrong):
-    with pytest.raises(ValueError, match=r"`decoder` must be an AttentiveDecoder\. Received: "):
-        ClosedLoop(wrong, STEPS)
-
-
-@pytest.mark.parametrize("next_input", [lambda x: x, "dense"])
-def test_next_input_must_be_a_layer(next_input):
-    with pytest.raises(ValueError, match=r"`next_input` must be None or a Keras layer.* Received"):
-        ClosedLoop(decoder(), STEPS, next_input)
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("steps", [0, -1, 2.5, None], r"`steps` must be a positive integer\. Received: "),
+        (
+            "decoder",
+            ["x", None, keras.layers.Dense(2), keras.layers.GRU(2)],
+            r"`decoder` must be an AttentiveDecoder\. Received: ",
+        ),
+        ("next_input", [lambda x: x, "dense"], "`next_input` must be None or a Keras layer.* Rec"),
+    ],
+)
+def test_invalid_arguments_are_refused(name, values, message):
+    for value in values:
+        with pytest.raises(ValueError, match=message):
+            ClosedLoop(**{"decoder": decoder(), "steps": STEPS, name: value})

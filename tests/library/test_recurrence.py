@@ -1,7 +1,8 @@
+"""The loop over time. Its gradients and unknown lengths are tested in tests/conformance."""
+
 import keras
 import numpy as np
 import pytest
-from gradients import differentiate
 from keras import ops
 from layer_checks import POLICIES, array, assert_close, numpy
 
@@ -32,45 +33,10 @@ def start(inputs):
     return [ops.zeros((rows, width))], (ops.zeros((rows, 1)), ())
 
 
-class Decay(keras.layers.Layer):
-    """A layer around the loop, for gradients and graphs."""
-
-    def build(self, shape):
-        pass
-
-    def call(self, inputs):
-        return tuple(run_over_time(decay, inputs, start(inputs), "float32"))
-
-
 @pytest.mark.parametrize("steps", [1, 4])
 def test_each_step_gets_the_state_of_the_step_before(steps, rng):
     inputs = array(rng, 2, steps, 3)
     assert_close(run_over_time(decay, inputs, start(inputs), "float32"), by_hand(inputs), 1e-6)
-
-
-def test_gradients_flow_through_all_steps(rng):
-    inputs, layer = array(rng, 2, 4, 3), Decay()
-    layer.build(inputs.shape)
-    _, (gradient,) = differentiate(layer)(inputs)
-
-    def loss(inputs):
-        return sum((part**2).sum() for part in by_hand(inputs))
-
-    for place in [(0, 0, 0), (1, 2, 1), (1, 3, 2)]:
-        step = np.zeros(inputs.shape)
-        step[place] = 1e-5
-        slope = (loss(inputs + step) - loss(inputs - step)) / 2e-5
-        np.testing.assert_allclose(gradient[place], slope, rtol=1e-4)
-
-
-def test_batch_and_length_may_be_unknown(rng):
-    inputs = keras.Input((None, 3))
-    outputs = Decay()(inputs)
-    assert [tuple(part.shape) for part in outputs] == [(None, None, 3), (None, None, 1)]
-    model = keras.Model(inputs, list(outputs))
-    for shape in ((2, 4, 3), (1, 2, 3)):
-        data = array(rng, *shape)
-        assert_close(model.predict(data, verbose=0), by_hand(data), 1e-6)
 
 
 @pytest.mark.parametrize("dtype", [policy.removeprefix("mixed_") for policy in POLICIES])

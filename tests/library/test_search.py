@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from keras import ops, tree
+from keras import ops
 from search_tasks import (
     FEW,
     Sentence,
@@ -281,32 +281,6 @@ def test_an_ended_hypothesis_keeps_its_score():
     assert outputs_of(result) == [(4, 4, 4, 4), (EOS,)]
     expected = [np.log(0.6 * 0.8**3) / 1.5, np.log(0.4)]
     np.testing.assert_allclose(result.scores[0], expected, rtol=1e-4)
-
-
-LETTERS = "\0\1\2\3abcdefghijklmnopqrstuvwxyz"
-WORDS = ["cat", "a", "zebra", "attention"]
-
-
-def spell(tokens, state):
-    """A step that writes the next letter of each row's word, `(B, 12)` ids, and attends to it."""
-    words, position = state
-    letters = ops.squeeze(ops.take_along_axis(words, position[:, None], axis=1), -1)
-    weights = ops.one_hot(position, 12)
-    return 20.0 * ops.one_hot(letters, len(LETTERS)), (words, position + 1), weights
-
-
-@pytest.mark.parametrize("search, max_length", [(GreedySearch(), 4), (BeamSearch(3), 12)])
-def test_a_search_spells_words_of_different_lengths(search, max_length):
-    words = [[LETTERS.index(letter) for letter in word.ljust(12, "\3")] for word in WORDS]
-    state = (ops.convert_to_tensor(np.array(words, "int32")), ops.zeros((4,), dtype="int32"))
-    result = search(spell, state, ops.full((4,), BOS, dtype="int32"), max_length=max_length)
-    tokens, _, lengths, alignments, *_ = tree.map_structure(ops.convert_to_numpy, tuple(result))
-    for b, word in enumerate(WORDS):
-        expected = (word + "\3")[:max_length]
-        assert "".join(LETTERS[t] for t in tokens[b, 0]) == expected.ljust(max_length, "\0")
-        assert lengths[b, 0] == len(expected)
-        diagonal = np.eye(max_length, 12) * (np.arange(max_length) < len(expected))[:, None]
-        np.testing.assert_array_equal(alignments[b, 0], diagonal)
 
 
 NOISE = np.random.default_rng(5).random((2, 2, 4), dtype="float32")

@@ -1,10 +1,12 @@
 """Converted weights against the formulas of TensorFlow Addons in NumPy float64."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
 import reference
-from layer_checks import array, assert_close, randomize, right_mask
+from layer_checks import array, assert_close, assert_survives_saving, randomize, right_mask
 
 from keras_bahdanau import (
     AttentiveDecoder,
@@ -18,10 +20,10 @@ from keras_bahdanau import (
 B, TY, TX, M, N, D, U = 3, 4, 5, 2, 3, 6, 7
 LENGTHS = [5, 3, 1]
 MASK = right_mask(LENGTHS, TX)
-G = -1.7  # a gain no initialiser gives
+G = -1.7  # differs from every initial gain
 
 
-def bahdanau_weights(rng, normalize):
+def bahdanau_weights(rng, normalize=False):
     weights = {
         "query_kernel": array(rng, N, U),
         "memory_kernel": array(rng, D, U),
@@ -32,13 +34,13 @@ def bahdanau_weights(rng, normalize):
     return weights
 
 
-def luong_weights(rng, scale):
+def luong_weights(rng, scale=False):
     weights = {"memory_kernel": array(rng, D, N)}
     return weights | {"attention_g": np.float32(G)} if scale else weights
 
 
 def bahdanau_score(query, memory, query_kernel, memory_kernel, attention_v, **more):
-    """Scores `(Tx,)` of one query: TFA's additive score, weight-normalised or not."""
+    """Return the scores `(Tx,)` of one query: TFA's additive score, optionally normalized."""
     hidden = memory @ memory_kernel + query @ query_kernel
     if more:
         hidden = hidden + more["attention_b"]
@@ -47,7 +49,7 @@ def bahdanau_score(query, memory, query_kernel, memory_kernel, attention_v, **mo
 
 
 def luong_score(query, memory, memory_kernel, attention_g=1.0):
-    """Scores `(Tx,)` of one query: TFA's multiplicative score, scaled or not."""
+    """Return the scores `(Tx,)` of one query: TFA's multiplicative score, optionally scaled."""
     return attention_g * ((memory @ memory_kernel) @ query)
 
 
@@ -57,16 +59,16 @@ def softmax(scores):
 
 
 def recursive(scores, before):
-    """TFA's mode "recursive" from choosing probabilities and the last alignment."""
-    choose, reached, found = reference.sigmoid(scores), 0.0, []
+    """Return the next alignment in TFA's mode "recursive", given the one before."""
+    choose, reached, alignment = reference.sigmoid(scores), 0.0, []
     for j in range(len(scores)):
         reached = before[j] + (reached * (1 - choose[j - 1]) if j else 0.0)
-        found.append(choose[j] * reached)
-    return np.array(found)
+        alignment.append(choose[j] * reached)
+    return np.array(alignment)
 
 
 def hard(scores, before):
-    """TFA's mode "hard": the first score above zero from the last choice on."""
+    """Return TFA's "hard" alignment: the first positive score from the last choice on."""
     chosen = (scores > 0) * np.cumsum(before)
     return chosen * np.cumprod(np.append(1.0, 1 - chosen[:-1]))
 
@@ -76,14 +78,10 @@ def float64(weights):
 
 
 CASES = {
-    "bahdanau": (bahdanau_from_tfa, bahdanau_score, lambda rng: bahdanau_weights(rng, False)),
-    "bahdanau_normalize": (
-        bahdanau_from_tfa,
-        bahdanau_score,
-        lambda rng: bahdanau_weights(rng, True),
-    ),
-    "luong": (luong_from_tfa, luong_score, lambda rng: luong_weights(rng, False)),
-    "luong_scale": (luong_from_tfa, luong_score, lambda rng: luong_weights(rng, True)),
+    "bahdanau": (bahdanau_from_tfa, bahdanau_score, bahdanau_weights),
+    "normalized": (bahdanau_from_tfa, bahdanau_score, partial(bahdanau_weights, normalize=True)),
+    "luong": (luong_from_tfa, luong_score, luong_weights),
+    "scaled": (luong_from_tfa, luong_score, partial(luong_weights, scale=True)),
 }
 by_case = pytest.mark.parametrize("case", CASES)
 
@@ -96,11 +94,11 @@ def test_alignments_and_contexts_are_tfas(case, rng):
     attention = convert(**weights)
     context, alignment = attention(query, memory, value_mask=MASK, return_attention_scores=True)
     for b, length in enumerate(LENGTHS):
-        kept = memory[b, :length].astype("float64")
+        row = memory[b, :length].astype("float64")
         for i in range(TY):
-            expected = softmax(score(query[b, i].astype("float64"), kept, **float64(weights)))
+            expected = softmax(score(query[b, i].astype("float64"), row, **float64(weights)))
             assert_close(alignment[b, i], np.append(expected, np.zeros(TX - length)))
-            assert_close(context[b, i], expected @ kept)
+            assert_close(context[b, i], expected @ row)
 
 
 @pytest.mark.parametrize("mode", ["soft", "hard"])
@@ -115,13 +113,13 @@ def test_monotonic_alignments_are_tfas(case, mode, rng):
     for b in range(B):
         before = np.eye(1, TX)[0]
         for i in range(TY):
-            of = query[b, i].astype("float64"), memory[b].astype("float64")
-            before = move(score(*of, **float64(weights)) + bias, before)
+            arrays = query[b, i].astype("float64"), memory[b].astype("float64")
+            before = move(score(*arrays, **float64(weights)) + bias, before)
             assert_close(alignment[b, i], before)
 
 
 class ReadContext(keras.layers.Layer):
-    """What TFA's wrapper puts out without an attention layer."""
+    """The output of TFA's wrapper without an attention layer."""
 
     def build(self, state_shape, inputs_shape, context_shape):
         pass
@@ -129,22 +127,14 @@ class ReadContext(keras.layers.Layer):
     def call(self, state, inputs, context):
         return context
 
-    def compute_output_shape(self, state_shape, inputs_shape, context_shape):
-        return context_shape
-
 
 @pytest.mark.parametrize("layer", [None, "linear", "tanh"])
-def test_a_decoder_steps_as_the_attention_wrapper(layer, rng):
-    """Query after the cell, attention fed back beside the input, zeros at first."""
-    weights = luong_weights(rng, scale=False)
+def test_a_decoder_equals_tfas_attention_wrapper(layer, rng):
+    """The cell's new state is the query. The attention, at first zero, is fed back as input."""
+    weights = luong_weights(rng)
     readout = ReadContext() if layer is None else DeepOutput(4, layer, reads_inputs=False)
-    decoder = AttentiveDecoder(
-        keras.layers.LSTMCell(N),
-        luong_from_tfa(**weights),
-        readout=readout,
-        query="current",
-        input_feeding=True,
-    )
+    options = dict(readout=readout, query="current", input_feeding=True)
+    decoder = AttentiveDecoder(keras.layers.LSTMCell(N), luong_from_tfa(**weights), **options)
     inputs, memory, start = array(rng, B, TY, M), array(rng, B, TX, D), array(rng, 2, B, N)
     decoder.build(inputs.shape, memory.shape)
     randomize(decoder.cell, rng)
@@ -154,11 +144,11 @@ def test_a_decoder_steps_as_the_attention_wrapper(layer, rng):
     outputs = decoder(inputs, memory, initial_state=list(start))
     cell = reference.float64(decoder.cell.get_weights())
     for b in range(B):
-        state, of = list(start[:, b].astype("float64")), memory[b].astype("float64")
+        state, row = list(start[:, b].astype("float64")), memory[b].astype("float64")
         attention = np.zeros(D if layer is None else 4)
         for i in range(TY):
             state = reference.lstm_step(np.append(inputs[b, i], attention), state, cell)
-            attention = softmax(luong_score(state[0], of, **float64(weights))) @ of
+            attention = softmax(luong_score(state[0], row, **float64(weights))) @ row
             if layer is not None:
                 attention = np.append(state[0], attention) @ attention_kernel.astype("float64")
             if layer == "tanh":
@@ -172,14 +162,11 @@ def test_converted_layers_are_saved_with_their_weights(case, rng, tmp_path):
     inputs = keras.Input((TY, N)), keras.Input((TX, D))
     attention = monotonic_from_tfa(convert(**make(rng)), -0.3)
     model = keras.Model(inputs, attention(*inputs))
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    values = array(rng, B, TY, N), array(rng, B, TX, D)
-    assert_close(again(values), model(values), 1e-6)
+    assert_survives_saving(model, (array(rng, B, TY, N), array(rng, B, TX, D)), tmp_path)
 
 
 def test_other_arguments_reach_the_layer(rng):
-    attention = bahdanau_from_tfa(**bahdanau_weights(rng, False), dropout=0.25, name="of_tfa")
+    attention = bahdanau_from_tfa(**bahdanau_weights(rng), dropout=0.25, name="of_tfa")
     assert (attention.dropout, attention.name) == (0.25, "of_tfa")
     assert luong_from_tfa(np.ones((D, N)), normalizer="sparsemax").normalizer == "sparsemax"
 
@@ -197,19 +184,16 @@ def test_other_arguments_reach_the_layer(rng):
         ({"attention_g": None}, "`attention_g` and `attention_b` must be given together"),
     ],
 )
-def test_wrong_bahdanau_weights_are_named(change, message, rng):
+def test_bahdanau_weights_of_other_shapes_are_refused(change, message, rng):
     with pytest.raises(ValueError, match=message):
         bahdanau_from_tfa(**{**bahdanau_weights(rng, True), **change})
 
 
-def test_wrong_luong_weights_are_named():
+def test_luong_and_monotonic_weights_of_other_shapes_are_refused():
     with pytest.raises(ValueError, match=r"`memory_kernel` must be \(memory width, query width\)"):
         luong_from_tfa(np.ones(3))
     with pytest.raises(ValueError, match="`attention_g` must be a single number"):
         luong_from_tfa(np.ones((D, N)), attention_g=[1.0])
-
-
-def test_wrong_monotonic_weights_are_named():
     with pytest.raises(ValueError, match="`attention_score_bias` must be a single number"):
         monotonic_from_tfa(luong_from_tfa(np.ones((D, N))), [0.0])
     with pytest.raises(ValueError, match="`attention` must be built"):

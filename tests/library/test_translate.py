@@ -1,4 +1,4 @@
-"""Models that speak text: the tokenizer they carry, and `translate`."""
+"""Tokenizers of models, and `translate`."""
 
 import zipfile
 
@@ -26,8 +26,8 @@ def tokenizer():
     return Tokenizer.train(TEXTS, ["ein Mann", "eine Frau"], vocabulary_size=280, joint=False)
 
 
-def small(fitting, /, spare=2, **arguments):
-    """A model with some more ids than a tokenizer."""
+def small_model(fitting, /, spare=2, **arguments):
+    """Return a model with `spare` more ids than the tokenizer `fitting`."""
     sizes = fitting.source_vocabulary_size + spare, fitting.target_vocabulary_size + spare
     return RNNSearch(*sizes, **SIZES, **arguments)
 
@@ -35,23 +35,23 @@ def small(fitting, /, spare=2, **arguments):
 @pytest.fixture(scope="module")
 def model(tokenizer):
     keras.utils.set_random_seed(1)
-    model = small(tokenizer, tokenizer=tokenizer, initializer=None)
+    model = small_model(tokenizer, tokenizer=tokenizer, initializer=None)
     model.build()
     return model
 
 
 @pytest.fixture(scope="module")
 def generated(model, tokenizer):
-    """What `generate` finds for each text that is not blank, in one batch."""
+    """The result of `generate` for all texts that are not blank, in one batch."""
     sources = [tokenizer.encode_source(text) for text in TEXTS if text.strip()]
     return model.generate(sources, SEARCH, max_length=6)
 
 
 @pytest.mark.parametrize("batch_size", [2, 32])
-def test_translate_says_what_generate_finds(model, tokenizer, generated, batch_size):
-    found = model.translate(TEXTS, SEARCH, max_length=6, n_best=2, batch_size=batch_size)
+def test_translate_returns_the_text_and_score_of_generate(model, tokenizer, generated, batch_size):
+    translations = model.translate(TEXTS, SEARCH, max_length=6, n_best=2, batch_size=batch_size)
     rows = iter(range(len(TEXTS)))
-    for text, hypotheses in zip(TEXTS, found, strict=True):
+    for text, hypotheses in zip(TEXTS, translations, strict=True):
         if not text.strip():
             assert [(t.text, t.score, t.tokens) for t in hypotheses] == [("", 0.0, [])]
             continue
@@ -68,9 +68,9 @@ def test_translate_says_what_generate_finds(model, tokenizer, generated, batch_s
             np.testing.assert_allclose(translation.alignment, weights, atol=1e-5)
 
 
-def test_translate_passes_on_how_to_search(model):
+def test_translate_passes_on_its_search_options(model):
     done = []
-    found = model.translate(
+    translations = model.translate(
         TEXTS,
         GreedySearch(),
         max_length=lambda lengths: np.minimum(lengths, 3),
@@ -79,41 +79,40 @@ def test_translate_passes_on_how_to_search(model):
         alignments=False,
     )
     assert done == [2, 6, 7]
-    lengths = [len(translation.tokens) for translation in found]
-    assert max(lengths) <= 3 and [length == 0 for length in lengths] == [
-        not t.strip() for t in TEXTS
-    ]
-    assert {translation.alignment for translation in found} == {None}
+    lengths = [len(translation.tokens) for translation in translations]
+    assert max(lengths) <= 3
+    assert [length > 0 for length in lengths] == [bool(text.strip()) for text in TEXTS]
+    assert {translation.alignment for translation in translations} == {None}
 
 
 @pytest.fixture
 def shapes(model, monkeypatch):
-    """The shapes that are searched; more than 40 ids at once are too many for the memory."""
-    seen, generate = [], model.generate
+    """Shapes of the searched batches. A batch of more than 40 ids raises a MemoryError."""
+    shapes, generate = [], model.generate
 
     def limited(source, *rest):
-        seen.append(source.shape)
+        shapes.append(source.shape)
         if source.size > 40:
             raise MemoryError("more than 40 ids")
         return generate(source, *rest)
 
     monkeypatch.setattr(model, "generate", limited)
-    return seen
+    return shapes
 
 
-def test_on_jax_batches_have_as_many_rows_as_the_first(model, shapes):
-    """A short last batch would be a new shape, which JAX compiles for."""
+def test_on_jax_all_batches_have_as_many_rows_as_the_first(model, shapes):
+    """JAX would compile the search again for a short last batch."""
     model.translate(TEXTS, GreedySearch(), max_length=2, batch_size=3)
     model.translate(TEXTS[:4], GreedySearch(), max_length=2, batch_size=8)
     last = 3 if keras.config.backend() == "jax" else 2
     assert [rows for rows, _ in shapes] == [3, last, 3]
 
 
-def test_what_is_too_much_for_the_memory_at_once_is_searched_text_by_text(model, shapes):
+def test_a_batch_that_does_not_fit_into_memory_is_searched_text_by_text(model, shapes):
     texts = ["a man on a boat", "two men at a boat", "a boat on the water"]
-    found = model.translate(texts, GreedySearch(), max_length=2, on_error="keep")
+    translations = model.translate(texts, GreedySearch(), max_length=2, on_error="keep")
     assert shapes[0][0] == 3 and [rows for rows, _ in shapes[1:]] == [1, 1, 1]
-    assert [one.error for one in found] == [None] * 3
+    assert [translation.error for translation in translations] == [None] * 3
 
 
 @pytest.mark.parametrize(
@@ -135,42 +134,43 @@ def test_translate_names_the_wrong_argument(model, arguments, message, on_error)
 
 def test_a_model_without_a_tokenizer_says_how_to_attach_one(tokenizer):
     with pytest.raises(ValueError, match=r"attach it with model\.tokenizer = "):
-        small(tokenizer).translate(["a man"])
+        small_model(tokenizer).translate(["a man"])
 
 
 def test_a_tokenizer_may_not_have_more_ids_than_the_model(tokenizer):
-    known = tokenizer.source_vocabulary_size
-    with pytest.raises(ValueError, match=f"at most the model's {known - 1} source .* {known}"):
-        small(tokenizer, spare=-1, tokenizer=tokenizer)
-    model = RNNSearch(known, tokenizer.target_vocabulary_size - 1, **SIZES)
+    size = tokenizer.source_vocabulary_size
+    with pytest.raises(ValueError, match=f"at most the model's {size - 1} source .* {size}"):
+        small_model(tokenizer, spare=-1, tokenizer=tokenizer)
+    model = RNNSearch(size, tokenizer.target_vocabulary_size - 1, **SIZES)
     with pytest.raises(ValueError, match=r"model's .* target ids"):
         model.tokenizer = tokenizer
     with pytest.raises(ValueError, match=r"must be a Tokenizer or None\. Received: str"):
         model.tokenizer = "tokenizer.json"
     assert model.tokenizer is None
-    model = small(tokenizer, tokenizer=tokenizer)
+    model = small_model(tokenizer, tokenizer=tokenizer)
     model.tokenizer = None
     assert model.tokenizer is None
 
 
-def test_the_file_holds_the_tokenizer_and_the_configuration_does_not(model, tokenizer, tmp_path):
+def test_the_file_holds_the_tokenizer_and_the_config_does_not(model, tokenizer, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.tokenizer == tokenizer
-    again = loaded.translate(TEXTS, SEARCH, max_length=4)
-    for one, other in zip(model.translate(TEXTS, SEARCH, max_length=4), again, strict=True):
-        assert (one.text, one.score) == (other.text, pytest.approx(other.score, abs=1e-5))
+    results, expected = (each.translate(TEXTS, SEARCH, max_length=4) for each in (loaded, model))
+    assert [result.text for result in results] == [each.text for each in expected]
+    scores = [each.score for each in expected]
+    assert [result.score for result in results] == pytest.approx(scores, abs=1e-5)
     assert "tokenizer" not in model.get_config()
     assert RNNSearch.from_config(model.get_config()).tokenizer is None
     assert keras.models.clone_model(model).tokenizer is None
 
 
 def test_a_file_without_a_tokenizer_loads(tokenizer, tmp_path):
-    model = small(tokenizer)
+    model = small_model(tokenizer)
     model.build()
     model.save(tmp_path / "model.keras")
     names = zipfile.ZipFile(tmp_path / "model.keras").namelist()
-    # As files were before models had a tokenizer.
+    # Files of versions before tokenizers have the same members.
     assert sorted(names) == ["config.json", "metadata.json", "model.weights.h5"]
     assert keras.saving.load_model(tmp_path / "model.keras").tokenizer is None
 
@@ -180,19 +180,19 @@ def test_a_tokenizer_in_a_file_is_checked(model, tmp_path):
     other = Tokenizer.train(TEXTS, TEXTS)
     assert other.target_vocabulary_size > model.target_vocabulary_size
     other.save(tmp_path / "tokenizer.json")
-    with (
-        zipfile.ZipFile(tmp_path / "model.keras") as old,
-        zipfile.ZipFile(tmp_path / "changed.keras", "w") as new,
-    ):
-        for name in old.namelist():
-            changed = (tmp_path / "tokenizer.json").read_bytes()
-            new.writestr(name, changed if name.endswith("tokenizer.json") else old.read(name))
+    with zipfile.ZipFile(tmp_path / "model.keras") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    (name,) = (name for name in members if name.endswith("tokenizer.json"))
+    members[name] = (tmp_path / "tokenizer.json").read_bytes()
+    with zipfile.ZipFile(tmp_path / "changed.keras", "w") as archive:
+        for name, contents in members.items():
+            archive.writestr(name, contents)
     with pytest.raises(ValueError, match="at most the model's"):
         keras.saving.load_model(tmp_path / "changed.keras")
 
 
-def test_an_ensemble_speaks_as_its_models_do(model, tokenizer, tmp_path):
-    other = small(tokenizer)
+def test_an_ensemble_has_the_tokenizer_of_its_models(model, tokenizer, tmp_path):
+    other = small_model(tokenizer)
     other.build()
     ensemble = Ensemble([other, model])
     assert ensemble.tokenizer == tokenizer
@@ -200,30 +200,33 @@ def test_an_ensemble_speaks_as_its_models_do(model, tokenizer, tmp_path):
     ensemble.save(tmp_path / "ensemble.keras")
     loaded = keras.saving.load_model(tmp_path / "ensemble.keras")
     assert loaded.tokenizer == tokenizer
-    assert [part.tokenizer for part in loaded.models] == [None, tokenizer]
+    assert [each.tokenizer for each in loaded.models] == [None, tokenizer]
     assert "tokenizer" not in ensemble.get_config()
-    ours, theirs = (each.translate(TEXTS[:2], SEARCH, max_length=3) for each in (ensemble, loaded))
-    assert [t.text for t in ours] == [t.text for t in theirs]
+    texts = [
+        [translation.text for translation in each.translate(TEXTS[:2], SEARCH, max_length=3)]
+        for each in (ensemble, loaded)
+    ]
+    assert texts[0] == texts[1]
 
 
-def test_an_ensemble_needs_one_tokenizer(tokenizer):
+def test_models_of_an_ensemble_must_share_a_tokenizer(tokenizer):
     other = Tokenizer.train(["ab"], ["cd"], vocabulary_size=270)
-    models = [small(tokenizer, tokenizer=each) for each in (tokenizer, other)]
+    models = [small_model(tokenizer, tokenizer=each) for each in (tokenizer, other)]
     with pytest.raises(ValueError, match="`models` must share one tokenizer"):
         Ensemble(models)
     assert Ensemble(models, tokenizer=other).tokenizer is other
-    assert Ensemble([small(tokenizer), small(tokenizer)]).tokenizer is None
+    assert Ensemble([small_model(tokenizer), small_model(tokenizer)]).tokenizer is None
 
 
-def test_a_length_penalty_is_scored_by_what_it_finds(model):
+def test_a_length_penalty_is_scored_by_its_translations(model):
     texts = [text for text in TEXTS if text.strip()]
-    found = model.translate(texts, BeamSearch(3, 2.0), max_length=30)
-    references = [translation.text[::-1] for translation in found]
+    translations = model.translate(texts, BeamSearch(3, 2.0), max_length=30)
+    outputs = [translation.text for translation in translations]
+    references = [output[::-1] for output in outputs]
     options = {"beam": 3, "max_length": 30, "tokenize": "char"}
     scores = length_penalty_scores(model, texts, references, (2.0, 0.0), **options)
     assert list(scores) == [2.0, 0.0]
-    mirrored = corpus_scores([translation.text for translation in found], references, "char")
-    assert 0 < scores[2.0] == mirrored["bleu"] < 100
+    assert 0 < scores[2.0] == corpus_scores(outputs, references, "char")["bleu"] < 100
 
 
 @pytest.mark.parametrize(
@@ -236,6 +239,8 @@ def test_a_length_penalty_is_scored_by_what_it_finds(model):
         (["a"], ["a"], [-1.0], "`length_penalty`"),
     ],
 )
-def test_length_penalties_need_texts(model, sources, references, penalties, message):
+def test_invalid_arguments_of_length_penalty_scores_are_refused(
+    model, sources, references, penalties, message
+):
     with pytest.raises(ValueError, match=message):
         length_penalty_scores(model, sources, references, penalties)

@@ -1,4 +1,4 @@
-"""The examples of examples/service, each run as it stands against a real service."""
+"""Run each example of examples/service against a real service."""
 
 import json
 import os
@@ -20,11 +20,11 @@ TEXT = "a man on a bike"
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
     artifact = make(tmp_path_factory.mktemp("examples") / "copy", steps=COPY_STEPS)
-    with site({"copy": artifact}, grpc_port=0) as found:
-        yield found.service
+    with site({"copy": artifact}, grpc_port=0) as service:
+        yield service.service
 
 
-def said(*command):
+def output_of(*command):
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed.")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200"}
@@ -33,35 +33,37 @@ def said(*command):
     return finished.stdout
 
 
-def test_tritons_client(running):
+def test_tritons_client_translates_over_http_and_grpc(running):
     http = running.url.removeprefix("http://")
     script = EXAMPLES / "triton_client.py"
-    lines = said(sys.executable, script, "copy", TEXT, http, running.grpc_address).splitlines()
-    assert lines[:2] == ["server: keras_bahdanau", "models: ['copy', 'copy-graph']"]
-    assert lines[2] == f"HTTP, JSON: {TEXT} (-6.00)"
-    assert lines[3] == f"HTTP, binary: {TEXT} (-6.00)"
-    assert lines[4] == f"gRPC: {TEXT} (-6.00); alignment of shape (6, 6)"
+    lines = output_of(sys.executable, script, "copy", TEXT, http, running.grpc_address).splitlines()
+    assert lines[:5] == [
+        "server: keras_bahdanau",
+        "models: ['copy', 'copy-graph']",
+        f"HTTP, JSON: {TEXT} (-6.00)",
+        f"HTTP, binary: {TEXT} (-6.00)",
+        f"gRPC: {TEXT} (-6.00); alignment of shape (6, 6)",
+    ]
     assert lines[5].startswith("an error: There is no model")
 
 
-def test_curl(running):
-    lines = said("sh", EXAMPLES / "translate.sh", TEXT, running.url).split("\n", 1)
+def test_curl_translates_and_streams(running):
+    lines = output_of("sh", EXAMPLES / "translate.sh", TEXT, running.url).split("\n", 1)
     assert json.loads(lines[0])["translations"][0]["text"] == TEXT
     assert lines[1].endswith(f'data: {{"text":"{TEXT}"}}\n\n')
 
 
-def test_javascript(running):
-    assert said("node", EXAMPLES / "translate.mjs", TEXT, running.url) == f"{TEXT}\n"
+def test_javascript_translates(running):
+    assert output_of("node", EXAMPLES / "translate.mjs", TEXT, running.url) == f"{TEXT}\n"
 
 
-def test_manifests_say_what_the_service_has(running):
-    """Neither is run: their options, ports and paths are those of the command and the service."""
+def test_manifests_have_the_options_ports_and_paths_of_the_service(running):
     _, _, template = (EXAMPLES / "Dockerfile").read_text().partition("ENTRYPOINT ")
     start = json.loads(template.splitlines()[0])
     deployment, service = yaml.safe_load_all((EXAMPLES / "kubernetes.yaml").read_text())
     pod = deployment["spec"]["template"]["spec"]
     [container] = pod["containers"]
-    help_text = said(sys.executable, "-m", "keras_bahdanau_export.cli", "serve", "--help")
+    help_text = output_of(sys.executable, "-m", "keras_bahdanau_export.cli", "serve", "--help")
     for option in [*start, *container["args"]]:
         assert not option.startswith("--") or option in help_text
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):

@@ -116,15 +116,6 @@ def crew(own_artifact, tmp_path, monkeypatch):
             worker.join()
 
 
-def start_serving(crew):
-    """Start a worker; return it once it serves."""
-    crew._start()
-    *_, (worker, serves) = crew._workers.items()
-    while not _is_up(serves):
-        assert worker.is_alive()
-    return worker
-
-
 def remove(crew, worker):
     """Remove a worker that has died or will die; return whether it has served."""
     worker.join()
@@ -136,8 +127,8 @@ def test_workers_share_the_cores(artifact):
     shared = _sharing(settings, 2)
     assert (shared.threads, shared.alone_threads) == (max(1, cores() // 2), 1)
     assert _sharing(settings, 1000).threads == 1
-    named = Settings({"a": artifact}, threads=3, alone_threads=2)
-    assert _sharing(named, 2) == named
+    explicit = Settings({"a": artifact}, threads=3, alone_threads=2)
+    assert _sharing(explicit, 2) == explicit
 
 
 def test_a_worker_that_starts_during_a_stop_stops_too(crew, tmp_path):
@@ -169,7 +160,10 @@ def test_a_worker_gets_no_reload_signal_before_it_serves(crew):
 
 
 def test_a_worker_that_cannot_start_does_not_end_the_others(crew, own_artifact):
-    first = start_serving(crew)
+    crew._start()
+    [(first, serves)] = crew._workers.items()
+    while not _is_up(serves):
+        assert first.is_alive()
     deleted("model.onnx")(own_artifact)
     crew._start()
     [_, second] = crew._workers
@@ -342,9 +336,7 @@ def under_load(url):
         assert '"text":"a man"' in translation and '{"text":"a man"}' in stream
 
 
-def test_an_artifact_damaged_on_disk_is_refused_until_it_is_repaired(
-    artifact, own_artifact, caplog
-):
+def test_a_damaged_artifact_is_refused_until_it_is_repaired(artifact, own_artifact, caplog):
     caplog.set_level(logging.INFO, "keras_bahdanau_runtime")
     with site({"a": own_artifact}, watch=0.01) as service, under_load(service.service.url):
         for name, damage in DAMAGES.items():
@@ -356,13 +348,3 @@ def test_an_artifact_damaged_on_disk_is_refused_until_it_is_repaired(
             shutil.copytree(artifact, own_artifact, dirs_exist_ok=True)
             assert any(not load_fails(service.web) for _ in range(600)), name
             assert "The model a is ready" in caplog.text
-
-
-def test_a_reload_reports_a_damaged_artifact_until_it_is_repaired(artifact, own_artifact):
-    with site({"a": own_artifact}) as service:
-        deleted("model.onnx")(own_artifact)
-        service.call(service.service.reload())  # SIGHUP calls it
-        assert load_fails(service.web) and translate(service.web)["text"] == "a man"
-        shutil.copytree(artifact, own_artifact, dirs_exist_ok=True)
-        service.call(service.service.reload())
-        assert not load_fails(service.web)

@@ -489,9 +489,8 @@ def locked(tmp_path_factory):
     """A service with the keys "first" and "second"."""
     folder = tmp_path_factory.mktemp("locked")
     (folder / "keys").write_text("first\nsecond\n", "utf-8-sig")  # with a byte order mark
-    with site(
-        {"copy": make(folder / "copy")}, api_key_file=folder / "keys", grpc_port=0
-    ) as service:
+    sources = {"copy": make(folder / "copy")}
+    with site(sources, api_key_file=folder / "keys", grpc_port=0) as service:
         yield service
 
 

@@ -1,6 +1,6 @@
-"""What the OpenAPI document promises is held: requests that are drawn from it, fitting and not.
+"""Responses conform to the OpenAPI document, for valid and invalid requests drawn from it.
 
-`make test-soak` draws many more of them: the number is taken from REQUESTS.
+`make test-soak` draws many more requests. It sets REQUESTS.
 """
 
 import os
@@ -26,7 +26,7 @@ from keras_bahdanau_runtime.service.engine import Limits
 SOAK = "REQUESTS" in os.environ
 REQUESTS = int(os.environ.get("REQUESTS", "50"))
 NAMES = ("copy", "copy-graph", "none", "\N{SNOWMAN}")
-PROMISED = [
+CONFORMANCE = [
     content_type_conformance,
     response_headers_conformance,
     response_schema_conformance,
@@ -38,12 +38,12 @@ PROMISED = [
 def running(tmp_path_factory):
     path = make(tmp_path_factory.mktemp("openapi") / "copy", steps=COPY_STEPS)
     limits = Limits(characters=500, tokens=200, texts=50, body=100_000, seconds=20)
-    with site({"copy": path}, limits=limits) as found:
-        yield found
+    with site({"copy": path}, limits=limits) as service:
+        yield service
 
 
-def asked(operation, mode, count):
-    """Draws requests of an operation and asserts that each answer is one of the promised."""
+def check_operation(operation, mode, count):
+    """Draw requests of an operation and check each response."""
 
     @hypothesis.settings(
         max_examples=count,
@@ -53,32 +53,30 @@ def asked(operation, mode, count):
         suppress_health_check=list(HealthCheck),
     )
     @hypothesis.given(case=operation.as_strategy(generation_mode=mode), name=st.sampled_from(NAMES))
-    def ask(case, name):
-        # One that is drawn would be that of no model.
+    def check(case, name):
+        # A random name would match no model.
         for part, value in (("name", name), ("version", "1")):
             if part in (case.path_parameters or {}):
                 case.path_parameters[part] = value
-        answer = case.call()
-        if answer.status_code not in (503, 504):
-            case.validate_response(answer, checks=[not_a_server_error, *PROMISED])
-        else:
-            case.validate_response(answer, checks=PROMISED)
+        response = case.call()
+        expected_errors = (503, 504)  # unloaded models and timeouts
+        checks = [] if response.status_code in expected_errors else [not_a_server_error]
+        case.validate_response(response, checks=[*checks, *CONFORMANCE])
 
-    ask()
+    check()
 
 
-def test_answers_are_those_of_the_document(running):
+def test_responses_conform_to_the_document(running):
     document = schemathesis.openapi.from_url(f"{running.service.url}/openapi.json")
-    drawn = []
-    for operation in (found.ok() for found in document.get_all_operations()):
-        drawn.append((operation, GenerationMode.POSITIVE))
-        if operation.body:  # without one there is nothing to spoil
-            drawn.append((operation, GenerationMode.NEGATIVE))
-    # The last one takes the models away.
-    drawn.sort(key=lambda one: one[0].path.endswith("/unload"))
-    for operation, mode in drawn:
-        asked(operation, mode, max(1, REQUESTS // len(drawn)))
-    assert {"/translate", "/v2/models/{name}/infer"} <= {one.path for one, _ in drawn}
+    pairs = []
+    for operation in (result.ok() for result in document.get_all_operations()):
+        pairs.append((operation, GenerationMode.POSITIVE))
+        if operation.body:  # only a body can be invalid
+            pairs.append((operation, GenerationMode.NEGATIVE))
+    pairs.sort(key=lambda pair: pair[0].path.endswith("/unload"))  # unload the models last
+    for operation, mode in pairs:
+        check_operation(operation, mode, max(1, REQUESTS // len(pairs)))
+    assert {"/translate", "/v2/models/{name}/infer"} <= {operation.path for operation, _ in pairs}
     assert running.web.post("/v2/repository/models/copy/load").status_code == 200
-    answer = running.web.post("/translate", json={"text": "a man"})
-    assert answer.json()["translations"][0]["text"] == "a man"
+    response = running.web.post("/translate", json={"text": "a man"})
+    assert response.json()["translations"][0]["text"] == "a man"

@@ -1,4 +1,4 @@
-"""The page in a browser: what a person sees, points at, types and is told."""
+"""The web page in a browser: translations, alignments, errors, keys, themes and the keyboard."""
 
 import json
 import re
@@ -21,14 +21,12 @@ expect = sync_api.expect
 TEXT = "a man on a bike"
 
 
-def hypothesis(text, score, tokens, alignment, sources=("das", " R", "ad", "</s>")):
-    return {
-        **{"text": text, "score": score, "tokens": tokens, "source_tokens": sources},
-        **{"alignment": alignment, "error": None},
-    }
+def hypothesis(text, score, tokens, alignment, source_tokens=("das", " R", "ad", "</s>")):
+    result = {"text": text, "score": score, "tokens": tokens, "alignment": alignment}
+    return {**result, "source_tokens": source_tokens, "error": None}
 
 
-# By hand: "bike" and "Rad" consist of two tokens each.
+# "bike" and "Rad" consist of two tokens each.
 WEIGHTS = [[0.8, 0.1, 0.1, 0], [0.1, 0.6, 0.3, 0], [0, 0.2, 0.7, 0.1], [0, 0, 0, 1]]
 BEST = hypothesis("the bike", -0.25, ["the", " bi", "ke", "</s>"], WEIGHTS)
 SECOND = hypothesis("a", -2.5, ["a"], [[0.5, 0.5, 0, 0]])
@@ -36,7 +34,7 @@ SECOND = hypothesis("a", -2.5, ["a"], [[0.5, 0.5, 0, 0]])
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The address of a service whose one model copies its source, and keeps two hypotheses."""
+    """Yield the address of a service with one model, which copies its source."""
     search = {"class": "BeamSearch", "size": 2}
     artifact = make(tmp_path_factory.mktemp("page") / "copy", steps=COPY_STEPS, search=search)
     with running_site({"copy": artifact}) as running:
@@ -45,7 +43,7 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tab(site):
-    """A tab of a browser for all tests, with a mouse, a touch screen, and lists of what it did."""
+    """Yield a browser tab for all tests that records its problems and requested addresses."""
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         tab = browser.new_page(has_touch=True)
@@ -60,7 +58,7 @@ def tab(site):
 
 @pytest.fixture
 def page(tab, site):
-    """The page as a new visitor opens it; afterwards nothing may have gone wrong unseen."""
+    """Open the page as a new visitor; afterwards, check that the browser reported no problem."""
     tab.set_viewport_size({"width": 1200, "height": 900})
     tab.emulate_media(color_scheme="light")
     tab.mouse.move(0, 0)
@@ -71,22 +69,24 @@ def page(tab, site):
     problems, addresses = tab.problems[:], tab.addresses[:]
     tab.problems.clear()
     tab.addresses.clear()
-    # The browser itself reports each answer that is an error.
-    assert [said for said in problems if "Failed to load resource" not in said] == []
+    # The browser reports every response with an error status.
+    assert [problem for problem in problems if "Failed to load resource" not in problem] == []
     assert {url for url in addresses if not url.startswith((site, "data:"))} == set()
 
 
-def answer(page, path, body, status=200, **headers):
-    """Lets this request get this answer, where the service itself would give another."""
+def stub_response(page, path, body, status=200, **headers):
+    """Replace the service's response to a path."""
     text = body if isinstance(body, str) else json.dumps(body)
     page.route(f"**/{path}", lambda route: route.fulfill(status=status, body=text, headers=headers))
 
 
-def have_models(page, *models, streams=True):
-    """Opens the page of a service with these models, each a name and its most characters."""
+def stub_models(page, streams=True, **max_characters):
+    """Open the page of a service with these models."""
     common = {"versions": ["1"], "streams": streams, "n_best": 4}
-    found = [{"name": name, **common, "max_characters": most} for name, most in models]
-    answer(page, "models", {"models": found})
+    models = [
+        {"name": name, **common, "max_characters": limit} for name, limit in max_characters.items()
+    ]
+    stub_response(page, "models", {"models": models})
     page.reload()
 
 
@@ -97,14 +97,14 @@ def translate(page, text=TEXT):
     expect(page.locator("#status")).to_have_text(re.compile("Translated in"))
 
 
-def answer_by_hand(page, *hypotheses):
-    """Every translation has these hypotheses, as of a model that cannot stream."""
-    answer(page, "translate/stream", {"code": "conflict"}, 409)
-    answer(page, "translate", {"translations": [hypotheses]})
+def stub_translations(page, *hypotheses):
+    """Return these hypotheses from every translation, like a model that cannot stream."""
+    stub_response(page, "translate/stream", {"code": "conflict"}, 409)
+    stub_response(page, "translate", {"translations": [hypotheses]})
 
 
-def translate_by_hand(page):
-    answer_by_hand(page, BEST, SECOND)
+def translate_example(page):
+    stub_translations(page, BEST, SECOND)
     translate(page, "das Rad")
 
 
@@ -113,7 +113,7 @@ def words(page, side):
 
 
 def weights(page, side):
-    """How strongly each word is lit, 0 for one that is not."""
+    """Return how strongly each word is highlighted, 0 if it is not."""
     return words(page, side).evaluate_all(
         "all => all.map(word => word.classList.contains('lit')"
         " ? Number(word.style.getPropertyValue('--weight')) : 0)"
@@ -121,7 +121,7 @@ def weights(page, side):
 
 
 def lit_cells(page):
-    """(row, column) of the highlighted cells."""
+    """Return [row, column] of the highlighted cells."""
     return page.locator("#heatmap td.lit").evaluate_all(
         "all => all.map(cell => [Number(cell.dataset.target), Number(cell.dataset.source)])"
     )
@@ -129,12 +129,6 @@ def lit_cells(page):
 
 def background(page):
     return page.evaluate("getComputedStyle(document.body).backgroundColor")
-
-
-def focused(page):
-    return page.evaluate(
-        "(({id, name, className}) => id || name || className)(document.activeElement)"
-    )
 
 
 def test_translation_appears_token_by_token(page):
@@ -154,7 +148,7 @@ def test_translation_appears_token_by_token(page):
 
 
 def test_alternatives_are_listed_and_shown(page):
-    translate_by_hand(page)
+    translate_example(page)
     items = page.locator("#hypotheses li")
     expect(items).to_have_text(["the bike−0.25", "a−2.50"])
     expect(page.locator("#translation")).to_have_text("the bike")
@@ -164,7 +158,7 @@ def test_alternatives_are_listed_and_shown(page):
 
 
 def test_heatmap_has_a_cell_for_each_pair_of_words(page):
-    translate_by_hand(page)
+    translate_example(page)
     cells = page.locator("#heatmap td[data-target]")
     # Rows are means of their tokens, columns are sums: (0.1 + 0.0) / 2 and (0.9 + 0.9) / 2.
     expect(cells).to_have_text(["80", "20", "0", "5", "90", "5", "0", "0", "100"])
@@ -175,20 +169,20 @@ def test_heatmap_has_a_cell_for_each_pair_of_words(page):
     expect(page.locator("#heatmap th[scope=row]")).to_have_text(["the", "bi", "ke", "end"])
 
 
-def test_pointing_at_a_word_lights_where_it_came_from(page):
-    translate_by_hand(page)
+def test_pointing_at_a_target_word_highlights_its_sources(page):
+    translate_example(page)
     words(page, "target").nth(1).hover()
     assert weights(page, "source") == pytest.approx([0.05, 0.9, 0.05])
     assert weights(page, "target") == [0, 0, 0]
     assert lit_cells(page) == [[1, 0], [1, 1], [1, 2]]
-    came = "“bike” came from “Rad” 90%, “das” 5%, end of sentence 5%"
-    expect(page.locator("#detail")).to_have_text(came)
+    detail = "“bike” came from “Rad” 90%, “das” 5%, end of sentence 5%"
+    expect(page.locator("#detail")).to_have_text(detail)
     page.hover("h1")
     assert weights(page, "source") == [0, 0, 0] and lit_cells(page) == []
 
 
-def test_pointing_at_a_word_lights_where_it_went(page):
-    translate_by_hand(page)
+def test_pointing_at_a_source_word_highlights_its_targets(page):
+    translate_example(page)
     words(page, "source").nth(0).hover()
     assert weights(page, "target") == pytest.approx([0.8, 0.05, 0])
     assert lit_cells(page) == [[0, 0], [1, 0], [2, 0]]
@@ -200,8 +194,8 @@ def test_pointing_at_a_word_lights_where_it_went(page):
     assert alphas == pytest.approx([0.8, 0.05], abs=0.01)
 
 
-def test_pointing_at_a_cell_lights_its_row_its_column_and_both_words(page):
-    translate_by_hand(page)
+def test_pointing_at_a_cell_highlights_its_row_its_column_and_both_words(page):
+    translate_example(page)
     page.hover("#heatmap td[data-target='1'][data-source='0']")
     assert weights(page, "source") == pytest.approx([0.05, 0, 0])
     assert weights(page, "target") == pytest.approx([0, 0.05, 0])
@@ -211,17 +205,17 @@ def test_pointing_at_a_cell_lights_its_row_its_column_and_both_words(page):
     assert weights(page, "source") == pytest.approx([0.8, 0.2, 0])
 
 
-def test_words_of_a_copy_come_from_themselves(page):
+def test_words_of_a_copy_are_aligned_with_themselves(page):
     translate(page)
     expect(words(page, "target")).to_have_text([*TEXT.split(), "end"])
-    for side, other in (("target", "source"), ("source", "target")):
+    for side, opposite in (("target", "source"), ("source", "target")):
         for place in range(6):
             words(page, side).nth(place).hover()
-            assert weights(page, other) == [float(k == place) for k in range(6)]
+            assert weights(page, opposite) == [float(k == place) for k in range(6)]
 
 
-def test_touch_holds_a_word_until_it_is_touched_again(page):
-    translate_by_hand(page)
+def test_a_touched_word_stays_highlighted_until_it_is_touched_again(page):
+    translate_example(page)
     bike = words(page, "target").nth(1)
     bike.tap()
     expect(bike).to_have_attribute("aria-pressed", "true")
@@ -231,19 +225,22 @@ def test_touch_holds_a_word_until_it_is_touched_again(page):
     assert weights(page, "source") == [0, 0, 0]
 
 
-def test_keyboard_alone_suffices(page):
-    answer_by_hand(page, BEST, SECOND)
-    expect(page.locator("#source")).to_be_focused()  # a browser gives it as it first draws
+def test_everything_works_with_the_keyboard(page):
+    stub_translations(page, BEST, SECOND)
+    expect(page.locator("#source")).to_be_focused()
     page.keyboard.type("das Rad")
     page.keyboard.press("Control+Enter")
     expect(page.locator("#translation")).to_have_text("the bike")
     stops = []
     while "heatmap-region" not in stops and len(stops) < 20:
         page.keyboard.press("Tab")
-        stops.append(focused(page))
-        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-        assert outline != "none", f"{stops[-1]} does not show that it has the focus."
-    # One stop for the alternatives, which are radio buttons, and one for each line of words.
+        stop, outline = page.evaluate(
+            "(at => [at.id || at.name || at.className, getComputedStyle(at).outlineStyle])"
+            "(document.activeElement)"
+        )
+        stops.append(stop)
+        assert outline != "none", f"{stop} does not show that it has the focus."
+    # The alternatives are radio buttons and one stop, as is each line of words.
     assert stops[0] == "translate"
     assert stops[-5:] == ["hypothesis", "grouped", "word pointed", "word pointed", "heatmap-region"]
     page.keyboard.press("Shift+Tab")
@@ -251,7 +248,7 @@ def test_keyboard_alone_suffices(page):
     assert weights(page, "source") == pytest.approx([0.05, 0.9, 0.05])
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
-    assert weights(page, "source") == pytest.approx([0.05, 0.9, 0.05])  # it is held
+    assert weights(page, "source") == pytest.approx([0.05, 0.9, 0.05])  # Enter fixed it
     page.keyboard.press("Escape")
     assert weights(page, "source") == [0, 0, 0]
 
@@ -260,27 +257,27 @@ def test_keyboard_alone_suffices(page):
     ("text", "direction"),
     [("مرحبا بالعالم", "rtl"), ("नमस्ते", "ltr"), ("你好，世界", "ltr"), ("a 👩🏽‍🚀 on", "ltr")],
 )
-def test_any_script_comes_through(page, text, direction):
+def test_every_script_is_shown_in_its_direction(page, text, direction):
     translate(page, text)
     for name in ("#translation", "#source-words", "#target-words"):
-        shown = page.locator(name)
-        assert shown.text_content().removesuffix("\u00a0end") == text
-        expect(shown).to_have_attribute("dir", "auto")
-        expect(shown).to_have_css("direction", direction)
+        element = page.locator(name)
+        assert element.text_content().removesuffix("\u00a0end") == text
+        expect(element).to_have_attribute("dir", "auto")
+        expect(element).to_have_css("direction", direction)
     expect(page.locator("#heatmap")).to_have_css("direction", direction)
 
 
 def test_markup_in_a_text_stays_text(page):
     markup = "<img src=x onerror=alert(1)>"
-    have_models(page, (markup, 99))
+    stub_models(page, **{markup: 99})
     expect(page.locator("#model-name")).to_have_text(markup)
-    answer(page, "translate/stream", {"error": markup, "code": "invalid"}, 400)
+    stub_response(page, "translate/stream", {"error": markup, "code": "invalid"}, 400)
     page.fill("#source", markup)
     page.click("#translate")
     expect(page.locator("#error")).to_contain_text(markup)
     hostile = hypothesis(markup, -1, [markup] * 4, WEIGHTS, [markup] * 4)
-    answer(page, "translate/stream", f"data: {json.dumps({'text': markup})}\n\n")
-    answer(page, "translate", {"translations": [[hostile, hostile]]})
+    stub_response(page, "translate/stream", f"data: {json.dumps({'text': markup})}\n\n")
+    stub_response(page, "translate", {"translations": [[hostile, hostile]]})
     translate(page, markup)
     page.uncheck("#grouped")
     words(page, "target").nth(0).hover()
@@ -288,7 +285,7 @@ def test_markup_in_a_text_stays_text(page):
     expect(page.locator("img")).to_have_count(0)
 
 
-REFUSALS = [
+ERRORS = [
     (429, {"Retry-After": "7"}, "", "The server is busy. Try again in 7 seconds."),
     (413, {}, "", "The text is too long for this model."),
     (503, {}, "", "The server is starting or shutting down"),
@@ -302,10 +299,10 @@ REFUSALS = [
 ]
 
 
-def test_an_error_is_said_in_words(page):
+def test_each_error_has_a_message(page):
     page.fill("#source", TEXT)
-    for status, headers, body, sentence in REFUSALS:
-        answer(page, "translate/stream", body, status, **headers)
+    for status, headers, body, sentence in ERRORS:
+        stub_response(page, "translate/stream", body, status, **headers)
         page.keyboard.press("Control+Enter")
         page.locator("#stop").wait_for(state="hidden")
         expect(page.locator("#error")).to_contain_text(sentence)
@@ -314,7 +311,7 @@ def test_an_error_is_said_in_words(page):
     expect(page.locator("#error")).to_be_hidden()
 
 
-def test_a_server_that_is_gone_is_said_and_tried_again(page):
+def test_a_request_to_an_unreachable_server_can_be_repeated(page):
     page.route("**/translate/stream", lambda route: route.abort())
     page.fill("#source", TEXT)
     page.click("#translate")
@@ -326,7 +323,7 @@ def test_a_server_that_is_gone_is_said_and_tried_again(page):
 
 
 def test_a_text_that_is_blank_or_above_the_limit_is_not_sent(page):
-    have_models(page, ("m", 4))
+    stub_models(page, m=4)
     page.click("#translate")
     expect(page.locator("#status")).to_have_text("Type a sentence first.")
     page.fill("#source", "👋👋👋👋")
@@ -337,13 +334,13 @@ def test_a_text_that_is_blank_or_above_the_limit_is_not_sent(page):
     assert not any("translate" in url for url in page.addresses)
 
 
-def test_a_key_is_asked_for_kept_and_sent(page):
-    def guarded(route):
+def test_a_key_is_requested_stored_and_sent(page):
+    def check_key(route):
         if route.request.headers.get("authorization") == "Bearer right":
             return route.continue_()
         return route.fulfill(status=401, json={"code": "unauthenticated"})
 
-    page.route(re.compile("/(models|translate)"), guarded)
+    page.route(re.compile("/(models|translate)"), check_key)
     page.reload()
     for key, sentence in (("wrong", "asks for an API key"), ("right", "does not accept this")):
         expect(page.locator("#error")).to_contain_text(sentence)
@@ -356,7 +353,7 @@ def test_a_key_is_asked_for_kept_and_sent(page):
     assert page.evaluate("[sessionStorage.getItem('api-key'), localStorage.length]") == ["right", 0]
 
 
-def test_stop_and_a_new_start_abort_what_runs(page):
+def test_stop_and_a_new_request_abort_the_running_one(page):
     page.route("**/translate/stream", lambda route: None)  # it never answers
     page.fill("#source", TEXT)
     for name, status in (("#translate", "Translating…"), ("#stop", "Stopped.")):
@@ -371,8 +368,8 @@ def test_stop_and_a_new_start_abort_what_runs(page):
 
 
 def test_model_without_steps_or_alignments_shows_its_result(page):
-    have_models(page, ("m", 99), streams=False)
-    answer(page, "translate", {"translations": [{**BEST, "alignment": None}]})
+    stub_models(page, m=99, streams=False)
+    stub_response(page, "translate", {"translations": [{**BEST, "alignment": None}]})
     translate(page)
     expect(page.locator("#translation")).to_have_text("the bike")
     expect(page.locator("#alignment")).to_be_hidden()
@@ -380,14 +377,14 @@ def test_model_without_steps_or_alignments_shows_its_result(page):
 
 
 def test_model_is_chosen_among_several(page):
-    have_models(page, ("large", 5000), ("small", 200))
-    answer_by_hand(page, BEST, SECOND)
+    stub_models(page, large=5000, small=200)
+    stub_translations(page, BEST, SECOND)
     page.get_by_label("Model").select_option("small")
     expect(page.locator("#counter")).to_have_text("0 of 200 characters")
     with page.expect_request("**/translate") as sent:
         translate(page)
-    asked = {"text": TEXT, "model": "small", "n_best": 4, "alignments": True}
-    assert sent.value.post_data_json == asked
+    body = {"text": TEXT, "model": "small", "n_best": 4, "alignments": True}
+    assert sent.value.post_data_json == body
 
 
 def test_theme_follows_the_system_until_one_is_chosen(page):
@@ -410,18 +407,18 @@ def test_narrow_screen_never_scrolls_sideways(page):
     page.set_viewport_size({"width": 320, "height": 640})
     tokens = ["a" * 300, *[" bike"] * 18, "</s>"]
     row = hypothesis("a" * 300, -1, tokens, [[0.05] * 20] * 20, tokens)
-    answer_by_hand(page, row, row)
+    stub_translations(page, row, row)
     translate(page, "a" * 300)
     words(page, "target").nth(0).hover()
     assert page.evaluate("document.documentElement.scrollWidth") == 320
-    answer(page, "translate/stream", {"error": "no" * 200, "code": "invalid"}, 400)
+    stub_response(page, "translate/stream", {"error": "no" * 200, "code": "invalid"}, 400)
     page.click("#translate")
     expect(page.locator("#error")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") == 320
 
 
-def test_screen_readers_have_names_and_are_told(page):
-    translate_by_hand(page)
+def test_elements_have_names_and_roles_for_screen_readers(page):
+    translate_example(page)
     expect(page.get_by_role("textbox", name="Text")).to_be_visible()
     expect(page.locator("#translation")).to_have_attribute("aria-live", "polite")
     expect(page.locator("#error")).to_have_attribute("role", "alert")

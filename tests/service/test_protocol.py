@@ -1,6 +1,4 @@
-"""Bodies of the Open Inference Protocol, as Triton's client writes and reads them, and as no one
-should.
-"""
+"""Bodies of the Open Inference Protocol: Triton's client's own, and damaged ones."""
 
 import json
 import struct
@@ -30,7 +28,7 @@ SCALARS = NAMES | st.booleans() | st.integers(-(2**63), 2**63)
 
 @st.composite
 def tensors(draw, finite):
-    """An array of any datatype; with `finite` one that JSON can say."""
+    """Draw a datatype and an array of it; with `finite`, one that JSON can represent."""
     datatype = draw(st.sampled_from([*DATATYPES]))
     shape = draw(SHAPES)
     if datatype == "BYTES":
@@ -48,54 +46,54 @@ def tensors(draw, finite):
 
 @st.composite
 def inputs(draw):
-    """Inputs of Triton's client with the arrays in them, some in JSON and some raw."""
-    made = []
+    """Draw inputs of Triton's client, in JSON or raw, and their arrays."""
+    pairs = []
     for name in draw(st.lists(NAMES, max_size=3, unique=True)):
         binary = draw(st.booleans())
         datatype, array = draw(tensors(finite=not binary))
         tensor = InferInput(name, [*array.shape], datatype)
         tensor.set_data_from_numpy(array, binary_data=binary)
-        made.append((tensor, array))
-    return made
+        pairs.append((tensor, array))
+    return pairs
 
 
 def raw_size(array):
-    return sum(4 + len(one) for one in array.flat) if array.dtype == object else array.nbytes
+    return sum(4 + len(item) for item in array.flat) if array.dtype == object else array.nbytes
 
 
-def assert_equal(found, expected):
-    assert found.shape == expected.shape
+def assert_equal(array, expected):
+    assert array.shape == expected.shape
     if expected.dtype == object:
-        assert found.ravel().tolist() == expected.ravel().tolist()
+        assert array.ravel().tolist() == expected.ravel().tolist()
     else:
-        assert found.dtype == expected.dtype
-        np.testing.assert_array_equal(found, expected)
+        assert array.dtype == expected.dtype
+        np.testing.assert_array_equal(array, expected)
 
 
 @settings(max_examples=60)
 @given(
     inputs(),
-    st.lists(st.tuples(NAMES, st.booleans()), max_size=3, unique_by=lambda one: one[0]),
+    st.lists(st.tuples(NAMES, st.booleans()), max_size=3, unique_by=lambda pair: pair[0]),
     NAMES,
     st.dictionaries(NAMES.map("p{}".format), SCALARS, max_size=3),
 )
-def test_reads_what_tritons_client_writes(given_inputs, wanted, name, parameters):
+def test_requests_of_tritons_client_are_parsed(pairs, outputs, name, parameters):
     body, length = InferenceServerClient.generate_request_body(
-        [tensor for tensor, _ in given_inputs],
-        [InferRequestedOutput(one, binary_data=binary) for one, binary in wanted],
+        [tensor for tensor, _ in pairs],
+        [InferRequestedOutput(output, binary_data=binary) for output, binary in outputs],
         name,
         parameters=parameters,
     )
     request = parse_rest(body, length)
     assert request.id == name
-    usual = {} if wanted else {"binary_data_output": True}
-    assert request.parameters == {**usual, **parameters}
-    assert [(one.name, one.parameters["binary_data"]) for one in request.outputs] == wanted
-    assert len(request.inputs) == len(given_inputs)
-    for found, (tensor, array) in zip(request.inputs, given_inputs, strict=True):
-        assert (found.name, found.datatype) == (tensor.name(), tensor.datatype())
-        assert found.parameters == {}
-        assert_equal(found.data, array)
+    default = {} if outputs else {"binary_data_output": True}
+    assert request.parameters == {**default, **parameters}
+    parsed_outputs = [(output.name, output.parameters["binary_data"]) for output in request.outputs]
+    assert parsed_outputs == outputs
+    for parsed, (tensor, array) in zip(request.inputs, pairs, strict=True):
+        assert (parsed.name, parsed.datatype) == (tensor.name(), tensor.datatype())
+        assert parsed.parameters == {}
+        assert_equal(parsed.data, array)
 
 
 @settings(max_examples=60)
@@ -105,47 +103,44 @@ def test_reads_what_tritons_client_writes(given_inputs, wanted, name, parameters
     NAMES,
     st.dictionaries(NAMES, SCALARS, max_size=2),
 )
-def test_tritons_client_reads_what_is_written(outputs, usual, name, parameters):
-    request = InferRequest([], [], name, {"binary_data_output": usual})
-    made = []
+def test_responses_are_parsed_by_tritons_client(outputs, default, name, parameters):
+    request = InferRequest([], [], name, {"binary_data_output": default})
+    tensors = []
     for place, ((datatype, array), binary) in enumerate(outputs):
-        made.append(Tensor(f"ä{place}", datatype, array, dict(parameters)))
+        tensors.append(Tensor(f"ä{place}", datatype, array, dict(parameters)))
         if binary is not None:
-            request.outputs.append(Wanted(made[-1].name, {"binary_data": binary}))
-    response = InferResponse("a model", "7", made, name, parameters)
-    body, length = render_rest(response, request)
-    raw = [usual if binary is None else binary for _, binary in outputs]
+            request.outputs.append(Wanted(tensors[-1].name, {"binary_data": binary}))
+    body, length = render_rest(InferResponse("a model", "7", tensors, name, parameters), request)
+    raw = [default if binary is None else binary for _, binary in outputs]
     assert (length is not None) == any(raw)
-    found = InferenceServerClient.parse_response_body(body, header_length=length)
-    told = found.get_response()
-    assert (told["model_name"], told["model_version"]) == ("a model", "7")
-    assert told.get("id", "") == name and told.get("parameters", {}) == parameters
-    assert [one["name"] for one in told["outputs"]] == [one.name for one in made]
-    for output, tensor, is_raw in zip(told["outputs"], made, raw, strict=True):
-        assert output["shape"] == list(tensor.data.shape)
+    result = InferenceServerClient.parse_response_body(body, header_length=length)
+    response = result.get_response()
+    assert (response["model_name"], response["model_version"]) == ("a model", "7")
+    assert response.get("id", "") == name and response.get("parameters", {}) == parameters
+    for output, tensor, is_raw in zip(response["outputs"], tensors, raw, strict=True):
+        assert output["name"] == tensor.name and output["shape"] == list(tensor.data.shape)
         assert ("data" in output) is not is_raw
         size = {"binary_data_size": raw_size(tensor.data)} if is_raw else {}
         assert output.get("parameters", {}) == {**parameters, **size}
-        if tensor.data.size:  # of an empty one the client forgets the dtype
-            array = found.as_numpy(tensor.name)
+        if tensor.data.size:  # the client loses the dtype of an empty array
+            array = result.as_numpy(tensor.name)
             if array.dtype == object and not is_raw:
-                array = np.array([one.encode() for one in array.ravel()], object)
+                array = np.array([item.encode() for item in array.ravel()], object)
                 array = array.reshape(tensor.data.shape)
             assert_equal(array, tensor.data)
 
 
 @settings(max_examples=60)
 @given(tensors(finite=False))
-def test_raw_tensors_may_hold_what_json_cannot(pair):
+def test_raw_tensors_transfer_values_that_json_cannot(pair):
     datatype, array = pair
     response = InferResponse("m", "1", [Tensor("y", datatype, array)])
-    wanted = InferRequest([], [Wanted("y", {"binary_data": True})])
-    body, length = render_rest(response, wanted)
-    # An output is written as an input is.
+    request = InferRequest([], [Wanted("y", {"binary_data": True})])
+    body, length = render_rest(response, request)
+    # Outputs and inputs have the same format.
     header = json.loads(body[:length])
     text = json.dumps({"inputs": header["outputs"]}).encode()
-    [found] = parse_rest(text + body[length:], len(text)).inputs
-    assert_equal(found.data, array)
+    assert_equal(parse_input(text, body[length:]), array)
 
 
 def tensor(**changes):
@@ -157,21 +152,27 @@ def body_of(*inputs, **rest):
 
 
 def raw_tensor(size, **changes):
-    made = tensor(parameters={"binary_data_size": size}, **changes)
-    del made["data"]
-    return made
+    without_data = tensor(parameters={"binary_data_size": size}, **changes)
+    del without_data["data"]
+    return without_data
+
+
+def parse_input(header, raw=None):
+    """Parse a body with one input; return its array."""
+    body, length = (header, None) if raw is None else (header + raw, len(header))
+    [parsed] = parse_rest(body, length).inputs
+    return parsed.data
 
 
 def test_data_may_be_flat_or_nested():
     for data in ([1, 2, 3, 4, 5, 6], [[1, 2, 3], [4, 5, 6]]):
-        [found] = parse_rest(body_of(tensor(shape=[2, 3], data=data)), None).inputs
-        assert found.data.tolist() == [[1, 2, 3], [4, 5, 6]]
+        array = parse_input(body_of(tensor(shape=[2, 3], data=data)))
+        assert array.tolist() == [[1, 2, 3], [4, 5, 6]]
     for shape, data in (([], [7]), ([0], []), ([2, 0], [[], []]), ([2, 0], []), ([0, 3], [])):
-        [found] = parse_rest(body_of(tensor(shape=shape, data=data)), None).inputs
-        assert found.data.shape == tuple(shape)
+        assert parse_input(body_of(tensor(shape=shape, data=data))).shape == tuple(shape)
 
 
-def test_what_is_optional_may_be_null_or_unknown():
+def test_optional_entries_may_be_null_and_unknown_ones_are_ignored():
     request = parse_rest(
         body_of(tensor(parameters=None), id=None, outputs=None, parameters=None, more=[{}]), None
     )
@@ -181,13 +182,13 @@ def test_what_is_optional_may_be_null_or_unknown():
 def test_raw_arrays_are_aligned():
     text = body_of(raw_tensor(8))
     for spaces in range(8):
-        header = text + b" " * spaces
-        [found] = parse_rest(header + struct.pack("<2i", 3, -4), len(header)).inputs
-        assert found.data.flags.aligned and found.data.tolist() == [3, -4]
+        array = parse_input(text + b" " * spaces, struct.pack("<2i", 3, -4))
+        assert array.flags.aligned and array.tolist() == [3, -4]
 
 
+FP64_TENSOR = tensor(datatype="FP64", data=[1, 2])
 NESTED = b'{"inputs": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
-HOSTILE = {
+DAMAGED = {
     "no json": (b"", "body"),
     "half": (b'{"inputs": [', "body"),
     "two": (b'{"inputs": []} {}', "body"),
@@ -240,14 +241,8 @@ HOSTILE = {
     "int far too large": (body_of(tensor(data=[1, 10**4000])), "inputs[0].data"),
     "float16 too large": (body_of(tensor(datatype="FP16", data=[1, 70000])), "inputs[0].data"),
     "float32 too large": (body_of(tensor(datatype="FP32", data=[1, 1e39])), "inputs[0].data"),
-    "float64 too large": (
-        body_of(tensor(datatype="FP64", data=[1, 2])).replace(b"[1, 2]", b"[1, 1e999]"),
-        "inputs[0].data",
-    ),
-    "int too large for float": (
-        body_of(tensor(datatype="FP64", data=[1, 10**4000])),
-        "inputs[0].data",
-    ),
+    "float64 too large": (body_of(FP64_TENSOR).replace(b"[1, 2]", b"[1, 1e999]"), "inputs[0].data"),
+    "int too large for float": (body_of({**FP64_TENSOR, "data": [1, 10**4000]}), "inputs[0].data"),
     "NaN": (body_of(tensor(datatype="FP32", data=[1, float("nan")])), "body"),
     "infinity": (body_of(tensor(datatype="FP32", data=[1, float("inf")])), "body"),
     "parameters no object": (body_of(tensor(parameters=[])), "inputs[0].parameters"),
@@ -271,9 +266,9 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", DAMAGED)
 def test_damaged_bodies_are_refused(name):
-    body, argument = HOSTILE[name]
+    body, argument = DAMAGED[name]
     with pytest.raises(ServiceError) as caught:
         parse_rest(body, None)
     assert (caught.value.kind, caught.value.argument) == ("invalid", argument)
@@ -284,7 +279,7 @@ SIZE = "inputs[0].parameters.binary_data_size"
 
 
 @pytest.mark.parametrize(
-    ("given", "raw", "argument"),
+    ("tensor", "raw", "argument"),
     [
         (raw_tensor(9), bytes(8), SIZE),
         (raw_tensor(-1), bytes(8), SIZE),
@@ -304,15 +299,15 @@ SIZE = "inputs[0].parameters.binary_data_size"
         (tensor(), b"\0", "body"),
     ],
 )
-def test_damaged_raw_tensors_are_refused(given, raw, argument):
-    header = body_of(given)
+def test_damaged_raw_tensors_are_refused(tensor, raw, argument):
+    header = body_of(tensor)
     with pytest.raises(ServiceError) as caught:
         parse_rest(header + raw, len(header))
     assert (caught.value.kind, caught.value.argument) == ("invalid", argument)
 
 
 @pytest.mark.parametrize("length", [-1, 10**30, len(body_of(tensor())) + 1])
-def test_length_of_the_header_is_within_the_body(length):
+def test_a_header_length_outside_of_the_body_is_refused(length):
     with pytest.raises(ServiceError) as caught:
         parse_rest(body_of(tensor()), length)
     assert caught.value.argument == "Inference-Header-Content-Length"
@@ -337,7 +332,7 @@ def test_shared_memory_and_classification_are_unsupported(body):
     ("datatype", "items"),
     [("FP32", [1, np.nan]), ("FP64", [-np.inf, 1]), ("BYTES", [b"a", b"\xff"])],
 )
-def test_what_json_cannot_say_is_told_so(datatype, items):
+def test_an_output_that_json_cannot_represent_is_an_error(datatype, items):
     data = np.array(items, DATATYPES[datatype])
     response = InferResponse("m", "1", [Tensor("y", datatype, data)])
     with pytest.raises(ServiceError, match="'y' holds what JSON cannot say") as caught:
@@ -350,7 +345,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=10,
 )
-NEARLY = st.fixed_dictionaries(
+NEARLY_TENSORS = st.fixed_dictionaries(
     {},
     optional={
         "name": st.just("x") | JSON,
@@ -365,7 +360,7 @@ NEARLY = st.fixed_dictionaries(
 )
 
 
-def parses_or_is_refused(body, length):
+def check_parsed_or_refused(body, length):
     try:
         request = parse_rest(body, length)
     except ServiceError as error:
@@ -379,7 +374,7 @@ def parses_or_is_refused(body, length):
 @settings(max_examples=100)
 @given(
     st.fixed_dictionaries(
-        {"inputs": st.lists(NEARLY, max_size=3) | JSON},
+        {"inputs": st.lists(NEARLY_TENSORS, max_size=3) | JSON},
         optional={"outputs": JSON, "id": JSON, "parameters": JSON},
     )
     | JSON,
@@ -387,11 +382,11 @@ def parses_or_is_refused(body, length):
 )
 def test_any_json_parses_or_is_refused(message, raw):
     text = json.dumps(message).encode()
-    parses_or_is_refused(text, None)
-    parses_or_is_refused(text + raw, len(text))
+    check_parsed_or_refused(text, None)
+    check_parsed_or_refused(text + raw, len(text))
 
 
 @settings(max_examples=100)
 @given(st.binary(max_size=100), st.none() | st.integers(-5, 110) | st.integers())
-def test_any_bytes_are_refused(body, length):
-    parses_or_is_refused(body, length)
+def test_any_bytes_parse_or_are_refused(body, length):
+    check_parsed_or_refused(body, length)

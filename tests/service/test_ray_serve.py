@@ -1,4 +1,4 @@
-"""The service on Ray Serve, where Ray is installed: it answers as it does behind its own doors."""
+"""The service on Ray Serve, if Ray is installed: responses are those of the service itself."""
 
 import json
 import os
@@ -14,6 +14,7 @@ from keras_bahdanau_runtime.errors import MissingDependencyError
 from keras_bahdanau_runtime.service import ray_serve
 from keras_bahdanau_runtime.service.server import Settings
 
+KEY = "a-key-of-sixteen-letters"
 ENVIRONMENT = {
     "PYTHONPATH": os.pathsep.join([os.path.abspath("export"), os.path.abspath(".")]),
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -22,7 +23,7 @@ ENVIRONMENT = {
 }
 
 
-def test_without_ray_the_command_is_named(tmp_path, monkeypatch):
+def test_the_error_without_ray_names_the_install_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "keras-bahdanau\[ray\]"'):
         ray_serve.build({"copy": str(tmp_path)})
@@ -30,9 +31,9 @@ def test_without_ray_the_command_is_named(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
-    """Where two replicas answer at most."""
+    """Yield the address of a deployment with at most two replicas."""
     folder = tmp_path_factory.mktemp("serve")
-    (folder / "keys").write_text("a-key-of-sixteen-letters\n")
+    (folder / "keys").write_text(f"{KEY}\n")
     artifact = make(folder / "artifact", steps=COPY_STEPS)
     settings = Settings({"copy": artifact}, api_key_file=folder / "keys")
     with socket.socket() as probe:
@@ -41,7 +42,8 @@ def url(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
-        ray = pytest.importorskip("ray", reason="Ray is not installed.")  # it reads them now
+        # Ray reads the variables when it is imported.
+        ray = pytest.importorskip("ray", reason="Ray is not installed.")
         serve = pytest.importorskip("ray.serve", reason="Ray is not installed.")
         ray.init(
             num_cpus=2, include_dashboard=False, object_store_memory=100 * 2**20,
@@ -54,38 +56,39 @@ def url(tmp_path_factory):
         ray.shutdown()
 
 
-def ask(url, path, body=None, key="a-key-of-sixteen-letters"):
+def ask(url, path, body=None, key=KEY):
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url + path, data, {"Authorization": f"Bearer {key}"})
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, answer.read().decode()
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
 
 
-def test_it_answers_as_the_service_does(url):
-    status, said = ask(url, "/translate", {"text": ["a man", "a dog"]})
+def test_responses_are_those_of_the_service(url):
+    status, body = ask(url, "/translate", {"text": ["a man", "a dog"]})
     assert status == 200
-    assert [one["text"] for one in json.loads(said)["translations"]] == ["a man", "a dog"]
-    status, said = ask(url, "/v2/models/copy")
-    assert (status, json.loads(said)["name"]) == (200, "copy")
+    translations = json.loads(body)["translations"]
+    assert [translation["text"] for translation in translations] == ["a man", "a dog"]
+    status, body = ask(url, "/v2/models/copy")
+    assert (status, json.loads(body)["name"]) == (200, "copy")
     assert ask(url, "/v2/health/ready")[0] == 200
-    status, said = ask(url, "/translate/stream", {"text": "a man on a bike"})
+    status, body = ask(url, "/translate/stream", {"text": "a man on a bike"})
     assert status == 200
-    events = [json.loads(line.removeprefix("data: ")) for line in said.split("\n\n") if line]
+    events = [json.loads(line.removeprefix("data: ")) for line in body.split("\n\n") if line]
     assert events[-1] == {"text": "a man on a bike"} and len(events) > 2
 
 
 @pytest.mark.parametrize(
     ("path", "body", "key", "status", "code"),
     [
-        ("/translate", {"text": 1}, None, 422, "unprocessable"),
+        ("/translate", {"text": 1}, KEY, 422, "unprocessable"),
         ("/translate", {"text": "a"}, "another", 401, "unauthenticated"),
-        ("/nowhere", None, None, 404, "not_found"),
-        ("/translate", {"text": "a", "model": "b"}, None, 404, "not_found"),
+        ("/nowhere", None, KEY, 404, "not_found"),
+        ("/translate", {"text": "a", "model": "b"}, KEY, 404, "not_found"),
     ],
 )
 def test_errors_are_those_of_the_service(url, path, body, key, status, code):
-    found = ask(url, path, body, **({} if key is None else {"key": key}))
-    assert (found[0], json.loads(found[1])["code"]) == (status, code)
+    response_status, response_body = ask(url, path, body, key)
+    assert (response_status, json.loads(response_body)["code"]) == (status, code)
