@@ -484,7 +484,7 @@ MUTATIONS = (
         "export/keras_bahdanau_runtime/service/connections.py",
         "self.flow.resume_reading()",
         "pass",
-        "service/test_process.py service/test_attacks.py",
+        "service/test_attacks.py service/test_process.py",
     ),
     Mutation(
         "batch-is-bounded-by-its-last-text",
