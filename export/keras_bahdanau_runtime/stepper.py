@@ -123,6 +123,7 @@ class Stepper:
         )
         if buffers is None:
             state = {name: part for name, part in found.items() if name.startswith("state_")}
+            _check_rows(state, len(source))
             read = self._reads - set(state)
             memory = {name: part for name, part in found.items() if name in read}
             if not self._fixed:
@@ -190,7 +191,9 @@ class Stepper:
         if not self._fixed:
             names = [*_RESULTS, *(f"next_{name}" for name in state)]
             found = self._run(self._step, self._inputs(tokens, state, memory), names)
-            return found, {name: found[f"next_{name}"] for name in state}
+            after = {name: found[f"next_{name}"] for name in state}
+            _check_rows(after, len(tokens))
+            return found, after
         buffers = self._of_memory(memory)
         if buffers is None or state is not buffers.last[0]:
             raise ValueError(
@@ -250,6 +253,16 @@ class Stepper:
         if best.shape != (1,) or not 0 <= best[0] < size:
             raise RunError(f"The graph must give one id below {size}. Received: {best}")
         return int(best[0])
+
+
+def _check_rows(state: Values, rows: int) -> None:
+    """Raises a `RunError` unless every part of a state has a row for each sentence."""
+    for name, part in state.items():
+        if part.shape()[:1] != [rows]:
+            raise RunError(
+                f"The graph must give a state of {rows} rows, one for each sentence. "
+                f"Received: {name} of shape {tuple(part.shape())}"
+            )
 
 
 def _barred(search: Mapping[str, Any], tokens: list[int]) -> set[int]:

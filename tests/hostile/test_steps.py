@@ -71,6 +71,16 @@ def test_invalid_tokens_of_a_step_are_refused(tmp_path, name):
         list(translator.stream("a man"))
 
 
+@pytest.mark.parametrize("graph, name", [(0, "state_0"), (1, "next_state_0")])
+def test_state_with_another_number_of_rows_is_refused(tmp_path, graph, name):
+    steps = list(COPY_STEPS)
+    steps[graph] = steps[graph].replace(f"    {name} =", "    last =").rstrip("}\n")
+    steps[graph] += f"\n    {name} = Concat <axis = 0> (last, last)\n}}\n"
+    translator = Translator(make(tmp_path / "a", steps=steps))
+    with pytest.raises(RunError, match=r"must give a state of 1 rows.*state_0 of shape \(2,\)"):
+        list(translator.stream("a man"))
+
+
 @pytest.mark.parametrize(
     "odds, wrong",
     [
