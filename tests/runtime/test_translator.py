@@ -1,8 +1,10 @@
 """`Translator` with a hand-written graph that copies its source, and a real tokenizer."""
 
+import copy
 import json
 import logging
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -254,6 +256,49 @@ def test_with_threads_opens_the_same_artifact_again(tmp_path):
     shutil.rmtree(path)
     with pytest.raises(CorruptArtifactError, match="was replaced since"):
         first.with_threads(2)
+
+
+COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda one: pickle.loads(pickle.dumps(one))}
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copy_of_a_translator_opens_the_artifact_with_the_same_settings(tmp_path, how):
+    path = make(tmp_path / "artifact", steps=COPY_STEPS)
+    settings = {"threads": 1, "seconds": 50, "megabytes": 500, "workers": 2, "loop": "graph"}
+    translator = Translator(path, "CPUExecutionProvider", **settings)
+    pieces = list(translator.stream("a man"))
+    other = COPIES[how](translator)
+    assert list(other.stream("a man")) == pieces == ["a", " man"]
+    assert other.translate(["a man on a bike"])[0].text == "a man on a bike"
+    assert other.manifest == translator.manifest
+    assert other.session is not translator.session
+    for name in ("providers", *settings):
+        assert vars(other)[f"_{name}"] == vars(translator)[f"_{name}"]
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copy_of_a_stepper_gives_the_same_steps(tmp_path, how):
+    manifest = read_manifest(make(tmp_path / "artifact", steps=COPY_STEPS))
+    stepper = Stepper(manifest, "CPUExecutionProvider", fixed=True, seconds=50.0)
+    source, tokens = np.array([[5, 6, 3]], np.int32), np.array([2], np.int32)
+    expected, *_ = stepper.step(tokens, *stepper.start(source))
+    other = COPIES[how](stepper)
+    state, memory = other.start(source)
+    found, *_ = other.step(tokens, state, memory)
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ValueError, match="fixed=True"):  # a state that was stepped from already
+        other.step(tokens, state, memory)
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copies_of_a_tokenizer_and_a_translation_are_equal(translator, how):
+    tokenizer = COPIES[how](translator.tokenizer)
+    assert tokenizer == translator.tokenizer
+    assert tokenizer.decode(tokenizer.encode_target("a  man 🙂")) == "a  man 🙂"
+    [translation] = translator.translate(["a man"])
+    other = COPIES[how](translation)
+    np.testing.assert_array_equal(other.alignment, translation.alignment)
+    assert (other.text, other.tokens, other.score) == ("a man", ["a", " man", "</s>"], -3.0)
 
 
 def test_stepper_has_one_thread_unless_threads_are_set(tmp_path, monkeypatch):
