@@ -61,7 +61,7 @@ class Translator:
             limit.
         megabytes: float, the most memory that the runs of one graph may take together for their
             tensors, weights not counted, on the CPU; on CUDA the provider has `gpu_mem_limit`.
-            `None` for no limit.
+            `None` for no limit. Needs onnxruntime 1.27 or later.
         workers: int, the batches of one call that run at once; `threads=None` then shares the
             cores among them. One for each core is the fastest for many texts on a CPU, and holds
             as many batches in memory.

@@ -543,6 +543,13 @@ MUTATIONS = (
         "runtime/test_translator.py",
     ),
     Mutation(
+        "failed-provider-is-a-corrupt-artifact",
+        "export/keras_bahdanau_runtime/session.py",
+        "if names != [CPU] and _opens_on_cpu",
+        "if names == [CPU] and _opens_on_cpu",
+        "runtime/test_translator.py",
+    ),
+    Mutation(
         "bearer-needs-its-capital",
         "export/keras_bahdanau_runtime/service/keys.py",
         'if scheme.lower() == "bearer"',

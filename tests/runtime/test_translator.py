@@ -28,6 +28,9 @@ from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.session import open_graph, run
 from keras_bahdanau_runtime.stepper import most_tokens
 
+VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
+BOUNDED = (1, 27)  # the first version that bounds the memory of a session
+
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory):
@@ -217,13 +220,37 @@ def test_more_rows_than_an_int32_can_count_are_refused(translator):
 def test_operators_that_run_on_the_cpu_instead_are_logged(artifact, caplog):
     """AzureExecutionProvider is part of every onnxruntime and has none of these operators."""
     providers = ["AzureExecutionProvider", "CPUExecutionProvider"]
-    with caplog.at_level("WARNING"):
+    message = "operators of model.onnx run on the CPU and not on AzureExecutionProvider"
+    if VERSION < (1, 24):
+        message = "onnxruntime says from 1.24 on which operators of model.onnx run on the CPU"
+    with caplog.at_level("INFO"):
         Translator(artifact, providers=providers)
-    assert "operators of model.onnx run on the CPU and not on AzureExecutionProvider" in caplog.text
+    assert message in caplog.text
     caplog.clear()
     with caplog.at_level("WARNING"):
         Translator(artifact, providers="CPUExecutionProvider")
     assert not caplog.records
+
+
+def test_provider_that_does_not_open_a_graph_is_named(tmp_path, monkeypatch):
+    """No provider here fails, so onnxruntime is made to fail as OpenVINO does at a GRU."""
+    providers = ["AzureExecutionProvider", "CPUExecutionProvider"]
+    fails = onnxruntime.capi.onnxruntime_pybind11_state.Fail
+    open_session = onnxruntime.InferenceSession
+
+    def open_on_the_cpu_only(*arguments, providers, **options):
+        if ("AzureExecutionProvider", {}) in providers:
+            raise fails("Exception during initialization: Check 'false' failed")
+        return open_session(*arguments, providers=providers, **options)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", open_on_the_cpu_only)
+    path = make(tmp_path / "whole")
+    with pytest.raises(ValueError, match=r"some that open .*\['AzureExecutionProvider'\], which"):
+        Translator(path, providers)
+    assert Translator(path, "CPUExecutionProvider").translate(["a man"])[0].text == "a man"
+    broken = make(tmp_path / "broken", copy_graph().replace("Not (is_pad)", "Not (pad)"))
+    with pytest.raises(CorruptArtifactError, match="expected a graph that onnxruntime opens"):
+        Translator(broken, providers)
 
 
 def test_alignments_are_optional(translator):
@@ -265,6 +292,8 @@ COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda one: pickle.loads(pickle.d
 def test_copy_of_a_translator_opens_the_artifact_with_the_same_settings(tmp_path, how):
     path = make(tmp_path / "artifact", steps=COPY_STEPS)
     settings = {"threads": 1, "seconds": 50, "megabytes": 500, "workers": 2, "loop": "graph"}
+    if VERSION < BOUNDED:
+        settings["megabytes"] = None
     translator = Translator(path, "CPUExecutionProvider", **settings)
     pieces = list(translator.stream("a man"))
     other = COPIES[how](translator)
@@ -343,6 +372,7 @@ zeros (int64[1] shape) => (float[n] zeros) { zeros = ConstantOfShape (shape) }
 """
 
 
+@pytest.mark.skipif(VERSION < BOUNDED, reason="onnxruntime before 1.27 bounds no memory.")
 def test_memory_limit_of_a_translator_does_not_limit_other_sessions(artifact):
     """An application may share one allocator among its own sessions."""
     model = onnx.parser.parse_model(ZEROS)
@@ -353,6 +383,15 @@ def test_memory_limit_of_a_translator_does_not_limit_other_sessions(artifact):
     (zeros,) = session.run(None, {"shape": np.array([2**22])})
     assert zeros.shape == (2**22,)
     assert translator.translate(["a man"])[0].text == "a man"
+
+
+def test_memory_limit_is_refused_where_onnxruntime_has_none(artifact, monkeypatch):
+    monkeypatch.setattr(onnxruntime, "__version__", "1.26.1")
+    with pytest.raises(
+        ValueError, match=r"`megabytes` must be None .* 5 with onnxruntime 1\.26\.1"
+    ):
+        Translator(artifact, megabytes=5)
+    assert Translator(artifact).translate(["a man"])[0].text == "a man"
 
 
 def test_text_with_lone_surrogates_does_not_stop_the_others(translator):
