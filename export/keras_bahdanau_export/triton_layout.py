@@ -70,7 +70,8 @@ def write_triton_repository(
 
     The model `name` takes texts. Triton joins waiting requests into batches only along an axis of
     their own, and knows no tensor without another one: `text` is `[n, 1]`, where `[n]` is sent to
-    `keras-bahdanau serve`. It runs on the CPU; `KIND_GPU` in its `config.pbtxt` puts it on GPUs.
+    `keras-bahdanau serve`. It runs on the CPU; `KIND_GPU` in its `config.pbtxt` puts it on GPUs. It
+    needs Triton 24.12 or later. The Python backend of an earlier Triton needs numpy 1.26.
 
     The model `name-graph` takes the tensors of `model.onnx`. If all of these have the batch as
     their first axis, Triton joins requests, but only those of equal shapes otherwise: clients that
@@ -165,8 +166,9 @@ def _text_config(name: str) -> str:
         _tensor("output", "score", "TYPE_FP32", [-1]),
         _tensor("output", "alignment", "TYPE_STRING", [-1]),
     ]
+    needs = "# Needs Triton 24.12 or later, or numpy 1.26 with an earlier one; see model.py.\n"
     instances = "instance_group {\n  count: 1\n  kind: KIND_CPU\n}\n"
-    return _config(name, "python", _MOST_ROWS, tensors) + instances
+    return _config(name, "python", _MOST_ROWS, tensors) + needs + instances
 
 
 def _graph_config(name: str, inputs: Sequence[Any], outputs: Sequence[Any], rows: int) -> str:

@@ -1,6 +1,8 @@
 """A model of texts for Triton's Python backend: the `Translator` of the artifact beside this file.
 
-The Python that Triton runs needs `pip install "keras-bahdanau[runtime]"`, and 3.11 or later.
+Needs Triton 24.12 or later, and `pip install "keras-bahdanau[runtime]"` in the Python that it runs,
+3.11 or later. The Python backend of an earlier Triton ends at the first request with numpy 2: it
+needs numpy 1.26.
 
 Input `text` is BYTES of shape `[n, 1]`, one UTF-8 sentence each. Outputs are `translation` BYTES
 and `score` FP32 of shape `[n, n_best]`, and `alignment` BYTES of the same, each the attention

@@ -99,7 +99,7 @@ class CapturedSearch:
     def _open_step(self) -> None:
         try:
             self.session = open_graph(self._manifest, _STEP, *self._given, capture=True)
-        except CorruptArtifactError as error:
+        except ValueError as error:  # of the provider, which has opened the start of the search
             if device_of(self._start)[0] == "cpu":
                 raise
             raise UnsupportedArtifactError(

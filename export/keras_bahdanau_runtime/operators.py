@@ -8,7 +8,7 @@ file is refused: an operator, a field of a message, a key of data outside the gr
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableSequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -133,7 +133,7 @@ def _messages(message: Any, path: Path) -> Iterator[Any]:
         _refuse(path, f"field {unknown[0].field_number} of a {name}Proto of ONNX")
     yield message
     for field, value in message.ListFields():
-        held = value if field.is_repeated else [value]
+        held = value if isinstance(value, MutableSequence) else [value]
         if field.message_type is not None:
             for inner in held:
                 yield from _messages(inner, path)

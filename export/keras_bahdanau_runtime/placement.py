@@ -25,6 +25,11 @@ def warn_of_cpu(session: Any, path: Path, asked: str, in_loops: set[str]) -> Non
         asked: The provider that was asked for.
         in_loops: Names of the graph's nodes that stand in loops.
     """
+    if not hasattr(session, "get_provider_graph_assignment_info"):
+        logger.info(
+            "onnxruntime says from 1.24 on which operators of %s run on the CPU.", path.name
+        )
+        return
     left, total = Counter[str](), 0
     for part in session.get_provider_graph_assignment_info():
         for node in part.get_nodes():

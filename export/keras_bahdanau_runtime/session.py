@@ -36,6 +36,9 @@ _DTYPES = {
 }
 _AS_REQUESTED = 1  # extends an arena by what is needed, where the default doubles it
 _MOST_BYTES = 2**62
+# The first version of onnxruntime in which a process may replace its arena (1.23), and which bounds
+# what it computes from constants when it opens a graph (1.27).
+_BOUNDED = (1, 27)
 _FOLDED, _FOLDED_SHARE = 2**24, 32  # bytes of a tensor made of constants; times the graph's bytes
 
 
@@ -65,7 +68,7 @@ def open_graph(
         capture: bool. Whether CUDA records each run as a CUDA graph and replays it; see `Stepper`.
 
     Raises:
-        ValueError: A provider is not installed, or could not be started.
+        ValueError: A provider is not installed, could not be started, or does not open the graph.
         CorruptArtifactError: The file is not what the manifest says, or no graph.
         UnsupportedArtifactError: It asks for what an artifact may not; see `operators`.
     """
@@ -103,7 +106,8 @@ def open_session(
         capture: As for `open_graph`.
 
     Raises:
-        ValueError: A provider is not installed, or could not be started.
+        ValueError: A provider is not installed, could not be started, or does not open the graph;
+            or this onnxruntime does not bound `megabytes`.
         CorruptArtifactError: onnxruntime finds no graph in it that it can run.
     """
     onnxruntime = require("onnxruntime", extra="runtime")
@@ -138,6 +142,12 @@ def open_session(
                 enable_fallback=names != [CPU],
             )
     except _onnxruntime_errors() as error:
+        if names != [CPU] and _opens_on_cpu(onnxruntime, contents, options):
+            raise ValueError(
+                f"Argument `providers` must name some that open {path}. Received: "
+                f"{[name for name in names if name != CPU]}, which fail where the CPU does not: "
+                f"{_one_line(error)}"
+            ) from error
         raise CorruptArtifactError(
             f"{path}: expected a graph that onnxruntime opens. Received: {_one_line(error)}"
         ) from error
@@ -173,6 +183,15 @@ def open_session(
     return session
 
 
+def _opens_on_cpu(onnxruntime: Any, contents: bytes, options: Any) -> bool:
+    """Whether the CPU opens a graph that another provider does not open."""
+    try:
+        onnxruntime.InferenceSession(contents, options, providers=[CPU], enable_fallback=False)
+    except _onnxruntime_errors():
+        return False
+    return True
+
+
 def give_memory_back() -> None:
     """Returns free memory to the system; of what reading a graph took glibc would keep 60 MB."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
@@ -192,6 +211,11 @@ def _arena(onnxruntime: Any, options: Any, megabytes: float | None, weights: int
     if megabytes is None:
         yield
         return
+    if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < _BOUNDED:
+        raise ValueError(
+            "Argument `megabytes` must be None with onnxruntime before 1.27, which does not bound "
+            f"all tensors. Received: {megabytes} with onnxruntime {onnxruntime.__version__}"
+        )
     kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
     place = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, onnxruntime.OrtMemType.DEFAULT)
     most = math.ceil(min(megabytes * 2**20, _MOST_BYTES)) + weights

@@ -50,7 +50,8 @@ class Stepper:
     """The decoder of an artifact, one step at a time.
 
     State and memory stay on the device between the steps; tokens go in and log-probabilities come
-    out as arrays.
+    out as arrays. A stepper is pickled and copied as its manifest and its settings: the copy opens
+    the graphs again.
 
     Args:
         manifest: The manifest of an artifact that was exported with `stepwise=True`.
@@ -87,6 +88,7 @@ class Stepper:
         megabytes: float | None = None,
     ) -> None:
         check_resources(threads, seconds, megabytes)
+        self._settings = manifest, providers, threads, fixed, seconds, megabytes
         missing = [name for name in (ENCODER_FILE, STEP_FILE) if name not in manifest.files]
         if missing:
             raise UnsupportedArtifactError(
@@ -106,6 +108,9 @@ class Stepper:
         self._made = [value.name for value in self._encoder.get_outputs()]
         self._fixed = fixed
         self._buffers: dict[tuple[int, ...], _Buffers] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._settings
 
     def start(self, source: NDArray[np.int32]) -> tuple[Values, Values]:
         """Encodes `source` `(B, Tx)` int32: the first state and the memory, `OrtValue`s by name.

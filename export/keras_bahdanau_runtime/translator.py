@@ -1,6 +1,5 @@
 """Translates with an artifact: onnxruntime, numpy and tokenizers, and no Keras."""
 
-import copy
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -62,7 +61,7 @@ class Translator:
             limit.
         megabytes: float, the most memory that the runs of one graph may take together for their
             tensors, weights not counted, on the CPU; on CUDA the provider has `gpu_mem_limit`.
-            `None` for no limit.
+            `None` for no limit. Needs onnxruntime 1.27 or later.
         workers: int, the batches of one call that run at once; `threads=None` then shares the
             cores among them. One for each core is the fastest for many texts on a CPU, and holds
             as many batches in memory.
@@ -72,9 +71,13 @@ class Translator:
         tf32: bool, whether CUDA may multiply with 10 bits of precision, which is faster. Without it
             its numbers are float32.
 
+    A translator is pickled and copied as its folder and its settings: the copy opens the artifact
+    that is there then.
+
     Raises:
-        ValueError: `path` is not a folder, a provider is not available, `loop` is unknown, `tf32`
-            is no bool, or `threads`, `seconds`, `megabytes` or `workers` is not positive.
+        ValueError: `path` is not a folder, a provider is not available or does not open the graph,
+            `loop` is unknown, `tf32` is no bool, or `threads`, `seconds`, `megabytes` or `workers`
+            is not positive.
         CorruptArtifactError: The artifact is incomplete, damaged or tampered with.
         UnsupportedArtifactError: It is in a newer format, holds no `model.onnx`, or one with
             operators that are not on the list in `operators`.
@@ -107,6 +110,10 @@ class Translator:
         self._stepper: Stepper | None = None
         self._opening = threading.Lock()
         reading(path, self._open)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        resources = self._threads, self._seconds, self._megabytes, self._workers, self._loop
+        return type(self), (str(self.manifest.folder), self._providers, *resources)
 
     def _open(self, manifest: Manifest) -> None:
         """Reads every file once, and opens what was read."""
@@ -155,8 +162,8 @@ class Translator:
             CorruptArtifactError: The artifact was replaced since it was opened.
         """
         check_positive(threads=threads)
-        other = copy.copy(self)
-        other._threads = threads
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), _threads=threads)
         other._stepper, other._opening = None, threading.Lock()
         with unreplaced(self.manifest):
             other._graph = other._open_search()

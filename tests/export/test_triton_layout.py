@@ -1,6 +1,6 @@
 """The model repository for Triton, parsed with Triton's messages, and its `model.py`.
 
-The tests run without Triton; its behavior is taken from its documentation.
+The tests run without Triton. `tests/service/test_triton_server.py` runs it.
 """
 
 import importlib.util
@@ -113,6 +113,8 @@ def test_the_text_model_is_configured_with_its_inputs_and_outputs(tmp_path):
     policy = settings.dynamic_batching.default_queue_policy
     assert settings.dynamic_batching.max_queue_delay_microseconds == 5000
     assert (policy.default_timeout_microseconds, policy.allow_timeout_override) == (6e7, True)
+    text = (tmp_path / "models" / "en-de" / "config.pbtxt").read_text("utf-8")
+    assert "# Needs Triton 24.12 or later" in text  # before it, with numpy 2, a request is the end
     [group] = settings.instance_group
     assert (group.count, group.kind) == (1, model_config_pb2.ModelInstanceGroup.KIND_CPU)
 

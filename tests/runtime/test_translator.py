@@ -1,8 +1,10 @@
 """`Translator` with a hand-written graph that copies its source, and a real tokenizer."""
 
+import copy
 import json
 import logging
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -25,6 +27,9 @@ from keras_bahdanau_runtime.errors import (
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.session import open_graph, run
 from keras_bahdanau_runtime.stepper import most_tokens
+
+VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
+BOUNDED = (1, 27)  # the first version that bounds the memory of a session
 
 
 @pytest.fixture(scope="module")
@@ -215,13 +220,37 @@ def test_more_rows_than_an_int32_can_count_are_refused(translator):
 def test_operators_that_run_on_the_cpu_instead_are_logged(artifact, caplog):
     """AzureExecutionProvider is part of every onnxruntime and has none of these operators."""
     providers = ["AzureExecutionProvider", "CPUExecutionProvider"]
-    with caplog.at_level("WARNING"):
+    message = "operators of model.onnx run on the CPU and not on AzureExecutionProvider"
+    if VERSION < (1, 24):
+        message = "onnxruntime says from 1.24 on which operators of model.onnx run on the CPU"
+    with caplog.at_level("INFO"):
         Translator(artifact, providers=providers)
-    assert "operators of model.onnx run on the CPU and not on AzureExecutionProvider" in caplog.text
+    assert message in caplog.text
     caplog.clear()
     with caplog.at_level("WARNING"):
         Translator(artifact, providers="CPUExecutionProvider")
     assert not caplog.records
+
+
+def test_provider_that_does_not_open_a_graph_is_named(tmp_path, monkeypatch):
+    """No provider here fails, so onnxruntime is made to fail as OpenVINO does at a GRU."""
+    providers = ["AzureExecutionProvider", "CPUExecutionProvider"]
+    fails = onnxruntime.capi.onnxruntime_pybind11_state.Fail
+    open_session = onnxruntime.InferenceSession
+
+    def open_on_the_cpu_only(*arguments, providers, **options):
+        if ("AzureExecutionProvider", {}) in providers:
+            raise fails("Exception during initialization: Check 'false' failed")
+        return open_session(*arguments, providers=providers, **options)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", open_on_the_cpu_only)
+    path = make(tmp_path / "whole")
+    with pytest.raises(ValueError, match=r"some that open .*\['AzureExecutionProvider'\], which"):
+        Translator(path, providers)
+    assert Translator(path, "CPUExecutionProvider").translate(["a man"])[0].text == "a man"
+    broken = make(tmp_path / "broken", copy_graph().replace("Not (is_pad)", "Not (pad)"))
+    with pytest.raises(CorruptArtifactError, match="expected a graph that onnxruntime opens"):
+        Translator(broken, providers)
 
 
 def test_alignments_are_optional(translator):
@@ -254,6 +283,51 @@ def test_with_threads_opens_the_same_artifact_again(tmp_path):
     shutil.rmtree(path)
     with pytest.raises(CorruptArtifactError, match="was replaced since"):
         first.with_threads(2)
+
+
+COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda one: pickle.loads(pickle.dumps(one))}
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copy_of_a_translator_opens_the_artifact_with_the_same_settings(tmp_path, how):
+    path = make(tmp_path / "artifact", steps=COPY_STEPS)
+    settings = {"threads": 1, "seconds": 50, "megabytes": 500, "workers": 2, "loop": "graph"}
+    if VERSION < BOUNDED:
+        settings["megabytes"] = None
+    translator = Translator(path, "CPUExecutionProvider", **settings)
+    pieces = list(translator.stream("a man"))
+    other = COPIES[how](translator)
+    assert list(other.stream("a man")) == pieces == ["a", " man"]
+    assert other.translate(["a man on a bike"])[0].text == "a man on a bike"
+    assert other.manifest == translator.manifest
+    assert other.session is not translator.session
+    for name in ("providers", *settings):
+        assert vars(other)[f"_{name}"] == vars(translator)[f"_{name}"]
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copy_of_a_stepper_gives_the_same_steps(tmp_path, how):
+    manifest = read_manifest(make(tmp_path / "artifact", steps=COPY_STEPS))
+    stepper = Stepper(manifest, "CPUExecutionProvider", fixed=True, seconds=50.0)
+    source, tokens = np.array([[5, 6, 3]], np.int32), np.array([2], np.int32)
+    expected, *_ = stepper.step(tokens, *stepper.start(source))
+    other = COPIES[how](stepper)
+    state, memory = other.start(source)
+    found, *_ = other.step(tokens, state, memory)
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ValueError, match="fixed=True"):  # a state that was stepped from already
+        other.step(tokens, state, memory)
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copies_of_a_tokenizer_and_a_translation_are_equal(translator, how):
+    tokenizer = COPIES[how](translator.tokenizer)
+    assert tokenizer == translator.tokenizer
+    assert tokenizer.decode(tokenizer.encode_target("a  man 🙂")) == "a  man 🙂"
+    [translation] = translator.translate(["a man"])
+    other = COPIES[how](translation)
+    np.testing.assert_array_equal(other.alignment, translation.alignment)
+    assert (other.text, other.tokens, other.score) == ("a man", ["a", " man", "</s>"], -3.0)
 
 
 def test_stepper_has_one_thread_unless_threads_are_set(tmp_path, monkeypatch):
@@ -298,6 +372,7 @@ zeros (int64[1] shape) => (float[n] zeros) { zeros = ConstantOfShape (shape) }
 """
 
 
+@pytest.mark.skipif(VERSION < BOUNDED, reason="onnxruntime before 1.27 bounds no memory.")
 def test_memory_limit_of_a_translator_does_not_limit_other_sessions(artifact):
     """An application may share one allocator among its own sessions."""
     model = onnx.parser.parse_model(ZEROS)
@@ -308,6 +383,15 @@ def test_memory_limit_of_a_translator_does_not_limit_other_sessions(artifact):
     (zeros,) = session.run(None, {"shape": np.array([2**22])})
     assert zeros.shape == (2**22,)
     assert translator.translate(["a man"])[0].text == "a man"
+
+
+def test_memory_limit_is_refused_where_onnxruntime_has_none(artifact, monkeypatch):
+    monkeypatch.setattr(onnxruntime, "__version__", "1.26.1")
+    with pytest.raises(
+        ValueError, match=r"`megabytes` must be None .* 5 with onnxruntime 1\.26\.1"
+    ):
+        Translator(artifact, megabytes=5)
+    assert Translator(artifact).translate(["a man"])[0].text == "a man"
 
 
 def test_text_with_lone_surrogates_does_not_stop_the_others(translator):

@@ -11,10 +11,12 @@ import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import tritonclient.grpc
 from copy_artifact import COPY_STEPS, make
 from running_service import held, site
+from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from keras_bahdanau_runtime.service import questions, text_model
@@ -215,7 +217,19 @@ def test_an_invalid_argument_is_named(web, request_body, status, argument):
 
 
 LONE_SURROGATES = [b'{"text": "\\ud800"}', b'{"text": "a", "\\ud800": 1}']
-BODIES = [b"", b"{", b"[1", *LONE_SURROGATES, b"\xff", b"[" * 50_000, b"null", b"NaN", b'"a"']
+TWICE = b'{"text": "a", "text": "b"}'
+BODIES = [
+    b"",
+    b"{",
+    b"[1",
+    TWICE,
+    *LONE_SURROGATES,
+    b"\xff",
+    b"[" * 50_000,
+    b"null",
+    b"NaN",
+    b'"a"',
+]
 
 
 @pytest.mark.parametrize("body", BODIES)
@@ -243,8 +257,30 @@ def test_unknown_paths_and_methods_are_refused(web):
     problem(web.get("/v2/models/copy/versions/2"), 404, "version")
 
 
+def test_responses_have_the_fields_of_the_open_inference_protocol(web):
+    ready = {"name": "copy", "ready": True}
+    for path, expected in (
+        ("/v2/health/live", {"live": True}),
+        ("/v2/health/ready", {"ready": True}),
+        ("/v2/models/copy/ready", ready),
+        ("/v2/models/copy/versions/1/ready", ready),
+    ):
+        response = web.get(path)
+        assert (response.status_code, response.json()) == (200, expected)
+    server = web.get("/v2/").json()
+    assert server == web.get("/v2").json() and set(server) == {"name", "version", "extensions"}
+    assert server["extensions"] == ["binary_tensor_data", "model_repository", "statistics"]
+    model = web.get("/v2/models/copy").json()
+    assert set(model) == {"name", "versions", "platform", "inputs", "outputs"}
+    for tensor in (*model["inputs"], *model["outputs"]):
+        assert set(tensor) == {"name", "datatype", "shape"}
+    response = infer(web, "copy", {"inputs": [TEXT], "id": "42"}).json()
+    assert set(response) == {"model_name", "model_version", "id", "outputs"}
+    for tensor in response["outputs"]:
+        assert set(tensor) == {"name", "datatype", "shape", "data"}
+
+
 def test_an_unknown_model_is_not_ready(web):
-    assert web.get("/v2/models/copy/ready").status_code == 200
     problem(web.get("/v2/models/other/ready"), 404, "model")
 
 
@@ -326,6 +362,23 @@ def test_a_graph_runs_on_its_tensors(web):
     ):
         request = {"inputs": [{**SOURCE, **changes}]}
         problem(infer(web, "bare-graph", request), 400, argument)
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "outputs"),
+    [
+        ("copy", b"a man", {"translation": [b"a man"], "score": [-3.0]}),
+        ("bare-graph", np.array([5, 6, 3], "<i4").tobytes(), {"lengths": [[3, 0]]}),
+    ],
+)
+def test_a_body_without_json_is_the_only_input(web, model, body, outputs):
+    headers = {"Inference-Header-Content-Length": "0"}
+    response = web.post(f"/v2/models/{model}/infer", content=body, headers=headers)
+    assert response.status_code == 200, response.text
+    length = int(response.headers["inference-header-content-length"])
+    result = InferenceServerClient.parse_response_body(response.content, header_length=length)
+    for name, expected in outputs.items():
+        assert result.as_numpy(name).tolist() == expected
 
 
 def test_a_tensor_of_texts_is_translated(web):

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 import tritonclient.grpc
-from copy_artifact import COPY_STEPS, DOCUMENT, make, marked, spinning_graph
+from copy_artifact import COPY_STEPS, DOCUMENT, endless_graph, make, marked, spinning_graph
 from running_service import held, site
 from service_process import ENVIRONMENT, SERVE, children, free_port, serving
 
@@ -225,6 +225,36 @@ def test_workers_share_a_port_and_are_replaced(artifact):
             assert response.status_code == 409 and "--watch" in response.json()["error"]
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
+
+
+def test_connections_send_small_packets_at_once(artifact):
+    """The body of a response is a packet of its own. It would wait 40 ms for the client."""
+    with site({"copy": artifact}) as service:
+        assert service.web.get("/v2").status_code == 200
+        [connection] = service.service._web.server_state.connections
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_max_wait_is_in_milliseconds(artifact, tmp_path):
+    """In seconds, the request beside a run that does not end would wait until its timeout."""
+
+    async def translate_beside_an_endless_run(url):
+        async with httpx.AsyncClient(base_url=url, timeout=60) as web:
+            request = {"text": "z" * 30, "model": "endless"}
+            endless = asyncio.ensure_future(web.post("/translate", json=request))
+            while "queue_length 1.0" not in (await web.get("/metrics")).text:
+                assert not endless.done()
+            request = {"text": "a man", "model": "copy", "timeout": 20}
+            response = await web.post("/translate", json=request)
+            endless.cancel()
+            return response
+
+    endless = make(tmp_path / "endless", endless_graph())
+    options = ("--port", 0, "--threads", 2, "--alone-threads", 1, "--max-wait", 50)
+    with serving(endless, artifact, *options) as (_, url):
+        response = asyncio.run(translate_beside_an_endless_run(url))
+    assert response.status_code == 200 and texts(response) == ["a man"]
 
 
 def score(url):

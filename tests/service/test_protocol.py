@@ -16,7 +16,9 @@ from keras_bahdanau_runtime.service.protocol import (
     InferRequest,
     InferResponse,
     Tensor,
+    TensorSpec,
     Wanted,
+    parse_raw,
     parse_rest,
     render_rest,
 )
@@ -198,6 +200,9 @@ DAMAGED = {
     "utf-16": ('{"inputs": []}'.encode("utf-16"), "body"),
     "deep": (NESTED, "body"),
     "digits": (b'{"inputs": ' + b"1" * 10_000 + b"}", "body"),
+    "key twice": (b'{"inputs": [], "inputs": []}', "body"),
+    "key of a tensor twice": (body_of(tensor()).replace(b'"shape"', b'"data": 1, "shape"'), "body"),
+    "key with a surrogate twice": (b'{"inputs": [], "\\ud800": 1, "\\ud800": 2}', "body"),
     "constant": (b'{"inputs": NaN}', "body"),
     "no inputs": (b"{}", "inputs"),
     "inputs no list": (b'{"inputs": {}}', "inputs"),
@@ -303,6 +308,49 @@ def test_damaged_raw_tensors_are_refused(tensor, raw, argument):
     header = body_of(tensor)
     with pytest.raises(ServiceError) as caught:
         parse_rest(header + raw, len(header))
+    assert (caught.value.kind, caught.value.argument) == ("invalid", argument)
+
+
+INT32 = b"\x03\0\0\0\x04\0\0\0"  # 3 and 4
+
+
+@pytest.mark.parametrize(
+    ("datatype", "shape", "body", "expected"),
+    [
+        ("INT32", (-1,), INT32, [3, 4]),
+        ("INT32", (2,), INT32, [3, 4]),
+        ("INT32", (-1, -1), INT32, [[3, 4]]),
+        ("INT32", (-1, 1), INT32, [[3], [4]]),
+        ("INT32", (2, -1), INT32, [[3], [4]]),
+        ("INT32", (-1, -1), b"", [[]]),
+        ("BYTES", (-1,), INT32, [INT32]),
+        ("BYTES", (-1, 1), b"", [[b""]]),
+    ],
+)
+def test_the_shape_of_a_body_without_json_follows_from_its_size(datatype, shape, body, expected):
+    request = parse_raw(body, [TensorSpec("x", datatype, shape)])
+    [tensor] = request.inputs
+    assert (tensor.name, tensor.datatype, tensor.data.tolist()) == ("x", datatype, expected)
+    assert request.parameters == {"binary_data_output": True}
+
+
+@pytest.mark.parametrize(
+    ("specs", "argument"),
+    [
+        ([("INT32", (-1, 3))], "x"),
+        ([("INT64", (-1, -1, 2))], "x"),
+        ([("INT32", (-1, 0))], "x"),
+        ([("BOOL", (-1,))], "x"),
+        ([("BYTES", (2,))], "x"),
+        ([("INT32", (2, -1, -1))], "Inference-Header-Content-Length"),
+        ([("INT32", (-1, -1, -1))], "Inference-Header-Content-Length"),
+        ([("INT32", (-1,)), ("INT32", (-1,))], "Inference-Header-Content-Length"),
+        ([], "Inference-Header-Content-Length"),
+    ],
+)
+def test_a_body_without_json_must_have_one_possible_shape(specs, argument):
+    with pytest.raises(ServiceError) as caught:
+        parse_raw(INT32, [TensorSpec("x", *spec) for spec in specs])
     assert (caught.value.kind, caught.value.argument) == ("invalid", argument)
 
 

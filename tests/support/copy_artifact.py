@@ -67,6 +67,13 @@ def spinning_graph(turns):
     return graph.replace("int64[1] two = {2}", f"int64[1] two = {{2}}, int64 turns = {{{turns}}}")
 
 
+def endless_graph():
+    """A graph that copies its source, after a loop of so many turns: the number of ids ** 10."""
+    graph = spinning_graph(10).replace("int64 turns =", "int64 ten =")
+    turns = "ids = Size (source)\n    turns = Pow (ids, ten)\n    scalar = "
+    return graph.replace("scalar = ", turns)
+
+
 COPY = copy_graph()
 COPY_ENCODER = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -25,6 +25,7 @@ from keras_bahdanau_runtime.service.openapi import (
 from keras_bahdanau_runtime.service.protocol import (
     as_json,
     parse_json,
+    parse_raw,
     parse_rest,
     render_rest,
     server_metadata,
@@ -210,7 +211,10 @@ def _model(repository: Repository, prefix: str) -> list[Endpoint]:
                 f"Received: {length!r:.80}",
                 "Inference-Header-Content-Length",
             )
-        wanted = await _parsed(given, parse_rest, None if length is None else int(length))
+        if length is not None and int(length) == 0:
+            wanted = parse_raw(given, model.inputs)
+        else:
+            wanted = await _parsed(given, parse_rest, None if length is None else int(length))
         answer = await _while_there(request, model.infer(wanted))
         rendered, header = render_rest(answer, wanted)
         if header is None:
@@ -233,8 +237,7 @@ def _model(repository: Repository, prefix: str) -> list[Endpoint]:
     async def ready(request: Request) -> Response:
         if repository.draining:
             raise ServiceError("unavailable", "The service is about to stop.", retry_after=1)
-        asked(request)
-        return Response()
+        return _json({"name": asked(request).name, "ready": True})
 
     async def statistics(request: Request) -> Response:
         given = request.path_params
@@ -251,7 +254,7 @@ def _model(repository: Repository, prefix: str) -> list[Endpoint]:
             media=(JSON, BINARY),
         ),
         Endpoint("GET", prefix, metadata, "The inputs and outputs of a model"),
-        Endpoint("GET", f"{prefix}/ready", ready, "Whether a model answers", media=()),
+        Endpoint("GET", f"{prefix}/ready", ready, "Whether a model answers"),
         Endpoint("GET", f"{prefix}/stats", statistics, "Counts and times of a model"),
     ]
 
@@ -269,12 +272,12 @@ def _server(repository: Repository) -> list[Endpoint]:
         return _json(server)
 
     async def live(request: Request) -> Response:
-        return Response()
+        return _json({"live": True})
 
     async def ready(request: Request) -> Response:
         if not repository.ready:
             raise ServiceError("unavailable", "Not every model is ready.", retry_after=1)
-        return Response()
+        return _json({"ready": True})
 
     async def statistics(request: Request) -> Response:
         return _json({"model_stats": repository.statistics()})
@@ -301,8 +304,9 @@ def _server(repository: Repository) -> list[Endpoint]:
     models = "/v2/repository/models/{name}"
     return [
         Endpoint("GET", "/v2", metadata, "What this server is"),
-        Endpoint("GET", "/v2/health/live", live, "Whether the process answers", media=()),
-        Endpoint("GET", "/v2/health/ready", ready, "Whether every model answers", media=()),
+        Endpoint("GET", "/v2/", metadata, "What this server is, by the path of the protocol"),
+        Endpoint("GET", "/v2/health/live", live, "Whether the process answers"),
+        Endpoint("GET", "/v2/health/ready", ready, "Whether every model answers"),
         Endpoint("GET", "/v2/models/stats", statistics, "Counts and times of every model"),
         Endpoint("POST", "/v2/repository/index", index, "Every model and its state", takes=INDEX),
         Endpoint("POST", f"{models}/load", load, "Open a model, or open it anew", takes=LOAD),

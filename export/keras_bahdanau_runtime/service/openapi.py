@@ -65,7 +65,7 @@ class Endpoint:
         takes: The JSON Schema of its body, or `None` for no body. Where it requires nothing, there
             may be none.
         gives: The JSON Schema of its answer, or `None` for any.
-        media: Media types that its answer may have; none for an answer without a body.
+        media: Media types that its answer may have.
     """
 
     method: str
@@ -144,7 +144,7 @@ def _described(
             methods=[endpoint.method],
             summary=endpoint.summary,
             response_class=JSONResponse if JSON in endpoint.media else Response,
-            responses={200: {"content": answers}} if answers else None,
+            responses={200: {"content": answers}},
             openapi_extra=extra,
         )
     return app

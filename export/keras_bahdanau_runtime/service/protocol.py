@@ -7,7 +7,7 @@ import functools
 import importlib.metadata
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NoReturn
@@ -39,6 +39,7 @@ __all__ = [
     "as_json",
     "check_distinct",
     "check_parameters",
+    "parse_raw",
     "parse_rest",
     "render_rest",
     "server_metadata",
@@ -179,6 +180,45 @@ def parse_rest(body: bytes, header_length: int | None) -> InferRequest:
     return request
 
 
+def parse_raw(body: bytes, inputs: Sequence[TensorSpec]) -> InferRequest:
+    """Reads an inference request without JSON: its body is the data of the only input.
+
+    Triton calls it a raw binary request. The shape follows from the number of bytes. Where two axes
+    have any length and one of them is the first, the request has one row. A BYTES tensor has one
+    item, the body. All outputs are returned as raw bytes.
+
+    Args:
+        body: bytes, uncompressed.
+        inputs: list of `TensorSpec`, the inputs of the model.
+
+    Raises:
+        ServiceError: "invalid", also for a model whose inputs do not follow from a body.
+
+    Example:
+
+    >>> parse_raw(b"a man", [TensorSpec("text", "BYTES", (-1,))]).inputs[0].data.tolist()
+    [b'a man']
+    """
+    if len(inputs) != 1:
+        refuse(_HEADER_FIELD, f"be above 0 for a model with {len(inputs)} inputs", 0)
+    [spec] = inputs
+    shape, free = list(spec.shape), [axis for axis, size in enumerate(spec.shape) if size == -1]
+    if spec.datatype == "BYTES":
+        for axis in free:
+            shape[axis] = 1
+        tensor = listed_tensor(checked_head(spec.name, "BYTES", shape, spec.name), [body], {})
+    else:
+        if len(free) == 2 and free[0] == 0:
+            shape[free.pop(0)] = 1
+        if len(free) > 1:
+            refuse(_HEADER_FIELD, f"be above 0 for an input of shape {list(spec.shape)}", 0)
+        for axis in free:
+            shape[axis] = 1
+            shape[axis] = len(body) // max(1, math.prod(shape) * DATATYPES[spec.datatype].itemsize)
+        tensor = raw_tensor(checked_head(spec.name, spec.datatype, shape, spec.name), body, {})
+    return InferRequest([tensor], [], parameters={"binary_data_output": True})
+
+
 def render_rest(response: InferResponse, request: InferRequest) -> tuple[bytes, int | None]:
     """Writes the body of an answer.
 
@@ -260,7 +300,19 @@ def _constant(name: str) -> NoReturn:
     raise ValueError(f"{name}, which is no number of JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_constant)
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys differ. Of two values, two readers may take different ones."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {key!a:.80} twice")
+            seen.add(key)
+    return found
+
+
+_DECODER = json.JSONDecoder(parse_constant=_constant, object_pairs_hook=_distinct)
 
 
 def as_json(value: Any) -> bytes:
