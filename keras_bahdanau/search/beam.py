@@ -35,28 +35,31 @@ class Beam(NamedTuple):
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 @dataclass(frozen=True)
 class BeamSearch(Search):
-    """Beam search that keeps the `size` best hypotheses by penalised log-probability.
+    """Beam search for the hypotheses with the best penalized log-probability.
 
         score(Y) = log p(Y) / lp(Y) + coverage_penalty * cp(Y)          (arXiv 1609.08144, Eq. 14)
         lp(Y)    = ((5 + |Y|) / 6) ^ length_penalty      or, "plain",   |Y| ^ length_penalty
         cp(Y)    = sum_j log(min(sum_i a_ij, 1))
 
-    A hypothesis that ended keeps its place and its score; it leaves only for better ones. A
-    sentence is done when no live hypothesis can still beat the worst of its `n_best` ended ones:
-    log-probabilities only fall, so `log p / lp` at the longest length allowed bounds what a live
-    one can reach. With `early_stopping` it is done as soon as `n_best` of the beam have ended.
+    `|Y|` counts the tokens, `EOS` included. A step extends `size` live hypotheses. One that ends
+    among the `size` best candidates of the step is set aside, so live hypotheses that are better
+    for the moment cannot displace it.
+
+    A sentence is done when `size` hypotheses have ended, or when no live one can beat the `n_best`
+    best that have ended: log-probabilities only fall, so `log p / lp` at the longest length allowed
+    bounds the score of a live one. With `early_stopping` it is done when `n_best` have ended.
 
     Args:
-        size: Number of hypotheses `K`.
+        size: Number of live hypotheses `K`, and of ended ones that are kept.
         length_penalty: Exponent; 0 ranks by log-probability, which favours short outputs.
         coverage_penalty: Factor of `cp`, which asks that every source place be attended to.
         n_best: Number of hypotheses returned; all `size` if `None`.
-        early_stopping: Whether the cheaper stopping rule is used.
+        early_stopping: Whether a sentence is done as soon as `n_best` hypotheses have ended.
         normalization: "gnmt" or "plain", the form of `lp`.
-        groups: Number of groups the beam is cut into; each is searched with `diversity` taken off
-            a token for every hypothesis of an earlier group that chose it at the same step
-            (arXiv 1610.02424). The scores returned hold no such term.
-        diversity: What a repeated choice costs, in nats.
+        groups: Number of groups of `size / groups` hypotheses, each a beam of its own. `diversity`
+            is taken off a token for every hypothesis of an earlier group that chose it at the same
+            step (arXiv 1610.02424). The scores returned do not include it.
+        diversity: Cost of a repeated choice, in nats.
         min_length: Number of tokens, `EOS` included, before which no hypothesis ends.
         forbidden: Ids that are never chosen; padding and the start of a sentence unless told
             otherwise.
@@ -136,19 +139,25 @@ class BeamSearch(Search):
         totals = ops.expand_dims(beam.totals, -1) + log_probs
         scores = self._score(totals, length, coverage, task.memory_mask)
         ending = ops.logical_or(ids == EOS, ops.expand_dims(length >= task.limits, -1))
+        # A sentence has twice as many rows in the history: first the live hypotheses, as in the
+        # state, then the ended ones.
+        kept_rows = task.first_rows + ops.arange(self.size, 2 * self.size, dtype="int32")
         chosen = select(
-            scores, ids, ending, beam.ended, task.first_rows, self.groups, self.diversity
+            scores,
+            ids,
+            ending,
+            beam.ended,
+            kept_rows,
+            task.first_rows,
+            self.groups,
+            self.diversity,
         )
-        totals = ops.where(chosen.live > NEVER, entries(totals, chosen.live_places), NEVER)
-        live_rows, ended_rows = chosen.live_places // width, chosen.ended_places // width
-        parents = ops.reshape(live_rows, (-1,))
+        totals = entries(ops.where(ending, NEVER, totals), chosen.live_places)
+        rows = chosen.live_places // width
+        parents = ops.reshape(rows, (-1,))
         if self.coverage_penalty:
             coverage = ops.take(coverage, parents, axis=0)
-        # In the history a sentence has `size` rows more, which the ended hypotheses continue.
-        ended_parents = ops.where(
-            chosen.slots < 0, ended_rows, task.first_rows + self.size + chosen.slots
-        )
-        history_rows = ops.concatenate([live_rows, ended_parents], axis=1) + task.first_rows
+        history_rows = task.first_rows + ops.concatenate([rows, chosen.ended_parents], axis=1)
         places = ops.concatenate([chosen.live_places, chosen.ended_places], axis=1)
         tokens = entries(ids, places)
         return (
@@ -194,20 +203,19 @@ class BeamSearch(Search):
 
     def _retire(self, totals, ended, limits):
         """Return `totals`, -inf in groups that are done, given the scores of ended hypotheses."""
-        totals, ended = (
-            ops.reshape(part, (-1, self.groups, self._members)) for part in (totals, ended)
-        )
+        if self.groups > 1:
+            by_group = (-1, self.groups, self._members)
+            totals, ended = ops.reshape(totals, by_group), ops.reshape(ended, by_group)
+            limits = ops.expand_dims(limits, -1)
         wanted = min(self.n_best or self.size, self._members)
-        if self.early_stopping:
-            done = ended[..., wanted - 1] > NEVER
-        else:
-            # Log-probabilities only fall, so no score can be better than this.
-            reachable = ops.max(totals, axis=-1) / self._length_penalty(limits)
-            done = ops.logical_or(
-                ended[..., wanted - 1] >= reachable, ended[..., self._members - 1] > NEVER
-            )
-        totals = ops.where(ops.expand_dims(done, -1), NEVER, totals)
-        return ops.reshape(totals, (-1, self.size))
+        enough = wanted if self.early_stopping else self._members
+        done = ended[..., enough - 1 : enough] > NEVER
+        if wanted < enough:
+            # Log-probabilities only fall, so no live hypothesis can reach a better score.
+            reachable = ops.max(totals, axis=-1, keepdims=True) / self._length_penalty(limits)
+            done = ops.logical_or(done, ended[..., wanted - 1 : wanted] >= reachable)
+        totals = ops.where(done, NEVER, totals)
+        return totals if self.groups == 1 else ops.reshape(totals, (-1, self.size))
 
     def _score(self, totals, length, coverage, memory_mask):
         """Scores of candidates `(B, K, W)` of one length from their log-probabilities."""

@@ -12,22 +12,22 @@ class Selection(NamedTuple):
     """The hypotheses of a beam after a step.
 
     Attributes:
-        live: `(B, K)` float32 scores of the live hypotheses; -inf for one that does not exist.
-        live_places: `(B, K)` int32, the candidates that they are, of all `(B * K * W,)`.
+        live_places: `(B, K)` int32, the candidates that are live next, of all `(B * K * W,)`. Where
+            too few of them go on, others fill the places.
         ended: `(B, K)` float32 scores of the ended hypotheses that are kept, best first in each
             group; -inf for one that does not exist.
         ended_places: `(B, K)` int32, the candidates that they are, if they have just ended.
-        slots: `(B, K)` int32, their places among those kept before; -1 if they have just ended.
+        ended_parents: `(B, K)` int32, the rows that they continue: of `(B * K,)` if they have just
+            ended, else the `kept_rows`.
     """
 
-    live: Any
     live_places: Any
     ended: Any
     ended_places: Any
-    slots: Any
+    ended_parents: Any
 
 
-def select(scores, ids, ending, kept, first_rows, groups, diversity):
+def select(scores, ids, ending, kept, kept_rows, first_rows, groups, diversity):
     """Select the next hypotheses of a beam from candidates.
 
     The best candidates that do not end are live next. A candidate that ends is kept if it is among
@@ -39,6 +39,7 @@ def select(scores, ids, ending, kept, first_rows, groups, diversity):
         ids: `(B, K, W)` int32, their tokens.
         ending: `(B, K, W)` bool, whether a candidate ends.
         kept: `(B, K)` float32 scores of the ended hypotheses so far, best first in each group.
+        kept_rows: `(B, K)` int32, their rows.
         first_rows: `(B, 1)` int32, `K` times the number of the sentence.
         groups: Number of groups, which divides `K`.
         diversity: Cost of a token for each hypothesis of an earlier group that chose it.
@@ -46,44 +47,40 @@ def select(scores, ids, ending, kept, first_rows, groups, diversity):
     Returns:
         A `Selection`, whose scores do not include that cost.
     """
-    members, width = scores.shape[1] // groups, scores.shape[2]
-    columns = members * width
-    chosen, tokens = [], []  # of the groups so far
+    size, width = scores.shape[1:]
+    members = size // groups
+    going = ops.where(ending, NEVER, scores)
+    ended_scores = ops.where(ending, scores, NEVER)
+    selected, tokens = [], []  # of the groups so far
     for group in range(groups):
-        rows = slice(group * members, (group + 1) * members)
-        own, ends = (ops.reshape(part[:, rows], (-1, columns)) for part in (scores, ending))
-        ranked = own
+
+        def own(tensor, group=group):
+            rows = slice(group * members, (group + 1) * members)
+            return tensor if groups == 1 else tensor[:, rows]
+
+        cost = 0.0
         for earlier in tokens:
-            same = ops.equal(ids[:, rows, :, None], earlier[:, None, None, :])
-            cost = diversity * ops.sum(ops.cast(same, "float32"), axis=-1)
-            ranked = ranked - ops.reshape(cost, (-1, columns))
-        first = first_rows * width + group * columns
-        live, live_places = best_first(ops.where(ends, NEVER, ranked), members)
-        best, places = best_first(ranked, members)
-        live_places, places = first + live_places, first + places
-        if tokens:  # without the cost
-            live = ops.where(live > NEVER, entries(scores, live_places), NEVER)
-            best = entries(scores, places)
-        best = ops.where(entries(ending, places), best, NEVER)
-        ended, order = best_first(ops.concatenate([kept[:, rows], best], axis=1), members)
-        is_new = order >= members
-        place = first_rows // groups + ops.maximum(order - members, 0)
-        chosen.append(
-            Selection(
-                live=live,
-                live_places=live_places,
-                ended=ended,
-                ended_places=entries(places, place),
-                slots=ops.where(is_new, -1, order + group * members),
-            )
+            same = ops.equal(own(ids)[..., None], earlier[:, None, None, :])
+            cost = cost + diversity * ops.sum(ops.cast(same, "float32"), axis=-1)
+        ranked = (own(part) - cost if tokens else own(part) for part in (going, scores))
+        (live, live_places), (_, places) = (
+            best_first(ops.reshape(part, (-1, members * width)), members) for part in ranked
         )
-        if len(chosen) < groups:
+        first = first_rows * width + group * members * width
+        live_places, places = first + live_places, first + places
+        best = entries(ended_scores, places)
+        ended, order = best_first(ops.concatenate([own(kept), best], axis=1), members)
+        order = order + (first_rows // size) * (2 * members)  # into (B * 2 * members,)
+        parents = ops.concatenate([own(kept_rows), places // width], axis=1)
+        ended_places = entries(ops.concatenate([places, places], axis=1), order)
+        selected.append(Selection(live_places, ended, ended_places, entries(parents, order)))
+        if len(selected) < groups:
             exists = ops.concatenate([live > NEVER, best > NEVER], axis=1)
             taken = entries(ids, ops.concatenate([live_places, places], axis=1))
             tokens.append(ops.where(exists, taken, -1))
     if groups == 1:
-        return chosen[0]
-    return Selection(*(ops.concatenate(parts, axis=1) for parts in zip(*chosen, strict=True)))
+        return selected[0]
+    return Selection(*(ops.concatenate(parts, axis=1) for parts in zip(*selected, strict=True)))
 
 
 def repeats(tokens, scores):

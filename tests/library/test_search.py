@@ -160,6 +160,23 @@ def test_ranking_with_ties_is_a_stable_sort(seed, levels, k):
     np.testing.assert_array_equal(best, np.take_along_axis(values, expected, axis=-1))
 
 
+@pytest.mark.parametrize("exponent", [0.0, 1.0])
+def test_live_hypotheses_do_not_displace_a_better_ended_one(exponent):
+    """After "b" and "b d" all hypotheses are likelier than "a END", and all end with less."""
+    a, b, d, e, f, *rest = range(4, 13)
+    probabilities = np.full((1, 5, 13, 13), 1e-9)
+    probabilities[0, 0, BOS, [a, b]] = 0.3, 0.7
+    probabilities[0, 1, a, [EOS, b]] = 0.9, 0.1
+    probabilities[0, 1, b, d] = 1.0
+    probabilities[0, 2, b, EOS] = 1.0
+    probabilities[0, 2, d, [e, f]] = 0.5
+    probabilities[0, 3, e, rest] = probabilities[0, 3, f, rest] = 0.25
+    probabilities[0, 4, rest, EOS] = 1.0
+    result = find(BeamSearch(2, exponent, n_best=1), np.log(probabilities).astype("float32"))
+    assert outputs_of(result) == [(a, EOS)]
+    np.testing.assert_allclose(np.exp(result.totals), [[0.3 * 0.9]], rtol=1e-5)
+
+
 def late_winner():
     """Logits where "3" ends at once with 0.4, and "4 4 4 4" loses little of the rest each step."""
     probabilities = np.full((1, 4, 5, 5), 1e-9)
