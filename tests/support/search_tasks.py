@@ -192,7 +192,9 @@ class Sentence:
         return outputs
 
     def beam(self):
-        """The `n_best` outputs of a beam that stops when `size` have ended, in plain Python.
+        """The `n_best` outputs of a beam in plain Python, which stops when `size` have ended.
+
+        It never stops because no better output is possible, and so shows that this changes nothing.
 
         Ties: the extension of the better hypothesis comes first, then the likelier token, then the
         lower id, because sorting is stable.
@@ -213,8 +215,9 @@ class Sentence:
                 ending = [tokens for tokens in grown[:members] if self.ended(tokens)]
                 chosen.update(tokens[-1] for tokens in live[group] + ending)
                 ended[group] = sorted(ended[group] + ending, key=lambda tokens: -self.score(tokens))
-                if len(ended[group]) >= members:
-                    ended[group], live[group] = ended[group][:members], []
+                if len(ended[group]) >= members and search.early_stopping != "never":
+                    live[group] = []
+                ended[group] = ended[group][:members]
         outputs = dict.fromkeys(tokens for group in ended for tokens in group)  # no duplicates
         return sorted(outputs, key=lambda tokens: -self.score(tokens))[
             : search.n_best or search.size
