@@ -25,7 +25,8 @@ class Generation(NamedTuple):
         tokens: `(B, K, T)` int32, `EOS` included, `PAD` after it.
         scores: `(B, K)` float32, what the search ranks by; -inf for a hypothesis that does not
             exist (a beam wider than what there is to find).
-        lengths: `(B, K)` int32 number of tokens, `EOS` included.
+        lengths: `(B, K)` int32 number of tokens, `EOS` included; 0 for a hypothesis that does not
+            exist.
         alignments: `(B, K, T, Tx)` float32 attention weights; zero after the length.
         totals: `(B, K)` float32 log-probability of the whole hypothesis.
         log_probs: `(B, K, T)` float32 log-probability of each token; zero after the length.
@@ -297,15 +298,17 @@ class Search:
         """The `Generation` of the best hypotheses, with their histories."""
         scores, rows = self._best(hypotheses, history, stop, task)
         tokens, log_probs, weights, lengths, totals = self._along(hypotheses, history, rows, stop)
+        exists = scores > NEVER
+        lengths = ops.where(exists, lengths, 0)
         steps = ops.expand_dims(ops.arange(ops.shape(tokens)[0], dtype="int32"), (0, 1))
         live = steps < ops.expand_dims(lengths, -1)
         alignments = ops.transpose(weights, (1, 2, 0, 3))
         return Generation(
-            tokens=ops.transpose(tokens, (1, 2, 0)),
+            tokens=ops.where(live, ops.transpose(tokens, (1, 2, 0)), PAD),
             scores=scores,
             lengths=lengths,
             alignments=ops.where(ops.expand_dims(live, -1), alignments, 0.0),
-            totals=ops.where(scores > NEVER, totals, NEVER),
+            totals=ops.where(exists, totals, NEVER),
             log_probs=ops.where(live, ops.transpose(log_probs, (1, 2, 0)), 0.0),
         )
 
