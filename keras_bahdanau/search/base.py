@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from keras import ops, tree
 
 from keras_bahdanau.search.constraints import without_ids, without_repeats
-from keras_bahdanau.search.history import empty_history, entries, write
+from keras_bahdanau.search.history import empty_history, write
 from keras_bahdanau.search.ranking import NEVER
 from keras_bahdanau.search.step import checked_start, checked_step
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.ids import BOS, EOS, PAD
+from keras_bahdanau_runtime.ids import BOS, PAD
 
 
 class Generation(NamedTuple):
@@ -25,7 +25,8 @@ class Generation(NamedTuple):
         tokens: `(B, K, T)` int32, `EOS` included, `PAD` after it.
         scores: `(B, K)` float32, what the search ranks by; -inf for a hypothesis that does not
             exist (a beam wider than what there is to find).
-        lengths: `(B, K)` int32 number of tokens, `EOS` included.
+        lengths: `(B, K)` int32 number of tokens, `EOS` included; 0 for a hypothesis that does not
+            exist.
         alignments: `(B, K, T, Tx)` float32 attention weights; zero after the length.
         totals: `(B, K)` float32 log-probability of the whole hypothesis.
         log_probs: `(B, K, T)` float32 log-probability of each token; zero after the length.
@@ -39,29 +40,13 @@ class Generation(NamedTuple):
     log_probs: Any
 
 
-class Hypotheses(NamedTuple):
-    """Where the hypotheses stand between two steps: `(B, K)`, or `(R,)` where none are compared.
-
-    Attributes:
-        totals: float32 log-probabilities; -inf for a hypothesis that does not exist.
-        lengths: int32 number of tokens.
-        finished: bool, whether it has ended.
-        coverage: `(R, Tx)` float32 sums of attention weights; `()` where they do not count.
-    """
-
-    totals: Any
-    lengths: Any
-    finished: Any
-    coverage: Any = ()
-
-
 class Task(NamedTuple):
     """What a search is asked for, in the shapes that its steps read; `R = B * K`.
 
     Attributes:
         batch: Number of sentences `B`, an int or a scalar tensor.
         first_rows: `(B, 1)` int32, the first of each sentence's `K` rows.
-        limits: int32, where hypotheses are cut, in their shape.
+        limits: `(B, 1)` int32, number of tokens at which hypotheses are cut.
         prefix: `(R, P + 1)` int32 tokens that are forced, `PAD` where none is; or `None`.
         memory_mask: `(B, Tx)` bool, or `None`.
         noise: `(R, T)` float32 in [0, 1), the numbers that step `t` draws with at `t`; or `None`.
@@ -76,9 +61,10 @@ class Task(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """What a search chooses from at one step.
+    """Candidate tokens for one step.
 
     Attributes:
+        t: Number of the step, a scalar int32 tensor; 0 for the first.
         logits: `(R, V)` float32, those of the model.
         allowed: `(R, V)` float32, the same, -inf where a constraint bars a token.
         weights: `(R, Tx)` float32 attention weights.
@@ -87,6 +73,7 @@ class Choices(NamedTuple):
         noise: `(R,)` float32 numbers in [0, 1), or `None`.
     """
 
+    t: Any
     logits: Any
     allowed: Any
     weights: Any
@@ -111,9 +98,9 @@ class Search:
     What a step reads and no step changes, such as a memory of `B` rows, it closes over.
     Constraints say what may be chosen; log-probabilities stay those of the model.
 
-    The loop is written here once. A kind of search says how many hypotheses a sentence has
-    (`size`), what they are before the first step (`_first`), how a step moves them (`_advance`)
-    and which are returned (`_best`).
+    The loop is written here once. A subclass defines how many hypotheses a sentence has (`size`),
+    their values before the first step (`_first`), how a step extends them (`_advance`), which are
+    live (`_live`) and which are returned (`_best`).
 
     Args:
         min_length: Number of tokens, `EOS` included, before which no hypothesis ends.
@@ -214,16 +201,16 @@ class Search:
             *_, weights = step(tokens, state)
             memory_length = ops.shape(weights)[1]
         hypotheses = self._first(batch, memory_length)
-        shape = ops.shape(hypotheses.totals)
         if self.max_length_ratio is not None:
             if memory_mask is None:
                 places = ops.broadcast_to(memory_length, (batch,))
             else:
                 places = ops.sum(ops.cast(memory_mask, "int32"), axis=1)
             limits = self.limited(max_length if limits is None else limits, places)
-        task = self._task(batch, shape, max_length, limits, prefix, memory_mask, noise)
-        rows = batch * self.size
-        history = empty_history(max_length, rows, memory_length, shape, self._branches)
+        task = self._task(batch, max_length, limits, prefix, memory_mask, noise)
+        history = empty_history(
+            max_length, batch * self.size, memory_length, self._tracked(batch), self._branches
+        )
         last = self._loop(step, task, max_length, tokens, state, hypotheses, history)
         return self._collect(task, *last)
 
@@ -234,12 +221,12 @@ class Search:
         most = ops.cast(ops.floor(self.max_length_ratio * ops.cast(places, "float32")), "int32")
         return ops.minimum(limits, ops.maximum(most, 1))
 
-    def _task(self, batch, shape, max_length, limits, prefix, memory_mask, noise):
-        """The `Task` for hypotheses in `shape`, of what `__call__` was given."""
+    def _task(self, batch, max_length, limits, prefix, memory_mask, noise):
+        """The `Task` for the arguments of `__call__`."""
         if limits is None:
-            limits = ops.full(shape, max_length, dtype="int32")
+            limits = ops.full((batch, 1), max_length, dtype="int32")
         else:
-            limits = ops.reshape(ops.repeat(limits, self.size), shape)
+            limits = ops.reshape(limits, (batch, 1))
         if prefix is not None:
             none = ops.full((batch, 1), PAD, dtype="int32")
             prefix = ops.concatenate([ops.cast(prefix, "int32"), none], axis=1)
@@ -262,12 +249,11 @@ class Search:
         def advance(t, tokens, so_far, state, hypotheses, history):
             logits, state, weights = step(tokens, state)
             choices = self._choices(task, t, so_far, logits, weights)
-            hypotheses, made = self._advance(choices, hypotheses, task)
-            if self._branches:
+            hypotheses, tokens, parents, made = self._advance(choices, hypotheses, task)
+            if parents is not None:
                 state, so_far = tree.map_structure(
-                    lambda tensor: ops.take(tensor, made.parents, axis=0), (state, so_far)
+                    lambda tensor: ops.take(tensor, parents, axis=0), (state, so_far)
                 )
-            tokens = ops.reshape(made.tokens, (-1,))
             if self.no_repeat_ngram:
                 here = ops.expand_dims(ops.arange(max_length, dtype="int32") == t, 0)
                 so_far = ops.where(here, ops.expand_dims(tokens, 1), so_far)
@@ -300,6 +286,7 @@ class Search:
         if forced is not None:
             forced = ops.take(forced, ops.minimum(t, ops.shape(forced)[1] - 1), axis=1)
         return Choices(
+            t=t,
             logits=logits,
             allowed=allowed,
             weights=ops.cast(weights, "float32"),
@@ -309,45 +296,59 @@ class Search:
 
     def _collect(self, task, stop, hypotheses, history):
         """The `Generation` of the best hypotheses, with their histories."""
-        scores, places = self._best(hypotheses, history, stop, task)
-        rows = task.first_rows + places  # (B, n)
-        tokens, log_probs, weights = self._along(history, rows, stop)
-        lengths, totals = entries(hypotheses.lengths, rows), entries(hypotheses.totals, rows)
+        scores, rows = self._best(hypotheses, history, stop, task)
+        tokens, log_probs, weights, lengths, totals = self._along(hypotheses, history, rows, stop)
+        exists = scores > NEVER
+        lengths = ops.where(exists, lengths, 0)
         steps = ops.expand_dims(ops.arange(ops.shape(tokens)[0], dtype="int32"), (0, 1))
         live = steps < ops.expand_dims(lengths, -1)
         alignments = ops.transpose(weights, (1, 2, 0, 3))
         return Generation(
-            tokens=ops.transpose(tokens, (1, 2, 0)),
+            tokens=ops.where(live, ops.transpose(tokens, (1, 2, 0)), PAD),
             scores=scores,
             lengths=lengths,
             alignments=ops.where(ops.expand_dims(live, -1), alignments, 0.0),
-            totals=ops.where(scores > NEVER, totals, NEVER),
+            totals=ops.where(exists, totals, NEVER),
             log_probs=ops.where(live, ops.transpose(log_probs, (1, 2, 0)), 0.0),
         )
 
-    # What a kind of search says of itself.
+    # Defined by each kind of search.
 
-    _branches = False  # whether a hypothesis may go on from another's row
+    _branches = False  # whether a hypothesis can continue one of another row
+
+    def _tracked(self, batch):
+        """Shape of the hypotheses that the history keeps."""
+        return (batch * self.size,)
 
     def _first(self, batch, memory_length):
-        """The `Hypotheses` before the first step."""
+        """The hypotheses before the first step, a nest of tensors."""
         raise NotImplementedError
 
     def _advance(self, choices, hypotheses, task):
-        """One step: the next `Hypotheses`, and the `History` of this step."""
+        """One step.
+
+        Returns:
+            The next hypotheses; the tokens `(R,)` int32 that the next step reads; the row `(R,)`
+            int32 that each continues, or `None` for its own; and the `History` of this step.
+        """
         raise NotImplementedError
 
     def _live(self, hypotheses):
-        """The hypotheses that more is to come of, bool."""
-        return ops.logical_not(hypotheses.finished)
-
-    def _best(self, hypotheses, history, stop, task):
-        """Scores `(B, n)` of what is returned, and the places `(B, n)` in `K` that it stands in."""
+        """Whether a hypothesis can be extended, bool."""
         raise NotImplementedError
 
-    def _along(self, history, rows, stop):
-        """Tokens, log-probabilities, weights `(T, B, n, ...)` of what ends in `rows` `(B, n)`."""
-        return tuple(ops.take(table, rows, axis=1) for table in history[:3])
+    def _best(self, hypotheses, history, stop, task):
+        """Scores `(B, n)` of the results, best first, and their rows `(B, n)` in the history."""
+        raise NotImplementedError
+
+    def _along(self, hypotheses, history, rows, stop):
+        """The path of the hypotheses in `rows` `(B, n)` of the history after the last step.
+
+        Returns:
+            Tokens and log-probabilities `(T, B, n)`, weights `(T, B, n, Tx)`, lengths and total
+            log-probabilities `(B, n)`.
+        """
+        raise NotImplementedError
 
     def _draws(self, batch, max_length):
         """As `noise`, for a batch whose size may be a tensor."""
@@ -373,11 +374,6 @@ def known_searches(kind=Search):
     for one in kind.__subclasses__():
         found |= {one.__name__: one, **known_searches(one)}
     return found
-
-
-def ends(tokens, lengths, limits):
-    """Whether hypotheses end with `tokens`, all of one shape."""
-    return ops.logical_or(ops.equal(tokens, EOS), lengths >= limits)
 
 
 def check_kind(search):

@@ -1,44 +1,67 @@
 """Beam search and greedy search."""
 
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_bahdanau.search.base import Hypotheses, Search, ends
-from keras_bahdanau.search.groups import choose_in_groups, repeats
+from keras_bahdanau.search.base import Search
+from keras_bahdanau.search.groups import repeats, select
 from keras_bahdanau.search.history import History, entries, trace_back
 from keras_bahdanau.search.ranking import NEVER, best_first
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.ids import PAD
+from keras_bahdanau_runtime.ids import EOS, PAD
+
+
+class Beam(NamedTuple):
+    """The hypotheses between two steps.
+
+    Attributes:
+        totals: `(B, K)` float32 log-probabilities of the live hypotheses; -inf for one that does
+            not exist.
+        coverage: `(R, Tx)` float32 sums of their attention weights; `()` without a coverage
+            penalty.
+        ended: `(B, K)` float32 scores of the ended hypotheses that are kept, best first in each
+            group; -inf for one that does not exist.
+    """
+
+    totals: Any
+    coverage: Any
+    ended: Any
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 @dataclass(frozen=True)
 class BeamSearch(Search):
-    """Beam search that keeps the `size` best hypotheses by penalised log-probability.
+    """Beam search for the hypotheses with the best penalized log-probability.
 
         score(Y) = log p(Y) / lp(Y) + coverage_penalty * cp(Y)          (arXiv 1609.08144, Eq. 14)
         lp(Y)    = ((5 + |Y|) / 6) ^ length_penalty      or, "plain",   |Y| ^ length_penalty
         cp(Y)    = sum_j log(min(sum_i a_ij, 1))
 
-    A hypothesis that ended keeps its place and its score; it leaves only for better ones. A
-    sentence is done when no live hypothesis can still beat the worst of its `n_best` ended ones:
-    log-probabilities only fall, so `log p / lp` at the longest length allowed bounds what a live
-    one can reach. With `early_stopping` it is done as soon as `n_best` of the beam have ended.
+    `|Y|` counts the tokens, `EOS` included. A step extends `size` live hypotheses. One that ends
+    among the `size` best candidates of the step is set aside, so live hypotheses that are better
+    for the moment cannot displace it.
+
+    A sentence is done when `size` hypotheses have ended, or when no live one can beat the `n_best`
+    best that have ended: log-probabilities only fall, so `log p / lp` at the longest length allowed
+    bounds the score of a live one. `early_stopping` changes the first condition. "never" can find
+    better scores but takes about twice as long with a length penalty of 1.
 
     Args:
-        size: Number of hypotheses `K`.
+        size: Number of live hypotheses `K`, and of ended ones that are kept.
         length_penalty: Exponent; 0 ranks by log-probability, which favours short outputs.
         coverage_penalty: Factor of `cp`, which asks that every source place be attended to.
         n_best: Number of hypotheses returned; all `size` if `None`.
-        early_stopping: Whether the cheaper stopping rule is used.
+        early_stopping: False: a sentence is done when `size` hypotheses have ended; True: when
+            `n_best` have; "never": only when no live one can beat the `n_best` best.
         normalization: "gnmt" or "plain", the form of `lp`.
-        groups: Number of groups the beam is cut into; each is searched with `diversity` taken off
-            a token for every hypothesis of an earlier group that chose it at the same step
-            (arXiv 1610.02424). The scores returned hold no such term.
-        diversity: What a repeated choice costs, in nats.
+        groups: Number of groups of `size / groups` hypotheses, each a beam of its own. `diversity`
+            is taken off a token for every hypothesis of an earlier group that chose it at the same
+            step (arXiv 1610.02424). The scores returned do not include it.
+        diversity: Cost of a repeated choice, in nats.
         min_length: Number of tokens, `EOS` included, before which no hypothesis ends.
         forbidden: Ids that are never chosen; padding and the start of a sentence unless told
             otherwise.
@@ -68,7 +91,7 @@ class BeamSearch(Search):
     length_penalty: float = 1.0
     coverage_penalty: float = 0.0
     n_best: int | None = None
-    early_stopping: bool = False
+    early_stopping: bool | str = False
     normalization: str = "gnmt"
     groups: int = 1
     diversity: float = 0.0
@@ -86,6 +109,11 @@ class BeamSearch(Search):
             raise ValueError(
                 f"Argument `groups` must divide `size`, {self.size}. Received: {self.groups}"
             )
+        if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
+            raise ValueError(
+                f'Argument `early_stopping` must be True, False or "never". Received: '
+                f"{self.early_stopping!r}"
+            )
         if self.normalization not in ("gnmt", "plain"):
             raise ValueError(
                 f'Argument `normalization` must be "gnmt" or "plain". Received: '
@@ -94,60 +122,71 @@ class BeamSearch(Search):
 
     _branches = _ranks = True
 
+    def _tracked(self, batch):
+        return batch, 2 * self.size  # the live hypotheses of a sentence, then its ended ones
+
     def _first(self, batch, memory_length):
-        shape = (batch, self.size)
         # Only the first beam of a group exists at the start; the others would repeat it.
-        first = ops.arange(self.size, dtype="int32") % (self.size // self.groups) == 0
+        first = ops.arange(self.size, dtype="int32") % self._members == 0
         totals = ops.cast(ops.where(first, 0.0, NEVER), "float32")
         sums = (batch * self.size, memory_length)
-        coverage = ops.zeros(sums, dtype="float32") if self.coverage_penalty else ()
-        return Hypotheses(
-            totals=ops.broadcast_to(totals, shape),
-            lengths=ops.zeros(shape, dtype="int32"),
-            finished=ops.zeros(shape, dtype="bool"),
-            coverage=coverage,
+        return Beam(
+            totals=ops.broadcast_to(totals, (batch, self.size)),
+            coverage=ops.zeros(sums, dtype="float32") if self.coverage_penalty else (),
+            ended=ops.full((batch, self.size), NEVER, dtype="float32"),
         )
 
-    def _live(self, hypotheses):
-        # Of what does not exist nothing is to come.
-        return ops.logical_and(ops.logical_not(hypotheses.finished), hypotheses.totals > NEVER)
+    def _live(self, beam):
+        return beam.totals > NEVER
 
-    def _advance(self, choices, hypotheses, task):
-        log_probs, ids = self._candidates(choices, hypotheses.finished, task)  # (B, K, W)
-        width = ids.shape[-1]
-        alive = ops.logical_not(hypotheses.finished)
-        lengths = hypotheses.lengths + ops.cast(alive, "int32")
-        coverage = hypotheses.coverage
-        if self.coverage_penalty:
-            coverage = coverage + ops.where(ops.reshape(alive, (-1, 1)), choices.weights, 0.0)
-        totals = ops.expand_dims(hypotheses.totals, -1) + log_probs
-        scores = self._score(totals, ops.expand_dims(lengths, -1), coverage, task.memory_mask)
-        scores, best = self._choose(scores, ids, alive)  # best: into (K * W,)
-
-        chosen = task.first_rows * width + best  # into (B * K * W,)
-        parents = task.first_rows + best // width  # into (B * K,)
-        tokens, log_probs, totals = (entries(part, chosen) for part in (ids, log_probs, totals))
-        lengths, finished = (entries(part, parents) for part in (lengths, hypotheses.finished))
-        finished = ops.logical_or(finished, ends(tokens, lengths, task.limits))
-        totals = self._retire(totals, scores, finished, task.limits)
-        parents = ops.reshape(parents, (-1,))
+    def _advance(self, choices, beam, task):
+        log_probs, ids = self._candidates(choices, task)  # (B, K, W)
+        length, width = choices.t + 1, ids.shape[-1]
+        coverage = beam.coverage + choices.weights if self.coverage_penalty else ()
+        totals = ops.expand_dims(beam.totals, -1) + log_probs
+        scores = self._score(totals, length, coverage, task.memory_mask)
+        ending = ops.logical_or(ids == EOS, ops.expand_dims(length >= task.limits, -1))
+        # A sentence has twice as many rows in the history: first the live hypotheses, as in the
+        # state, then the ended ones.
+        kept_rows = task.first_rows + ops.arange(self.size, 2 * self.size, dtype="int32")
+        chosen = select(
+            scores,
+            ids,
+            ending,
+            beam.ended,
+            kept_rows,
+            task.first_rows,
+            self.groups,
+            self.diversity,
+        )
+        totals = entries(ops.where(ending, NEVER, totals), chosen.live_places)
+        rows = chosen.live_places // width
+        parents = ops.reshape(rows, (-1,))
         if self.coverage_penalty:
             coverage = ops.take(coverage, parents, axis=0)
+        history_rows = task.first_rows + ops.concatenate([rows, chosen.ended_parents], axis=1)
+        places = ops.concatenate([chosen.live_places, chosen.ended_places], axis=1)
+        tokens = entries(ids, places)
         return (
-            Hypotheses(totals, lengths, finished, coverage),
-            History(tokens, log_probs, choices.weights, parents),
+            Beam(self._retire(totals, chosen.ended, task.limits), coverage, chosen.ended),
+            ops.reshape(tokens[:, : self.size], (-1,)),
+            parents,
+            History(
+                tokens=tokens,
+                log_probs=entries(log_probs, places),
+                weights=choices.weights,
+                parents=ops.reshape(history_rows, (-1,)),
+            ),
         )
 
-    def _candidates(self, choices, finished, task):
-        """The best `W` continuations of every hypothesis: log-probabilities and ids `(B, K, W)`.
+    def _candidates(self, choices, task):
+        """Return log-probabilities and ids `(B, K, W)` of the best `W` tokens of each hypothesis.
 
-        An ended hypothesis has one continuation, `PAD` at no cost. The logits are ranked, not the
-        log-probabilities, whose rounding makes ties.
+        The logits are ranked, because the rounding of log-probabilities makes ties.
         """
         vocabulary = choices.logits.shape[-1]
-        # Of W tokens at most K are chosen by earlier groups, so that enough others remain.
-        width = self.size if self.groups == 1 else self.size + self.size // self.groups
-        width += len(set(self.forbidden))
+        # K tokens that go on are enough, also where earlier groups choose some of them. One ends.
+        width = self.size + 1 + len(set(self.forbidden))
         best, ids = best_first(choices.allowed, min(width, vocabulary))
         table = ops.reshape(ops.log_softmax(choices.logits, axis=-1), (-1,))
         rows = ops.arange(task.batch * self.size, dtype="int32")
@@ -166,38 +205,30 @@ class BeamSearch(Search):
             held = ops.not_equal(forced, PAD)
             log_probs = ops.where(held, ops.where(first, given, NEVER), log_probs)
             ids = ops.where(held, forced, ids)
-        finished = ops.reshape(finished, (-1, 1))
-        nothing = ops.cast(ops.where(first, 0.0, NEVER), "float32")
-        log_probs = ops.where(finished, nothing, log_probs)
-        ids = ops.where(finished, PAD, ids)
         shape = (-1, self.size, ids.shape[-1])
         return ops.reshape(log_probs, shape), ops.reshape(ids, shape)
 
-    def _choose(self, scores, ids, alive):
-        """Scores `(B, K)` of the next hypotheses; their places in the candidates, `(B, K * W)`."""
+    def _retire(self, totals, ended, limits):
+        """Return `totals`, -inf in groups that are done, given the scores of ended hypotheses."""
         if self.groups > 1:
-            return choose_in_groups(scores, ids, alive, self.groups, self.diversity)
-        return best_first(ops.reshape(scores, (-1, self.size * ids.shape[-1])), self.size)
-
-    def _retire(self, totals, scores, finished, limits):
-        """The totals where sentences that are done end: their live hypotheses cease to exist."""
-        # Each group may hold the same hypothesis once: among so many, `n_best` differ.
-        wanted = min((self.n_best or self.size) * self.groups, self.size)
-        kept = ops.where(finished, scores, NEVER)
-        if wanted == self.size:
-            kept = ops.min(kept, axis=1)
+            by_group = (-1, self.groups, self._members)
+            totals, ended = ops.reshape(totals, by_group), ops.reshape(ended, by_group)
+            limits = ops.expand_dims(limits, -1)
+        wanted = min(self.n_best or self.size, self._members)
+        if self.early_stopping is True or (not self.early_stopping and wanted == self._members):
+            done = ended[..., wanted - 1 : wanted] > NEVER
         else:
-            kept = ops.top_k(kept, wanted)[0][:, -1]
-        done = kept > NEVER  # the worst of those wanted exists
-        if not self.early_stopping:
-            reachable = ops.where(finished, NEVER, totals / self._length_penalty(limits))
-            done = ops.logical_and(done, ops.max(reachable, axis=1) <= kept)
-        gone = ops.logical_and(ops.expand_dims(done, -1), ops.logical_not(finished))
-        return ops.where(gone, NEVER, totals)
+            # Log-probabilities only fall, so no live hypothesis can reach a better score.
+            reachable = ops.max(totals, axis=-1, keepdims=True) / self._length_penalty(limits)
+            done = ended[..., wanted - 1 : wanted] >= reachable
+            if not self.early_stopping:
+                done = ops.logical_or(done, ended[..., self._members - 1 :] > NEVER)
+        totals = ops.where(done, NEVER, totals)
+        return totals if self.groups == 1 else ops.reshape(totals, (-1, self.size))
 
-    def _score(self, totals, lengths, coverage, memory_mask):
-        """Scores of candidates `(B, K, W)` from log-probabilities and lengths `(B, K, 1)`."""
-        scores = totals / self._length_penalty(lengths)
+    def _score(self, totals, length, coverage, memory_mask):
+        """Scores of candidates `(B, K, W)` of one length from their log-probabilities."""
+        scores = totals / self._length_penalty(length)
         if not self.coverage_penalty:
             return scores
         # A place that was never attended to costs a lot, but not everything.
@@ -212,23 +243,37 @@ class BeamSearch(Search):
         base = (5.0 + lengths) / 6.0 if self.normalization == "gnmt" else lengths
         return base**self.length_penalty
 
-    def _best(self, hypotheses, history, stop, task):
-        totals, lengths, _, coverage = hypotheses
-        totals, lengths = ops.expand_dims(totals, -1), ops.expand_dims(lengths, -1)
-        scores = ops.squeeze(self._score(totals, lengths, coverage, task.memory_mask), -1)
-        if self.groups > 1:
-            repeated = repeats(hypotheses.lengths, scores, history, stop)
-            scores = ops.where(repeated, NEVER, scores)
-        return best_first(scores, self.n_best or self.size)
+    def _best(self, beam, history, stop, task):
+        first = 2 * task.first_rows + self.size  # of the ended hypotheses in the history
+        n = self.n_best or self.size
+        if self.groups == 1:
+            return beam.ended[:, :n], first + ops.arange(n, dtype="int32")
+        rows = first + ops.arange(self.size, dtype="int32")
+        tokens, *_ = self._along(beam, history, rows, stop)
+        repeated = repeats(tokens, beam.ended)
+        scores, places = best_first(ops.where(repeated, NEVER, beam.ended), n)
+        return scores, first + places
 
-    def _along(self, history, rows, stop):
+    def _along(self, beam, history, rows, stop):
         before, after = trace_back(history.parents, rows, stop)
+        slots = before % (2 * self.size)
+        live = slots < self.size
+        # Attention weights have rows for live hypotheses only.
+        read = before // (2 * self.size) * self.size + ops.minimum(slots, self.size - 1)
         weights = ops.reshape(history.weights, (-1, ops.shape(history.weights)[-1]))  # (T * R, Tx)
+        log_probs = ops.where(live, entries(history.log_probs, after), 0.0)
         return (
-            entries(history.tokens, after),
-            entries(history.log_probs, after),
-            ops.take(weights, before, axis=0),
+            ops.where(live, entries(history.tokens, after), PAD),
+            log_probs,
+            ops.take(weights, read, axis=0),
+            ops.sum(ops.cast(live, "int32"), axis=0),
+            ops.sum(log_probs, axis=0),
         )
+
+    @property
+    def _members(self):
+        """Number of hypotheses in a group."""
+        return self.size // self.groups
 
 
 def _fixed(value):
@@ -257,7 +302,7 @@ class GreedySearch(BeamSearch):
     length_penalty: float = _fixed(0.0)
     coverage_penalty: float = _fixed(0.0)
     n_best: int | None = _fixed(None)
-    early_stopping: bool = _fixed(False)
+    early_stopping: bool | str = _fixed(False)
     normalization: str = _fixed("gnmt")
     groups: int = _fixed(1)
     diversity: float = _fixed(0.0)

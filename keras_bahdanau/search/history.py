@@ -1,5 +1,6 @@
-"""What the steps of a search wrote, and the way back through it."""
+"""Record of the steps of a search, and the paths back through it."""
 
+import math
 from typing import Any, NamedTuple
 
 from keras import ops, tree
@@ -8,14 +9,14 @@ from keras_bahdanau_runtime.ids import PAD
 
 
 class History(NamedTuple):
-    """What each step wrote of the `R` hypotheses: `T` rows, of which each step fills its own.
+    """Record of the steps of a search: `T` rows, of which each step writes one.
 
     Attributes:
         tokens: `(T, ...)` int32 tokens chosen, in the shape of the hypotheses.
-        log_probs: `(T, ...)` float32, their log-probabilities, likewise.
+        log_probs: `(T, ...)` float32 log-probabilities of the tokens, in the same shape.
         weights: `(T, R, Tx)` float32 attention weights, in the rows that the step was given.
-        parents: `(T, R)` int32, the row that each hypothesis stood in before the step; `()` where
-            none ever leaves its row.
+        parents: `(T, N)` int32, the hypothesis, of all `N`, that each continues; `()` where each
+            continues its own.
     """
 
     tokens: Any
@@ -25,12 +26,21 @@ class History(NamedTuple):
 
 
 def empty_history(max_length, rows, memory_length, shape, parents):
-    """The `History` before the first step; with back-pointers if `parents`."""
+    """Return the `History` before the first step.
+
+    Args:
+        max_length: Number of steps `T`.
+        rows: Number of rows `R` that a step is given.
+        memory_length: `Tx`.
+        shape: Shape of the hypotheses, two ints or scalar tensors at most.
+        parents: Whether hypotheses continue others.
+    """
+    tracked = math.prod(shape)
     return History(
         tokens=ops.full((max_length, *shape), PAD, dtype="int32"),
         log_probs=ops.zeros((max_length, *shape), dtype="float32"),
         weights=ops.zeros((max_length, rows, memory_length), dtype="float32"),
-        parents=ops.zeros((max_length, rows), dtype="int32") if parents else (),
+        parents=ops.zeros((max_length, tracked), dtype="int32") if parents else (),
     )
 
 

@@ -8,17 +8,17 @@ NEVER = float("-inf")
 
 
 def best_first(values, k):
-    """The `k` largest of the last axis and their places, int32; of equals the first comes first.
+    """Return the `k` largest of the last axis and their places, int32; the first of equals first.
 
-    TensorFlow and JAX promise this order; `torch.topk` promises none, so on torch the ids decide
-    wherever two of the values found are equal.
+    TensorFlow and JAX promise this order. `torch.topk` does not, so on torch equal values are
+    ordered afterwards, except for values of -inf: they rank what does not exist.
     """
     if keras.config.backend() != "torch":
         found, places = ops.top_k(values, k)
         return found, ops.cast(places, "int32")
     # One value more than asked for shows whether the last one wanted is tied, too.
     found, places = ops.top_k(values, min(k + 1, values.shape[-1]))
-    if bool(ops.any(found[..., 1:] == found[..., :-1])):
+    if bool(ops.any(found[..., 1:] - found[..., :-1] == 0)):  # NaN for two of -inf
         found, places = _of_equals_the_first(values, found[..., :k], places[..., :k])
     return found[..., :k], ops.cast(places[..., :k], "int32")
 

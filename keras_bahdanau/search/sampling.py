@@ -1,16 +1,31 @@
 """Sampling: outputs drawn from the model's distribution."""
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_bahdanau.search.base import Hypotheses, Search, ends
-from keras_bahdanau.search.history import History
+from keras_bahdanau.search.base import Search
+from keras_bahdanau.search.history import History, entries
 from keras_bahdanau.search.ranking import NEVER, best_first
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.ids import PAD
+from keras_bahdanau_runtime.ids import EOS, PAD
+
+
+class Samples(NamedTuple):
+    """The outputs between two steps, `(R,)` each.
+
+    Attributes:
+        totals: float32 log-probabilities; -inf for an output that does not exist.
+        lengths: int32 number of tokens.
+        ended: bool, whether the output has ended.
+    """
+
+    totals: Any
+    lengths: Any
+    ended: Any
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -77,14 +92,17 @@ class Sampling(Search):
 
     def _first(self, batch, memory_length):
         shape = (batch * self.n,)
-        return Hypotheses(
+        return Samples(
             totals=ops.zeros(shape, dtype="float32"),
             lengths=ops.zeros(shape, dtype="int32"),
-            finished=ops.zeros(shape, dtype="bool"),
+            ended=ops.zeros(shape, dtype="bool"),
         )
 
-    def _advance(self, choices, hypotheses, task):
-        totals, lengths, finished, *_ = hypotheses
+    def _live(self, samples):
+        return ops.logical_not(samples.ended)
+
+    def _advance(self, choices, samples, task):
+        totals, lengths, ended = samples
         allowed = choices.allowed
         tokens = self._draw(allowed, choices.noise)
         if choices.forced is not None:
@@ -93,19 +111,23 @@ class Sampling(Search):
             allowed = ops.where(ops.expand_dims(held, 1), choices.logits, allowed)
         picked = ops.take_along_axis(allowed, ops.expand_dims(tokens, 1), axis=1)
         log_probs = ops.squeeze(picked, 1) - ops.logsumexp(choices.logits, axis=-1)
-        tokens = ops.where(finished, PAD, tokens)
-        log_probs = ops.where(finished, 0.0, log_probs)
-        lengths = lengths + ops.cast(ops.logical_not(finished), "int32")
-        ended = ends(tokens, lengths, task.limits)
-        # Where nothing is allowed there is no output: its log-probability is -inf.
-        ended = ops.logical_or(ended, ops.equal(log_probs, NEVER))
-        return (
-            Hypotheses(totals + log_probs, lengths, ops.logical_or(finished, ended)),
-            History(tokens, log_probs, choices.weights),
-        )
+        tokens = ops.where(ended, PAD, tokens)
+        log_probs = ops.where(ended, 0.0, log_probs)
+        lengths = lengths + ops.cast(ops.logical_not(ended), "int32")
+        cut = ops.reshape(lengths, (-1, self.n)) >= task.limits
+        ending = ops.logical_or(ops.equal(tokens, EOS), ops.reshape(cut, (-1,)))
+        # An output without an allowed token does not exist: its log-probability is -inf.
+        ending = ops.logical_or(ending, ops.equal(log_probs, NEVER))
+        samples = Samples(totals + log_probs, lengths, ops.logical_or(ended, ending))
+        return samples, tokens, None, History(tokens, log_probs, choices.weights)
 
-    def _best(self, hypotheses, history, stop, task):
-        return best_first(ops.reshape(hypotheses.totals, (-1, self.n)), self.n)
+    def _best(self, samples, history, stop, task):
+        scores, places = best_first(ops.reshape(samples.totals, (-1, self.n)), self.n)
+        return scores, task.first_rows + places
+
+    def _along(self, samples, history, rows, stop):
+        path = (ops.take(table, rows, axis=1) for table in history[:3])
+        return (*path, entries(samples.lengths, rows), entries(samples.totals, rows))
 
     def _draw(self, logits, numbers):
         """The ids `(R,)` that `numbers` `(R,)` in [0, 1) fall on, of `logits` `(R, V)`."""

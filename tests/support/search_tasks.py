@@ -192,29 +192,33 @@ class Sentence:
         return outputs
 
     def beam(self):
-        """The `n_best` outputs of a beam that never stops early, in plain Python.
+        """The `n_best` outputs of a beam in plain Python, which stops when `size` have ended.
+
+        It never stops because no better output is possible, and so shows that this changes nothing.
 
         Ties: the extension of the better hypothesis comes first, then the likelier token, then the
         lower id, because sorting is stable.
         """
-        search = self.search
-        groups = [[()] for _ in range(search.groups)]
+        search, members = self.search, self.search.size // self.search.groups
+        live, ended = ([[()] for _ in range(search.groups)], [[] for _ in range(search.groups)])
         for t in range(self.limit):
             chosen = Counter()  # by earlier groups
-            for group, beam in enumerate(groups):
+            for group in range(search.groups):
                 grown = []
-                for tokens in beam:
-                    if self.ended(tokens):
-                        grown.append((self.score(tokens), tokens))
-                        continue
+                for tokens in live[group]:
                     row = self.log_probs[t, (BOS, *tokens)[-1]]
                     for v in sorted(self.continuations(tokens), key=lambda v: -row[v]):
                         score = self.score((*tokens, v)) - search.diversity * chosen[v]
                         grown.append((score, (*tokens, v)))
-                grown.sort(key=lambda pair: -pair[0])
-                groups[group] = [tokens for _, tokens in grown[: search.size // search.groups]]
-                chosen.update(tokens[-1] for tokens in groups[group] if len(tokens) == t + 1)
-        outputs = dict.fromkeys(tokens for beam in groups for tokens in beam)  # no duplicates
+                grown = [tokens for _, tokens in sorted(grown, key=lambda pair: -pair[0])]
+                live[group] = [tokens for tokens in grown if not self.ended(tokens)][:members]
+                ending = [tokens for tokens in grown[:members] if self.ended(tokens)]
+                chosen.update(tokens[-1] for tokens in live[group] + ending)
+                ended[group] = sorted(ended[group] + ending, key=lambda tokens: -self.score(tokens))
+                if len(ended[group]) >= members and search.early_stopping != "never":
+                    live[group] = []
+                ended[group] = ended[group][:members]
+        outputs = dict.fromkeys(tokens for group in ended for tokens in group)  # no duplicates
         return sorted(outputs, key=lambda tokens: -self.score(tokens))[
             : search.n_best or search.size
         ]
