@@ -23,7 +23,14 @@ from keras_bahdanau_export.passes.conditions import (
     step_comparisons,
     where_for_sums,
 )
-from keras_bahdanau_export.passes.graph import holds_graph, innermost_first, nodes_of, replace
+from keras_bahdanau_export.passes.graph import (
+    holds_graph,
+    innermost_first,
+    nodes_of,
+    remove_unused,
+    rename_repeated,
+    replace,
+)
 from keras_bahdanau_export.passes.loops import (
     hoist_invariants,
     lift_loop_state,
@@ -97,7 +104,7 @@ def optimize(model, passes=PASSES):
         if sum(counts.values()) == before:
             break
     own_constants(model)
-    common.RemoveUnusedNodesPass()(model)  # and what the loops no longer read around them
+    remove_unused(model)  # and what the loops no longer read around them
     common.OutputFixPass()(model)  # each output is a value of its own again
     for name, value in zip(names, model.graph.outputs, strict=True):
         value.name = name
@@ -111,7 +118,7 @@ def _tidy(model):
         common.LiftSubgraphInitializersToMainGraphPass(),
         _without_identities,
         common.DeduplicateInitializersPass(),
-        common.RemoveUnusedNodesPass(),
+        remove_unused,
         common.NameFixPass(),
     ):
         clean(model)
@@ -122,11 +129,7 @@ def _tidy(model):
     taken = {
         value.name for graph in graphs for value in (*graph.inputs, *graph.initializers.values())
     }
-    for value in (value for graph in graphs for node in graph for value in node.outputs):
-        name, number = value.name, 1
-        while value.name in taken:
-            value.name, number = f"{name}_{number}", number + 1
-        taken.add(value.name)
+    rename_repeated([v for graph in graphs for node in graph for v in node.outputs], taken)
 
 
 def _without_identities(model):
