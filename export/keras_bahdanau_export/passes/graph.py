@@ -92,6 +92,13 @@ def constant(value):
     return None if tensor is None else tensor.numpy()
 
 
+def are_whole(numbers, dtype):
+    """Whether numbers are whole ones that an integer dtype holds."""
+    limits = np.iinfo(dtype)
+    inside = (numbers > float(limits.min)) & (numbers < float(limits.max))  # and no NaN
+    return bool((inside & (numbers == np.round(numbers))).all())
+
+
 def depends(node, on):
     """Whether a node reads what another of its graph makes, or what is made of that."""
     seen, left = set(), [node]

@@ -50,6 +50,7 @@ from keras_bahdanau_export.passes.shapes import (
 )
 from keras_bahdanau_export.passes.top_k import chunked_top_ks
 
+    wide_ranges,
 logger = logging.getLogger("keras_bahdanau_export")
 
 PASSES = (
@@ -66,6 +67,7 @@ PASSES = (
     contiguous_slices,
     early_products,
     single_reshapes,
+    wide_ranges,
     chunked_top_ks,
     bidirectional_operators,
     zero_states,
