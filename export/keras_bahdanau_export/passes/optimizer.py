@@ -38,7 +38,11 @@ from keras_bahdanau_export.passes.loops import (
     scanned_histories,
 )
 from keras_bahdanau_export.passes.products import contiguous_slices, early_products, whole_products
-from keras_bahdanau_export.passes.recurrence import bidirectional_operators, zero_states
+from keras_bahdanau_export.passes.recurrence import (
+    bidirectional_operators,
+    joined_directions,
+    zero_states,
+)
 from keras_bahdanau_export.passes.shapes import (
     element_gathers,
     idle_shapes,
@@ -46,11 +50,11 @@ from keras_bahdanau_export.passes.shapes import (
     plain_gathers,
     plain_sizes,
     single_reshapes,
+    wide_ranges,
     wide_shapes,
 )
 from keras_bahdanau_export.passes.top_k import chunked_top_ks
 
-    wide_ranges,
 logger = logging.getLogger("keras_bahdanau_export")
 
 PASSES = (
@@ -63,13 +67,14 @@ PASSES = (
     double_negations,
     plain_gathers,
     wide_shapes,
+    wide_ranges,
     whole_products,
     contiguous_slices,
     early_products,
     single_reshapes,
-    wide_ranges,
     chunked_top_ks,
     bidirectional_operators,
+    joined_directions,
     zero_states,
     open_reshapes,
     plain_sizes,
