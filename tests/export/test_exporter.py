@@ -61,6 +61,7 @@ from keras_bahdanau_runtime.operators import check_contents
 from keras_bahdanau_runtime.recorded import MOST_SHAPES
 from keras_bahdanau_runtime.signature import ENCODER_FILE, MODEL_FILE, STEP_FILE
 from keras_bahdanau_runtime.stepper import Stepper
+from keras_bahdanau_runtime.text.batches import pad
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ["a man on a bike", "two dogs run", "a dog on a bike"]
@@ -519,6 +520,18 @@ def test_fixed_dimensions_change_no_step(artifact):
     values["tokens"] = np.full(2, BOS, "int32")
     names = [value.name for value in step.graph.input]
     assert_fixed_dimensions_change_nothing(step, {name: values[name] for name in names})
+
+
+def test_openvino_finds_the_tokens_that_onnxruntime_finds(artifact, model):
+    openvino = pytest.importorskip("openvino")
+    path, settings = artifact[0] / MODEL_FILE, {"INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(path, "CPU", settings)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    sources = random_sources(model.source_vocabulary_size, 12)
+    for rows in (1, 5, len(sources)):
+        source = pad(sources[:rows])
+        (expected,) = session.run(["tokens"], {"source": source})
+        np.testing.assert_array_equal(compiled({"source": source})["tokens"], expected)
 
 
 def test_differences_are_relative_to_large_numbers_and_exact_for_integers():
