@@ -10,11 +10,17 @@ from typing import NamedTuple
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from keras_bahdanau_export.passes.graph import constant, nodes_of, replace
+from keras_bahdanau_export.passes.graph import (
+    constant,
+    detach,
+    holds_graph,
+    nodes_of,
+    read_by,
+    remove_unused,
+    replace,
+)
 from keras_bahdanau_export.passes.sizes import Sizes
 from keras_bahdanau_runtime.signature import Signature, Tensor
-
-_GRAPH = ir.AttributeType.GRAPH
 
 
 class Cut(NamedTuple):
@@ -90,14 +96,15 @@ def _need(value, sizes, memory):
 
 def _need_after(graph, loop, sizes, memory):
     """Notes what the nodes after a loop need from before it; what is made of sizes is had anew."""
+    read = {node: [value for value in read_by(node) if value.graph is graph] for node in graph}
     late = set(loop.outputs)
     for node in graph:
-        if late & {value for value in node.inputs if value is not None}:
+        if not late.isdisjoint(read[node]):
             late.update(node.outputs)
     for node in graph:
         if late & set(node.outputs) and node is not loop:
-            for value in node.inputs:
-                if value is not None and value not in late:
+            for value in read[node]:
+                if value not in late:
                     parts = _of_sizes(value, sizes.items)
                     for part in [value] if parts is None else parts:
                         memory[part.name] = None
@@ -115,7 +122,7 @@ def _of_sizes(value, items):
             found |= {each for size in items[part] for each, _ in size.parts}
             continue
         node = part.producer()
-        if node is None or node.op_type.startswith("Random"):
+        if node is None or holds_graph(node) or node.op_type.startswith("Random"):
             return None
         left += node.inputs
     return found
@@ -208,23 +215,14 @@ def _named(graph, name, value, shape):
 
 
 def _drop(graph, nodes):
-    """Takes nodes out of a graph; what they, and the graphs inside them, read has one use less."""
+    """Takes nodes out of a graph, with what they use."""
     graph.remove(nodes)
-    inner = [
-        part
-        for node in nodes
-        for a in node.attributes.values()
-        if a.type == _GRAPH
-        for part in (a.value, *a.value.subgraphs())
-    ]
-    for node in (*nodes, *(node for part in inner for node in part)):
-        for i in range(len(node.inputs)):
-            node.replace_input_with(i, None)
+    detach(nodes)
 
 
 def _tidied(model):
     """A part without what it does not need: nodes, weights, and inputs that nothing reads."""
-    common.RemoveUnusedNodesPass()(model)
+    remove_unused(model)
     graph = model.graph
     used = {value for node in graph.all_nodes() for value in node.inputs}
     graph.inputs[:] = [value for value in graph.inputs if value in used]

@@ -55,12 +55,14 @@ class Graph(NamedTuple):
         function: A `tf.function`.
         signature: Its `Signature`.
         file: Name of its ONNX file; `None` where only the SavedModel holds it.
+        description: What it computes, for those who open the file.
         captured: Whether it is a search that is to be written cut at its loop, too.
     """
 
     function: Any
     signature: Signature
     file: str | None
+    description: str
     captured: bool = False
 
 
@@ -143,11 +145,13 @@ class Job:
         if "onnx" not in self.formats:
             return {}
         signatures = {}
-        for function, signature, file, captured in functions.values():
+        for function, signature, file, description, captured in functions.values():
             if file is not None:
                 path = folder / file
                 signatures[file] = signature
-                signatures |= write_onnx(function, signature, path, self.model.variables, captured)
+                signatures |= write_onnx(
+                    function, signature, path, self.model.variables, captured, description
+                )
         return {name: signature.to_json() for name, signature in signatures.items()}
 
 
@@ -219,11 +223,19 @@ class GenerationJob(Job):
         from keras_bahdanau_export.trace import encode_function, search_function, step_function
 
         search = search_function(self.model, self.search, self.max_length, self.shortlist)
-        found = {"translate": Graph(*search, MODEL_FILE, self.captured)}
+        kind, files = type(self.model).__name__, (None, None)
+        if self.stepwise:
+            files = ENCODER_FILE, STEP_FILE
+        texts = (
+            f"{type(self.search).__name__} of a {kind}: source ids in, target ids out",
+            f"Encoder of a {kind}: source ids in, memory and first state of the decoder out",
+            f"Decoder step of a {kind}: last ids, memory and state in, log-probabilities of the "
+            "next ids and next state out",
+        )
+        found = {"translate": Graph(*search, MODEL_FILE, texts[0], self.captured)}
         if self.stepwise or "tf_saved_model" in self.formats:
-            files = (ENCODER_FILE, STEP_FILE) if self.stepwise else (None, None)
-            found["encode"] = Graph(*encode_function(self.model), files[0])
-            found["step"] = Graph(*step_function(self.model), files[1])
+            found["encode"] = Graph(*encode_function(self.model), files[0], texts[1])
+            found["step"] = Graph(*step_function(self.model), files[1], texts[2])
         return found
 
     def describe(self):
@@ -325,7 +337,9 @@ class CallJob(Job):
         from keras_bahdanau_export.trace import forward_function
 
         model = functional(self.model)
-        return {"call": Graph(*forward_function(model, self._signature(model)), MODEL_FILE)}
+        function = forward_function(model, self._signature(model))
+        text = f"Forward pass of the Keras model {self.model.name}"
+        return {"call": Graph(*function, MODEL_FILE, text)}
 
     def describe(self):
         """As for a model that generates."""

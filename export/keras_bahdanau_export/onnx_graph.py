@@ -18,9 +18,10 @@ OPSET = 18
 # Of the twelve, those that make the graph smaller than `passes` would alone.
 _OPTIMIZERS = ("TransposeOptimizer", "ConstFoldOptimizer", "BackToBackOptimizer")
 _GIVEN = "given_weight_"
+_PARTS = dict(zip(BEAM_FILES, ("The start", "One step", "The end"), strict=True))
 
 
-def write_onnx(function, signature, path, variables=(), captured=False):
+def write_onnx(function, signature, path, variables=(), captured=False, description=""):
     """Writes an ONNX graph with native recurrent operators and lean loops.
 
     Weights beyond 2 GB, which no ONNX file holds, stand beside it in a file of the same name and
@@ -33,6 +34,7 @@ def write_onnx(function, signature, path, variables=(), captured=False):
         variables: The Keras variables of its model.
         captured: Whether it is a search, to be written cut at its loop, too: `BEAM_FILES`, in the
             folder of `path`. See `captured`.
+        description: What the graph computes, for those who open the file.
 
     Returns:
         The signatures of the files beside `path`, by name; empty unless `captured`.
@@ -47,9 +49,9 @@ def write_onnx(function, signature, path, variables=(), captured=False):
 
     parts = _cut(model.clone()) if captured else {}
     optimize(model)
-    _save(model, path)
+    _save(model, path, description)
     for name, part in parts.items():
-        _save(part, path.with_name(name))
+        _save(part, path.with_name(name), f"{_PARTS[name]} of: {description}")
     return {name: signature_of(part) for name, part in parts.items()}
 
 
@@ -90,7 +92,7 @@ def _converted(function, signature, variables):
     return model
 
 
-def _save(model, path):
+def _save(model, path, description):
     """Writes a graph, says what of it a GPU would leave to the CPU, and checks what was written."""
     import onnx
 
@@ -99,6 +101,7 @@ def _save(model, path):
 
     for line in summary(on_host(model)):
         logger.warning("%s: on a GPU the CPU has to do %s.", path.name, line)
+    model.graph.name, model.doc_string, model.graph.doc_string = path.stem, description, None
     save(model, path)
     try:
         onnx.checker.check_model(str(path))

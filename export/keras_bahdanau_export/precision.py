@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -32,6 +31,7 @@ from keras_bahdanau_export.passes.graph import (
     made_by,
     put,
     register,
+    remove_unused,
     save,
     take_place,
 )
@@ -159,23 +159,29 @@ def reduce_precision(path, precision):
             elif node.op_type == "MatMul":
                 _shrink_product(graph, node, precision)
     common.LiftSubgraphInitializersToMainGraphPass()(model)
-    common.RemoveUnusedNodesPass()(model)
-    common.NameFixPass()(model)  # names that new values got may stand in another loop, too
-    products = [node for graph in (model.graph, *model.graph.subgraphs()) for node in graph]
-    small = [n.name for n in products if n.op_type == "MatMul" and not _is_matrix(n.inputs[1])]
     own_constants(model)
+    remove_unused(model)  # and constants of which only copies are read
+    common.NameFixPass()(model)  # names that new values got may stand in another loop, too
     path = Path(path)
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         written = Path(scratch) / path.name
         external = save(model, written)
         if precision == "int8":
-            smaller = Path(scratch) / "int8" / path.name
+            quantized, smaller = (Path(scratch) / name / path.name for name in ("int8", "named"))
+            quantized.parent.mkdir()
             smaller.parent.mkdir()
-            _quantize_products(written, smaller, small, external)
+            _quantize_products(written, quantized, _unlike_matrices(model), external)
+            save(ir.load(quantized), smaller)
             written = smaller
         path.with_name(weights_file(path.name)).unlink(missing_ok=True)
         for file in written.parent.glob(f"{path.name}*"):
             file.replace(path.with_name(file.name))
+
+
+def _unlike_matrices(model):
+    """Names of the products that int8 leaves as they are."""
+    products = [node for node in model.graph.all_nodes() if node.op_type == "MatMul"]
+    return [node.name for node in products if not _is_matrix(node.inputs[1])]
 
 
 def _weights(value):
@@ -369,9 +375,6 @@ def _quantize_products(path, smaller, left_out, external):
         )
     finally:
         root.setLevel(level)
-    graph = onnx.load(smaller, load_external_data=False)
-    del graph.metadata_props[:]  # who wrote it; an artifact has none
-    smaller.write_bytes(graph.SerializeToString())
 
 
 def _stored(graph, name, array):

@@ -48,16 +48,17 @@ _OPERATORS = frozenset(
 _MESSAGES = {
     "Model": """
         1 ir_version int64, 2 producer_name string, 3 producer_version string, 4 domain string,
-        5 model_version int64, 6 doc_string string, 7 graph Graph, 8 opset_import *OperatorSet
+        5 model_version int64, 6 doc_string string, 7 graph Graph, 8 opset_import *OperatorSet,
+        14 metadata_props *Entry
     """,
     "OperatorSet": "1 domain string, 2 version int64",
     "Graph": """
         1 node *Node, 2 name string, 5 initializer *Tensor, 10 doc_string string,
-        11 input *Value, 12 output *Value, 13 value_info *Value
+        11 input *Value, 12 output *Value, 13 value_info *Value, 16 metadata_props *Entry
     """,
     "Node": """
         1 input *string, 2 output *string, 3 name string, 4 op_type string, 5 attribute *Attribute,
-        6 doc_string string, 7 domain string
+        6 doc_string string, 7 domain string, 9 metadata_props *Entry
     """,
     "Attribute": """
         1 name string, 2 f float, 3 i int64, 4 s bytes, 5 t Tensor, 6 g Graph, 7 floats *float,
@@ -67,15 +68,18 @@ _MESSAGES = {
         1 dims *int64, 2 data_type int32, 4 float_data *float, 5 int32_data *int32,
         7 int64_data *int64, 8 name string, 9 raw_data bytes, 10 double_data *double,
         11 uint64_data *uint64, 12 doc_string string, 13 external_data *Entry,
-        14 data_location int32
+        14 data_location int32, 16 metadata_props *Entry
     """,
     "Entry": "1 key string, 2 value string",
-    "Value": "1 name string, 2 type Type, 3 doc_string string",
+    "Value": "1 name string, 2 type Type, 3 doc_string string, 4 metadata_props *Entry",
     "Type": "1 tensor_type TensorType, 6 denotation string",
     "TensorType": "1 elem_type int32, 2 shape Shape",
     "Shape": "1 dim *Dimension",
     "Dimension": "1 dim_value int64, 2 dim_param string, 3 denotation string",
 }
+_SETTINGS = (
+    "ort_config"  # metadata that onnxruntime reads as session options, if its user allows it
+)
 _EXTERNAL = 1  # of `data_location`
 # Numbers of a tensor whose size stands in the graph; 1 GB in float32.
 _LARGEST = 2**28
@@ -114,6 +118,8 @@ def check_contents(contents: bytes, path: Path, listed: Mapping[str, int]) -> No
         raise CorruptArtifactError(f"{path}: expected an ONNX file. Received: {error}") from error
     if not model.HasField("graph") or not model.graph.node:
         raise CorruptArtifactError(f"{path}: expected an ONNX file. Received: one without a graph")
+    if any(entry.key == _SETTINGS for entry in model.metadata_props):
+        _refuse(path, f"metadata {_SETTINGS!r}")
     for message in _messages(model, path):
         kind = message.DESCRIPTOR.name
         if kind == "Node":

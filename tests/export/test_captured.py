@@ -10,9 +10,10 @@ import types
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import onnx
 import onnx_ir
 import pytest
-from test_passes import graph_of, results
+from test_passes import assert_fixed_dimensions_change_nothing, graph_of, results
 
 from keras_bahdanau import BeamSearch, RNNSearch, Sampling, Shortlist
 from keras_bahdanau_export import captured as cut
@@ -180,24 +181,49 @@ def test_a_deep_residual_encoder_is_cut_in_linear_time():
     assert cut._of_sizes(values[-1], {}) is None
 
 
+def test_fixed_dimensions_change_no_part_of_a_search(beam, sampling):
+    for folder in (beam, sampling):
+        start, step, end = (onnx.load(folder / name) for name in BEAM_FILES)
+        noise = RNG.random((3, 2, 9), dtype="float32")
+        values = {"source": source(3, 5), **({"noise": noise} if folder is sampling else {})}
+        for part in (start, step, end):
+            feeds = {value.name: values[value.name] for value in part.graph.input}
+            outputs = assert_fixed_dimensions_change_nothing(part, feeds)
+            values |= {name.removeprefix("next_"): output for name, output in outputs.items()}
+
+
 TWO_LOOPS = """
-agraph (float[n,2] x) => (float[n,2] y) {
+agraph (float[n,2] x, bool more) => (float[n,2] y) {
+  double = Add(x, x)
   encoded = Loop <body = encode (int64 t, bool go, float[n,2] h)
-    => (bool still, float[n,2] new) { still = Identity(go) new = Add(h, h) }> (two, yes, x)
-  y, count = Loop <body = search (int64 t, bool go, float[n,2] h, float[1] c)
+    => (bool still, float[n,2] new) { still = Identity(go) new = Add(h, %s) }> (two, yes, %s)
+  found, count = Loop <body = search (int64 t, bool go, float[n,2] h, float[1] c)
     => (bool still, float[n,2] new, float[1] next) {
       new = Mul(h, encoded)
       next = Add(c, one)
       below = Less(next, three)
       still = Squeeze(below)
   }> (ten, yes, x, zero)
+  y = %s
 }
 """
+BRANCHES = """If (more) <
+  then_branch = add () => (float[n,2] sum) { sum = Add(found, double) },
+  else_branch = same () => (float[n,2] same) { same = Identity(found) }>"""
 
 
-def test_a_graph_with_two_loops_is_cut_at_the_last():
+@pytest.mark.parametrize(
+    "added, first, last, more",
+    [
+        ("h", "x", "Identity(found)", 0),
+        ("double", "empty", "Identity(found)", 0),  # the body reads a value from around the loop
+        ("h", "x", BRANCHES, 2),  # and so do branches after the search
+    ],
+)
+def test_a_graph_with_two_loops_is_cut_at_the_last(added, first, last, more):
     zero, one, three = (np.array([number], "float32") for number in (0, 1, 3))
-    model = graph_of(TWO_LOOPS, zero=zero, one=one, three=three, two=2, ten=10, yes=True)
+    numbers = {"zero": zero, "one": one, "three": three, "two": 2, "ten": 10, "yes": True}
+    model = graph_of(TWO_LOOPS % (added, first, last), empty=np.zeros((2, 2), "float32"), **numbers)
     start, step, end = (
         onnx_ir.serde.serialize_model(part)
         for part in cut.cut_at_loop(onnx_ir.serde.deserialize_model(model))
@@ -208,7 +234,8 @@ def test_a_graph_with_two_loops_is_cut_at_the_last():
         outputs = results(part, {name: values[name] for name in names})
         return dict(zip([value.name for value in part.graph.output], outputs, strict=True))
 
-    values = run_part(start, {"x": np.array([[1, 2], [3, 4]], "float32")})
+    x = np.array([[1, 2], [3, 4]], "float32")
+    values = run_part(start, {"x": x, "more": True})
     steps, goes_on = 0, True
     while goes_on:
         outputs = run_part(step, values)
@@ -216,7 +243,8 @@ def test_a_graph_with_two_loops_is_cut_at_the_last():
         steps, goes_on = steps + 1, outputs["go_on"]
     assert steps == 3
     # The first loop gives 4 x, and each of three steps of the second multiplies x by it.
-    np.testing.assert_array_equal(run_part(end, values)["y"], [[64, 1024], [5184, 16384]])
+    expected = np.array([[64, 1024], [5184, 16384]]) + more * x
+    np.testing.assert_array_equal(run_part(end, values)["y"], expected)
 
 
 def test_another_thread_count_keeps_the_captured_loop(beam):

@@ -1,12 +1,14 @@
-"""Nodes that would not run on a GPU: exported graphs have none, for any search or attention."""
+"""Graphs of any search and attention run on a GPU alone, and with fixed dimensions."""
 
+import logging
 import re
 
 import keras
 import numpy as np
+import onnx
 import onnx_ir
 import pytest
-from test_passes import graph_of
+from test_passes import assert_fixed_dimensions_change_nothing, graph_of
 
 from keras_bahdanau import (
     AttentiveDecoder,
@@ -157,21 +159,48 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_search_and_attention_runs_on_cuda_alone(form, tmp_path, caplog):
-    make, search = FORMS[form]
-    model = make()
+@pytest.fixture(scope="module", params=FORMS)
+def graph_file(request, tmp_path_factory):
+    """The graph of a search, and what its export logged."""
+    make, search = FORMS[request.param]
+    model, records = make(), []
     model.build()
-    few = shortlist() if "shortlist" in form else None
-    write_onnx(*search_function(model, search, 5, few), tmp_path / "model.onnx")
-    assert caplog.messages == []
-    graph = onnx_ir.load(tmp_path / "model.onnx").graph
+    few = shortlist() if "shortlist" in request.param else None
+    path = tmp_path_factory.mktemp("graph") / "model.onnx"
+    handler, logger = logging.Handler(), logging.getLogger("keras_bahdanau_export")
+    handler.emit = records.append
+    logger.addHandler(handler)
+    write_onnx(*search_function(model, search, 5, few), path)
+    logger.removeHandler(handler)
+    return path, [record.getMessage() for record in records]
+
+
+def test_every_search_and_attention_runs_on_cuda_alone(graph_file):
+    path, messages = graph_file
+    assert messages == []
+    graph = onnx_ir.load(path).graph
     sizes, widths = Sizes(graph), []
     for node in nodes_within(graph, "TopK"):
         width, count = sizes.dims[node.inputs[0]][-1].number, constant(node.inputs[1])
         if count is not None and count.item() <= 64:  # larger counts are not split into chunks
             widths.append(width)
     assert max(widths, default=0) <= 256
+
+
+def test_fixed_dimensions_change_no_search(graph_file):
+    model = onnx.load(graph_file[0])
+    feeds = {"source": [[5, 9, 200, 7, 3], [8, 3, 0, 0, 0]], "noise": np.full((2, 2, 5), 0.4, "f4")}
+    feeds["source"] = np.array(feeds["source"], "int32")
+    names = [value.name for value in model.graph.input]
+    assert_fixed_dimensions_change_nothing(model, {name: feeds[name] for name in names})
+
+
+def test_no_search_concatenates_squeezed_directions(graph_file):
+    """OpenVINO compiles none behind a bidirectional GRU or LSTM with free dimensions."""
+    nodes = onnx.load(graph_file[0]).graph.node
+    producers = {name: node.op_type for node in nodes for name in node.output}
+    sides = [{producers.get(name) for name in n.input} for n in nodes if n.op_type == "Concat"]
+    assert {"GRU", "LSTM"} & set(producers.values()) and {"Squeeze"} not in sides
 
 
 def test_a_gru_that_resets_before_the_product_is_logged_as_staying_on_the_cpu(tmp_path, caplog):

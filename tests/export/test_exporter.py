@@ -1,7 +1,7 @@
 """Export under TensorFlow: an artifact gives the results of its model."""
 
 import hashlib
-import importlib
+import importlib.metadata
 import itertools
 import json
 import resource
@@ -17,7 +17,8 @@ import onnx
 import onnx_ir
 import onnxruntime
 import pytest
-from test_passes import graph_of
+from onnxruntime.quantization import quantize_dynamic
+from test_passes import assert_fixed_dimensions_change_nothing, graph_of
 
 from keras_bahdanau import (
     AttentiveDecoder,
@@ -56,8 +57,11 @@ from keras_bahdanau_runtime import (
 from keras_bahdanau_runtime.errors import ArtifactError, UnsupportedModelError
 from keras_bahdanau_runtime.ids import BOS, PAD, UNK
 from keras_bahdanau_runtime.manifest import read_manifest
+from keras_bahdanau_runtime.operators import check_contents
 from keras_bahdanau_runtime.recorded import MOST_SHAPES
+from keras_bahdanau_runtime.signature import ENCODER_FILE, MODEL_FILE, STEP_FILE
 from keras_bahdanau_runtime.stepper import Stepper
+from keras_bahdanau_runtime.text.batches import pad
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ["a man on a bike", "two dogs run", "a dog on a bike"]
@@ -483,6 +487,51 @@ def test_onnxruntime_opens_the_graphs_without_warnings(artifact, captioning, cap
     for path in sorted([*artifact[0].glob("*.onnx"), captioning[1] / "model.onnx"]):
         onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     assert capfd.readouterr().err == ""
+
+
+def test_graphs_say_what_wrote_them_and_what_they_compute(artifact, captioning):
+    version = importlib.metadata.version("keras-bahdanau")
+    descriptions = {
+        artifact[0] / MODEL_FILE: "BeamSearch of a RNNSearch: source ids in",
+        artifact[0] / ENCODER_FILE: "Encoder of a RNNSearch: source ids in",
+        artifact[0] / STEP_FILE: "Decoder step of a RNNSearch: last ids, memory and state in",
+        captioning[1] / MODEL_FILE: f"Forward pass of the Keras model {captioning[0].name}",
+    }
+    for path, description in descriptions.items():
+        model = onnx.load(path)
+        assert (model.producer_name, model.producer_version) == ("keras_bahdanau", version)
+        assert model.doc_string.startswith(description)
+        assert (model.graph.name, model.model_version) == (path.stem, 1)
+        metadata = onnxruntime.InferenceSession(path).get_modelmeta().custom_metadata_map
+        assert metadata == {"keras_bahdanau_version": version}
+
+
+def test_the_runtime_accepts_a_graph_that_onnxruntime_quantized(artifact, tmp_path):
+    path = tmp_path / MODEL_FILE
+    quantize_dynamic(artifact[0] / MODEL_FILE, path, op_types_to_quantize=["MatMul"])
+    assert "onnx.infer" in [entry.key for entry in onnx.load(path).metadata_props]
+    check_contents(path.read_bytes(), path, {})
+
+
+def test_fixed_dimensions_change_no_step(artifact):
+    encoder, step = (onnx.load(artifact[0] / name) for name in (ENCODER_FILE, STEP_FILE))
+    source = np.array([[5, 6, 7, 3], [8, 3, 0, 0]], "int32")
+    values = assert_fixed_dimensions_change_nothing(encoder, {"source": source})
+    values["tokens"] = np.full(2, BOS, "int32")
+    names = [value.name for value in step.graph.input]
+    assert_fixed_dimensions_change_nothing(step, {name: values[name] for name in names})
+
+
+def test_openvino_finds_the_tokens_that_onnxruntime_finds(artifact, model):
+    openvino = pytest.importorskip("openvino")
+    path, settings = artifact[0] / MODEL_FILE, {"INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(path, "CPU", settings)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    sources = random_sources(model.source_vocabulary_size, 12)
+    for rows in (1, 5, len(sources)):
+        source = pad(sources[:rows])
+        (expected,) = session.run(["tokens"], {"source": source})
+        np.testing.assert_array_equal(compiled({"source": source})["tokens"], expected)
 
 
 def test_differences_are_relative_to_large_numbers_and_exact_for_integers():

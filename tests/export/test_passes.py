@@ -31,12 +31,28 @@ def graph_of(text, **constants):
     return model
 
 
-def results(model, feeds):
+def results(model, feeds, fixed=False):
+    """What a model gives; with `fixed`, opened with the sizes of the feeds as its dimensions."""
     onnx.checker.check_model(model)
+    feeds = {name: np.asarray(value) for name, value in feeds.items()}
+    options = onnxruntime.SessionOptions()
+    for value in model.graph.input if fixed else ():
+        shape = value.type.tensor_type.shape.dim
+        for dim, size in zip(shape, feeds[value.name].shape, strict=True):
+            if dim.dim_param:
+                options.add_free_dimension_override_by_name(dim.dim_param, size)
     session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    return session.run(None, {name: np.asarray(value) for name, value in feeds.items()})
+    return session.run(None, feeds)
+
+
+def assert_fixed_dimensions_change_nothing(model, feeds):
+    """Returns the results, by name."""
+    free, fixed = (results(model, feeds, fixed) for fixed in (False, True))
+    for a, b in zip(free, fixed, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    return dict(zip([value.name for value in model.graph.output], free, strict=True))
 
 
 def bodies(graph):
@@ -356,6 +372,58 @@ def test_wide_shapes_drops_casts_between_sizes():
     assert "Cast" not in operators(graph)
 
 
+@pytest.mark.parametrize(
+    "dtype, limit, count",
+    [
+        ("int32", "limit = Identity(n)", 1),
+        ("int32", "limit = Mul(n, two)", 1),
+        ("int32", "m = Add(n, two) limit = Sub(m, one)", 1),
+        ("int32", "limit = Div(n, two)", 1),
+        ("float", "limit = Cast<to = 1>(n)", 1),
+        ("float", "f = Cast<to = 1>(n) limit = Add(f, ones)", 1),
+        ("float", "f = Cast<to = 1>(n) limit = Div(f, twos)", 0),
+        ("float", "f = Cast<to = 1>(n) limit = Mul(f, half)", 0),
+        ("int32", "limit = Add(n, given)", 0),
+    ],
+)
+def test_wide_ranges_counts_sizes_in_int64(dtype, limit, count):
+    """onnxruntime opens the range when the size is fixed, too, where it counts in int64."""
+    start, step = (np.array(number, np.dtype(dtype.replace("float", "f4"))) for number in (0, 1))
+    model = graph_of(
+        f"""
+        agraph (float[n,6] x, int32 given) => ({dtype}[m] y) {{
+          sizes = Shape(x)
+          narrow = Cast<to = 6>(sizes)
+          first = Slice(narrow, nought, single, nought)
+          n = Squeeze(first, nought)
+          {limit}
+          y = Range(start, limit, step)
+        }}
+        """,
+        nought=[0],
+        single=[1],
+        one=np.array(1, "int32"),
+        two=np.array(2, "int32"),
+        ones=np.array(1, "f4"),
+        twos=np.array(2, "f4"),
+        half=np.array(0.5, "f4"),
+        start=start,
+        step=step,
+    )
+    feeds = {"x": normal(5, 6), "given": np.array(1, "int32")}
+    lean = onnx_ir.serde.deserialize_model(model)
+    assert optimizer.optimize(lean, [shapes.wide_ranges])["wide_ranges"] == count
+    lean = onnx_ir.serde.serialize_model(lean)
+    (expected,) = results(model, feeds)
+    (outputs,) = results(lean, feeds)
+    assert outputs.dtype == expected.dtype and outputs.tolist() == expected.tolist()
+    assert operators(lean.graph).count("Cast") == (
+        1 if count else operators(model.graph).count("Cast")
+    )
+    if count:
+        assert_fixed_dimensions_change_nothing(lean, feeds)
+
+
 PRODUCT = """
 agraph (float[b,t,6] x) => (float[%s] y) {
   shape = Shape(x)
@@ -580,6 +648,49 @@ agraph (float[5,2,3] x, int32[2] lengths, int32[2] others, float[1,2,4] h) => (
   a, b = %s<hidden_size = 4, direction = "forward">(x, w1, r1, b1, %s, h)
 }
 """
+
+
+BOTH_WAYS = """
+agraph (float[t,b,3] x) => (float[%s] y) {
+  all, last = GRU<hidden_size = 4, direction = "bidirectional">(x, w, r)
+  a, b = Split<axis = %d, num_outputs = 2>(%s)
+  ahead = Squeeze(a, %s)
+  back = Squeeze(b, %s)
+  %s
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "axes, axis, output, rest, count",
+    [
+        ("t,b,8", 1, "all", "y = Concat<axis = 2>(ahead, back)", 1),
+        ("b,8", 0, "last", "y = Concat<axis = -1>(ahead, back)", 1),
+        (
+            "b,t,8", 1, "all",
+            "p = Transpose<perm = [1, 0, 2]>(ahead) q = Transpose<perm = [1, 0, 2]>(back) "
+            "y = Concat<axis = -1>(p, q)",
+            1,
+        ),
+        ("t,b,8", 1, "all", "y = Concat<axis = 2>(back, ahead)", 0),
+        ("t,c,4", 1, "all", "y = Concat<axis = 1>(ahead, back)", 0),
+        ("t,b,12", 1, "all", "y = Concat<axis = 2>(ahead, back, back)", 0),
+        (
+            "t,4,c", 1, "all",
+            "p = Transpose<perm = [0, 2, 1]>(ahead) q = Transpose<perm = [0, 2, 1]>(back) "
+            "y = Concat<axis = -1>(p, q)",
+            0,
+        ),
+    ],
+    ids=["all", "last", "turned", "reversed", "another axis", "three", "units not last"],
+)  # fmt: skip
+def test_joined_directions_transposes_and_reshapes(axes, axis, output, rest, count):
+    text = BOTH_WAYS % (axes, axis, output, *2 * ["one" if axis else "zero"], rest)
+    model = graph_of(text, w=normal(2, 12, 3), r=normal(2, 12, 4), zero=[0], one=[1])
+    graph, counts = rewritten(model, recurrence.joined_directions, x=normal(5, 2, 3))
+    assert counts == [count]
+    if count:
+        assert operators(graph) == ["GRU", "Transpose", "Reshape"]
 
 
 @pytest.mark.parametrize("op_type, gates", [("GRU", 3), ("LSTM", 4)])

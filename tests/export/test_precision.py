@@ -1,5 +1,7 @@
 """Reduced precision: file size, closeness to float32, and the limit on the loss of BLEU."""
 
+import importlib.metadata
+
 import keras
 import numpy as np
 import onnx
@@ -53,6 +55,8 @@ def artifact(request, model, tokenizer, tmp_path_factory):
         texts=[*TEXTS, "a man " * 30],  # the last is longer than the limit
         references=["ein Mann", "zwei Hunde", ""],
         precision=request.param,
+        stepwise=True,
+        captured=True,
     )
     return path, request.param
 
@@ -63,6 +67,28 @@ def graphs(graph):
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 yield from graphs(attribute.g)
+
+
+def test_onnxruntime_opens_reduced_graphs_without_warnings(artifact, capfd):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 2
+    for path in artifact[0].glob("*.onnx"):
+        onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    assert capfd.readouterr().err == ""
+
+
+def test_every_node_of_a_reduced_graph_has_its_own_name(artifact):
+    for path in artifact[0].glob("*.onnx"):
+        names = [n.name for graph in graphs(onnx.load(path).graph) for n in graph.node]
+        assert all(names) and len(set(names)) == len(names), path
+
+
+def test_reduced_graphs_say_what_wrote_them(artifact):
+    session = onnxruntime.InferenceSession(artifact[0] / "model.onnx")
+    metadata, version = session.get_modelmeta(), importlib.metadata.version("keras-bahdanau")
+    assert metadata.producer_name == "keras_bahdanau"
+    assert metadata.description == "BeamSearch of a RNNSearch: source ids in, target ids out"
+    assert metadata.custom_metadata_map == {"keras_bahdanau_version": version}
 
 
 def test_float16_on_the_cpu_is_logged_and_not_refused(artifact, caplog):

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from test_passes import assert_fixed_dimensions_change_nothing
 
 from keras_bahdanau import BidirectionalEncoder
 from keras_bahdanau_export.call import call_signature
@@ -70,6 +71,10 @@ def feeds(batch, steps, seed=0):
         "padded": np.arange(steps) < lengths[:, None],
         "state": rng.normal(size=(batch, 4)).astype("float32"),
     }
+
+
+def test_fixed_dimensions_change_no_layer(graph):
+    assert_fixed_dimensions_change_nothing(onnx.load(graph), feeds(4, 7))
 
 
 @pytest.mark.parametrize("batch, steps", [(4, 7), (1, 1), (2, 12)])

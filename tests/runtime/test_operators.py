@@ -46,6 +46,14 @@ def test_allowed_graphs_pass():
     check(loop(100))
 
 
+def test_metadata_of_text_passes():
+    proto = model()
+    [weight], [node, *_] = proto.graph.initializer, proto.graph.node
+    for message in (proto, proto.graph, proto.graph.input[0], node, weight):
+        message.metadata_props.add(key="file", value="/etc/passwd")
+    check(proto)
+
+
 @pytest.mark.parametrize("operator", ["ImageDecoder", "StringNormalizer", "own.Run"])
 def test_operators_that_are_not_on_the_list_are_refused(operator):
     domain, _, name = operator.rpartition(".")
@@ -155,9 +163,9 @@ REFUSED = {
         "field 25 of a ModelProto",
     ),
     "training": (lambda: with_field(lambda m: m.training_info.add()), "field 20 of a ModelProto"),
-    "metadata": (
-        lambda: with_field(lambda m: m.metadata_props.add(key="file", value="/etc/passwd")),
-        "field 14 of a ModelProto",
+    "session options in metadata": (
+        lambda: with_field(lambda m: m.metadata_props.add(key="ort_config", value="{}")),
+        "metadata 'ort_config'",
     ),
     "quantization": (
         lambda: with_field(lambda m: m.graph.quantization_annotation.add()),

@@ -4,6 +4,7 @@ import numpy as np
 import onnx_ir as ir
 
 from keras_bahdanau_export.passes.graph import (
+    are_whole,
     before_cast,
     constant,
     made_by,
@@ -54,7 +55,7 @@ def integer_comparisons(graph):
         (dtype,) = known
         for i, side in enumerate(sides):
             number = constant(compare.inputs[i])
-            if side is None and number is not None and _whole(number, dtype.numpy()):
+            if side is None and number is not None and are_whole(number, dtype.numpy()):
                 name = f"{compare.outputs[0].name}_{i}"
                 sides[i] = register(graph, name, number.astype(dtype.numpy()))
         if None not in sides:
@@ -135,9 +136,3 @@ def _masked(value):
         if cast is not None and cast.inputs[0].dtype == ir.DataType.BOOL:
             return cast.inputs[0], other
     return None
-
-
-def _whole(numbers, dtype):
-    limits = np.iinfo(dtype)
-    inside = (numbers > float(limits.min)) & (numbers < float(limits.max))  # and no NaN
-    return bool((inside & (numbers == np.round(numbers))).all())

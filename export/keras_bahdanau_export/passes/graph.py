@@ -1,11 +1,13 @@
 """Reads and changes graphs of onnx-ir: what the passes and the precisions have in common."""
 
+import importlib.metadata
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes import common
 
-from keras_bahdanau_runtime.signature import weights_file
+from keras_bahdanau_runtime.signature import FORMAT_VERSION, weights_file
 
 WHOLE = 10**9  # as the end of a slice, what tf2onnx writes for all of an axis
 LARGEST_FILE = 2**31 - 2**24  # bytes of weights; protobuf reads nothing of 2 GiB
@@ -14,14 +16,36 @@ LARGEST_FILE = 2**31 - 2**24  # bytes of weights; protobuf reads nothing of 2 Gi
 def save(model, path):
     """Writes an `onnx_ir.Model`, its weights into a second file where one would be too large.
 
+    No two nodes in the file have one name, and its metadata say which package wrote it.
+
     Returns:
         Whether there is a second file.
     """
+    rename_repeated(model.graph.all_nodes(), set())
+    version = importlib.metadata.version("keras-bahdanau")
+    model.producer_name, model.producer_version = "keras_bahdanau", version
+    model.model_version = FORMAT_VERSION
+    model.metadata_props.clear()  # of what else has written it, as onnxruntime's quantizer has
+    model.metadata_props["keras_bahdanau_version"] = version  # Python clients see no other version
     weights = [g.initializers.values() for g in (model.graph, *model.graph.subgraphs())]
     size = sum(value.const_value.nbytes for values in weights for value in values)
     external = weights_file(Path(path).name) if size > LARGEST_FILE else None
     ir.save(model, path, external_data=external)
     return external is not None
+
+
+def rename_repeated(named, taken):
+    """Numbers the names that nodes or values share: `name_1`, `name_2` and so on.
+
+    Args:
+        named: Iterable of nodes or values.
+        taken: Set of names that none of them may have; theirs are added.
+    """
+    for each in named:
+        name, number = each.name, 1
+        while each.name in taken:
+            each.name, number = f"{name}_{number}", number + 1
+        taken.add(each.name)
 
 
 def innermost_first(graph):
@@ -68,6 +92,13 @@ def constant(value):
     return None if tensor is None else tensor.numpy()
 
 
+def are_whole(numbers, dtype):
+    """Whether numbers are whole ones that an integer dtype holds."""
+    limits = np.iinfo(dtype)
+    inside = (numbers > float(limits.min)) & (numbers < float(limits.max))  # and no NaN
+    return bool((inside & (numbers == np.round(numbers))).all())
+
+
 def depends(node, on):
     """Whether a node reads what another of its graph makes, or what is made of that."""
     seen, left = set(), [node]
@@ -77,18 +108,45 @@ def depends(node, on):
             return True
         if node not in seen:
             seen.add(node)
-            left += filter(None, (value.producer() for value in _read_by(node)))
+            left += filter(None, (value.producer() for value in read_by(node)))
     return False
 
 
-def _read_by(node):
+def read_by(node):
     """The values that a node reads, those that its bodies take from around it among them."""
     yield from filter(None, node.inputs)
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH:
             yield from attribute.value.outputs
             for inner in attribute.value:
-                yield from _read_by(inner)
+                yield from read_by(inner)
+
+
+def detach(nodes):
+    """Nodes that left their graph, and those in their bodies, use no value any more."""
+    bodies = [
+        part
+        for node in nodes
+        for attribute in node.attributes.values()
+        if attribute.type == ir.AttributeType.GRAPH
+        for part in (attribute.value, *attribute.value.subgraphs())
+    ]
+    for node in (*nodes, *(node for body in bodies for node in body)):
+        for i in range(len(node.inputs)):
+            node.replace_input_with(i, None)
+
+
+def remove_unused(model):
+    """Removes the nodes and constants of a model that nothing uses.
+
+    onnx-ir's pass alone leaves those that only the body of a removed node used.
+    """
+    removed = True
+    while removed:
+        with_body = [node for node in model.graph.all_nodes() if holds_graph(node)]
+        common.RemoveUnusedNodesPass()(model)
+        removed = [node for node in with_body if node.graph is None]
+        detach(removed)
 
 
 def register(graph, name, array):

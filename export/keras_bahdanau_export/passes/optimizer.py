@@ -23,7 +23,14 @@ from keras_bahdanau_export.passes.conditions import (
     step_comparisons,
     where_for_sums,
 )
-from keras_bahdanau_export.passes.graph import holds_graph, innermost_first, nodes_of, replace
+from keras_bahdanau_export.passes.graph import (
+    holds_graph,
+    innermost_first,
+    nodes_of,
+    remove_unused,
+    rename_repeated,
+    replace,
+)
 from keras_bahdanau_export.passes.loops import (
     hoist_invariants,
     lift_loop_state,
@@ -31,7 +38,11 @@ from keras_bahdanau_export.passes.loops import (
     scanned_histories,
 )
 from keras_bahdanau_export.passes.products import contiguous_slices, early_products, whole_products
-from keras_bahdanau_export.passes.recurrence import bidirectional_operators, zero_states
+from keras_bahdanau_export.passes.recurrence import (
+    bidirectional_operators,
+    joined_directions,
+    zero_states,
+)
 from keras_bahdanau_export.passes.shapes import (
     element_gathers,
     idle_shapes,
@@ -39,6 +50,7 @@ from keras_bahdanau_export.passes.shapes import (
     plain_gathers,
     plain_sizes,
     single_reshapes,
+    wide_ranges,
     wide_shapes,
 )
 from keras_bahdanau_export.passes.top_k import chunked_top_ks
@@ -55,12 +67,14 @@ PASSES = (
     double_negations,
     plain_gathers,
     wide_shapes,
+    wide_ranges,
     whole_products,
     contiguous_slices,
     early_products,
     single_reshapes,
     chunked_top_ks,
     bidirectional_operators,
+    joined_directions,
     zero_states,
     open_reshapes,
     plain_sizes,
@@ -97,7 +111,7 @@ def optimize(model, passes=PASSES):
         if sum(counts.values()) == before:
             break
     own_constants(model)
-    common.RemoveUnusedNodesPass()(model)  # and what the loops no longer read around them
+    remove_unused(model)  # and what the loops no longer read around them
     common.OutputFixPass()(model)  # each output is a value of its own again
     for name, value in zip(names, model.graph.outputs, strict=True):
         value.name = name
@@ -111,7 +125,7 @@ def _tidy(model):
         common.LiftSubgraphInitializersToMainGraphPass(),
         _without_identities,
         common.DeduplicateInitializersPass(),
-        common.RemoveUnusedNodesPass(),
+        remove_unused,
         common.NameFixPass(),
     ):
         clean(model)
@@ -122,11 +136,7 @@ def _tidy(model):
     taken = {
         value.name for graph in graphs for value in (*graph.inputs, *graph.initializers.values())
     }
-    for value in (value for graph in graphs for node in graph for value in node.outputs):
-        name, number = value.name, 1
-        while value.name in taken:
-            value.name, number = f"{name}_{number}", number + 1
-        taken.add(value.name)
+    rename_repeated([v for graph in graphs for node in graph for v in node.outputs], taken)
 
 
 def _without_identities(model):

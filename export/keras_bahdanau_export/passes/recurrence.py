@@ -8,20 +8,23 @@ import onnx_ir as ir
 from keras_bahdanau_export.passes.graph import (
     constant,
     depends,
+    made_by,
     nodes_of,
     put,
     register,
+    rewrite,
     take_place,
 )
 
 _NONE = ir.AttrInt64("none", 0)
+_LAYERS = ("GRU", "LSTM", "RNN")
 _OF_ACTIVATIONS = ("activation_alpha", "activation_beta")
 
 
 def zero_states(graph):
     """A recurrent operator whose first state is zero leaves it out: that is what it then takes."""
     count = 0
-    for layer in nodes_of(graph, "GRU", "LSTM", "RNN"):
+    for layer in nodes_of(graph, *_LAYERS):
         for i in range(5, min(len(layer.inputs), 7)):  # initial_h and initial_c
             if layer.inputs[i] is not None and _is_zero(layer.inputs[i]):
                 layer.replace_input_with(i, None)
@@ -78,6 +81,32 @@ def bidirectional_operators(graph):
     return count
 
 
+def joined_directions(graph):
+    """Both directions of a bidirectional operator side by side: a transpose and a reshape.
+
+    It is one copy where `concat(squeeze(split(y)), ...)` makes two, and OpenVINO does not compile
+    the latter with sizes that only a run tells.
+    """
+    count = 0
+    for concat in nodes_of(graph, "Concat"):
+        sides = [_of_direction(side) for side in concat.inputs]
+        if len(sides) != 2 or None in sides:
+            continue
+        (output, number, order), (other, second, other_order) = sides
+        if (output, order, number, second) != (other, other_order, 0, 1):
+            continue
+        rank = len(order)
+        if order[-1] != rank - 1 or concat.attributes["axis"].value not in (-1, rank - 2):
+            continue
+        units = 2 * output.producer().attributes["hidden_size"].value
+        whole = put(graph, concat, "Transpose", output, perm=order)
+        shape = np.array([0] * (rank - 2) + [units])
+        shape = register(graph, f"both_ways_{rank}_{units}", shape)
+        rewrite(graph, concat, "Reshape", [whole, shape])
+        count += 1
+    return count
+
+
 def _is_zero(value):
     """Whether a value is made of zeros alone."""
     numbers, node = constant(value), value.producer()
@@ -120,3 +149,30 @@ def _other_direction(first, second):
         and not depends(first, on=second)
         and not depends(second, on=first)
     )
+
+
+def _of_direction(value):
+    """What `value` holds of a bidirectional operator, if it is one direction of an output.
+
+    Returns:
+        `(output, number, order)`: the output of the operator; 0 for its forward direction or 1; and
+        the axes of the output in the order of `value`, with that of the directions before the last.
+        Or `None`.
+    """
+    turned = made_by(value, "Transpose")
+    squeeze = made_by(value if turned is None else turned.inputs[0], "Squeeze")
+    split = made_by(squeeze.inputs[0], "Split") if squeeze is not None else None
+    if split is None or len(split.outputs) != 2 or len(squeeze.inputs) < 2:
+        return None
+    output, axes = split.inputs[0], constant(squeeze.inputs[1])
+    layer = output.producer()
+    if layer is None or layer.op_type not in _LAYERS or _direction(layer) != "bidirectional":
+        return None
+    rank = 4 if output is layer.outputs[0] else 3
+    axis = split.attributes["axis"].value if "axis" in split.attributes else 0
+    if axes is None or (axes % rank).tolist() != [axis % rank]:
+        return None
+    rest = [i for i in range(rank) if i != axis % rank]
+    turn = range(rank - 1) if turned is None else turned.attributes["perm"].value
+    order = [rest[i] for i in turn]
+    return output, split.outputs.index(squeeze.inputs[0]), [*order[:-1], axis % rank, order[-1]]

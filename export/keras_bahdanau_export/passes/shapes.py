@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from keras_bahdanau_export.passes.graph import (
-    before_cast,
+    are_whole,
     constant,
     made_by,
     nodes_of,
@@ -21,6 +21,9 @@ from keras_bahdanau_export.passes.sizes import Sizes
 
 _LAST = {"axis": ir.AttrInt64("axis", 1)}
 _INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
+# Operators that make sizes of their first input, and of all inputs.
+_MOVED = ("Gather", "Slice", "Squeeze", "Unsqueeze")
+_CALCULATED = ("Add", "Concat", "Div", "Max", "Min", "Mul", "Sub")
 
 
 def plain_gathers(graph):
@@ -61,12 +64,34 @@ def wide_shapes(graph):
     """Sizes stay int64: `cast64(concat(cast32(shape), ...))` becomes `concat(shape, ...)`."""
     count = 0
     for cast in nodes_of(graph, "Cast"):
-        if cast.attributes["to"].value != ir.DataType.INT64:
-            continue
-        wide = _wide(graph, cast.inputs[0])
+        narrow, dtype = cast.inputs[0], cast.attributes["to"].value
+        wide = _wide(narrow) if (narrow.dtype, dtype) == _INTEGERS else None
         if wide is not None:
             replace(cast.outputs[0], wide)
             count += 1
+    return count
+
+
+def wide_ranges(graph):
+    """A range over sizes counts in int64 and is cast afterwards: `cast(range(size))`.
+
+    Once a size is known, as a fixed batch is, onnxruntime takes it for int64 whatever it was cast
+    to, and refuses a range whose other inputs have another type.
+    """
+    count = 0
+    for node in nodes_of(graph, "Range"):
+        dtype = node.outputs[0].dtype
+        if dtype in (None, ir.DataType.INT64) or all(
+            constant(side) is not None for side in node.inputs
+        ):
+            continue
+        wide = [_wide(side) for side in node.inputs]
+        if None in wide:
+            continue
+        numbers = put(graph, node, "Range", *wide)
+        numbers.type, numbers.shape = ir.TensorType(ir.DataType.INT64), node.outputs[0].shape
+        rewrite(graph, node, "Cast", [numbers], {"to": dtype})
+        count += 1
     return count
 
 
@@ -212,23 +237,27 @@ def _of_sizes(value):
         return True
     if node.op_type in ("Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape", "ReduceProd"):
         return _of_sizes(node.inputs[0])
-    calculated = ("Concat", "Mul", "Div", "Add", "Sub", "Max", "Min", "Cast")
+    calculated = ("Concat", "Mul", "Div", "Add", "Sub", "Max", "Min", "Cast", "Range")
     return node.op_type in calculated and all(map(_of_sizes, node.inputs))
 
 
-def _wide(graph, value):
-    """`value`, which is int32, as int64 without a cast of anything that depends on the input."""
-    narrowed = before_cast(value, to=ir.DataType.INT32)
-    if narrowed is not None and narrowed.dtype == ir.DataType.INT64:
-        return narrowed if _of_sizes(narrowed) else None
-    number = constant(value)
-    if number is not None and number.dtype == np.int32:
-        return register(graph, f"{value.name}_int64", number.astype(np.int64))
-    node = value.producer()
-    if node is None or node.op_type not in ("Concat", "Slice", "Squeeze", "Unsqueeze", "Gather"):
+def _wide(value):
+    """Sizes of another type, or numbers made of sizes, as int64; `None` for anything else."""
+    numbers, node = constant(value), value.producer()
+    if numbers is not None and are_whole(numbers, np.int64):
+        return register(value.graph, f"{value.name}_int64", numbers.astype(np.int64))
+    if numbers is not None or node is None:
         return None
-    data = len(node.inputs) if node.op_type == "Concat" else 1
-    wide = [_wide(graph, side) for side in node.inputs[:data]]
+    if node.op_type == "Cast":
+        origin = node.inputs[0]
+        if origin.dtype != ir.DataType.INT64:
+            return _wide(origin)
+        return origin if _of_sizes(origin) else None
+    whole = node.op_type != "Div" or value.dtype in _INTEGERS  # a quotient of floats is not
+    if node.op_type not in (*_MOVED, *_CALCULATED) or not whole:
+        return None
+    data = 1 if node.op_type in _MOVED else len(node.inputs)
+    wide = [_wide(side) for side in node.inputs[:data]]
     if None in wide:
         return None
     new = ir.node(node.op_type, [*wide, *node.inputs[data:]], node.attributes)
