@@ -11,6 +11,7 @@ from keras_bahdanau_export.quiet import import_keras
 from keras_bahdanau_export.shown import console, say
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.ids import SPECIAL
+from keras_bahdanau_runtime.runs.folder import best_file
 
 
 def shortlist(
@@ -35,6 +36,7 @@ def shortlist(
 
     check_range("size", size, int, 2 * len(SPECIAL))
     check_positive(candidates=candidates, sentences=sentences)
+    best_file(run)  # refuses what is no run
     if output.is_dir():
         raise ValueError(f"Argument `output` must be a file. Received: {output}, a folder")
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -247,7 +247,7 @@ MUTATIONS = (
     ),
     Mutation(
         "options-swap-two-dropouts",
-        "keras_bahdanau/training/options.py",
+        "export/keras_bahdanau_runtime/runs/options.py",
         "own = (None, self.annotation_dropout, self.readout_dropout)",
         "own = (None, self.readout_dropout, self.annotation_dropout)",
         "library/test_run.py",
@@ -255,8 +255,8 @@ MUTATIONS = (
     Mutation(
         "run-that-lost-patience-goes-on",
         "keras_bahdanau/training/run.py",
-        "if not from_first(checkpoint.exhausted):",
-        "if dataset.epoch < epochs:",
+        "if dataset.epoch >= epochs or from_first(checkpoint.exhausted):",
+        "if dataset.epoch >= epochs:",
         "library/test_run.py",
     ),
     Mutation(
@@ -275,7 +275,7 @@ MUTATIONS = (
     ),
     Mutation(
         "file-names-are-taken-for-markup",
-        "export/keras_bahdanau_export/cli.py",
+        "export/keras_bahdanau_export/app.py",
         "table.add_row(plain(name), plain(row))",
         "table.add_row(name, plain(row))",
         "hostile/test_command.py export/test_cli.py",
