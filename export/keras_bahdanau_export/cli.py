@@ -4,6 +4,7 @@ import os
 import sys
 
 from keras_bahdanau_runtime.errors import ArtifactError, MissingDependencyError
+from keras_bahdanau_runtime.files import naming
 
 
 def main() -> None:
@@ -20,14 +21,27 @@ def main() -> None:
     except MissingDependencyError as error:
         sys.exit(f"error: {error}")
     try:
-        app()
-    except BrokenPipeError:
-        # Nobody reads on, as after `| head`. Python would say so once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        try:
+            app()
+        finally:
+            _flush_output()
+    except BrokenPipeError:  # nobody reads on, as after `| head`
         sys.exit(1)
     except (ValueError, OSError, ImportError, MemoryError, ArtifactError) as error:
         say_error(error)
         sys.exit(1)
+
+
+def _flush_output() -> None:
+    """Writes what standard output still holds, or drops it, so that Python does not try again."""
+    if sys.stdout is None:
+        return
+    try:
+        with naming("standard output"):
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
 
 
 if __name__ == "__main__":

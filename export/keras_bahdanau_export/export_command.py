@@ -19,6 +19,7 @@ from keras_bahdanau_export.checks import (
 )
 from keras_bahdanau_export.quiet import import_keras
 from keras_bahdanau_export.shown import say
+from keras_bahdanau_export.streams import text_source
 from keras_bahdanau_export.triton_layout import triton_repository
 from keras_bahdanau_runtime.artifact import check_destination
 from keras_bahdanau_runtime.files import given_name
@@ -73,7 +74,8 @@ def export(
         str, typer.Option(help="float32, float16 (GPU) or int8 (CPU).")
     ] = "float32",
     source: Annotated[
-        Path | None, typer.Option(help="Sentences to measure on, none of a test set.")
+        Path | None,
+        typer.Option(help="Sentences to measure on, none of a test set; - is standard input."),
     ] = None,
     reference: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
     max_bleu_loss: Annotated[
@@ -122,7 +124,9 @@ def export(
     check_installed("tensorflow", extra="export")
     if "onnx" in formats:
         check_installed("tf2onnx", "onnx", "onnx_ir", extra="export")
-    texts, references = ([], []) if source is None else read_parallel(source, reference)
+    texts, references = [], []
+    if source is not None:
+        texts, references = read_parallel(text_source(source), text_source(reference))
     with place as artifact:
         import_keras()
         from keras_bahdanau import BeamSearch, Shortlist, length_penalty_scores

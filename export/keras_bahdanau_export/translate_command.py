@@ -143,10 +143,11 @@ def _stream(translator: Translator, source: Source, options: dict[str, Any]) -> 
 
     found = translator.translate_stream(texts(), **options)
     file, failed = standard("stdout").buffer, 0
-    with _Shown() as progress, naming("standard output"):
+    with _Shown() as progress:
         for number, one in enumerate(found, start=1):
-            file.write((one_line(one.text) + "\n").encode("utf-8"))
-            file.flush()
+            with naming("standard output"):
+                file.write((one_line(one.text) + "\n").encode("utf-8"))
+                file.flush()
             if number % _SHOWN == 0:
                 progress(number, None)
             error = unreadable.pop(number, one.error)

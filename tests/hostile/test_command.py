@@ -118,6 +118,24 @@ def test_lines_that_are_not_utf8_are_left_blank_and_reported(artifact, tmp_path,
     assert written == b"a man\n\na dog\n"
 
 
+@pytest.mark.parametrize("arguments", [["-", "text"], ["text", "-"]])
+def test_evaluate_reads_either_side_from_standard_input(artifact, tmp_path, arguments):
+    (tmp_path / "text").write_bytes(b"a man on a bike\na dog\n")
+    data = b"a man on a bike\na cat\n"
+    finished = run("evaluate", artifact, *arguments, input=data, cwd=tmp_path)
+    assert b"exact 50.0%" in finished.stdout, finished.stderr
+    names = " and ".join("standard input" if name == "-" else name for name in arguments)
+    assert f"{names}: 1 of 2 (50.0%) pairs are identical" in finished.stderr.decode()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="This system has no /dev/full.")
+@pytest.mark.parametrize("command", ["translate", "inspect"])
+def test_full_standard_output_is_named(artifact, command):
+    line = f"echo a man | {' '.join(COMMAND)} {command} {artifact} > /dev/full"
+    finished = subprocess.run(line, shell=True, capture_output=True, env=ENVIRONMENT)
+    assert_one_line_error(finished, "No space left on device: 'standard output'")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other limits.")
 def test_full_disk_leaves_no_partial_output(artifact, tmp_path):
     import resource
@@ -128,7 +146,7 @@ def test_full_disk_leaves_no_partial_output(artifact, tmp_path):
 
     data = b"a man on a bike\n" * 5000
     finished = run("translate", artifact, "-o", tmp_path / "out", input=data, preexec_fn=limit)
-    assert_one_line_error(finished, "File too large")
+    assert_one_line_error(finished, "File too large: ", "out.partial'")
     assert list(tmp_path.iterdir()) == []
 
 
