@@ -136,7 +136,7 @@ def train_begun(options, output, held_out, callbacks=(), verbose=True, console=N
         ]
         if dataset.epoch >= epochs or from_first(checkpoint.exhausted):
             logger.warning(
-                "The run in %s is finished after %d updates: nothing is left to train.",
+                "The run in %s is finished at update %d: nothing is left to train.",
                 output,
                 updates_done(model),
             )

@@ -182,7 +182,7 @@ def test_resuming_a_finished_run_says_so_and_changes_nothing(finished, capfd, ca
     assert train(chosen, best.parent, resume=True, verbose=False) == best
     assert best.read_bytes() == before
     assert capfd.readouterr().err == ""
-    assert f"The run in {best.parent} is finished after" in caplog.text
+    assert f"The run in {best.parent} is finished at update " in caplog.text
 
 
 def test_the_folder_of_another_run_is_refused(finished, tmp_path):

@@ -169,7 +169,7 @@ def test_texts_that_cannot_be_right_are_warned_of_once(tmp_path, caplog, normali
         f"{one} and {one}: 2 of 2 (100.0%) pairs are identical",
         f"{one}: 1 of 2 (50.0%) lines hold a tab",
         *forms,
-        f"{two} has 1 lines, which hold 8 carriage returns",
+        f"{two}: the number of carriage returns inside of lines is 8, of lines 1",
     ]
     corpus = PreparedCorpus(tmp_path / "corpus")
     assert corpus.tokenizer.normalization == normalization

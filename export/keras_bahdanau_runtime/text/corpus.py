@@ -108,11 +108,11 @@ def iterate_raw_lines(source: Source, warn: bool = True) -> Iterator[bytes]:
             raise ValueError(f"{name} is not a whole gzip file: {error}") from error
     if warn and returns >= lines > 0:
         logger.warning(
-            "%s has %d lines, which hold %d carriage returns. Only a line feed ends a line: "
-            "if each carriage return was to end one, convert the file.",
+            "%s: the number of carriage returns inside of lines is %d, of lines %d. Only a line "
+            "feed ends a line: if each carriage return was to end one, convert the file.",
             name,
-            lines,
             returns,
+            lines,
         )
 
 
