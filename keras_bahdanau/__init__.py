@@ -55,7 +55,6 @@ from keras_bahdanau.training.devices import average_gradients, shared_by
 from keras_bahdanau.training.length_penalty import length_penalty_scores
 from keras_bahdanau.training.losses import AlignmentCrossentropy, TokenCrossentropy
 from keras_bahdanau.training.metrics import Perplexity, TokenAccuracy
-from keras_bahdanau.training.options import TrainingOptions
 from keras_bahdanau.training.progress import ProgressDisplay
 from keras_bahdanau.training.run import train
 from keras_bahdanau.training.scalars import TensorBoardScalars
@@ -66,6 +65,7 @@ from keras_bahdanau_runtime.pictures.page import alignment_page
 from keras_bahdanau_runtime.pictures.words import word_alignment
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.prepared.prepare import prepare
+from keras_bahdanau_runtime.runs.options import TrainingOptions
 from keras_bahdanau_runtime.text.alignment import (
     hard_alignment,
     phrase_spans,

@@ -32,8 +32,9 @@ FLOORS = ["", "layers", "search", "data", "models", "training"]
 WITHOUT_KERAS = [
     EXPORT / f"{name}.py"
     for name in (
-        "__init__", "cli", "export_command", "prepare_command", "quiet", "serve_command",
-        "shortlist_command", "shown", "translate_command", "triton_layout",
+        "__init__", "app", "checks", "cli", "export_command", "prepare_command", "quiet",
+        "serve_command", "shortlist_command", "shown", "streams", "train_command",
+        "translate_command", "triton_layout",
     )
 ]  # fmt: skip
 BACKENDS = ["keras", "tensorflow", "jax", "torch"]

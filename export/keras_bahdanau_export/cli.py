@@ -1,359 +1,47 @@
-"""The command `keras-bahdanau`: prepare, train, evaluate, export, verify, translate, serve, ...
+"""The entry point of the command `keras-bahdanau`: a mistake is one line, not a traceback."""
 
-Keras is imported only inside the commands that need it: `train`, `export`, `verify`, `shortlist`,
-`quickstart` and `evaluate` of a run.
-"""
-
-import logging
 import os
 import sys
-import tempfile
-from enum import Enum
-from pathlib import Path
-from typing import Annotated, Any
 
-from keras_bahdanau_runtime.bulk.records import one_line
-from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import ArtifactError, MissingDependencyError, require
-from keras_bahdanau_runtime.manifest import Manifest, reading
-from keras_bahdanau_runtime.providers import CPU, CUDA
-from keras_bahdanau_runtime.session import checked_graph, cores
-from keras_bahdanau_runtime.signature import MANIFEST_FILE
-from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
-from keras_bahdanau_runtime.translator import Translation, Translator
-
-try:
-    import typer
-    from rich.console import Console
-    from rich.logging import RichHandler
-    from rich.progress import Progress
-    from rich.table import Table
-    from rich.text import Text
-
-    from keras_bahdanau_export.export_command import export
-    from keras_bahdanau_export.prepare_command import prepare
-    from keras_bahdanau_export.quiet import import_keras
-    from keras_bahdanau_export.serve_command import serve
-    from keras_bahdanau_export.shortlist_command import shortlist
-    from keras_bahdanau_export.shown import console, make_harmless, plain, say
-    from keras_bahdanau_export.translate_command import Artifact, BatchSize, BatchTokens, translate
-except ModuleNotFoundError as error:
-    raise MissingDependencyError(error.name or "typer", extra="cli") from error
-
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Attentive recurrent sequence-to-sequence models: train, export, translate.",
-)
-app.command()(serve)
-app.command()(prepare)
-app.command()(shortlist)
-
-
-class Provider(Enum):
-    """A provider of onnxruntime whose kernels are known."""
-
-    CUDA = "cuda"
-
-
-RunOrArtifact = Annotated[Path, typer.Argument(help="A run's folder (from train) or an artifact.")]
-
-
-@app.callback()
-def _configure(
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show what is done, not only warnings.")
-    ] = False,
-) -> None:
-    handler = RichHandler(console=console, show_path=False, show_level=False, log_time_format="%X")
-    handler.addFilter(make_harmless)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
-    for name in ("keras_bahdanau", "keras_bahdanau_export", "keras_bahdanau_runtime"):
-        logging.getLogger(name).setLevel(logging.INFO if verbose else logging.WARNING)
-
-
-# The options stand in the library, which needs Keras: they are read when the command is used.
-@app.command(
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-)
-def train(context: typer.Context) -> None:
-    """Trains a model on two text files, or on a prepared corpus, and keeps the best."""
-    import_keras()
-    from keras_bahdanau_export.train_command import train_command
-
-    run = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    run.command(help=train.__doc__)(train_command())
-    run(context.args, prog_name=context.command_path)
-
-
-@app.command()
-def evaluate(
-    path: RunOrArtifact,
-    source: Annotated[Path, typer.Argument(help="Source sentences, one a line; plain or .gz.")],
-    reference: Annotated[Path, typer.Argument(help="Their translations, line by line.")],
-    beam: Annotated[
-        int | None, typer.Option(help="For a run: hypotheses kept, 1 is greedy.")
-    ] = None,
-    length_penalty: Annotated[
-        float | None, typer.Option(help="For a run: exponent of the GNMT length penalty.")
-    ] = None,
-    max_length: Annotated[
-        int | None, typer.Option(help="For a run: tokens after which an output is cut.")
-    ] = None,
-    batch_size: BatchSize = BATCH_SIZE,
-    batch_tokens: BatchTokens = BATCH_TOKENS,
-    truncate: Annotated[
-        bool, typer.Option("--truncate", help="For an artifact: cut sentences it is too short for.")
-    ] = False,
-    others: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--with",
-            help="For a run: another one, the predictions of both averaged; may be repeated.",
-        ),
-    ] = None,
-    tokenize: Annotated[
-        str, typer.Option(help="How BLEU splits words: 13a, none for tokenised text, zh, ...")
-    ] = "13a",
-) -> None:
-    """Translates a test set and prints BLEU (cased) and chrF."""
-    from keras_bahdanau_runtime.text.corpus import read_parallel
-    from keras_bahdanau_runtime.text.scores import bleu_metric, corpus_scores
-
-    bleu_metric(tokenize)  # refuses it before anything is translated
-    sources, references = read_parallel(source, reference)
-    given = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length}
-    given = {name: value for name, value in given.items() if value is not None}
-    if others:
-        given["with"] = [str(run) for run in others]
-    if (path / MANIFEST_FILE).exists():
-        for name, value in given.items():
-            raise ValueError(
-                f"Argument `{name}` must be given to export: an artifact holds its search. "
-                f"Received: {name}={value} for the artifact {path}"
-            )
-        engine, options = Translator(path, workers=cores()), {"truncate": truncate}
-    else:
-        import_keras(tensorflow=False)
-        from keras_bahdanau import BeamSearch
-        from keras_bahdanau.training.run_folder import load_best
-
-        if truncate:
-            raise ValueError(
-                "Argument `truncate` must be left out for a run: its model takes sentences of any "
-                f"length. Received: truncate=True for the run {path}"
-            )
-        engine = load_best(path, *others or ())
-        search = BeamSearch(given.get("beam", 5), given.get("length_penalty", 1.0))
-        options = {"search": search, "max_length": given.get("max_length", 100)}
-    found = _translate_with_bar(
-        engine, sources, batch_size=batch_size, batch_tokens=batch_tokens, **options
-    )
-    translations = [translation.text for translation in found]
-    scores = corpus_scores(translations, references, tokenize)
-    exact = sum(a == b for a, b in zip(translations, references, strict=True)) / len(references)
-    print(f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}  exact {exact:.1%}")
-
-
-app.command()(export)
-
-
-@app.command()
-def verify(
-    artifact: Artifact,
-    model: Annotated[
-        Path, typer.Argument(help="What it was exported from: a run's folder, or a .keras file.")
-    ],
-    source: Annotated[
-        Path | None, typer.Option(help="Sentences to compare on, one a line; plain or .gz.")
-    ] = None,
-    count: Annotated[int, typer.Option(help="Random sources to compare on.")] = 16,
-    seed: Annotated[int, typer.Option(help="Randomness of these.")] = 0,
-    provider: Annotated[
-        str, typer.Option(help="What the artifact runs on: cpu, cuda, or a name of onnxruntime's.")
-    ] = "cpu",
-) -> None:
-    """Holds an artifact against the Keras model once more; exit status 1 if they disagree.
-
-    Of float16 and int8 it is only counted how often they do.
-    """
-    import_keras()
-    import keras
-
-    from keras_bahdanau.training.run_folder import load_best
-    from keras_bahdanau_export import parity
-    from keras_bahdanau_runtime.text.corpus import read_lines
-
-    texts = [] if source is None else read_lines(source)
-    is_run = model.is_dir()
-    loaded = load_best(model) if is_run else keras.saving.load_model(model, compile=False)
-    chosen = {"cpu": CPU, "cuda": CUDA}.get(provider, provider)
-    found = parity.verify(loaded, artifact, texts=texts, count=count, seed=seed, providers=chosen)
-    print(found)
-
-
-app.command()(translate)
-
-
-@app.command()
-def align(
-    artifact: Artifact,
-    texts: Annotated[
-        list[str], typer.Argument(help="Sentences, each in quotes; drawn side by side.")
-    ],
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf; .html to point at."),
-    ] = Path("alignment.png"),
-    pieces: Annotated[
-        bool, typer.Option("--pieces", help="Draw the pieces of the tokenizer, not words.")
-    ] = False,
-    style: Annotated[
-        str, typer.Option(help="light, or paper: as figure 3 of the paper, white for 1.")
-    ] = "light",
-    columns: Annotated[int, typer.Option(help="Most sentences side by side.")] = 4,
-) -> None:
-    """Translates sentences and draws their alignments.
-
-    An .html file is one page that needs nothing else: pointing at a word lights where it came from.
-    It shows words and pieces.
-    """
-    from keras_bahdanau_runtime.pictures.figures import checked_ending, checked_style
-    from keras_bahdanau_runtime.pictures.heatmap import plot_alignments
-    from keras_bahdanau_runtime.pictures.page import alignment_page
-    from keras_bahdanau_runtime.pictures.words import word_alignment
-
-    checked_style(style)
-    check_positive(columns=columns)
-    for text in texts:
-        if not text.strip():
-            raise ValueError(f"Argument `texts` must hold sentences. Received: {text!r}")
-    page = output.suffix.lower() == ".html"
-    if not page:
-        checked_ending(output)
-    elif pieces or style != "light":
-        raise ValueError(
-            "Arguments `pieces` and `style` must be left out for an .html file, which shows words "
-            f"and pieces in one style. Received: {output}"
-        )
-    translations = Translator(artifact).translate(texts)
-    found = [(one.alignment, one.source_tokens, one.tokens) for one in translations]
-    if page:
-        alignment_page(found, output)
-    else:
-        panels = found if pieces else [word_alignment(*panel) for panel in found]
-        plot_alignments(panels, output, style=style, columns=columns)
-    for one in translations:
-        print(one_line(one.text))
-    shown = "alignment is" if len(texts) == 1 else "alignments are"
-    say(f"The {shown} drawn in {output}.")
-
-
-@app.command()
-def inspect(
-    artifact: Artifact,
-    provider: Annotated[
-        Provider | None,
-        typer.Option(help="Also say what of its graphs would not run on this provider, and why."),
-    ] = None,
-) -> None:
-    """Checks an artifact and prints what its manifest says."""
-
-    def check(manifest: Manifest) -> tuple[Manifest, dict[str, Any]]:
-        graphs = {}
-        for name in manifest.files:
-            if name.endswith(".onnx"):
-                checked = checked_graph(manifest, name)
-                if provider is not None:  # and it is looked at once more
-                    graphs[name] = checked
-            else:
-                manifest.check(name)
-        return manifest, graphs
-
-    manifest, graphs = reading(artifact, check)
-    table = Table("property", "value", title=plain(artifact))
-    table.add_row("format version", str(manifest.format_version))
-    for name, record in manifest.files.items():
-        row = f"{record.bytes:,} bytes, sha256 {record.sha256[:12]}..."
-        table.add_row(plain(name), plain(row))
-    sections = {
-        name: getattr(manifest, name) for name in ("search", "vocabulary", "packages", "parity")
-    }
-    for name, values in {**sections, **manifest.other}.items():
-        if isinstance(values, dict):
-            values = "\n".join(f"{key}: {value}" for key, value in values.items())
-        table.add_row(plain(name), plain(values))
-    table.add_row("max source length", str(manifest.max_source_length))
-    if provider is not None:
-        for name, lines in _on_host(graphs).items():
-            told = "\n".join(lines) or "all of it but sizes runs there"
-            table.add_row(plain(f"{name} on {provider.value}"), plain(told))
-    Console().print(table)
-
-
-def _on_host(graphs: dict[str, tuple[bytes, dict[str, bytes]]]) -> dict[str, list[str]]:
-    """What of each graph would stay on the host, where CUDA runs it; of bytes that were checked."""
-    onnx_ir = require("onnx_ir", extra="export")
-    from keras_bahdanau_export.cuda import on_host, summary
-
-    found = {}
-    for name, (contents, data) in graphs.items():
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            for file, of in {name: contents, **data}.items():
-                Path(folder, file).write_bytes(of)
-            found[name] = summary(on_host(onnx_ir.load(path)))
-    return found
-
-
-@app.command()
-def quickstart(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to make.")] = Path(
-        "quickstart"
-    ),
-    pairs: Annotated[int, typer.Option(help="Dates to train on.")] = 20000,
-    epochs: Annotated[int, typer.Option(help="Passes over them.")] = 4,
-) -> None:
-    """Dates as people write them to ISO dates: trains, exports and translates, in minutes."""
-    import_keras()
-    from keras_bahdanau_export.quickstart.run import quickstart as run
-
-    run(output, pairs=pairs, epochs=epochs, console=console)
-
-
-def _translate_with_bar(engine: Any, texts: list[str], **options: Any) -> list[Translation]:
-    """Translates with a `Translator` or a Keras model and shows how far it is."""
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("translating", total=len(texts))
-        found: list[Translation] = engine.translate(
-            texts,
-            progress=lambda done: progress.update(task, completed=done),
-            alignments=False,
-            **options,
-        )
-        return found
+from keras_bahdanau_runtime.errors import ArtifactError, MissingDependencyError
+from keras_bahdanau_runtime.files import naming
 
 
 def main() -> None:
-    """Runs the command; a mistake of the user's is one line, not a traceback."""
+    """Runs the command; exit status 1 and one line on standard error for a user's mistake."""
     # TensorFlow reads these when it is imported. Without the first, notes on GPUs drown results;
     # with the second, a training step takes two thirds of the time on processors without AVX-512,
     # for which it leaves oneDNN out.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     try:
-        app()
-    except BrokenPipeError:
-        # Nobody reads on, as after `| head`. Python would say so once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Imported here, because an installation without the extra `cli` has this entry point, too.
+        from keras_bahdanau_export.app import app
+        from keras_bahdanau_export.shown import say_error
+    except MissingDependencyError as error:
+        sys.exit(f"error: {error}")
+    try:
+        try:
+            app()
+        finally:
+            _flush_output()
+    except BrokenPipeError:  # nobody reads on, as after `| head`
         sys.exit(1)
     except (ValueError, OSError, ImportError, MemoryError, ArtifactError) as error:
-        message = Text.assemble(("error:", "red"), " ", plain(str(error) or repr(error)))
-        console.print(message, highlight=False, soft_wrap=True)
+        say_error(error)
         sys.exit(1)
+
+
+def _flush_output() -> None:
+    """Writes what standard output still holds, or drops it, so that Python does not try again."""
+    if sys.stdout is None:
+        return
+    try:
+        with naming("standard output"):
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
 
 
 if __name__ == "__main__":

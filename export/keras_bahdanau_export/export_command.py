@@ -7,10 +7,23 @@ from typing import Annotated
 
 import typer
 
+from keras_bahdanau_export.checks import (
+    OTHER_FORMATS,
+    check_beam,
+    check_captured,
+    check_file,
+    check_installed,
+    check_lengths,
+    check_modules,
+    check_settings,
+)
 from keras_bahdanau_export.quiet import import_keras
 from keras_bahdanau_export.shown import say
+from keras_bahdanau_export.streams import text_source
 from keras_bahdanau_export.triton_layout import triton_repository
+from keras_bahdanau_runtime.artifact import check_destination
 from keras_bahdanau_runtime.files import given_name
+from keras_bahdanau_runtime.runs.folder import best_file
 
 _LAYOUTS = ("artifact", "triton")
 
@@ -61,7 +74,8 @@ def export(
         str, typer.Option(help="float32, float16 (GPU) or int8 (CPU).")
     ] = "float32",
     source: Annotated[
-        Path | None, typer.Option(help="Sentences to measure on, none of a test set.")
+        Path | None,
+        typer.Option(help="Sentences to measure on, none of a test set; - is standard input."),
     ] = None,
     reference: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
     max_bleu_loss: Annotated[
@@ -97,16 +111,30 @@ def export(
             "Arguments `source` and `reference` must be left out where no ONNX graph is written "
             f"and no length penalty is chosen. Received: {source} and {reference}"
         )
+    check_settings(formats, precision, max_bleu_loss, OTHER_FORMATS)
+    check_lengths(max_length, max_source_length)
+    check_captured(captured, formats)
+    check_beam(beam, penalties, max_length_ratio)
+    check_modules(imports or ())
+    if shortlist is not None:
+        check_file("shortlist", shortlist)
     place = _place(layout, path, name, run, formats, overwrite)
-    texts, references = ([], []) if source is None else read_parallel(source, reference)
-    import_keras()
-    from keras_bahdanau import BeamSearch, Shortlist, length_penalty_scores
-    from keras_bahdanau.training.run_folder import load_best
-
-    for module in imports or ():
-        importlib.import_module(module)
+    for each in (run, *(others or ())):
+        best_file(each)  # refuses what is no run
+    check_installed("tensorflow", extra="export")
+    if "onnx" in formats:
+        check_installed("tf2onnx", "onnx", "onnx_ir", extra="export")
+    texts, references = [], []
+    if source is not None:
+        texts, references = read_parallel(text_source(source), text_source(reference))
     with place as artifact:
-        model = load_best(run, *others or ())
+        import_keras()
+        from keras_bahdanau import BeamSearch, Shortlist, length_penalty_scores
+        from keras_bahdanau.training.run_folder import load_best
+
+        for module in imports or ():
+            importlib.import_module(module)
+        model = load_best(run, *(others or ()))
         if len(penalties) > 1:
             scores = length_penalty_scores(
                 model, texts, references, penalties, beam, max_length,
@@ -152,4 +180,5 @@ def _place(
         raise ValueError(
             f"Argument `name` must be given only for the layout 'triton'. Received: {name!r}"
         )
+    check_destination(path, overwrite)
     return contextlib.nullcontext(path)

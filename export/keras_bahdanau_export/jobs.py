@@ -13,16 +13,21 @@ from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.search.base import check_search
 from keras_bahdanau_export import parity
 from keras_bahdanau_export.call import call_signature, functional
+from keras_bahdanau_export.checks import (
+    OTHER_FORMATS,
+    check_captured,
+    check_lengths,
+    check_settings,
+)
 from keras_bahdanau_export.serialized import check_policies
 from keras_bahdanau_export.shortlist_loss import shortlist_loss
-from keras_bahdanau_runtime.checks import check_positive, check_range, checked_texts
+from keras_bahdanau_runtime.checks import checked_texts
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.providers import CPU
 from keras_bahdanau_runtime.session import open_graph
 from keras_bahdanau_runtime.signature import (
     ENCODER_FILE,
     MODEL_FILE,
-    PRECISIONS,
     SAVED_MODEL_FOLDER,
     STEP_FILE,
     Signature,
@@ -31,8 +36,6 @@ from keras_bahdanau_runtime.signature import (
 )
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translator import Translator
-
-FORMATS = ("onnx", "tf_saved_model")
 
 logger = logging.getLogger("keras_bahdanau_export")
 
@@ -103,25 +106,12 @@ class Job:
             given = getattr(self, name)
             if type(given) is not bool:
                 raise ValueError(f"Argument `{name}` must be a bool. Received: {given!r}")
-        unknown = [format for format in self.formats if format not in FORMATS]
-        if unknown or not self.formats:
-            raise ValueError(
-                f"Argument `format` must be one of {FORMATS} or a list of both; "
-                f"{self.other_formats}. Received: {unknown[0] if unknown else []!r}"
-            )
+        check_settings(self.formats, self.precision, self.max_bleu_loss, self.other_formats)
         if not self.model.built:
             raise ValueError(
                 "Argument `model` must have weights: train it, or call `model.build()` first. "
                 f"Received: a {type(self.model).__name__} that is not built"
             )
-        if self.precision not in PRECISIONS or (
-            self.precision != "float32" and "onnx" not in self.formats
-        ):
-            raise ValueError(
-                f'Argument `precision` must be one of {PRECISIONS}, and "float32" where no ONNX '
-                f"graph is written. Received: {self.precision!r}"
-            )
-        check_range("max_bleu_loss", self.max_bleu_loss, float, -100, 100)
         for name in ("texts", "references", "imports"):
             setattr(self, name, checked_texts(name, getattr(self, name)))
         check_policies(self.model)
@@ -158,7 +148,7 @@ class Job:
 class GenerationJob(Job):
     """Of a model that generates: the whole search and, if asked for, its single steps."""
 
-    other_formats = "Keras's other exporters know nothing of a search"  # why there are no more
+    other_formats = OTHER_FORMATS
 
     def check(self):
         super().check()
@@ -170,9 +160,8 @@ class GenerationJob(Job):
                     f"{getattr(self, name)!r}"
                 )
         check_search(self.search, self.model.target_vocabulary_size)
-        check_positive(max_length=self.max_length)
-        if self.max_source_length is not None:
-            check_positive(max_source_length=self.max_source_length)
+        check_lengths(self.max_length, self.max_source_length)
+        check_captured(self.captured, self.formats)
         if self.tokenizer is not None:
             self._check_tokenizer()
         elif len(self.texts):
@@ -185,8 +174,11 @@ class GenerationJob(Job):
                 f"Argument `references` must hold one for each of {len(self.texts)} texts. "
                 f"Received: {len(self.references)}"
             )
-        if "onnx" not in self.formats:
-            self._check_without_onnx()
+        if "onnx" not in self.formats and len(self.texts):
+            raise ValueError(
+                "Arguments `texts` and `references` must be left out where no ONNX graph is "
+                f"written, which they are for. Received: {len(self.texts)} texts"
+            )
         if self.max_source_length is not None and len(self.texts):
             self._leave_out_long_texts()
         if self.shortlist is not None:
@@ -197,17 +189,6 @@ class GenerationJob(Job):
                 "Arguments `search` and `max_length` must leave candidates and steps that int32 "
                 f"counts. Received: {hypotheses(settings)} hypotheses of up to {self.max_length} "
                 f"tokens out of {vocabulary}"
-            )
-
-    def _check_without_onnx(self):
-        if self.captured:
-            raise ValueError(
-                "Argument `captured` must be False where no ONNX graph is written. Received: True"
-            )
-        if len(self.texts):
-            raise ValueError(
-                "Arguments `texts` and `references` must be left out where no ONNX graph is "
-                f"written, which they are for. Received: {len(self.texts)} texts"
             )
 
     def _check_tokenizer(self):

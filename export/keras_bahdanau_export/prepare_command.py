@@ -38,6 +38,13 @@ def prepare(
     joint: Annotated[
         bool, typer.Option("--joint/--separate", help="One vocabulary for both languages, or two.")
     ] = True,
+    normalization: Annotated[
+        str | None,
+        typer.Option(
+            help="Unicode form that the tokenizer brings all text into: nfc or nfkc; none if "
+            "absent."
+        ),
+    ] = None,
     sample: Annotated[int, typer.Option(help="Pairs that the pieces are learned from.")] = 100_000,
     shard_pairs: Annotated[int, typer.Option(help="Pairs of a shard, about.")] = 250_000,
     max_length: Annotated[
@@ -76,6 +83,7 @@ def prepare(
                 vocabulary_size=vocabulary_size,
                 joint=joint,
                 sample=sample,
+                normalization=normalization,
                 shard_pairs=shard_pairs,
                 max_length=max_length,
                 too_long=too_long,

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+from keras_bahdanau_runtime.errors import KERAS_BACKENDS, missing_keras
+
 # Lines of absl's and TensorFlow's logs below "fatal", in the two forms that they have, and the line
 # that follows that on CPU instructions. They are dropped; every other line is passed on as it is.
 FILTER = r"""
@@ -42,6 +44,17 @@ def quiet_imports() -> Iterator[None]:
             sys.stderr.flush()
             os.dup2(shown, 2)
             os.close(shown)
+
+
+def check_keras() -> None:
+    """Raises an `ImportError` where Keras is not installed, or not the backend it is set to.
+
+    It imports neither, so that work which takes minutes can come before the import.
+    """
+    backend = os.environ.get("KERAS_BACKEND")
+    for package in ("keras", *({backend} & set(KERAS_BACKENDS))):
+        if importlib.util.find_spec(package) is None:
+            raise missing_keras(package)
 
 
 def import_keras(tensorflow: bool = True) -> None:

@@ -9,13 +9,17 @@ from rich.progress import Progress
 
 from keras_bahdanau_export.quiet import import_keras
 from keras_bahdanau_export.shown import console, say
+from keras_bahdanau_export.streams import text_source
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.ids import SPECIAL
+from keras_bahdanau_runtime.runs.folder import best_file
 
 
 def shortlist(
     run: Annotated[Path, typer.Argument(help="A run's folder (from train).")],
-    source: Annotated[Path, typer.Argument(help="Source sentences, such as those of training.")],
+    source: Annotated[
+        Path, typer.Argument(help="Source sentences, as of training; - is standard input.")
+    ],
     target: Annotated[Path, typer.Argument(help="Their translations, line by line.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write, .npz.")] = Path(
         "shortlist.npz"
@@ -35,10 +39,11 @@ def shortlist(
 
     check_range("size", size, int, 2 * len(SPECIAL))
     check_positive(candidates=candidates, sentences=sentences)
+    best_file(run)  # refuses what is no run
     if output.is_dir():
         raise ValueError(f"Argument `output` must be a file. Received: {output}, a folder")
     output.parent.mkdir(parents=True, exist_ok=True)
-    texts = read_parallel(source, target)
+    texts = read_parallel(text_source(source), text_source(target))
     links = None if alignments is None else read_alignments(alignments)
     if links is not None and len(links) != len(texts[0]):
         raise ValueError(

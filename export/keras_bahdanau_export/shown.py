@@ -21,6 +21,12 @@ def say(message: str) -> None:
     console.print(plain(message), highlight=False, soft_wrap=True)
 
 
+def say_error(error: BaseException) -> None:
+    """Prints what is wrong, in one line."""
+    message = Text.assemble(("error:", "red"), " ", plain(str(error) or repr(error)))
+    console.print(message, highlight=False, soft_wrap=True)
+
+
 def make_harmless(record: logging.LogRecord) -> bool:
     """A filter of the log that lets everything pass, as `plain` shows it."""
     record.msg, record.args = plain(record.getMessage()).plain, None

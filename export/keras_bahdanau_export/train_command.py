@@ -8,10 +8,11 @@ from typing import Annotated, Any, get_origin
 
 import typer
 
-from keras_bahdanau.training.options import TrainingOptions, read_options
-from keras_bahdanau.training.run import train
-from keras_bahdanau.training.run_folder import LAST_FILE
+from keras_bahdanau_export.quiet import check_keras, import_keras
 from keras_bahdanau_export.shown import console, say
+from keras_bahdanau_runtime.runs.names import LAST_FILE
+from keras_bahdanau_runtime.runs.options import TrainingOptions, read_options
+from keras_bahdanau_runtime.runs.start import begun, launched
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="The run's folder.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
@@ -30,9 +31,10 @@ def train_command() -> Callable[..., None]:
         A function whose signature holds a parameter for each field of `TrainingOptions`.
     """
 
-    def command(
+    def train(
         context: typer.Context, output: Path, resume: bool, config: Path | None, **options: Any
     ) -> None:
+        """Trains a model on two text files, or on a prepared corpus, and keeps the best."""
         read = {} if config is None else read_options(config)
         given = {
             name: value
@@ -40,12 +42,7 @@ def train_command() -> Callable[..., None]:
             if context.get_parameter_source(name).name == "COMMANDLINE"
         }
         try:
-            best = train(
-                TrainingOptions.from_values({**read, **given}),
-                output,
-                resume=resume,
-                console=console,
-            )
+            best = _run(TrainingOptions.from_values({**read, **given}), output, resume)
         except KeyboardInterrupt:
             kept = "go on from the last checkpoint" if (output / LAST_FILE).exists() else "begin"
             say(f"Interrupted. Give the same command with --resume to {kept} in {output}.")
@@ -54,7 +51,7 @@ def train_command() -> Callable[..., None]:
 
     needed = [option for option in fields(TrainingOptions) if option.default is MISSING]
     others = [option for option in fields(TrainingOptions) if option.default is not MISSING]
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    train.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             _parameter("context", typer.Context),
             *map(_parameter_of, needed),
@@ -64,7 +61,24 @@ def train_command() -> Callable[..., None]:
             *map(_parameter_of, others),
         ]
     )
-    return command
+    return train
+
+
+def _run(options: TrainingOptions, output: Path, resume: bool) -> Path:
+    """As `keras_bahdanau.train`, but Keras is imported after everything that does not need it."""
+    check_keras()
+    processes = launched()
+    with begun(options, output, resume, rank=processes[0]) as held_out:
+        import_keras()
+        from keras_bahdanau.training.devices import process
+        from keras_bahdanau.training.run import train_begun
+
+        if process() != processes:
+            raise ValueError(
+                "The backend of Keras must be the one whose launcher starts several processes, "
+                f"torch for torchrun. Received: another one, for {processes[1]} processes"
+            )
+        return train_begun(options, output, held_out, console=console)
 
 
 def _parameter_of(option: Field[Any]) -> inspect.Parameter:

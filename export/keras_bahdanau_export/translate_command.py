@@ -1,10 +1,10 @@
 """The command `translate`: lines while they come, files that can be resumed, folders on Ray."""
 
-import sys
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import typer
 from rich.progress import (
@@ -20,12 +20,13 @@ from rich.progress import (
 from rich.text import Text
 
 from keras_bahdanau_export.shown import console, say
+from keras_bahdanau_export.streams import is_dash, standard, standard_input
 from keras_bahdanau_runtime.bulk.file import translate_file
 from keras_bahdanau_runtime.bulk.on_ray import translate_folder
-from keras_bahdanau_runtime.bulk.records import Source, is_text, one_line
+from keras_bahdanau_runtime.bulk.records import Lines, Source, is_text, one_line
 from keras_bahdanau_runtime.errors import ArtifactError
+from keras_bahdanau_runtime.files import naming
 from keras_bahdanau_runtime.session import cores
-from keras_bahdanau_runtime.text.corpus import iterate_lines
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translator
 
@@ -46,13 +47,13 @@ def translate(
         Path | None,
         typer.Argument(
             help="UTF-8 text, one sentence a line, plain or .gz; .jsonl or .parquet; for Ray a "
-            "folder of such files. Standard input if absent."
+            "folder of such files. Standard input if absent or -."
         ),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="A new file of the same kind; standard output if absent."
+            "--output", "-o", help="A new file of the same kind; standard output if absent or -."
         ),
     ] = None,
     resume: Annotated[
@@ -62,7 +63,15 @@ def translate(
         str, typer.Option(help="I/N: the I-th of N parts, whose outputs make up the whole.")
     ] = _WHOLE,
     text_column: Annotated[
-        str | None, typer.Option(help="What to translate of .jsonl and .parquet; text if absent.")
+        str | None,
+        typer.Option(
+            help="What to translate of .jsonl and .parquet, such as translation.en for what is "
+            "nested; text if absent."
+        ),
+    ] = None,
+    output_column: Annotated[
+        str | None,
+        typer.Option(help="What is added to .jsonl and .parquet; translation if absent."),
     ] = None,
     batch_size: BatchSize = BATCH_SIZE,
     batch_tokens: BatchTokens = BATCH_TOKENS,
@@ -89,31 +98,34 @@ def translate(
 ) -> None:
     """Translates line by line with onnxruntime: one line in, one line out, while they come.
 
-    A line that cannot be translated gives an empty one; it is named on standard error, and the exit
-    status is 1 at the end. With --output the lines may be as many as the disk holds: what is done
-    survives any end of the process, and the same command with --resume goes on.
+    A line that cannot be read or translated gives an empty one, in .jsonl and .parquet null; it is
+    named on standard error, and the exit status is 1 at the end. With --output the lines may be as
+    many as the disk holds: what is done survives any end of the process, and the same command with
+    --resume goes on.
     """
+    source, output = (None if is_dash(path) else path for path in (source, output))
     limits = {"seconds": seconds, "megabytes": megabytes}
     options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "truncate": truncate}
     if engine not in ("local", "ray"):
         raise ValueError(f"Argument `engine` must be local or ray. Received: {engine!r}")
+    columns = {"text_column": text_column, "output_column": output_column}
     of_file = {"resume": resume, "shard": shard if shard != _WHOLE else None}
     if engine == "ray":
         _refuse("`engine` local", **of_file)
         workers = 1 if workers is None else workers
-        settings = {"text_column": text_column, "workers": workers, "actors": actors}
+        settings = {**columns, "workers": workers, "actors": actors}
         _folder(artifact, source, output, **settings, **limits, **options)
         return
     _refuse("`engine` ray", actors=actors)
-    given = _standard_input() if source is None else source
+    given = standard_input() if source is None else source
     workers = cores() if workers is None else workers
     if output is None:
-        _refuse("an `output`", **of_file, text_column=text_column)
+        _refuse("an `output`", **of_file, **columns)
         _refuse("an `output`", source=None if is_text(given) else given)
         failed = _stream(Translator(artifact, workers=workers, **limits), given, options)
     else:
         parts, translator = _parts(shard), Translator(artifact, workers=workers, **limits)
-        file = {"resume": resume, "shard": parts, "text_column": text_column}
+        file = {"resume": resume, "shard": parts, **columns}
         failed = _file(translator, given, output, **file, **options)
     if failed:
         raise ArtifactError(f"{failed} lines have no translation.")
@@ -121,17 +133,27 @@ def translate(
 
 def _stream(translator: Translator, source: Source, options: dict[str, Any]) -> int:
     """Writes translations to standard output when they come; returns how many there are not."""
-    found = translator.translate_stream(iterate_lines(source), **options)
-    file, failed = _standard("stdout").buffer, 0
+    unreadable = dict[int, str]()  # why a line has no text, by its number
+
+    def texts() -> Iterator[str]:
+        for number, row in enumerate(Lines(source).rows(), start=1):
+            if row.error is not None:
+                unreadable[number] = row.error
+            yield row.text
+
+    found = translator.translate_stream(texts(), **options)
+    file, failed = standard("stdout").buffer, 0
     with _Shown() as progress:
         for number, one in enumerate(found, start=1):
-            file.write((one_line(one.text) + "\n").encode("utf-8"))
-            file.flush()
+            with naming("standard output"):
+                file.write((one_line(one.text) + "\n").encode("utf-8"))
+                file.flush()
             if number % _SHOWN == 0:
                 progress(number, None)
-            if one.error is not None:
+            error = unreadable.pop(number, one.error)
+            if error is not None:
                 failed += 1
-                _say_failed(number, one.error)
+                _say_failed(number, error)
     return failed
 
 
@@ -174,23 +196,6 @@ def _parts(shard: str) -> tuple[int, int]:
     if not slash or not index.isdecimal() or not count.isdecimal():
         raise ValueError(f"Argument `shard` must be I/N, such as 1/4. Received: {shard!r}")
     return int(index), int(count)
-
-
-def _standard(name: str) -> Any:
-    """A standard stream, which must be open."""
-    stream = getattr(sys, name)
-    if stream is None:
-        raise ValueError(f"Argument `{name}` must be open. Received: a closed standard stream")
-    return stream
-
-
-def _standard_input() -> BinaryIO:
-    """The bytes of standard input.
-
-    In a buffer of their own: a thread may still wait for a line when the command ends, and Python
-    aborts where it cannot close `sys.stdin`.
-    """
-    return open(_standard("stdin").fileno(), "rb", closefd=False)
 
 
 def _say_failed(number: int, reason: str) -> None:

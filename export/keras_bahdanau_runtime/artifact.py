@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from keras_bahdanau_runtime.errors import CorruptArtifactError
-from keras_bahdanau_runtime.files import written_folder
+from keras_bahdanau_runtime.files import check_new_folder, written_folder
 from keras_bahdanau_runtime.manifest import WRITTEN_HERE, parse_manifest, read_manifest
 from keras_bahdanau_runtime.signature import FORMAT, FORMAT_VERSION, MANIFEST_FILE, SIGNATURES
 
 logger = logging.getLogger("keras_bahdanau_runtime")
+
+_KIND = "an artifact"
 
 
 @contextlib.contextmanager
@@ -49,7 +51,7 @@ def publish(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[P
     ...     (folder / "notes.txt").write_text("hello")
     ...     write_manifest(folder, {})
     """
-    with written_folder(path, "an artifact", _is_artifact, overwrite) as folder:
+    with written_folder(path, _KIND, _is_artifact, overwrite) as folder:
         yield folder
         manifest = read_manifest(folder)
         unlisted = sorted(set(_list_files(folder)) - set(manifest.files))
@@ -60,6 +62,11 @@ def publish(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[P
             )
     size = sum(record.bytes for record in manifest.files.values())
     logger.info("Wrote the artifact %s: %d files, %d bytes.", path, len(manifest.files), size)
+
+
+def check_destination(path: str | os.PathLike[str], overwrite: bool = False) -> None:
+    """Raises a `ValueError` where `publish` would for these arguments, and writes nothing."""
+    check_new_folder(path, _KIND, _is_artifact, overwrite)
 
 
 def write_manifest(folder: str | os.PathLike[str], contents: Mapping[str, Any]) -> None:

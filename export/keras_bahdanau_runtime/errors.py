@@ -77,6 +77,30 @@ class MissingDependencyError(ImportError):
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
+KERAS_BACKENDS = ("tensorflow", "jax", "torch")
+
+
+def missing_keras(package: str) -> ImportError:
+    """What to raise where Keras, or its backend, is not installed; it says what to install.
+
+    Args:
+        package: str. "keras", or the name of the backend.
+    """
+    if package == "keras":
+        return ImportError(
+            "keras_bahdanau needs Keras and a backend. Install both with: "
+            'pip install "keras-bahdanau[tensorflow]", or with [jax] or [torch]. An artifact runs '
+            "without Keras: import keras_bahdanau_runtime.",
+            name=package,
+        )
+    return ImportError(
+        f"Keras is set to the backend {package!r}, which is not installed. Install it with: "
+        f'pip install "keras-bahdanau[{package}]", or set KERAS_BACKEND to another '
+        '("tensorflow", "jax" or "torch").',
+        name=package,
+    )
+
+
 def require(package: str, extra: str) -> Any:
     """Imports an optional package, or says how to install it.
 

@@ -63,10 +63,11 @@ def written(path: str | os.PathLike[str]) -> Iterator[Path]:
         _remove_left(left, Path.unlink)
     with _claimed_name(lambda: _writing(path), Path.touch) as writing:
         try:
-            yield writing
-            flush(writing)
-            os.replace(writing, path)
-            flush(path.parent)
+            with naming(path):
+                yield writing
+                flush(writing)
+                os.replace(writing, path)
+                flush(path.parent)
         finally:
             writing.unlink(missing_ok=True)
 
@@ -101,16 +102,17 @@ def written_folder(
     ...     _ = (folder / "notes.txt").write_text("hello")
     """
     destination = Path(os.path.abspath(path))
-    _check_destination(destination, kind, is_one, overwrite)
+    check_new_folder(destination, kind, is_one, overwrite)
     destination.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(destination)
     published = False
     with _claimed_name(lambda: _partial(destination), Path.mkdir) as temporary:
         try:
-            yield temporary
-            flush(*temporary.rglob("*"), temporary)
+            with naming(destination):
+                yield temporary
+                flush(*temporary.rglob("*"), temporary)
             # Again: the block may have taken minutes.
-            _check_destination(destination, kind, is_one, overwrite)
+            check_new_folder(destination, kind, is_one, overwrite)
             replaced = _move_into_place(temporary, destination)
             published = True
             flush(destination.parent)
@@ -121,6 +123,25 @@ def written_folder(
                 shutil.rmtree(temporary)
                 logger.warning("%s was not written; the partial files were removed.", destination)
             raise
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Adds the path to an `OSError` of the block that names no file, such as that of a full disk.
+
+    Example:
+
+    >>> with naming("out.txt"):
+    ...     raise OSError(28, "No space left on device")
+    Traceback (most recent call last):
+    OSError: [Errno 28] No space left on device: 'out.txt'
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
 
 
 def flush(*paths: Path) -> None:
@@ -243,9 +264,11 @@ def claimed(folder: Path, does: str) -> Iterator[None]:
                 folder.rmdir()
 
 
-def _check_destination(
-    destination: Path, kind: str, is_one: Callable[[Path], bool], overwrite: bool
+def check_new_folder(
+    path: str | os.PathLike[str], kind: str, is_one: Callable[[Path], bool], overwrite: bool
 ) -> None:
+    """Raises the `ValueError` of `written_folder`, with its arguments, and writes nothing."""
+    destination = Path(os.path.abspath(path))
     if not os.path.lexists(destination):
         return
     if not overwrite:

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     UnsupportedArtifactError,
 )
+from keras_bahdanau_runtime.runs.names import is_run
 from keras_bahdanau_runtime.signature import (
     FORMAT,
     FORMAT_VERSION,
@@ -138,7 +140,7 @@ def read_manifest(path: str | os.PathLike[str], verify: bool = True) -> Manifest
         A `Manifest`.
 
     Raises:
-        ValueError: `path` is not a folder.
+        ValueError: `path` is not a folder, or that of a training run.
         CorruptArtifactError: Something is missing, damaged, of the wrong type, or points outside
             the folder.
         UnsupportedArtifactError: The artifact was written in a newer format.
@@ -230,6 +232,12 @@ def _read_manifest(folder: Path) -> Manifest:
         raise ValueError(
             "Argument `path` must be the folder of an artifact. "
             f"Received: {str(folder)!r}, which is none."
+        )
+    if is_run(folder) and not is_file:
+        raise ValueError(
+            f"Argument `path` must be the folder of an artifact. Received: {str(folder)!r}, which "
+            f"is a training run. Export it first: keras-bahdanau export {shlex.quote(str(folder))} "
+            "ARTIFACT"
         )
     if is_link:
         raise CorruptArtifactError(f"{path}: {_NO_LINK}")

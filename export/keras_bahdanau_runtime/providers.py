@@ -70,6 +70,12 @@ def with_tf32(providers: Providers, wanted: bool) -> Providers:
     ]
 
 
+def check_providers(providers: Providers) -> None:
+    """Raises a `ValueError` unless onnxruntime has these providers, those of `Translator`."""
+    available = require("onnxruntime", extra="runtime").get_available_providers()
+    chosen_providers(providers, available, capture=False)
+
+
 def may_use_cuda(providers: Providers) -> bool:
     """Whether a session for these providers, those of `Translator`, would try CUDA first."""
     available = require("onnxruntime", extra="runtime").get_available_providers()

@@ -7,13 +7,7 @@ import keras
 import numpy as np
 
 from keras_bahdanau.replicas import alone
-
-# Which process this is, and of how many, by the variables that a launcher sets: torchrun's own, and
-# those that `keras.distribution.initialize` reads.
-_LAUNCHED = {
-    "torch": ("RANK", "WORLD_SIZE"),
-    "jax": ("KERAS_DISTRIBUTION_PROCESS_ID", "KERAS_DISTRIBUTION_NUM_PROCESSES"),
-}
+from keras_bahdanau_runtime.runs.start import launched
 
 
 def process():
@@ -23,11 +17,7 @@ def process():
     host, with all its devices, where `KERAS_DISTRIBUTION_PROCESS_ID` and
     `KERAS_DISTRIBUTION_NUM_PROCESSES` say so. On TensorFlow there is one.
     """
-    names = _LAUNCHED.get(keras.config.backend())
-    if names is None or names[1] not in os.environ:
-        return 0, 1
-    rank, processes = (int(os.environ[name]) for name in names)
-    return rank, processes
+    return launched(keras.config.backend())
 
 
 def in_step():

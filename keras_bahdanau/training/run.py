@@ -13,7 +13,6 @@ run/
 An epoch, to Keras, is what lies between two checkpoints: `every` updates, or a pass over the text.
 """
 
-import contextlib
 import logging
 import shutil
 from pathlib import Path
@@ -23,6 +22,7 @@ import keras
 from keras_bahdanau.data.bpe_dropout import BPEDropout
 from keras_bahdanau.data.dataset import TranslationDataset
 from keras_bahdanau.data.prepared_dataset import PreparedDataset
+from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.training.averaging import average_checkpoints
 from keras_bahdanau.training.callbacks import (
@@ -43,31 +43,27 @@ from keras_bahdanau.training.devices import (
     updates_done,
 )
 from keras_bahdanau.training.losses import TokenCrossentropy
-from keras_bahdanau.training.options import MODELS, TrainingOptions
 from keras_bahdanau.training.progress import ProgressDisplay
-from keras_bahdanau.training.run_folder import (
+from keras_bahdanau.training.run_folder import load
+from keras_bahdanau.training.scalars import TensorBoardScalars
+from keras_bahdanau.training.schedules import WarmupSchedule
+from keras_bahdanau_runtime.files import written
+from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
+from keras_bahdanau_runtime.runs.folder import hashes, write_json
+from keras_bahdanau_runtime.runs.names import (
     AVERAGE_FILE,
     BEST_FILE,
     CORPUS_FOLDER,
     LAST_FILE,
     OPTIONS_FILE,
     TEXTS_FILE,
-    check_folder,
-    claimed_run,
-    hashes,
-    load,
-    write_json,
 )
-from keras_bahdanau.training.scalars import TensorBoardScalars
-from keras_bahdanau.training.schedules import WarmupSchedule
-from keras_bahdanau_runtime.files import written
-from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
-from keras_bahdanau_runtime.prepared.prepare import prepare
-from keras_bahdanau_runtime.text.corpus import read_parallel
-from keras_bahdanau_runtime.text.scores import bleu_metric
+from keras_bahdanau_runtime.runs.options import MODELS, TrainingOptions
+from keras_bahdanau_runtime.runs.start import begun, prepare_texts
 
 logger = logging.getLogger("keras_bahdanau")
 
+_MODELS = dict(zip(MODELS, (RNNSearch, RNNEncoderDecoder), strict=True))
 _LONGEST_WARMUP = 4000  # updates, where the options leave it open
 
 
@@ -112,52 +108,56 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
     if not isinstance(options, TrainingOptions):
         raise ValueError(f"Argument `options` must be TrainingOptions. Received: {options!r:.80}")
     output, callbacks = Path(output), _checked_callbacks(callbacks)
+    with begun(options, output, resume, rank=process()[0]) as held_out:
+        return train_begun(options, output, held_out, callbacks, verbose, console)
+
+
+def train_begun(options, output, held_out, callbacks=(), verbose=True, console=None):
+    """The part of `train` that needs Keras, within the block of `begun`, which gives `held_out`."""
     rank, _ = process()
-    bleu_metric(options.tokenize)  # refuses it before the texts are prepared
-    if rank == 0:  # which alone writes
-        check_folder(options, output, resume)
-    held_out = [
-        read_parallel(*paths)
-        for paths in zip(options.validation_source, options.validation_target, strict=True)
-    ]
-    with claimed_run(output) if rank == 0 else contextlib.nullcontext():
-        with shared_by(options.devices):
-            corpus = _corpus(options, output, rank)
-            model, dataset, epochs = _begin(options, output, corpus)
-            judges = _judges(options, held_out, corpus.tokenizer)
-            checkpoint = RunCheckpoint(
-                output, f"val_{options.best_by}", keep=max(options.keep, options.average),
-                epochs_done=dataset.epoch, patience=options.patience,
-            )  # fmt: skip
-            display = ProgressDisplay(dataset.tokens / dataset.pass_steps, console)
-            writing = [
-                *callbacks,
-                checkpoint,
-                *([TensorBoardScalars(options.log_dir)] if options.log_dir else []),
-                *([display] * verbose),
-            ]
-            # Losses are of all processes, and so are asked for in each.
-            everywhere = [
-                each for each in judges if rank == 0 or in_step() or isinstance(each, HeldOutLoss)
-            ]
-            if not from_first(checkpoint.exhausted):
-                with display:
-                    model.fit(
-                        dataset,
-                        epochs=epochs,
-                        initial_epoch=dataset.epoch,
-                        shuffle=False,
-                        verbose=0,
-                        callbacks=[
-                            ResumableEpochs(dataset, options.seed, 0 if in_step() else rank),
-                            *everywhere,
-                            *(writing if rank == 0 else []),
-                            StopTogether(),
-                        ],
-                    )
-        if options.average and rank == 0:
-            with by_itself():
-                _try_average(options, output, judges)
+    with shared_by(options.devices):
+        corpus = _corpus(options, output, rank)
+        model, dataset, epochs = _begin(options, output, corpus)
+        judges = _judges(options, held_out, corpus.tokenizer)
+        checkpoint = RunCheckpoint(
+            output, f"val_{options.best_by}", keep=max(options.keep, options.average),
+            epochs_done=dataset.epoch, patience=options.patience,
+        )  # fmt: skip
+        display = ProgressDisplay(dataset.tokens / dataset.pass_steps, console)
+        writing = [
+            *callbacks,
+            checkpoint,
+            *([TensorBoardScalars(options.log_dir)] if options.log_dir else []),
+            *([display] * verbose),
+        ]
+        # Losses are of all processes, and so are asked for in each.
+        everywhere = [
+            each for each in judges if rank == 0 or in_step() or isinstance(each, HeldOutLoss)
+        ]
+        if dataset.epoch >= epochs or from_first(checkpoint.exhausted):
+            logger.warning(
+                "The run in %s is finished at update %d: nothing is left to train.",
+                output,
+                updates_done(model),
+            )
+        else:
+            with display:
+                model.fit(
+                    dataset,
+                    epochs=epochs,
+                    initial_epoch=dataset.epoch,
+                    shuffle=False,
+                    verbose=0,
+                    callbacks=[
+                        ResumableEpochs(dataset, options.seed, 0 if in_step() else rank),
+                        *everywhere,
+                        *(writing if rank == 0 else []),
+                        StopTogether(),
+                    ],
+                )
+    if options.average and rank == 0:
+        with by_itself():
+            _try_average(options, output, judges)
     return output / BEST_FILE
 
 
@@ -247,20 +247,11 @@ def _check_one_shape(dataset, dropout):
 
 
 def _corpus(options, output, rank):
-    """The prepared corpus of a run, made from its texts by the first process if need be."""
+    """The prepared corpus of a run, which with several devices the first process makes here."""
     if options.target is None:
-        corpus = PreparedCorpus(options.source)
-        if corpus.aligned and options.bpe_dropout:
-            raise ValueError(
-                "Argument `bpe_dropout` must be 0 for a corpus with alignments, whose places it "
-                f"moves. Received: {options.bpe_dropout}"
-            )
-        return corpus
-    if rank == 0:
-        prepare(
-            [options.source], [options.target], output / CORPUS_FOLDER,
-            vocabulary_size=options.vocabulary_size, joint=options.joint, seed=options.seed,
-        )  # fmt: skip
+        return PreparedCorpus(options.source)
+    if rank == 0 and options.devices > 1:
+        prepare_texts(options, output)
     from_first(True)  # has made it
     return PreparedCorpus(output / CORPUS_FOLDER)
 
@@ -321,7 +312,7 @@ def _judged(options, judge, path):
 
 def build(options, tokenizer, updates, warmup):
     """The compiled model of a run; `updates` and `warmup` set the schedule."""
-    model = MODELS[options.model](
+    model = _MODELS[options.model](
         tokenizer.source_vocabulary_size,
         tokenizer.target_vocabulary_size,
         units=options.units,

@@ -6,8 +6,7 @@ import keras
 from keras import ops
 
 from keras_bahdanau_runtime.checks import check_range
-
-SHAPES = ("cosine", "inverse-sqrt", "constant")
+from keras_bahdanau_runtime.runs.options import SCHEDULES
 
 
 @keras.saving.register_keras_serializable("keras_bahdanau")
@@ -51,8 +50,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         check_range("updates", updates, int, 1)
         check_range("warmup", warmup, int, 0, updates - 1)
         check_range("batches", batches, int, 1)
-        if shape not in SHAPES:
-            raise ValueError(f"Argument `shape` must be one of {SHAPES}. Received: {shape!r}")
+        if shape not in SCHEDULES:
+            raise ValueError(f"Argument `shape` must be one of {SCHEDULES}. Received: {shape!r}")
         self.peak = peak
         self.shape = shape
         self.updates = updates

@@ -6,11 +6,11 @@ import pytest
 import typer.testing
 from copy_artifact import make
 
-from keras_bahdanau_export import cli
+from keras_bahdanau_export.app import app
 
 
 def align(*arguments):
-    return typer.testing.CliRunner().invoke(cli.app, ["align", *map(str, arguments)])
+    return typer.testing.CliRunner().invoke(app, ["align", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")

@@ -278,14 +278,6 @@ def test_only_log_lines_of_loading_libraries_are_hidden(end, last):
     ]
 
 
-def test_bytes_that_are_not_utf8_are_named(command, artifact, tmp_path):
-    (tmp_path / "in").write_bytes(b"ok\n\xff\n")
-    status, out, err = command("translate", artifact, tmp_path / "in")
-    assert status == 1
-    assert out.count("\n") <= 1  # of the line before it
-    assert "line 2: not UTF-8" in err
-
-
 def test_evaluate_gives_keras_and_the_artifact_the_same_score(
     command, error_of, files, trained, artifact
 ):
@@ -441,10 +433,12 @@ def test_export_writes_a_triton_repository(command, trained, tmp_path):
 def test_invalid_layouts_are_refused_before_any_file_is_written(
     command, tmp_path, options, message
 ):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "best.keras").touch()
     arguments = ("export", tmp_path / "run", tmp_path / "out", *options)
     status, _, err = command(*arguments)
     assert (status, message in err) == (1, True), err
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 @pytest.mark.parametrize(
@@ -452,7 +446,7 @@ def test_invalid_layouts_are_refused_before_any_file_is_written(
     [
         ("keras", "keras_bahdanau", 'pip install "keras-bahdanau[tensorflow]"'),
         ("jax", "keras_bahdanau", 'pip install "keras-bahdanau[jax]"'),
-        ("typer", "keras_bahdanau_export.cli", 'pip install "keras-bahdanau[cli]"'),
+        ("typer", "keras_bahdanau_export.app", 'pip install "keras-bahdanau[cli]"'),
     ],
 )
 def test_a_missing_package_names_its_pip_command(missing, module, hint):
@@ -465,3 +459,22 @@ def test_a_missing_package_names_its_pip_command(missing, module, hint):
     )
     assert finished.returncode == 1
     assert hint in finished.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra"), [("typer", "cli"), ("rich", "cli"), ("keras", "tensorflow")]
+)
+def test_command_without_a_package_prints_one_line(files, tmp_path, missing, extra):
+    program = (
+        f"import sys; sys.modules[{missing!r}] = None; "
+        "from keras_bahdanau_export import cli; cli.main()"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program, *train_arguments(files, tmp_path / "run")],
+        capture_output=True,
+        text=True,
+    )
+    assert (finished.returncode, finished.stdout) == (1, "")
+    assert re.fullmatch(r"error: .*\n", finished.stderr)
+    assert f'pip install "keras-bahdanau[{extra}]"' in finished.stderr
+    assert not (tmp_path / "run").exists()  # nothing was prepared in vain

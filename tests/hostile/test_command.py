@@ -104,13 +104,36 @@ def test_too_long_lines_are_left_blank_and_reported(artifact, tmp_path):
     assert run("translate", artifact, "--truncate", input=data).returncode == 0
 
 
-def test_invalid_utf8_is_reported_with_its_line(artifact, tmp_path):
-    data = b"a man\n\xff\n"
-    finished = run("translate", artifact, input=data)
-    assert finished.stdout in (b"", b"a man\n")  # reading may fail before the first window
-    assert_one_line_error(finished, "line 2: not UTF-8")
-    assert_one_line_error(run("translate", artifact, "-o", tmp_path / "out", input=data), "line 2")
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("output", ["", "-", "out"])
+def test_lines_that_are_not_utf8_are_left_blank_and_reported(artifact, tmp_path, output):
+    arguments = ["-", "-o", output] if output else []
+    data = b"a man\n\xff\na dog\n"
+    finished = run("translate", artifact, *arguments, input=data, cwd=tmp_path)
+    assert finished.returncode == 1
+    assert finished.stderr.decode().splitlines() == [
+        "line 2: not UTF-8 (byte 0xff, invalid start byte).",
+        "error: 1 lines have no translation.",
+    ]
+    written = (tmp_path / "out").read_bytes() if output == "out" else finished.stdout
+    assert written == b"a man\n\na dog\n"
+
+
+@pytest.mark.parametrize("arguments", [["-", "text"], ["text", "-"]])
+def test_evaluate_reads_either_side_from_standard_input(artifact, tmp_path, arguments):
+    (tmp_path / "text").write_bytes(b"a man on a bike\na dog\n")
+    data = b"a man on a bike\na cat\n"
+    finished = run("evaluate", artifact, *arguments, input=data, cwd=tmp_path)
+    assert b"exact 50.0%" in finished.stdout, finished.stderr
+    names = " and ".join("standard input" if name == "-" else name for name in arguments)
+    assert f"{names}: 1 of 2 (50.0%) pairs are identical" in finished.stderr.decode()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="This system has no /dev/full.")
+@pytest.mark.parametrize("command", ["translate", "inspect"])
+def test_full_standard_output_is_named(artifact, command):
+    line = f"echo a man | {' '.join(COMMAND)} {command} {artifact} > /dev/full"
+    finished = subprocess.run(line, shell=True, capture_output=True, env=ENVIRONMENT)
+    assert_one_line_error(finished, "No space left on device: 'standard output'")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other limits.")
@@ -123,7 +146,7 @@ def test_full_disk_leaves_no_partial_output(artifact, tmp_path):
 
     data = b"a man on a bike\n" * 5000
     finished = run("translate", artifact, "-o", tmp_path / "out", input=data, preexec_fn=limit)
-    assert_one_line_error(finished, "File too large")
+    assert_one_line_error(finished, "File too large: ", "out.partial'")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -185,7 +208,7 @@ def test_translation_that_filled_the_disk_is_resumed_when_there_is_room(
     first, second = ["1", "other", "out.journal", "out.partial"], ["1", "0", "out", "same"]
     assert finished.stdout.decode().split() == [*first, *second], finished.stderr
     disk_error, resume_error = finished.stderr.decode().splitlines()
-    assert disk_error == "error: [Errno 28] No space left on device"
+    assert disk_error == "error: [Errno 28] No space left on device: 'out.partial'"
     assert "`resume` must be True" in resume_error
 
 

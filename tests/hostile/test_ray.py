@@ -132,15 +132,16 @@ def test_errors_are_reported_by_file_and_other_files_are_translated(cluster, art
     source, output = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     (source / "a.txt").write_text("a man\n")
-    (source / "b.txt").write_bytes(b"a man\n\xff\n")
-    (source / "c.txt").write_text("a man\n" + "a dog on a boat " * 30 + "\n")
+    (source / "b.txt").write_bytes(b"BZh91AY&SY\n")
+    (source / "c.txt").write_bytes(b"a man\n" + b"a dog on a boat " * 30 + b"\n\xff\n")
     with driver(cluster, artifact, source, output) as process:
         error = process.communicate()[1].decode()
     assert process.returncode == 1
-    assert "b.txt, line 2: not UTF-8" in error and "c.txt: 1 rows could not be translated" in error
+    assert "b.txt: expected UTF-8 text" in error and "Received: bzip2" in error
+    assert "c.txt: 2 rows could not be translated" in error
     assert "error: 2 files are not whole; the others are in " in error
     assert (output / "a.txt").read_text() == "a man\n"
-    assert (output / "c.txt").read_text() == "a man\n\n"
+    assert (output / "c.txt").read_text() == "a man\n\n\n"
     assert sorted(path.name for path in output.iterdir()) == [".journal", "a.txt", "c.txt"]
     command = [*COMMAND, artifact, source, "-o", output, "--engine", "ray", "--batch-size", "8"]
     other = subprocess.run(command, capture_output=True)

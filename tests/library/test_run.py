@@ -21,10 +21,10 @@ from keras_bahdanau import (
     TranslationDataset,
     train,
 )
-from keras_bahdanau.training.options import read_options
 from keras_bahdanau.training.run import _judges, build
 from keras_bahdanau.training.run_folder import load_best
 from keras_bahdanau_runtime.files import locked
+from keras_bahdanau_runtime.runs.options import read_options
 
 PAIRS = [(f"say {word} {n}", f"{n} {word[::-1]}") for word in ("abc", "bcd") for n in range(9)]
 # torch compiles nothing, so the model may be larger.
@@ -176,12 +176,13 @@ def test_each_epoch_seed_and_process_has_its_own_random_draws(option, value):
     assert all((new != old).any() for new, old in zip(changed, repeated, strict=True))
 
 
-def test_resuming_a_finished_run_changes_nothing(finished, capfd):
+def test_resuming_a_finished_run_says_so_and_changes_nothing(finished, capfd, caplog):
     chosen, best, *_ = finished
     before = best.read_bytes()
     assert train(chosen, best.parent, resume=True, verbose=False) == best
     assert best.read_bytes() == before
     assert capfd.readouterr().err == ""
+    assert f"The run in {best.parent} is finished at update " in caplog.text
 
 
 def test_the_folder_of_another_run_is_refused(finished, tmp_path):

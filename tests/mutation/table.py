@@ -247,7 +247,7 @@ MUTATIONS = (
     ),
     Mutation(
         "options-swap-two-dropouts",
-        "keras_bahdanau/training/options.py",
+        "export/keras_bahdanau_runtime/runs/options.py",
         "own = (None, self.annotation_dropout, self.readout_dropout)",
         "own = (None, self.readout_dropout, self.annotation_dropout)",
         "library/test_run.py",
@@ -255,8 +255,8 @@ MUTATIONS = (
     Mutation(
         "run-that-lost-patience-goes-on",
         "keras_bahdanau/training/run.py",
-        "if not from_first(checkpoint.exhausted):",
-        "if dataset.epoch < epochs:",
+        "if dataset.epoch >= epochs or from_first(checkpoint.exhausted):",
+        "if dataset.epoch >= epochs:",
         "library/test_run.py",
     ),
     Mutation(
@@ -275,7 +275,7 @@ MUTATIONS = (
     ),
     Mutation(
         "file-names-are-taken-for-markup",
-        "export/keras_bahdanau_export/cli.py",
+        "export/keras_bahdanau_export/app.py",
         "table.add_row(plain(name), plain(row))",
         "table.add_row(name, plain(row))",
         "hostile/test_command.py export/test_cli.py",
@@ -453,9 +453,58 @@ MUTATIONS = (
     Mutation(
         "resumed-file-forgets-earlier-failures",
         "export/keras_bahdanau_runtime/bulk/file.py",
-        "place.failed + sum(one.error is not None for one in found)",
-        "sum(one.error is not None for one in found)",
+        "place.failed + translations.count(None)",
+        "translations.count(None)",
         "runtime/test_bulk.py",
+    ),
+    Mutation(
+        "added-member-of-an-empty-object-has-a-comma",
+        "export/keras_bahdanau_runtime/bulk/records.py",
+        'comma = b"" if members.endswith(b"{") else b", "',
+        'comma = b", "',
+        "runtime/test_bulk.py",
+    ),
+    Mutation(
+        "key-with-dots-is-always-a-path",
+        "export/keras_bahdanau_runtime/bulk/records.py",
+        '[self._column] if self._column in record else self._column.split(".")',
+        'self._column.split(".")',
+        "runtime/test_bulk.py",
+    ),
+    Mutation(
+        "row-without-a-text-counts-as-translated",
+        "export/keras_bahdanau_runtime/bulk/file.py",
+        "error = one.error if row.error is None else row.error",
+        "error = one.error",
+        "runtime/test_bulk.py",
+    ),
+    Mutation(
+        "error-keeps-no-name-of-a-file",
+        "export/keras_bahdanau_runtime/files.py",
+        "if error.errno is not None and error.filename is None:",
+        "if error.errno is None and error.filename is None:",
+        "runtime/test_files.py",
+    ),
+    Mutation(
+        "normalization-is-not-in-the-tokenizer",
+        "export/keras_bahdanau_runtime/text/tokenizer.py",
+        "lib.normalizers.Sequence([form, tokenizer.normalizer])",
+        "lib.normalizers.Sequence([tokenizer.normalizer])",
+        "runtime/test_tokenizer.py",
+    ),
+    Mutation(
+        "half-identical-pairs-are-no-warning",
+        "export/keras_bahdanau_runtime/text/pairs.py",
+        "if self._identical >= least:",
+        "if self._identical == self._pairs:",
+        "runtime/test_tokenizer.py",
+    ),
+    Mutation(
+        "evaluate-imports-keras-before-it-looks-for-the-run",
+        "export/keras_bahdanau_export/app.py",
+        "        best_file(run)  # refuses what is no run\n    sources",
+        "        import_keras()\n    sources",
+        "commands/test_early_checks.py",
     ),
     Mutation(
         "infinity-is-a-number-in-any-range",
@@ -657,8 +706,8 @@ MUTATIONS = (
     Mutation(
         "lines-lose-their-trailing-spaces",
         "export/keras_bahdanau_runtime/text/corpus.py",
-        'yield text.removesuffix("\\n").removesuffix("\\r")',
-        "yield text.rstrip()",
+        'line.removesuffix(b"\\n").removesuffix(b"\\r")',
+        "line.rstrip()",
         "runtime/test_tokenizer.py runtime/test_bulk.py hostile/test_text.py",
     ),
     Mutation(

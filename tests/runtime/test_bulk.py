@@ -305,36 +305,105 @@ def test_json_objects_keep_their_other_keys(translator, tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "written", "words"),
     [
-        *((line, "expected a JSON object") for line in ("", "[1]", '{"text": "a"', "[" * 100_000)),
-        ('{"texts": "a"}', "expected a str as 'text'"),
-        ('{"text": null}', "expected a str as 'text'"),
-        ('{"text": 1}', "expected a str as 'text'"),
-        ('{"text": "\\ud800"}', "without lone surrogates"),
-        ('{"text": "a", "translation": "b"}', "expected no key 'translation'"),
+        (
+            '{"id": 1}',
+            '{"id": 1, "translation": null}',
+            "expected a str as 'text'. Received: an ob",
+        ),
+        ("{ }", '{"translation": null}', "expected a str as 'text'"),
+        (
+            '{"text": null}',
+            '{"text": null, "translation": null}',
+            "a str as 'text'. Received: null",
+        ),
+        (
+            '{"text": 1}',
+            '{"text": 1, "translation": null}',
+            "expected a str as 'text'. Received: 1",
+        ),
+        (
+            '{"text": "\\ud800"}',
+            '{"text": "\\ud800", "translation": null}',
+            "without lone surrogates",
+        ),
+        ("[1]", '{"translation": null}', "expected a JSON object. Received: '[1]'"),
+        ('{"text": "a"', '{"translation": null}', "expected a JSON object"),
+        ("[" * 100_000, '{"translation": null}', "expected a JSON object"),
+        ('{"text": "\udcff"}', '{"translation": null}', "not UTF-8 (byte 0xff"),
+        ("", "", None),
+        (" ", " ", None),
     ],
 )
-def test_invalid_json_line_is_refused_before_the_translation(translator, tmp_path, line, words):
-    source = write_lines(tmp_path / "in.jsonl", ['{"text": "a man"}', line])
+def test_json_line_without_a_text_leaves_the_others_alone(
+    translator, tmp_path, line, written, words
+):
+    source, output, failed = tmp_path / "in.jsonl", tmp_path / "out.jsonl", []
+    lines = ['{"text": "a man"}', line, '{"text": "a dog"}']
+    source.write_bytes("".join(f"{text}\n" for text in lines).encode("utf-8", "surrogateescape"))
+    count = translate_file(translator, source, output, on_failed=lambda *row: failed.append(row))
+    assert output.read_text() == "".join(
+        f"{text}\n"
+        for text in (
+            '{"text": "a man", "translation": "a man"}',
+            written,
+            '{"text": "a dog", "translation": "a dog"}',
+        )
+    )
+    assert count == len(failed) == (words is not None)
+    assert all(number == 2 and words in reason for number, reason in failed)
+
+
+def test_nested_key_is_translated_into_another_column(translator, tmp_path):
+    rows = [
+        '{"translation": {"en": "a man", "de": "ein Mann"}}',
+        '{"translation": {"de": "ein Hund"}}',
+        '{"translation": "a dog"}',
+        '{"translation.en": "a boat", "translation": {"en": "a bike"}}',
+    ]
+    source = write_lines(tmp_path / "in.jsonl", rows)
+    columns = {"text_column": "translation.en", "output_column": "ü"}
+    assert translate_file(translator, source, tmp_path / "out.jsonl", **columns) == 2
+    assert (tmp_path / "out.jsonl").read_text("utf-8") == "".join(
+        f'{row[:-1]}, "ü": {text}}}\n'
+        for row, text in zip(rows, ('"a man"', "null", "null", '"a boat"'), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"text_column": "txt"}, "`text_column` must be a key of the objects .* 'txt', which none"),
+        (
+            {"output_column": "id"},
+            r"`output_column` must be a new key.* 'id', which .* line 2, has",
+        ),
+    ],
+)
+def test_wrong_columns_are_refused_before_the_translation(translator, tmp_path, columns, words):
+    source = write_lines(tmp_path / "in.jsonl", ['{"text": "a man"}', '{"text": "", "id": 1}', ""])
     progress = lambda done, total: pytest.fail("nothing must be translated")  # noqa: E731
-    with pytest.raises(ValueError, match=rf"in\.jsonl, line 2.*{words}"):
-        translate_file(translator, source, tmp_path / "out.jsonl", progress=progress)
+    with pytest.raises(ValueError, match=words):
+        translate_file(translator, source, tmp_path / "out.jsonl", progress=progress, **columns)
     assert names(tmp_path) == ["in.jsonl"]
 
 
 @pytest.mark.parametrize(
-    ("source", "output", "column", "words"),
+    ("source", "output", "columns", "words"),
     [
-        ("a.jsonl", "b.txt", None, "`output` must be of the kind"),
-        ("a.txt", "b.parquet", None, "`output` must be of the kind"),
-        ("a.txt", "b.txt", "text", "`text_column` must be given only"),
-        ("a.jsonl", "b.jsonl", "translation", "`text_column` must not be"),
+        ("a.jsonl", "b.txt", (), "`output` must be of the kind"),
+        ("a.txt", "b.parquet", (), "`output` must be of the kind"),
+        ("a.txt", "b.txt.bz2", (), "`output` must be plain, or end with .gz"),
+        ("a.txt", "b.txt", ("text",), "`text_column` must be given only"),
+        ("a.txt", "b.txt", (None, "text"), "`output_column` must be given only"),
+        ("a.jsonl", "b.jsonl", ("translation",), "`text_column` must not be"),
+        ("a.parquet", "b.parquet", ("a", "a"), "`text_column` must not be"),
     ],
 )
-def test_source_and_output_must_have_one_format(tmp_path, source, output, column, words):
+def test_source_and_output_must_have_one_format(tmp_path, source, output, columns, words):
     with pytest.raises(ValueError, match=words):
-        open_records(tmp_path / source, tmp_path / output, column)
+        open_records(tmp_path / source, tmp_path / output, *columns)
 
 
 # Parquet, where pyarrow is installed
@@ -396,22 +465,56 @@ def test_invalid_parquet_is_refused(translator, parquet, tmp_path):
     source.write_bytes(b"PAR1 no more")
     with pytest.raises(ValueError, match=r"in\.parquet: expected Parquet"):
         translate_file(translator, source, output)
-    parquet.write_table(table(parquet, ["a", None]), source)
-    with pytest.raises(ValueError, match=r"row 2: expected a str as 'text'. Received: null"):
-        translate_file(translator, source, output)
+    parquet.write_table(table(parquet, ["a"]), source)
     for column, words in (
         ("texts", r"column of .*\['id', 'text', 'more'\]. Received: 'texts'"),
+        ("text.en", r"column of .*\['id', 'text', 'more'\]. Received: 'text.en'"),
         ("id", "column of strings. Received: 'id' of int64"),
     ):
         with pytest.raises(ValueError, match=words):
             translate_file(translator, source, output, text_column=column)
     parquet.write_table(table(parquet, ["a"]).rename_columns(["translation", "text", "m"]), source)
-    with pytest.raises(ValueError, match="expected no column 'translation'"):
+    with pytest.raises(ValueError, match=r"`output_column` must be a new column\. Received: 'tra"):
         translate_file(translator, source, output)
     parquet.write_table(table(parquet, ["a"]).rename_columns(["text", "text", "m"]), source)
     with pytest.raises(ValueError, match=r"one column .*Received: 'text', the name of 2"):
         translate_file(translator, source, output)
     assert names(tmp_path) == ["in.parquet"]
+
+
+def test_parquet_row_without_a_text_leaves_the_others_alone(translator, parquet, tmp_path):
+    import pyarrow
+
+    source, output, failed = tmp_path / "in.parquet", tmp_path / "out.parquet", []
+    ends = b"".join(end.to_bytes(4, "little") for end in (0, 5, 5, 6, 11))
+    buffers = [pyarrow.py_buffer(data) for data in (ends, b"a man\xffa dog", bytes([0b1101]))]
+    texts = pyarrow.StringArray.from_buffers(4, *buffers)
+    parquet.write_table(pyarrow.table({"text": texts}), source)
+    on_failed = lambda *row: failed.append(row)  # noqa: E731
+    assert translate_file(translator, source, output, on_failed=on_failed) == 2
+    written = parquet.read_table(output)
+    assert written["translation"].to_pylist() == ["a man", None, None, "a dog"]
+    assert failed == [
+        (2, "expected a str as 'text'. Received: null"),
+        (3, "not UTF-8 (byte 0xff, invalid start byte)."),
+    ]
+
+
+def test_nested_parquet_column_is_translated_into_another_column(translator, parquet, tmp_path):
+    import pyarrow
+
+    pairs = [{"en": "a man", "de": "ein Mann"}, None, {"en": None, "de": ""}, {"en": "a dog"}]
+    kind = pyarrow.struct({"de": pyarrow.string(), "en": pyarrow.string()})
+    source = pyarrow.table({"translation": pyarrow.array(pairs, kind), "id": [1, 2, 3, 4]})
+    parquet.write_table(source, tmp_path / "in.parquet", row_group_size=3)
+    columns = {"text_column": "translation.en", "output_column": "mt"}
+    paths = (tmp_path / "in.parquet", tmp_path / "out.parquet")
+    assert translate_file(translator, *paths, **columns) == 2
+    written = parquet.read_table(tmp_path / "out.parquet")
+    assert written["mt"].to_pylist() == ["a man", None, None, "a dog"]
+    assert written.drop_columns("mt").equals(source)
+    with pytest.raises(ValueError, match=r"one of \['translation.de', 'translation.en', 'id'\]"):
+        translate_file(translator, *paths, text_column="translation.fr", output_column="mt")
 
 
 def test_parquet_without_rows(translator, parquet, tmp_path):

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from keras_bahdanau_runtime.files import locked, written
+from keras_bahdanau_runtime.files import locked, written, written_folder
 from keras_bahdanau_runtime.stream import windows
 
 if sys.platform != "win32":
@@ -33,6 +33,23 @@ def test_exception_in_the_block_leaves_the_old_file(tmp_path, error):
         writing.write_text("ne")
         raise error
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((errno.ENOSPC, "full"), "[Errno 28] full: '{path}'"),
+        ((errno.ENOENT, "gone", "other"), "[Errno 2] gone: 'other'"),
+        (("no number",), "no number"),
+    ],
+)
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_error_that_names_no_file_gets_the_name(tmp_path, arguments, message, is_folder):
+    path = tmp_path / "new"
+    kept = written_folder(path, "a folder", lambda folder: False) if is_folder else written(path)
+    with pytest.raises(OSError) as caught, kept:
+        raise OSError(*arguments)
+    assert str(caught.value) == message.format(path=path)
 
 
 def test_lock_is_exclusive_and_ends_with_its_process(tmp_path):

@@ -155,6 +155,31 @@ def test_blank_and_long_pairs_are_counted(tmp_path, caplog):
         prepare(*arguments, tmp_path / "none", tokenizer, max_length=2, too_long="drop")
 
 
+@pytest.mark.parametrize("normalization", [None, "nfc"])
+def test_texts_that_cannot_be_right_are_warned_of_once(tmp_path, caplog, normalization):
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_text("a\tx\ncafe\u0301\n", encoding="utf-8")
+    two.write_text("b\r" * 9, encoding="utf-8")
+    three = tmp_path / "three"
+    three.write_text("b\n", encoding="utf-8")
+    options = {**OPTIONS, "normalization": normalization}
+    prepare([one, two], [one, three], tmp_path / "corpus", **options)
+    forms = [] if normalization else [f"{one}: 1 of 2 (50.0%) lines are not in Unicode's form NFC"]
+    assert [record.getMessage().partition(". ")[0] for record in caplog.records] == [
+        f"{one} and {one}: 2 of 2 (100.0%) pairs are identical",
+        f"{one}: 1 of 2 (50.0%) lines hold a tab",
+        *forms,
+        f"{two}: the number of carriage returns inside of lines is 8, of lines 1",
+    ]
+    corpus = PreparedCorpus(tmp_path / "corpus")
+    assert corpus.tokenizer.normalization == normalization
+    assert ("caf\u00e9", "caf\u00e9") in pairs_of(corpus) or normalization is None
+    with pytest.raises(ValueError, match=r"`normalization` was .*, is 'nfkc'"):
+        prepare(
+            [one, two], [one, three], tmp_path / "corpus", **{**options, "normalization": "nfkc"}
+        )
+
+
 def test_blank_lines_after_a_full_block_keep_alignments(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_BLOCK", 2)
     tokenizer = Tokenizer.train(["a"], ["a"], 260)
@@ -387,6 +412,7 @@ def test_unusable_manifests_are_refused(tmp_path, corpus_files):
         ({"vocabulary_size": 100}, "`vocabulary_size`"),
         ({"sources": iter(["a"])}, r"`sources` must be a list of paths. Received: <list_it"),
         ({"processes": 0}, "`processes`"),
+        ({"normalization": "NFC"}, "`normalization` must be one of"),
         ({"too_long": "keep"}, "`too_long` must be one of"),
         ({"sources": []}, "`sources` and `targets` must hold as many files"),
         ({"targets": ["a", "b"]}, "Received: 1, 2"),
@@ -451,9 +477,9 @@ def test_new_corpus_in_the_same_folder_has_its_own_tokenizer(tmp_path):
 def test_tokenizer_sample_is_spread_over_the_text(tmp_path, corpus_files, monkeypatch):
     samples, train = [], module.Tokenizer.train
 
-    def train_and_record(sources, *arguments):
+    def train_and_record(sources, *arguments, **options):
         samples.append(sources)
-        return train(sources, *arguments)
+        return train(sources, *arguments, **options)
 
     monkeypatch.setattr(module.Tokenizer, "train", train_and_record)
     prepare_corpus(corpus_files, tmp_path / "corpus", sample=30)

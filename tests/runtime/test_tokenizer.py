@@ -1,7 +1,9 @@
+import bz2
 import gzip
 import io
 import json
 import logging
+import lzma
 import sys
 
 import numpy as np
@@ -258,6 +260,18 @@ def test_read_lines(tmp_path, name, write, data, lines):
         ("a.txt", b"\xef\xbb\xbf", "a.txt is empty"),
         ("a.gz", gzip.compress(b"", mtime=0), "a.gz is empty"),
         ("a.gz", b"plain text", "a.gz is not a whole gzip file"),
+        ("a.bz2", bz2.compress(b"a"), "a.bz2: expected UTF-8 text.* Received: bzip2. Unpack"),
+        ("a.bz2", bz2.compress(b""), "a.bz2: expected UTF-8 text.* Received: bzip2"),
+        ("a.txt", lzma.compress(b"a"), "a.txt: expected UTF-8 text.* Received: xz"),
+        (
+            "a.txt",
+            gzip.compress(b"a", mtime=0),
+            "Received: gzip. Give it a name that ends with .gz",
+        ),
+        ("a.gz", gzip.compress(gzip.compress(b"a"), mtime=0), "Received: gzip. Unpack the file"),
+        ("a.gz", gzip.compress(b"\x28\xb5\x2f\xfd", mtime=0), "Received: zstd"),
+        ("a.txt", b"PK\x03\x04", "Received: zip"),
+        ("a.txt", "a\n".encode("utf-16"), "Received: UTF-16. Convert it"),
         ("a.gz", gzip.compress(b"a line\n" * 99, mtime=0)[:-9], "a.gz is not a whole gzip file"),
         ("a.gz", gzip.compress(b"a", mtime=0)[:10] + b"\xff" * 20, "a.gz is not a whole gzip file"),
     ],
@@ -285,6 +299,26 @@ def test_read_lines_of_a_stream(tmp_path, data):
 def test_read_lines_without_a_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_lines(tmp_path / "none.txt")
+    with pytest.raises(ValueError, match="is a folder: expected a file"):
+        read_lines(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("data", "counts"),
+    [
+        (b"a\rb\rc\rd\re\rf\r", "5, of lines 1"),
+        (b"a\rb\nc\rd\n", "2, of lines 2"),
+        (b"a\rb\nc\nd\n", None),
+        (b"a\r\nb\r\n", None),
+        (b"a\r", None),
+    ],
+)
+def test_lines_that_carriage_returns_may_end_are_a_warning(tmp_path, caplog, data, counts):
+    (tmp_path / "a.txt").write_bytes(data)
+    read_lines(tmp_path / "a.txt")
+    expected = f"{tmp_path / 'a.txt'}: the number of carriage returns inside of lines is {counts}"
+    messages = [record.getMessage().partition(". ")[0] for record in caplog.records]
+    assert messages == ([] if counts is None else [expected])
 
 
 def write_pair(folder, source, target):
@@ -298,6 +332,53 @@ def test_read_parallel_drops_blank_pairs(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "keras_bahdanau"):
         assert read_parallel(*paths) == (["a", "d"], ["A", "D"])
     assert "Dropped 2 of 4 pairs" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "warnings"),
+    [
+        ("a\nb\nc\n", "a\nb\nC\n", ["{s} and {t}: 2 of 3 (66.7%) pairs are identical"]),
+        ("a\nb\nc\n", "a\nB\nC\n", []),
+        ("a\tA\nb\tB\n", "a\nb\n", ["{s}: 2 of 2 (100.0%) lines hold a tab"]),
+        ("a\nb\n", "a\tA\nB\n", ["{t}: 1 of 2 (50.0%) lines hold a tab"]),
+        ("e\u0301\n", "E\u0301\n", []),  # only the tokenizer's texts matter
+    ],
+)
+def test_read_parallel_warns_of_files_that_cannot_be_right(
+    tmp_path, caplog, source, target, warnings
+):
+    s, t = write_pair(tmp_path, source, target)
+    read_parallel(s, t)
+    messages = [record.getMessage().partition(". ")[0] for record in caplog.records]
+    assert messages == [warning.format(s=s, t=t) for warning in warnings]
+
+
+NFC, NFD = "caf\u00e9 \uac00", "cafe\u0301 \u1100\u1161"  # e with an acute, and a Hangul syllable
+
+
+@pytest.mark.parametrize(
+    ("normalization", "text", "form"),
+    [
+        (None, NFD, NFD),
+        (None, "\ufb01 \uff37", "\ufb01 \uff37"),
+        ("nfc", NFD, NFC),
+        ("nfc", "\ufb01 \uff37", "\ufb01 \uff37"),
+        ("nfkc", NFD, NFC),
+        ("nfkc", "\ufb01 \uff37", "fi W"),  # a ligature and a wide letter
+    ],
+)
+@pytest.mark.parametrize("is_joint", [True, False])
+def test_normalization_is_kept_in_the_file(tmp_path, normalization, text, form, is_joint):
+    made = Tokenizer.train([NFC, "fi W"], [NFC, "fi W"], 300, is_joint, normalization=normalization)
+    made.save(tmp_path / "tokenizer.json")
+    for tokenizer in (made, Tokenizer.load(tmp_path / "tokenizer.json")):
+        assert tokenizer.normalization == normalization
+        ids = tokenizer.encode_target(text)
+        assert tokenizer.decode(ids) == form
+        assert tokenizer.encode_target(form) == ids
+        assert tokenizer.encode_sources([text]) == [tokenizer.encode_source(form)]
+    with pytest.raises(ValueError, match=r"`normalization` must be one of \('nfc', 'nfkc'\), or"):
+        Tokenizer.train(["a"], ["a"], normalization="NFC")
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,6 @@
+import sys
+import unicodedata
+
 import pytest
 import tokenizers
 from hypothesis import example, given
@@ -12,9 +15,9 @@ WORDS = st.lists(TEXT.filter(bool), max_size=8).map(" ".join)
 LINES = ["a man's bike, isn't it?", "a man on 12 bikes", "é 😀 <s> ein Mann"] * 3
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer.train(LINES, LINES, 320)
+@pytest.fixture(scope="module", params=[None, "nfc", "nfkc"])
+def tokenizer(request):
+    return Tokenizer.train(LINES, LINES, 320, normalization=request.param)
 
 
 @given(texts=st.lists(WORDS | TEXT, max_size=6))
@@ -23,6 +26,17 @@ def test_cache_returns_the_ids_of_the_tokenizer(tokenizer, texts):
     cache = WordCache(tokenizer.source, tokenizer.encode_sources)
     for _ in range(2):
         assert cache(texts) == tokenizer.encode_sources(texts)
+
+
+def test_characters_that_a_unicode_form_splits_or_joins_do_not_join_words(tokenizer):
+    characters = map(chr, range(sys.maxunicode + 1))
+    spaced = [c for c in characters if " " in unicodedata.normalize("NFKC", c)]
+    marks = ["\u0301", "\u0338", "\u1161", "\u3099"]  # they join the character before them
+    assert len(spaced) > 50
+    texts = [text for c in [*spaced, *marks] for text in (c, f"a {c} b", f"{c}a {c}b{c} e")]
+    assert WordCache(tokenizer.source, tokenizer.encode_sources)(texts) == (
+        tokenizer.encode_sources(texts)
+    )
 
 
 def test_each_word_is_encoded_once(tokenizer, monkeypatch):

@@ -178,9 +178,12 @@ def test_sources_and_keys_that_cannot_be_used_are_named(artifact, tmp_path):
     (tmp_path / "keys").write_text("\n")
     (tmp_path / "odd").write_text("key\nschlüssel\n", "utf-8")
     (tmp_path / "latin").write_text("schlüssel\n", "latin-1")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "options.json").touch()
     for sources, options, message in (
         ({"a": tmp_path / "none"}, {}, "`path`"),
         ({"a": tmp_path}, {}, "must hold artifacts"),
+        ({"a": tmp_path / "run"}, {}, "is a training run. Export it first: keras-bahdanau export"),
         ({"a": make(tmp_path / "no graph", graph=None)}, {}, r"holds no model\.onnx"),
         ({"a b": artifact}, {}, "names of letters"),
         ({"a": artifact, "a-graph": artifact}, {}, "leave the names"),

@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from keras_bahdanau import BeamSearch, TrainingOptions, plot_alignment, train, word_alignment
+from keras_bahdanau_export.quickstart.checks import check_arguments
 from keras_bahdanau_export.quickstart.dates import split_dates
-from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.errors import ParityError, require
+from keras_bahdanau_runtime.errors import ParityError
 from keras_bahdanau_runtime.text.corpus import read_parallel
 from keras_bahdanau_runtime.text.scores import corpus_scores
 from keras_bahdanau_runtime.translator import Translator
@@ -46,14 +46,8 @@ def quickstart(output, pairs, epochs, console=None):
         ParityError: If the artifact and Keras disagree on any of the unseen dates.
     """
     console = Console() if console is None else console
-    check_positive(pairs=pairs, epochs=epochs)
-    for package, extra in (("matplotlib", "plot"), ("tensorflow", "export")):
-        require(package, extra=extra)
     output = Path(output)
-    if output.exists():
-        raise ValueError(
-            f"Argument `output` must be a new folder. Received: {str(output)!r}, which exists"
-        )
+    check_arguments(output, pairs, epochs)
     began = time.perf_counter()
     console.rule("1. Dates in many languages")
     options = _write_data(output / "data", pairs, epochs)

@@ -20,8 +20,8 @@ from typing import Any, BinaryIO
 from keras_bahdanau_runtime.bulk.journal import Journal, Place, fingerprint
 from keras_bahdanau_runtime.bulk.records import Records, Row, Source, open_records
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.files import flush, locked
-from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS, Translation
+from keras_bahdanau_runtime.files import flush, locked, naming
+from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import WINDOW, Translator
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -37,6 +37,7 @@ def translate_file(
     resume: bool = False,
     shard: tuple[int, int] = (1, 1),
     text_column: str | None = None,
+    output_column: str | None = None,
     batch_size: int = BATCH_SIZE,
     batch_tokens: int = BATCH_TOKENS,
     truncate: bool = False,
@@ -46,8 +47,10 @@ def translate_file(
 ) -> int:
     """Translates a file row by row, in memory that does not grow with it.
 
-    The rows are read once before, so that one that is wrong is named at once. What is translated
-    stands in OUTPUT.partial, and how far it is in OUTPUT.journal, until the output takes its name.
+    The rows are read once before, so that a damaged file and wrong columns are named at once. A row
+    whose text cannot be read, or not be translated, has no translation, and the others are
+    translated. What is translated stands in OUTPUT.partial, and how far it is in OUTPUT.journal,
+    until the output takes its name.
 
     Args:
         translator: `Translator`.
@@ -60,7 +63,9 @@ def translate_file(
         shard: `(i, n)`: the i-th, from 1, of n parts with about as many rows each. They are cut
             between windows; the outputs of lines one after another are, byte for
             byte, that of the whole file.
-        text_column: The key or column that is translated, for JSON lines and Parquet.
+        text_column: The key or column that is translated, for JSON lines and Parquet, "text" if
+            `None`; "translation.en" is "en" inside of "translation".
+        output_column: The key or column that is added to them, "translation" if `None`.
         batch_size: As for `Translator.translate`.
         batch_tokens: As for `Translator.translate`.
         truncate: As for `Translator.translate`.
@@ -75,11 +80,11 @@ def translate_file(
         int, how many rows there is no translation of, those before the interruption included.
 
     Raises:
-        ValueError: A row is wrong; `output` is there, or begun and not to be resumed, or begun with
-            another artifact, settings or rows.
+        ValueError: `source` is damaged, or has no such column; `output` is there, or begun and not
+            to be resumed, or begun with another artifact, settings or rows.
         OSError: The disk is full, for example; what is done can be resumed.
     """
-    records = open_records(source, output, text_column)
+    records = open_records(source, output, text_column, output_column)
     report = progress or (lambda done, total: None)
     partial, kept = (Path(f"{output}{end}") for end in (".partial", ".journal"))
     before = _state(source)
@@ -106,6 +111,7 @@ def translate_file(
         "artifact": fingerprint(translator.manifest),
         "providers": translator.providers,
         "text_column": text_column,
+        "output_column": output_column,
         "batch_size": batch_size,
         "batch_tokens": batch_tokens,
         "truncate": truncate,
@@ -121,7 +127,7 @@ def translate_file(
                 f"Argument `output` must be a new file. Received: {str(output)!r}, which another "
                 "process has written meanwhile"
             )
-        with partial.open("r+b") as file:
+        with naming(partial), partial.open("r+b") as file:
             failed = work.run(file, journal)
         if _state(source) != before:
             raise ValueError(f"{source}: expected a file that stays. It changed meanwhile.")
@@ -163,16 +169,14 @@ class _Work:
             )
         self._report(place.rows, 0)
         while window := list(itertools.islice(rows, self.window)):
-            found = self._translate(window, place.rows)
-            data = self.records.render(
-                window, [None if one.error is not None else one.text for one in found]
-            )
+            translations = self._translate(window, place.rows)
+            data = self.records.render(window, translations)
             file.write(data)
             _add(seen, window)
             place = Place(
                 place.rows + len(window),
                 place.bytes + len(data),
-                place.failed + sum(one.error is not None for one in found),
+                place.failed + translations.count(None),
                 seen.hexdigest(),
             )
             if len(window) == self.window:  # should rows be added, a shorter one would be another
@@ -181,7 +185,8 @@ class _Work:
         _flush(file)
         return place.failed
 
-    def _translate(self, window: list[Row], done: int) -> list[Translation]:
+    def _translate(self, window: list[Row], done: int) -> list[str | None]:
+        """The translation of each row, `None` where there is none."""
         found = self.translator.translate(
             [row.text for row in window],
             alignments=False,
@@ -189,10 +194,12 @@ class _Work:
             progress=lambda count: self._report(done, count),
             **self.options,
         )
-        translations = [one for one in found if isinstance(one, Translation)]
-        for number, one in enumerate(translations, self.start + done + 1):
-            if one.error is not None and self.on_failed is not None:
-                self.on_failed(number, one.error)
+        translations = list[str | None]()
+        for number, (row, one) in enumerate(zip(window, found, strict=True), self.start + done + 1):
+            error = one.error if row.error is None else row.error
+            translations.append(one.text if error is None else None)
+            if error is not None and self.on_failed is not None:
+                self.on_failed(number, error)
         return translations
 
     def _report(self, done: int, more: int) -> None:
@@ -238,7 +245,7 @@ def _span(
                 f"Received: {index}/{count} for a stream"
             )
         return 0, None
-    rows = sum(1 for _ in records.rows())
+    rows = records.count()
     windows = -(-rows // window)
     start, stop = ((windows * place // count) * window for place in (index - 1, index))
     return min(start, rows), min(stop, rows)

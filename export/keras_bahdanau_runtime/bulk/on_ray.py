@@ -37,6 +37,7 @@ def translate_folder(
     seconds: float | None = None,
     megabytes: float | None = None,
     text_column: str | None = None,
+    output_column: str | None = None,
     batch_size: int = BATCH_SIZE,
     batch_tokens: int = BATCH_TOKENS,
     truncate: bool = False,
@@ -56,14 +57,15 @@ def translate_folder(
         seconds: As for `Translator`.
         megabytes: As for `Translator`.
         text_column: As for `translate_file`.
+        output_column: As for `translate_file`.
         batch_size: As for `Translator.translate`.
         batch_tokens: As for `Translator.translate`.
         truncate: As for `Translator.translate`.
         progress: Called with the files that are there and the files that there will be.
 
     Returns:
-        dict, what went wrong by file name: a file without an output that holds a wrong row, for
-        example, or one with an output that misses some translations.
+        dict, what went wrong by file name: a file without an output that is damaged, for example,
+        or one with an output that misses some translations.
 
     Raises:
         ValueError: `source` holds no files or is the output, or `output` was begun with another
@@ -82,6 +84,7 @@ def translate_folder(
         raise ValueError(f"Argument `output` must be another folder. Received: {output}")
     options = {
         "text_column": text_column,
+        "output_column": output_column,
         "batch_size": batch_size,
         "batch_tokens": batch_tokens,
         "truncate": truncate,

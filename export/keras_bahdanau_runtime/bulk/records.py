@@ -1,12 +1,14 @@
 """Files of texts row by row, and the same files with a translation in each row.
 
-| name ends with            | a row                       | the translation                       |
-|---------------------------|-----------------------------|---------------------------------------|
-| `.jsonl`                  | an object                   | its last key, `"translation"`         |
-| `.parquet`                | a row                       | its last column, `translation`        |
-| anything else             | a line                      | a line                                |
+| name ends with | a row     | the translation                | without a translation            |
+|----------------|-----------|--------------------------------|----------------------------------|
+| `.jsonl`       | an object | its last key, `"translation"`  | null                             |
+| `.parquet`     | a row     | its last column, `translation` | null                             |
+| anything else  | a line    | a line                         | a blank line                     |
 
-Lines and JSON lines are compressed by gzip where `.gz` follows.
+Lines and JSON lines are compressed by gzip where `.gz` follows. A row whose text cannot be read
+(bytes that are not UTF-8, a key that is missing or null, a line that is no JSON object) has an
+`error` instead, and the others are translated.
 """
 
 import gzip
@@ -20,11 +22,13 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 from keras_bahdanau_runtime.checks import check_text
 from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.files import written
-from keras_bahdanau_runtime.text.corpus import iterate_lines
+from keras_bahdanau_runtime.text.corpus import iterate_raw_lines, not_utf8
 
 TEXT, TRANSLATION = "text", "translation"  # columns: the usual one, and the one that is added
+_PACKED = (".bz2", ".xz", ".zst", ".zip")  # names of what is not written
 _AT_ONCE = 8192  # rows that are read from Parquet together
 _GROUP = 65_536  # rows of a group of Parquet that is written
+_NO_OBJECT = b"{}"  # the key of a line of JSON that holds no object: nothing of it is kept
 Source = Path | BinaryIO
 
 
@@ -33,11 +37,13 @@ class Row(NamedTuple):
 
     Args:
         key: bytes. All of it that decides what is written for it.
-        text: str. What is translated.
+        text: str. What is translated, blank where there is an `error`.
+        error: str. Why the row has no text; `None` where it has one.
     """
 
     key: bytes
     text: str
+    error: str | None = None
 
 
 class Records(Protocol):
@@ -47,11 +53,19 @@ class Records(Protocol):
     `publish` makes the output of it.
     """
 
+    def count(self) -> int:
+        """Reads the file once and returns the number of its rows.
+
+        Raises:
+            ValueError: The file is damaged, or `text_column` or `output_column` does not fit it.
+        """
+        ...
+
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
         """Reads the rows from `start` to `stop`, counted from 0.
 
         Raises:
-            ValueError: A row is wrong; it is named.
+            ValueError: As `count`.
         """
         ...
 
@@ -64,13 +78,20 @@ class Records(Protocol):
         ...
 
 
-def open_records(source: Source, output: Path, text_column: str | None = None) -> Records:
+def open_records(
+    source: Source,
+    output: Path,
+    text_column: str | None = None,
+    output_column: str | None = None,
+) -> Records:
     """The records of a file, by its name.
 
     Args:
         source: `Path`, or a stream of lines that is read once.
         output: Where translations go; of the same kind.
-        text_column: The key or column that is translated, "text" if `None`.
+        text_column: The key or column that is translated, "text" if `None`. A name with dots that
+            is no key itself is a path of keys: "translation.en" is "en" of "translation".
+        output_column: The key or column that is added, "translation" if `None`.
 
     Raises:
         ValueError: The kinds differ, lines have no columns, or the column is not there.
@@ -82,21 +103,30 @@ def open_records(source: Source, output: Path, text_column: str | None = None) -
             "Argument `output` must be of the kind of the source: .jsonl, .parquet or lines of "
             f"text. Received: {str(output)!r}"
         )
+    if output.suffix in _PACKED:
+        raise ValueError(
+            "Argument `output` must be plain, or end with .gz. "
+            f"Received: {str(output)!r}, which names another compression"
+        )
     packed = output.suffix == ".gz"
     if kind is Lines or not isinstance(source, Path):
-        if text_column is not None:
-            raise ValueError(
-                "Argument `text_column` must be given only for .jsonl and .parquet. "
-                f"Received: {text_column!r} for lines of text"
-            )
+        for name, column in (("text_column", text_column), ("output_column", output_column)):
+            if column is not None:
+                raise ValueError(
+                    f"Argument `{name}` must be given only for .jsonl and .parquet. "
+                    f"Received: {column!r} for lines of text"
+                )
         return Lines(source, packed)
     column = TEXT if text_column is None else text_column
-    if column == TRANSLATION:
+    added = TRANSLATION if output_column is None else output_column
+    if column == added:
         raise ValueError(
-            f"Argument `text_column` must not be {TRANSLATION!r}, the column that is added. "
-            f"Received: {column!r}"
+            "Argument `text_column` must not be the column that is added, `output_column`. "
+            f"Received: {column!r} for both"
         )
-    return Parquet(source, column) if kind is Parquet else JsonLines(source, column, packed)
+    if kind is Parquet:
+        return Parquet(source, column, added)
+    return JsonLines(source, column, added, packed)
 
 
 def one_line(text: str) -> str:
@@ -126,10 +156,23 @@ class Lines:
 
     def __init__(self, source: Source, packed: bool = False) -> None:
         self._source, self._packed = source, packed
+        self._counted = False
+
+    def count(self) -> int:
+        rows = sum(1 for _ in self.rows())
+        self._counted = True
+        return rows
 
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
-        lines = itertools.islice(iterate_lines(self._source), start, stop)
-        return (Row(text.encode("utf-8"), text) for text in lines)
+        lines = iterate_raw_lines(self._source, warn=not self._counted)
+        for number, line in enumerate(itertools.islice(lines, start, stop), start + 1):
+            yield self._row(line, number)
+
+    def _row(self, line: bytes, number: int) -> Row:
+        try:
+            return Row(line, line.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            return Row(line, "", not_utf8(error))
 
     def render(self, rows: list[Row], translations: list[str | None]) -> bytes:
         lines = (one_line(text or "") for text in translations)
@@ -148,40 +191,80 @@ class Lines:
 class JsonLines(Lines):
     """`Records` of JSON lines. What stands in an object besides stays as it is, to the byte.
 
+    A blank line stays blank. A line that is no JSON object becomes one that holds the null of a row
+    without a translation and nothing else.
+
     Args:
         source: `Path`.
-        column: The key of the text.
+        column: The key of the text, or a path of keys with dots between them.
+        added: The key of the translation.
         packed: As for `Lines`.
     """
 
-    def __init__(self, source: Path, column: str, packed: bool = False) -> None:
+    def __init__(self, source: Path, column: str, added: str, packed: bool = False) -> None:
         super().__init__(source, packed)
-        self._column = column
+        self._column, self._added = column, added
+        self._missing = f"expected a str as {column!r}. Received: an object without this key"
 
-    def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
-        for number, (key, line) in enumerate(super().rows(start, stop), start + 1):
-            yield Row(key, self._text(f"{self._source}, line {number}", line))
+    def count(self) -> int:
+        rows = blank = missing = 0
+        for row in self.rows():
+            rows += 1
+            blank += not row.key.strip()
+            missing += row.error == self._missing
+        if 0 < missing == rows - blank:
+            raise ValueError(
+                f"Argument `text_column` must be a key of the objects in {self._source}. "
+                f"Received: {self._column!r}, which none of them has"
+            )
+        self._counted = True
+        return rows
 
-    def _text(self, place: str, line: str) -> str:
+    def _row(self, line: bytes, number: int) -> Row:
+        if not line.strip():
+            return Row(line, "")
+        text = super()._row(line, number)
         try:
-            found = json.loads(line)
+            if text.error is not None:
+                raise ValueError(text.error)
+            found = json.loads(text.text)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{place}: expected a JSON object. Received: {error}") from error
+            return Row(_NO_OBJECT, "", f"expected a JSON object. Received: {error}")
         if not isinstance(found, dict):
-            raise ValueError(f"{place}: expected a JSON object. Received: {line!r:.80}")
-        if TRANSLATION in found:
-            raise ValueError(f"{place}: expected no key {TRANSLATION!r}, which is added.")
-        if not isinstance(found.get(self._column), str):
-            raise ValueError(f"{place}: expected a str as {self._column!r}. Received: {line!r:.80}")
-        check_text(f"{place}, {self._column}", found[self._column])
-        return str(found[self._column])
+            return Row(_NO_OBJECT, "", f"expected a JSON object. Received: {text.text!r:.80}")
+        if self._added in found:
+            raise ValueError(
+                "Argument `output_column` must be a new key. Received: "
+                f"{self._added!r}, which {self._source}, line {number}, has already"
+            )
+        try:
+            return Row(line, self._text(found))
+        except ValueError as error:
+            return Row(line, "", str(error))
+
+    def _text(self, record: dict[str, Any]) -> str:
+        value: Any = record
+        for key in [self._column] if self._column in record else self._column.split("."):
+            if not isinstance(value, dict) or key not in value:
+                raise ValueError(self._missing)
+            value = value[key]
+        if not isinstance(value, str):
+            raise ValueError(
+                f"expected a str as {self._column!r}. Received: {json.dumps(value):.80}"
+            )
+        check_text(self._column, value)
+        return value
 
     def render(self, rows: list[Row], translations: list[str | None]) -> bytes:
-        lines = []
+        lines, name = [], json.dumps(self._added, ensure_ascii=False).encode("utf-8")
         for row, text in zip(rows, translations, strict=True):
-            added = json.dumps(text, ensure_ascii=False).encode("utf-8")
-            whole = row.key.rstrip().removesuffix(b"}").rstrip()
-            lines.append(b'%s, "%s": %s}\n' % (whole, TRANSLATION.encode(), added))
+            if not row.key.strip():
+                lines.append(row.key + b"\n")
+                continue
+            value = json.dumps(text, ensure_ascii=False).encode("utf-8")
+            members = row.key.rstrip().removesuffix(b"}").rstrip()
+            comma = b"" if members.endswith(b"{") else b", "
+            lines.append(b"%s%s%s: %s}\n" % (members, comma, name, value))
         return self._pack(b"".join(lines))
 
 
@@ -192,65 +275,89 @@ class Parquet:
 
     Args:
         source: `Path`.
-        column: The column of texts.
+        column: The column of texts, or a path of names with dots between them into a column of
+            structs.
+        added: The column of translations.
 
     Raises:
-        ValueError: It is no Parquet, has no such column of strings, or has a translation.
+        ValueError: It is no Parquet, has no such column of strings, or has the column `added`.
         MissingDependencyError: pyarrow is not installed.
     """
 
-    def __init__(self, source: Path, column: str) -> None:
+    def __init__(self, source: Path, column: str, added: str) -> None:
         self._arrow = require("pyarrow", extra="parquet")
         self._parquet = require("pyarrow.parquet", extra="parquet")
-        self._source, self._column = source, column
+        self._compute = require("pyarrow.compute", extra="parquet")
+        self._source, self._column, self._added = source, column, added
         with self._opened() as file:
             schema = file.schema_arrow
-        types = self._arrow.types
-        names = schema.names
-        if column not in names:
-            raise ValueError(
-                f"Argument `text_column` must be a column of {source}, one of {names}. "
-                f"Received: {column!r}"
-            )
-        if names.count(column) > 1:
+        types, names = self._arrow.types, schema.names
+        self._path = [column] if column in names else column.split(".")
+        if names.count(self._path[0]) > 1:
             raise ValueError(
                 f"Argument `text_column` must be one column of {source}. "
-                f"Received: {column!r}, the name of {names.count(column)}"
+                f"Received: {column!r}, the name of {names.count(self._path[0])}"
             )
-        kind = schema.field(column).type
+        kind = self._arrow.struct(schema)
+        for name in self._path:
+            if not types.is_struct(kind) or kind.get_field_index(name) < 0:
+                raise ValueError(
+                    f"Argument `text_column` must be a column of {source}, one of "
+                    f"{self._leaves(schema)}. Received: {column!r}"
+                )
+            kind = kind.field(name).type
         kind = kind.value_type if types.is_dictionary(kind) else kind
         if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
             raise ValueError(
                 "Argument `text_column` must be a column of strings. "
                 f"Received: {column!r} of {kind}"
             )
-        if TRANSLATION in names:
-            raise ValueError(f"{source}: expected no column {TRANSLATION!r}, which is added.")
+        if added in names:
+            raise ValueError(
+                "Argument `output_column` must be a new column. "
+                f"Received: {added!r}, which {source} has already"
+            )
+
+    def _leaves(self, fields: Any, before: str = "") -> list[str]:
+        """The names of columns, those inside of structs with a path."""
+        names = []
+        for field in fields:
+            if self._arrow.types.is_struct(field.type):
+                names += self._leaves(field.type, f"{before}{field.name}.")
+            else:
+                names.append(f"{before}{field.name}")
+        return names
+
+    def count(self) -> int:
+        return sum(1 for _ in self.rows())
 
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
-        number = start
         for batch in self._batches(start, stop, [self._column]):
+            column = batch.column(0)
+            for name in self._path[1:]:
+                column = self._compute.struct_field(column, name)
             try:
-                texts = batch.column(0).to_pylist()
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"{self._source}, rows {number + 1} to {number + len(batch)}: expected texts "
-                    f"in UTF-8. Received: {error}"
-                ) from error
-            for text in texts:
-                number += 1
-                if text is None:
-                    raise ValueError(
-                        f"{self._source}, row {number}: expected a str as {self._column!r}. "
-                        "Received: null"
-                    )
-                yield Row(json.dumps(text).encode("ascii"), text)
+                texts = column.to_pylist()
+            except UnicodeDecodeError:
+                yield from map(self._row, column)
+            else:
+                yield from map(self._row, texts)
+
+    def _row(self, value: Any) -> Row:
+        """The row of a text, of `None`, or of a scalar of pyarrow that may be no text."""
+        try:
+            text = value.as_py() if isinstance(value, self._arrow.Scalar) else value
+        except UnicodeDecodeError as error:
+            return Row(b"null", "", not_utf8(error))
+        if text is None:
+            return Row(b"null", "", f"expected a str as {self._column!r}. Received: null")
+        return Row(json.dumps(text).encode("ascii"), text)
 
     def render(self, rows: list[Row], translations: list[str | None]) -> bytes:
         return "".join(f"{json.dumps(text)}\n" for text in translations).encode("ascii")
 
     def publish(self, partial: Path, output: Path, start: int, stop: int | None) -> None:
-        added = self._arrow.field(TRANSLATION, self._arrow.string())
+        added = self._arrow.field(self._added, self._arrow.string())
         with self._opened() as file:
             schema = file.schema_arrow.append(added)
         with written(output) as path, partial.open("rb") as lines:

@@ -46,7 +46,12 @@ from keras_bahdanau_runtime.prepared.unfinished import (
     remove_work,
 )
 from keras_bahdanau_runtime.session import cores
-from keras_bahdanau_runtime.text.tokenizer import MOST_PIECES, SMALLEST_VOCABULARY, Tokenizer
+from keras_bahdanau_runtime.text.tokenizer import (
+    MOST_PIECES,
+    SMALLEST_VOCABULARY,
+    Tokenizer,
+    check_normalization,
+)
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -66,6 +71,7 @@ def prepare(
     vocabulary_size: int = 8000,
     joint: bool = True,
     sample: int = 100_000,
+    normalization: str | None = None,
     shard_pairs: int = 250_000,
     max_length: int | None = None,
     too_long: str = "cut",
@@ -82,15 +88,17 @@ def prepare(
     Args:
         sources: Files of source sentences, one a line, UTF-8, plain or `.gz`.
         targets: As many files of their translations, line by line. Pairs with a blank side are left
-            out; a warning in the log says how many.
+            out; a warning in the log says how many. Others warn of files that cannot be right and
+            of lines that are not in Unicode's form NFC.
         output: The corpus's folder, new or of an interrupted call.
         tokenizer: A `Tokenizer`; `None` to learn one.
         alignments: As many files of word alignments in Pharaoh format, whose places count the
             tokens of `tokenizer`; `None` for none.
-        vocabulary_size: See `Tokenizer.train`; likewise `joint`. To be left out, as is `sample`,
-            with a `tokenizer`.
+        vocabulary_size: See `Tokenizer.train`; likewise `joint` and `normalization`. To be left
+            out, as is `sample`, with a `tokenizer`.
         joint: Whether both languages share a vocabulary.
         sample: Number of pairs, drawn at random, that the tokenizer is learned from.
+        normalization: "nfc" or "nfkc": the Unicode form that the tokenizer brings all text into.
         shard_pairs: Number of pairs of a shard, about.
         max_length: Most ids of a source or a target; `None` for no limit.
         too_long: Whether longer ones are "cut", the last id stays the last, or their pairs "drop".
@@ -118,13 +126,19 @@ def prepare(
     ```
     """
     _check_arguments(vocabulary_size, sample, shard_pairs, max_length, too_long, seed, processes)
+    check_normalization(normalization)
     check_files(sources=sources, targets=targets, alignments=alignments)
     if alignments is not None and tokenizer is None:
         raise ValueError(
             "Argument `tokenizer` must be given with `alignments`, which count its tokens. "
             "Received: None"
         )
-    learned = {"vocabulary_size": vocabulary_size, "joint": joint, "sample": sample}
+    learned = {
+        "vocabulary_size": vocabulary_size,
+        "joint": joint,
+        "sample": sample,
+        "normalization": normalization,
+    }
     if tokenizer is not None:
         _check_left_out(learned)
     options = {
@@ -138,6 +152,7 @@ def prepare(
         output=Path(output),
         files=(sources, targets, alignments),
         options=options,
+        normalized=(normalization if tokenizer is None else tokenizer.normalization) is not None,
         processes=processes,
         progress=progress or (lambda stage, done, total: None),
     )
@@ -173,6 +188,7 @@ class _Job:
     output: Path
     files: tuple[Paths, Paths, Paths | None]
     options: dict[str, Any]
+    normalized: bool
     processes: int | None
     progress: Progress
 
@@ -184,8 +200,8 @@ class _Job:
     def aligned(self) -> bool:
         return self.files[2] is not None
 
-    def blocks(self) -> Iterator[Block]:
-        return blocks(*self.files, pairs=_BLOCK)
+    def blocks(self, warn: bool) -> Iterator[Block]:
+        return blocks(*self.files, pairs=_BLOCK, warn=warn, forms=not self.normalized)
 
     def plan(self, tokenizer: Tokenizer | None) -> _Plan:
         """The first pass, or what an interrupted call has found; the tokenizer stands by then."""
@@ -207,6 +223,7 @@ class _Job:
                 [target for _, target in sample],
                 self.options["vocabulary_size"],
                 self.options["joint"],
+                normalization=self.options["normalization"],
             )
         self.work.mkdir(exist_ok=True)  # before all else: by it the folder is known again
         tokenizer.save(self.output / TOKENIZER_FILE)
@@ -217,7 +234,7 @@ class _Job:
         """Reads everything once; keeps `most` pairs, each as likely as any other."""
         plan, sample = _Plan(), list[tuple[str, str]]()
         rng = random.Random(self.options["seed"])
-        for block in self.blocks():
+        for block in self.blocks(warn=True):
             plan.digests.append(block.digest())
             plan.blank += block.blank
             for pair in zip(block.sources, block.targets, strict=True) if most else ():
@@ -259,7 +276,7 @@ class _Job:
     def _again(self, plan: _Plan) -> Iterator[Block]:
         """The blocks once more, as long as they are those of the first pass."""
         number = -1
-        for number, block in enumerate(self.blocks()):
+        for number, block in enumerate(self.blocks(warn=False)):
             if number >= len(plan.digests) or block.digest() != plan.digests[number]:
                 self._refuse_texts(number)
             yield block

@@ -8,6 +8,7 @@ from itertools import repeat, zip_longest
 from pathlib import Path
 
 from keras_bahdanau_runtime.text.corpus import iterate_lines, parse_links
+from keras_bahdanau_runtime.text.pairs import PairCheck
 
 Links = list[tuple[int, int]]
 Paths = Sequence[str | os.PathLike[str]]
@@ -39,7 +40,14 @@ class Block:
         return found.hexdigest()
 
 
-def blocks(sources: Paths, targets: Paths, alignments: Paths | None, pairs: int) -> Iterator[Block]:
+def blocks(
+    sources: Paths,
+    targets: Paths,
+    alignments: Paths | None,
+    pairs: int,
+    warn: bool = True,
+    forms: bool = False,
+) -> Iterator[Block]:
     """Reads files whose lines translate each other, `pairs` pairs at a time.
 
     Args:
@@ -47,6 +55,8 @@ def blocks(sources: Paths, targets: Paths, alignments: Paths | None, pairs: int)
         targets: As many files of their translations, line by line.
         alignments: As many files of word alignments in Pharaoh format; `None` for none.
         pairs: Number of pairs of every block but the last, blank ones not counted.
+        warn: Whether the log warns of files that cannot be right, as `read_parallel` does.
+        forms: Whether it warns of lines that are not in Unicode's form NFC, too.
 
     Yields:
         The `Block`s. A block may span files; the last may hold no pair if lines are blank.
@@ -61,7 +71,8 @@ def blocks(sources: Paths, targets: Paths, alignments: Paths | None, pairs: int)
 
     block = empty(0)
     for names in zip(sources, targets, alignments or repeat(None), strict=False):
-        opened = [repeat("") if name is None else iterate_lines(name) for name in names]
+        opened = [repeat("") if name is None else iterate_lines(name, warn) for name in names]
+        check = PairCheck(str(names[0]), str(names[1]), forms)
         if names[2] is None:
             lines = zip_longest(*opened[:2])
         else:
@@ -72,6 +83,8 @@ def blocks(sources: Paths, targets: Paths, alignments: Paths | None, pairs: int)
             if not source.strip() or not target.strip():
                 block.blank += 1
                 continue
+            if warn:
+                check.add(source, target)
             block.sources.append(source)
             block.targets.append(target)
             if block.links is not None:
@@ -79,6 +92,7 @@ def blocks(sources: Paths, targets: Paths, alignments: Paths | None, pairs: int)
             if len(block.sources) == pairs:
                 yield block
                 block = empty(block.number + 1)
+        check.warn()
     if block.sources or block.blank:
         yield block
 

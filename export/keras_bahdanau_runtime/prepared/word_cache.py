@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 from keras_bahdanau_runtime.ids import EOS
-from keras_bahdanau_runtime.text.tokenizer import Tokenizer
+from keras_bahdanau_runtime.text.tokenizer import NORMALIZATIONS, Tokenizer
 
 _MOST = 100_000  # words that are kept, about 25 MB
 
@@ -16,7 +16,8 @@ class WordCache:
 
     A tokenizer that `Tokenizer.train` has made cuts text in front of every space that follows
     something else, whatever stands on both sides; so the ids of a text with single spaces are those
-    of its words. Other texts, and those of other tokenizers, are encoded whole.
+    of its words. Its Unicode form never joins a space with what stands beside it, nor ends a word
+    in one. Other texts, and those of other tokenizers, are encoded whole.
 
     Args:
         side: `tokenizers.Tokenizer` of one language.
@@ -25,7 +26,10 @@ class WordCache:
 
     def __init__(self, side: Any, encode: Callable[[list[str]], list[list[int]]]) -> None:
         self._encode = encode
-        self._by_words = _form(side) == _form(Tokenizer.train(["a"], ["a"], 260).source)
+        self._by_words = _form(side) in [
+            _form(Tokenizer.train(["a"], ["a"], 260, normalization=normalization).source)
+            for normalization in (None, *NORMALIZATIONS)
+        ]
         self._known: dict[str, list[int]] = {}
 
     def __call__(self, texts: list[str]) -> list[list[int]]:

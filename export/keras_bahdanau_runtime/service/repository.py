@@ -18,6 +18,7 @@ from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import ArtifactError
 from keras_bahdanau_runtime.manifest import Manifest, reading
 from keras_bahdanau_runtime.providers import CPU
+from keras_bahdanau_runtime.runs.names import is_run
 from keras_bahdanau_runtime.service.engine import Engine
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.graph_model import GraphModel
@@ -291,7 +292,7 @@ class Repository:
         """The models of a source, the lowest version first; in a thread."""
         path = self.sources[source]
         folders = {"1": path}
-        if path.is_dir() and not (path / MANIFEST_FILE).exists():
+        if path.is_dir() and not (path / MANIFEST_FILE).exists() and not is_run(path):
             folders = {
                 part.name: part
                 for part in path.iterdir()

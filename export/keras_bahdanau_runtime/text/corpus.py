@@ -11,10 +11,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from keras_bahdanau_runtime.text.pairs import PairCheck
+
+Source = str | os.PathLike[str] | BinaryIO
+
 logger = logging.getLogger("keras_bahdanau_runtime")
 
+# Patterns of bytes that compressed files and UTF-16 begin with, and no UTF-8 text does.
+_NO_TEXT = {
+    rb"\x1f\x8b": "gzip",
+    rb"BZh[1-9](1AY&SY|\x17\x72\x45\x38\x50\x90)": "bzip2",
+    rb"\xfd7zXZ\x00": "xz",
+    rb"\x28\xb5\x2f\xfd": "zstd",
+    rb"PK\x03\x04": "zip",
+    rb"\xff\xfe|\xfe\xff": "UTF-16",
+}
 
-def read_lines(source: str | os.PathLike[str] | BinaryIO, may_be_empty: bool = False) -> list[str]:
+
+def read_lines(source: Source, may_be_empty: bool = False) -> list[str]:
     r"""Reads text of one sentence a line, all of it; see `iterate_lines`.
 
     Args:
@@ -39,7 +53,7 @@ def read_lines(source: str | os.PathLike[str] | BinaryIO, may_be_empty: bool = F
     return lines
 
 
-def iterate_lines(source: str | os.PathLike[str] | BinaryIO) -> Iterator[str]:
+def iterate_lines(source: Source, warn: bool = True) -> Iterator[str]:
     r"""Reads text of one sentence a line, each line as it comes.
 
     A line ends with `\n` or `\r\n` and nothing else: other separators of Unicode, such as
@@ -50,51 +64,90 @@ def iterate_lines(source: str | os.PathLike[str] | BinaryIO) -> Iterator[str]:
             object, which is read to its end. For standard input in a thread, as `translate_stream`
             reads, take `open(0, "rb", closefd=False)`: Python aborts at its end where a thread
             still waits for a line of `sys.stdin.buffer`.
+        warn: bool. Whether the log warns of lines that seem to end with `\r` alone. `False` where
+            the same file is read again.
 
     Yields:
         The lines, blank ones included, without their ends.
 
     Raises:
-        ValueError: If a line is not UTF-8 (it is named), or the file is no whole gzip file.
+        ValueError: If a line is not UTF-8 (it is named), the file is compressed otherwise, or it is
+            no whole gzip file.
     """
+    for number, line in enumerate(iterate_raw_lines(source, warn), start=1):
+        try:
+            yield line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{_name_of(source)}, line {number}: {not_utf8(error)}") from error
+
+
+def iterate_raw_lines(source: Source, warn: bool = True) -> Iterator[bytes]:
+    """As `iterate_lines`, but each line is the bytes that it consists of, whatever they are."""
     name = _name_of(source)
     if isinstance(source, (str, os.PathLike)):
+        if Path(source).is_dir():
+            raise ValueError(f"{name} is a folder: expected a file of one sentence a line.")
         opened: Any = gzip.open if Path(source).suffix == ".gz" else open
         opened = opened(source, "rb")
     else:
         opened = contextlib.nullcontext(source)
+    lines = returns = 0
     with opened as file:
         try:
-            for number, line in enumerate(file, start=1):
-                if number == 1:
+            for line in file:
+                if not lines:
+                    _check_is_text(name, line)
                     line = line.removeprefix(codecs.BOM_UTF8)
                     if not line:
                         continue
-                try:
-                    text = line.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    raise ValueError(
-                        f"{name}, line {number}: not UTF-8 "
-                        f"(byte 0x{line[error.start]:02x}, {error.reason})."
-                    ) from error
-                yield text.removesuffix("\n").removesuffix("\r")
+                lines += 1
+                line = line.removesuffix(b"\n").removesuffix(b"\r")
+                returns += line.count(b"\r")
+                yield line
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise ValueError(f"{name} is not a whole gzip file: {error}") from error
+    if warn and returns >= lines > 0:
+        logger.warning(
+            "%s: the number of carriage returns inside of lines is %d, of lines %d. Only a line "
+            "feed ends a line: if each carriage return was to end one, convert the file.",
+            name,
+            returns,
+            lines,
+        )
 
 
-def _name_of(source: str | os.PathLike[str] | BinaryIO) -> str:
+def not_utf8(error: UnicodeDecodeError) -> str:
+    """What is wrong with a line that is not UTF-8, for a message."""
+    return f"not UTF-8 (byte 0x{error.object[error.start]:02x}, {error.reason})."
+
+
+def _check_is_text(name: str, line: bytes) -> None:
+    """Raises a `ValueError` that names the compression or the encoding that a file begins with."""
+    for beginning, kind in _NO_TEXT.items():
+        if re.match(beginning, line):
+            advice = "Unpack the file first."
+            if kind == "UTF-16":
+                advice = "Convert it first."
+            elif kind == "gzip" and not name.endswith(".gz"):
+                advice = "Give it a name that ends with .gz, or unpack it first."
+            raise ValueError(
+                f"{name}: expected UTF-8 text, plain or, with a name that ends with .gz, gzip. "
+                f"Received: {kind}. {advice}"
+            )
+
+
+def _name_of(source: Source) -> str:
     if isinstance(source, (str, os.PathLike)):
         return os.fspath(source)
     name = getattr(source, "name", None)  # a number where a descriptor was opened
-    return name if isinstance(name, str) else "the stream"
+    return name if isinstance(name, str) else "standard input" if name == 0 else "the stream"
 
 
-def read_parallel(
-    source_path: str | os.PathLike[str], target_path: str | os.PathLike[str]
-) -> tuple[list[str], list[str]]:
+def read_parallel(source_path: Source, target_path: Source) -> tuple[list[str], list[str]]:
     """Reads two files whose lines translate each other.
 
-    Pairs with a blank side are dropped; a warning in the log says how many.
+    Pairs with a blank side are dropped; a warning in the log says how many. Others warn of files
+    that cannot be right, because they are identical or hold tabs.
 
     Args:
         source_path: Source sentences, as `read_lines` takes them.
@@ -108,15 +161,16 @@ def read_parallel(
             `read_lines`.
     """
     sources, targets = read_lines(source_path), read_lines(target_path)
+    names = _name_of(source_path), _name_of(target_path)
     if len(sources) != len(targets):
         raise ValueError(
             "Arguments `source_path` and `target_path` must have the same number of lines. "
-            f"Received: {len(sources)} in {source_path}, {len(targets)} in {target_path}"
+            f"Received: {len(sources)} in {names[0]}, {len(targets)} in {names[1]}"
         )
     pairs = [(s, t) for s, t in zip(sources, targets, strict=True) if s.strip() and t.strip()]
     if not pairs:
         raise ValueError(
-            f"No pair of sentences in {source_path} and {target_path}: "
+            f"No pair of sentences in {names[0]} and {names[1]}: "
             "every line is blank in one of them."
         )
     dropped = len(sources) - len(pairs)
@@ -125,9 +179,12 @@ def read_parallel(
             "Dropped %d of %d pairs of %s and %s: one side is blank.",
             dropped,
             len(sources),
-            source_path,
-            target_path,
+            *names,
         )
+    check = PairCheck(*names)
+    for source, target in pairs:
+        check.add(source, target)
+    check.warn()
     return [source for source, _ in pairs], [target for _, target in pairs]
 
 

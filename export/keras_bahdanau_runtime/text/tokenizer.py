@@ -23,6 +23,7 @@ _WORDS = (
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\x{200C}\x{200D}]*| ?\p{N}+"
     r"| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 )
+NORMALIZATIONS = ("nfc", "nfkc")
 MOST_PIECES = 2**20  # the library makes room for as many as it is told, or aborts the process
 
 
@@ -37,6 +38,10 @@ class Tokenizer:
     and `decode(encode_target(text)) == text` for any text. Digits stand one by one. The ids 0 to 3
     are `<pad>`, `<unk>`, `<s>` and `</s>`; a text that spells one of them is encoded as the
     ordinary characters it consists of. Two tokenizers are equal if their files would be.
+
+    One character may have several spellings in Unicode: "é" is one code point (NFC) or "e" with an
+    accent (NFD), which are other ids. A tokenizer with a `normalization` brings every text into one
+    form first, and gives back that form.
 
     Most users call `Tokenizer.train` or `Tokenizer.load`.
 
@@ -69,6 +74,7 @@ class Tokenizer:
         vocabulary_size: int = 8000,
         joint: bool = True,
         min_frequency: int = 2,
+        normalization: str | None = None,
     ) -> "Tokenizer":
         """Learns the pieces from text.
 
@@ -80,26 +86,29 @@ class Tokenizer:
             joint: Whether one vocabulary is learned from both languages. Otherwise each gets its
                 own, of `vocabulary_size` ids each.
             min_frequency: How often two pieces must stand side by side before they become one.
+            normalization: The Unicode form that every text is brought into: "nfc", or "nfkc", which
+                also replaces ligatures, wide letters and the like; `None` to leave texts as they
+                are. The tokenizer's file holds it.
 
         Returns:
             A `Tokenizer`.
 
         Raises:
             ValueError: If `vocabulary_size` is below 260 or above a million, `min_frequency` below
-                1, or `sources` or `targets` holds anything but text or no text at all.
+                1, `normalization` unknown, or `sources` or `targets` holds anything but text or no
+                text at all.
         """
         check_range("vocabulary_size", vocabulary_size, int, SMALLEST_VOCABULARY, MOST_PIECES)
         check_range("min_frequency", min_frequency, int, 1)
+        check_normalization(normalization)
         sources, targets = checked_texts("sources", sources), checked_texts("targets", targets)
         for name, texts in (("sources", sources), ("targets", targets)):
             if not any(texts):
                 raise ValueError(f"Argument `{name}` must hold a sentence. Received: {texts!r:.80}")
+        settings = vocabulary_size, min_frequency, normalization
         if joint:
-            return cls(_learn(sources + targets, vocabulary_size, min_frequency))
-        return cls(
-            _learn(sources, vocabulary_size, min_frequency),
-            _learn(targets, vocabulary_size, min_frequency),
-        )
+            return cls(_learn(sources + targets, *settings))
+        return cls(_learn(sources, *settings), _learn(targets, *settings))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Tokenizer":
@@ -171,6 +180,14 @@ class Tokenizer:
     def joint(self) -> bool:
         """Whether source and target share one vocabulary."""
         return self._target is self._source
+
+    @property
+    def normalization(self) -> str | None:
+        """The Unicode form that source texts are brought into, "nfc" or "nfkc"; or `None`."""
+        normalizer = json.loads(self._source.to_str())["normalizer"] or {}
+        parts = normalizer.get("normalizers", [normalizer])
+        kinds = [str(part.get("type")).lower() for part in parts]
+        return next((kind for kind in kinds if kind in NORMALIZATIONS), None)
 
     @property
     def source(self) -> Any:
@@ -312,11 +329,25 @@ def _encode_many(tokenizer: Any, texts: Iterable[str]) -> list[list[int]]:
         _raise_panic(error)
 
 
-def _learn(texts: list[str], vocabulary_size: int, min_frequency: int) -> Any:
+def check_normalization(normalization: Any) -> None:
+    """Raises a `ValueError` unless this is a Unicode form that is known, or `None`."""
+    if normalization is not None and normalization not in NORMALIZATIONS:
+        raise ValueError(
+            f"Argument `normalization` must be one of {NORMALIZATIONS}, or None. "
+            f"Received: {normalization!r}"
+        )
+
+
+def _learn(
+    texts: list[str], vocabulary_size: int, min_frequency: int, normalization: str | None
+) -> Any:
     lib = require("tokenizers", extra="text")
     tokenizer = lib.Tokenizer(lib.models.BPE())
     # A space in front makes the first word the piece it is elsewhere; decoding takes it away.
     tokenizer.normalizer = lib.normalizers.Prepend(" ")
+    if normalization is not None:
+        form = getattr(lib.normalizers, normalization.upper())()
+        tokenizer.normalizer = lib.normalizers.Sequence([form, tokenizer.normalizer])
     # Words end at punctuation, so no learned piece can spell "<s>" and take its id.
     tokenizer.pre_tokenizer = lib.pre_tokenizers.Sequence(
         [

@@ -6,18 +6,22 @@ import json
 import os
 import re
 from collections import Counter
-from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin
 
-from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
-from keras_bahdanau.training.schedules import SHAPES
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import require
-from keras_bahdanau_runtime.text.tokenizer import MOST_PIECES, SMALLEST_VOCABULARY
+from keras_bahdanau_runtime.text.tokenizer import (
+    MOST_PIECES,
+    NORMALIZATIONS,
+    SMALLEST_VOCABULARY,
+)
 
-MODELS = {"rnnsearch": RNNSearch, "rnnencdec": RNNEncoderDecoder}
+MODELS = ("rnnsearch", "rnnencdec")
+SCHEDULES = ("cosine", "inverse-sqrt", "constant")
 
 
 def _option(default: Any, help: str, **metadata: Any) -> Any:
@@ -75,12 +79,17 @@ class TrainingOptions:
         metadata={"help": "Held-out source sentences; given again, another set: the first decides."}
     )
     validation_target: tuple[Path, ...] = field(metadata={"help": "Their translations."})
-    model: str = _option("rnnsearch", "rnnsearch or rnnencdec.", choices=tuple(MODELS))
+    model: str = _option("rnnsearch", "rnnsearch or rnnencdec.", choices=MODELS)
     vocabulary_size: int = _option(
         8000, "Byte-pair pieces to learn.", limits={"low": SMALLEST_VOCABULARY, "high": MOST_PIECES}
     )
     joint: bool = _option(
         True, "One vocabulary for both languages, or two.", flags="--joint/--separate"
+    )
+    normalization: str | None = _option(
+        None,
+        "Unicode form that the tokenizer brings all text into: nfc or nfkc; none if absent.",
+        choices=NORMALIZATIONS,
     )
     units: int = _option(256, "Width of each recurrence.", limits=_COUNT)
     embedding_dim: int = _option(256, "Width of the embeddings.", limits=_COUNT)
@@ -152,7 +161,9 @@ class TrainingOptions:
     )
     learning_rate: float = _option(1.2e-3, "Adam's peak rate.", limits=_ABOVE_ZERO)
     schedule: str = _option(
-        "cosine", "How the rate falls: cosine (to zero), inverse-sqrt or constant.", choices=SHAPES
+        "cosine",
+        "How the rate falls: cosine (to zero), inverse-sqrt or constant.",
+        choices=SCHEDULES,
     )
     warmup: int | None = _option(
         None, "Updates until the peak rate; half a pass, but 4,000 at most, if absent.",
@@ -187,7 +198,7 @@ class TrainingOptions:
         0, "Randomness of weights, order and dropout.", limits={"low": 0, "high": 2**31 - 1}
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for option in fields(self):
             value = _checked(option, getattr(self, option.name))
             object.__setattr__(self, option.name, value)
@@ -197,7 +208,7 @@ class TrainingOptions:
                 f"Received: {len(self.validation_source)} and {len(self.validation_target)}"
             )
         if self.target is None:
-            for name in ("vocabulary_size", "joint"):
+            for name in ("vocabulary_size", "joint", "normalization"):
                 value = getattr(self, name)
                 if value != getattr(TrainingOptions, name):
                     raise ValueError(
@@ -209,14 +220,14 @@ class TrainingOptions:
                 "Argument `every` must be given with `updates`. "
                 f"Received: updates={self.updates}, every=None"
             )
-        if self.updates is not None and self.updates % self.every:
+        if self.updates is not None and self.every is not None and self.updates % self.every:
             raise ValueError(
                 "Argument `updates` must be a multiple of `every`, so that the run ends with a "
                 f"checkpoint. Received: updates={self.updates}, every={self.every}"
             )
 
     @property
-    def dropouts(self):
+    def dropouts(self) -> tuple[float, ...]:
         """The shares dropped from embeddings, from annotations and before the output layer."""
         everywhere = (0.3, 0.5, 0.5) if self.dropout is None else (self.dropout,) * 3
         own = (None, self.annotation_dropout, self.readout_dropout)
@@ -226,7 +237,7 @@ class TrainingOptions:
         )
 
     @property
-    def chunk(self):
+    def chunk(self) -> int | None:
         """How many target places have their logits at once; all if `None`."""
         if self.loss_chunk is None and self.devices == 1:
             return 512
@@ -234,7 +245,7 @@ class TrainingOptions:
         return self.loss_chunk
 
     @classmethod
-    def from_values(cls, values):
+    def from_values(cls, values: Mapping[str, Any]) -> "TrainingOptions":
         """Options from a mapping of their names, such as that of a file.
 
         Args:
@@ -263,7 +274,7 @@ class TrainingOptions:
         return cls(**values)
 
     @classmethod
-    def from_file(cls, path, **values):
+    def from_file(cls, path: str | os.PathLike[str], **values: Any) -> "TrainingOptions":
         """Options from a YAML or JSON file, such as the `options.json` of an earlier run.
 
         Args:
@@ -276,10 +287,10 @@ class TrainingOptions:
         """
         return cls.from_values({**read_options(path), **values})
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, Any]:
         """The options by name, as JSON can say them."""
 
-        def said(value):
+        def said(value: Any) -> Any:
             if isinstance(value, tuple):
                 return [said(each) for each in value]
             return str(value) if isinstance(value, Path) else value
@@ -287,7 +298,7 @@ class TrainingOptions:
         return {option.name: said(getattr(self, option.name)) for option in fields(self)}
 
 
-def read_options(path):
+def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Reads the mapping in a YAML or JSON file.
 
     Args:
@@ -308,8 +319,9 @@ def read_options(path):
         )
     data = path.read_bytes()
     if path.suffix == ".json":
-        format, errors = "JSON", (ValueError, RecursionError)
-        parse = functools.partial(json.loads, object_pairs_hook=_said_once)
+        format = "JSON"
+        errors: tuple[type[Exception], ...] = (ValueError, RecursionError)
+        parse: Callable[[bytes], Any] = functools.partial(json.loads, object_pairs_hook=_said_once)
     else:
         yaml = require("yaml", extra="cli")
         format, errors = "YAML", (yaml.YAMLError, ValueError)
@@ -330,7 +342,7 @@ def read_options(path):
     return values
 
 
-def _said_once(pairs):
+def _said_once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     """The mapping of pairs; of two values for one key neither is the right one."""
     for key, count in Counter(key for key, _ in pairs).items():
         if count > 1:
@@ -338,13 +350,13 @@ def _said_once(pairs):
     return dict(pairs)
 
 
-def _parse_yaml(data):
+def _parse_yaml(data: bytes) -> Any:
     yaml = require("yaml", extra="cli")
 
-    class Loader(yaml.SafeLoader):
+    class Loader(yaml.SafeLoader):  # type: ignore[misc, name-defined]
         """YAML 1.1, to which 1e-3 is a text, with the numbers and the single keys of YAML 1.2."""
 
-        def construct_mapping(self, node, deep=False):
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             scalars = [pair for pair in node.value if isinstance(pair[0], yaml.ScalarNode)]
             _said_once([(key.value, value) for key, value in scalars])
             return super().construct_mapping(node, deep=deep)
@@ -354,9 +366,10 @@ def _parse_yaml(data):
     return yaml.load(data, Loader)
 
 
-def _checked(option, value):
+def _checked(option: Field[Any], value: Any) -> Any:
     """The value of a field in the field's type, or a `ValueError` that says what it must be."""
-    name, kind, rules = option.name, option.type, option.metadata
+    name, rules = option.name, option.metadata
+    kind: Any = option.type
     if isinstance(kind, UnionType):  # with `None`
         if value is None:
             return None

@@ -1,0 +1,87 @@
+"""Mistakes that a command reports before it imports Keras, which takes seconds."""
+
+import json
+import re
+import subprocess
+import sys
+
+from copy_artifact import make
+
+# Runs the command once for each list of arguments, and says at the end what it has imported.
+PROGRAM = """
+import json, sys
+from keras_bahdanau_export import cli
+for arguments in json.load(sys.stdin):
+    sys.argv = ["keras-bahdanau", *arguments]
+    try:
+        cli.main()
+    except SystemExit as end:
+        print(end.code, end=" ")
+    print(file=sys.stderr)
+print({"keras", "tensorflow", "jax", "torch"} & set(sys.modules))
+"""
+TRAIN = ["train", "en", "de", "--validation-source", "en", "--validation-target", "de", "-o", "new"]
+EXPORT = ["export", "run", "new"]
+MISTAKES = [
+    (["train", "none", *TRAIN[2:]], "'none'"),
+    ([*TRAIN[:4], "none", *TRAIN[5:]], "'none'"),
+    ([*TRAIN[:2], "short", *TRAIN[3:]], "short ends after line 1, en goes on"),
+    ([*TRAIN[:2], "latin", *TRAIN[3:]], "latin, line 2: not UTF-8"),
+    ([*TRAIN, "--units", "0"], "`units` must be an int of at least 1. Received: 0"),
+    ([*TRAIN, "--tokenize", "x"], "`tokenize` must be one of"),
+    ([*TRAIN[:-1], "run"], "`output` must be a new folder"),
+    ([*TRAIN, "--config", "none.yaml"], "'none.yaml'"),
+    (["export", "artifact", "new"], "`run` must be .*'artifact', which has a manifest.json"),
+    ([*EXPORT[:2], "artifact"], "`path` must be a new folder, or `overwrite` be True"),
+    ([*EXPORT, "--with", "none"], "`run` must be .*'none', which does not exist"),
+    ([*EXPORT, "--format", "x"], "`format` must be one of"),
+    ([*EXPORT, "--precision", "x"], "`precision` must be one of"),
+    ([*EXPORT, "--beam", "0"], "`beam` must be a positive integer. Received: 0"),
+    ([*EXPORT, "--length-penalty", "-1"], "`length_penalty` must be a number of at least 0"),
+    ([*EXPORT, "--max-length", "0"], "`max_length` must be a positive integer"),
+    ([*EXPORT, "--max-source-length", "0"], "`max_source_length` must be a positive integer"),
+    ([*EXPORT, "--max-length-ratio", "0"], "`max_length_ratio` must be a number above 0"),
+    ([*EXPORT, "--format", "tf_saved_model", "--captured"], "`captured` must be False"),
+    ([*EXPORT, "--shortlist", "none"], "`shortlist` must be a file"),
+    ([*EXPORT, "--import", "no_such"], "`import` must be the name of a module"),
+    ([*EXPORT, "--source", "en", "--reference", "none"], "'none'"),
+    (["evaluate", "en", "de", "artifact"], "`path` must be .* come before the texts.*'en'"),
+    (["evaluate", "new", "en", "de"], "`path` must be .*'new', which is absent"),
+    (["evaluate", "run", "en", "run"], "run is a folder: expected a file"),
+    (["evaluate", "run", "en", "de", "--beam", "0"], "`beam` must be a positive integer"),
+    (["evaluate", "run", "en", "de", "--with", "new"], "`run` must be .*'new'"),
+    (["verify", "artifact", "none"], "`model` must be a file. Received: 'none'"),
+    (["verify", "run", "run"], "'.*run', which is a training run. Export it first: keras-bahdanau"),
+    (["verify", "artifact", "run", "--provider", "x"], "`providers` must be"),
+    (["verify", "artifact", "run", "--count", "-1"], "`count` must be an int of at least 0"),
+    (["shortlist", "artifact", "en", "de"], "`run` must be .*'artifact'"),
+    (["quickstart", "-o", "run"], "`output` must be a new folder"),
+    (["translate", "run", "en"], "is a training run. Export it first: keras-bahdanau export"),
+]
+
+
+def test_mistakes_are_reported_before_keras_is_imported(tmp_path):
+    make(tmp_path / "artifact")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "best.keras").touch()
+    for name, data in (
+        ("en", b"a\nb\n"),
+        ("de", b"x\ny\n"),
+        ("short", b"x\n"),
+        ("latin", b"x\n\xff"),
+    ):
+        (tmp_path / name).write_bytes(data)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    finished = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps([arguments for arguments, _ in MISTAKES]),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert finished.returncode == 0, finished.stderr
+    errors = finished.stderr.split("\n\n")
+    for (arguments, words), error in zip(MISTAKES, errors, strict=False):
+        assert re.search(words, error), (arguments, error)
+    assert finished.stdout == "1 " * len(MISTAKES) + "set()\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == before

@@ -1,0 +1,70 @@
+"""The start of a training run, which needs no Keras."""
+
+import pytest
+
+from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
+from keras_bahdanau_runtime.runs.options import TrainingOptions
+from keras_bahdanau_runtime.runs.start import begun, launched
+
+
+@pytest.fixture
+def options(tmp_path):
+    """The options of a run on two pairs, one of them in two Unicode forms."""
+    for name, text in (("en", "a\ncafe\u0301\n"), ("de", "x\ncaf\u00e9\n")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    def options(**values):
+        source, target = tmp_path / "en", tmp_path / "de"
+        held_out = {"validation_source": source, "validation_target": target}
+        return TrainingOptions(source, target, vocabulary_size=300, **held_out, **values)
+
+    return options
+
+
+def test_texts_are_prepared_as_the_options_say(tmp_path, options):
+    chosen, run = options(normalization="nfc", joint=False), tmp_path / "run"
+    with begun(chosen, run, resume=False, rank=0) as held_out:
+        assert held_out == [(["a", "cafe\u0301"], ["x", "caf\u00e9"])]
+        with (
+            pytest.raises(ValueError, match="that no other process trains in"),
+            begun(chosen, run, resume=True, rank=0),
+        ):
+            pytest.fail("another process must not begin")
+    tokenizer = PreparedCorpus(run / "corpus").tokenizer
+    assert (tokenizer.normalization, tokenizer.joint) == ("nfc", False)
+    assert tokenizer.encode_source("cafe\u0301") == tokenizer.encode_source("caf\u00e9")
+
+
+@pytest.mark.parametrize(("devices", "rank"), [(2, 0), (2, 1), (1, 1)])
+def test_several_processes_prepare_nothing_before_they_have_met(tmp_path, options, devices, rank):
+    with begun(options(devices=devices), tmp_path / "run", resume=False, rank=rank) as held_out:
+        assert len(held_out) == 1
+        assert not (tmp_path / "run" / "corpus").exists()
+
+
+def test_normalization_must_be_left_out_for_a_prepared_corpus(tmp_path):
+    with pytest.raises(ValueError, match="`normalization` must be left out for a prepared corpus"):
+        TrainingOptions(tmp_path, validation_source="a", validation_target="b", normalization="nfc")
+
+
+@pytest.mark.parametrize(
+    ("variables", "backend", "process"),
+    [
+        ({}, None, (0, 1)),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, None, (1, 2)),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "torch", (1, 2)),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "jax", (0, 1)),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "tensorflow", (0, 1)),
+        (
+            {"KERAS_DISTRIBUTION_PROCESS_ID": "2", "KERAS_DISTRIBUTION_NUM_PROCESSES": "3"},
+            None,
+            (2, 3),
+        ),
+    ],
+)
+def test_process_is_what_the_launcher_of_the_backend_says(monkeypatch, variables, backend, process):
+    for name in ("RANK", "WORLD_SIZE", "KERAS_DISTRIBUTION_NUM_PROCESSES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert launched(backend) == process
