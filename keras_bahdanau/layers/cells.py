@@ -67,7 +67,9 @@ class ResidualCell(keras.layers.StackedRNNCells):
     def call(self, inputs, states, training=False):
         output, after = super().call(inputs, states, training=training)
         # Keras takes the states of a single cell out of their list.
-        return inputs + output, tree.pack_sequence_as(states, tree.flatten(after))
+        # The cell inside may have another dtype policy.
+        output = inputs + ops.cast(output, inputs.dtype)
+        return output, tree.pack_sequence_as(states, tree.flatten(after))
 
     def get_config(self):
         config = {**super().get_config(), **serialized(self, "cell")}

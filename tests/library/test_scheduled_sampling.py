@@ -87,6 +87,13 @@ def test_choices_are_random_with_the_frequency_of_the_schedule():
     assert (next_own != own).any()
 
 
+def test_the_first_id_after_padding_is_always_the_true_one():
+    ids = np.array([[0, 0, 2, 5], [2, 0, 5, 0]], "int32")
+    own, _ = numpy(ScheduledSampling("constant", k=0.0)(ids, training=True))
+    assert own[0].tolist() == [False, False, False, True]
+    assert own[1, [0, 2]].tolist() == [False, True]
+
+
 def test_outside_training_the_truth_is_read_and_no_batch_counted():
     sampling = ScheduledSampling("constant", k=0.0)
     own, numbers = numpy(sampling(TARGET))

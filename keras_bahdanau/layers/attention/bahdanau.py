@@ -151,7 +151,7 @@ class BahdanauAttention(ScoredAttention):
     def make_keys(self, key):
         """`U_a h_j`, and the bias if there is one: `(B, Tx, U)`."""
         keys = ops.matmul(key, self.key_kernel)
-        return keys if self.bias is None else keys + self.bias
+        return keys if self.bias is None else keys + ops.cast(self.bias, keys.dtype)
 
     def make_values(self, values):
         """The annotations, or with several heads `W_v h_j` split: `(B, H, Tx, D / H)`."""
