@@ -339,7 +339,7 @@ class AttentiveDecoder(keras.layers.Layer):
         return [ops.cast(outputs, self.compute_dtype), *weights]
 
     def _loop(self, step, inputs, mask, state, keep):
-        """The outputs of all steps; a step that `mask` `(B, Ty)` drops does not change the state."""
+        """The outputs of all steps; steps that `mask` `(B, Ty)` drops do not change the state."""
 
         def masked_step(t, x, state):
             outputs, after = step(t, x, state)

@@ -82,19 +82,28 @@ def masked_sparsemax(scores, mask=None):
     [0.75, 0.25, 0.0]
     """
     scores = masked_scores(scores, mask)
-    scores = scores - ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
+    scores = scores - ops.stop_gradient(_reduce(ops.max, scores, keepdims=True))
     # The weight of a place that is 1 or more below the best is zero: clipped there, masked places
     # cannot spoil the sums.
     ranked = -ops.sort(-ops.maximum(ops.stop_gradient(scores), -2.0), axis=-1)
     rank = ops.cumsum(ops.ones_like(ranked), axis=-1)
     supported = 1.0 + rank * ranked > ops.cumsum(ranked, axis=-1)
-    smallest = ops.min(ops.where(supported, ranked, 0.0), axis=-1, keepdims=True)
+    smallest = _reduce(ops.min, ops.where(supported, ranked, 0.0), keepdims=True)
     support = scores >= smallest
     if mask is not None:
         support = ops.logical_and(support, mask)
     size = ops.sum(ops.cast(support, "float32"), axis=-1, keepdims=True)
     total = ops.sum(ops.where(support, scores, 0.0), axis=-1, keepdims=True)
     return ops.where(support, scores - (total - 1.0) / ops.maximum(size, 1.0), 0.0)
+
+
+def _reduce(extreme, values, keepdims=False):
+    """`ops.max` or `ops.min` over the last axis, which Keras refuses to compute of an empty batch.
+
+    The sum of an empty batch has the same shape, and like the extreme no numbers.
+    """
+    is_empty = 0 in tuple(values.shape[:-1])
+    return (ops.sum if is_empty else extreme)(values, axis=-1, keepdims=keepdims)
 
 
 def checked_mask(name, mask, sequences):
@@ -279,7 +288,7 @@ def last_places(mask):
     [0, 1]
     """
     places = ops.arange(ops.shape(mask)[1], dtype="int32")
-    return ops.max(ops.where(mask, places, -1), axis=1)
+    return _reduce(ops.max, ops.where(mask, places, -1))
 
 
 def last_step(sequences, mask=None):

@@ -147,7 +147,7 @@ def dropout_masks(cells, inputs, training):
 
 
 def held(kept, after, before):
-    """The state after a step in the rows that the step counts for, and the one before in the others.
+    """The state after a step, and the one before it in rows whose step is masked.
 
     Args:
         kept: `(B,)` bool tensor, False for a row whose step is masked.

@@ -40,7 +40,8 @@ class ScheduledSampling(keras.layers.Layer):
     Returns:
         `(own, numbers)`: `(B, Ty)` bool, where the model's token is to be read (never at the
         first id that is not padding), and `(B, Ty)` float32 in [0, 1), what to draw that token
-        with, see `pick`. A decoder's `feedback` takes those of its step, `ops.take(own, t, axis=1)`.
+        with, see `pick`. A decoder's `feedback` takes those of its step,
+        `ops.take(own, t, axis=1)`.
 
     Raises:
         ValueError: If `schedule` is unknown or a number is out of its range.

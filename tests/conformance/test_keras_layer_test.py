@@ -52,7 +52,7 @@ class Case(NamedTuple):
     make: Callable
     shapes: Any = SEQUENCE
     dtypes: Any = COMPUTE
-    arguments: dict = {}
+    arguments: dict | None = None
     input_dtype: str | None = None
 
 
@@ -107,6 +107,9 @@ CASES = {
     "AttentiveDecoder with CoverageAttention": decoder(coverage, input_feeding=True),
     "AttentiveDecoder with MonotonicAttention": decoder(lambda: MonotonicAttention(bahdanau())),
     "BahdanauAttention": attention(lambda **a: BahdanauAttention(4, normalize=True, **a)),
+    "BahdanauAttention with sparsemax": attention(
+        lambda **a: bahdanau(normalizer="sparsemax", **a)
+    ),
     "BahdanauAttention of two heads": attention(lambda **a: bahdanau(num_heads=2, **a)),
     "BidirectionalEncoder": Case(lambda **a: BidirectionalEncoder(3, **a)),
     "Bridge": Case(lambda **a: Bridge([4], **a), dtypes=[COMPUTE]),
@@ -175,7 +178,10 @@ def test_a_layer_passes_the_test_of_keras(name, policy):
 def test_sources_may_have_mechanisms_of_another_policy(policy, rng):
     layer, compute = two_sources(dtype=policy), keras.DTypePolicy(policy).compute_dtype
     query, values = array(rng, *TWO_SOURCES[0]), [array(rng, *shape) for shape in TWO_SOURCES[1]]
-    for inputs in ((query, values), tree.map_structure(lambda x: keras.Input(x.shape[1:]), (query, values))):
+    for inputs in (
+        (query, values),
+        tree.map_structure(lambda x: keras.Input(x.shape[1:]), (query, values)),
+    ):
         outputs = layer(*inputs, return_attention_scores=True)
         dtypes = [keras.backend.standardize_dtype(part.dtype) for part in outputs]
         assert dtypes == [compute, "float32"]
@@ -195,8 +201,8 @@ def test_an_empty_batch_gives_outputs_without_rows(name, rng):
     case, layer = CASES[name], CASES[name].make()
     inputs = [array(rng, *shape) for shape in without_rows(case.shapes)]
     inputs = [ops.cast(part, case.input_dtype or "float32") for part in inputs]
-    outputs = layer(*inputs, **case.arguments)
-    expected = layer.compute_output_spec(*inputs, **case.arguments)
+    outputs = layer(*inputs, **(case.arguments or {}))
+    expected = layer.compute_output_spec(*inputs, **(case.arguments or {}))
     shapes = [tuple(part.shape) for part in tree.flatten(outputs)]
     assert shapes == [tuple(part.shape) for part in tree.flatten(expected)]
     assert all(shape[0] == 0 for shape in shapes)

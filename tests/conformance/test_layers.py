@@ -43,7 +43,7 @@ class Case(NamedTuple):
     arrays: list[np.ndarray]
     arguments: dict
     expected: Callable  # (arrays, trainable weights), all float64 -> a tuple of outputs
-    masks: dict[int, np.ndarray] = {}  # bool over the first axes of the array with this index
+    masks: dict[int, np.ndarray]  # bool over the first axes of the array with this index
 
 
 def attention_case(name, rng):
@@ -119,7 +119,7 @@ def readout_case(activation, rng):
         rows = zip(*arrays, strict=True)
         return (np.array([reference.deep_output(*row, weights, function) for row in rows]),)
 
-    return Case(readout, [array(rng, 2, width) for width in (3, 5, 6)], {}, expected)
+    return Case(readout, [array(rng, 2, width) for width in (3, 5, 6)], {}, expected, {})
 
 
 def pooling_case(rng):

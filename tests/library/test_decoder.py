@@ -350,9 +350,7 @@ def test_logits_of_masked_steps_are_those_of_masked_positions(input_feeding, rng
     decoder = random_decoder(rng, attention="coverage", input_feeding=input_feeding)
     inputs, annotations, _ = random_inputs(rng, decoder)
     both = dict(return_attention_scores=True, return_attention_logits=True)
-    outputs, weights, logits = numpy(
-        decoder(inputs, annotations, inputs_mask=INPUTS_MASK, **both)
-    )
+    outputs, weights, logits = numpy(decoder(inputs, annotations, inputs_mask=INPUTS_MASK, **both))
     assert (logits[~INPUTS_MASK] == -1e30).all() and not weights[~INPUTS_MASK].any()
     states = [np.zeros((B, UNITS))]
     expected = reference_of_kept_steps(
@@ -783,7 +781,7 @@ def test_first_state_must_have_every_tensor(cell, rng):
             decoder(*symbols[:2], initial_state=symbols[2])
 
 
-@pytest.mark.parametrize("cell", ["gru", "lstm", "lstm_on_lstm", "residual_stack_on_lstm"])
+@pytest.mark.parametrize("cell", ["gru", "lstm", "lstm_on_lstm", "gru_on_lstm"])
 def test_first_states_may_be_as_keras_returns_them(cell, rng):
     decoder = random_decoder(rng, cell)
     inputs, annotations, _ = random_inputs(rng, decoder)

@@ -243,8 +243,8 @@ def reference_decoder(decoder, inputs, annotations, mask, states, weights=None):
 def reference_of_kept_steps(decoder, inputs, inputs_mask, annotations, mask, states, weights=None):
     """Outputs and weights where steps are masked: those of the kept steps alone.
 
-    As in `keras.layers.RNN`, a masked step repeats the output before it, which is zero at first. Its
-    weights are zero.
+    As in `keras.layers.RNN`, a masked step repeats the output before it, or zero if there is none.
+    Its weights are zero.
     """
     rows = []
     for row, kept in enumerate(inputs_mask):

@@ -120,6 +120,8 @@ class ScoredAttention(Attention):
         if memory.dropout is not None:
             kept = weights * ops.expand_dims(memory.dropout, axes)
         context = ops.matmul(ops.cast(kept, memory.values.dtype), memory.values)
+        # Keras's product of float64 tensors is float32 on torch.
+        context = ops.cast(context, memory.values.dtype)
         if len(weights.shape) == 3:
             return context
         context = ops.transpose(context, (0, 2, 1, 3))  # (B, G, H, D / H)
