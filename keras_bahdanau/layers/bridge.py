@@ -92,8 +92,11 @@ class Bridge(keras.layers.Layer):
             batch = ops.shape(annotations)[0]
             return [ops.zeros((batch, size), dtype=self.compute_dtype) for size in self.sizes]
         if self.source == "backward_first":
-            first = first_step(annotations, None if right_padded else mask)
-            summary = first[:, annotations.shape[-1] // 2 :]
+            half = annotations.shape[-1] // 2
+            if mask is None or right_padded:
+                summary = annotations[:, 0, half:]
+            else:
+                summary = first_step(annotations, mask)[:, half:]
         elif self.source == "last":
             summary = last_step(annotations, mask)
         elif mask is None:

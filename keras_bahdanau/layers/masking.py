@@ -307,17 +307,15 @@ def last_step(sequences, mask=None):
     return ops.squeeze(take_steps(sequences, ops.expand_dims(last, -1)), axis=1)
 
 
-def first_step(sequences, mask=None):
+def first_step(sequences, mask):
     """The first kept step of each row.
 
     Args:
         sequences: `(B, Tx, D)` tensor.
-        mask: `(B, Tx)` bool tensor, or `None`. A fully masked row yields its first step.
+        mask: `(B, Tx)` bool tensor. A fully masked row yields its first step.
 
     Returns:
         `(B, D)` tensor.
     """
-    if mask is None:
-        return sequences[:, 0]
     first = ops.argmax(ops.cast(mask, "int32"), axis=1)
     return ops.squeeze(take_steps(sequences, ops.expand_dims(first, -1)), axis=1)

@@ -188,5 +188,4 @@ def test_the_first_and_last_steps_are_valid_ones_with_padding_on_either_side(rng
     assert_close(last_step(values), values[:, -1], 0)
     assert_close(last_places(mask), [3, 1, 3, 1, -1], 0)
     assert_close(last_step(values, mask), values[range(5), [3, 1, 3, 1, 0]], 0)
-    assert_close(first_step(values), values[:, 0], 0)
     assert_close(first_step(values, mask), values[range(5), [0, 0, 2, 1, 0]], 0)
