@@ -45,8 +45,8 @@ MUTATIONS = (
     Mutation(
         "heads-values-without-cast-outside-a-call",
         "keras_bahdanau/layers/attention/bahdanau.py",
-        "values = ops.cast(ops.matmul(values, ops.cast(self.value_kernel, dtype)), dtype)",
-        "values = ops.matmul(values, self.value_kernel)",
+        "product = ops.matmul(values, ops.cast(self.value_kernel, values.dtype))",
+        "product = ops.matmul(values, self.value_kernel)",
         "library/test_parts.py library/test_bahdanau.py library/test_attention.py",
     ),
     Mutation(
