@@ -3,7 +3,13 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.masking import checked_mask, last_step, sequence_lengths, zero_masked
+from keras_bahdanau.layers.masking import (
+    checked_mask,
+    first_step,
+    last_step,
+    sequence_lengths,
+    zero_masked,
+)
 from keras_bahdanau.layers.parts import check_widths
 from keras_bahdanau_runtime.checks import check_positive
 
@@ -21,12 +27,15 @@ class Bridge(keras.layers.Layer):
         source: The summary: "backward_first", the second half of the first annotation, which
             for a bidirectional encoder is the backward state at the first word (the paper);
             "last", the last annotation; "mean", the mean of all; "zero", no summary, zero states.
+            Masked annotations do not count, wherever they are.
         kernel_initializer: Initialiser of `W_s`.
         **kwargs: Passed to `keras.layers.Layer`.
 
     Call arguments:
         annotations: `(B, Tx, D)` float tensor.
         mask: `(B, Tx)` bool, True = keep, or `None`.
+        right_padded: Whether the mask is False only at the right of each row, so that the first
+            annotation is at place 0.
 
     Returns:
         A list of `(B, size)` tensors, one for each of `sizes`.
@@ -76,14 +85,18 @@ class Bridge(keras.layers.Layer):
         )
         self.bias = self.add_weight(shape=(sum(self.sizes),), initializer="zeros", name="bias")
 
-    def call(self, annotations, mask=None):
+    def call(self, annotations, mask=None, right_padded=False):
         mask = checked_mask("mask", mask, annotations)
         annotations = zero_masked(ops.cast(annotations, self.compute_dtype), mask)
         if self.source == "zero":
             batch = ops.shape(annotations)[0]
             return [ops.zeros((batch, size), dtype=self.compute_dtype) for size in self.sizes]
         if self.source == "backward_first":
-            summary = annotations[:, 0, annotations.shape[-1] // 2 :]
+            half = annotations.shape[-1] // 2
+            if mask is None or right_padded:
+                summary = annotations[:, 0, half:]
+            else:
+                summary = first_step(annotations, mask)[:, half:]
         elif self.source == "last":
             summary = last_step(annotations, mask)
         elif mask is None:

@@ -67,7 +67,10 @@ class ResidualCell(keras.layers.StackedRNNCells):
     def call(self, inputs, states, training=False):
         output, after = super().call(inputs, states, training=training)
         # Keras takes the states of a single cell out of their list.
-        return inputs + output, tree.pack_sequence_as(states, tree.flatten(after))
+        # The cell inside may have another dtype policy, but a loop keeps the dtype of its states.
+        pairs = zip(tree.flatten(after), tree.flatten(states), strict=True)
+        after = [ops.cast(new, old.dtype) for new, old in pairs]
+        return inputs + ops.cast(output, inputs.dtype), tree.pack_sequence_as(states, after)
 
     def get_config(self):
         config = {**super().get_config(), **serialized(self, "cell")}

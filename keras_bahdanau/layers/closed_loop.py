@@ -35,7 +35,7 @@ class ClosedLoop(keras.layers.Layer):
         first: `(B, M)` float tensor, the input of the first step.
         annotations: `(B, Tx, D)` float tensor; a list of them for `MultiSourceAttention`.
         annotations_mask: `(B, Tx)` bool, True = keep, or `None`; likewise a list.
-        initial_state: List of the cell's first states, `(B, size)` each; the cell's own if `None`.
+        initial_state: The cell's first states, as in a call of the decoder.
 
     Returns:
         `(outputs, weights)`: `(B, steps, R)`, and `(B, steps, Tx)` float32.
@@ -104,7 +104,7 @@ class ClosedLoop(keras.layers.Layer):
             read = output if self.next_input is None else call_rows(self.next_input, output)
             return ops.where(begun, ops.cast(read, x.dtype), x)
 
-        return self.decoder(
+        outputs, weights = self.decoder(
             ops.repeat(ops.expand_dims(first, 1), self.steps, axis=1),
             annotations,
             annotations_mask=annotations_mask,
@@ -113,6 +113,7 @@ class ClosedLoop(keras.layers.Layer):
             return_attention_scores=True,
             training=training,
         )
+        return ops.cast(outputs, self.compute_dtype), weights
 
     def compute_mask(self, first, annotations, *args, **kwargs):
         """Every step counts: no mask."""
@@ -122,9 +123,10 @@ class ClosedLoop(keras.layers.Layer):
         self, first, annotations, annotations_mask=None, initial_state=None, training=None
     ):
         inputs = keras.KerasTensor((first.shape[0], self.steps, first.shape[-1]), first.dtype)
-        return self.decoder.compute_output_spec(
+        outputs, weights = self.decoder.compute_output_spec(
             inputs, annotations, initial_state=initial_state, return_attention_scores=True
         )
+        return keras.KerasTensor(outputs.shape, dtype=self.compute_dtype), weights
 
     def get_config(self):
         parts = serialized(self, "decoder", "next_input")

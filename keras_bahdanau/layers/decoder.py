@@ -6,23 +6,24 @@ from keras import ops
 from keras_bahdanau.layers.attention import MultiSourceAttention
 from keras_bahdanau.layers.closed_loop import ClosedLoop
 from keras_bahdanau.layers.decoder_checks import (
+    check_annotations_masks,
     check_attention,
     check_context_cell,
     check_feedback,
     check_logits,
-    check_masks,
     check_orders,
     check_row,
     check_sequences,
-    check_states,
     checked_cell,
     checked_feedback,
+    checked_states,
     naming_readout,
     readout_reads,
     readout_width,
     shapes_of,
 )
 from keras_bahdanau.layers.decoder_state import DecoderState, first_states
+from keras_bahdanau.layers.masking import checked_mask, masked_scores, repeat_kept, zero_masked
 from keras_bahdanau.layers.parts import (
     build_part,
     call_rows,
@@ -30,7 +31,14 @@ from keras_bahdanau.layers.parts import (
     deserialized,
     serialized,
 )
-from keras_bahdanau.layers.recurrence import dropout_masks, flatten, move, parts_of, run_over_time
+from keras_bahdanau.layers.recurrence import (
+    dropout_masks,
+    flatten,
+    held,
+    move,
+    parts_of,
+    run_over_time,
+)
 from keras_bahdanau.replicas import added_once
 
 _PARTS = ("cell", "attention", "readout", "context_cell")
@@ -75,7 +83,11 @@ class AttentiveDecoder(keras.layers.Layer):
         annotations: `(B, Tx, D)` float tensor; a list of them for `MultiSourceAttention`.
         annotations_mask: `(B, Tx)` bool, True = keep, or `None`; likewise a list.
         initial_state: List of the cell's first states, `(B, size)` each; the cell's own if `None`.
-        inputs_mask: `(B, Ty)` bool: which steps count for the attention's penalty; or `None`.
+            Also as `keras.layers.RNN` returns and takes them: nested for a stack, such as
+            `[[h1, c1], [h2, c2]]`, and one tensor for a cell with one state.
+        inputs_mask: `(B, Ty)` bool, True = keep, or `None`. Keras passes on that of an
+            `Embedding(mask_zero=True)` or `Masking`. A masked step leaves the state as it was, as
+            in `keras.layers.RNN`, and does not count for the attention's penalty.
         feedback: `(t, inputs (B, M), output (B, R)) -> (B, M)`, what each step reads in the place
             of its row of `inputs`, given its number `t`, an int32 scalar, and the last output
             (zeros at first); or `None`. What was drawn beforehand it takes at `t`. To read nothing
@@ -88,8 +100,10 @@ class AttentiveDecoder(keras.layers.Layer):
     Returns:
         `(B, Ty, R)` outputs in the compute dtype, R the readout's width; with
         `return_attention_scores` also the weights `(B, Ty, Tx)`, float32; with
-        `return_attention_logits` then the logits, likewise, -1e30 at masked places. A mask that
-        Keras attached to `inputs` goes on with the outputs, to the loss.
+        `return_attention_logits` then the logits, likewise, -1e30 at masked places. At a masked
+        step the output is that of the last kept step before it, or zero if there is none; its
+        weights are zero and its logits -1e30. A mask that Keras attached to `inputs` goes on with
+        the outputs, to the loss.
 
     Raises:
         ValueError: If `query` or `readout_state` is unknown, `attention` is no `Attention`, a cell
@@ -170,13 +184,13 @@ class AttentiveDecoder(keras.layers.Layer):
 
         Args:
             memory: The memory of `B` rows.
-            cell_state: List of `(B, size)` tensors; as the cell begins if `None`.
+            cell_state: As `initial_state` of a call.
         """
         first = flatten(memory)[0]
         batch = ops.shape(first)[0]
         if cell_state is None:
             cell_state = first_states(self.cell, batch, self.compute_dtype)
-        check_states(cell_state, self.state_sizes, first.shape[0])
+        cell_state = checked_states(cell_state, self.state_sizes, first.shape[0])
         cell_state = tuple(ops.cast(state, self.compute_dtype) for state in cell_state)
         output = self._zero_output(batch) if self.input_feeding else ()
         return DecoderState(cell_state, self.attention.initial_state(memory), output)
@@ -216,18 +230,27 @@ class AttentiveDecoder(keras.layers.Layer):
         check_feedback(feedback)
         inputs = ops.cast(inputs, self.compute_dtype)
         masks = [] if annotations_mask is None else self._listed(annotations_mask)
-        check_masks(inputs_mask, inputs, masks, self._listed(annotations))
+        inputs_mask = checked_mask("inputs_mask", inputs_mask, inputs)
+        check_annotations_masks(masks, self._listed(annotations))
+        inputs = zero_masked(inputs, inputs_mask)
         memory = self.memory(annotations, annotations_mask, training, steps=ops.shape(inputs)[1])
         state = self.initial_state(memory, initial_state)
         keep = return_attention_scores or return_attention_logits or self.attention.penalized
         attend = self._attend(memory, training, return_attention_logits)
         with dropout_masks(self._cells, inputs, training):
             if self.input_feeding or feedback is not None:
-                found = self._read_inside(inputs, state, attend, feedback, keep, training)
+                found = self._read_inside(
+                    inputs, inputs_mask, state, attend, feedback, keep, training
+                )
             else:
-                found = self._read_after(inputs, state, attend, keep, training)
+                found = self._read_after(inputs, inputs_mask, state, attend, keep, training)
+        found[0] = repeat_kept(found[0], inputs_mask)
         if return_attention_logits:
+            if inputs_mask is not None:
+                found[1] = masked_scores(found[1], ops.expand_dims(inputs_mask, -1))
             found.insert(1, self.attention.normalize_logits(found[1]))
+        elif keep:
+            found[1] = zero_masked(found[1], inputs_mask)
         if self.attention.penalized:
             self.add_loss(added_once(self.attention.penalty(found[1], inputs_mask)))
         if keep and not return_attention_scores:
@@ -291,18 +314,18 @@ class AttentiveDecoder(keras.layers.Layer):
             state = state._replace(output=output)
         return output, state, weights
 
-    def _read_after(self, inputs, state, attend, keep, training):
+    def _read_after(self, inputs, mask, state, attend, keep, training):
         """The outputs of all steps, read out at once at the end; and the weights to `keep`."""
 
         def step(t, x, state):
             read, context, weights, state = self._move(t, x, state, attend, training)
             return [read, context, weights] if keep else [read, context], state
 
-        states, contexts, *weights = self._loop(step, inputs, state, keep)
+        states, contexts, *weights = self._loop(step, inputs, mask, state, keep)
         states, contexts = (ops.cast(part, self.compute_dtype) for part in (states, contexts))
         return [self._read(states, inputs, contexts, training=training), *weights]
 
-    def _read_inside(self, inputs, state, attend, feedback, keep, training):
+    def _read_inside(self, inputs, mask, state, attend, feedback, keep, training):
         """As `_read_after`, but each step reads out, as it depends on the output before it."""
 
         def step(t, x, state):
@@ -312,12 +335,19 @@ class AttentiveDecoder(keras.layers.Layer):
             return [output, weights] if keep else [output], state
 
         state = state._replace(output=self._zero_output(ops.shape(inputs)[0]))
-        outputs, *weights = self._loop(step, inputs, state, keep)
+        outputs, *weights = self._loop(step, inputs, mask, state, keep)
         return [ops.cast(outputs, self.compute_dtype), *weights]
 
-    def _loop(self, step, inputs, state, keep):
+    def _loop(self, step, inputs, mask, state, keep):
+        """The outputs of all steps; steps that `mask` `(B, Ty)` drops do not change the state."""
+
+        def masked_step(t, x, state):
+            outputs, after = step(t, x, state)
+            return outputs, held(ops.take(mask, t, axis=1), after, state)
+
         # What leaves the loop leaves it together; the weights stay float32 under mixed precision.
-        return run_over_time(step, inputs, state, "float32" if keep else self.compute_dtype)
+        dtype = "float32" if keep else self.compute_dtype
+        return run_over_time(step if mask is None else masked_step, inputs, state, dtype)
 
     # --- Shapes -----------------------------------------------------------------------------------
 
@@ -376,7 +406,7 @@ class AttentiveDecoder(keras.layers.Layer):
         shapes = shapes_of(annotations)
         outputs = self.compute_output_shape(inputs.shape, shapes)
         if initial_state is not None:
-            check_states(initial_state, self.state_sizes, outputs[0])
+            checked_states(initial_state, self.state_sizes, outputs[0])
         check_logits(return_attention_logits, self.attention)
         outputs = keras.KerasTensor(outputs, dtype=self.compute_dtype)
         extras = return_attention_scores + return_attention_logits

@@ -215,32 +215,37 @@ def check_sequences(inputs, annotations, attention, widths=None):
         )
 
 
-def check_states(states, sizes, rows):
-    """Raises a `ValueError` unless `states` lists a `(rows, size)` tensor for each of `sizes`.
+def checked_states(states, sizes, rows):
+    """The states of a cell as a flat list of `(rows, size)` tensors.
 
     Args:
-        states: What is to be the states.
+        states: The tensors, in lists of any depth, or the only one.
         sizes: Width of each.
         rows: Their number of rows; `None` if it is unknown.
+
+    Raises:
+        ValueError: If there is not one `(rows, size)` tensor for each of `sizes`.
     """
-    shapes = shapes_of(states)
-    listed = isinstance(shapes, list) and all(len(shape) == 2 for shape in shapes)
-    if not listed or [shape[-1] for shape in shapes] != sizes:
+    states = flatten(states)
+    others = sorted({type(state).__name__ for state in states if not hasattr(state, "shape")})
+    shapes = [] if others else shapes_of(states)
+    if [shape[1:] for shape in shapes] != [(size,) for size in sizes]:
         raise ValueError(
             "Argument `initial_state` must hold a tensor for each state of the cell, "
-            f"(batch, size) of sizes {sizes}. Received: shapes {shapes}"
+            f"(batch, size) of sizes {sizes}. Received: "
+            f"{f'values of type {others}' if others else f'shapes {shapes}'}"
         )
     if any(None not in (shape[0], rows) and shape[0] != rows for shape in shapes):
         raise ValueError(
             "Argument `initial_state` must have as many rows as the annotations, "
             f"{rows}. Received: shapes {shapes}"
         )
+    return states
 
 
-def check_masks(inputs_mask, inputs, annotations_masks, annotations):
-    """Raises a `ValueError` unless each mask, or `None`, fits; those of annotations are listed."""
-    checked_mask("inputs_mask", inputs_mask, inputs)
-    for mask, of in zip(annotations_masks, annotations, strict=False):
+def check_annotations_masks(masks, annotations):
+    """Raises a `ValueError` unless each mask, or `None`, fits its annotations; both are lists."""
+    for mask, of in zip(masks, annotations, strict=False):
         checked_mask("annotations_mask", mask, of)  # their number is the attention's matter
 
 

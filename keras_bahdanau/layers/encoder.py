@@ -8,8 +8,11 @@ from keras import ops
 from keras_bahdanau.initializers import fresh
 from keras_bahdanau.layers.masking import (
     checked_mask,
+    kept_first,
+    kept_so_far,
     reverse_by_length,
     sequence_lengths,
+    take_steps,
     zero_masked,
 )
 from keras_bahdanau.layers.parts import check_widths, tell, told
@@ -26,9 +29,10 @@ class BidirectionalEncoder(keras.layers.Layer):
 
         h_j = [forward h_j ; backward h_j]
 
-    Sequences are padded at the right. The forward direction then needs no mask, and the
-    backward one runs forward over each sequence reversed by its length: the numbers of a masked
-    layer at the speed of an unmasked one.
+    The annotations equal those of masked Keras layers for any mask: padding at the right or at the
+    left, and holes. Both directions run without a mask, because backends run recurrent layers fast
+    only then: the kept steps are moved to the front, the backward direction runs forward over each
+    sequence reversed by its length, and the annotations are moved back to their places.
 
     Args:
         units: Width `n` of each direction.
@@ -45,7 +49,10 @@ class BidirectionalEncoder(keras.layers.Layer):
 
     Call arguments:
         inputs: `(B, Tx, M)` float tensor.
-        mask: `(B, Tx)` bool, True = keep, False only at the right; or `None`.
+        mask: `(B, Tx)` bool, True = keep, or `None`.
+        right_padded: Whether the mask is False only at the right of each row. Then no step is
+            moved: `Seq2Seq.generate` and exported searches, which refuse other padding, compute so.
+            The annotations are undefined if the mask is of another kind.
 
     Returns:
         Annotations `(B, Tx, 2 * units)`, zero at masked places.
@@ -122,20 +129,27 @@ class BidirectionalEncoder(keras.layers.Layer):
             backward.build(shape)
             shape = (*shape[:-1], 2 * self.units)
 
-    def call(self, inputs, mask=None, training=None):
+    def call(self, inputs, mask=None, training=None, right_padded=False):
         mask = checked_mask("mask", mask, inputs)
         lengths = None if mask is None else sequence_lengths(mask)
         outputs = zero_masked(ops.cast(inputs, self.compute_dtype), mask)
+        moved = not (mask is None or right_padded)
+        if moved:
+            outputs = take_steps(outputs, kept_first(mask))
         for i, (forward, backward) in enumerate(
             zip(self.forward_layers, self.backward_layers, strict=True)
         ):
             inputs = outputs if i == 0 else self.dropout_layer(outputs, training=training)
             layer = self.read_both_ways(forward, backward, inputs, lengths, training=training)
             outputs = outputs + layer if self.residual and i else layer
+        if moved:
+            outputs = take_steps(outputs, ops.maximum(kept_so_far(mask), 0))
         return zero_masked(outputs, mask)
 
     def read_both_ways(self, forward, backward, inputs, lengths, training=None):
-        """Both directions side by side, `(B, Tx, 2 * units)`; of no meaning beyond the lengths.
+        """Both directions of sequences padded at the right, `(B, Tx, 2 * units)`.
+
+        The outputs after the length of a row are undefined.
 
         Args:
             forward: The layer that reads from left to right.

@@ -1,6 +1,6 @@
-"""Masks over time: the masked softmax and sparsemax, lengths, and reversal by length.
+"""Masks over time: the masked softmax and sparsemax, lengths, and the order of the kept steps.
 
-Masks are boolean with True = keep. Padding stands at the right of a sequence.
+Masks are boolean with True = keep. A function that needs padding at the right says so.
 """
 
 import keras
@@ -82,19 +82,28 @@ def masked_sparsemax(scores, mask=None):
     [0.75, 0.25, 0.0]
     """
     scores = masked_scores(scores, mask)
-    scores = scores - ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
+    scores = scores - ops.stop_gradient(_reduce(ops.max, scores, keepdims=True))
     # The weight of a place that is 1 or more below the best is zero: clipped there, masked places
     # cannot spoil the sums.
     ranked = -ops.sort(-ops.maximum(ops.stop_gradient(scores), -2.0), axis=-1)
     rank = ops.cumsum(ops.ones_like(ranked), axis=-1)
     supported = 1.0 + rank * ranked > ops.cumsum(ranked, axis=-1)
-    smallest = ops.min(ops.where(supported, ranked, 0.0), axis=-1, keepdims=True)
+    smallest = _reduce(ops.min, ops.where(supported, ranked, 0.0), keepdims=True)
     support = scores >= smallest
     if mask is not None:
         support = ops.logical_and(support, mask)
     size = ops.sum(ops.cast(support, "float32"), axis=-1, keepdims=True)
     total = ops.sum(ops.where(support, scores, 0.0), axis=-1, keepdims=True)
     return ops.where(support, scores - (total - 1.0) / ops.maximum(size, 1.0), 0.0)
+
+
+def _reduce(extreme, values, keepdims=False):
+    """`ops.max` or `ops.min` over the last axis, which Keras refuses to compute of an empty batch.
+
+    The sum of an empty batch has the same shape, and like the extreme no numbers.
+    """
+    is_empty = 0 in tuple(values.shape[:-1])
+    return (ops.sum if is_empty else extreme)(values, axis=-1, keepdims=keepdims)
 
 
 def checked_mask(name, mask, sequences):
@@ -157,7 +166,7 @@ def reverse_by_length(sequences, lengths=None):
     """Reverses the first `lengths[b]` steps of each row and leaves the padding where it is.
 
     Applying it twice gives the input back. It lets an unmasked recurrent layer, which every
-    backend runs fast, read right-padded sequences backwards.
+    backend runs fast, read sequences padded at the right backwards.
 
     Args:
         sequences: `(B, Tx, D)` tensor.
@@ -178,7 +187,89 @@ def reverse_by_length(sequences, lengths=None):
     steps = ops.expand_dims(ops.arange(ops.shape(sequences)[1], dtype="int32"), 0)
     lengths = ops.expand_dims(ops.cast(lengths, "int32"), 1)
     order = ops.where(steps < lengths, lengths - 1 - steps, steps)
-    return ops.take_along_axis(sequences, ops.expand_dims(order, -1), axis=1)
+    return take_steps(sequences, order)
+
+
+def kept_first(mask):
+    """An order of the steps in which the kept ones come first, and keep their order.
+
+    Gathered in this order, a sequence with any mask is one that is padded at the right.
+
+    Args:
+        mask: `(B, Tx)` bool tensor.
+
+    Returns:
+        `(B, Tx)` int32 tensor of step numbers.
+
+    Example:
+
+    >>> import numpy as np
+    >>> [int(step) for step in kept_first(np.array([[False, True, False, True]]))[0]]
+    [1, 3, 0, 2]
+    """
+    steps = ops.shape(mask)[1]
+    places = ops.arange(steps, dtype="int32")
+    return ops.cast(ops.argsort(ops.where(mask, places, places + steps), axis=1), "int32")
+
+
+def kept_so_far(mask):
+    """The number of the last kept step up to each step, counted among the kept ones from 0.
+
+    For kept steps it is the inverse of `kept_first`.
+
+    Args:
+        mask: `(B, Tx)` bool tensor.
+
+    Returns:
+        `(B, Tx)` int32 tensor, -1 before the first kept step.
+
+    Example:
+
+    >>> import numpy as np
+    >>> [int(number) for number in kept_so_far(np.array([[False, True, False, True]]))[0]]
+    [-1, 0, 0, 1]
+    """
+    return ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1
+
+
+def take_steps(sequences, steps):
+    """Gather steps of each row.
+
+    Args:
+        sequences: `(B, Tx, D)` tensor.
+        steps: `(B, T)` int32 tensor of step numbers.
+
+    Returns:
+        `(B, T, D)` tensor.
+    """
+    return ops.take_along_axis(sequences, ops.expand_dims(steps, -1), axis=1)
+
+
+def repeat_kept(sequences, mask=None):
+    """Sets each masked step to the kept step before it, or to zero where there is none.
+
+    It is what `keras.layers.RNN` returns at masked steps.
+
+    Args:
+        sequences: `(B, Tx, D)` tensor.
+        mask: `(B, Tx)` bool tensor, or `None` if every step is kept.
+
+    Returns:
+        A tensor shaped like `sequences`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> outputs = np.array([[[1.0], [2.0], [3.0]]])
+    >>> repeated = repeat_kept(outputs, np.array([[False, True, False]]))
+    >>> [float(x) for x in repeated[0, :, 0]]
+    [0.0, 2.0, 2.0]
+    """
+    if mask is None:
+        return sequences
+    number = kept_so_far(mask)
+    places = ops.take_along_axis(kept_first(mask), ops.maximum(number, 0), axis=1)
+    return zero_masked(take_steps(sequences, places), number >= 0)
 
 
 def last_places(mask):
@@ -197,7 +288,7 @@ def last_places(mask):
     [0, 1]
     """
     places = ops.arange(ops.shape(mask)[1], dtype="int32")
-    return ops.max(ops.where(mask, places, -1), axis=1)
+    return _reduce(ops.max, ops.where(mask, places, -1))
 
 
 def last_step(sequences, mask=None):
@@ -213,5 +304,18 @@ def last_step(sequences, mask=None):
     if mask is None:
         return sequences[:, -1]
     last = ops.maximum(last_places(mask), 0)
-    index = ops.expand_dims(ops.expand_dims(last, -1), -1)
-    return ops.squeeze(ops.take_along_axis(sequences, index, axis=1), axis=1)
+    return ops.squeeze(take_steps(sequences, ops.expand_dims(last, -1)), axis=1)
+
+
+def first_step(sequences, mask):
+    """The first kept step of each row.
+
+    Args:
+        sequences: `(B, Tx, D)` tensor.
+        mask: `(B, Tx)` bool tensor. A fully masked row yields its first step.
+
+    Returns:
+        `(B, D)` tensor.
+    """
+    first = ops.argmax(ops.cast(mask, "int32"), axis=1)
+    return ops.squeeze(take_steps(sequences, ops.expand_dims(first, -1)), axis=1)

@@ -42,11 +42,11 @@ def all_layers(layer):
     return [inner for part in parts for inner in all_layers(part)] or [layer]
 
 
-def call_masked(layer, sequences, mask, **arguments):
+def call_masked(layer, sequences, mask, right_padded=False, **arguments):
     """What a layer makes of sequences.
 
     One that takes no mask reads zeros at masked places, as does a model, whose first layer may take
-    none.
+    none. `right_padded` is passed to a layer whose `call` has an argument of this name.
     """
     parameters = inspect.signature(layer.call).parameters
     anything = any(of.kind == of.VAR_KEYWORD for of in parameters.values())
@@ -55,6 +55,8 @@ def call_masked(layer, sequences, mask, **arguments):
         sequences = zero_masked(sequences, mask)
     if takes_mask:
         arguments["mask"] = mask
+    if "right_padded" in parameters:
+        arguments["right_padded"] = right_padded
     return layer(sequences, **arguments)
 
 
@@ -71,6 +73,20 @@ def call_steps(layer, *sequences, **arguments):
     rows = [ops.reshape(part, (-1, part.shape[-1])) for part in sequences]
     found = call_rows(layer, *rows, **arguments)
     return ops.reshape(found, (*ops.shape(sequences[0])[:2], found.shape[-1]))
+
+
+def grouped(rows, memory):
+    """Rows `(B * G, ...)` as `(B, G, ...)`, the groups that share a row of a memory.
+
+    Args:
+        rows: `(B * G, ...)` tensor.
+        memory: `(B, ...)` tensor.
+    """
+    batch, count = ops.shape(memory)[0], rows.shape[0]
+    # A reshape cannot infer the number of groups of an empty batch.
+    known = isinstance(batch, int) and count is not None
+    groups = count // max(batch, 1) if known else -1
+    return ops.reshape(rows, (batch, groups, *ops.shape(rows)[1:]))
 
 
 def output_width(layer, *rows):

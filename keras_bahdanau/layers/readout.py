@@ -76,7 +76,8 @@ class DeepOutput(keras.layers.Layer):
         if not self.maxout:
             return self.activation(hidden)
         # Neighbouring pairs, as the paper pairs 2j - 1 with 2j.
-        return ops.maximum(hidden[..., 0::2], hidden[..., 1::2])
+        # Keras on torch returns float32 for two float64 tensors.
+        return ops.cast(ops.maximum(hidden[..., 0::2], hidden[..., 1::2]), hidden.dtype)
 
     def compute_output_shape(self, state_shape, inputs_shape, context_shape):
         return (*state_shape[:-1], self.units)

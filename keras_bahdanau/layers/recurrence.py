@@ -146,6 +146,25 @@ def dropout_masks(cells, inputs, training):
         _forget(parts)
 
 
+def held(kept, after, before):
+    """The state after a step, and the one before it in rows whose step is masked.
+
+    Args:
+        kept: `(B,)` bool tensor, False for a row whose step is masked.
+        after: Nest of `(B, ...)` tensors.
+        before: Nest of the same structure, shapes and dtypes.
+
+    Returns:
+        A nest of the same structure.
+    """
+    pairs = zip(flatten(after), flatten(before), strict=True)
+    return pack(before, [_where_row(kept, *pair) for pair in pairs])
+
+
+def _where_row(kept, new, old):
+    return ops.where(ops.reshape(kept, (-1, *[1] * (len(new.shape) - 1))), new, old)
+
+
 def _forget(parts):
     for part in parts:
         part.reset_dropout_mask()

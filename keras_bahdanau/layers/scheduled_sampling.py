@@ -3,7 +3,9 @@
 import keras
 from keras import ops
 
+from keras_bahdanau.layers.masking import kept_so_far
 from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.ids import PAD
 
 _SCHEDULES = ("constant", "linear", "exponential", "inverse_sigmoid")
 
@@ -32,13 +34,14 @@ class ScheduledSampling(keras.layers.Layer):
         **kwargs: Passed to `keras.layers.Layer`.
 
     Call arguments:
-        ids: `(B, Ty)` int32 tensor, the true last tokens.
+        ids: `(B, Ty)` int32 tensor, the true last tokens, padded with 0 at any place.
         training: Whether the call is part of training; only then the count moves on.
 
     Returns:
         `(own, numbers)`: `(B, Ty)` bool, where the model's token is to be read (never at the
-        first place), and `(B, Ty)` float32 in [0, 1), what to draw that token with, see `pick`.
-        A decoder's `feedback` takes those of its step, `ops.take(own, t, axis=1)`.
+        first id that is not padding), and `(B, Ty)` float32 in [0, 1), what to draw that token
+        with, see `pick`. A decoder's `feedback` takes those of its step,
+        `ops.take(own, t, axis=1)`.
 
     Raises:
         ValueError: If `schedule` is unknown or a number is out of its range.
@@ -109,7 +112,8 @@ class ScheduledSampling(keras.layers.Layer):
         coins, numbers = (
             keras.random.uniform(shape, dtype="float32", seed=self._seeds) for _ in range(2)
         )
-        own = ops.logical_and(coins >= self.truth(self.batches), ops.arange(shape[1]) > 0)
+        later = kept_so_far(ops.not_equal(ids, PAD)) > 0
+        own = ops.logical_and(coins >= self.truth(self.batches), later)
         self.batches.assign_add(1)
         return own, numbers
 

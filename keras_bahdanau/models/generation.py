@@ -105,7 +105,7 @@ class Generator:
         """What generation begins with.
 
         Args:
-            source: `(B, Tx)` int32 tensor.
+            source: `(B, Tx)` int32 tensor, padded at the right only.
 
         Returns:
             `(memory, state, mask)`: the encoded source, a nest of tensors that steps read; the
@@ -136,7 +136,7 @@ class Generator:
         `generate` compiles it and the exporters trace it.
 
         Args:
-            source: `(B, Tx)` int32 tensor.
+            source: `(B, Tx)` int32 tensor, padded at the right only.
             search: A search, such as `BeamSearch`.
             max_length: Number of tokens after which hypotheses are cut, an int.
             shortlist: A `Shortlist` of the ids that it may choose from, or `None`.

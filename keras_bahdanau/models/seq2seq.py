@@ -66,8 +66,9 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         **kwargs: Passed to `keras.Model`.
 
     Call arguments:
-        inputs: `{"source": (B, Tx) int32, "target": (B, Ty) int32}`, padded at the right with 0;
-            `target` is what came before each output and so starts with `BOS`. With "alignment",
+        inputs: `{"source": (B, Tx) int32, "target": (B, Ty) int32}`, padded with 0 at any place;
+            `target` is what came before each output and so starts with `BOS`. The logits of a
+            padded step are those of the step before it. With "alignment",
             `(B, Ty, Tx)` float32 reference weights, training is guided by them.
 
     Returns:
@@ -239,19 +240,31 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
 
         return feedback
 
-    def encode(self, source, training=None):
-        """What is attended to, `(B, Tx, D)`, of `source` `(B, Tx)`, its mask, the first state."""
+    def encode(self, source, training=None, right_padded=False):
+        """The annotations, their mask and the decoder's first cell state.
+
+        Args:
+            source: `(B, Tx)` int32 tensor, padded with 0.
+            training: Whether the call is part of training.
+            right_padded: Whether the padding is at the right only. Then `BidirectionalEncoder` and
+                `Bridge` move no annotation.
+
+        Returns:
+            `(annotations, mask, cell_state)`: `(B, Tx, D)`, `(B, Tx)` bool, and what the bridge
+            returned.
+        """
         mask = ops.not_equal(source, PAD)
         embedded = self.embedding_dropout(self.source_embedding(source), training=training)
-        annotations = call_masked(self.encoder, embedded, mask, training=training)
-        cell_state = call_masked(self.bridge, annotations, mask, training=training)
+        arguments = {"right_padded": right_padded, "training": training}
+        annotations = call_masked(self.encoder, embedded, mask, **arguments)
+        cell_state = call_masked(self.bridge, annotations, mask, **arguments)
         if self.join_embeddings:
             annotations = ops.concatenate([annotations, embedded], axis=-1)
         return self.annotation_dropout(annotations, training=training), mask, cell_state
 
     def start(self, source):
         """The encoded source and the state before the first step; see `Generator.start`."""
-        annotations, mask, cell_state = self.encode(source)
+        annotations, mask, cell_state = self.encode(source, right_padded=True)
         memory = self.decoder.memory(annotations, mask)
         return memory, self.decoder.initial_state(memory, cell_state), mask
 

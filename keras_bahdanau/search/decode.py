@@ -44,7 +44,7 @@ class Decode(keras.layers.Layer):
     Call arguments:
         annotations: `(B, Tx, D)` float tensor; a list of them for `MultiSourceAttention`.
         mask: `(B, Tx)` bool, True = keep, or `None`; likewise a list.
-        initial_state: List of the cell's first states, `(B, size)` each; the cell's own if `None`.
+        initial_state: The cell's first states, as in a call of the decoder.
         annotations_mask: `mask` by the name under which Keras passes on that of the annotations
             where a state is given, too.
 

@@ -43,8 +43,7 @@ class Case(NamedTuple):
     arrays: list[np.ndarray]
     arguments: dict
     expected: Callable  # (arrays, trainable weights), all float64 -> a tuple of outputs
-    masked: int = 0  # index of the array with masked positions
-    mask: np.ndarray | None = None  # bool over its first axes; None without masked positions
+    masks: dict[int, np.ndarray]  # bool over the first axes of the array with this index
 
 
 def attention_case(name, rng):
@@ -57,19 +56,28 @@ def attention_case(name, rng):
         return mechanisms.expected_call(name, by_name, *arrays, mask)
 
     arguments = dict(value_mask=mask, return_attention_scores=True)
-    return Case(attention, list(mechanisms.random_inputs(rng)), arguments, expected, 1, mask)
+    return Case(attention, list(mechanisms.random_inputs(rng)), arguments, expected, {1: mask})
 
 
 def decoder_case(form, rng):
     decoder = decoders.random_decoder(rng, **form)
     inputs, annotations, states = decoders.random_inputs(rng, decoder)
-    mask = decoders.MASK
+    mask, inputs_mask = decoders.MASK, decoders.INPUTS_MASK
 
     def expected(arrays, weights):
-        return decoders.reference_decoder(decoder, *arrays, mask, states, weights)
+        inputs, annotations = arrays
+        return decoders.reference_of_kept_steps(
+            decoder, inputs, inputs_mask, annotations, mask, states, weights
+        )
 
-    arguments = dict(annotations_mask=mask, initial_state=states, return_attention_scores=True)
-    return Case(decoder, [inputs, annotations], arguments, expected, 1, mask)
+    arguments = dict(
+        annotations_mask=mask,
+        initial_state=states,
+        inputs_mask=inputs_mask,
+        return_attention_scores=True,
+    )
+    masks = {0: inputs_mask, 1: mask}
+    return Case(decoder, [inputs, annotations], arguments, expected, masks)
 
 
 def closed_loop_case(rng):
@@ -88,17 +96,17 @@ def closed_loop_case(rng):
         )
 
     arguments = dict(annotations_mask=mask, initial_state=states)
-    return Case(loop, [inputs[:, 0], annotations], arguments, expected, 1, mask)
+    return Case(loop, [inputs[:, 0], annotations], arguments, expected, {1: mask})
 
 
 def encoder_case(form, rng):
     encoder = encoders.random_encoder(form, rng)
-    inputs, mask = array(rng, encoders.B, encoders.TX, encoders.M), encoders.MASK
+    inputs, mask = array(rng, encoders.B, encoders.TX, encoders.M), encoders.ANY_MASK
 
     def expected(arrays, weights):
-        return (encoders.reference_encoder(encoder, arrays[0], encoders.LENGTHS, weights),)
+        return (encoders.reference_of_kept(encoder, arrays[0], mask, weights),)
 
-    return Case(encoder, [inputs], dict(mask=mask), expected, 0, mask)
+    return Case(encoder, [inputs], dict(mask=mask), expected, {0: mask})
 
 
 def readout_case(activation, rng):
@@ -111,7 +119,7 @@ def readout_case(activation, rng):
         rows = zip(*arrays, strict=True)
         return (np.array([reference.deep_output(*row, weights, function) for row in rows]),)
 
-    return Case(readout, [array(rng, 2, width) for width in (3, 5, 6)], {}, expected)
+    return Case(readout, [array(rng, 2, width) for width in (3, 5, 6)], {}, expected, {})
 
 
 def pooling_case(rng):
@@ -131,7 +139,7 @@ def pooling_case(rng):
         return tuple(np.array([[pair[k] for pair in row] for row in pairs]) for k in (0, 1))
 
     arguments = dict(mask=mask, return_attention_scores=True)
-    return Case(pooling, [values], arguments, expected, 0, mask)
+    return Case(pooling, [values], arguments, expected, {0: mask})
 
 
 CASES = {
@@ -176,8 +184,8 @@ def test_numbers_gradients_and_masks_are_those_of_the_reference(name, rng):
     assert_slopes(
         lambda points: sum((part**2).sum() for part in split(points)), points, gradients, rng
     )
-    if case.mask is not None:
-        assert_run_ignores_garbage(run, case.arrays, case.masked, case.mask)
+    for at, mask in case.masks.items():
+        assert_run_ignores_garbage(run, case.arrays, at, mask)
 
 
 # --- Models with unknown batch and lengths --------------------------------------------------------

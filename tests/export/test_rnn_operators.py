@@ -32,25 +32,23 @@ LAYERS = {
     "encoder": lambda: BidirectionalEncoder(4, num_layers=2, residual=True),
     "lstm_encoder": lambda: BidirectionalEncoder(4, cell="lstm"),
 }
-RIGHT_PADDED = ("encoder", "lstm_encoder")
 
 
 @pytest.fixture(scope="module")
 def model():
     x = keras.Input((None, 3), name="x")
     mask = keras.Input((None,), dtype="bool", name="mask")
-    padded = keras.Input((None,), dtype="bool", name="padded")
     state = keras.Input((4,), name="state")
     outputs = {}
     for name, make in LAYERS.items():
         outputs[name] = make()(x)
-        outputs[f"masked_{name}"] = make()(x, mask=padded if name in RIGHT_PADDED else mask)
+        outputs[f"masked_{name}"] = make()(x, mask=mask)
     start = keras.layers.GRU(4, return_sequences=True, return_state=True)
     outputs["sequence"], outputs["state_after"] = start(x, mask=mask, initial_state=state)
     start = keras.layers.LSTM(4, return_state=True)
     outputs["h"], outputs["h_again"], outputs["c"] = start(x, initial_state=[state, 2 * state])
     outputs = [keras.layers.Identity(name=f"{name}_out")(y) for name, y in outputs.items()]
-    return keras.Model([x, mask, padded, state], outputs)
+    return keras.Model([x, mask, state], outputs)
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +62,9 @@ def feeds(batch, steps, seed=0):
     rng = np.random.default_rng(seed)
     mask = rng.random((batch, steps)) < 0.6
     mask[0], mask[-1, 0] = False, False  # a row without steps, and one without its first step
-    lengths = rng.integers(1, steps + 1, batch)
     return {
         "x": rng.normal(size=(batch, steps, 3)).astype("float32"),
         "mask": mask,
-        "padded": np.arange(steps) < lengths[:, None],
         "state": rng.normal(size=(batch, 4)).astype("float32"),
     }
 

@@ -53,6 +53,17 @@ def test_states_match_the_reference(source, masked, rng):
     assert_close(concatenated(states), reference_bridge(bridge, annotations, lengths))
 
 
+@summaries
+def test_states_of_any_mask_are_those_of_the_kept_annotations_alone(source, rng):
+    bridge, annotations = built(source, rng), array(rng, B, TX, D)
+    mask = np.array([[0, 0, 1, 1, 1], [1, 0, 1, 1, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0]], bool)
+    moved = np.zeros_like(annotations)
+    for row, kept in enumerate(mask):
+        moved[row, : kept.sum()] = annotations[row, kept]
+    expected = reference_bridge(bridge, moved, mask.sum(axis=1))
+    assert_close(concatenated(bridge(annotations, mask=mask)), expected)
+
+
 @sources
 def test_output_shapes_are_computed_without_numbers(source):
     bridge = Bridge(SIZES, source)

@@ -8,6 +8,7 @@ from decoders import (
     CELLS,
     FORMS,
     GRU,
+    INPUTS_MASK,
     LSTM,
     MASK,
     ORDERS,
@@ -25,6 +26,7 @@ from decoders import (
     random_inputs,
     reference_closed_loop,
     reference_decoder,
+    reference_of_kept_steps,
     several,
     step_by_step,
     unbuilt,
@@ -320,9 +322,56 @@ def test_implicit_masks_of_the_sources_are_applied(attention):
     assert outputs.shape == (2, 3, R) and weights.shape == (2, 3, 4 * sources)
     mask = np.tile(np.repeat((SOURCE != 0)[:, None], 3, axis=1), sources)
     assert not weights[~mask].any()
-    assert_close(weights.sum(-1), np.full((2, 3), sources), 1e-6)
+    assert_close(weights.sum(-1), sources * (TARGET != 0), 1e-6)
     longer = np.pad(SOURCE, ((0, 0), (0, 3)))
     assert_close(model([longer, TARGET])[0], outputs, 1e-6)
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+@pytest.mark.parametrize("cell", ["gru", "lstm_on_lstm"])
+def test_masked_steps_leave_the_state_as_keras_layers_leave_it(cell, explicit, rng):
+    # The cell reads the inputs alone, and without a readout its state is the output.
+    decoder = random_decoder(rng, cell, readout="state", query="current")
+    inputs, annotations, _ = random_inputs(rng, decoder)
+    layer = keras.layers.RNN(decoder.cell, return_sequences=True)
+    expected = numpy(layer(inputs, mask=INPUTS_MASK))
+    call = partial(decoder, annotations=annotations, return_attention_scores=True)
+    if explicit:
+        outputs, weights = call(inputs, inputs_mask=INPUTS_MASK)
+    else:
+        inputs[~INPUTS_MASK] = 0.0
+        outputs, weights = call(keras.layers.Masking()(inputs))
+    assert_close(outputs, expected)
+    assert_close(numpy(weights).sum(axis=-1), INPUTS_MASK, 1e-6)
+
+
+@pytest.mark.parametrize("input_feeding", [False, True])
+def test_logits_of_masked_steps_are_those_of_masked_positions(input_feeding, rng):
+    decoder = random_decoder(rng, attention="coverage", input_feeding=input_feeding)
+    inputs, annotations, _ = random_inputs(rng, decoder)
+    both = dict(return_attention_scores=True, return_attention_logits=True)
+    outputs, weights, logits = numpy(decoder(inputs, annotations, inputs_mask=INPUTS_MASK, **both))
+    assert (logits[~INPUTS_MASK] == -1e30).all() and not weights[~INPUTS_MASK].any()
+    states = [np.zeros((B, UNITS))]
+    expected = reference_of_kept_steps(
+        decoder, inputs, INPUTS_MASK, annotations, np.ones_like(MASK), states
+    )
+    assert_close((outputs, weights), expected)
+
+
+def test_feedback_reads_the_output_of_the_last_kept_step(rng):
+    decoder = random_decoder(rng, readout="state")
+    inputs, annotations, _ = random_inputs(rng, decoder)
+    mixing = array(rng, UNITS, M)
+
+    def feedback(t, x, output):
+        return x + ops.matmul(output, mixing)
+
+    actual = decoder(inputs, annotations, inputs_mask=INPUTS_MASK, feedback=feedback)
+    for row, kept in enumerate(INPUTS_MASK):
+        one = slice(row, row + 1)
+        alone = decoder(inputs[one][:, kept], annotations[one], feedback=feedback)
+        assert_close(numpy(actual)[one][:, kept], alone, 1e-6)
 
 
 @pytest.mark.parametrize("scores", [False, True])
@@ -720,7 +769,9 @@ def test_first_state_must_have_every_tensor(cell, rng):
     narrow = [states[0][:, :1], *states[1:]]
     flat = [*states[:-1], states[-1][0]]
     message = "`initial_state` must hold a tensor for each state of the cell, .* Received: "
-    for wrong in (states[:-1], [*states, states[0]], narrow, flat, states[0]):
+    with pytest.raises(ValueError, match=message + r"values of type \['NoneType'\]"):
+        decoder(inputs, annotations, initial_state=[[None, *states[1:]]])
+    for wrong in (states[:-1], [*states, states[0]], narrow, flat, states[-1][:, :1]):
         with pytest.raises(ValueError, match=message):
             decoder(inputs, annotations, initial_state=wrong)
         with pytest.raises(ValueError, match=message):
@@ -728,6 +779,28 @@ def test_first_state_must_have_every_tensor(cell, rng):
         symbols = symbolic((inputs, annotations, wrong))
         with pytest.raises(ValueError, match=message):
             decoder(*symbols[:2], initial_state=symbols[2])
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm", "lstm_on_lstm", "gru_on_lstm"])
+def test_first_states_may_be_as_keras_returns_them(cell, rng):
+    decoder = random_decoder(rng, cell)
+    inputs, annotations, _ = random_inputs(rng, decoder)
+    encoder = keras.layers.RNN(CELLS[cell](), return_state=True)
+    _, *states = encoder(annotations)
+    flat = tree.flatten(states)
+    expected = numpy(decoder(inputs, annotations, initial_state=flat))
+    memory, dense = decoder.memory(annotations), keras.layers.Dense(M)
+    loop = numpy(decoder.unroll(inputs[:, 0], annotations, 2, dense, initial_state=flat))
+    x, values = keras.Input((TY, M)), keras.Input((TX, D))
+    for given in (states, tuple(states), *(states if cell == "gru" else [])):
+        assert_close(decoder(inputs, annotations, initial_state=given), expected, 1e-6)
+        assert_close(decoder.initial_state(memory, given).cell, tuple(flat), 1e-6)
+        again = decoder.unroll(inputs[:, 0], annotations, 2, dense, initial_state=given)
+        assert_close(again, loop, 1e-6)
+        _, *symbols = encoder(values)
+        symbols = tree.pack_sequence_as(given, tree.flatten(symbols))
+        model = keras.Model([x, values], decoder(x, values, initial_state=symbols))
+        assert_close(model([inputs, annotations]), expected, 1e-6)
 
 
 def test_initial_state_must_have_a_row_for_each_source(rng):

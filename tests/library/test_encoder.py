@@ -3,7 +3,19 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from encoders import FORMS, LENGTHS, MASK, TX, UNITS, B, M, random_encoder, reference_encoder
+from encoders import (
+    ANY_MASK,
+    FORMS,
+    LENGTHS,
+    MASK,
+    TX,
+    UNITS,
+    B,
+    M,
+    random_encoder,
+    reference_encoder,
+    reference_of_kept,
+)
 from keras import ops
 from layer_checks import (
     POLICIES,
@@ -30,11 +42,24 @@ def test_annotations_equal_the_reference(form, masked, rng):
     assert_close(actual, reference_encoder(encoder, inputs, lengths))
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_annotations_of_any_mask_are_those_of_the_kept_steps_alone(form, rng):
+    encoder, inputs = random_encoder(form, rng), array(rng, B, TX, M)
+    expected = reference_of_kept(encoder, inputs, ANY_MASK)
+    assert_close(encoder(inputs, mask=ANY_MASK), expected)
+
+
+def test_annotations_known_to_be_padded_at_the_right_are_the_same(rng):
+    encoder, inputs = random_encoder("residual_lstm", rng), array(rng, B, TX, M)
+    expected = numpy(encoder(inputs, mask=MASK))
+    assert_close(encoder(inputs, mask=MASK, right_padded=True), expected, 1e-6)
+
+
+@pytest.mark.parametrize("mask", [right_mask([5, 3, 1, 2], TX), ANY_MASK], ids=["right", "any"])
 @pytest.mark.parametrize("form", ["gru", "residual_lstm"])
-def test_annotations_equal_those_of_keras_layers_with_a_mask(form, rng):
+def test_annotations_equal_those_of_keras_layers_with_a_mask(form, mask, rng):
     # The slow equivalent: layers in both directions that get the mask.
     encoder, inputs = random_encoder(form, rng), array(rng, B, TX, M)
-    mask = right_mask([5, 3, 1, 2], TX)
     outputs = ops.convert_to_tensor(inputs)
     for i, (ahead, back) in enumerate(
         zip(encoder.forward_layers, encoder.backward_layers, strict=True)

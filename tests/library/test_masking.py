@@ -13,6 +13,7 @@ from layer_checks import array, assert_close, numpy, right_mask, spoiled
 
 from keras_bahdanau.layers.masking import (
     checked_mask,
+    first_step,
     last_places,
     last_step,
     masked_softmax,
@@ -181,9 +182,10 @@ def test_reverse_by_length_without_lengths_reverses_all_steps(rng):
     assert_close(reverse_by_length(values), values[:, ::-1], 0)
 
 
-def test_the_last_step_is_the_last_valid_one_with_padding_on_either_side(rng):
+def test_the_first_and_last_steps_are_valid_ones_with_padding_on_either_side(rng):
     values = array(rng, 5, 4, 2)
     mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 0, 0], [0, 0, 0, 0]], bool)
     assert_close(last_step(values), values[:, -1], 0)
     assert_close(last_places(mask), [3, 1, 3, 1, -1], 0)
     assert_close(last_step(values, mask), values[range(5), [3, 1, 3, 1, 0]], 0)
+    assert_close(first_step(values, mask), values[range(5), [0, 0, 2, 1, 0]], 0)

@@ -45,8 +45,8 @@ MUTATIONS = (
     Mutation(
         "heads-values-without-cast-outside-a-call",
         "keras_bahdanau/layers/attention/bahdanau.py",
-        "values = ops.matmul(values, ops.cast(self.value_kernel, values.dtype))",
-        "values = ops.matmul(values, self.value_kernel)",
+        "product = ops.matmul(values, ops.cast(self.value_kernel, values.dtype))",
+        "product = ops.matmul(values, self.value_kernel)",
         "library/test_parts.py library/test_bahdanau.py library/test_attention.py",
     ),
     Mutation(
@@ -94,9 +94,23 @@ MUTATIONS = (
     Mutation(
         "decoder-rounds-weights-in-its-loop",
         "keras_bahdanau/layers/decoder.py",
-        'run_over_time(step, inputs, state, "float32" if keep else self.compute_dtype)',
-        "run_over_time(step, inputs, state, self.compute_dtype)",
+        'dtype = "float32" if keep else self.compute_dtype',
+        "dtype = self.compute_dtype",
         "library/test_decoder.py library/test_seq2seq.py library/test_closed_loop.py",
+    ),
+    Mutation(
+        "decoder-moves-its-state-at-masked-steps",
+        "keras_bahdanau/layers/decoder.py",
+        "return outputs, held(ops.take(mask, t, axis=1), after, state)",
+        "return outputs, after",
+        "library/test_decoder.py library/test_seq2seq.py",
+    ),
+    Mutation(
+        "encoder-reads-over-holes-in-its-mask",
+        "keras_bahdanau/layers/encoder.py",
+        "moved = not (mask is None or right_padded)",
+        "moved = False",
+        "library/test_encoder.py library/test_seq2seq.py",
     ),
     Mutation(
         "encoder-adds-its-dropped-inputs",

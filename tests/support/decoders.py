@@ -22,6 +22,8 @@ from keras_bahdanau import (
 B, TY, TX, M, D, UNITS, R = 3, 4, 5, 7, 6, 3, 2
 LENGTHS = [5, 2, 0]
 MASK = right_mask(LENGTHS, TX)
+# Masked steps at the left, between others, and at the right.
+INPUTS_MASK = np.array([[0, 1, 0, 1], [1, 0, 0, 1], [1, 1, 1, 0]], bool)
 SECOND = right_mask([1, 3, 2], 3)  # of a second source
 
 GRU, LSTM = keras.layers.GRUCell, keras.layers.LSTMCell
@@ -236,6 +238,27 @@ def reference_decoder(decoder, inputs, annotations, mask, states, weights=None):
         for row in range(len(inputs))
     ]
     return tuple(np.array([row[i] for row in rows]) for i in range(2))
+
+
+def reference_of_kept_steps(decoder, inputs, inputs_mask, annotations, mask, states, weights=None):
+    """Outputs and weights where steps are masked: those of the kept steps alone.
+
+    As in `keras.layers.RNN`, a masked step repeats the output before it, or zero if there is none.
+    Its weights are zero.
+    """
+    rows = []
+    for row, kept in enumerate(inputs_mask):
+        one = slice(row, row + 1)
+        outputs, alignments = reference_decoder(
+            decoder, inputs[one][:, kept], annotations[one], mask[one],
+            [state[one] for state in states], weights,
+        )  # fmt: skip
+        before = np.cumsum(kept) - 1
+        outputs = np.where((before >= 0)[:, None], outputs[0][np.maximum(before, 0)], 0.0)
+        all_weights = np.zeros((len(kept), mask.shape[1]))
+        all_weights[kept] = alignments[0]
+        rows.append((outputs, all_weights))
+    return tuple(np.array(part) for part in zip(*rows, strict=True))
 
 
 def step_by_step(decoder, inputs, memory, states):

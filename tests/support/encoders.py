@@ -11,6 +11,8 @@ from keras_bahdanau import BidirectionalEncoder
 B, TX, M, UNITS = 4, 5, 3, 4
 LENGTHS = [5, 3, 1, 0]
 MASK = right_mask(LENGTHS, TX)
+# Padding at the left, a hole, both, and nothing kept.
+ANY_MASK = np.array([[0, 0, 1, 1, 1], [1, 0, 1, 1, 1], [0, 1, 0, 1, 0], [0, 0, 0, 0, 0]], bool)
 FORMS = {
     "gru": {},
     "gru_reset_before": {"reset_after": False},
@@ -46,3 +48,12 @@ def reference_encoder(encoder, inputs, lengths, weights=None):
     ]
     zero_state = [np.zeros(UNITS)] * (2 if encoder.cell == "lstm" else 1)
     return reference.encoder(inputs, lengths, layers, zero_state, encoder.residual)
+
+
+def reference_of_kept(encoder, inputs, mask, weights=None):
+    """The annotations of any mask: those of the kept steps alone, and zero at the others."""
+    expected = np.zeros((*mask.shape, 2 * UNITS))
+    for row, (sequence, kept) in enumerate(zip(inputs, mask, strict=True)):
+        annotations = reference_encoder(encoder, sequence[kept][None], [kept.sum()], weights)
+        expected[row, kept] = annotations[0]
+    return expected

@@ -28,9 +28,10 @@ def additive_scores(query, keys, vectors, features=None):
     >>> tuple(scores.shape)
     (1, 2, 4, 1)
     """
-    hidden = ops.expand_dims(query, 2) + ops.expand_dims(keys, 1)  # (B, G, Tx, U)
+    # Weights have the dtype of the Keras call that this is part of, and outside of any, in a
+    # search, their own. So query, keys and features may differ in dtype.
+    hidden = ops.add(ops.expand_dims(query, 2), ops.expand_dims(keys, 1))  # (B, G, Tx, U)
     if features is not None:
-        # Outside of a Keras call, in a search, weights are not cast: hidden may be wider.
         hidden = hidden + ops.cast(features, hidden.dtype)
     *sizes, width = ops.shape(hidden)
     # A matrix before the tanh: JAX would keep its result twice for the gradient, as it came out of

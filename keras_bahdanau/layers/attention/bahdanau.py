@@ -151,7 +151,7 @@ class BahdanauAttention(ScoredAttention):
     def make_keys(self, key):
         """`U_a h_j`, and the bias if there is one: `(B, Tx, U)`."""
         keys = ops.matmul(key, self.key_kernel)
-        return keys if self.bias is None else keys + self.bias
+        return keys if self.bias is None else keys + ops.cast(self.bias, keys.dtype)
 
     def make_values(self, values):
         """The annotations, or with several heads `W_v h_j` split: `(B, H, Tx, D / H)`."""
@@ -159,7 +159,8 @@ class BahdanauAttention(ScoredAttention):
             return values
         batch, steps = ops.shape(values)[:2]
         # Outside of a Keras call, in a step, weights are not cast.
-        values = ops.matmul(values, ops.cast(self.value_kernel, values.dtype))
+        product = ops.matmul(values, ops.cast(self.value_kernel, values.dtype))
+        values = ops.cast(product, values.dtype)  # float32 of two float64 tensors on torch
         width = self._value_width // self.num_heads
         values = ops.reshape(values, (batch, steps, self.num_heads, width))
         return ops.transpose(values, (0, 2, 1, 3))

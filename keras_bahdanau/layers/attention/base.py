@@ -6,8 +6,8 @@ import keras
 from keras import ops
 
 from keras_bahdanau.layers.masking import checked_mask, masked_scores, zero_masked
-from keras_bahdanau.layers.parts import check_widths
-from keras_bahdanau.layers.recurrence import flatten, run_over_time
+from keras_bahdanau.layers.parts import check_widths, grouped
+from keras_bahdanau.layers.recurrence import flatten, held, run_over_time
 from keras_bahdanau.replicas import added_once
 
 
@@ -226,7 +226,7 @@ class Attention(keras.layers.Layer):
             context, weights, after = self.step(query, memory, state, training, t, **wanted)
             if query_mask is not None:
                 kept = ops.take(query_mask, t, axis=1)
-                after = keras.tree.map_structure(lambda *of: _where_row(kept, *of), after, state)
+                after = held(kept, after, state)
             return [context, weights], after
 
         context, weights = run_over_time(step, queries, self.initial_state(memory), "float32")
@@ -319,12 +319,7 @@ class Attention(keras.layers.Layer):
                 f"Argument `query` of {type(self).__name__}.step must have a multiple of the "
                 f"memory's {rows} rows. Received: shape {tuple(query.shape)}"
             )
-        return ops.reshape(query, (ops.shape(memory.values)[0], -1, query.shape[-1]))
-
-
-def _where_row(kept, new, old):
-    """Rows of `new` `(B, ...)` where `kept` `(B,)`, and else of `old`."""
-    return ops.where(ops.reshape(kept, (-1, *[1] * (len(new.shape) - 1))), new, old)
+        return grouped(query, memory.values)
 
 
 def _zero_queries(found, mask):

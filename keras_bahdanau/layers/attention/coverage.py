@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_bahdanau.layers.attention.history import HistoryAttention
 from keras_bahdanau.layers.masking import checked_mask
+from keras_bahdanau.layers.parts import grouped
 from keras_bahdanau.replicas import batch_mean
 from keras_bahdanau_runtime.checks import check_range
 
@@ -114,9 +115,8 @@ class CoverageAttention(HistoryAttention):
         """The coverage with the weights of one more step."""
         if memory.fertility is None:
             return state + weights
-        batch, steps = ops.shape(memory.fertility)
-        groups = ops.reshape(weights, (batch, -1, steps)) / ops.expand_dims(memory.fertility, 1)
-        return state + ops.reshape(groups, ops.shape(weights))
+        shares = grouped(weights, memory.fertility) / ops.expand_dims(memory.fertility, 1)
+        return state + ops.reshape(shares, ops.shape(weights))
 
     @property
     def penalized(self):

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_bahdanau.layers.attention.base import Attention, Memory
 from keras_bahdanau.layers.masking import checked_mask, last_places, last_step, zero_masked
+from keras_bahdanau.layers.parts import grouped
 from keras_bahdanau_runtime.checks import check_positive
 
 
@@ -76,9 +77,7 @@ class FixedContext(Attention):
 
     def step(self, query, memory, state=(), training=None, t=None):
         """The context and the one-hot weights again; see `Attention.step`."""
-        # Not by a division: one of several devices may have no row.
-        grouped = ops.reshape(query, (ops.shape(memory.keys)[0], -1, query.shape[-1]))
-        groups = ops.shape(grouped)[1]
+        groups = ops.shape(grouped(query, memory.keys))[1]
         context = ops.repeat(ops.squeeze(memory.values, 1), groups, axis=0)
         return context, ops.repeat(memory.keys, groups, axis=0), state
 

@@ -132,7 +132,7 @@ class MonotonicAttention(Attention):
 
     def step(self, query, memory, state=(), training=None, t=None):
         """Moves on and attends; the state is the weights of the last step; see `Attention.step`."""
-        queries = self._grouped(query, memory)
+        queries = self.attention._grouped(query, memory)
         scores = self.attention.scores(queries, memory.keys) + ops.cast(self.bias, "float32")
         if memory.noise is not None:
             scores = scores + ops.expand_dims(_row(memory.noise, t), 1)
@@ -141,7 +141,8 @@ class MonotonicAttention(Attention):
         choose = _first_choice if self.mode == "hard" and not training else _expected_choice
         weights = choose(scores, mask, before)  # (B, G, Tx)
         context = self.attention.average(weights, memory)
-        context = ops.reshape(context, (-1, context.shape[-1]))
+        # The inner mechanism may have another dtype policy.
+        context = ops.cast(ops.reshape(context, (-1, context.shape[-1])), self.compute_dtype)
         weights = ops.reshape(weights, ops.shape(state))
         return context, weights, weights
 

@@ -108,7 +108,11 @@ class MultiSourceAttention(Attention):
             ],
             strict=True,
         )
-        return ops.concatenate(contexts, -1), ops.concatenate(weights, -1), states
+        return self._joined(contexts), ops.concatenate(weights, -1), states
+
+    def _joined(self, contexts):
+        """The contexts side by side; the mechanisms may have other dtype policies."""
+        return ops.cast(ops.concatenate(contexts, -1), self.compute_dtype)
 
     def _attend(self, queries, memory, use_causal_mask, training, query_mask=None):
         if use_causal_mask:
@@ -124,7 +128,7 @@ class MultiSourceAttention(Attention):
             strict=True,
         )
         weights = [ops.mean(w, axis=1) if len(w.shape) == 4 else w for w in weights]
-        return ops.concatenate(contexts, -1), ops.concatenate(weights, -1)
+        return self._joined(contexts), ops.concatenate(weights, -1)
 
     def _listed(self, name, given):
         """One entry for each source; `None` is a `None` for each."""

@@ -97,7 +97,8 @@ class AttentionPooling(keras.layers.Layer):
         query = ops.expand_dims(ops.convert_to_tensor(self.query), 0)  # (1, G, U)
         scores = ops.squeeze(additive_scores(query, keys, self.score_kernel), -1)  # (B, G, Tx)
         weights = masked_softmax(scores, None if mask is None else ops.expand_dims(mask, 1))
-        pooled = ops.matmul(ops.cast(weights, values.dtype), values)
+        # Keras on torch returns float32 for two float64 tensors.
+        pooled = ops.cast(ops.matmul(ops.cast(weights, values.dtype), values), values.dtype)
         if self.queries == 1:
             pooled, weights = ops.squeeze(pooled, 1), ops.squeeze(weights, 1)
         return (pooled, weights) if return_attention_scores else pooled

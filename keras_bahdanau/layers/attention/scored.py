@@ -119,7 +119,9 @@ class ScoredAttention(Attention):
         kept = weights
         if memory.dropout is not None:
             kept = weights * ops.expand_dims(memory.dropout, axes)
-        context = ops.matmul(ops.cast(kept, memory.values.dtype), memory.values)
+        dtype = memory.values.dtype
+        # Keras on torch returns float32 for two float64 tensors.
+        context = ops.cast(ops.matmul(ops.cast(kept, dtype), memory.values), dtype)
         if len(weights.shape) == 3:
             return context
         context = ops.transpose(context, (0, 2, 1, 3))  # (B, G, H, D / H)
