@@ -3,12 +3,12 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.parts import check_widths
+from keras_bahdanau.layers.parts import CheckedCall, check_widths
 from keras_bahdanau_runtime.checks import check_positive
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
-class DeepOutput(keras.layers.Layer):
+class DeepOutput(CheckedCall, keras.layers.Layer):
     """The deep output with one hidden layer (arXiv 1409.0473, A.2.2).
 
         t~_i = U_o s + V_o E y_{i-1} + C_o c_i                  width 2l for maxout
@@ -76,7 +76,8 @@ class DeepOutput(keras.layers.Layer):
         if not self.maxout:
             return self.activation(hidden)
         # Neighbouring pairs, as the paper pairs 2j - 1 with 2j.
-        return ops.maximum(hidden[..., 0::2], hidden[..., 1::2])
+        # Keras on torch returns float32 for two float64 tensors.
+        return ops.cast(ops.maximum(hidden[..., 0::2], hidden[..., 1::2]), hidden.dtype)
 
     def compute_output_shape(self, state_shape, inputs_shape, context_shape):
         return (*state_shape[:-1], self.units)

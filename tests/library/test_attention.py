@@ -6,7 +6,7 @@ import pytest
 import reference
 from keras import ops, tree
 from layer_checks import (
-    POLICIES,
+    WIDE_POLICIES,
     any_size,
     array,
     assert_close,
@@ -200,7 +200,7 @@ def test_config_round_trip(name):
 
 
 @mechanism
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", WIDE_POLICIES)
 def test_mixed_precision_returns_float32_weights(name, policy, rng):
     query, values = random_inputs(rng)
     with dtype_policy(policy):

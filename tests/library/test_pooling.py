@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import reference
 from layer_checks import (
-    POLICIES,
+    WIDE_POLICIES,
     array,
     assert_close,
     assert_config_round_trip,
@@ -50,7 +50,7 @@ def test_padding_of_an_embedding_has_no_effect_and_the_model_is_saved(rng, tmp_p
     assert_survives_saving(model, padded, tmp_path)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", WIDE_POLICIES)
 def test_contexts_have_the_compute_dtype_and_weights_are_float32(rng, policy):
     values = array(rng, B, TX, D)
     with dtype_policy(policy):

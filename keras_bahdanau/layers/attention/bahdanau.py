@@ -159,7 +159,8 @@ class BahdanauAttention(ScoredAttention):
             return values
         batch, steps = ops.shape(values)[:2]
         # Outside of a Keras call, in a step, weights are not cast.
-        values = ops.matmul(values, ops.cast(self.value_kernel, values.dtype))
+        product = ops.matmul(values, ops.cast(self.value_kernel, values.dtype))
+        values = ops.cast(product, values.dtype)  # float32 of two float64 tensors on torch
         width = self._value_width // self.num_heads
         values = ops.reshape(values, (batch, steps, self.num_heads, width))
         return ops.transpose(values, (0, 2, 1, 3))
