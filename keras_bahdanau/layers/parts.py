@@ -33,17 +33,15 @@ class CheckedCall:
     """Names an input that a layer cannot read, before Keras builds the layer; a mixin of layers."""
 
     def __call__(self, *args, **kwargs):
-        owner, parameters = type(self).__name__, _call_parameters(type(self).call)
-        names = [parameter.name for parameter in parameters]
-        masks = [name for name in names if name.endswith("mask") and not name.startswith("use_")]
+        owner, names, required, takes_any = type(self).__name__, *_inputs(type(self).call)
         for name in kwargs:
-            if name.endswith("mask") and name not in names:
-                raise ValueError(
-                    f"{owner} has no argument `{name}`; write {' or '.join(masks)} for a mask. "
-                    f"Received: `{name}`"
+            if name.endswith("mask") and name not in names and not takes_any:
+                masks = [known for known in names if known.endswith("mask") and known[:4] != "use_"]
+                advice = (
+                    f"; write {' or '.join(masks)} for a mask" if masks else " and takes no mask"
                 )
+                raise ValueError(f"{owner} has no argument `{name}`{advice}. Received: `{name}`")
         given = dict(zip(names, args, strict=False)) | kwargs
-        required = [part.name for part in parameters if part.default is part.empty]
         for name in required:
             if given.get(name) is None:
                 raise ValueError(
@@ -55,9 +53,15 @@ class CheckedCall:
 
 
 @functools.cache
-def _call_parameters(call):
-    """The parameters of a layer's `call` after `self`."""
-    return list(inspect.signature(call).parameters.values())[1:]
+def _inputs(call):
+    """Names of the arguments of a layer's `call`, those without a default, and if it takes any."""
+    parameters = list(inspect.signature(call).parameters.values())[1:]
+    named = [
+        part for part in parameters if part.kind not in (part.VAR_POSITIONAL, part.VAR_KEYWORD)
+    ]
+    required = [part.name for part in named if part.default is part.empty]
+    takes_any = any(part.kind == part.VAR_KEYWORD for part in parameters)
+    return [part.name for part in named], required, takes_any
 
 
 def check_dense(owner, **tensors):
