@@ -37,10 +37,10 @@ class CheckedCall:
         for name in kwargs:
             if name.endswith("mask") and name not in names and not takes_any:
                 masks = [known for known in names if known.endswith("mask") and known[:4] != "use_"]
-                advice = (
-                    f"; write {' or '.join(masks)} for a mask" if masks else " and takes no mask"
+                raise ValueError(
+                    f"{owner} has no argument `{name}`; write {' or '.join(masks) or 'no argument'} "
+                    f"for a mask. Received: `{name}`"
                 )
-                raise ValueError(f"{owner} has no argument `{name}`{advice}. Received: `{name}`")
         given = dict(zip(names, args, strict=False)) | kwargs
         for name in required:
             if given.get(name) is None:

@@ -159,7 +159,7 @@ CALLS = {
     "pooling": (lambda: AttentionPooling(3), "values", "mask or attention_mask"),
     "encoder": (lambda: BidirectionalEncoder(3), "inputs", "mask"),
     "bridge": (lambda: Bridge([3]), "annotations", "mask"),
-    "readout": (lambda: DeepOutput(3), "state inputs context", "takes no mask"),
+    "readout": (lambda: DeepOutput(3), "state inputs context", "no argument"),
     "decoder": (decoder, "inputs annotations", "annotations_mask or inputs_mask"),
     "closed loop": (lambda: ClosedLoop(decoder(), 3), "first annotations", "annotations_mask"),
 }
