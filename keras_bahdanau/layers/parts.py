@@ -36,10 +36,11 @@ class CheckedCall:
         owner, names, required, takes_any = type(self).__name__, *_inputs(type(self).call)
         for name in kwargs:
             if name.endswith("mask") and name not in names and not takes_any:
-                masks = [known for known in names if known.endswith("mask") and known[:4] != "use_"]
+                known = [each for each in names if each.endswith("mask") and each[:4] != "use_"]
+                masks = " or ".join(known) or "no argument"
                 raise ValueError(
-                    f"{owner} has no argument `{name}`; write {' or '.join(masks) or 'no argument'} "
-                    f"for a mask. Received: `{name}`"
+                    f"{owner} has no argument `{name}`; write {masks} for a mask. "
+                    f"Received: `{name}`"
                 )
         given = dict(zip(names, args, strict=False)) | kwargs
         for name in required:
