@@ -20,7 +20,7 @@ def named_in_configs(named_tuple):
 
 
 def symbolic(method):
-    """Calls a method of a layer as a layer of its own where it gets a `keras.KerasTensor`.
+    """Calls a method of a layer as a layer of its own where it gets symbolic tensors; a decorator.
 
     A functional model tracks the weights of its layers alone, and a reshape of symbolic tensors has
     no number for an unknown batch size. A `MethodLayer` tracks the weights and runs the method on
@@ -124,7 +124,14 @@ def _split(nest):
             return {"tensor": len(tensors) - 1}
         parts = [structure_of(part) for part in value]
         if hasattr(value, "_fields"):
-            return {"named_tuple": type(value).__name__, "parts": parts}
+            name = type(value).__name__
+            if _NAMED_TUPLES.get(name) is not type(value):
+                raise ValueError(
+                    f"{name} must be a named tuple that configs can hold; decorate its class with "
+                    "keras_bahdanau.layers.method_layer.named_in_configs. "
+                    f"Received: {type(value)!r}"
+                )
+            return {"named_tuple": name, "parts": parts}
         return {"parts": parts}
 
     return json.dumps(structure_of(nest)), tensors

@@ -1,5 +1,7 @@
 """Layers inside other layers, and inputs that no layer can read."""
 
+from typing import NamedTuple
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from keras import ops
 from layer_checks import array, assert_close, numpy
 
 from keras_bahdanau import (
+    Attention,
     AttentionPooling,
     AttentiveDecoder,
     BahdanauAttention,
@@ -71,6 +74,25 @@ def test_models_of_an_ensemble_that_share_an_encoder_share_it_after_loading(tmp_
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.models[0].encoder is loaded.models[1].encoder
     assert_close(loaded(inputs), expected, 1e-6)
+
+
+class Places(NamedTuple):
+    """A memory whose class no config knows."""
+
+    values: keras.KerasTensor
+
+
+class FirstPlace(Attention):
+    def memory(self, values, key=None, mask=None, training=None, steps=1):
+        return Places(values)
+
+    def step(self, query, memory, state=(), training=None, t=None):
+        return memory.values[:, 0], ops.ones_like(memory.values[..., 0]), state
+
+
+def test_a_symbolic_memory_must_be_a_named_tuple_that_configs_can_hold():
+    with pytest.raises(ValueError, match="Places must be a named tuple .*decorate its class"):
+        FirstPlace().memory(keras.Input((None, 6)))
 
 
 @pytest.mark.parametrize("input_feeding", [False, True])
