@@ -89,6 +89,9 @@ class MethodLayer(keras.layers.Layer):
         self.arguments = arguments
         self.result = None
 
+    def build(self, shapes):
+        """Makes nothing: `layer` is built before its methods are called."""
+
     def call(self, tensors, training=None):
         method = getattr(self.layer, self.method)
         arguments = _join(self.arguments, tensors)
