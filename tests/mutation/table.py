@@ -66,8 +66,8 @@ MUTATIONS = (
     Mutation(
         "class-weight-of-the-largest-id-is-that-of-larger-ones",
         "keras_bahdanau/training/losses.py",
-        "factors = np.ones(max(class_weight) + 2, \"float32\")",
-        "factors = np.ones(max(class_weight) + 1, \"float32\")",
+        'factors = np.ones(max(class_weight) + 2, "float32")',
+        'factors = np.ones(max(class_weight) + 1, "float32")',
         "library/test_losses.py",
     ),
     Mutation(
