@@ -10,14 +10,14 @@ from keras_bahdanau.layers.masking import (
     sequence_lengths,
     zero_masked,
 )
-from keras_bahdanau.layers.parts import check_widths
+from keras_bahdanau.layers.parts import CheckedCall, check_widths
 from keras_bahdanau_runtime.checks import check_positive
 
 SOURCES = ("backward_first", "last", "mean", "zero")
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
-class Bridge(keras.layers.Layer):
+class Bridge(CheckedCall, keras.layers.Layer):
     """Makes the decoder's first state from a summary of the annotations (A.2.2).
 
         s_0 = tanh(W_s summary)

@@ -24,7 +24,9 @@ from keras_bahdanau.layers.decoder_checks import (
 )
 from keras_bahdanau.layers.decoder_state import DecoderState, first_states
 from keras_bahdanau.layers.masking import checked_mask, masked_scores, repeat_kept, zero_masked
+from keras_bahdanau.layers.method_layer import symbolic
 from keras_bahdanau.layers.parts import (
+    CheckedCall,
     build_part,
     call_rows,
     call_steps,
@@ -45,7 +47,7 @@ _PARTS = ("cell", "attention", "readout", "context_cell")
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
-class AttentiveDecoder(keras.layers.Layer):
+class AttentiveDecoder(CheckedCall, keras.layers.Layer):
     """A recurrent decoder that attends to a memory at every step (arXiv 1409.0473, A.2.2).
 
     With `query="previous"` (Bahdanau) the state before the step asks, and the cell reads the
@@ -175,10 +177,12 @@ class AttentiveDecoder(keras.layers.Layer):
         if self.context_cell is not None:
             build_part(self.context_cell, context)
 
+    @symbolic
     def memory(self, annotations, mask=None, training=None, steps=1):
         """What `step` attends to; see `Attention.memory`."""
         return self.attention.memory(annotations, mask=mask, training=training, steps=steps)
 
+    @symbolic
     def initial_state(self, memory, cell_state=None):
         """The state before the first step.
 
@@ -195,6 +199,7 @@ class AttentiveDecoder(keras.layers.Layer):
         output = self._zero_output(batch) if self.input_feeding else ()
         return DecoderState(cell_state, self.attention.initial_state(memory), output)
 
+    @symbolic
     def step(self, inputs, state, memory, training=None, t=None):
         """One step of the decoder. In training it draws dropout masks of its own for each step.
 

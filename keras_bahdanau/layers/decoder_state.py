@@ -4,9 +4,11 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
+from keras_bahdanau.layers.method_layer import named_in_configs
 from keras_bahdanau.layers.recurrence import flatten
 
 
+@named_in_configs
 class DecoderState(NamedTuple):
     """What a decoder carries from one step to the next.
 

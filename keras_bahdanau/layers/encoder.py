@@ -15,7 +15,7 @@ from keras_bahdanau.layers.masking import (
     take_steps,
     zero_masked,
 )
-from keras_bahdanau.layers.parts import check_widths, tell, told
+from keras_bahdanau.layers.parts import CheckedCall, check_widths, tell, told
 from keras_bahdanau_runtime.checks import check_positive, check_range
 
 logger = logging.getLogger("keras_bahdanau")
@@ -24,7 +24,7 @@ _CELLS = {"gru": keras.layers.GRU, "lstm": keras.layers.LSTM}
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
-class BidirectionalEncoder(keras.layers.Layer):
+class BidirectionalEncoder(CheckedCall, keras.layers.Layer):
     """Reads a sequence in both directions (arXiv 1409.0473, section 3.2 and A.2.1).
 
         h_j = [forward h_j ; backward h_j]

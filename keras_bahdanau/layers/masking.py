@@ -135,6 +135,56 @@ def checked_mask(name, mask, sequences):
     return mask
 
 
+def masks_by_query(queries, values, mask=None, attention_mask=None, causal=False):
+    """The mask of the places that each query may read, and the mask of `values` with it.
+
+    Places that `attention_mask` keeps from all queries of a row are masked as padding is, so that
+    nothing they hold reaches a result or a gradient.
+
+    Args:
+        queries: `(B, Tq, N)` tensor; one row of queries may stand for all.
+        values: `(B, Tx, D)` tensor.
+        mask: `(B, Tx)` bool, True = keep, or `None`.
+        attention_mask: `(B, Tq, Tx)` or `(1, Tq, Tx)` bool, or `None`.
+        causal: Whether query `i` may read only places up to `i`.
+
+    Returns:
+        `(by_query, mask)`: `(B, Tq, Tx)` or `(1, Tq, Tx)` bool, `None` if every query may read
+        every place; and `(B, Tx)` bool or `None`.
+
+    Raises:
+        ValueError: If `attention_mask` is not bool or has another shape.
+    """
+    by_query = None
+    if causal:
+        rows = ops.arange(ops.shape(queries)[1], dtype="int32")
+        places = ops.arange(ops.shape(values)[1], dtype="int32")
+        by_query = ops.expand_dims(ops.expand_dims(places, 0) <= ops.expand_dims(rows, 1), 0)
+    if attention_mask is not None:
+        attention_mask = _checked_attention_mask(attention_mask, queries, values)
+        read = ops.broadcast_to(ops.any(attention_mask, axis=1), ops.shape(values)[:2])
+        mask = read if mask is None else ops.logical_and(mask, read)
+        by_query = attention_mask if by_query is None else ops.logical_and(by_query, attention_mask)
+    return by_query, mask
+
+
+def _checked_attention_mask(mask, queries, values):
+    """The mask as a tensor, after a look at its shape and dtype."""
+    mask = ops.convert_to_tensor(mask)
+    expected = (values.shape[0], queries.shape[1], values.shape[1])
+    fits = len(mask.shape) == 3 and all(
+        None in (size, of) or size == of or (axis == 0 and size == 1)
+        for axis, (size, of) in enumerate(zip(mask.shape, expected, strict=True))
+    )
+    if not fits or keras.backend.standardize_dtype(mask.dtype) != "bool":
+        raise ValueError(
+            "Argument `attention_mask` must be bool of shape (batch, queries, places), "
+            f"{expected}, True = keep. "
+            f"Received: {keras.backend.standardize_dtype(mask.dtype)} of shape {tuple(mask.shape)}"
+        )
+    return mask
+
+
 def zero_masked(values, mask=None):
     """Sets the rows of `values` that `mask` drops to zero, whatever they held.
 

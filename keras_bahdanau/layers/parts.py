@@ -1,6 +1,7 @@
 """The layers that a layer is made of: built once, called on rows, and saved as what they share."""
 
 import copy
+import functools
 import inspect
 
 import keras
@@ -26,6 +27,72 @@ def check_widths(**shapes):
                 f"Argument `{name}` must have a known width, its last axis; write "
                 f"keras.Input((None, 64)) for one of 64. Received: shape {tuple(shape)}"
             )
+
+
+class CheckedCall:
+    """Names an input that a layer cannot read, before Keras builds the layer; a mixin of layers."""
+
+    def __call__(self, *args, **kwargs):
+        owner, names, required, takes_any = type(self).__name__, *_inputs(type(self).call)
+        for name in kwargs:
+            if name.endswith("mask") and name not in names and not takes_any:
+                known = [each for each in names if each.endswith("mask") and each[:4] != "use_"]
+                masks = " or ".join(known) or "no argument"
+                raise ValueError(
+                    f"{owner} has no argument `{name}`; write {masks} for a mask. "
+                    f"Received: `{name}`"
+                )
+        given = dict(zip(names, args, strict=False)) | kwargs
+        for name in required:
+            if given.get(name) is None:
+                raise ValueError(
+                    f"Argument `{name}` of {owner} must be a tensor; call the layer with "
+                    f"({', '.join(required)}). Received: None"
+                )
+        check_dense(owner, **given)
+        return super().__call__(*args, **kwargs)
+
+
+@functools.cache
+def _inputs(call):
+    """Names of the arguments of a layer's `call`, those without a default, and if it takes any."""
+    parameters = list(inspect.signature(call).parameters.values())[1:]
+    named = [
+        part for part in parameters if part.kind not in (part.VAR_POSITIONAL, part.VAR_KEYWORD)
+    ]
+    required = [part.name for part in named if part.default is part.empty]
+    takes_any = any(part.kind == part.VAR_KEYWORD for part in parameters)
+    return [part.name for part in named], required, takes_any
+
+
+def check_dense(owner, **tensors):
+    """Raises a `ValueError` that names the first of `tensors` that is ragged or sparse.
+
+    Args:
+        owner: Name of the layer, for the message.
+        **tensors: Tensors of any backend, or lists of them.
+    """
+    for name, tensor in tensors.items():
+        for part in tensor if isinstance(tensor, (list, tuple)) else [tensor]:
+            kind = _storage(part)
+            if kind is not None:
+                raise ValueError(
+                    f"Argument `{name}` of {owner} must be a dense tensor; pad a ragged one at the "
+                    "right, such as by TensorFlow's `to_tensor()`, and pass a mask of its real "
+                    f"places. Received: a {kind} {type(part).__name__}"
+                )
+
+
+def _storage(tensor):
+    """What a tensor is if it is not dense, "ragged" or "sparse"; else `None`."""
+    # `keras.KerasTensor` has the first two of these, and each backend has its own.
+    if any(getattr(tensor, name, False) is True for name in ("ragged", "is_nested")):
+        return "ragged"
+    if any(getattr(tensor, name, False) is True for name in ("sparse", "is_sparse")):
+        return "sparse"
+    if hasattr(tensor, "row_splits"):
+        return "ragged"
+    return "sparse" if hasattr(tensor, "dense_shape") or hasattr(tensor, "todense") else None
 
 
 def last_layer(layer):

@@ -3,6 +3,7 @@
 import numpy as np
 from keras import ops
 
+from keras_bahdanau.layers.parts import check_dense
 from keras_bahdanau_runtime.ids import EOS, PAD
 from keras_bahdanau_runtime.text.batches import pad
 
@@ -27,6 +28,7 @@ def checked_ids(name, ids, size):
     >>> checked_ids("source", [[5, 6], [7]], size=10).tolist()
     [[5, 6], [7, 0]]
     """
+    check_dense("a search", **{name: ids})
     if isinstance(ids, (list, tuple)):
         if all(np.ndim(row) == 1 for row in ids):
             width = max(map(len, ids), default=0)

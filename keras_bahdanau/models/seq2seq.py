@@ -22,9 +22,12 @@ from keras_bahdanau.models.generation import Generator
 from keras_bahdanau.models.projecting import ProjectingSteps
 from keras_bahdanau.models.seq2seq_checks import (
     annotations_shape,
+    check_class_weight,
     check_encoder,
     check_inputs,
+    check_one_width,
     check_parts,
+    check_reads_logits,
 )
 from keras_bahdanau.replicas import added_once
 from keras_bahdanau_runtime.checks import check_positive, check_range
@@ -171,6 +174,8 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
 
     def build(self, input_shape=None):
         """Makes all weights; every width is known from the arguments, so no shape is needed."""
+        if self.built:
+            return
         embedded = (None, None, self.embedding_dim)
         self.source_embedding.build((None, None))
         self.target_embedding.build((None, None))
@@ -191,6 +196,33 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
                 f"{self.embedding_dim}. Received: a decoder output of width {outputs[-1]}"
             )
         self.built = True
+
+    def fit(self, *args, **kwargs):
+        """As Keras's, but without `class_weight`: see `TokenCrossentropy(class_weight=)`."""
+        check_class_weight(super().fit, args, kwargs)
+        return super().fit(*args, **kwargs)
+
+    def train_on_batch(self, *args, **kwargs):
+        """As Keras's, but without `class_weight`: see `TokenCrossentropy(class_weight=)`."""
+        check_class_weight(super().train_on_batch, args, kwargs)
+        return super().train_on_batch(*args, **kwargs)
+
+    def predict(self, x, *args, **kwargs):
+        """As Keras's: logits `(N, Ty, V)` of all batches, which must have one target width."""
+        check_one_width(x)
+        return super().predict(x, *args, **kwargs)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """As Keras's, for a loss that reads logits."""
+        check_reads_logits("loss", keras.tree.flatten(self.loss))
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """As Keras's, for metrics that read logits."""
+        results = super().compute_metrics(x, y, y_pred, sample_weight)
+        groups = [group for group in self.metrics if hasattr(group, "metrics")]
+        check_reads_logits("metrics", [metric for group in groups for metric in group.metrics])
+        return results
 
     def make_train_function(self, force=False):
         """As Keras's, with every variable made before: a step that makes some is traced twice."""
@@ -277,7 +309,9 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
 
     def _logits(self, outputs):
         if self.output_layer is None:
-            return self.target_embedding(outputs, reverse=True)
+            # Keras on torch returns float32 under a float64 policy.
+            logits = self.target_embedding(outputs, reverse=True)
+            return ops.cast(logits, self.compute_dtype)
         return self.output_layer(outputs)
 
     def _logits_of(self, candidates, outputs):

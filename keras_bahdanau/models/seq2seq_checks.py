@@ -1,10 +1,13 @@
-"""What `Seq2Seq` asks of its parts and its inputs."""
+"""What `Seq2Seq` asks of its parts, its inputs and its training."""
+
+import inspect
 
 import keras
 
+from keras_bahdanau.data.order import EpochDataset
 from keras_bahdanau.layers.bridge import SOURCES
 from keras_bahdanau.layers.decoder import AttentiveDecoder
-from keras_bahdanau.layers.parts import all_layers, last_layer
+from keras_bahdanau.layers.parts import all_layers, check_dense, last_layer
 from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
 
 
@@ -36,6 +39,68 @@ def check_inputs(inputs):
             'Argument `inputs` must be a dict with the ids "source" and "target". '
             f"Received: {sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__}"
         )
+    check_dense("Seq2Seq", **inputs)
+
+
+def check_one_width(batches):
+    """Raises a `ValueError` if `predict` cannot join the outputs of these batches to one array."""
+    if isinstance(batches, EpochDataset):
+        widths = sorted({shape[-1] for shape in batches.shapes})
+        if len(widths) > 1:
+            raise ValueError(
+                "Argument `x` of `predict` must have batches of one target width, because their "
+                "outputs become one array; write [model.predict_on_batch(dataset[i][0]) for i in "
+                "range(len(dataset))], or call `generate` for translations. "
+                f"Received: {type(batches).__name__} with widths {widths}"
+            )
+
+
+def check_class_weight(method, args, kwargs):
+    """Raises a `ValueError` if arguments of `fit` or `train_on_batch` hold a `class_weight`.
+
+    Args:
+        method: The method of `keras.Model`.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+    """
+    given = inspect.signature(method).bind_partial(*args, **kwargs).arguments
+    if given.get("class_weight") is not None:
+        raise ValueError(
+            "Argument `class_weight` must be None for a Seq2Seq, because Keras makes one weight "
+            "for each row of it, not for each token; write "
+            "TokenCrossentropy(class_weight={3: 5.0}), or pass a `sample_weight` (B, Ty) such as "
+            f"np.where(labels == 3, 5.0, 1.0). Received: {given['class_weight']!s:.80}"
+        )
+
+
+def check_reads_logits(argument, parts):
+    """Raises a `ValueError` if a loss or metric takes the logits of a `Seq2Seq` for probabilities.
+
+    Args:
+        argument: "loss" or "metrics", for the message.
+        parts: Losses or metrics in any form that `compile` takes, in a list.
+    """
+    for part in parts:
+        if part is not None and not _reads_logits(part):
+            raise ValueError(
+                f"Argument `{argument}` of `compile` must read logits, which a Seq2Seq returns; "
+                "write TokenCrossentropy(), which leaves out padding, or "
+                "keras.losses.SparseCategoricalCrossentropy(from_logits=True). "
+                f"Received: {part!r}, which reads probabilities"
+            )
+
+
+def _reads_logits(part):
+    if isinstance(part, str):
+        if part.lower() in ("crossentropy", "ce"):  # Keras chooses the function by shapes
+            return False
+        part = keras.losses.get(part)
+    if isinstance(part, keras.metrics.Metric):
+        return getattr(part, "from_logits", True)
+    if isinstance(part, keras.losses.Loss):
+        return part.get_config().get("from_logits", True)
+    parameter = inspect.signature(part).parameters.get("from_logits")
+    return parameter is None or parameter.default is not False
 
 
 def check_encoder(encoder, bridge):

@@ -1,6 +1,9 @@
 """Losses over target words: the cross-entropy of tokens, and of attention to given alignments."""
 
+from collections.abc import Mapping
+
 import keras
+import numpy as np
 from keras import ops
 
 from keras_bahdanau.layers.guided_alignment import aligned, alignment_losses
@@ -19,9 +22,22 @@ def check_logits(labels, logits):
         None not in sizes and sizes[0] != sizes[1] for sizes in places
     ):
         raise ValueError(
-            "Argument `y_pred` must be logits (B, Ty, V) for `y_true` of (B, Ty) ids. "
+            "Argument `y_pred` must be logits (B, Ty, V) of `y_true`, ids (B, Ty) or (B, Ty, 1). "
             f"Received: y_true of shape {tuple(labels.shape)}, y_pred of {tuple(logits.shape)}"
         )
+
+
+def token_ids(y_true, y_pred):
+    """`y_true` as a tensor `(B, Ty)`.
+
+    Args:
+        y_true: `(B, Ty)` ids, or `(B, Ty, 1)` as Keras's sparse losses take them.
+        y_pred: `(B, Ty, V)` tensor, or a `Projection`.
+    """
+    labels = ops.convert_to_tensor(y_true)
+    if len(labels.shape) == len(y_pred.shape) and labels.shape[-1] == 1:
+        labels = ops.squeeze(labels, -1)
+    return labels
 
 
 def token_losses(labels, logits, label_smoothing=0.0):
@@ -101,18 +117,28 @@ class _WordLoss(keras.losses.Loss):
         # Always float32: narrower types neither hold token ids nor sum losses.
         super().__init__(name=name, reduction=reduction, dtype="float32")
 
+    def targets(self, y_true, y_pred):
+        """`y_true` as a tensor, in the shape that the other methods read."""
+        return ops.convert_to_tensor(y_true)
+
     def counts(self, y_true):
         """`(B, Ty)` bool tensor: which words count."""
         raise NotImplementedError
+
+    def word_weights(self, y_true):
+        """`(B, Ty)` float32 tensor: factors of the losses by word, or `None`."""
+        return None
 
     def total(self, y_true, y_pred, weight):
         """The sum of all losses, each times its weight `(B, Ty)`: a float32 scalar."""
         return ops.sum(weighed(self.call(y_true, y_pred), weight))
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        y_true, y_pred = ops.convert_to_tensor(y_true), predicted(y_pred)
+        y_pred = predicted(y_pred)
+        y_true = self.targets(y_true, y_pred)
         counted = ops.cast(self.counts(y_true), "float32")
-        weight = counted
+        by_word = self.word_weights(y_true)
+        weight = counted if by_word is None else counted * by_word
         if sample_weight is not None:
             weight = weight * per_word(sample_weight, like=counted)
         if self.reduction == "mean_with_sample_weight":
@@ -152,16 +178,21 @@ class TokenCrossentropy(_WordLoss):
         label_smoothing: Share `s` of the target spread evenly over the vocabulary, in [0, 1)
             (Szegedy et al. 2016, arXiv 1512.00567, section 7).
         reduction: "sum_over_batch_size" or "mean" divides the sum by the number of real tokens,
-            "mean_with_sample_weight" by the sum of their sample weights, "sum" by nothing; "none"
-            or `None` gives the losses `(B, Ty)`, zero at padding.
+            "mean_with_sample_weight" by the sum of their weights, "sum" by nothing; "none" or
+            `None` gives the losses `(B, Ty)`, zero at padding.
         name: Name of the loss.
         chunk: How many places of a batch have their logits at once; all if `None`.
         sampled: How many ids at least are drawn beside the labels: a step has the logits of `B Ty +
             sampled` of the `V` ids. `None` for the whole softmax.
+        class_weight: Dict from ids to factors of their tokens' losses, 1 for ids that it leaves
+            out; or `None`. Use it in place of the `class_weight` of `fit`, of which Keras makes
+            one weight for each row, not for each token. `Seq2Seq.fit` refuses that one, but a
+            model of another class passes the wrong weights on without a word.
 
     Call arguments:
-        y_true: `(B, Ty)` int tensor of ids; places that hold `PAD` (0) are left out. One outside of
-            the vocabulary makes the loss NaN, or with a `chunk` the backend raise its error.
+        y_true: `(B, Ty)` or `(B, Ty, 1)` int tensor of ids; places that hold `PAD` (0) are left
+            out. One outside of the vocabulary makes the loss NaN, or with a `chunk` the backend
+            raise its error.
         y_pred: `(B, Ty, V)` float tensor of logits. A Keras mask on it is not looked at.
         sample_weight: `(B,)`, `(B, 1)` or `(B, Ty)` factors of the losses, or `None`.
 
@@ -170,7 +201,8 @@ class TokenCrossentropy(_WordLoss):
 
     Raises:
         ValueError: If `label_smoothing` is outside [0, 1), `chunk` or `sampled` is no positive int
-            or comes without a reduction, or `y_pred` is not shaped like `y_true` with an axis more.
+            or comes without a reduction, `class_weight` does not map ids to numbers of at least 0,
+            or `y_pred` is not shaped like `y_true` with an axis more.
 
     Example:
 
@@ -187,6 +219,7 @@ class TokenCrossentropy(_WordLoss):
         name="token_crossentropy",
         chunk=None,
         sampled=None,
+        class_weight=None,
     ):
         super().__init__(reduction, name)
         check_range("label_smoothing", label_smoothing, float, 0, 1, open_high=True)
@@ -201,6 +234,8 @@ class TokenCrossentropy(_WordLoss):
         self.label_smoothing = label_smoothing
         self.chunk = chunk
         self.sampled = sampled
+        self.class_weight = None if class_weight is None else _checked_weights(class_weight)
+        self._factors = None if class_weight is None else _factors(self.class_weight)
 
     @property
     def projects(self):
@@ -216,12 +251,51 @@ class TokenCrossentropy(_WordLoss):
     def call(self, y_true, y_pred):
         return token_losses(y_true, y_pred, self.label_smoothing)
 
+    def targets(self, y_true, y_pred):
+        return token_ids(y_true, y_pred)
+
     def counts(self, y_true):
         return ops.not_equal(y_true, PAD)
 
+    def word_weights(self, y_true):
+        if self._factors is None:
+            return None
+        ids = ops.clip(ops.cast(y_true, "int32"), 0, len(self._factors) - 1)
+        return ops.take(ops.convert_to_tensor(self._factors), ids)
+
     def get_config(self):
-        names = ("label_smoothing", "chunk", "sampled")
+        names = ("label_smoothing", "chunk", "sampled", "class_weight")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+    @classmethod
+    def from_config(cls, config):
+        weights = config.get("class_weight")
+        if weights is not None:  # JSON has no keys that are numbers
+            config = {**config, "class_weight": {int(key): of for key, of in weights.items()}}
+        return cls(**config)
+
+
+def _checked_weights(class_weight):
+    """`class_weight` as a dict of Python's own numbers, which a config can hold."""
+    if not isinstance(class_weight, Mapping) or not class_weight:
+        raise ValueError(
+            "Argument `class_weight` must be a dict from ids to factors of their losses, such as "
+            f"{{3: 5.0}}. Received: {class_weight!r}"
+        )
+    weights = {}
+    for pair in class_weight.items():
+        key, factor = (part.item() if isinstance(part, np.generic) else part for part in pair)
+        check_range("class_weight", key, int, 0)
+        check_range(f"class_weight[{key}]", factor, float, 0)
+        weights[key] = factor
+    return weights
+
+
+def _factors(class_weight):
+    """The factor of each id up to the largest of `class_weight`, and then 1, of those above it."""
+    factors = np.ones(max(class_weight) + 2, "float32")
+    factors[list(class_weight)] = list(class_weight.values())
+    return factors
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")

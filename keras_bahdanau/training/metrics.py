@@ -4,7 +4,13 @@ import keras
 from keras import ops
 
 from keras_bahdanau.layers.projection import Projection
-from keras_bahdanau.training.losses import check_logits, per_word, predicted, token_losses
+from keras_bahdanau.training.losses import (
+    check_logits,
+    per_word,
+    predicted,
+    token_ids,
+    token_losses,
+)
 from keras_bahdanau_runtime.ids import PAD
 
 
@@ -21,7 +27,8 @@ class _TokenMean(keras.metrics.Mean):
         raise NotImplementedError
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        labels, logits = ops.convert_to_tensor(y_true), predicted(y_pred)
+        logits = predicted(y_pred)
+        labels = token_ids(y_true, logits)
         real = ops.cast(ops.not_equal(labels, PAD), "float32")
         weight = real if sample_weight is None else real * per_word(sample_weight, like=real)
         # Flat, as Keras would take the mean of each row first and so lose its number of tokens.
@@ -47,7 +54,8 @@ class Perplexity(_TokenMean):
         name: Name of the metric.
 
     Call arguments:
-        y_true: `(B, Ty)` int tensor of ids; places that hold `PAD` (0) are left out.
+        y_true: `(B, Ty)` or `(B, Ty, 1)` int tensor of ids; places that hold `PAD` (0) are left
+            out.
         y_pred: `(B, Ty, V)` float tensor of logits.
         sample_weight: `(B,)`, `(B, 1)` or `(B, Ty)` weights of the tokens in the mean, or `None`.
 
@@ -86,7 +94,8 @@ class TokenAccuracy(_TokenMean):
         name: Name of the metric.
 
     Call arguments:
-        y_true: `(B, Ty)` int tensor of ids; places that hold `PAD` (0) are left out.
+        y_true: `(B, Ty)` or `(B, Ty, 1)` int tensor of ids; places that hold `PAD` (0) are left
+            out.
         y_pred: `(B, Ty, V)` float tensor of logits.
         sample_weight: `(B,)`, `(B, 1)` or `(B, Ty)` weights of the tokens in the mean, or `None`.
 

@@ -46,16 +46,26 @@ class Case(NamedTuple):
     masks: dict[int, np.ndarray]  # bool over the first axes of the array with this index
 
 
+# Those of the attention cases that get a mask of positions for each query, too.
+MASKED_BY_QUERY = ("bahdanau_chunks", "bahdanau_heads_normalized")
+
+
 def attention_case(name, rng):
     attention = mechanisms.random_attention(name, rng)
     mask = mechanisms.MASK
     names = list(reference.named(attention))
+    arguments = dict(value_mask=mask, return_attention_scores=True)
+    by_query = name in MASKED_BY_QUERY
+    if by_query:
+        arguments["attention_mask"] = mechanisms.MASK_BY_QUERY
 
     def expected(arrays, weights):
         by_name = dict(zip(names, weights, strict=True))
+        if by_query:
+            masks = mask[:, None] & mechanisms.MASK_BY_QUERY
+            return mechanisms.expected_by_query(name, by_name, *arrays, masks)
         return mechanisms.expected_call(name, by_name, *arrays, mask)
 
-    arguments = dict(value_mask=mask, return_attention_scores=True)
     return Case(attention, list(mechanisms.random_inputs(rng)), arguments, expected, {1: mask})
 
 
@@ -214,6 +224,43 @@ def decoder_model(name):
         return decoders.reference_decoder(decoder, x, values, keep, states)
 
     return keras.Model([inputs, annotations, mask], list(outputs)), decoder, expected
+
+
+def step_model(attention):
+    """One step of a decoder as a functional model, and a function of its expected outputs."""
+    decoder = decoders.build(decoders.unbuilt(attention=attention))
+    inputs, annotations = keras.Input((decoders.M,)), keras.Input((None, decoders.D))
+    mask = keras.Input((None,), dtype="bool")
+    states = [keras.Input((size,)) for size in decoder.state_sizes]
+    memory = decoder.memory(annotations, mask)
+    outputs, _, weights = decoder.step(inputs, decoder.initial_state(memory, states), memory)
+    model = keras.Model([inputs, annotations, mask, *states], [outputs, weights])
+
+    def expected(x, values, keep, *states):
+        found = decoders.reference_decoder(decoder, x[:, None], values, keep, states)
+        return [part[:, 0] for part in found]
+
+    return model, decoder, expected
+
+
+def test_a_decoder_step_is_a_functional_model_that_is_saved(rng, tmp_path):
+    model, decoder, expected = step_model("coverage_fertility")
+    randomize(decoder, rng)
+    assert len(model.trainable_variables) == len(decoder.trainable_variables)
+
+    def arrays(rows, places):
+        return [
+            array(rng, rows, decoders.M),
+            array(rng, rows, places, decoders.D),
+            right_mask([places - 1] * rows, places),
+            *[array(rng, rows, size) for size in decoder.state_sizes],
+        ]
+
+    x = arrays(2, 3)
+    assert_close(model.predict(x, verbose=0), expected(*x))
+    model.save(tmp_path / "model.keras")
+    loaded, x = keras.saving.load_model(tmp_path / "model.keras"), arrays(1, 5)
+    assert_close(loaded(x), expected(*x))
 
 
 # Mechanisms of which a weight may have no gradient, or which have no weights.

@@ -6,7 +6,7 @@ import pytest
 import reference
 from keras import ops, tree
 from layer_checks import (
-    POLICIES,
+    WIDE_POLICIES,
     any_size,
     array,
     assert_close,
@@ -20,6 +20,7 @@ from layer_checks import (
 from mechanisms import (
     LENGTHS,
     MASK,
+    MASK_BY_QUERY,
     MECHANISMS,
     TQ,
     TX,
@@ -27,6 +28,7 @@ from mechanisms import (
     D,
     N,
     additive,
+    expected_by_query,
     expected_call,
     general,
     random_attention,
@@ -93,6 +95,42 @@ def test_queries_of_one_beam_share_a_row_of_the_memory(name, rng):
         assert_close(actual, (context[:, i], mean_of_heads(weights)[:, i]), 1e-6)
 
 
+@mechanism
+def test_a_step_is_a_functional_model_that_is_saved(name, rng, tmp_path):
+    attention, (query, values) = random_attention(name, rng), random_inputs(rng, queries=1)
+    inputs = keras.Input((N,)), keras.Input((None, D)), keras.Input((None,), dtype="bool")
+    memory = attention.memory(inputs[1], mask=inputs[2])
+    context, weights, state = attention.step(inputs[0], memory, attention.initial_state(memory))
+    model = keras.Model(list(inputs), [context, weights, *tree.flatten(state)])
+    assert len(model.weights) == len(attention.weights)
+    arrays = [query[:, 0], values, MASK]
+    expected = expected_call(name, reference.named(attention), query, values, MASK)
+    actual = model(arrays)
+    assert_close(actual[:2], (expected[0][:, 0], mean_of_heads(expected[1])[:, 0]))
+    memory = attention.memory(values, mask=MASK)
+    *_, state = attention.step(query[:, 0], memory, attention.initial_state(memory))
+    assert_close(actual[2:], tree.flatten(state), 1e-6)
+    assert_survives_saving(model, arrays, tmp_path)
+
+
+def test_a_step_takes_a_memory_and_a_state_of_inputs(rng):
+    attention, (query, values) = random_attention("location", rng), random_inputs(rng)
+    memory = attention.memory(values, mask=MASK)
+    state = attention.initial_state(memory)
+    inputs = keras.Input((N,)), Memory(
+        keras.Input(memory.keys.shape[1:]),
+        keras.Input(values.shape[1:]),
+        keras.Input((TX,), dtype="bool"),
+    ), tuple(keras.Input((TX,)) for _ in state)  # fmt: skip
+    context, weights, after = attention.step(*inputs)
+    flat = [part for part in tree.flatten(inputs) if part is not None]
+    model = keras.Model(flat, [context, weights, *after])
+    for i in range(TQ):
+        arrays = [ops.convert_to_tensor(query[:, i]), *memory[:3], *state]
+        context, weights, state = attention.step(query[:, i], memory, state)
+        assert_close(model(arrays), [context, weights, *state], 1e-6)
+
+
 def test_memory_has_zeros_at_masked_positions(rng):
     attention, (_, values) = random_attention("bahdanau", rng), random_inputs(rng)
     values[~MASK] = np.nan
@@ -157,6 +195,64 @@ def masked_model(attention):
     return keras.Model([source, targets], [context, weights])
 
 
+# Mechanisms that score all queries at once.
+AT_ONCE = [name for name in MECHANISMS if name.startswith(("bahdanau", "luong"))]
+ONE_BY_ONE = [name for name in MECHANISMS if name not in AT_ONCE]
+
+
+@pytest.mark.parametrize("name", AT_ONCE)
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_query_reads_only_the_positions_of_its_mask(name, masked, rng):
+    attention, (query, values) = random_attention(name, rng), random_inputs(rng)
+    arguments = dict(value_mask=MASK if masked else None, return_attention_scores=True)
+    positions = MASK[:, None] if masked else np.ones_like(MASK)[:, None]
+    masks = MASK_BY_QUERY & positions
+    actual = attention(query, values, attention_mask=MASK_BY_QUERY, **arguments)
+    expected = expected_by_query(name, reference.named(attention), query, values, masks)
+    assert_close(actual, expected)
+    unread = ~masks.any(axis=1)
+    values[unread] = np.nan
+    assert_close(attention(query, values, attention_mask=MASK_BY_QUERY, **arguments), actual, 1e-6)
+
+
+@pytest.mark.parametrize("name", AT_ONCE)
+def test_a_mask_by_query_may_be_that_of_every_row_or_of_a_single_query(name, rng):
+    attention, (query, values) = random_attention(name, rng), random_inputs(rng)
+    masks, weights = MASK_BY_QUERY[:1], reference.named(attention)
+    expected = expected_by_query(name, weights, query, values, np.repeat(masks, B, 0))
+    actual = attention(query, values, attention_mask=masks, return_attention_scores=True)
+    assert_close(actual, expected)
+    assert_close(attention(query[:, 0], values, attention_mask=masks[:, :1]), expected[0][:, 0])
+
+
+def test_a_mask_by_query_of_an_input_is_combined_with_implicit_masks_and_saved(tmp_path):
+    source, targets = (keras.Input((None,), dtype="int32") for _ in range(2))
+    masks = keras.Input((None, None), dtype="bool")
+    outputs = BahdanauAttention(3)(
+        embedding()(targets),
+        embedding()(source),
+        attention_mask=masks,
+        return_attention_scores=True,
+    )
+    model = keras.Model([source, targets, masks], list(outputs))
+    window = np.tril(np.ones((2, 3, 4), bool))
+    _, weights = numpy(model([SOURCE_IDS, QUERY_IDS, window]))
+    read = window & (QUERY_IDS != 0)[:, :, None] & (SOURCE_IDS != 0)[:, None, :]
+    assert weights[read].all() and not weights[~read].any()
+    assert_survives_saving(model, [SOURCE_IDS, QUERY_IDS, window], tmp_path)
+
+
+@mechanism
+def test_masks_of_query_and_value_may_come_in_a_list_as_keras_has_them(name, rng):
+    attention, (query, values) = random_attention(name, rng), random_inputs(rng)
+    query_mask = np.array([[True, False], [True, True], [False, False]])
+    arguments = dict(return_attention_scores=True)
+    expected = attention(query, values, query_mask=query_mask, value_mask=MASK, **arguments)
+    assert_close(attention(query, values, mask=[query_mask, MASK], **arguments), expected, 0)
+    expected = attention(query, values, value_mask=MASK, **arguments)
+    assert_close(attention(query, values, mask=[None, MASK], **arguments), expected, 0)
+
+
 SOURCE_IDS = np.array([[3, 4, 5, 0], [6, 0, 0, 0]])
 QUERY_IDS = np.array([[7, 8, 1], [2, 0, 0]])
 
@@ -200,7 +296,7 @@ def test_config_round_trip(name):
 
 
 @mechanism
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", WIDE_POLICIES)
 def test_mixed_precision_returns_float32_weights(name, policy, rng):
     query, values = random_inputs(rng)
     with dtype_policy(policy):
@@ -224,6 +320,9 @@ INVALID_CALLS = {
     r"`value_mask` must be .* shape \(3, 5\).* shape \(3, 5, 1\)": dict(value_mask=MASK[..., None]),
     r"`value_mask` must be .* shape \(3, 5\).* shape \(3, 4\)": dict(value_mask=MASK[:, 1:]),
     r"`query_mask` must be .* shape \(3, 2\).* shape \(3, 1\)": dict(query_mask=MASK[:, :1]),
+    r"`mask` .* \[query_mask, value_mask\], .* `value_mask`.* Received: one": dict(mask=MASK),
+    r"`mask` .* a list \[query_mask, value_mask\], .* a list of 1": dict(mask=[MASK]),
+    r"`mask` of \w+ must be None with `value_mask`": dict(mask=[None, MASK], value_mask=MASK),
 }
 
 
@@ -268,10 +367,30 @@ def test_a_memory_needs_a_built_layer(name):
         MECHANISMS[name].make().memory(VALUES)
 
 
-@pytest.mark.parametrize("name", [n for n in MECHANISMS if not n.startswith(("bahdanau", "luong"))])
-def test_a_causal_mask_needs_a_mechanism_without_state(name, rng):
+@pytest.mark.parametrize("name", ONE_BY_ONE)
+def test_a_mask_by_query_needs_a_mechanism_that_scores_all_queries_at_once(name, rng):
+    attention = random_attention(name, rng)
     with pytest.raises(ValueError, match=r"`use_causal_mask` must be False for \w+.* True"):
-        random_attention(name, rng)(QUERY, VALUES, use_causal_mask=True)
+        attention(QUERY, VALUES, use_causal_mask=True)
+    with pytest.raises(ValueError, match=r"`attention_mask` must be None for \w+.*`value_mask`"):
+        attention(QUERY, VALUES, attention_mask=MASK_BY_QUERY)
+
+
+@pytest.mark.parametrize(
+    ("mask", "received"),
+    [
+        (MASK, r"bool of shape \(3, 5\)"),
+        (MASK_BY_QUERY[:2], r"bool of shape \(2, 2, 5\)"),
+        (MASK_BY_QUERY[:, :1], r"bool of shape \(3, 1, 5\)"),
+        (MASK_BY_QUERY[..., :4], r"bool of shape \(3, 2, 4\)"),
+        (MASK_BY_QUERY.astype("float32"), r"float32 of shape \(3, 2, 5\)"),
+    ],
+    ids=["two axes", "rows", "queries", "positions", "floats"],
+)
+def test_a_mask_by_query_is_checked(mask, received, rng):
+    message = rf"`attention_mask` must be bool .* \(3, 2, 5\), True = keep. Received: {received}"
+    with pytest.raises(ValueError, match=message):
+        random_attention("bahdanau", rng)(QUERY, VALUES, attention_mask=mask)
 
 
 @mechanism

@@ -117,6 +117,9 @@ def test_a_causal_mask_hides_later_positions(options, rng):
         actual = attention(query, values, value_mask=value_mask, **arguments)
         masks = np.tril(np.repeat(positions[:, None], TX, axis=1))
         assert_close(actual, expected_call(attention, query, values, masks, heads=heads))
+        window = np.tri(TX, k=1, dtype=bool)[None] & ~np.tri(TX, k=-2, dtype=bool)[None]
+        actual = attention(query, values, value_mask=value_mask, attention_mask=window, **arguments)
+        assert_close(actual, expected_call(attention, query, values, masks & window, heads=heads))
 
 
 # --- Chunks ---------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import reference
 from layer_checks import (
-    POLICIES,
+    WIDE_POLICIES,
     array,
     assert_close,
     assert_config_round_trip,
@@ -130,7 +130,7 @@ def test_a_model_survives_saving(source, tmp_path):
 
 
 @sources
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", WIDE_POLICIES)
 def test_mixed_precision(source, policy, rng):
     annotations = array(rng, B, TX, D)
     with dtype_policy(policy):

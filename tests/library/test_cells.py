@@ -6,7 +6,7 @@ import pytest
 import reference
 from gradients import differentiate
 from layer_checks import (
-    POLICIES,
+    WIDE_POLICIES,
     array,
     assert_close,
     assert_config_round_trip,
@@ -276,7 +276,7 @@ def test_saving(name, rng, tmp_path):
 
 
 @every_cell
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", WIDE_POLICIES)
 def test_mixed_precision(name, policy, rng):
     inputs = array(rng, B, T, WIDTHS[name])
     with dtype_policy(policy):

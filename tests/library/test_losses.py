@@ -1,3 +1,5 @@
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -56,6 +58,39 @@ def test_every_reduction_with_and_without_sample_weight(rng, shape, reduction):
     }.get(reduction, weighted)
     loss = TokenCrossentropy(0.1, reduction=reduction)(labels, logits, sample_weight=weight)
     assert_close(loss, expected)
+
+
+@pytest.mark.parametrize("axes", [(), (1,)], ids=["ids", "ids with a last axis"])
+def test_class_weights_are_factors_of_the_losses_of_their_tokens(rng, axes):
+    labels, logits = batch(rng)
+    labels[0, :3] = [6, 2, 5]
+    losses = token_losses(labels, logits, 0.1)
+    factors = np.select([labels == 2, labels == 5], [5.0, 0.0], 1.0)
+    real, each = labels != PAD, rng.uniform(size=labels.shape).astype("float32")
+    expected = {
+        "sum_over_batch_size": (losses * factors * each).sum() / real.sum(),
+        "mean_with_sample_weight": (losses * factors * each).sum() / (factors * each * real).sum(),
+        "none": losses * factors * each,
+    }
+    for reduction, value in expected.items():
+        loss = TokenCrossentropy(0.1, reduction, class_weight={2: 5.0, 5: np.float32(0)})
+        assert_close(loss(labels.reshape(*labels.shape, *axes), logits, sample_weight=each), value)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0, 5.0], r"`class_weight` must be a dict from ids .* Received: \[1.0, 5.0\]"),
+        ({}, r"`class_weight` must be a dict from ids .* Received: {}"),
+        ({"3": 5.0}, "`class_weight` must be an int of at least 0. Received: '3'"),
+        ({-1: 5.0}, "`class_weight` must be an int of at least 0. Received: -1"),
+        ({3: -5.0}, r"`class_weight\[3\]` must be a number of at least 0. Received: -5.0"),
+    ],
+    ids=str,
+)
+def test_class_weights_must_be_numbers_by_id(weights, message):
+    with pytest.raises(ValueError, match=message):
+        TokenCrossentropy(class_weight=weights)
 
 
 @pytest.mark.parametrize("unknown", [7, -1])
@@ -149,7 +184,7 @@ def test_label_smoothing_must_be_in_its_range(smoothing):
         TokenCrossentropy(label_smoothing=smoothing)
 
 
-@pytest.mark.parametrize("shape", [(3, 4, 1), (3,), (3, 3), (1, 4)])
+@pytest.mark.parametrize("shape", [(3, 4, 2), (3, 3, 1), (3,), (3, 3), (1, 4)])
 def test_labels_must_fit_the_logits(shape):
     with pytest.raises(ValueError, match=r"`y_pred` must be logits .*Received: y_true of shape"):
         TokenCrossentropy()(np.ones(shape, "int32"), np.zeros((3, 4, 7)))
@@ -159,12 +194,14 @@ def test_labels_must_fit_the_logits(shape):
     ("make", "options"),
     [
         (TokenCrossentropy, {"label_smoothing": 0.2, "name": "nats", "reduction": "sum"}),
+        (TokenCrossentropy, {"class_weight": {3: 5.0, 12: 0.5}}),
         (AlignmentCrossentropy, {"name": "guide", "reduction": "sum"}),
     ],
 )
 def test_config_round_trip(make, options):
     loss = make(**options)
-    again = keras.losses.deserialize(keras.losses.serialize(loss))
+    config = json.loads(json.dumps(keras.losses.serialize(loss)))  # as in a file
+    again = keras.losses.deserialize(config)
     assert type(again) is make and again.get_config() == loss.get_config()
     assert {name: getattr(again, name) for name in options} == options
 

@@ -150,7 +150,16 @@ def test_metrics_are_saved_with_the_model(tmp_path, rng):
 
 
 @pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("shape", [(3, 4, 1), (3, 3)])
+def test_labels_may_have_a_last_axis_of_one(metric, rng):
+    labels, logits, weight = batch(rng, 3, 4)
+    measured = metric()
+    measured.update_state(labels[..., None], logits)
+    expected = expected_of(metric, [(labels, logits, weight)])
+    np.testing.assert_allclose(float(measured.result()), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("shape", [(3, 4, 2), (3, 3)])
 def test_labels_must_fit_the_logits(metric, shape):
     with pytest.raises(ValueError, match="`y_pred` must be logits"):
         metric().update_state(np.ones(shape, "int32"), np.zeros((3, 4, 7)))

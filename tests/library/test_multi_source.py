@@ -4,7 +4,7 @@ import pytest
 from gradients import differentiate
 from keras import ops, tree
 from layer_checks import (
-    POLICIES,
+    WIDE_POLICIES,
     array,
     assert_close,
     assert_config_round_trip,
@@ -123,7 +123,7 @@ def test_compute_output_shape_adds_the_widths_of_the_sources():
     assert attention.compute_output_shape((1, 5, 2), [(3, 7, 6), (3, 4, 2)]) == (3, 5, 8)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", WIDE_POLICIES)
 def test_mixed_precision(policy, rng):
     query, sources = random_inputs(rng)
     with dtype_policy(policy):

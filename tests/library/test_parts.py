@@ -1,4 +1,6 @@
-"""Layers inside other layers: shared sublayers when loading, and models as sublayers."""
+"""Layers inside other layers, and inputs that no layer can read."""
+
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -7,10 +9,15 @@ from keras import ops
 from layer_checks import array, assert_close, numpy
 
 from keras_bahdanau import (
+    Attention,
+    AttentionPooling,
     AttentiveDecoder,
     BahdanauAttention,
     BidirectionalEncoder,
+    Bridge,
+    ClosedLoop,
     Decode,
+    DeepOutput,
     Ensemble,
     GreedySearch,
     LuongAttention,
@@ -67,6 +74,25 @@ def test_models_of_an_ensemble_that_share_an_encoder_share_it_after_loading(tmp_
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.models[0].encoder is loaded.models[1].encoder
     assert_close(loaded(inputs), expected, 1e-6)
+
+
+class Places(NamedTuple):
+    """A memory whose class no config knows."""
+
+    values: keras.KerasTensor
+
+
+class FirstPlace(Attention):
+    def memory(self, values, key=None, mask=None, training=None, steps=1):
+        return Places(values)
+
+    def step(self, query, memory, state=(), training=None, t=None):
+        return memory.values[:, 0], ops.ones_like(memory.values[..., 0]), state
+
+
+def test_a_symbolic_memory_must_be_a_named_tuple_that_configs_can_hold():
+    with pytest.raises(ValueError, match=r"Places must be a named tuple .*decorate its class"):
+        FirstPlace().memory(keras.Input((None, 6)))
 
 
 @pytest.mark.parametrize("input_feeding", [False, True])
@@ -135,3 +161,85 @@ def test_a_step_of_multi_head_attention_returns_the_compute_dtype(rng):
     context, _, _ = attention.step(query, memory, attention.initial_state(memory))
     assert keras.backend.standardize_dtype(context.dtype) == "bfloat16"
     assert_close(ops.cast(context, "float32"), ops.cast(expected, "float32"), 0.05)
+
+
+# --- Inputs that no layer can read ----------------------------------------------------------------
+
+
+def decoder():
+    return AttentiveDecoder(GRU(4), BahdanauAttention(3))
+
+
+# A layer, its inputs by name, and the masks that it takes.
+CALLS = {
+    "attention": (lambda: BahdanauAttention(3), "query value", "query_mask or value_mask"),
+    "several sources": (
+        lambda: MultiSourceAttention([BahdanauAttention(3)]),
+        "query value",
+        "query_mask or value_mask",
+    ),
+    "pooling": (lambda: AttentionPooling(3), "values", "mask or attention_mask"),
+    "encoder": (lambda: BidirectionalEncoder(3), "inputs", "mask"),
+    "bridge": (lambda: Bridge([3]), "annotations", "mask"),
+    "readout": (lambda: DeepOutput(3), "state inputs context", "no argument"),
+    "decoder": (decoder, "inputs annotations", "annotations_mask or inputs_mask"),
+    "closed loop": (lambda: ClosedLoop(decoder(), 3), "first annotations", "annotations_mask"),
+}
+CALLED = [(name, which) for name, (_, of, _) in CALLS.items() for which in of.split()]
+VALUES = np.ones((2, 3, 4), "float32")
+
+
+def called_with(name, which, tensor):
+    """Call a layer with `tensor` as one of its inputs."""
+    make, inputs, _ = CALLS[name]
+    return make()(**(dict.fromkeys(inputs.split(), VALUES) | {which: tensor}))
+
+
+@pytest.mark.parametrize(("name", "which"), CALLED)
+def test_an_input_that_is_none_is_named(name, which):
+    with pytest.raises(ValueError, match=rf"`{which}` of \w+ must be a tensor; .* Received: None"):
+        called_with(name, which, None)
+
+
+def sparse_values():
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.sparse.from_dense(VALUES)
+    if keras.config.backend() == "jax":
+        from jax.experimental import sparse
+
+        return sparse.BCOO.fromdense(VALUES)
+    import torch
+
+    return torch.tensor(VALUES).to_sparse()
+
+
+def ragged_values():
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.RaggedTensor.from_tensor(VALUES, lengths=[3, 1])
+    import torch
+
+    return torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(1, 4)], layout=torch.jagged)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "ragged"])
+@pytest.mark.parametrize(("name", "which"), CALLED)
+def test_a_sparse_or_ragged_input_is_named(name, which, kind):
+    if kind == "ragged" and keras.config.backend() == "jax":
+        pytest.skip("JAX has no ragged tensors")
+    tensor = sparse_values() if kind == "sparse" else ragged_values()
+    message = rf"`{which}` of \w+ must be a dense tensor; .* Received: a {kind} "
+    with pytest.raises(ValueError, match=message):
+        called_with(name, which, tensor)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_mask_by_an_unknown_name_gets_the_names_of_the_masks(name):
+    make, inputs, masks = CALLS[name]
+    tensors = dict.fromkeys(inputs.split(), VALUES)
+    message = rf"has no argument `key_mask`; .*{masks}.* Received: `key_mask`"
+    with pytest.raises(ValueError, match=message):
+        make()(**tensors, key_mask=np.ones((2, 3), bool))

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import reference
 from layer_checks import (
-    POLICIES,
+    WIDE_POLICIES,
     array,
     assert_close,
     assert_config_round_trip,
@@ -11,7 +11,7 @@ from layer_checks import (
     dtype_policy,
     randomize,
 )
-from mechanisms import MASK, TX, B, D, U
+from mechanisms import MASK, MASK_BY_QUERY, TX, B, D, U
 
 from keras_bahdanau import AttentionPooling, BahdanauAttention
 
@@ -34,6 +34,35 @@ def test_one_query_gives_one_context_per_row(rng):
     assert_close(layer(values, mask=MASK), contexts)
 
 
+def test_a_query_reads_only_the_positions_of_its_mask(rng):
+    layer, values = AttentionPooling(U, queries=2), array(rng, B, TX, D)
+    layer.build((None, None, D))
+    keys, learned, score = reference.float64(randomize(layer, rng).get_weights())
+    projections = [np.eye(U), keys, score]
+    masks = MASK_BY_QUERY & MASK[:, None]
+    expected = [
+        [
+            reference.additive_attention(query, row, keep, projections)
+            for query, keep in zip(learned, keeps, strict=True)
+        ]
+        for row, keeps in zip(values.astype("float64"), masks, strict=True)
+    ]
+    contexts, weights = (
+        np.array([[pair[k] for pair in row] for row in expected]) for k in range(2)
+    )
+    arguments = dict(attention_mask=MASK_BY_QUERY, return_attention_scores=True)
+    assert_close(layer(values, mask=MASK, **arguments), [contexts, weights])
+    values[~masks.any(axis=1)] = np.nan
+    assert_close(layer(values, mask=MASK, **arguments), [contexts, weights])
+
+
+def test_a_mask_by_query_is_combined_with_the_mask_of_an_embedding(rng):
+    ids, window = np.array([[3, 4, 0, 0]]), np.array([[[False, True, True, False]]])
+    embedded = keras.layers.Embedding(9, D, mask_zero=True)(ids)
+    _, weights = AttentionPooling(U)(embedded, attention_mask=window, return_attention_scores=True)
+    assert_close(weights, [[0.0, 1.0, 0.0, 0.0]])
+
+
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
 def test_integer_and_bool_values_are_cast_to_floats(rng, dtype):
     layer, values = pooling(rng), rng.integers(0, 9, (B, TX, D)).astype(dtype)
@@ -50,7 +79,7 @@ def test_padding_of_an_embedding_has_no_effect_and_the_model_is_saved(rng, tmp_p
     assert_survives_saving(model, padded, tmp_path)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", WIDE_POLICIES)
 def test_contexts_have_the_compute_dtype_and_weights_are_float32(rng, policy):
     values = array(rng, B, TX, D)
     with dtype_policy(policy):

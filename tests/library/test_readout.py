@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import reference
 from layer_checks import (
-    POLICIES,
+    WIDE_POLICIES,
     array,
     assert_close,
     assert_config_round_trip,
@@ -32,7 +32,7 @@ def random_arguments(rng, *shape):
 
 
 @activations
-@pytest.mark.parametrize("policy", ["float32", *POLICIES])
+@pytest.mark.parametrize("policy", ["float32", *WIDE_POLICIES])
 def test_one_step_is_the_papers_deep_output(activation, policy, rng):
     with dtype_policy(policy):
         readout, arguments = random_readout(rng, activation), random_arguments(rng, B)

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 from copy_task import compile_to_copy, copy_task
 from keras import ops
+from layer_checks import WIDE_POLICIES, dtype_policy
 from models import (
     MODELS,
     SIZES,
     SOURCE_VOCABULARY,
     TARGET_VOCABULARY,
     VOCABULARIES,
+    log_softmax,
     plain_gru,
     teacher_forced,
 )
@@ -33,6 +35,7 @@ from keras_bahdanau import (
     ScheduledSampling,
     Seq2Seq,
     TokenCrossentropy,
+    TranslationDataset,
 )
 from keras_bahdanau_runtime.ids import PAD
 
@@ -157,6 +160,67 @@ def test_padding_at_any_place_changes_no_logits_and_no_loss(name):
     np.testing.assert_allclose(logits, model.predict(INPUTS, verbose=0)[places], 0, 1e-4)
     losses = [float(model.evaluate(*of, verbose=0)) for of in ((inputs, labels), (INPUTS, LABELS))]
     np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["fit", "train_on_batch"])
+@pytest.mark.parametrize("labels", [LABELS, LABELS[..., None]], ids=["ids", "a last axis"])
+def test_class_weights_of_rows_are_refused(method, labels):
+    """Keras makes one weight for each row, by the position of its largest id."""
+    model = compile_to_copy(guided_model(BahdanauAttention(4)))
+    message = (
+        r"`class_weight` .* write TokenCrossentropy\(class_weight=.* `sample_weight`.*{3: 5.0}"
+    )
+    with pytest.raises(ValueError, match=message):
+        getattr(model, method)(INPUTS, labels, class_weight={3: 5.0})
+
+
+SPARSE = keras.losses.SparseCategoricalCrossentropy
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "train_on_batch", "test_on_batch"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "sparse_categorical_crossentropy",
+        "SparseCategoricalCrossentropy",
+        "crossentropy",
+        keras.losses.sparse_categorical_crossentropy,
+        SPARSE(),
+        keras.losses.CategoricalCrossentropy(),
+    ],
+    ids=["function name", "class name", "by shape", "function", "instance", "one-hot"],
+)
+def test_a_loss_of_probabilities_is_refused(loss, method):
+    model = guided_model(BahdanauAttention(4))
+    model.compile("sgd", loss)
+    message = r"`loss` of `compile` must read logits, .*TokenCrossentropy\(\), .*from_logits=True"
+    with pytest.raises(ValueError, match=message):
+        getattr(model, method)(INPUTS, LABELS)
+
+
+def test_a_metric_of_probabilities_is_refused():
+    model, metrics = guided_model(BahdanauAttention(4)), ["accuracy", SPARSE.__name__]
+    model.compile("sgd", TokenCrossentropy(), metrics=metrics)
+    with pytest.raises(ValueError, match="`metrics` of `compile` must read logits"):
+        model.evaluate(INPUTS, LABELS, verbose=0)
+
+
+def test_a_loss_of_logits_from_keras_counts_every_position():
+    model = guided_model(BahdanauAttention(4))
+    model.compile("sgd", SPARSE(from_logits=True))
+    log_probs = log_softmax(model(INPUTS))
+    expected = -np.take_along_axis(log_probs, LABELS[..., None], axis=-1).mean()
+    loss = model.evaluate(INPUTS, LABELS, verbose=0)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+def test_predict_needs_batches_of_one_target_width():
+    model = guided_model(BahdanauAttention(4))
+    sources, targets = [[5, 3], [6, 3]], [[7, 3], [7, 8, 9, 3]]
+    two, one = (TranslationDataset(sources, targets, 1, bucket) for bucket in (2, 4))
+    with pytest.raises(ValueError, match=r"`x` of `predict` .*predict_on_batch.* \[2, 4\]"):
+        model.predict(two, verbose=0)
+    assert model.predict(one, verbose=0).shape == (2, 4, TARGET_VOCABULARY)
 
 
 class TrainingDependentBridge(keras.layers.Layer):
@@ -424,6 +488,15 @@ def test_arguments_of_another_type_or_out_of_range_are_refused(name, value, mess
         Seq2Seq(*VOCABULARIES, 5, **arguments)
 
 
+def test_a_second_build_changes_nothing():
+    model = model_of(BidirectionalEncoder(4))
+    model.build()
+    weights = model.get_weights()
+    model.build((None, 7))
+    for weight, before in zip(model.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(weight, before)
+
+
 def test_a_bridge_must_return_the_states_of_the_cell():
     model = model_of(BidirectionalEncoder(4), bridge=keras.layers.Dense(4))
     with pytest.raises(ValueError, match=r"must hold a tensor for each state.* of sizes \[4\]"):
@@ -475,6 +548,13 @@ def test_initial_embeddings_have_length_one():
         squares = (embeddings**2).sum(-1)
         assert abs(squares.mean() - 1) < 0.05 and squares.std() < 0.25
     assert (first != second[:400]).all()
+
+
+@pytest.mark.parametrize("policy", WIDE_POLICIES)
+def test_logits_of_tied_embeddings_have_the_compute_dtype(policy):
+    with dtype_policy(policy):
+        logits = plain_gru()(INPUTS)
+    assert keras.backend.standardize_dtype(logits.dtype) == policy.removeprefix("mixed_")
 
 
 def test_tied_embeddings_of_another_width_are_refused():

@@ -50,6 +50,27 @@ MUTATIONS = (
         "library/test_parts.py library/test_bahdanau.py library/test_attention.py",
     ),
     Mutation(
+        "a-mask-by-query-keeps-what-no-query-reads",
+        "keras_bahdanau/layers/masking.py",
+        "        mask = read if mask is None else ops.logical_and(mask, read)\n",
+        "",
+        "library/test_attention.py library/test_pooling.py",
+    ),
+    Mutation(
+        "symbolic-steps-forget-the-type-of-a-memory",
+        "keras_bahdanau/layers/method_layer.py",
+        "return tuple(parts) if name is None else _NAMED_TUPLES[name](*parts)",
+        "return tuple(parts)",
+        "library/test_attention.py conformance/test_layers.py",
+    ),
+    Mutation(
+        "class-weight-of-the-largest-id-is-that-of-larger-ones",
+        "keras_bahdanau/training/losses.py",
+        'factors = np.ones(max(class_weight) + 2, "float32")',
+        'factors = np.ones(max(class_weight) + 1, "float32")',
+        "library/test_losses.py",
+    ),
+    Mutation(
         "masked-queries-are-not-zeroed",
         "keras_bahdanau/layers/attention/base.py",
         "        queries = zero_masked(queries, query_mask)\n",

@@ -9,6 +9,8 @@ from gradients import differentiate
 from keras import ops, tree
 
 POLICIES = ["mixed_float16", "mixed_bfloat16"]
+# JAX has no float64 without its own option.
+WIDE_POLICIES = [*POLICIES] if keras.config.backend() == "jax" else [*POLICIES, "float64"]
 
 compiled_alone = pytest.mark.skipif(
     keras.config.backend() == "torch", reason="torch compiles nothing: it is the eager call again"

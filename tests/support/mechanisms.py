@@ -23,6 +23,16 @@ LENGTHS = [5, 2, 0]
 MASK = right_mask(LENGTHS, TX)
 
 
+# The positions that each query may read: some, all, none, and only one that `MASK` drops.
+MASK_BY_QUERY = np.array(
+    [
+        [[False, True, False, True, False], [True, True, True, True, True]],
+        [[False, False, False, False, False], [False, True, True, False, False]],
+        [[True, False, False, False, False], [False, False, True, True, True]],
+    ]
+)
+
+
 class Mechanism(NamedTuple):
     """How to make a mechanism, and its equations for all queries of one source."""
 
@@ -119,3 +129,13 @@ def expected_call(name, weights, query, values, mask):
     arrays = [np.asarray(part, "float64") for part in (query, values)]
     rows = [attend(weights, q, v, m) for q, v, m in zip(*arrays, mask, strict=True)]
     return tuple(np.array(part) for part in zip(*rows, strict=True))
+
+
+def expected_by_query(name, weights, query, values, masks):
+    """`expected_call` with a mask of positions for each query, `(B, Tq, Tx)`."""
+    calls = [
+        expected_call(name, weights, query[:, i : i + 1], values, masks[:, i])
+        for i in range(query.shape[1])
+    ]
+    contexts, alignments = zip(*calls, strict=True)
+    return np.concatenate(contexts, axis=1), np.concatenate(alignments, axis=-2)

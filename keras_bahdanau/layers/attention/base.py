@@ -5,12 +5,19 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.masking import checked_mask, masked_scores, zero_masked
-from keras_bahdanau.layers.parts import check_widths, grouped
+from keras_bahdanau.layers.masking import (
+    checked_mask,
+    masked_scores,
+    masks_by_query,
+    zero_masked,
+)
+from keras_bahdanau.layers.method_layer import named_in_configs, symbolic
+from keras_bahdanau.layers.parts import CheckedCall, check_dense, check_widths, grouped
 from keras_bahdanau.layers.recurrence import flatten, held, run_over_time
 from keras_bahdanau.replicas import added_once
 
 
+@named_in_configs
 class Memory(NamedTuple):
     """What a decoder attends to, computed once for a source and passed on as a value.
 
@@ -32,7 +39,7 @@ class Memory(NamedTuple):
     dropout: Any = None
 
 
-class Attention(keras.layers.Layer):
+class Attention(CheckedCall, keras.layers.Layer):
     """Base of the mechanisms: subclasses give `memory` and `step`.
 
     A decoder uses three calls and so need not know which mechanism it holds:
@@ -46,14 +53,21 @@ class Attention(keras.layers.Layer):
     to row `b`, and the memory is never copied.
     """
 
-    def __call__(self, query, *args, **kwargs):
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        for name in {"memory", "initial_state", "step"} & set(vars(cls)):
+            setattr(cls, name, symbolic(vars(cls)[name]))
+
+    def __call__(self, query, value=None, *args, mask=None, **kwargs):
         if isinstance(query, (list, tuple)):
             raise ValueError(
                 f"Argument `query` of {type(self).__name__} must be one tensor; write "
                 "attention(query, value), not a list of both as for keras.layers.Attention. "
                 f"Received: a list of {len(query)}"
             )
-        return super().__call__(query, *args, **kwargs)
+        if mask is not None:
+            kwargs |= self._named_masks(mask, kwargs)
+        return super().__call__(query, value, *args, **kwargs)
 
     def build(self, query_shape, value_shape, key_shape=None):
         """Makes the weights for a query `(B, N)` or `(B, Tq, N)` and a value `(B, Tx, D)`."""
@@ -92,6 +106,11 @@ class Attention(keras.layers.Layer):
     @property
     def has_logits(self):
         """Whether the weights come from scores, one for each place, that `step` can return."""
+        return False
+
+    @property
+    def masks_by_query(self):
+        """Whether a call takes a mask of places for each query, and so a causal one."""
         return False
 
     def normalize_logits(self, logits):
@@ -137,6 +156,7 @@ class Attention(keras.layers.Layer):
         return_attention_scores=False,
         use_causal_mask=False,
         return_attention_logits=False,
+        attention_mask=None,
         training=None,
     ):
         """Attends with all queries: at once, or in order where the mechanism keeps a state.
@@ -153,6 +173,9 @@ class Attention(keras.layers.Layer):
             use_causal_mask: Whether query `i` sees only places up to `i` (self-attention).
             return_attention_logits: Whether to return the scores before the softmax too, for a
                 loss with `from_logits`; needs one head.
+            attention_mask: `(B, Tq, Tx)` bool, True where the query may read the place, such as a
+                window around it, or `(1, Tq, Tx)` for the same mask in every row; `(B, 1, Tx)` for
+                a single query. It is combined with `value_mask` and the causal mask.
             training: Whether the call is part of training.
 
         Returns:
@@ -162,10 +185,11 @@ class Attention(keras.layers.Layer):
 
         Raises:
             ValueError: If a number of rows, a rank, a width, or the shape or dtype of a mask is not
-                as above, `use_causal_mask` is asked of a mechanism that keeps a state, or
-                `return_attention_logits` of one that has none.
+                as above, `use_causal_mask` or `attention_mask` is asked of a mechanism that does
+                not score all queries at once, or `return_attention_logits` of one that has none.
         """
         self._check_call(query, value, value_mask, return_attention_logits)
+        self._check_masks_by_query(use_causal_mask, attention_mask)
         single = len(query.shape) == 2
         queries = ops.expand_dims(query, 1) if single else query
         queries = ops.cast(queries, self.compute_dtype)
@@ -176,12 +200,14 @@ class Attention(keras.layers.Layer):
             queries = ops.broadcast_to(queries, (rows, *ops.shape(queries)[1:]))
             if query_mask is not None:
                 query_mask = ops.broadcast_to(query_mask, (rows, ops.shape(query_mask)[1]))
-        memory = self.memory(value, key, value_mask, training, steps=ops.shape(queries)[1])
-        # Only a mechanism that has logits knows the argument.
+        # Only mechanisms that have logits or masks by query know these arguments.
         wanted = {"return_logits": True} if return_attention_logits else {}
-        context, weights = self._attend(
-            queries, memory, use_causal_mask, training, query_mask, **wanted
-        )
+        if use_causal_mask or attention_mask is not None:
+            wanted["by_query"], value_mask = masks_by_query(
+                queries, value, value_mask, attention_mask, use_causal_mask
+            )
+        memory = self.memory(value, key, value_mask, training, steps=ops.shape(queries)[1])
+        context, weights = self._attend(queries, memory, training, query_mask, **wanted)
         found = [context, weights]
         if return_attention_logits:
             if query_mask is not None:
@@ -213,13 +239,8 @@ class Attention(keras.layers.Layer):
         """The context keeps the time axis of the query, and so its mask."""
         return previous_mask
 
-    def _attend(self, queries, memory, use_causal_mask, training, query_mask=None, **wanted):
+    def _attend(self, queries, memory, training, query_mask=None, **wanted):
         """Contexts `(B, G, D)` and weights `(B, G, Tx)` of queries `(B, G, N)`, one by one."""
-        if use_causal_mask:
-            raise ValueError(
-                f"Argument `use_causal_mask` must be False for {type(self).__name__}, which takes "
-                "queries in order. Received: True"
-            )
         self._check_width(queries)
 
         def step(t, query, state):
@@ -231,6 +252,24 @@ class Attention(keras.layers.Layer):
 
         context, weights = run_over_time(step, queries, self.initial_state(memory), "float32")
         return ops.cast(context, self.compute_dtype), weights
+
+    def _named_masks(self, mask, kwargs):
+        """`query_mask` and `value_mask` of Keras's `mask=[query_mask, value_mask]`."""
+        if not isinstance(mask, (list, tuple)) or len(mask) != 2:
+            received = f"a list of {len(mask)}" if isinstance(mask, (list, tuple)) else "one mask"
+            raise ValueError(
+                f"Argument `mask` of {type(self).__name__} must be a list "
+                "[query_mask, value_mask], as for keras.layers.AdditiveAttention; write "
+                f"`value_mask` for a mask of the places alone. Received: {received}"
+            )
+        named = dict(zip(("query_mask", "value_mask"), mask, strict=True))
+        twice = [name for name in named if kwargs.get(name) is not None]
+        if twice:
+            raise ValueError(
+                f"Argument `mask` of {type(self).__name__} must be None with `{twice[0]}`, which "
+                "it holds. Received: both"
+            )
+        return named
 
     def _check_call(self, query, value, value_mask, return_attention_logits):
         """Raises a `ValueError` unless `call` can answer with these."""
@@ -264,6 +303,22 @@ class Attention(keras.layers.Layer):
                 "BahdanauAttention with one head do. Received: True"
             )
 
+    def _check_masks_by_query(self, use_causal_mask, attention_mask):
+        """Raises a `ValueError` if either is given to a mechanism that cannot use it."""
+        if self.masks_by_query:
+            return
+        why = (
+            f"for {type(self).__name__}: only a mechanism that scores all queries at once, as "
+            "BahdanauAttention does, has a mask for each of them"
+        )
+        if use_causal_mask:
+            raise ValueError(f"Argument `use_causal_mask` must be False {why}. Received: True")
+        if attention_mask is not None:
+            raise ValueError(
+                f"Argument `attention_mask` must be None {why}; pass `value_mask` (batch, time) "
+                f"for all queries alike. Received: {type(attention_mask).__name__}"
+            )
+
     def _checked_memory(self, values, key, mask):
         """Annotations, key and mask as tensors in the compute dtype, zero at masked places."""
         if not self.built:
@@ -288,6 +343,7 @@ class Attention(keras.layers.Layer):
 
     def _checked_values(self, name, values, width=None):
         """A sequence in the compute dtype, of `width` features, or of any number of them."""
+        check_dense(f"{type(self).__name__}.memory", **{name: values})
         values = ops.convert_to_tensor(values)
         if len(values.shape) != 3 or width not in (None, values.shape[-1]):
             raise ValueError(

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_bahdanau.layers.attention.history import HistoryAttention
 from keras_bahdanau.layers.masking import checked_mask
+from keras_bahdanau.layers.method_layer import named_in_configs
 from keras_bahdanau.layers.parts import grouped
 from keras_bahdanau.replicas import batch_mean
 from keras_bahdanau_runtime.checks import check_range
@@ -15,6 +16,7 @@ from keras_bahdanau_runtime.checks import check_range
 _LEAST_FERTILITY = 1e-6
 
 
+@named_in_configs
 class CoverageMemory(NamedTuple):
     """A `Memory`, and how much attention each place is to get.
 
@@ -55,8 +57,8 @@ class CoverageAttention(HistoryAttention):
             initialisers, regularisers, constraints. With several heads the weights summed and
             returned are their mean.
 
-    Call arguments: see `Attention.call`; queries are taken in order, so `use_causal_mask` is not
-        to be had.
+    Call arguments: see `Attention.call`; queries are taken in order, so there is no
+        `use_causal_mask` and no `attention_mask`.
 
     Raises:
         ValueError: If `fertility` is no positive number, or `coverage_loss` none of at least 0.

@@ -81,12 +81,7 @@ class FixedContext(Attention):
         context = ops.repeat(ops.squeeze(memory.values, 1), groups, axis=0)
         return context, ops.repeat(memory.keys, groups, axis=0), state
 
-    def _attend(self, queries, memory, use_causal_mask, training, query_mask=None):
-        if use_causal_mask:
-            raise ValueError(
-                "Argument `use_causal_mask` must be False for FixedContext, whose context is the "
-                "last annotation. Received: True"
-            )
+    def _attend(self, queries, memory, training, query_mask=None):
         count = ops.shape(queries)[1]
         weights = ops.repeat(ops.expand_dims(memory.keys, 1), count, axis=1)
         return ops.repeat(memory.values, count, axis=1), weights

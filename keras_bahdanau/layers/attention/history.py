@@ -23,6 +23,11 @@ class HistoryAttention(BahdanauAttention):
     def __init__(self, units: int, use_bias: bool = True, **kwargs):
         super().__init__(units, use_bias=use_bias, **kwargs)
 
+    @property
+    def masks_by_query(self):
+        """False: queries are taken in order."""
+        return False
+
     def features(self, state):
         """`f_ij` for a state of `B * G` rows: `(B * G, Tx, U)`."""
         raise NotImplementedError

@@ -29,8 +29,8 @@ class LocationSensitiveAttention(HistoryAttention):
             initialisers, regularisers, constraints. With several heads the weights fed back and
             returned are their mean.
 
-    Call arguments: see `Attention.call`; queries are taken in order, so `use_causal_mask` is not
-        to be had.
+    Call arguments: see `Attention.call`; queries are taken in order, so there is no
+        `use_causal_mask` and no `attention_mask`.
 
     Raises:
         ValueError: If a number is out of its range.

@@ -8,6 +8,7 @@ from keras import ops
 from keras_bahdanau.layers.attention.base import Attention
 from keras_bahdanau.layers.attention.history import HistoryAttention
 from keras_bahdanau.layers.attention.scored import ScoredAttention
+from keras_bahdanau.layers.method_layer import named_in_configs
 from keras_bahdanau.layers.parts import deserialized, serialized
 from keras_bahdanau_runtime.checks import check_range
 
@@ -15,6 +16,7 @@ from keras_bahdanau_runtime.checks import check_range
 _DOUBLINGS = 20
 
 
+@named_in_configs
 class MonotonicMemory(NamedTuple):
     """The `Memory` of the inner mechanism, and the noise on its scores.
 
@@ -59,8 +61,8 @@ class MonotonicAttention(Attention):
         seed: Int, the randomness of the noise, or `None`.
         **kwargs: Passed to `keras.layers.Layer`.
 
-    Call arguments: see `Attention.call`; queries are taken in order, so `use_causal_mask` is not
-        to be had.
+    Call arguments: see `Attention.call`; queries are taken in order, so there is no
+        `use_causal_mask` and no `attention_mask`.
 
     Raises:
         ValueError: If `attention` is not as above, `mode` is unknown, or `sigmoid_noise` no

@@ -22,7 +22,7 @@ class MultiSourceAttention(Attention):
         **kwargs: Passed to `keras.layers.Layer`.
 
     Call arguments: see `Attention.call`, with lists for `value`, `key` and `value_mask` (a mask or
-        `None` for each); there is no `use_causal_mask`.
+        `None` for each); there is no `use_causal_mask` and no `attention_mask`.
 
     Returns:
         The context `(B, Tq, D1 + D2 + ...)`; the weights are `(B, Tq, Tx1 + Tx2 + ...)`.
@@ -114,15 +114,10 @@ class MultiSourceAttention(Attention):
         """The contexts side by side; the mechanisms may have other dtype policies."""
         return ops.cast(ops.concatenate(contexts, -1), self.compute_dtype)
 
-    def _attend(self, queries, memory, use_causal_mask, training, query_mask=None):
-        if use_causal_mask:
-            raise ValueError(
-                "Argument `use_causal_mask` must be False for MultiSourceAttention, whose queries "
-                "are not among the values. Received: True"
-            )
+    def _attend(self, queries, memory, training, query_mask=None):
         contexts, weights = zip(
             *[
-                part._attend(queries, of, False, training, query_mask)
+                part._attend(queries, of, training, query_mask)
                 for part, of in zip(self.attentions, memory, strict=True)
             ],
             strict=True,

@@ -5,13 +5,18 @@ from keras import ops
 
 from keras_bahdanau.initializers import fresh
 from keras_bahdanau.layers.attention.additive import additive_scores, project
-from keras_bahdanau.layers.masking import checked_mask, masked_softmax, zero_masked
-from keras_bahdanau.layers.parts import check_widths
+from keras_bahdanau.layers.masking import (
+    checked_mask,
+    masked_softmax,
+    masks_by_query,
+    zero_masked,
+)
+from keras_bahdanau.layers.parts import CheckedCall, check_widths
 from keras_bahdanau_runtime.checks import check_positive
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
-class AttentionPooling(keras.layers.Layer):
+class AttentionPooling(CheckedCall, keras.layers.Layer):
     """Pools a sequence by additive attention whose query is learned, the same for every row.
 
         e_gj = v_a . tanh(q_g + U_a h_j)      a_gj = softmax_j(e_gj)      c_g = sum_j a_gj h_j
@@ -38,6 +43,10 @@ class AttentionPooling(keras.layers.Layer):
         values: `(B, Tx, D)` float tensor.
         mask: `(B, Tx)` bool, True = keep; Keras passes on that of an `Embedding(mask_zero=True)`.
         return_attention_scores: Whether to return the weights, too.
+        attention_mask: `(B, queries, Tx)` bool, True where a query may read the place, or
+            `(1, queries, Tx)` for the same mask in every row. It is combined with `mask`.
+        values_mask: The name under which Keras passes on the mask of `values` when there is an
+            `attention_mask`; the same as `mask`.
 
     Output: `(B, D)`, or `(B, queries, D)` where `queries` is above 1; with
         `return_attention_scores` also the float32 weights `(B, Tx)` or `(B, queries, Tx)`. A row
@@ -90,13 +99,24 @@ class AttentionPooling(keras.layers.Layer):
             made = self.add_weight(shape=shape, initializer=fresh(initializer), name=name)
             setattr(self, name, made)
 
-    def call(self, values, mask=None, return_attention_scores=False):
-        mask = checked_mask("mask", mask, values)
+    def call(
+        self,
+        values,
+        mask=None,
+        return_attention_scores=False,
+        attention_mask=None,
+        values_mask=None,
+    ):
+        query = ops.expand_dims(ops.convert_to_tensor(self.query), 0)  # (1, G, U)
+        mask = checked_mask("mask", values_mask if mask is None else mask, values)
+        by_query, mask = masks_by_query(query, values, mask, attention_mask)
         values = zero_masked(ops.cast(values, self.compute_dtype), mask)  # Keras leaves ints
         keys = project(values, self.key_kernel)
-        query = ops.expand_dims(ops.convert_to_tensor(self.query), 0)  # (1, G, U)
         scores = ops.squeeze(additive_scores(query, keys, self.score_kernel), -1)  # (B, G, Tx)
-        weights = masked_softmax(scores, None if mask is None else ops.expand_dims(mask, 1))
+        if mask is not None:
+            mask = ops.expand_dims(mask, 1)
+            by_query = mask if by_query is None else ops.logical_and(mask, by_query)
+        weights = masked_softmax(scores, by_query)
         # Keras on torch returns float32 for two float64 tensors.
         pooled = ops.cast(ops.matmul(ops.cast(weights, values.dtype), values), values.dtype)
         if self.queries == 1:

@@ -46,6 +46,11 @@ class ScoredAttention(Attention):
         """Whether there are scores that the normaliser makes the weights of: with one head."""
         return getattr(self, "num_heads", 1) == 1
 
+    @property
+    def masks_by_query(self):
+        """True: scores are made of all queries at once."""
+        return True
+
     def normalize_logits(self, logits):
         """The weights of logits, as `step` returns either; see `Attention.normalize_logits`."""
         return _NORMALIZERS[self.normalizer](logits, kept_scores(logits))
@@ -87,25 +92,23 @@ class ScoredAttention(Attention):
         return (*self._ungrouped(*found, memory), state)
 
     def _attend(
-        self, queries, memory, use_causal_mask, training, query_mask=None, return_logits=False
+        self, queries, memory, training, query_mask=None, return_logits=False, by_query=None
     ):
         self._check_width(queries)
-        causal = None
-        if use_causal_mask:
-            rows = ops.arange(ops.shape(queries)[1], dtype="int32")
-            places = ops.arange(ops.shape(memory.values)[-2], dtype="int32")
-            causal = ops.expand_dims(places, 0) <= ops.expand_dims(rows, 1)  # (G, Tx)
         scores = self.scores(queries, memory.keys, chunked=True)
-        mask = self._mask(scores, memory, causal)
+        mask = self._mask(scores, memory, by_query)
         return self._weigh(scores, mask, memory, return_logits)
 
-    def _mask(self, scores, memory, causal=None):
-        """The mask of the memory, and the causal one `(G, Tx)`, so that they fit `scores`."""
-        axes = (1,) if len(scores.shape) == 3 else (1, 2)
-        mask = None if memory.mask is None else ops.expand_dims(memory.mask, axes)
-        if causal is None:
+    def _mask(self, scores, memory, by_query=None):
+        """The mask of the memory, and that of each query `(B, G, Tx)`, in the shape of `scores`."""
+        heads = len(scores.shape) == 4
+        mask = memory.mask
+        if mask is not None:
+            mask = ops.expand_dims(mask, (1, 2) if heads else (1,))
+        if by_query is None:
             return mask
-        return causal if mask is None else ops.logical_and(mask, causal)
+        by_query = ops.expand_dims(by_query, 1) if heads else by_query
+        return by_query if mask is None else ops.logical_and(mask, by_query)
 
     def _weigh(self, scores, mask, memory, return_logits=False):
         """Contexts `(B, G, D)` and float32 weights, or logits, like `scores`."""
