@@ -22,4 +22,4 @@ def test_the_readme_runs():
 
 def test_the_recipes_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the recipes export to the current folder
-    run_blocks("docs/recipes.md", 8)
+    run_blocks("docs/recipes.md", 10)
