@@ -27,8 +27,7 @@ from keras_bahdanau.layers.attention.tfa import (
 from keras_bahdanau.layers.bridge import Bridge
 from keras_bahdanau.layers.cells import LayerNormGRUCell, LayerNormLSTMCell, ResidualCell
 from keras_bahdanau.layers.closed_loop import ClosedLoop
-from keras_bahdanau.layers.decoder import AttentiveDecoder
-from keras_bahdanau.layers.decoder_state import DecoderState
+from keras_bahdanau.layers.decoder import AttentiveDecoder, DecoderState
 from keras_bahdanau.layers.encoder import BidirectionalEncoder
 from keras_bahdanau.layers.readout import DeepOutput
 from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keras_bahdanau_runtime.prepared import word_cache
-from keras_bahdanau_runtime.prepared.word_cache import WordCache
+from keras_bahdanau_runtime.prepared.encoding import WordCache
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
