@@ -172,7 +172,7 @@ def _as_it_comes(function):
     """A traced function as `tf2onnx` alone converts it, with every optimizer that it has."""
     import tf2onnx
 
-    from keras_bahdanau_export.onnx_graph import OPSET, numpy_object
+    from keras_bahdanau_export.graph.writer import OPSET, numpy_object
 
     with numpy_object():
         return tf2onnx.convert.from_function(function, function.input_signature, OPSET)[0]
@@ -184,9 +184,9 @@ def prepare(folder):
 
     from keras_bahdanau import BeamSearch
     from keras_bahdanau_export import export
-    from keras_bahdanau_export.onnx_graph import convert
-    from keras_bahdanau_export.passes.optimizer import PASSES, optimize
-    from keras_bahdanau_export.rnn_operators import recurrent_operators
+    from keras_bahdanau_export.graph.passes.optimizer import PASSES, optimize
+    from keras_bahdanau_export.graph.recurrent_operators import recurrent_operators
+    from keras_bahdanau_export.graph.writer import convert
     from keras_bahdanau_export.trace import search_function
 
     folder = Path(folder)
@@ -236,7 +236,7 @@ def recurrent(folder):
     import numpy as np
 
     from keras_bahdanau_export.call import call_signature
-    from keras_bahdanau_export.onnx_graph import write_onnx
+    from keras_bahdanau_export.graph.writer import write_onnx
     from keras_bahdanau_export.trace import forward_function
     from keras_bahdanau_runtime.session import open_session
 

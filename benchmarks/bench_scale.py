@@ -91,7 +91,7 @@ def prepare(source, target, output):
     """CPU seconds and megabytes of `keras-bahdanau prepare`."""
     shutil.rmtree(output, ignore_errors=True)
     code = (
-        "import resource, json, sys; from keras_bahdanau_export.app import app; "
+        "import resource, json, sys; from keras_bahdanau_export.commands.app import app; "
         "app(standalone_mode=False); "
         "used = [resource.getrusage(who) for who in "
         "(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]; "

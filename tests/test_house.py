@@ -30,13 +30,9 @@ MAY_IMPORT = {
 FLOORS = ["", "layers", "search", "data", "models", "training"]
 # Modules that load without Keras until a command needs it.
 WITHOUT_KERAS = [
-    EXPORT / f"{name}.py"
-    for name in (
-        "__init__", "app", "checks", "cli", "export_command", "prepare_command", "quiet",
-        "serve_command", "shortlist_command", "shown", "streams", "train_command",
-        "translate_command", "triton_layout",
-    )
-]  # fmt: skip
+    *(EXPORT / f"{name}.py" for name in ("__init__", "checks", "cli", "quiet", "triton/layout")),
+    *(EXPORT / "commands").glob("*.py"),
+]
 BACKENDS = ["keras", "tensorflow", "jax", "torch"]
 # Names that need a comment with the reason.
 PRIVATE_KERAS = [("keras", ".", "src")]

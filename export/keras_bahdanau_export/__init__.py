@@ -8,7 +8,7 @@ __all__ = ["export", "verify", "write_triton_repository"]
 _HOMES = {
     "export": "exporter",
     "verify": "parity",
-    "write_triton_repository": "triton_layout",
+    "write_triton_repository": "triton.layout",
 }
 
 

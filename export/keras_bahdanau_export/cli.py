@@ -16,8 +16,8 @@ def main() -> None:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     try:
         # Imported here, because an installation without the extra `cli` has this entry point, too.
-        from keras_bahdanau_export.app import app
-        from keras_bahdanau_export.shown import say_error
+        from keras_bahdanau_export.commands.app import app
+        from keras_bahdanau_export.commands.shown import say_error
     except MissingDependencyError as error:
         sys.exit(f"error: {error}")
     try:

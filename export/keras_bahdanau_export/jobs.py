@@ -126,7 +126,7 @@ class Job:
         Returns:
             The signatures of the ONNX files, by name, as plain dicts.
         """
-        from keras_bahdanau_export.onnx_graph import write_onnx
+        from keras_bahdanau_export.graph.writer import write_onnx
         from keras_bahdanau_export.saved_model import write_saved_model
 
         if "tf_saved_model" in self.formats:

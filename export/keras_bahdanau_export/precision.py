@@ -26,7 +26,7 @@ from onnx_ir.passes import common
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from keras_bahdanau_export.bleu_loss import enforce_bleu
-from keras_bahdanau_export.passes.graph import (
+from keras_bahdanau_export.graph.passes.graph import (
     constant,
     made_by,
     put,
@@ -35,7 +35,7 @@ from keras_bahdanau_export.passes.graph import (
     save,
     take_place,
 )
-from keras_bahdanau_export.passes.loops import own_constants
+from keras_bahdanau_export.graph.passes.loops import own_constants
 from keras_bahdanau_runtime.graph_checks import checked_noise
 from keras_bahdanau_runtime.signature import PRECISIONS, weights_file
 from keras_bahdanau_runtime.text.batches import pad

@@ -6,7 +6,7 @@ import pytest
 import typer.testing
 from copy_artifact import make
 
-from keras_bahdanau_export.app import app
+from keras_bahdanau_export.commands.app import app
 
 
 def align(*arguments):

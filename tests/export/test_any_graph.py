@@ -6,7 +6,7 @@ import onnx_ir
 import pytest
 from test_passes import RNG, graph_of, normal, results
 
-from keras_bahdanau_export.passes import optimizer
+from keras_bahdanau_export.graph.passes import optimizer
 from keras_bahdanau_export.precision import reduce_precision
 
 YES, ZERO, ONE, MINUS_ONE = True, 0, 1, [-1]

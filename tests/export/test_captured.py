@@ -16,9 +16,9 @@ import pytest
 from test_passes import assert_fixed_dimensions_change_nothing, graph_of, results
 
 from keras_bahdanau import BeamSearch, RNNSearch, Sampling, Shortlist
-from keras_bahdanau_export import captured as cut
 from keras_bahdanau_export import parity
-from keras_bahdanau_export.cuda import on_host, summary
+from keras_bahdanau_export.cuda import captured as cut
+from keras_bahdanau_export.cuda.placement import on_host, summary
 from keras_bahdanau_export.exporter import export
 from keras_bahdanau_runtime import Translator, captured
 from keras_bahdanau_runtime.captured import CapturedSearch

@@ -446,7 +446,7 @@ def test_invalid_layouts_are_refused_before_any_file_is_written(
     [
         ("keras", "keras_bahdanau", 'pip install "keras-bahdanau[tensorflow]"'),
         ("jax", "keras_bahdanau", 'pip install "keras-bahdanau[jax]"'),
-        ("typer", "keras_bahdanau_export.app", 'pip install "keras-bahdanau[cli]"'),
+        ("typer", "keras_bahdanau_export.commands.app", 'pip install "keras-bahdanau[cli]"'),
     ],
 )
 def test_a_missing_package_names_its_pip_command(missing, module, hint):

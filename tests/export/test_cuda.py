@@ -27,10 +27,10 @@ from keras_bahdanau import (
     Seq2Seq,
     Shortlist,
 )
-from keras_bahdanau_export.cuda import on_host, summary
-from keras_bahdanau_export.onnx_graph import write_onnx
-from keras_bahdanau_export.passes.graph import constant, nodes_within
-from keras_bahdanau_export.passes.sizes import Sizes
+from keras_bahdanau_export.cuda.placement import on_host, summary
+from keras_bahdanau_export.graph.passes.graph import constant, nodes_within
+from keras_bahdanau_export.graph.passes.sizes import Sizes
+from keras_bahdanau_export.graph.writer import write_onnx
 from keras_bahdanau_export.trace import encode_function, search_function
 
 V, U = 300, 6

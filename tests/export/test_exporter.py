@@ -34,6 +34,7 @@ from keras_bahdanau import (
 )
 from keras_bahdanau_export import export
 from keras_bahdanau_export.call import call_signature, functional
+from keras_bahdanau_export.graph.passes import graph
 from keras_bahdanau_export.jobs import job_for
 from keras_bahdanau_export.parity import (
     CallParity,
@@ -45,7 +46,6 @@ from keras_bahdanau_export.parity import (
     random_sources,
     verify,
 )
-from keras_bahdanau_export.passes import graph
 from keras_bahdanau_export.serialized import in_float32
 from keras_bahdanau_export.tracing_process import write_elsewhere
 from keras_bahdanau_runtime import (

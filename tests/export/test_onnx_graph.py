@@ -4,7 +4,7 @@ import numpy as np
 import onnxruntime
 from keras import ops
 
-from keras_bahdanau_export.onnx_graph import convert
+from keras_bahdanau_export.graph.writer import convert
 
 
 def test_scattered_numbers_with_equal_ids_are_summed():

@@ -6,7 +6,7 @@ import onnx_ir
 import onnxruntime
 import pytest
 
-from keras_bahdanau_export.passes import (
+from keras_bahdanau_export.graph.passes import (
     conditions,
     loops,
     optimizer,

@@ -11,7 +11,7 @@ from test_passes import assert_fixed_dimensions_change_nothing
 
 from keras_bahdanau import BidirectionalEncoder
 from keras_bahdanau_export.call import call_signature
-from keras_bahdanau_export.onnx_graph import write_onnx
+from keras_bahdanau_export.graph.writer import write_onnx
 from keras_bahdanau_export.trace import forward_function
 
 LAYERS = {

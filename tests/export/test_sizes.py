@@ -5,8 +5,8 @@ import onnx_ir
 import pytest
 from test_passes import RNG, bodies, graph_of, normal, operators, rewritten
 
-from keras_bahdanau_export.passes import loops, recurrence, shapes
-from keras_bahdanau_export.passes.sizes import Sizes
+from keras_bahdanau_export.graph.passes import loops, recurrence, shapes
+from keras_bahdanau_export.graph.passes.sizes import Sizes
 
 
 def sizes_of(text, **constants):

@@ -23,7 +23,7 @@ from copy_artifact import COPY_STEPS, DOCUMENT, endless_graph, make, marked, spi
 from running_service import held, site
 from service_process import ENVIRONMENT, SERVE, children, free_port, serving
 
-from keras_bahdanau_export import serve_command
+from keras_bahdanau_export.commands import serve as serve_command
 from keras_bahdanau_runtime.service import repository, server
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.logs import TextLines

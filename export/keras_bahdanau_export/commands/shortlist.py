@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
+from keras_bahdanau_export.commands.shown import console, say
+from keras_bahdanau_export.commands.streams import text_source
 from keras_bahdanau_export.quiet import import_keras
-from keras_bahdanau_export.shown import console, say
-from keras_bahdanau_export.streams import text_source
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.ids import SPECIAL
 from keras_bahdanau_runtime.runs.folder import best_file

@@ -16,14 +16,14 @@ import logging
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from keras_bahdanau_export.passes.conditions import (
+from keras_bahdanau_export.graph.passes.conditions import (
     choices_for_casts,
     double_negations,
     integer_comparisons,
     step_comparisons,
     where_for_sums,
 )
-from keras_bahdanau_export.passes.graph import (
+from keras_bahdanau_export.graph.passes.graph import (
     holds_graph,
     innermost_first,
     nodes_of,
@@ -31,19 +31,23 @@ from keras_bahdanau_export.passes.graph import (
     rename_repeated,
     replace,
 )
-from keras_bahdanau_export.passes.loops import (
+from keras_bahdanau_export.graph.passes.loops import (
     hoist_invariants,
     lift_loop_state,
     own_constants,
     scanned_histories,
 )
-from keras_bahdanau_export.passes.products import contiguous_slices, early_products, whole_products
-from keras_bahdanau_export.passes.recurrence import (
+from keras_bahdanau_export.graph.passes.products import (
+    contiguous_slices,
+    early_products,
+    whole_products,
+)
+from keras_bahdanau_export.graph.passes.recurrence import (
     bidirectional_operators,
     joined_directions,
     zero_states,
 )
-from keras_bahdanau_export.passes.shapes import (
+from keras_bahdanau_export.graph.passes.shapes import (
     element_gathers,
     idle_shapes,
     open_reshapes,
@@ -53,7 +57,7 @@ from keras_bahdanau_export.passes.shapes import (
     wide_ranges,
     wide_shapes,
 )
-from keras_bahdanau_export.passes.top_k import chunked_top_ks
+from keras_bahdanau_export.graph.passes.top_k import chunked_top_ks
 
 logger = logging.getLogger("keras_bahdanau_export")
 

@@ -10,9 +10,9 @@ cannot tell that a loop's state keeps its shape, or that two sizes are one.
 
 from fractions import Fraction
 
-from keras_bahdanau_export.passes.graph import constant
-from keras_bahdanau_export.passes.size import Size, number
-from keras_bahdanau_export.passes.size_rules import DIM_RULES, ITEM_RULES
+from keras_bahdanau_export.graph.passes.graph import constant
+from keras_bahdanau_export.graph.passes.size import Size, number
+from keras_bahdanau_export.graph.passes.size_rules import DIM_RULES, ITEM_RULES
 
 _MOST_ITEMS = 16  # a vector of more numbers is no shape
 

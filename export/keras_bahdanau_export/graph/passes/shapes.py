@@ -5,7 +5,7 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from keras_bahdanau_export.passes.graph import (
+from keras_bahdanau_export.graph.passes.graph import (
     are_whole,
     constant,
     made_by,
@@ -16,8 +16,8 @@ from keras_bahdanau_export.passes.graph import (
     replace,
     rewrite,
 )
-from keras_bahdanau_export.passes.size import number
-from keras_bahdanau_export.passes.sizes import Sizes
+from keras_bahdanau_export.graph.passes.size import number
+from keras_bahdanau_export.graph.passes.sizes import Sizes
 
 _LAST = {"axis": ir.AttrInt64("axis", 1)}
 _INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_bahdanau_export.passes.graph import (
+from keras_bahdanau_export.graph.passes.graph import (
     WHOLE,
     constant,
     made_by,
@@ -11,8 +11,8 @@ from keras_bahdanau_export.passes.graph import (
     register,
     rewrite,
 )
-from keras_bahdanau_export.passes.size import number
-from keras_bahdanau_export.passes.sizes import Sizes
+from keras_bahdanau_export.graph.passes.size import number
+from keras_bahdanau_export.graph.passes.sizes import Sizes
 
 _TABLE = 2**24  # numbers, 64 MiB, that a product with a whole embedding may take
 

@@ -17,10 +17,10 @@ from keras_bahdanau_export.checks import (
     check_modules,
     check_settings,
 )
+from keras_bahdanau_export.commands.shown import say
+from keras_bahdanau_export.commands.streams import text_source
 from keras_bahdanau_export.quiet import import_keras
-from keras_bahdanau_export.shown import say
-from keras_bahdanau_export.streams import text_source
-from keras_bahdanau_export.triton_layout import triton_repository
+from keras_bahdanau_export.triton.layout import triton_repository
 from keras_bahdanau_runtime.artifact import check_destination
 from keras_bahdanau_runtime.files import given_name
 from keras_bahdanau_runtime.runs.folder import best_file

@@ -1,7 +1,7 @@
 """A model repository for Triton Inference Server, with the models of an artifact.
 
     PATH/NAME/config.pbtxt              texts in, translations out: Triton's Python backend
-    PATH/NAME/1/model.py                `triton_model`, beside the artifact that it opens
+    PATH/NAME/1/model.py                the file `model.py` here, beside the artifact that it opens
     PATH/NAME/1/artifact/
     PATH/NAME-graph/config.pbtxt        the tensors of `model.onnx`: its onnxruntime backend
     PATH/NAME-graph/1/model.onnx        and `model.onnx.data`, where the weights are too large
@@ -35,7 +35,7 @@ from keras_bahdanau_runtime.translator import Translator
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _MARK = "# Written by keras-bahdanau.\n"  # without it nothing is overwritten
 _CONFIG, _VERSION = "config.pbtxt", "1"
-_MODEL = Path(__file__).with_name("triton_model.py")
+_MODEL = Path(__file__).with_name("model.py")
 _MOST_ROWS = 64  # of a request, and of what Triton joins
 _TYPES = {
     "tensor(bool)": "TYPE_BOOL",
@@ -159,7 +159,7 @@ def _opened(manifest: Manifest) -> tuple[Any, bool]:
 
 
 def _text_config(name: str) -> str:
-    """The `config.pbtxt` of `triton_model`."""
+    """The `config.pbtxt` of the model of texts."""
     tensors = [
         _tensor("input", "text", "TYPE_STRING", [1]),
         _tensor("output", "translation", "TYPE_STRING", [-1]),

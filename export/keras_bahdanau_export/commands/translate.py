@@ -19,8 +19,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from keras_bahdanau_export.shown import console, say
-from keras_bahdanau_export.streams import is_dash, standard, standard_input
+from keras_bahdanau_export.commands.shown import console, say
+from keras_bahdanau_export.commands.streams import is_dash, standard, standard_input
 from keras_bahdanau_runtime.bulk.file import translate_file
 from keras_bahdanau_runtime.bulk.on_ray import translate_folder
 from keras_bahdanau_runtime.bulk.records import Lines, Source, is_text, one_line

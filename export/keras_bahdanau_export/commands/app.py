@@ -30,15 +30,15 @@ try:
     from rich.table import Table
 
     from keras_bahdanau_export.checks import check_beam, check_file, check_lengths
-    from keras_bahdanau_export.export_command import export
-    from keras_bahdanau_export.prepare_command import prepare
+    from keras_bahdanau_export.commands.export import export
+    from keras_bahdanau_export.commands.prepare import prepare
+    from keras_bahdanau_export.commands.serve import serve
+    from keras_bahdanau_export.commands.shortlist import shortlist
+    from keras_bahdanau_export.commands.shown import console, make_harmless, plain, say
+    from keras_bahdanau_export.commands.streams import text_source
+    from keras_bahdanau_export.commands.train import train_command
+    from keras_bahdanau_export.commands.translate import Artifact, BatchSize, BatchTokens, translate
     from keras_bahdanau_export.quiet import import_keras
-    from keras_bahdanau_export.serve_command import serve
-    from keras_bahdanau_export.shortlist_command import shortlist
-    from keras_bahdanau_export.shown import console, make_harmless, plain, say
-    from keras_bahdanau_export.streams import text_source
-    from keras_bahdanau_export.train_command import train_command
-    from keras_bahdanau_export.translate_command import Artifact, BatchSize, BatchTokens, translate
 except ModuleNotFoundError as error:
     raise MissingDependencyError(error.name or "typer", extra="cli") from error
 
@@ -317,7 +317,7 @@ def inspect(
 def _on_host(graphs: dict[str, tuple[bytes, dict[str, bytes]]]) -> dict[str, list[str]]:
     """What of each graph would stay on the host, where CUDA runs it; of bytes that were checked."""
     onnx_ir = require("onnx_ir", extra="export")
-    from keras_bahdanau_export.cuda import on_host, summary
+    from keras_bahdanau_export.cuda.placement import on_host, summary
 
     found = {}
     for name, (contents, data) in graphs.items():

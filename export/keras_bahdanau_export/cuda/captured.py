@@ -10,7 +10,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from keras_bahdanau_export.passes.graph import (
+from keras_bahdanau_export.graph.passes.graph import (
     constant,
     detach,
     holds_graph,
@@ -19,7 +19,7 @@ from keras_bahdanau_export.passes.graph import (
     remove_unused,
     replace,
 )
-from keras_bahdanau_export.passes.sizes import Sizes
+from keras_bahdanau_export.graph.passes.sizes import Sizes
 from keras_bahdanau_runtime.signature import Signature, Tensor
 
 

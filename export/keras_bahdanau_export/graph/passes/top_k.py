@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from keras_bahdanau_export.passes.graph import constant, nodes_of, put, register, take_place
-from keras_bahdanau_export.passes.sizes import Sizes
+from keras_bahdanau_export.graph.passes.graph import constant, nodes_of, put, register, take_place
+from keras_bahdanau_export.graph.passes.sizes import Sizes
 
 # Among more numbers than these CUDA ranks by another algorithm, which orders equal ones by chance.
 _WIDEST = 256

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from keras_bahdanau_export.passes.graph import (
+from keras_bahdanau_export.graph.passes.graph import (
     constant,
     holds_graph,
     innermost_first,

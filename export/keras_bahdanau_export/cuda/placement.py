@@ -9,9 +9,9 @@ from typing import NamedTuple
 import onnx
 from onnx_ir.passes import common
 
-from keras_bahdanau_export.cuda_kernels import CUDA_KERNELS
-from keras_bahdanau_export.passes.graph import constant, innermost_first, nodes_of
-from keras_bahdanau_export.passes.loops import SMALL
+from keras_bahdanau_export.cuda.kernels import CUDA_KERNELS
+from keras_bahdanau_export.graph.passes.graph import constant, innermost_first, nodes_of
+from keras_bahdanau_export.graph.passes.loops import SMALL
 
 # cuDNN's recurrences: what its cells activate with.
 _ACTIVATIONS = {

@@ -6,7 +6,7 @@ import logging
 import keras
 import numpy as np
 
-from keras_bahdanau_export.rnn_operators import RECURRENT_HANDLERS, recurrent_operators
+from keras_bahdanau_export.graph.recurrent_operators import RECURRENT_HANDLERS, recurrent_operators
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError, UnsupportedModelError, require
 from keras_bahdanau_runtime.operators import check_contents
 from keras_bahdanau_runtime.signature import BEAM_FILES, weights_file
@@ -44,8 +44,8 @@ def write_onnx(function, signature, path, variables=(), captured=False, descript
         UnsupportedModelError: If ONNX has no operator for a part of it.
     """
     model = _converted(function, signature, variables)
-    from keras_bahdanau_export.captured import signature_of  # these need onnx_ir
-    from keras_bahdanau_export.passes.optimizer import optimize
+    from keras_bahdanau_export.cuda.captured import signature_of  # these need onnx_ir
+    from keras_bahdanau_export.graph.passes.optimizer import optimize
 
     parts = _cut(model.clone()) if captured else {}
     optimize(model)
@@ -57,9 +57,9 @@ def write_onnx(function, signature, path, variables=(), captured=False, descript
 
 def _cut(model):
     """The graph of a search, as it was converted, cut at its loop: `onnx_ir.Model`s by file."""
-    from keras_bahdanau_export.captured import cut_at_loop
-    from keras_bahdanau_export.passes.loops import scanned_histories
-    from keras_bahdanau_export.passes.optimizer import PASSES, optimize
+    from keras_bahdanau_export.cuda.captured import cut_at_loop
+    from keras_bahdanau_export.graph.passes.loops import scanned_histories
+    from keras_bahdanau_export.graph.passes.optimizer import PASSES, optimize
 
     # The rows of a history that a loop collects are states of its step.
     optimize(model, [one for one in PASSES if one is not scanned_histories])
@@ -70,7 +70,7 @@ def _converted(function, signature, variables):
     """A function as an `onnx_ir.Model`, as it is converted."""
     require("onnx", extra="export")
     onnx_ir = require("onnx_ir", extra="export")
-    from keras_bahdanau_export.passes.graph import LARGEST_FILE  # which needs onnx_ir
+    from keras_bahdanau_export.graph.passes.graph import LARGEST_FILE  # which needs onnx_ir
 
     given = _too_large(variables, LARGEST_FILE)
     with recurrent_operators():
@@ -96,8 +96,8 @@ def _save(model, path, description):
     """Writes a graph, says what of it a GPU would leave to the CPU, and checks what was written."""
     import onnx
 
-    from keras_bahdanau_export.cuda import on_host, summary
-    from keras_bahdanau_export.passes.graph import save
+    from keras_bahdanau_export.cuda.placement import on_host, summary
+    from keras_bahdanau_export.graph.passes.graph import save
 
     for line in summary(on_host(model)):
         logger.warning("%s: on a GPU the CPU has to do %s.", path.name, line)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from keras_bahdanau_export.shown import console, say
+from keras_bahdanau_export.commands.shown import console, say
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.prepared.prepare import prepare as prepare_corpus
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import onnx_ir as ir
 
-from keras_bahdanau_export.passes.graph import (
+from keras_bahdanau_export.graph.passes.graph import (
     constant,
     depends,
     made_by,

@@ -4,8 +4,8 @@ from math import prod
 
 import onnx_ir as ir
 
-from keras_bahdanau_export.passes.graph import WHOLE, constant
-from keras_bahdanau_export.passes.size import Size, broadcast, number
+from keras_bahdanau_export.graph.passes.graph import WHOLE, constant
+from keras_bahdanau_export.graph.passes.size import Size, broadcast, number
 
 _LIKE_FIRST = frozenset(
     "Abs Cast Clip CumSum Elu Erf Exp Identity IsInf IsNaN LayerNormalization LeakyRelu Log "
