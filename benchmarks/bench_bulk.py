@@ -98,7 +98,7 @@ def on_ray(artifact, folder, files, lines):
 
     from keras_bahdanau_runtime import Translator
     from keras_bahdanau_runtime.bulk.file import translate_file
-    from keras_bahdanau_runtime.bulk.on_ray import translate_folder
+    from keras_bahdanau_runtime.ray.bulk import translate_folder
 
     (folder / "in").mkdir()
     for number in range(files):

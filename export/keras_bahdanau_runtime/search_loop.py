@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.captured import CapturedSearch
+from keras_bahdanau_runtime.cuda.captured import CapturedSearch
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError
 from keras_bahdanau_runtime.graph_checks import check_graph
 from keras_bahdanau_runtime.manifest import Manifest

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from keras_bahdanau_runtime.cuda.placement import warn_of_cpu
 from keras_bahdanau_runtime.deadlines import deadline
 from keras_bahdanau_runtime.errors import CorruptArtifactError, LimitError, RunError, require
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.operators import check_contents, names_in_loops
-from keras_bahdanau_runtime.placement import warn_of_cpu
 from keras_bahdanau_runtime.providers import CPU, GPU, Providers, chosen_providers, is_auto
 from keras_bahdanau_runtime.signature import weights_file
 

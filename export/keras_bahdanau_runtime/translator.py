@@ -8,7 +8,6 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from keras_bahdanau_runtime.captured import CapturedSearch
 from keras_bahdanau_runtime.checks import (
     check_positive,
     check_resources,
@@ -16,6 +15,7 @@ from keras_bahdanau_runtime.checks import (
     checked_ids,
     checked_stream,
 )
+from keras_bahdanau_runtime.cuda.captured import CapturedSearch
 from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtifactError
 from keras_bahdanau_runtime.graph_checks import checked_noise, search_arrays
 from keras_bahdanau_runtime.manifest import Manifest, reading, unreplaced

@@ -20,8 +20,9 @@ from keras_bahdanau_export import parity
 from keras_bahdanau_export.cuda import captured as cut
 from keras_bahdanau_export.cuda.placement import on_host, summary
 from keras_bahdanau_export.exporter import export
-from keras_bahdanau_runtime import Translator, captured
-from keras_bahdanau_runtime.captured import CapturedSearch
+from keras_bahdanau_runtime import Translator
+from keras_bahdanau_runtime.cuda import captured
+from keras_bahdanau_runtime.cuda.captured import CapturedSearch
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     LimitError,

@@ -11,7 +11,7 @@ import pytest
 from copy_artifact import COPY_STEPS, make
 
 from keras_bahdanau_runtime.errors import MissingDependencyError
-from keras_bahdanau_runtime.service import ray_serve
+from keras_bahdanau_runtime.ray import serve as ray_serve
 from keras_bahdanau_runtime.service.server import Settings
 
 KEY = "a-key-of-sixteen-letters"

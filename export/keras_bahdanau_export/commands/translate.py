@@ -22,10 +22,10 @@ from rich.text import Text
 from keras_bahdanau_export.commands.shown import console, say
 from keras_bahdanau_export.commands.streams import is_dash, standard, standard_input
 from keras_bahdanau_runtime.bulk.file import translate_file
-from keras_bahdanau_runtime.bulk.on_ray import translate_folder
 from keras_bahdanau_runtime.bulk.records import Lines, Source, is_text, one_line
 from keras_bahdanau_runtime.errors import ArtifactError
 from keras_bahdanau_runtime.files import naming
+from keras_bahdanau_runtime.ray.bulk import translate_folder
 from keras_bahdanau_runtime.session import cores
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translator

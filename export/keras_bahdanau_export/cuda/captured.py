@@ -2,7 +2,7 @@
 
 CUDA can record the kernels of a graph once and launch them all at once from then on, but not those
 of a loop. With one step as a graph of its own the runtime drives the loop; see
-`keras_bahdanau_runtime.captured`.
+`keras_bahdanau_runtime.cuda.captured`.
 """
 
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 """The service on Ray Serve: the same questions and answers, by as many replicas as they need.
 
-    serve run keras_bahdanau_runtime.service.ray_serve:build dates=/models/dates
+    serve run keras_bahdanau_runtime.ray.serve:build dates=/models/dates
 
 or, from Python, `serve.run(application(Settings({"dates": Path("/models/dates")})))`.
 

@@ -1,0 +1,1 @@
+"""The commands of `keras-bahdanau`, a file for each; `app` puts them together."""

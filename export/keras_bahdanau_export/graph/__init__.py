@@ -1,0 +1,1 @@
+"""The ONNX graph: its writer, recurrent operators and passes."""

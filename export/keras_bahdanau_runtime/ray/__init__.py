@@ -1,0 +1,1 @@
+"""Bulk translation and the service on Ray."""
