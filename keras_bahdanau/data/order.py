@@ -1,6 +1,7 @@
 """The order of pairs: which make a batch, and which batch comes when."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -41,6 +42,22 @@ class EpochDataset(keras.utils.PyDataset):
         self.epoch += 1
 
 
+class BatchRows(NamedTuple):
+    """The pairs of a batch, and its shape.
+
+    Attributes:
+        places: `(n,)` ints, the pairs of a shard or dataset.
+        rows: Number of rows, at least `n`; the others are padding.
+        source_width: `Tx`.
+        target_width: `Ty`.
+    """
+
+    places: np.ndarray
+    rows: int
+    source_width: int
+    target_width: int
+
+
 @dataclass(frozen=True)
 class Batches:
     """Rows in batches.
@@ -61,10 +78,9 @@ class Batches:
         return len(self.starts) - 1
 
     def __getitem__(self, index):
-        """The rows of a batch, its number of rows and its shape."""
-        tx, ty = self.shapes[index].tolist()
-        rows = self.rows[self.starts[index] : self.starts[index + 1]]
-        return rows, int(self.sizes[index]), tx, ty
+        """The `BatchRows` of a batch."""
+        places = self.rows[self.starts[index] : self.starts[index + 1]]
+        return BatchRows(places, int(self.sizes[index]), *self.shapes[index].tolist())
 
     def reordered(self, places):
         """The same batches in another order."""

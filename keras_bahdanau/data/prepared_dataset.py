@@ -192,8 +192,8 @@ class PreparedDataset(EpochDataset):
         update = self.epoch * self.steps + index
         inputs, labels = self.batch(update)
         if index == 0 and self.steps > 1 and keras.config.backend() == "tensorflow":
-            *_, tx, ty = self._find(update + 1)
-            return _widened(inputs, labels, tx, ty)
+            _, following = self._find(update + 1)
+            return _widened(inputs, labels, following.source_width, following.target_width)
         return inputs, labels
 
     def batch(self, update):
@@ -210,16 +210,17 @@ class PreparedDataset(EpochDataset):
                 `prepare` wrote.
         """
         check_range("update", update, int, 0)
-        shard, chosen, rows, tx, ty = self._find(update)
-        pairs = shard.take(chosen[self.rank :: self.replicas])
+        shard, batch = self._find(update)
+        pairs = shard.take(batch.places[self.rank :: self.replicas])
         if self.max_length is not None:
             pairs = pairs.cut(self.max_length)
         if not self._aligned:
             pairs = Shard(pairs.ids, pairs.offsets)
-        return make_batch(pairs, -(-rows // self.replicas), tx, ty)
+        rows = -(-batch.rows // self.replicas)
+        return make_batch(pairs, rows, batch.source_width, batch.target_width)
 
     def _find(self, update):
-        """`(shard, rows of the shard, number of rows, Tx, Ty)` of a batch."""
+        """The shard of a batch, and its `BatchRows`."""
         cycle, step = divmod(update, self.pass_steps)
         streams, places = self._turns(cycle)
         return self._streams[streams[step]].find(int(places[step]))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_bahdanau.data.order import longest_first
+from keras_bahdanau.data.order import BatchRows, longest_first
 from keras_bahdanau.data.stream import Kept
 from keras_bahdanau_runtime.prepared.shard import from_lists, join
 from keras_bahdanau_runtime.text.batches import round_up
@@ -35,29 +35,33 @@ class ResampledStream:
         self._windows = Kept(self._exchange, 2)
 
     def find(self, place):
-        """`(shard, rows of the shard, number of rows, Tx, Ty)` of a batch, as `Stream.find`."""
+        """The pairs of a batch's window, and its `BatchRows`, as `Stream.find`."""
         number, place = divmod(place, self.batches)
         window, place = divmod(place, _WINDOW)
         pairs, batches = self._windows((number, window))
-        return pairs, *batches[place]
+        return pairs, batches[place]
 
     def _exchange(self, key):
-        """The pairs of a window, and of each batch its rows, their number and the widths."""
+        """The pairs of a window, and a list of `BatchRows`."""
         number, window = key
         begin = window * _WINDOW
         places = number * self.batches + np.arange(begin, min(begin + _WINDOW, self.batches))
         found = [self._stream.find(int(place)) for place in places]
+        old = [batch for _, batch in found]
         pairs = self._other(
-            join([shard.take(chosen) for shard, chosen, *_ in found]),
+            join([shard.take(batch.places) for shard, batch in found]),
             np.random.default_rng([*self._seed, number, window]),
         )
         sides = round_up(pairs.lengths, self._bucket)
-        counts = np.array([len(chosen) for _, chosen, *_ in found])
-        wide_first = np.argsort([-(tx + ty) for *_, tx, ty in found], kind="stable")
+        counts = np.array([len(batch.places) for batch in old])
+        wide_first = np.argsort(
+            [-(batch.source_width + batch.target_width) for batch in old], kind="stable"
+        )
         parts = np.split(longest_first(sides, self._bucket), np.cumsum(counts[wide_first])[:-1])
         batches = [None] * len(found)
         for place, chosen in zip(wide_first.tolist(), parts, strict=True):
-            batches[place] = (chosen, found[place][2], *sides[chosen].max(axis=0).tolist())
+            widths = sides[chosen].max(axis=0).tolist()
+            batches[place] = BatchRows(chosen, old[place].rows, *widths)
         return pairs, batches
 
     def _other(self, pairs, rng):

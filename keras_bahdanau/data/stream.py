@@ -40,12 +40,12 @@ class Stream:
         self._shards = Kept(self._arrange, _SHARDS_KEPT)
 
     def find(self, place):
-        """`(shard, rows of the shard, number of rows, Tx, Ty)` of a batch."""
+        """The shard of a batch, and its `BatchRows`."""
         number, place = divmod(place, self.batches)
         order, ends = self._pass(number)
         turn = int(np.searchsorted(ends, place, side="right"))
         shard, batches = self._shards((number, int(order[turn])))
-        return shard, *batches[place - int(ends[turn] - self._sizes[order[turn]])]
+        return shard, batches[place - int(ends[turn] - self._sizes[order[turn]])]
 
     def _order(self, number):
         """The shards of a pass, and after how many batches each ends."""
