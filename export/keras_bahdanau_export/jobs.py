@@ -263,9 +263,14 @@ class GenerationJob(Job):
     def cost_of_shortlist(self, translator):
         """What the shortlist costs, for the manifest; `PrecisionError` if more than told."""
         loss = shortlist_loss(
-            self.model, translator, self.search, self.max_length, self.shortlist.size,
-            self.texts, self.references,
-        )  # fmt: skip
+            self.model,
+            translator,
+            self.search,
+            self.max_length,
+            self.shortlist.size,
+            self.texts,
+            self.references,
+        )
         loss.enforce(self.max_bleu_loss)
         return loss.to_json()
 
@@ -303,9 +308,15 @@ class CallJob(Job):
     def check(self):
         super().check()
         for name in (
-            "search", "tokenizer", "max_source_length", "stepwise", "captured", "texts",
-            "references", "shortlist",
-        ):  # fmt: skip
+            "search",
+            "tokenizer",
+            "max_source_length",
+            "stepwise",
+            "captured",
+            "texts",
+            "references",
+            "shortlist",
+        ):
             if getattr(self, name) not in (None, False, (), []):
                 raise ValueError(
                     f"Argument `{name}` must be given only for models that generate. "

@@ -296,9 +296,12 @@ def _check_graphs(encoder: Any, step: Any, manifest: Manifest) -> None:
     source, made, read, written = (
         {value.name: value.type for value in values}
         for values in (
-            encoder.get_inputs(), encoder.get_outputs(), step.get_inputs(), step.get_outputs()
+            encoder.get_inputs(),
+            encoder.get_outputs(),
+            step.get_inputs(),
+            step.get_outputs(),
         )
-    )  # fmt: skip
+    )
     states = {f"next_{name}": of for name, of in made.items() if name.startswith("state_")}
     if (
         source != {"source": "tensor(int32)"}

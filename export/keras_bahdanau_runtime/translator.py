@@ -176,21 +176,37 @@ class Translator:
 
     @overload
     def translate(
-        self, texts: Iterable[str], batch_size: int = ..., batch_tokens: int | None = ..., *,
-        truncate: bool = ..., progress: Callable[[int], object] | None = ...,
-        alignments: bool = ..., on_error: str = ...,
-    ) -> list[Translation]: ...  # fmt: skip
+        self,
+        texts: Iterable[str],
+        batch_size: int = ...,
+        batch_tokens: int | None = ...,
+        *,
+        truncate: bool = ...,
+        progress: Callable[[int], object] | None = ...,
+        alignments: bool = ...,
+        on_error: str = ...,
+    ) -> list[Translation]: ...
     @overload
     def translate(
-        self, texts: Iterable[str], batch_size: int = ..., batch_tokens: int | None = ...,
-        n_best: int = ..., *args: Any, **options: Any,
-    ) -> list[Any]: ...  # fmt: skip
+        self,
+        texts: Iterable[str],
+        batch_size: int = ...,
+        batch_tokens: int | None = ...,
+        n_best: int = ...,
+        *args: Any,
+        **options: Any,
+    ) -> list[Any]: ...
     def translate(
-        self, texts: Iterable[str], batch_size: int = BATCH_SIZE,
-        batch_tokens: int | None = BATCH_TOKENS, n_best: int = 1, truncate: bool = False,
-        progress: Callable[[int], object] | None = None, alignments: bool = True,
+        self,
+        texts: Iterable[str],
+        batch_size: int = BATCH_SIZE,
+        batch_tokens: int | None = BATCH_TOKENS,
+        n_best: int = 1,
+        truncate: bool = False,
+        progress: Callable[[int], object] | None = None,
+        alignments: bool = True,
         on_error: str = "raise",
-    ) -> list[Any]:  # fmt: skip
+    ) -> list[Any]:
         """Translates texts, in batches of similar length, and returns them in the order given.
 
         A blank text (empty or only white space) gives an empty `Translation` with score 0, and the
@@ -238,10 +254,15 @@ class Translator:
         )
 
     def translate_stream(
-        self, texts: Iterable[str], window: int = WINDOW, batch_size: int = BATCH_SIZE,
-        batch_tokens: int | None = BATCH_TOKENS, truncate: bool = False, alignments: bool = False,
+        self,
+        texts: Iterable[str],
+        window: int = WINDOW,
+        batch_size: int = BATCH_SIZE,
+        batch_tokens: int | None = BATCH_TOKENS,
+        truncate: bool = False,
+        alignments: bool = False,
         on_error: str = "keep",
-    ) -> Iterator[Translation]:  # fmt: skip
+    ) -> Iterator[Translation]:
         """Translates texts while they come, in their order; memory does not grow with their number.
 
         What has come while the last window was translated is the next: one text, or a window full.

@@ -97,8 +97,9 @@ class _Side:
     def cut(self, sentences, rng):
         words = [self._words(ids) for ids in sentences]
         chosen = iter(rng.integers(_DRAWS, size=sum(map(len, words))).tolist())
-        return [[index for word in each for index in self._way(word, next(chosen))]
-                for each in words]  # fmt: skip
+        return [
+            [index for word in each for index in self._way(word, next(chosen))] for each in words
+        ]
 
     def _words(self, ids):
         """The ids in runs: what a space begins, and specials by themselves."""

@@ -231,9 +231,17 @@ class Generator:
         )
 
     def translate(
-        self, texts, search=None, max_length=100, n_best=1, batch_size=32, progress=None,
-        alignments=True, batch_tokens=BATCH_TOKENS, on_error="raise",
-    ):  # fmt: skip
+        self,
+        texts,
+        search=None,
+        max_length=100,
+        n_best=1,
+        batch_size=32,
+        progress=None,
+        alignments=True,
+        batch_tokens=BATCH_TOKENS,
+        on_error="raise",
+    ):
         """Translates texts, in batches of similar length, and returns them in the order given.
 
         `Translator.translate` returns the same for the exported model. A blank text gives an empty

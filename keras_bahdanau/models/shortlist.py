@@ -192,9 +192,16 @@ class Shortlist:
 
     @classmethod
     def learned(
-        cls, model, sources, targets, size, candidates=50, batch_size=64, progress=None,
+        cls,
+        model,
+        sources,
+        targets,
+        size,
+        candidates=50,
+        batch_size=64,
+        progress=None,
         batch_tokens=BATCH_TOKENS,
-    ):  # fmt: skip
+    ):
         """A shortlist of what a model's own attention links, by forced decoding.
 
         Args:

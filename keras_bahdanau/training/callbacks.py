@@ -42,9 +42,16 @@ class TranslationScore(keras.callbacks.Callback):
     """
 
     def __init__(
-        self, sources, references, tokenizer=None, search=None, max_length=100, batch_size=64,
-        prefix="val_", tokenize="13a",
-    ):  # fmt: skip
+        self,
+        sources,
+        references,
+        tokenizer=None,
+        search=None,
+        max_length=100,
+        batch_size=64,
+        prefix="val_",
+        tokenize="13a",
+    ):
         super().__init__()
         bleu_metric(tokenize)  # refuses it before an epoch is trained
         self.sources = checked_texts("sources", sources)

@@ -120,9 +120,12 @@ def train_begun(options, output, held_out, callbacks=(), verbose=True, console=N
         model, dataset, epochs = _begin(options, output, corpus)
         judges = _judges(options, held_out, corpus.tokenizer)
         checkpoint = RunCheckpoint(
-            output, f"val_{options.best_by}", keep=max(options.keep, options.average),
-            epochs_done=dataset.epoch, patience=options.patience,
-        )  # fmt: skip
+            output,
+            f"val_{options.best_by}",
+            keep=max(options.keep, options.average),
+            epochs_done=dataset.epoch,
+            patience=options.patience,
+        )
         display = ProgressDisplay(dataset.tokens / dataset.pass_steps, console)
         writing = [
             *callbacks,
@@ -219,9 +222,15 @@ def _begin(options, output, corpus):
     logger.info(
         "%d pairs, %d target tokens and %d batches a pass in %d shapes; %d updates, %d from one "
         "checkpoint to the next; %s weights on %s.",
-        corpus.pairs, corpus.tokens, dataset.pass_steps, len(dataset.shapes), epochs * every, every,
-        f"{model.count_params():,}", keras.config.backend(),
-    )  # fmt: skip
+        corpus.pairs,
+        corpus.tokens,
+        dataset.pass_steps,
+        len(dataset.shapes),
+        epochs * every,
+        every,
+        f"{model.count_params():,}",
+        keras.config.backend(),
+    )
     return model, dataset, epochs
 
 

@@ -137,9 +137,14 @@ def export(
         model = load_best(run, *(others or ()))
         if len(penalties) > 1:
             scores = length_penalty_scores(
-                model, texts, references, penalties, beam, max_length,
+                model,
+                texts,
+                references,
+                penalties,
+                beam,
+                max_length,
                 max_length_ratio=max_length_ratio,
-            )  # fmt: skip
+            )
             for penalty, bleu in scores.items():
                 say(f"length penalty {penalty:g}: BLEU {bleu:.2f}")
             penalties = [max(scores, key=scores.get)]

@@ -209,10 +209,13 @@ def _check_graphs(start: Any, step: Any, end: Any, manifest: Manifest) -> None:
     made, read, written, ends, found = (
         {value.name: value.type for value in values}
         for values in (
-            start.get_outputs(), step.get_inputs(), step.get_outputs(), end.get_inputs(),
+            start.get_outputs(),
+            step.get_inputs(),
+            step.get_outputs(),
+            end.get_inputs(),
             end.get_outputs(),
         )
-    )  # fmt: skip
+    )
     states = {f"next_{name}": of for name, of in made.items() if name.startswith("state_")}
     if (
         not states

@@ -374,9 +374,14 @@ class _Job:
 
 
 def _check_arguments(
-    vocabulary_size: Any, sample: Any, shard_pairs: Any, max_length: Any, too_long: Any, seed: Any,
+    vocabulary_size: Any,
+    sample: Any,
+    shard_pairs: Any,
+    max_length: Any,
+    too_long: Any,
+    seed: Any,
     processes: Any,
-) -> None:  # fmt: skip
+) -> None:
     check_range("vocabulary_size", vocabulary_size, int, SMALLEST_VOCABULARY, MOST_PIECES)
     check_range("sample", sample, int, 1)
     check_range("shard_pairs", shard_pairs, int, 1)

@@ -150,9 +150,10 @@ class TrainingOptions:
     )
     updates: int | None = _option(None, "Updates in all, instead of --epochs.", limits=_COUNT)
     every: int | None = _option(
-        None, "Updates from one validation and checkpoint to the next; a pass if absent.",
+        None,
+        "Updates from one validation and checkpoint to the next; a pass if absent.",
         limits=_COUNT,
-    )  # fmt: skip
+    )
     best_by: str = _option(
         "bleu", "What is best: bleu, or loss of the first held-out set.", choices=("bleu", "loss")
     )
@@ -166,9 +167,10 @@ class TrainingOptions:
         choices=SCHEDULES,
     )
     warmup: int | None = _option(
-        None, "Updates until the peak rate; half a pass, but 4,000 at most, if absent.",
+        None,
+        "Updates until the peak rate; half a pass, but 4,000 at most, if absent.",
         limits={"low": 0},
-    )  # fmt: skip
+    )
     ema: float = _option(
         0.0,
         "Decay of the running mean of the weights that is kept; 0: none.",

@@ -77,10 +77,11 @@ class Sizes:
             dims = [None] * len(told)
         told = told if told is not None and len(told) == len(dims) else [None] * len(dims)
         self.dims[value] = [
-            number(known) if isinstance(known, int)
+            number(known)
+            if isinstance(known, int)
             else (Size(Fraction(1), ((value, axis),)) if size is None else size)
             for axis, (size, known) in enumerate(zip(dims, told, strict=True))
-        ]  # fmt: skip
+        ]
 
     def _enter(self, loop):
         """A body, whose states have the sizes of the values at the start if all steps keep them."""
@@ -104,9 +105,10 @@ class Sizes:
                 if value not in self.dims:
                     self._know(value)
             lost = [
-                inner for inner, _, after in states
+                inner
+                for inner, _, after in states
                 if kept[inner] is not None and self.dims.get(after) != kept[inner]
-            ]  # fmt: skip
+            ]
             if not lost:
                 break
             self.dims, self.items = before
