@@ -369,6 +369,7 @@ class Generator:
             ValueError: If an argument is wrong, or one of Keras's that has no place here is given;
                 what else `keras_bahdanau_export.export` raises.
         """
+        # The library's only import of the export package, because Keras exports by this method.
         from keras_bahdanau_export import export
 
         kwargs["input_signature"] = input_signature

@@ -600,7 +600,7 @@ MUTATIONS = (
     ),
     Mutation(
         "bytes-after-a-packed-body-are-ignored",
-        "export/keras_bahdanau_runtime/service/bodies.py",
+        "export/keras_bahdanau_runtime/service/http.py",
         "if unpacking.eof and not unpacking.unused_data:",
         "if unpacking.eof:",
         "service/test_http.py service/test_attacks.py",
@@ -705,7 +705,7 @@ MUTATIONS = (
     ),
     Mutation(
         "paths-may-end-in-a-newline",
-        "export/keras_bahdanau_runtime/service/router.py",
+        "export/keras_bahdanau_runtime/service/http.py",
         "regex.fullmatch(path)",
         "regex.match(path)",
         "service/test_http.py service/test_attacks.py",

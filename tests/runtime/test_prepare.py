@@ -27,7 +27,7 @@ KILLS = int(os.environ.get("KILLS", "3"))
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(module, "_BLOCK", 20)
+    monkeypatch.setattr(module, "_BLOCK_PAIRS", 20)
 
 
 def write_corpus(folder, pairs=100):
@@ -181,7 +181,7 @@ def test_texts_that_cannot_be_right_are_warned_of_once(tmp_path, caplog, normali
 
 
 def test_blank_lines_after_a_full_block_keep_alignments(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_BLOCK", 2)
+    monkeypatch.setattr(module, "_BLOCK_PAIRS", 2)
     tokenizer = Tokenizer.train(["a"], ["a"], 260)
     for name, text in {"en": "a\na\n\n", "de": "a\na\n\n", "links": "0-0\n0-0\n\n"}.items():
         (tmp_path / name).write_text(text)

@@ -15,7 +15,6 @@ from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.ids import EOS
 from keras_bahdanau_runtime.prepared.reading import Block
 from keras_bahdanau_runtime.prepared.shard import Shard, from_lists, join
-from keras_bahdanau_runtime.prepared.unfinished import BLOCK
 from keras_bahdanau_runtime.text.tokenizer import NORMALIZATIONS, Tokenizer
 
 _MOST = 100_000  # words that are kept, about 25 MB
@@ -77,6 +76,7 @@ def _form(side: Any) -> Any:
     return document
 
 
+BLOCK = "block-"  # the names of a block's files begin so
 _AT_ONCE = 1000  # pairs: what the library says of a sentence takes kilobytes
 
 

@@ -12,9 +12,15 @@ import hashlib
 import inspect
 import json
 import logging
+import multiprocessing
 import os
 import random
-from collections.abc import Callable, Iterator
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,25 +32,22 @@ from keras_bahdanau_runtime.files import claimed, flush, written
 from keras_bahdanau_runtime.prepared.corpus import (
     FORMAT,
     MANIFEST_FILE,
+    SHARD,
     TOKENIZER_FILE,
     VERSION,
     hash_of,
+    shard_name,
 )
 from keras_bahdanau_runtime.prepared.encoding import (
+    BLOCK,
     BlockRecord,
     Encoding,
+    block_name,
     encode,
     read_record,
 )
-from keras_bahdanau_runtime.prepared.gathering import gather, record_of
-from keras_bahdanau_runtime.prepared.processes import each
 from keras_bahdanau_runtime.prepared.reading import Block, Paths, blocks, check_files
-from keras_bahdanau_runtime.prepared.unfinished import (
-    PLAN_FILE,
-    WORK,
-    may_become_corpus,
-    remove_work,
-)
+from keras_bahdanau_runtime.prepared.shard import LAST, Shard, file_name, files_of, join
 from keras_bahdanau_runtime.session import cores
 from keras_bahdanau_runtime.text.tokenizer import (
     MOST_PIECES,
@@ -56,7 +59,9 @@ from keras_bahdanau_runtime.text.tokenizer import (
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 TOO_LONG = ("cut", "drop")
-_BLOCK = 25_000  # pairs that are encoded at once
+WORK = "work"  # the folder of unfinished files, inside of the corpus
+PLAN_FILE = "plan.json"
+_BLOCK_PAIRS = 25_000  # pairs that are encoded at once
 _FEW = 100_000  # pairs that one process encodes sooner than others have started
 
 Progress = Callable[[str, int, int | None], None]
@@ -201,7 +206,7 @@ class _Job:
         return self.files[2] is not None
 
     def blocks(self, warn: bool) -> Iterator[Block]:
-        return blocks(*self.files, pairs=_BLOCK, warn=warn, forms=not self.normalized)
+        return blocks(*self.files, pairs=_BLOCK_PAIRS, warn=warn, forms=not self.normalized)
 
     def plan(self, tokenizer: Tokenizer | None) -> _Plan:
         """The first pass, or what an interrupted call has found; the tokenizer stands by then."""
@@ -266,10 +271,10 @@ class _Job:
         missing = [number for number, record in enumerate(found) if record is None]
         tasks = ((how, block) for block in self._again(plan) if found[block.number] is None)
         records = each(encode, tasks, self._processes(plan))
-        done = plan.pairs - min(plan.pairs, len(missing) * _BLOCK)
+        done = plan.pairs - min(plan.pairs, len(missing) * _BLOCK_PAIRS)
         for number, record in zip(missing, records, strict=True):
             found[number] = record
-            done = min(plan.pairs, done + _BLOCK)
+            done = min(plan.pairs, done + _BLOCK_PAIRS)
             self.progress("encoding", done, plan.pairs)
         return [record for record in found if record is not None]
 
@@ -366,7 +371,7 @@ class _Job:
             )
 
     def _refuse_texts(self, block: int | None) -> None:
-        where = "" if block is None else f", after pair {block * _BLOCK}"
+        where = "" if block is None else f", after pair {block * _BLOCK_PAIRS}"
         raise ValueError(
             "Arguments `sources` and `targets` must name the texts that the corpus in "
             f"{self.output} was begun with. Received: others{where}; they have changed"
@@ -419,3 +424,120 @@ def _claimed(output: Path) -> Iterator[None]:
 def _write_json(path: Path, values: dict[str, Any]) -> None:
     with written(path) as writing:
         writing.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+
+
+def gather(output: Path, number: int, bounds: Any, aligned: bool, seed: int) -> dict[str, Any]:
+    """Writes a shard, unless it is there: its pairs of all blocks, in an order drawn at random.
+
+    Args:
+        output: The corpus's folder.
+        number: The shard's.
+        bounds: Where its pairs begin and end in each block, ints `(blocks, 2)`.
+        aligned: Whether there are alignments.
+        seed: Of the order.
+
+    Returns:
+        Size and hash of each file, by its name.
+    """
+    name = shard_name(number)
+    if not (output / file_name(name, LAST)).exists():
+        # The maps of the blocks are let go as soon as they are joined.
+        shard = join(
+            [
+                Shard.load(output / WORK, block_name(block), aligned).part(begin, end)
+                for block, (begin, end) in enumerate(bounds)
+            ]
+        )
+        rng = np.random.default_rng([seed, 1, number])
+        shard.take(rng.permutation(len(shard))).save(output, name)
+    names = [file_name(name, kind) for kind in files_of(aligned)]
+    return {name: record_of(output / name) for name in names}
+
+
+def record_of(path: Path) -> dict[str, Any]:
+    """Size and hash of a file, as the manifest has them."""
+    return {"bytes": path.stat().st_size, "sha256": hash_of(path)}
+
+
+def may_become_corpus(output: Path) -> bool:
+    """Whether a folder holds nothing, a corpus, or what an interrupted call has left of one."""
+    names = {path.name for path in output.iterdir() if not path.name.startswith(".")}
+    if MANIFEST_FILE in names:
+        try:
+            return bool(json.loads((output / MANIFEST_FILE).read_bytes())["format"] == FORMAT)
+        except (ValueError, KeyError, TypeError):
+            return False
+    work = output / WORK
+    if names and not (work.is_dir() and all(map(_is_ours, work.iterdir()))):
+        return False
+    return all(name in (WORK, TOKENIZER_FILE) or name.startswith(SHARD) for name in names)
+
+
+def remove_work(output: Path) -> None:
+    """Removes the folder with what was written into it, and leaves what anybody else did."""
+    work = output / WORK
+    if work.is_dir():
+        for path in filter(_is_ours, work.iterdir()):
+            path.unlink()
+        with contextlib.suppress(OSError):  # it holds something else
+            work.rmdir()
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file of the folder is one of `prepare`; hidden ones are those of `written`."""
+    return path.is_file() and (path.name == PLAN_FILE or path.name.startswith((BLOCK, ".")))
+
+
+def each(
+    function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]], processes: int
+) -> Iterator[Any]:
+    """Calls `function(*task)` for each task.
+
+    Args:
+        function: A function of a module; processes import that module, and whatever the script that
+            was started imports outside of `if __name__ == "__main__"`.
+        tasks: Taken one by one, two more than there are processes in advance.
+        processes: How many processes share the work; 1 for none but this one.
+
+    Yields:
+        The results, in the order of the tasks.
+
+    Raises:
+        ChildProcessError: If a process was killed.
+    """
+    if processes == 1:
+        for task in tasks:
+            yield function(*task)
+        return
+    context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
+    pool = ProcessPoolExecutor(processes, context, initializer=_begin)
+    waiting: deque[Future[Any]] = deque()
+    try:
+        for task in tasks:
+            waiting.append(pool.submit(function, *task))
+            if len(waiting) == processes + 2:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise ChildProcessError(
+            "A process that shared the work has died: killed for lack of memory, or started by a "
+            'script that does its work outside of `if __name__ == "__main__"`. The same call goes '
+            "on where it was."
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """Makes a process one of many: no threads of the library's, no life after its parent."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it, too, and ends this process
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -16,11 +16,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from starlette.types import Receive, Scope, Send
+
 from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.service.connections import LEFT
 from keras_bahdanau_runtime.service.http import build_app
 from keras_bahdanau_runtime.service.middleware import Middleware
-from keras_bahdanau_runtime.service.router import Receive, Scope, Send
 from keras_bahdanau_runtime.service.server import Service, Settings
 
 _FULL = 16  # batches of a thread that a replica takes; what comes beyond goes to another, or waits

@@ -1,17 +1,25 @@
 """The door of HTTP: what people call, the Open Inference Protocol, the page and the metrics."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import contextlib
+import functools
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import uvicorn
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import compile_path
+from starlette.types import Receive, Scope, Send
 
 from keras_bahdanau_runtime.pictures.page import assembled
-from keras_bahdanau_runtime.service.bodies import read_body
-from keras_bahdanau_runtime.service.connections import LEFT
+from keras_bahdanau_runtime.service.connections import LEFT, Connection
+from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import KINDS, ServiceError
+from keras_bahdanau_runtime.service.keys import Keys
+from keras_bahdanau_runtime.service.middleware import Middleware
 from keras_bahdanau_runtime.service.models import Model, parameter
 from keras_bahdanau_runtime.service.openapi import (
     BINARY,
@@ -40,10 +48,119 @@ from keras_bahdanau_runtime.service.questions import (
     parse_question,
 )
 from keras_bahdanau_runtime.service.repository import Repository
-from keras_bahdanau_runtime.service.router import Router
 from keras_bahdanau_runtime.service.tensors import refuse
 from keras_bahdanau_runtime.service.text_model import TextModel
 from keras_bahdanau_runtime.translation import Translation
+
+_GZIP, _ZLIB, _PLAIN = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
+
+
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """The body of a request, unpacked.
+
+    Args:
+        request: The request.
+        limits: `Limits`; `body` bounds the bytes before and after they are unpacked.
+
+    Raises:
+        ServiceError: "too_large", "gone" where it does not come, "unsupported" for an encoding that
+            is not gzip or deflate, "invalid" for one that is broken, or that something follows.
+    """
+    told = request.headers.get("content-length", "0")
+    if told.isdigit() and int(told[:20]) > limits.body:
+        raise _too_large(limits)
+    parts, size, more = [], 0, True
+    while more:
+        message = await request.receive()  # for so long as `Connection` allows
+        if message["type"] == "http.disconnect":
+            raise ServiceError("gone", "The client left before its request was whole.")
+        parts.append(message["body"])
+        size += len(parts[-1])
+        if size > limits.body:
+            raise _too_large(limits)
+        more = message["more_body"]
+    body = b"".join(parts)
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    return body if encoding in ("identity", "") else unpack(body, encoding, limits)
+
+
+def unpack(body: bytes, encoding: str, limits: Limits) -> bytes:
+    """What was packed by gzip or deflate, by zlib's header or without one.
+
+    Raises:
+        ServiceError: As `read_body`.
+
+    Example:
+
+    >>> unpack(zlib.compress(b"a man"), "deflate", Limits())
+    b'a man'
+    """
+    ways = {"gzip": [_GZIP], "x-gzip": [_GZIP], "deflate": [_ZLIB, _PLAIN]}.get(encoding)
+    if ways is None:
+        raise ServiceError(
+            "unsupported",
+            f"Argument `Content-Encoding` must be gzip or deflate. Received: {encoding!r:.80}",
+            "Content-Encoding",
+        )
+    for way in ways:
+        unpacking = zlib.decompressobj(way)
+        try:
+            found = unpacking.decompress(body, limits.body + 1)
+        except zlib.error:
+            continue
+        if len(found) > limits.body:
+            raise _too_large(limits)
+        if unpacking.eof and not unpacking.unused_data:
+            return found
+    raise ServiceError(
+        "invalid",
+        f"The body must be one whole stream of {encoding}, and nothing after it. "
+        f"Received: {len(body)} bytes",
+    )
+
+
+def _too_large(limits: Limits) -> ServiceError:
+    return ServiceError("too_large", f"The body must have at most {limits.body} bytes, unpacked.")
+
+
+class Router:
+    """An application of ASGI that hands a request to its endpoint.
+
+    Starlette's own has four layers between a request and its function, a tenth of the time of a
+    small one; here errors are told in one place, by `Middleware`.
+
+    Args:
+        endpoints: list of `Endpoint`, those that are asked for most first.
+    """
+
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        functions: dict[str, dict[str, Endpoint]] = {}
+        for endpoint in endpoints:
+            functions.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+        self._paths = [(compile_path(path)[0], by) for path, by in functions.items()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request; the name of its function and the parts of its path stay in `scope`.
+
+        Raises:
+            ServiceError: "not_found", or "not_allowed".
+        """
+        path, method = scope["path"], scope["method"]
+        for regex, endpoints in self._paths:
+            match = regex.fullmatch(path)  # its "$" would let a newline follow
+            if match is None:
+                continue
+            endpoint = endpoints.get("GET" if method == "HEAD" else method)
+            if endpoint is None:
+                allowed = [*endpoints, "HEAD"] if "GET" in endpoints else list(endpoints)
+                said = f"{method:.20} {path!r:.200} is not to be had: {', '.join(allowed)} is."
+                raise ServiceError("not_allowed", said, allowed=allowed)
+            scope["call"], scope["path_params"] = endpoint.function.__name__, match.groupdict()
+            response: Response = await endpoint.function(Request(scope, receive))
+            await response(scope, receive, send)
+            return
+        raise ServiceError("not_found", f"There is no {path!r:.200}.")
+
 
 _PAGE = assembled(Path(__file__).with_name("page.html")).encode("utf-8")
 _NOT_DESCRIBED = {405, 499, 500}
@@ -354,3 +471,40 @@ def _json(value: Any) -> Response:
 
 def _event(value: dict[str, Any]) -> bytes:
     return b"data: " + as_json(value) + b"\n\n"
+
+
+def server(
+    repository: Repository,
+    keys: Keys,
+    here_alone: bool,
+    max_connections: int | None,
+    certificate: Path | None,
+    key: Path | None,
+) -> uvicorn.Server:
+    """What answers for the models of a repository, on a socket that it is given.
+
+    Args:
+        repository: `Repository`.
+        keys: `Keys`.
+        here_alone: Whether it answers only to this machine's own names.
+        max_connections: int, most connections at once; one more is told so. `None` for any number.
+        certificate: File of the certificate chain; with `key`, for TLS.
+        key: File of its key.
+    """
+    app, metrics = build_app(repository), repository.engine.metrics
+    config = uvicorn.Config(
+        Middleware(app, keys, here_alone, metrics, repository.knows),
+        http=functools.partial(Connection, most=max_connections),  # type: ignore[arg-type]
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+        timeout_keep_alive=30,
+    )
+    made = uvicorn.Server(config)
+    made.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
+    return made

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from starlette.types import Receive, Scope, Send
+
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.http import problem
 from keras_bahdanau_runtime.service.keys import Keys
 from keras_bahdanau_runtime.service.logs import Called, clean
 from keras_bahdanau_runtime.service.metrics import Metrics
-from keras_bahdanau_runtime.service.router import Receive, Scope, Send
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 

@@ -153,7 +153,7 @@ class Service:
         loading = asyncio.gather(*map(self.repository.load, settings.sources))
         self.repository.shared = shared = listening is not None  # with other processes
         await asyncio.sleep(0)
-        from keras_bahdanau_runtime.service import web  # while threads open the models
+        from keras_bahdanau_runtime.service import http  # while threads open the models
 
         if settings.grpc_port is not None:
             from keras_bahdanau_runtime.service import grpc as rpc  # 20 MB that not all need
@@ -164,7 +164,7 @@ class Service:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"http{'s' if secure else ''}://{host}:{port}"
         here = settings.api_key_file is None and not settings.no_auth
-        self._web = web.server(
+        self._web = http.server(
             self.repository,
             self.keys,
             here_alone=here,
