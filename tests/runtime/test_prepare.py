@@ -303,7 +303,7 @@ def test_texts_that_change_between_the_passes_are_refused(tmp_path, corpus_files
 SCRIPT = """
 import sys
 from keras_bahdanau_runtime.prepared import prepare as module
-module._BLOCK = 20
+module._BLOCK_PAIRS = 20
 if __name__ == "__main__":
     source, target, output, processes = sys.argv[1:]
     module.prepare([source], [target], output, vocabulary_size=300, shard_pairs=30, sample=50,
