@@ -30,7 +30,8 @@ MAY_IMPORT = {
 FLOORS = ["", "layers", "search", "data", "models", "training"]
 # Modules that load without Keras until a command needs it.
 WITHOUT_KERAS = [
-    *(EXPORT / f"{name}.py" for name in ("__init__", "checks", "cli", "quiet", "triton/layout")),
+    *(EXPORT / f"{name}.py" for name in ("__init__", "checks", "cli", "options", "quiet")),
+    EXPORT / "triton" / "layout.py",
     *(EXPORT / "commands").glob("*.py"),
 ]
 BACKENDS = ["keras", "tensorflow", "jax", "torch"]

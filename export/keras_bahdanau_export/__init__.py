@@ -3,9 +3,10 @@
 import importlib
 from typing import Any
 
-__all__ = ["export", "verify", "write_triton_repository"]
+__all__ = ["ExportOptions", "export", "verify", "write_triton_repository"]
 
 _HOMES = {
+    "ExportOptions": "options",
     "export": "exporter",
     "verify": "parity",
     "write_triton_repository": "triton.layout",
@@ -13,7 +14,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy, because the first two import Keras, and the command must be able to run without it.
+    # Lazy, because some import Keras, and the command must be able to run without it.
     if name in _HOMES:
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Checks of arguments that need no Keras, for the library and, before its import, the commands."""
+"""Checks of the commands that need no Keras, before its import."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -6,51 +6,6 @@ from pathlib import Path
 
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import MissingDependencyError
-from keras_bahdanau_runtime.signature import PRECISIONS
-
-FORMATS = ("onnx", "tf_saved_model")
-# Why there are no more formats for a model that generates.
-OTHER_FORMATS = "Keras's other exporters know nothing of a search"
-
-
-def check_settings(
-    formats: Sequence[str], precision: str, max_bleu_loss: float, other_formats: str
-) -> None:
-    """Raises a `ValueError` that names the first of these arguments of `export` that is wrong.
-
-    Args:
-        formats: Formats.
-        precision: As for `export`.
-        max_bleu_loss: As for `export`.
-        other_formats: Why there are no more formats, for the message.
-    """
-    unknown = [format for format in formats if format not in FORMATS]
-    if unknown or not formats:
-        raise ValueError(
-            f"Argument `format` must be one of {FORMATS} or a list of both; {other_formats}. "
-            f"Received: {unknown[0] if unknown else []!r}"
-        )
-    if precision not in PRECISIONS or (precision != "float32" and "onnx" not in formats):
-        raise ValueError(
-            f'Argument `precision` must be one of {PRECISIONS}, and "float32" where no ONNX graph '
-            f"is written. Received: {precision!r}"
-        )
-    check_range("max_bleu_loss", max_bleu_loss, float, -100, 100)
-
-
-def check_lengths(max_length: int, max_source_length: int | None) -> None:
-    """Raises a `ValueError` unless these arguments of `export` are positive integers."""
-    check_positive(max_length=max_length)
-    if max_source_length is not None:
-        check_positive(max_source_length=max_source_length)
-
-
-def check_captured(captured: bool, formats: Sequence[str]) -> None:
-    """Raises a `ValueError` where a graph is to be cut that is not written."""
-    if captured and "onnx" not in formats:
-        raise ValueError(
-            "Argument `captured` must be False where no ONNX graph is written. Received: True"
-        )
 
 
 def check_beam(

@@ -6,6 +6,7 @@ import logging
 import keras
 
 from keras_bahdanau_export.jobs import job_for
+from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.serialized import in_float32
 from keras_bahdanau_export.tracing_process import write_elsewhere
 from keras_bahdanau_runtime.artifact import publish, write_manifest
@@ -17,62 +18,24 @@ logger = logging.getLogger("keras_bahdanau_export")
 _PACKAGES = ("keras-bahdanau", "keras", "tensorflow", "tf2onnx", "onnx", "onnx-ir", "onnxruntime")
 
 
-def export(
-    model,
-    path,
-    format="onnx",
-    search=None,
-    max_length=100,
-    max_source_length=None,
-    tokenizer=None,
-    texts=(),
-    references=(),
-    stepwise=False,
-    captured=False,
-    precision="float32",
-    max_bleu_loss=0.5,
-    imports=(),
-    input_names=None,
-    output_names=None,
-    shortlist=None,
-    overwrite=False,
-):
-    """Writes a model as an artifact folder that runs without Keras.
+def export(model, path, overwrite=False, **options):
+    """Write a model as an artifact folder that runs without Keras.
 
-    Of a `Seq2Seq` or an `Ensemble` the whole search goes into `model.onnx`; of any other Keras
-    model, its call. A model on JAX or torch is traced by a short-lived TensorFlow process that
-    loads its `.keras` file. What was trained with "mixed_bfloat16" is exported, and compared, as it
-    computes in float32. The ONNX graphs are then held against the model on its own backend, and
-    the artifact appears only if they agree.
+    For a `Seq2Seq` or an `Ensemble`, `model.onnx` contains the whole search. For any other Keras
+    model it contains the forward pass. A model on JAX or torch is traced by a short-lived
+    TensorFlow process that loads its `.keras` file. What was trained with "mixed_bfloat16" is
+    exported, and compared, as it computes in float32. The ONNX graphs are then compared with the
+    model on its own backend, and the artifact appears only if they agree.
 
     Args:
         model: A built `Seq2Seq`, `Ensemble`, or functional or `Sequential` Keras model, on any
             backend. Of models that neither generate nor hold layers of this package, too, GRU and
             LSTM layers come out as operators.
         path: The folder to make.
-        format: "onnx", "tf_saved_model", or a list of both.
-        search: The search in the graph; `BeamSearch()` if `None`.
-        max_length: Number of tokens after which a hypothesis is cut.
-        max_source_length: Longest source in tokens that the runtime accepts; `None` for no limit.
-        tokenizer: A `Tokenizer`; `None` for the one attached to the model, `False` for none.
-            Without one the artifact takes ids only.
-        texts: Sentences to compare on, besides random ids; they need a tokenizer.
-        references: A translation of each of `texts`, to measure what a precision costs.
-        stepwise: Whether to write `encoder.onnx` and `step.onnx`, too, for decoding token by token.
-        captured: Whether to write `beam_start.onnx`, `beam_step.onnx` and `beam_end.onnx`, too: the
-            search cut at its loop, whose step CUDA records once and replays.
-        precision: "float32", "float16" (for GPUs; on a CPU it saves only room) or "int8" (for
-            CPUs). The float32 graph is held against Keras first, then the smaller one against it.
-        max_bleu_loss: BLEU on `texts` that the precision, and the shortlist, may cost.
-        imports: Names of modules that register layers of your own, which the TensorFlow process
-            imports first. Modules of the model's layers are found without it.
-        input_names: Of a model that does not generate, a name for each input of its graph, in the
-            order of `model.inputs`; those of the `keras.Input`s if `None`.
-        output_names: Likewise of each output; if `None` the keys where the model returns a dict,
-            else the names of the layers, `decode_0`, `decode_1` where a layer gives several.
-        shortlist: A `Shortlist`: the graph chooses among its ids only, which takes a part of the
-            time; the model's own search, with all ids, says on `texts` what that costs.
         overwrite: Whether an artifact at `path` may be replaced.
+        **options: Those of `ExportOptions`, by name: `format`, `search`, `max_length`,
+            `max_source_length`, `tokenizer`, `texts`, `references`, `stepwise`, `captured`,
+            `precision`, `max_bleu_loss`, `imports`, `input_names`, `output_names`, `shortlist`.
 
     Returns:
         The `Parity` that was reached, a `CallParity` of a model that does not generate, or `None`
@@ -88,40 +51,24 @@ def export(
         ArtifactError: If the TensorFlow process fails otherwise.
         MissingDependencyError: If a package of the extra `export` is missing.
     """
-    job = job_for(
-        model,
-        format,
-        search=search,
-        tokenizer=tokenizer,
-        max_length=max_length,
-        max_source_length=max_source_length,
-        texts=texts,
-        references=references,
-        stepwise=stepwise,
-        captured=captured,
-        precision=precision,
-        max_bleu_loss=max_bleu_loss,
-        imports=imports,
-        input_names=input_names,
-        output_names=output_names,
-        shortlist=shortlist,
-    )
+    options = ExportOptions.from_values(options)
+    job = job_for(model, options)
     job.check()
     job.model = in_float32(job.model)
     with publish(path, overwrite=overwrite) as folder:
         contents = {"packages": _versions(), "signatures": _trace_and_write(job, folder)}
         contents |= job.describe()
         write_manifest(folder, contents)
-        if "onnx" not in job.formats:
+        if "onnx" not in options.formats:
             return None
         graphs = job.open(folder)
         parity = job.compare(graphs)
         contents["parity"] = {**parity.to_json(), "tf32": False}  # as a runtime without it computes
         logger.info("%s", parity)
-        if shortlist is not None:
+        if options.shortlist is not None:
             contents["shortlist"] = job.cost_of_shortlist(graphs)
             logger.info("Shortlist: %s", contents["shortlist"])
-        if precision != "float32":
+        if options.precision != "float32":
             contents["precision"] = _shrink(job, folder, contents, graphs)
             logger.info("Precision: %s", contents["precision"])
         write_manifest(folder, contents)
@@ -133,8 +80,8 @@ def _trace_and_write(job, folder):
     require("tensorflow", extra="export")
     if job.tokenizer:
         job.tokenizer.save(folder / TOKENIZER_FILE)
-    if job.shortlist is not None:
-        job.shortlist.save(folder / SHORTLIST_FILE)
+    if job.options.shortlist is not None:
+        job.options.shortlist.save(folder / SHORTLIST_FILE)
     if keras.config.backend() != "tensorflow":
         return write_elsewhere(job, folder)
     return job.write(job.functions(), folder)
@@ -153,7 +100,7 @@ def _shrink(job, folder, contents, graphs):
 
     before = _size(folder)
     for path in sorted(folder.glob("*.onnx")):
-        reduce_precision(path, job.precision)
+        reduce_precision(path, job.options.precision)
     write_manifest(folder, contents)
     return job.measure(graphs, job.open(folder), _size(folder) / before)
 

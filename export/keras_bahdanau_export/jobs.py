@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import keras
@@ -13,15 +12,8 @@ from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.search.base import check_search
 from keras_bahdanau_export import parity
 from keras_bahdanau_export.call import call_signature, functional
-from keras_bahdanau_export.checks import (
-    OTHER_FORMATS,
-    check_captured,
-    check_lengths,
-    check_settings,
-)
 from keras_bahdanau_export.serialized import check_policies
 from keras_bahdanau_export.shortlist_loss import shortlist_loss
-from keras_bahdanau_runtime.checks import checked_texts
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.providers import CPU
 from keras_bahdanau_runtime.session import open_graph
@@ -40,15 +32,9 @@ from keras_bahdanau_runtime.translator import Translator
 logger = logging.getLogger("keras_bahdanau_export")
 
 
-def job_for(model, format, search=None, tokenizer=None, **options):
-    """The job of exporting a model; the arguments are those of `export`."""
-    formats = list(format) if isinstance(format, (list, tuple)) else [format]
-    if not isinstance(model, Generator):
-        return CallJob(model, formats, search, tokenizer, **options)
-    search = BeamSearch() if search is None else search
-    if tokenizer is None:
-        tokenizer = getattr(model, "tokenizer", None)
-    return GenerationJob(model, formats, search, tokenizer or None, **options)
+def job_for(model, options):
+    """The job of exporting a model with these `ExportOptions`."""
+    return (GenerationJob if isinstance(model, Generator) else CallJob)(model, options)
 
 
 class Graph(NamedTuple):
@@ -69,51 +55,31 @@ class Graph(NamedTuple):
     captured: bool = False
 
 
-@dataclass
 class Job:
-    """What is exported, and how it is held against the model.
+    """Export of one kind of model, and its comparison with the model.
 
     Args:
-        formats: List of formats.
-
-        The others are those of `export`.
+        model: As for `export`.
+        options: `ExportOptions`.
     """
 
-    model: Any
-    formats: list
-    search: Any = None
-    tokenizer: Any = None
-    max_length: int = 100
-    max_source_length: int | None = None
-    texts: Any = ()
-    references: Any = ()
-    stepwise: bool = False
-    captured: bool = False
-    precision: str = "float32"
-    max_bleu_loss: float = 0.5
-    imports: Any = ()
-    input_names: Any = None
-    output_names: Any = None
-    shortlist: Any = None
+    def __init__(self, model, options):
+        self.model = model
+        self.options = options
+        self.search, self.tokenizer = options.search, options.tokenizer
+        self.texts, self.references = options.texts, options.references
 
     def check(self):
-        """Raises a `ValueError` that names the first argument that is wrong."""
+        """Raises a `ValueError` that names the first argument that does not fit the model."""
         if not isinstance(self.model, keras.Model):
             raise ValueError(
                 f"Argument `model` must be a Keras model. Received: {type(self.model).__name__}"
             )
-        for name in ("stepwise", "captured"):
-            given = getattr(self, name)
-            if type(given) is not bool:
-                raise ValueError(f"Argument `{name}` must be a bool. Received: {given!r}")
-        check_settings(self.formats, self.precision, self.max_bleu_loss, self.other_formats)
         if not self.model.built:
             raise ValueError(
                 "Argument `model` must have weights: train it, or call `model.build()` first. "
                 f"Received: a {type(self.model).__name__} that is not built"
             )
-        for name in ("texts", "references", "imports"):
-            setattr(self, name, checked_texts(name, getattr(self, name)))
         check_policies(self.model)
 
     def write(self, functions, folder):
@@ -129,10 +95,10 @@ class Job:
         from keras_bahdanau_export.graph.writer import write_onnx
         from keras_bahdanau_export.saved_model import write_saved_model
 
-        if "tf_saved_model" in self.formats:
+        if "tf_saved_model" in self.options.formats:
             traced = {name: graph.function for name, graph in functions.items()}
             write_saved_model(self.model, folder / SAVED_MODEL_FOLDER, traced)
-        if "onnx" not in self.formats:
+        if "onnx" not in self.options.formats:
             return {}
         signatures = {}
         for function, signature, file, description, captured in functions.values():
@@ -148,20 +114,24 @@ class Job:
 class GenerationJob(Job):
     """Of a model that generates: the whole search and, if asked for, its single steps."""
 
-    other_formats = OTHER_FORMATS
+    def __init__(self, model, options):
+        super().__init__(model, options)
+        if self.search is None:
+            self.search = BeamSearch()
+        if self.tokenizer is None:
+            self.tokenizer = getattr(model, "tokenizer", None)
+        self.tokenizer = self.tokenizer or None  # `False` is for none
 
     def check(self):
         super().check()
         for name in ("input_names", "output_names"):
-            if getattr(self, name) is not None:
+            if getattr(self.options, name) is not None:
                 raise ValueError(
                     f"Argument `{name}` must be None for a {type(self.model).__name__}, whose "
                     f"graphs have the names that the runtime reads. Received: "
-                    f"{getattr(self, name)!r}"
+                    f"{getattr(self.options, name)!r}"
                 )
         check_search(self.search, self.model.target_vocabulary_size)
-        check_lengths(self.max_length, self.max_source_length)
-        check_captured(self.captured, self.formats)
         if self.tokenizer is not None:
             self._check_tokenizer()
         elif len(self.texts):
@@ -174,21 +144,21 @@ class GenerationJob(Job):
                 f"Argument `references` must hold one for each of {len(self.texts)} texts. "
                 f"Received: {len(self.references)}"
             )
-        if "onnx" not in self.formats and len(self.texts):
+        if "onnx" not in self.options.formats and len(self.texts):
             raise ValueError(
                 "Arguments `texts` and `references` must be left out where no ONNX graph is "
                 f"written, which they are for. Received: {len(self.texts)} texts"
             )
-        if self.max_source_length is not None and len(self.texts):
+        if self.options.max_source_length is not None and len(self.texts):
             self._leave_out_long_texts()
-        if self.shortlist is not None:
-            check_shortlist(self.shortlist, self.model, self.search)
+        if self.options.shortlist is not None:
+            check_shortlist(self.options.shortlist, self.model, self.search)
         settings, vocabulary = self._settings(), self.model.target_vocabulary_size
         if most_rows(settings, vocabulary) < 1:
             raise ValueError(
                 "Arguments `search` and `max_length` must leave candidates and steps that int32 "
-                f"counts. Received: {hypotheses(settings)} hypotheses of up to {self.max_length} "
-                f"tokens out of {vocabulary}"
+                f"counts. Received: {hypotheses(settings)} hypotheses of up to "
+                f"{self.options.max_length} tokens out of {vocabulary}"
             )
 
     def _check_tokenizer(self):
@@ -203,9 +173,11 @@ class GenerationJob(Job):
         """What goes into the graphs, by name, each as a `Graph`; on the TensorFlow backend."""
         from keras_bahdanau_export.trace import encode_function, search_function, step_function
 
-        search = search_function(self.model, self.search, self.max_length, self.shortlist)
+        search = search_function(
+            self.model, self.search, self.options.max_length, self.options.shortlist
+        )
         kind, files = type(self.model).__name__, (None, None)
-        if self.stepwise:
+        if self.options.stepwise:
             files = ENCODER_FILE, STEP_FILE
         texts = (
             f"{type(self.search).__name__} of a {kind}: source ids in, target ids out",
@@ -213,8 +185,8 @@ class GenerationJob(Job):
             f"Decoder step of a {kind}: last ids, memory and state in, log-probabilities of the "
             "next ids and next state out",
         )
-        found = {"translate": Graph(*search, MODEL_FILE, texts[0], self.captured)}
-        if self.stepwise or "tf_saved_model" in self.formats:
+        found = {"translate": Graph(*search, MODEL_FILE, texts[0], self.options.captured)}
+        if self.options.stepwise or "tf_saved_model" in self.options.formats:
             found["encode"] = Graph(*encode_function(self.model), files[0], texts[1])
             found["step"] = Graph(*step_function(self.model), files[1], texts[2])
         return found
@@ -225,7 +197,7 @@ class GenerationJob(Job):
         return {
             "search": self._settings(),
             "vocabulary": {"source": source, "target": target},
-            "max_source_length": self.max_source_length,
+            "max_source_length": self.options.max_source_length,
         }
 
     def open(self, folder):
@@ -235,10 +207,15 @@ class GenerationJob(Job):
     def compare(self, translator):
         """Holds the float32 graphs against the model; a `Parity`, or `ParityError`."""
         found = parity.compare(
-            self.model, translator, self._sources(), self.search, self.max_length, self.shortlist
+            self.model,
+            translator,
+            self._sources(),
+            self.search,
+            self.options.max_length,
+            self.options.shortlist,
         )
         found.enforce()
-        if self.captured:
+        if self.options.captured:
             parity.compare_loops(translator, self._sources())
         return found
 
@@ -256,8 +233,10 @@ class GenerationJob(Job):
         from keras_bahdanau_export.precision import measure
 
         sources = self._sources()
-        loss = measure(full, reduced, self.precision, size, sources, self.texts, self.references)
-        loss.enforce(self.max_bleu_loss)
+        loss = measure(
+            full, reduced, self.options.precision, size, sources, self.texts, self.references
+        )
+        loss.enforce(self.options.max_bleu_loss)
         return loss.to_json()
 
     def cost_of_shortlist(self, translator):
@@ -266,28 +245,28 @@ class GenerationJob(Job):
             self.model,
             translator,
             self.search,
-            self.max_length,
-            self.shortlist.size,
+            self.options.max_length,
+            self.options.shortlist.size,
             self.texts,
             self.references,
         )
-        loss.enforce(self.max_bleu_loss)
+        loss.enforce(self.options.max_bleu_loss)
         return loss.to_json()
 
     def _settings(self):
         name, config = type(self.search).__name__, self.search.get_config()
-        return {"class": name, **config, "max_length": self.max_length}
+        return {"class": name, **config, "max_length": self.options.max_length}
 
     def _leave_out_long_texts(self):
         """Keeps the texts that the artifact takes, and their references."""
         encoded = self.tokenizer.encode_sources(self.texts)
-        taken = [len(ids) <= self.max_source_length for ids in encoded]
+        taken = [len(ids) <= self.options.max_source_length for ids in encoded]
         if not all(taken):
             logger.warning(
                 "%d of %d texts have more than %d tokens and are left out.",
                 taken.count(False),
                 len(taken),
-                self.max_source_length,
+                self.options.max_source_length,
             )
         self.texts, self.references = (  # of which there may be none
             list(itertools.compress(side, taken)) for side in (self.texts, self.references)
@@ -295,15 +274,13 @@ class GenerationJob(Job):
 
     def _sources(self):
         """The sources compared: random ones and the encoded texts, lists of ids."""
-        longest = self.max_source_length or 40
+        longest = self.options.max_source_length or 40
         sources = parity.random_sources(self.model.source_vocabulary_size, longest)
         return sources + [self.tokenizer.encode_source(text) for text in self.texts]
 
 
 class CallJob(Job):
     """Of any other Keras model: its call."""
-
-    other_formats = "for the others there is Keras's own `model.export`"
 
     def check(self):
         super().check()
@@ -317,7 +294,7 @@ class CallJob(Job):
             "references",
             "shortlist",
         ):
-            if getattr(self, name) not in (None, False, (), []):
+            if getattr(self.options, name) not in (None, False, (), []):
                 raise ValueError(
                     f"Argument `{name}` must be given only for models that generate. "
                     f"Received: one for a {type(self.model).__name__}"
@@ -350,7 +327,7 @@ class CallJob(Job):
     def measure(self, full, reduced, size):
         """As for a model that generates; there is no quality to lose but closeness."""
         found = parity.compare_calls(self.model, reduced)
-        return {"precision": self.precision, "size": size, **found.to_json()}
+        return {"precision": self.options.precision, "size": size, **found.to_json()}
 
     def _signature(self, model):
-        return call_signature(model, self.input_names, self.output_names)
+        return call_signature(model, self.options.input_names, self.options.output_names)

@@ -11,17 +11,26 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import fields
 from pathlib import Path
 
 import keras
 
 from keras_bahdanau.models.shortlist import Shortlist
 from keras_bahdanau_export.jobs import job_for
+from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.serialized import lacking_elsewhere, serialized_parts
 from keras_bahdanau_runtime.errors import ArtifactError
 from keras_bahdanau_runtime.signature import SHORTLIST_FILE
 
 logger = logging.getLogger("keras_bahdanau_export")
+
+# Options that JSON can hold. The tokenizer and the texts are for the comparison, which follows.
+_PLAIN = [
+    option.name
+    for option in fields(ExportOptions)
+    if option.name not in ("search", "tokenizer", "texts", "references", "shortlist")
+]
 
 
 def write_elsewhere(job, folder):
@@ -38,7 +47,8 @@ def write_elsewhere(job, folder):
         ValueError: If the model holds what no other process can load.
         ArtifactError: If the process failed; the message holds the end of what it said.
     """
-    _check_parts(job.model, job.imports)
+    options = job.options
+    _check_parts(job.model, options.imports)
     logger.info("The model runs on %s: a TensorFlow process traces it.", keras.config.backend())
     with tempfile.TemporaryDirectory() as scratch:
         saved, answer = Path(scratch) / "model.keras", Path(scratch) / "signatures.json"
@@ -47,15 +57,10 @@ def write_elsewhere(job, folder):
             "model": str(saved),
             "answer": str(answer),
             "folder": str(folder),
-            "format": job.formats,
             "search": keras.saving.serialize_keras_object(job.search),
-            "max_length": job.max_length,
-            "stepwise": job.stepwise,
-            "captured": job.captured,
-            "input_names": job.input_names,
-            "output_names": job.output_names,
-            "shortlist": None if job.shortlist is None else str(folder / SHORTLIST_FILE),
-            "imports": [*job.imports, *_modules_of_parts(job.model)],
+            "shortlist": None if options.shortlist is None else str(folder / SHORTLIST_FILE),
+            "options": {name: getattr(options, name) for name in _PLAIN},
+            "imports": [*options.imports, *_modules_of_parts(job.model)],
             "path": sys.path,  # with the folder of the script that runs
         }
         finished = subprocess.run(
@@ -102,17 +107,12 @@ def _main():
     sys.path += [place for place in request["path"] if place not in sys.path]
     for module in request["imports"]:
         importlib.import_module(module)
-    job = job_for(
-        keras.saving.load_model(request["model"], compile=False),
-        format=request["format"],
+    options = ExportOptions(
         search=keras.saving.deserialize_keras_object(request["search"]),
-        max_length=request["max_length"],
-        stepwise=request["stepwise"],
-        captured=request["captured"],
-        input_names=request["input_names"],
-        output_names=request["output_names"],
         shortlist=None if request["shortlist"] is None else Shortlist.load(request["shortlist"]),
+        **request["options"],
     )
+    job = job_for(keras.saving.load_model(request["model"], compile=False), options)
     signatures = job.write(job.functions(), Path(request["folder"]))
     Path(request["answer"]).write_text(json.dumps(signatures), encoding="utf-8")
 

@@ -36,6 +36,7 @@ from keras_bahdanau_export import export
 from keras_bahdanau_export.call import call_signature, functional
 from keras_bahdanau_export.graph.passes import graph
 from keras_bahdanau_export.jobs import job_for
+from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.parity import (
     CallParity,
     Parity,
@@ -337,7 +338,7 @@ def test_tracing_in_a_process_that_cannot_import_a_layer_raises_an_error(tmp_pat
     monkeypatch.syspath_prepend(tmp_path)
     x = keras.Input((3,), name="x")
     model = keras.Model(x, importlib.import_module("own_layers").Doubled(name="y")(x))
-    job = job_for(model, "onnx")
+    job = job_for(model, ExportOptions())
     module.unlink()
     with pytest.raises(ArtifactError, match=r"No module named 'own_layers'"):
         write_elsewhere(job, tmp_path)
@@ -680,7 +681,8 @@ def test_random_inputs_are_long_enough_and_finite_for_the_model(tmp_path):
 
 def test_the_process_that_traces_for_other_backends_gives_the_same_graph(artifact, model, tmp_path):
     """Names and the order in the file may differ."""
-    job = job_for(model, "onnx", search=BeamSearch(3, length_penalty=0.6), max_length=9)
+    options = ExportOptions(search=BeamSearch(3, length_penalty=0.6), max_length=9)
+    job = job_for(model, options)
     write_elsewhere(job, tmp_path)
     ours, theirs = (
         structure(onnx.load(path / "model.onnx").graph, {}) for path in (artifact[0], tmp_path)
@@ -746,9 +748,8 @@ def test_the_size_of_weights_is_counted_in_bytes(tmp_path, monkeypatch, limit, i
 def test_texts_longer_than_the_limit_are_left_out(model, tokenizer):
     text = TEXTS[0]
     limit, references = len(tokenizer.encode_source(text)), ["long", "as long as the limit"]
-    job = job_for(
-        model, "onnx", texts=[2 * text, text], references=references, max_source_length=limit
-    )
+    options = ExportOptions(texts=[2 * text, text], references=references, max_source_length=limit)
+    job = job_for(model, options)
     job.check()
     assert (job.texts, job.references) == ([text], references[1:])
 
@@ -838,7 +839,11 @@ def test_a_beam_search_takes_no_noise(artifact):
         ({"opset_version": 15}, "`opset_version` must be None.*Received: 15"),
         ({"is_static": True}, "`is_static` must be None.*TensorFlow traces"),
         ({"jax2tf_kwargs": {}}, "`jax2tf_kwargs` must be None.*TensorFlow traces"),
-        ({"format": "litert"}, "`format`.*know nothing of a search.*Received: 'litert'"),
+        (
+            {"max_lenght": 5},
+            "`max_lenght` must be an option of an export. Did you mean `max_length`",
+        ),
+        ({"format": "litert"}, "`format`.*knows nothing of a search.*Received: 'litert'"),
     ],
 )
 def test_invalid_arguments_are_named(model, tmp_path, arguments, message):

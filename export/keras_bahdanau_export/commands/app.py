@@ -29,8 +29,8 @@ try:
     from rich.progress import Progress
     from rich.table import Table
 
-    from keras_bahdanau_export.checks import check_beam, check_file, check_lengths
-    from keras_bahdanau_export.commands.export import export
+    from keras_bahdanau_export.checks import check_beam, check_file
+    from keras_bahdanau_export.commands.export import export_command
     from keras_bahdanau_export.commands.prepare import prepare
     from keras_bahdanau_export.commands.serve import serve
     from keras_bahdanau_export.commands.shortlist import shortlist
@@ -139,7 +139,7 @@ def evaluate(
     length_penalty = 1.0 if length_penalty is None else length_penalty
     max_length = 100 if max_length is None else max_length
     check_beam(beam, [length_penalty])
-    check_lengths(max_length, None)
+    check_positive(max_length=max_length)
     for run in () if is_artifact else (path, *(others or ())):
         best_file(run)  # refuses what is no run
     sources, references = read_parallel(text_source(source), text_source(reference))
@@ -171,7 +171,7 @@ def _refuse_for_artifact(path: Path, **search: Any) -> None:
             )
 
 
-app.command()(export)
+app.command()(export_command())
 
 
 @app.command()

@@ -2,23 +2,23 @@
 
 import contextlib
 import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from keras_bahdanau_export.checks import (
-    OTHER_FORMATS,
     check_beam,
-    check_captured,
     check_file,
     check_installed,
-    check_lengths,
     check_modules,
-    check_settings,
 )
 from keras_bahdanau_export.commands.shown import say
 from keras_bahdanau_export.commands.streams import text_source
+from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.quiet import import_keras
 from keras_bahdanau_export.triton.layout import triton_repository
 from keras_bahdanau_runtime.artifact import check_destination
@@ -28,7 +28,43 @@ from keras_bahdanau_runtime.runs.folder import best_file
 _LAYOUTS = ("artifact", "triton")
 
 
-def export(
+def export_command() -> Callable[..., None]:
+    """Makes the function that typer turns into the command.
+
+    Returns:
+        A function whose signature also has a parameter for each `ExportOptions` field with a help
+        text.
+    """
+    own = inspect.signature(_export).parameters.values()
+    own = [parameter for parameter in own if parameter.kind != parameter.VAR_KEYWORD]
+    flags = [_flag_of(option) for option in fields(ExportOptions) if "help" in option.metadata]
+
+    def export(**arguments: Any) -> None:
+        """Writes the best model of a run, or of several, as an artifact that runs without Keras."""
+        _export(**arguments)
+
+    export.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
+    return export
+
+
+def _flag_of(option: Field[Any]) -> inspect.Parameter:
+    kind, default = option.metadata.get("type"), option.default
+    if kind is not None:  # several values
+        kind, default = kind | None, None
+    names = [f"--{option.name}"] if option.type is bool else []
+    about = typer.Option(
+        *([option.metadata["flag"]] if "flag" in option.metadata else names),
+        help=option.metadata["help"],
+    )
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind or option.type, about],
+    )
+
+
+def _export(
     run: Annotated[Path, typer.Argument(help="A run's folder (from train).")],
     path: Annotated[Path, typer.Argument(help="The folder to make.")],
     layout: Annotated[
@@ -44,9 +80,6 @@ def export(
     name: Annotated[
         str | None, typer.Option(help="Of Triton's models; that of the run's folder if absent.")
     ] = None,
-    format: Annotated[
-        list[str] | None, typer.Option(help="onnx or tf_saved_model; may be given twice.")
-    ] = None,
     beam: Annotated[int, typer.Option(help="Hypotheses kept by the search; 1 is greedy.")] = 5,
     length_penalty: Annotated[
         list[float] | None,
@@ -55,44 +88,23 @@ def export(
             "best BLEU on --source and --reference is taken."
         ),
     ] = None,
-    max_length: Annotated[int, typer.Option(help="Tokens after which an output is cut.")] = 100,
     max_length_ratio: Annotated[
         float | None,
         typer.Option(help="Tokens for each of the source after which an output is cut, too."),
     ] = None,
-    max_source_length: Annotated[
-        int | None, typer.Option(help="Longest source in tokens that the artifact takes.")
-    ] = None,
-    stepwise: Annotated[
-        bool, typer.Option("--stepwise", help="Write encoder.onnx and step.onnx, too.")
-    ] = False,
-    captured: Annotated[
-        bool,
-        typer.Option("--captured", help="Write the search in steps that CUDA can record, too."),
-    ] = False,
-    precision: Annotated[
-        str, typer.Option(help="float32, float16 (GPU) or int8 (CPU).")
-    ] = "float32",
     source: Annotated[
         Path | None,
         typer.Option(help="Sentences to measure on, none of a test set; - is standard input."),
     ] = None,
     reference: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
-    max_bleu_loss: Annotated[
-        float, typer.Option(help="BLEU that a precision, and a shortlist, may cost.")
-    ] = 0.5,
     shortlist: Annotated[
         Path | None, typer.Option(help="A file (from shortlist): search among its ids only.")
     ] = None,
-    imports: Annotated[
-        list[str] | None,
-        typer.Option("--import", help="A module that registers layers of yours; may be repeated."),
-    ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace what stands at the path, of the same kind.")
+        bool, typer.Option("--overwrite", help="Replace an artifact at the path.")
     ] = False,
+    **values: Any,
 ) -> None:
-    """Writes the best model of a run, or of several, as an artifact that runs without Keras."""
     from keras_bahdanau_runtime.text.corpus import read_parallel
 
     if (source is None) != (reference is None):
@@ -105,17 +117,15 @@ def export(
             "Argument `length_penalty` must be given once where there is no `source` to choose it "
             f"on. Received: {penalties}"
         )
-    formats = format or ["onnx"]
+    options = ExportOptions(**{key: value for key, value in values.items() if value is not None})
+    formats = options.formats
     if source is not None and "onnx" not in formats and len(penalties) == 1:
         raise ValueError(
             "Arguments `source` and `reference` must be left out where no ONNX graph is written "
             f"and no length penalty is chosen. Received: {source} and {reference}"
         )
-    check_settings(formats, precision, max_bleu_loss, OTHER_FORMATS)
-    check_lengths(max_length, max_source_length)
-    check_captured(captured, formats)
     check_beam(beam, penalties, max_length_ratio)
-    check_modules(imports or ())
+    check_modules(options.imports)
     if shortlist is not None:
         check_file("shortlist", shortlist)
     place = _place(layout, path, name, run, formats, overwrite)
@@ -132,7 +142,7 @@ def export(
         from keras_bahdanau import BeamSearch, Shortlist, length_penalty_scores
         from keras_bahdanau.training.run_folder import load_best
 
-        for module in imports or ():
+        for module in options.imports:
             importlib.import_module(module)
         model = load_best(run, *(others or ()))
         if len(penalties) > 1:
@@ -142,7 +152,7 @@ def export(
                 references,
                 penalties,
                 beam,
-                max_length,
+                options.max_length,
                 max_length_ratio=max_length_ratio,
             )
             for penalty, bleu in scores.items():
@@ -150,22 +160,16 @@ def export(
             penalties = [max(scores, key=scores.get)]
         if "onnx" not in formats:
             texts = references = []  # they were for the penalty alone
-        model.export(
-            artifact,
-            format=formats,
-            search=BeamSearch(beam, *penalties, max_length_ratio=max_length_ratio),
-            max_length=max_length,
-            max_source_length=max_source_length,
-            texts=texts,
-            references=references,
-            stepwise=stepwise,
-            captured=captured,
-            precision=precision,
-            max_bleu_loss=max_bleu_loss,
-            imports=imports or (),
-            shortlist=None if shortlist is None else Shortlist.load(shortlist),
-            overwrite=overwrite,
-        )
+        chosen = {
+            **values,
+            "format": formats,
+            "imports": options.imports,
+            "search": BeamSearch(beam, *penalties, max_length_ratio=max_length_ratio),
+            "texts": texts,
+            "references": references,
+            "shortlist": None if shortlist is None else Shortlist.load(shortlist),
+        }
+        model.export(artifact, overwrite=overwrite, **chosen)
     say(f"The {'artifact' if layout == 'artifact' else 'Triton repository'} is {path}.")
 
 
