@@ -31,6 +31,7 @@ from keras_bahdanau.layers.decoder import AttentiveDecoder, DecoderState
 from keras_bahdanau.layers.encoder import BidirectionalEncoder
 from keras_bahdanau.layers.readout import DeepOutput
 from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
+from keras_bahdanau.losses.crossentropy import AlignmentCrossentropy, TokenCrossentropy
 from keras_bahdanau.models.ensemble import Ensemble
 from keras_bahdanau.models.generation import Scores
 from keras_bahdanau.models.rnn_search import (
@@ -52,7 +53,6 @@ from keras_bahdanau.training.callbacks import (
 )
 from keras_bahdanau.training.devices import average_gradients, shared_by
 from keras_bahdanau.training.length_penalty import length_penalty_scores
-from keras_bahdanau.training.losses import AlignmentCrossentropy, TokenCrossentropy
 from keras_bahdanau.training.metrics import Perplexity, TokenAccuracy
 from keras_bahdanau.training.progress import ProgressDisplay
 from keras_bahdanau.training.run import train

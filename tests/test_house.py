@@ -27,7 +27,7 @@ MAY_IMPORT = {
 }
 # The folders of the library from the bottom up: a module imports from its own folder and from those
 # below it. Modules outside these folders are at the bottom.
-FLOORS = ["", "layers", "search", "data", "models", "training"]
+FLOORS = ["", "layers", "losses", "search", "data", "models", "training"]
 # Modules that load without Keras until a command needs it.
 WITHOUT_KERAS = [
     *(EXPORT / f"{name}.py" for name in ("__init__", "checks", "cli", "options", "quiet")),

@@ -5,7 +5,7 @@ from contextvars import ContextVar
 
 import keras
 
-from keras_bahdanau.layers.projection import Projection, check_metrics
+from keras_bahdanau.losses.projection import Projection, check_metrics
 
 # The model in whose step this is, if its loss makes the logits. Not an attribute of the model, as
 # the replicas of TensorFlow are threads that take turns.

@@ -3,14 +3,14 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.projection import Projection
-from keras_bahdanau.training.losses import (
+from keras_bahdanau.losses.crossentropy import (
     check_logits,
     per_word,
     predicted,
     token_ids,
     token_losses,
 )
+from keras_bahdanau.losses.projection import Projection
 from keras_bahdanau_runtime.ids import PAD
 
 

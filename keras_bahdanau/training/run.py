@@ -22,6 +22,7 @@ import keras
 from keras_bahdanau.data.bpe_dropout import BPEDropout
 from keras_bahdanau.data.dataset import TranslationDataset
 from keras_bahdanau.data.prepared_dataset import PreparedDataset
+from keras_bahdanau.losses.crossentropy import TokenCrossentropy
 from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.training.averaging import average_checkpoints
@@ -42,7 +43,6 @@ from keras_bahdanau.training.devices import (
     shared_by,
     updates_done,
 )
-from keras_bahdanau.training.losses import TokenCrossentropy
 from keras_bahdanau.training.progress import ProgressDisplay
 from keras_bahdanau.training.run_folder import load
 from keras_bahdanau.training.scalars import TensorBoardScalars

@@ -19,7 +19,7 @@ from keras_bahdanau import (
     TokenAccuracy,
     TokenCrossentropy,
 )
-from keras_bahdanau.layers.projection import sample_candidates
+from keras_bahdanau.losses.projection import sample_candidates
 from keras_bahdanau_runtime.ids import PAD
 
 INPUTS, LABELS = copy_task(rows=6)

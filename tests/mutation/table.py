@@ -65,7 +65,7 @@ MUTATIONS = (
     ),
     Mutation(
         "class-weight-of-the-largest-id-is-that-of-larger-ones",
-        "keras_bahdanau/training/losses.py",
+        "keras_bahdanau/losses/crossentropy.py",
         'factors = np.ones(max(class_weight) + 2, "float32")',
         'factors = np.ones(max(class_weight) + 1, "float32")',
         "library/test_losses.py",
@@ -163,14 +163,14 @@ MUTATIONS = (
     ),
     Mutation(
         "projection-counts-gradients-twice",
-        "keras_bahdanau/layers/projection.py",
+        "keras_bahdanau/losses/projection.py",
         "_sweep(*map(ops.stop_gradient, read), kept, weight / unit, chunk, self)",
         "_sweep(*read, kept, weight / unit, chunk, self)",
         "library/test_projection.py",
     ),
     Mutation(
         "projection-loses-gradients-of-small-weights",
-        "keras_bahdanau/layers/projection.py",
+        "keras_bahdanau/losses/projection.py",
         "unit = ops.where(most > 0.0, most, 1.0)",
         "unit = ops.ones_like(most)",
         "library/test_projection.py",
@@ -282,7 +282,7 @@ MUTATIONS = (
     ),
     Mutation(
         "infinite-losses-at-padding-count",
-        "keras_bahdanau/training/losses.py",
+        "keras_bahdanau/losses/crossentropy.py",
         "return ops.where(ops.equal(weight, 0.0), 0.0, losses * weight)",
         "return losses * weight",
         "library/test_losses.py",

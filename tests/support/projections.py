@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 from layer_checks import array
 
-from keras_bahdanau.layers.projection import Projection
+from keras_bahdanau.losses.projection import Projection
 
 VOCABULARY = 13  # the width of nothing else
 
