@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 import uvicorn
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import compile_path
 from starlette.types import Receive, Scope, Send
 
@@ -187,11 +187,6 @@ def build_app(repository: Repository) -> Router:
     ]
     endpoints += description(endpoints, PROBLEM, problems, server_metadata()["version"])
     return Router([*endpoints, Endpoint("GET", "/", _page, "The page", media=("text/html",))])
-
-
-def problem(error: ServiceError) -> JSONResponse:
-    """The answer that tells of an error."""
-    return JSONResponse(error.to_json(), error.status, error.headers())
 
 
 def _translation(repository: Repository) -> list[Endpoint]:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from keras_bahdanau_runtime.service.errors import ServiceError
-from keras_bahdanau_runtime.service.http import problem
 from keras_bahdanau_runtime.service.keys import Keys
 from keras_bahdanau_runtime.service.logs import Called, clean
 from keras_bahdanau_runtime.service.metrics import Metrics
@@ -74,12 +74,12 @@ class Middleware:
                 self._keys.check(headers)
             await self._app(scope, receive, sent)
         except ServiceError as error:
-            await problem(error)(scope, receive, sent)
+            await _response(error)(scope, receive, sent)
         except Exception:
             logger.exception("The request %s failed.", called.id)
             if not status:
                 failure = ServiceError("internal", "The service failed; its log says why.")
-                await problem(failure)(scope, receive, sent)
+                await _response(failure)(scope, receive, sent)
         finally:
             call = scope.get("call", "")
             named = scope.get("path_params", {}).get("name", "")
@@ -142,3 +142,8 @@ def _check_site(headers: Mapping[str, str]) -> None:
         asked = "none" if _place(origin) == headers.get("host") else "cross-site"
     if asked not in (None, *_OWN):
         raise ServiceError("forbidden", "Pages of other sites may not ask this service.")
+
+
+def _response(error: ServiceError) -> JSONResponse:
+    """Return the response for an error."""
+    return JSONResponse(error.to_json(), error.status, error.headers())
