@@ -332,8 +332,8 @@ MUTATIONS = (
     Mutation(
         "texts-as-long-as-the-limit-are-left-out",
         "export/keras_bahdanau_export/jobs.py",
-        "len(ids) <= self.max_source_length",
-        "len(ids) < self.max_source_length",
+        "len(ids) <= self.options.max_source_length",
+        "len(ids) < self.options.max_source_length",
         "export/test_exporter.py export/test_precision.py",
     ),
     Mutation(
