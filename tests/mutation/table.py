@@ -43,13 +43,6 @@ MUTATIONS = (
         "library/test_bahdanau.py library/test_luong.py library/test_attention.py",
     ),
     Mutation(
-        "heads-values-without-cast-outside-a-call",
-        "keras_bahdanau/layers/attention/bahdanau.py",
-        "product = ops.matmul(values, ops.cast(self.value_kernel, values.dtype))",
-        "product = ops.matmul(values, self.value_kernel)",
-        "library/test_parts.py library/test_bahdanau.py library/test_attention.py",
-    ),
-    Mutation(
         "a-mask-by-query-keeps-what-no-query-reads",
         "keras_bahdanau/layers/masking.py",
         "        mask = read if mask is None else ops.logical_and(mask, read)\n",
