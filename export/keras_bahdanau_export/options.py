@@ -1,27 +1,30 @@
 """The options of an export: their defaults, help texts, and the checks that need no Keras."""
 
-import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from keras_bahdanau_runtime.checks import check_positive, check_range, checked_texts
+from keras_bahdanau_runtime.runs.options import check_known
 from keras_bahdanau_runtime.signature import PRECISIONS
 
 FORMATS = ("onnx", "tf_saved_model")
 
 
 def _flag(default: Any, help: str, **metadata: Any) -> Any:
-    """A field that is a flag of the command, too; `type` is that of the flag if it differs."""
+    """Return a field that is also a flag of the command.
+
+    `type` and `flag` in the metadata are the type and name of the flag, if they differ.
+    """
     return field(default=default, metadata={"help": help, **metadata})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """Everything that decides an export besides the model and the folder, checked as it is made.
+    """Options of an export, checked when they are created.
 
-    `export(model, path, **options)` takes these by name. The command `keras-bahdanau export` has
-    those that a file can hold, such as YAML: strings, numbers and lists of them.
+    `export(model, path, **options)` takes them by name. The command `keras-bahdanau export` has a
+    flag for each option that is a string, a number, a bool or a list of strings.
 
     Args:
         format: "onnx", "tf_saved_model", or a list of both.
@@ -30,7 +33,7 @@ class ExportOptions:
         max_source_length: Longest source in tokens that the runtime accepts; `None` for no limit.
         tokenizer: A `Tokenizer`; `None` for the one attached to the model, `False` for none.
             Without one the artifact takes ids only.
-        texts: Sentences to compare on, besides random ids; they need a tokenizer.
+        texts: Sentences to compare on, in addition to random ids; they need a tokenizer.
         references: A translation of each of `texts`, to measure what a precision costs.
         stepwise: Whether to write `encoder.onnx` and `step.onnx`, too, for decoding token by token.
         captured: Whether to write `beam_start.onnx`, `beam_step.onnx` and `beam_end.onnx`, too: the
@@ -87,14 +90,14 @@ class ExportOptions:
 
     def __post_init__(self) -> None:
         for name in ("stepwise", "captured"):
-            given = getattr(self, name)
-            if type(given) is not bool:
-                raise ValueError(f"Argument `{name}` must be a bool. Received: {given!r}")
+            value = getattr(self, name)
+            if type(value) is not bool:
+                raise ValueError(f"Argument `{name}` must be a bool. Received: {value!r}")
         unknown = [format for format in self.formats if format not in FORMATS]
         if unknown or not self.formats:
             raise ValueError(
                 f"Argument `format` must be one of {FORMATS} or a list of both; for others there "
-                "is Keras's own `model.export`, which knows nothing of a search. "
+                "is Keras's own `model.export`, which exports no search. "
                 f"Received: {unknown[0] if unknown else []!r}"
             )
         if self.precision not in PRECISIONS or (
@@ -127,13 +130,5 @@ class ExportOptions:
         Raises:
             ValueError: If a name is no option (the nearest one is named), or as the class.
         """
-        known = [option.name for option in fields(cls)]
-        for name in values:
-            if name not in known:
-                near = difflib.get_close_matches(str(name), known, n=1)
-                hint = f"Did you mean `{near[0]}`?" if near else f"The options are {known}."
-                raise ValueError(
-                    f"Argument `{name}` must be an option of an export. {hint} "
-                    f"Received: {name}={values[name]!r}"
-                )
+        check_known(cls, values, "an export")
         return cls(**values)

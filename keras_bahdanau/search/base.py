@@ -41,7 +41,7 @@ class Generation(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What a search is asked for, in the shapes that its steps read; `R = B * K`.
+    """The request of a search, in the shapes that its steps read; `R = B * K`.
 
     Attributes:
         batch: Number of sentences `B`, an int or a scalar tensor.

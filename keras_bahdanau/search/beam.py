@@ -58,9 +58,9 @@ class BeamSearch(Search):
         early_stopping: False: a sentence is done when `size` hypotheses have ended; True: when
             `n_best` have; "never": only when no live one can beat the `n_best` best.
         normalization: "gnmt" or "plain", the form of `lp`.
-        groups: Number of groups of `size / groups` hypotheses, each a beam of its own. `diversity`
-            is taken off a token for every hypothesis of an earlier group that chose it at the same
-            step (arXiv 1610.02424). The scores returned do not include it.
+        groups: Number of groups of `size / groups` hypotheses. Each group is a separate beam.
+            `diversity` is taken off a token for every hypothesis of an earlier group that chose it
+            at the same step (arXiv 1610.02424). The scores returned do not include it.
         diversity: Cost of a repeated choice, in nats.
         min_length: Number of tokens, `EOS` included, before which no hypothesis ends.
         forbidden: Ids that are never chosen; padding and the start of a sentence unless told
@@ -297,7 +297,7 @@ class GreedySearch(BeamSearch):
     GreedySearch(min_length=3, forbidden=(0, 2), no_repeat_ngram=0, max_length_ratio=None)
     """
 
-    # What a beam of one has no choice of; no argument, and in no configuration.
+    # Fixed for a beam of one: neither arguments nor part of the configuration.
     size: int = _fixed(1)
     length_penalty: float = _fixed(0.0)
     coverage_penalty: float = _fixed(0.0)

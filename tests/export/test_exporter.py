@@ -843,7 +843,7 @@ def test_a_beam_search_takes_no_noise(artifact):
             {"max_lenght": 5},
             "`max_lenght` must be an option of an export. Did you mean `max_length`",
         ),
-        ({"format": "litert"}, "`format`.*knows nothing of a search.*Received: 'litert'"),
+        ({"format": "litert"}, "`format`.*exports no search.*Received: 'litert'"),
     ],
 )
 def test_invalid_arguments_are_named(model, tmp_path, arguments, message):

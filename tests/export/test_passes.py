@@ -32,7 +32,7 @@ def graph_of(text, **constants):
 
 
 def results(model, feeds, fixed=False):
-    """What a model gives; with `fixed`, opened with the sizes of the feeds as its dimensions."""
+    """Run a model; `fixed` sets its free dimensions to the sizes of the feeds."""
     onnx.checker.check_model(model)
     feeds = {name: np.asarray(value) for name, value in feeds.items()}
     options = onnxruntime.SessionOptions()

@@ -112,7 +112,7 @@ def tensor(value):
 
 @normalized_cells
 def test_scaled_inputs_change_nothing(name, rng):
-    # What layer normalisation is for: each product's scale and mean are taken out.
+    # Layer normalization removes the mean and the scale of each product.
     cell, inputs = made(name, rng), array(rng, B, M)
     cell.epsilon = 1e-9
     states = [tensor(array(rng, B, N)) for _ in keras.tree.flatten(cell.state_size)]

@@ -93,7 +93,7 @@ def test_config_round_trip():
 
 
 def test_bahdanau_attention_broadcasts_a_single_query_over_the_rows(rng):
-    """The documentation of AttentionPooling says so."""
+    """AttentionPooling documents that it equals such an attention."""
     attention, values, query = BahdanauAttention(U), array(rng, B, TX, D), array(rng, 1, 4)
     assert_close(attention(query, values), attention(np.repeat(query, B, 0), values), 1e-6)
 

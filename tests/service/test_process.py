@@ -231,7 +231,7 @@ def test_workers_share_a_port_and_are_replaced(artifact):
 
 
 def test_connections_send_small_packets_at_once(artifact):
-    """The body of a response is a packet of its own. It would wait 40 ms for the client."""
+    """Otherwise the body of a response, a separate packet, waits 40 ms for the client."""
     with site({"copy": artifact}) as service:
         assert service.web.get("/v2").status_code == 200
         [connection] = service.service._web.server_state.connections
@@ -240,7 +240,7 @@ def test_connections_send_small_packets_at_once(artifact):
 
 
 def test_max_wait_is_in_milliseconds(artifact, tmp_path):
-    """In seconds, the request beside a run that does not end would wait until its timeout."""
+    """If it were in seconds, the second request would wait until its timeout."""
 
     async def translate_beside_an_endless_run(url):
         async with httpx.AsyncClient(base_url=url, timeout=60) as web:

@@ -35,19 +35,19 @@ def export_command() -> Callable[..., None]:
         A function whose signature also has a parameter for each `ExportOptions` field with a help
         text.
     """
-    own = inspect.signature(_export).parameters.values()
-    own = [parameter for parameter in own if parameter.kind != parameter.VAR_KEYWORD]
+    *parameters, _ = inspect.signature(_export).parameters.values()  # without `**values`
     flags = [_flag_of(option) for option in fields(ExportOptions) if "help" in option.metadata]
 
     def export(**arguments: Any) -> None:
         """Writes the best model of a run, or of several, as an artifact that runs without Keras."""
         _export(**arguments)
 
-    export.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
+    export.__signature__ = inspect.Signature([*parameters, *flags])  # type: ignore[attr-defined]
     return export
 
 
 def _flag_of(option: Field[Any]) -> inspect.Parameter:
+    """Return the command's parameter for a field of `ExportOptions`."""
     kind, default = option.metadata.get("type"), option.default
     if kind is not None:  # several values
         kind, default = kind | None, None
@@ -101,10 +101,11 @@ def _export(
         Path | None, typer.Option(help="A file (from shortlist): search among its ids only.")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an artifact at the path.")
+        bool, typer.Option("--overwrite", help="Replace an artifact or repository at the path.")
     ] = False,
     **values: Any,
 ) -> None:
+    """Check the arguments, export, and print where the artifact is; `values` are the flags."""
     from keras_bahdanau_runtime.text.corpus import read_parallel
 
     if (source is None) != (reference is None):
@@ -117,7 +118,8 @@ def _export(
             "Argument `length_penalty` must be given once where there is no `source` to choose it "
             f"on. Received: {penalties}"
         )
-    options = ExportOptions(**{key: value for key, value in values.items() if value is not None})
+    values = {key: value for key, value in values.items() if value is not None}
+    options = ExportOptions(**values)
     formats = options.formats
     if source is not None and "onnx" not in formats and len(penalties) == 1:
         raise ValueError(
@@ -160,16 +162,15 @@ def _export(
             penalties = [max(scores, key=scores.get)]
         if "onnx" not in formats:
             texts = references = []  # they were for the penalty alone
-        chosen = {
+        model.export(
+            artifact,
+            overwrite=overwrite,
+            search=BeamSearch(beam, *penalties, max_length_ratio=max_length_ratio),
+            texts=texts,
+            references=references,
+            shortlist=None if shortlist is None else Shortlist.load(shortlist),
             **values,
-            "format": formats,
-            "imports": options.imports,
-            "search": BeamSearch(beam, *penalties, max_length_ratio=max_length_ratio),
-            "texts": texts,
-            "references": references,
-            "shortlist": None if shortlist is None else Shortlist.load(shortlist),
-        }
-        model.export(artifact, overwrite=overwrite, **chosen)
+        )
     say(f"The {'artifact' if layout == 'artifact' else 'Triton repository'} is {path}.")
 
 

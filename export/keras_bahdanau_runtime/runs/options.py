@@ -257,15 +257,7 @@ class TrainingOptions:
             ValueError: If a name is no option (the nearest one is named), one without a default is
                 missing, or as the class.
         """
-        known = [option.name for option in fields(cls)]
-        for name in values:
-            if name not in known:
-                near = difflib.get_close_matches(str(name), known, n=1)
-                hint = f"Did you mean `{near[0]}`?" if near else f"The options are {known}."
-                raise ValueError(
-                    f"Argument `{name}` must be an option of training. {hint} "
-                    f"Received: {name}={values[name]!r}"
-                )
+        check_known(cls, values, "training")
         required = [option.name for option in fields(cls) if option.default is MISSING]
         missing = [f"`{name}`" for name in required if name not in values]
         if missing:
@@ -298,6 +290,25 @@ class TrainingOptions:
             return str(value) if isinstance(value, Path) else value
 
         return {option.name: said(getattr(self, option.name)) for option in fields(self)}
+
+
+def check_known(options: type[Any], values: Mapping[str, Any], purpose: str) -> None:
+    """Raises a `ValueError` that names the nearest option, unless every name is an option.
+
+    Args:
+        options: A dataclass of options.
+        values: Mapping of names to values.
+        purpose: What the options are of, for the message.
+    """
+    known = [option.name for option in fields(options)]
+    for name in values:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"Did you mean `{near[0]}`?" if near else f"The options are {known}."
+            raise ValueError(
+                f"Argument `{name}` must be an option of {purpose}. {hint} "
+                f"Received: {name}={values[name]!r}"
+            )
 
 
 def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:

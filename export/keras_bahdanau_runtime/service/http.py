@@ -1,4 +1,4 @@
-"""The door of HTTP: what people call, the Open Inference Protocol, the page and the metrics."""
+"""The HTTP server: translation, the Open Inference Protocol, the web page and the metrics."""
 
 import asyncio
 import contextlib
