@@ -58,9 +58,12 @@ from keras_bahdanau.training.progress import ProgressDisplay
 from keras_bahdanau.training.run import train
 from keras_bahdanau.training.scalars import TensorBoardScalars
 from keras_bahdanau.training.schedules import WarmupSchedule
-from keras_bahdanau_runtime.pictures.heatmap import plot_alignment, plot_alignments
-from keras_bahdanau_runtime.pictures.images import plot_image_alignment
 from keras_bahdanau_runtime.pictures.page import alignment_page
+from keras_bahdanau_runtime.pictures.plots import (
+    plot_alignment,
+    plot_alignments,
+    plot_image_alignment,
+)
 from keras_bahdanau_runtime.pictures.words import word_alignment
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.prepared.prepare import prepare

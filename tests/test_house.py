@@ -28,6 +28,11 @@ MAY_IMPORT = {
 # The folders of the library from the bottom up: a module imports from its own folder and from those
 # below it. Modules outside these folders are at the bottom.
 FLOORS = ["", "layers", "losses", "search", "data", "models", "training"]
+# Folders of code that needs a GPU or a server, and the only module outside that may import each.
+SEAMS = {
+    "keras_bahdanau_runtime.cuda": "keras_bahdanau_runtime.search",
+    "keras_bahdanau_runtime.ray": "keras_bahdanau_export.commands.translate",
+}
 # Modules that load without Keras until a command needs it.
 WITHOUT_KERAS = [
     *(EXPORT / f"{name}.py" for name in ("__init__", "checks", "cli", "options", "quiet")),
@@ -149,6 +154,18 @@ def test_packages_import_only_the_allowed_packages():
                 if top in FILES and top != package and not exports_a_model(path, statement):
                     message = f"{file_id(path)} imports {statement.module}."
                     assert top in MAY_IMPORT[package], message
+
+
+@pytest.mark.parametrize("folder", SEAMS)
+def test_folder_is_imported_by_one_module(folder):
+    importers = {
+        module_name(path)
+        for path in ALL_FILES
+        for statement in imports(path)
+        if f"{statement.module}.".startswith(f"{folder}.")
+    }
+    outside = {name for name in importers if not f"{name}.".startswith(f"{folder}.")}
+    assert outside == {SEAMS[folder]}
 
 
 def test_runtime_has_no_import_of_keras_or_a_backend():

@@ -9,7 +9,7 @@ from keras_bahdanau.search import GreedySearch
 from keras_bahdanau.search.base import check_kind
 from keras_bahdanau.training.event_file import EventFile
 from keras_bahdanau_runtime.checks import check_positive, checked_texts
-from keras_bahdanau_runtime.pictures.heatmap import plot_alignment
+from keras_bahdanau_runtime.pictures.plots import plot_alignment
 from keras_bahdanau_runtime.pictures.words import word_alignment
 
 

@@ -49,8 +49,7 @@ from keras_bahdanau.training.scalars import TensorBoardScalars
 from keras_bahdanau.training.schedules import WarmupSchedule
 from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
-from keras_bahdanau_runtime.runs.folder import hashes, write_json
-from keras_bahdanau_runtime.runs.names import (
+from keras_bahdanau_runtime.runs.folder import (
     AVERAGE_FILE,
     BEST_FILE,
     CORPUS_FOLDER,
@@ -59,7 +58,7 @@ from keras_bahdanau_runtime.runs.names import (
     TEXTS_FILE,
 )
 from keras_bahdanau_runtime.runs.options import MODELS, TrainingOptions
-from keras_bahdanau_runtime.runs.start import begun, prepare_texts
+from keras_bahdanau_runtime.runs.start import begun, hashes, prepare_texts, write_json
 
 logger = logging.getLogger("keras_bahdanau")
 

@@ -536,7 +536,7 @@ MUTATIONS = (
     ),
     Mutation(
         "half-identical-pairs-are-no-warning",
-        "export/keras_bahdanau_runtime/text/pairs.py",
+        "export/keras_bahdanau_runtime/text/corpus.py",
         "if self._identical >= least:",
         "if self._identical == self._pairs:",
         "runtime/test_tokenizer.py",
@@ -586,7 +586,7 @@ MUTATIONS = (
     ),
     Mutation(
         "links-to-the-last-kept-token-stay",
-        "export/keras_bahdanau_runtime/prepared/shard.py",
+        "export/keras_bahdanau_runtime/prepared/corpus.py",
         "~moved & (self.links >= max_length - 1)",
         "~moved & (self.links > max_length - 1)",
         "runtime/test_prepare.py library/test_prepared_dataset.py library/test_dataset.py",

@@ -15,9 +15,8 @@ from keras_bahdanau_runtime.bulk.records import one_line
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import MissingDependencyError, require
 from keras_bahdanau_runtime.manifest import Manifest, read_manifest, reading
-from keras_bahdanau_runtime.providers import CPU, CUDA, check_providers
 from keras_bahdanau_runtime.runs.folder import best_file
-from keras_bahdanau_runtime.session import checked_graph, cores
+from keras_bahdanau_runtime.session import CPU, CUDA, check_providers, checked_graph, cores
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translation, Translator
@@ -242,8 +241,8 @@ def align(
     It shows words and pieces.
     """
     from keras_bahdanau_runtime.pictures.figures import checked_ending, checked_style
-    from keras_bahdanau_runtime.pictures.heatmap import plot_alignments
     from keras_bahdanau_runtime.pictures.page import alignment_page
+    from keras_bahdanau_runtime.pictures.plots import plot_alignments
     from keras_bahdanau_runtime.pictures.words import word_alignment
 
     checked_style(style)
