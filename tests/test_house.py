@@ -71,7 +71,9 @@ def file_id(path: Path) -> str:
 
 def module_name(path: Path) -> str:
     """The dotted name of a file, such as `keras_bahdanau.layers.attention.base`."""
-    parts = path.relative_to(EXPORT.parent if path.is_relative_to(EXPORT) else ROOT).with_suffix("")
+    parts = path.relative_to(ROOT if path.is_relative_to(LIBRARY) else EXPORT.parent).with_suffix(
+        ""
+    )
     return ".".join(part for part in parts.parts if part != "__init__")
 
 
