@@ -268,7 +268,7 @@ MUTATIONS = (
     ),
     Mutation(
         "stop-before-the-last-batch-is-forgotten",
-        "keras_bahdanau/training/devices.py",
+        "keras_bahdanau/distribution.py",
         "self._told = self._told or self.model.stop_training",
         "self._told = self.model.stop_training",
         "library/test_run.py library/test_distribution.py",
@@ -282,7 +282,7 @@ MUTATIONS = (
     ),
     Mutation(
         "metric-is-saved-without-its-name",
-        "keras_bahdanau/training/metrics.py",
+        "keras_bahdanau/metrics.py",
         'return {"name": self.name}',
         "return {}",
         "library/test_metrics.py",
@@ -303,7 +303,7 @@ MUTATIONS = (
     ),
     Mutation(
         "schedule-is-saved-without-its-batches",
-        "keras_bahdanau/training/schedules.py",
+        "keras_bahdanau/optimizers.py",
         'names = ("peak", "shape", "updates", "warmup", "batches")',
         'names = ("peak", "shape", "updates", "warmup")',
         "library/test_schedules.py library/test_run.py",
