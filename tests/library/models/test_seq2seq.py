@@ -279,7 +279,7 @@ def reloaded(tmp_path_factory):
     np.savez(folder / "data.npz", **INPUTS)
     for name in MODELS:
         trained(name).save(folder / f"{name}.keras")
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     subprocess.run(
         [sys.executable, "-c", textwrap.dedent(CHILD), str(folder), *MODELS],
         check=True,
