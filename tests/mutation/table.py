@@ -270,14 +270,14 @@ MUTATIONS = (
     ),
     Mutation(
         "every-epoch-repeats-its-randomness",
-        "keras_bahdanau/training/callbacks.py",
+        "keras_bahdanau/callbacks/resumable_epochs.py",
         "np.random.default_rng([self.seed, self.rank, epoch])",
         "np.random.default_rng([self.seed, self.rank])",
         "library/training/test_callbacks.py library/training/test_run.py",
     ),
     Mutation(
         "stop-before-the-last-batch-is-forgotten",
-        "keras_bahdanau/distribution.py",
+        "keras_bahdanau/training/run.py",
         "self._told = self._told or self.model.stop_training",
         "self._told = self.model.stop_training",
         "library/training/test_run.py library/training/test_distribution.py",
