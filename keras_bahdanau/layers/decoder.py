@@ -30,7 +30,7 @@ from keras_bahdanau.layers.recurrence import (
     parts_of,
     run_over_time,
 )
-from keras_bahdanau.replicas import added_once
+from keras_bahdanau.reductions import added_once
 
 
 @named_in_configs

@@ -24,7 +24,6 @@ from keras_bahdanau import (
     AttentiveDecoder,
     BahdanauAttention,
     BeamSearch,
-    Decode,
     Ensemble,
     GreedySearch,
     RNNEncoderDecoder,
@@ -32,6 +31,7 @@ from keras_bahdanau import (
     Sampling,
     Tokenizer,
 )
+from keras_bahdanau.search import Decode
 from keras_bahdanau_export import export
 from keras_bahdanau_export.call import call_signature, functional
 from keras_bahdanau_export.graph.passes import graph

@@ -147,7 +147,7 @@ def evaluate(
     else:
         import_keras(tensorflow=False)
         from keras_bahdanau import BeamSearch
-        from keras_bahdanau.training.run_folder import load_best
+        from keras_bahdanau.training.run import load_best
 
         engine = load_best(path, *(others or ()))
         options = {"search": BeamSearch(beam, length_penalty), "max_length": max_length}
@@ -206,7 +206,7 @@ def verify(
     import_keras()
     import keras
 
-    from keras_bahdanau.training.run_folder import load_best
+    from keras_bahdanau.training.run import load_best
     from keras_bahdanau_export import parity
 
     loaded = load_best(model) if is_run else keras.saving.load_model(model, compile=False)

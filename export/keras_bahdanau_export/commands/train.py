@@ -70,7 +70,7 @@ def _run(options: TrainingOptions, output: Path, resume: bool) -> Path:
     processes = launched()
     with begun(options, output, resume, rank=processes[0]) as held_out:
         import_keras()
-        from keras_bahdanau.training.devices import process
+        from keras_bahdanau.distribution import process
         from keras_bahdanau.training.run import train_begun
 
         if process() != processes:

@@ -14,7 +14,7 @@ from keras_bahdanau.layers.masking import (
 from keras_bahdanau.layers.method_layer import named_in_configs, symbolic
 from keras_bahdanau.layers.parts import CheckedCall, check_dense, check_widths, grouped
 from keras_bahdanau.layers.recurrence import flatten, held, run_over_time
-from keras_bahdanau.replicas import added_once
+from keras_bahdanau.reductions import added_once
 
 
 @named_in_configs
