@@ -38,7 +38,7 @@ class EventFile:
     def __init__(self, folder):
         require("google.protobuf", extra="runtime")
         self._event = protobuf.message_class(
-            protobuf.pool_of(protobuf.file_of("events", _MESSAGES)), "events.Event"
+            protobuf.create_pool(protobuf.build_file("events", _MESSAGES)), "events.Event"
         )
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)

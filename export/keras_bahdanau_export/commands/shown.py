@@ -6,14 +6,14 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from keras_bahdanau_runtime.service.logs import harmless
+from keras_bahdanau_runtime.service.logs import escape_unprintable
 
 console = Console(stderr=True)
 
 
 def plain(value: Any) -> Text:
     """What may come from outside, as text that is neither markup nor a command to a terminal."""
-    return Text("\n".join(map(harmless, str(value).split("\n"))))
+    return Text("\n".join(map(escape_unprintable, str(value).split("\n"))))
 
 
 def say(message: str) -> None:
@@ -27,7 +27,7 @@ def say_error(error: BaseException) -> None:
     console.print(message, highlight=False, soft_wrap=True)
 
 
-def make_harmless(record: logging.LogRecord) -> bool:
+def make_escape_unprintable(record: logging.LogRecord) -> bool:
     """A filter of the log that lets everything pass, as `plain` shows it."""
     record.msg, record.args = plain(record.getMessage()).plain, None
     return True
