@@ -32,7 +32,7 @@ from keras_bahdanau.layers.sublayers import (
     output_width,
     serialized,
 )
-from keras_bahdanau.replicas import added_once
+from keras_bahdanau.reductions import added_once
 
 
 @named_in_configs

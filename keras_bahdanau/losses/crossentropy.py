@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_bahdanau.losses.projection import Projection, nan_unless_known
-from keras_bahdanau.replicas import batch_mean, batch_sum
+from keras_bahdanau.reductions import batch_mean, batch_sum
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import PAD
 

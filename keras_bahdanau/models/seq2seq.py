@@ -26,7 +26,7 @@ from keras_bahdanau.layers.sublayers import (
 from keras_bahdanau.losses.crossentropy import guidance
 from keras_bahdanau.models.generation import Generator
 from keras_bahdanau.models.projecting import ProjectingSteps
-from keras_bahdanau.replicas import added_once
+from keras_bahdanau.reductions import added_once
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.ids import PAD
 

@@ -270,14 +270,14 @@ MUTATIONS = (
     ),
     Mutation(
         "every-epoch-repeats-its-randomness",
-        "keras_bahdanau/training/callbacks.py",
+        "keras_bahdanau/callbacks/resumable_epochs.py",
         "np.random.default_rng([self.seed, self.rank, epoch])",
         "np.random.default_rng([self.seed, self.rank])",
         "library/training/test_callbacks.py library/training/test_run.py",
     ),
     Mutation(
         "stop-before-the-last-batch-is-forgotten",
-        "keras_bahdanau/training/devices.py",
+        "keras_bahdanau/training/run.py",
         "self._told = self._told or self.model.stop_training",
         "self._told = self.model.stop_training",
         "library/training/test_run.py library/training/test_distribution.py",
@@ -291,7 +291,7 @@ MUTATIONS = (
     ),
     Mutation(
         "metric-is-saved-without-its-name",
-        "keras_bahdanau/training/metrics.py",
+        "keras_bahdanau/metrics.py",
         'return {"name": self.name}',
         "return {}",
         "library/training/test_metrics.py",
@@ -312,7 +312,7 @@ MUTATIONS = (
     ),
     Mutation(
         "schedule-is-saved-without-its-batches",
-        "keras_bahdanau/training/schedules.py",
+        "keras_bahdanau/optimizers.py",
         'names = ("peak", "shape", "updates", "warmup", "batches")',
         'names = ("peak", "shape", "updates", "warmup")',
         "library/training/test_schedules.py library/training/test_run.py",
@@ -545,7 +545,7 @@ MUTATIONS = (
     ),
     Mutation(
         "half-identical-pairs-are-no-warning",
-        "export/keras_bahdanau_runtime/text/pairs.py",
+        "export/keras_bahdanau_runtime/text/corpus.py",
         "if self._identical >= least:",
         "if self._identical == self._pairs:",
         "runtime/test_tokenizer.py",
@@ -595,7 +595,7 @@ MUTATIONS = (
     ),
     Mutation(
         "links-to-the-last-kept-token-stay",
-        "export/keras_bahdanau_runtime/prepared/shard.py",
+        "export/keras_bahdanau_runtime/prepared/corpus.py",
         "~moved & (self.links >= max_length - 1)",
         "~moved & (self.links > max_length - 1)",
         "runtime/test_prepare.py library/data/test_prepared_dataset.py "

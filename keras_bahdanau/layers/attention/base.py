@@ -18,7 +18,7 @@ from keras_bahdanau.layers.sequences import (
     symbolic,
     zero_masked,
 )
-from keras_bahdanau.replicas import added_once
+from keras_bahdanau.reductions import added_once
 from keras_bahdanau_runtime.checks import check_range
 
 # Stands for minus infinity: finite, so that `masked - masked` is 0 and never NaN.

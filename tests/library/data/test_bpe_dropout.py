@@ -8,7 +8,8 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_bahdanau import BPEDropout, Tokenizer
+from keras_bahdanau import Tokenizer
+from keras_bahdanau.data import BPEDropout
 from keras_bahdanau.data.bpe_dropout import _cut
 from keras_bahdanau_runtime.ids import EOS
 

@@ -16,14 +16,8 @@ from layer_checks import (
     randomize,
 )
 
-from keras_bahdanau import (
-    AttentiveDecoder,
-    BahdanauAttention,
-    DeepOutput,
-    LayerNormGRUCell,
-    LayerNormLSTMCell,
-    ResidualCell,
-)
+from keras_bahdanau import AttentiveDecoder, BahdanauAttention, DeepOutput
+from keras_bahdanau.layers import LayerNormGRUCell, LayerNormLSTMCell, ResidualCell
 
 B, T, M, N = 3, 4, 5, 6
 EPSILON = 0.1  # large enough to be seen

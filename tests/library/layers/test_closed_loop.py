@@ -13,7 +13,8 @@ from layer_checks import (
     right_mask,
 )
 
-from keras_bahdanau import AttentiveDecoder, BahdanauAttention, ClosedLoop, CoverageAttention
+from keras_bahdanau import AttentiveDecoder, BahdanauAttention
+from keras_bahdanau.layers import ClosedLoop, CoverageAttention
 
 B, TX, M, D, UNITS, R, STEPS = 3, 5, 2, 6, 4, 3, 4
 MASK = right_mask([5, 2, 1], TX)

@@ -46,16 +46,9 @@ from layer_checks import (
 )
 from mechanisms import MECHANISMS
 
-from keras_bahdanau import (
-    AttentiveDecoder,
-    BahdanauAttention,
-    BidirectionalEncoder,
-    CoverageAttention,
-    DecoderState,
-    DeepOutput,
-    ResidualCell,
-    coverage_penalty,
-)
+from keras_bahdanau import AttentiveDecoder, BahdanauAttention, BidirectionalEncoder, DeepOutput
+from keras_bahdanau.layers import CoverageAttention, DecoderState, ResidualCell
+from keras_bahdanau.losses import coverage_loss
 
 # --- Numbers --------------------------------------------------------------------------------------
 
@@ -285,7 +278,7 @@ def test_coverage_loss_reads_the_implicit_mask_of_the_inputs(rng):
     decoder(embedding(TARGET), annotations)
     (loss,) = decoder.losses
     _, weights = decoder(embedding(TARGET), annotations, return_attention_scores=True)
-    overlap = numpy(coverage_penalty(weights, TARGET != 0))
+    overlap = numpy(coverage_loss(weights, TARGET != 0))
     assert_close(loss, overlap.sum() / (TARGET != 0).sum(), 1e-6)
 
 

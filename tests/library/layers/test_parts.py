@@ -9,22 +9,24 @@ from keras import ops
 from layer_checks import array, assert_close, numpy
 
 from keras_bahdanau import (
-    Attention,
-    AttentionPooling,
     AttentiveDecoder,
     BahdanauAttention,
     BidirectionalEncoder,
     Bridge,
-    ClosedLoop,
-    Decode,
     DeepOutput,
     Ensemble,
     GreedySearch,
     LuongAttention,
-    MonotonicAttention,
-    MultiSourceAttention,
     Seq2Seq,
 )
+from keras_bahdanau.layers import (
+    Attention,
+    AttentionPooling,
+    ClosedLoop,
+    MonotonicAttention,
+    MultiSourceAttention,
+)
+from keras_bahdanau.search import Decode
 
 GRU, Dense, Embedding = keras.layers.GRUCell, keras.layers.Dense, keras.layers.Embedding
 IDS = np.array([[2, 5, 6], [2, 4, 0]], "int32")

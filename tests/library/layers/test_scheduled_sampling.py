@@ -12,10 +12,10 @@ from keras_bahdanau import (
     BahdanauAttention,
     BidirectionalEncoder,
     DeepOutput,
-    ScheduledSampling,
     Seq2Seq,
     TokenCrossentropy,
 )
+from keras_bahdanau.layers import ScheduledSampling
 from keras_bahdanau_runtime.ids import PAD
 
 INPUTS, LABELS = copy_task(rows=8)

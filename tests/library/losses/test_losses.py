@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from layer_checks import array, assert_close
 from reference import alignment_losses, token_losses
 
-from keras_bahdanau import AlignmentCrossentropy, Perplexity, TokenAccuracy, TokenCrossentropy
+from keras_bahdanau import Perplexity, TokenAccuracy, TokenCrossentropy
+from keras_bahdanau.losses import AlignmentCrossentropy
 from keras_bahdanau_runtime.ids import PAD
 
 MEANS = ["sum_over_batch_size", "mean", "mean_with_sample_weight"]

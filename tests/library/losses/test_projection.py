@@ -14,11 +14,11 @@ from keras_bahdanau import (
     BahdanauAttention,
     DeepOutput,
     Perplexity,
-    ScheduledSampling,
     Seq2Seq,
     TokenAccuracy,
     TokenCrossentropy,
 )
+from keras_bahdanau.layers import ScheduledSampling
 from keras_bahdanau.losses.projection import sample_candidates
 from keras_bahdanau_runtime.ids import PAD
 

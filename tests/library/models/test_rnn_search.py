@@ -9,14 +9,9 @@ import pytest
 import reference
 from layer_checks import assert_close, numpy
 
-from keras_bahdanau import (
-    LayerNormGRUCell,
-    RNNEncoderDecoder,
-    RNNSearch,
-    TokenCrossentropy,
-    TranslationDataset,
-    paper_training,
-)
+from keras_bahdanau import RNNEncoderDecoder, RNNSearch, TokenCrossentropy, TranslationDataset
+from keras_bahdanau.layers import LayerNormGRUCell
+from keras_bahdanau.training import paper_training
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
 # n, m, n', l and the vocabularies, all different.

@@ -29,14 +29,13 @@ from keras_bahdanau import (
     BahdanauAttention,
     BeamSearch,
     BidirectionalEncoder,
-    CoverageAttention,
     FixedContext,
     RNNSearch,
-    ScheduledSampling,
     Seq2Seq,
     TokenCrossentropy,
     TranslationDataset,
 )
+from keras_bahdanau.layers import CoverageAttention, ScheduledSampling
 from keras_bahdanau_runtime.ids import PAD
 
 LENGTH = 7  # longer than any sentence of the task

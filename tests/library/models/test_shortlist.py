@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_bahdanau import BeamSearch, Ensemble, GreedySearch, RNNSearch, Shortlist
+from keras_bahdanau import BeamSearch, Ensemble, GreedySearch, RNNSearch
+from keras_bahdanau.models import Shortlist
 
 V, S = 40, 30
 SOURCE = np.array([[5, 6, 7, 3], [8, 9, 3, 0]], "int32")

@@ -6,14 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bahdanau import (
-    BeamSearch,
-    Ensemble,
-    GreedySearch,
-    RNNSearch,
-    Tokenizer,
-    length_penalty_scores,
-)
+from keras_bahdanau import BeamSearch, Ensemble, GreedySearch, RNNSearch, Tokenizer
+from keras_bahdanau.training import length_penalty_scores
 from keras_bahdanau_runtime.text.scores import corpus_scores
 
 SIZES = {"units": 4, "embedding_dim": 3, "attention_units": 3, "maxout_units": 2}

@@ -4,7 +4,7 @@ import pytest
 from gradients import differentiate
 from layer_checks import assert_close, right_mask, spoiled
 
-from keras_bahdanau import coverage_penalty
+from keras_bahdanau.losses import coverage_loss
 
 
 def penalties(weights, mask):
@@ -25,26 +25,26 @@ def weights(rng):
 
 
 def test_is_the_overlap_with_earlier_steps(weights):
-    assert_close(coverage_penalty(weights), penalties(weights, np.ones((3, 5), bool)), 1e-6)
+    assert_close(coverage_loss(weights), penalties(weights, np.ones((3, 5), bool)), 1e-6)
 
 
 def test_steps_that_are_not_real_neither_pay_nor_cover(weights):
     for mask in (right_mask([5, 2, 0], 5), np.array([[1, 0, 1, 0, 1]] * 3, bool)):
         expected = penalties(weights, mask)
         for copy in [weights, *spoiled(weights, mask)]:
-            assert_close(coverage_penalty(copy, mask), expected, 1e-6)
+            assert_close(coverage_loss(copy, mask), expected, 1e-6)
 
 
 def test_half_precision_is_summed_in_single(weights):
     half = weights.astype("float16")
-    penalty = coverage_penalty(half)
+    penalty = coverage_loss(half)
     assert keras.backend.standardize_dtype(penalty.dtype) == "float32"
     assert_close(penalty, penalties(half, np.ones((3, 5), bool)), 1e-6)
 
 
 class Penalty(keras.layers.Layer):
     def call(self, weights):
-        return coverage_penalty(weights)
+        return coverage_loss(weights)
 
 
 def test_gradient_is_that_of_finite_differences(weights):
@@ -64,14 +64,14 @@ def test_gradient_is_that_of_finite_differences(weights):
 
 def test_symbolic_call():
     inputs = keras.Input((None, None))
-    assert tuple(keras.Model(inputs, coverage_penalty(inputs)).output_shape) == (None, None)
+    assert tuple(keras.Model(inputs, coverage_loss(inputs)).output_shape) == (None, None)
 
 
 def test_refuses_a_mask_of_another_length(weights):
     with pytest.raises(ValueError, match=r"`mask` must be bool of shape .* shape \(1, 2\)"):
-        coverage_penalty(weights, np.ones((1, 2), bool))
+        coverage_loss(weights, np.ones((1, 2), bool))
 
 
 def test_refuses_the_weights_of_one_step(weights):
     with pytest.raises(ValueError, match=r"`weights` must be .*Received: shape \(5, 4\)"):
-        coverage_penalty(weights[0])
+        coverage_loss(weights[0])

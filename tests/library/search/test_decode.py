@@ -8,12 +8,12 @@ from keras_bahdanau import (
     BahdanauAttention,
     BeamSearch,
     BidirectionalEncoder,
-    Decode,
     GreedySearch,
-    MultiSourceAttention,
     Sampling,
     Seq2Seq,
 )
+from keras_bahdanau.layers import MultiSourceAttention
+from keras_bahdanau.search import Decode
 
 LENGTH = 6
 

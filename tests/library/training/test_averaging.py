@@ -3,7 +3,9 @@ import numpy as np
 import pytest
 from layer_checks import numpy
 
-from keras_bahdanau import RNNSearch, RunCheckpoint, average_checkpoints, running_mean
+from keras_bahdanau import RNNSearch, RunCheckpoint
+from keras_bahdanau.optimizers import ema_weights
+from keras_bahdanau.training import average_checkpoints
 
 SIZES = {"units": 4, "embedding_dim": 3, "attention_units": 3, "maxout_units": 2}
 
@@ -169,7 +171,7 @@ def test_the_running_mean_is_used_in_the_block_and_in_saved_checkpoints(tmp_path
     model = trained(3, with_mean())
     weight = weight_of(model)
     assert weight == pytest.approx(-0.5)  # 1, 0.5, 0, -0.5
-    with running_mean(model):
+    with ema_weights(model):
         mean = weight_of(model)
     assert weight_of(model) == weight
     assert mean == pytest.approx(-0.125)  # 0.5; (0.5 + 0) / 2; (0.25 - 0.5) / 2
@@ -191,7 +193,7 @@ def test_the_running_mean_is_used_in_the_block_and_in_saved_checkpoints(tmp_path
 def test_the_running_mean_of_a_loss_scale_optimizer():
     """Under mixed_float16 Keras wraps the optimizer in a `LossScaleOptimizer`."""
     model = trained(2, keras.optimizers.LossScaleOptimizer(with_mean(), initial_scale=2.0))
-    with running_mean(model):
+    with ema_weights(model):
         assert weight_of(model) == pytest.approx(0.25)  # 0.5; (0.5 + 0) / 2
     assert weight_of(model) == pytest.approx(0.0)
 
@@ -199,12 +201,12 @@ def test_the_running_mean_of_a_loss_scale_optimizer():
 @pytest.mark.parametrize("options", [{}, {"use_ema": True}])
 def test_weights_do_not_change_without_a_running_mean_or_before_an_update(options):
     model = trained(0, keras.optimizers.SGD(0.5, **options))
-    with running_mean(model):
+    with ema_weights(model):
         assert weight_of(model) == 1.0
 
 
 def test_the_weights_are_restored_after_an_interruption():
     model = trained(3, with_mean())
-    with pytest.raises(KeyboardInterrupt), running_mean(model):
+    with pytest.raises(KeyboardInterrupt), ema_weights(model):
         raise KeyboardInterrupt
     assert weight_of(model) == pytest.approx(-0.5)

@@ -8,17 +8,16 @@ import pytest
 from copy_task import compile_to_copy
 
 from keras_bahdanau import (
-    AlignmentImages,
     GreedySearch,
-    HeldOutLoss,
     RNNSearch,
     RunCheckpoint,
     TokenCrossentropy,
     Tokenizer,
     TranslationDataset,
     TranslationScore,
-    average_checkpoints,
 )
+from keras_bahdanau.callbacks import AlignmentImages, HeldOutLoss
+from keras_bahdanau.training import average_checkpoints
 from keras_bahdanau_runtime.text.scores import corpus_scores
 
 TEXTS = ["a b", "b a", "c a b", "b c"]
@@ -324,7 +323,9 @@ def test_early_stopping_and_model_checkpoint_can_monitor_the_scores(
     tmp_path, monkeypatch, monitor, best, last
 ):
     scores = iter([{"bleu": b, "chrf": c} for b, c in zip(*SCORES.values(), strict=True)])
-    monkeypatch.setattr("keras_bahdanau.training.callbacks.corpus_scores", lambda *_: next(scores))
+    monkeypatch.setattr(
+        "keras_bahdanau.callbacks.translation_score.corpus_scores", lambda *_: next(scores)
+    )
     weights = []
     model = dense()
     model.translate = lambda *_, **__: []

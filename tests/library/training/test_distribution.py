@@ -11,7 +11,7 @@ from layer_checks import assert_close
 from python_process import run_python, start_python
 
 from keras_bahdanau import TrainingOptions, train
-from keras_bahdanau.training.devices import shared_by
+from keras_bahdanau.distribution import data_parallel
 
 BACKEND = keras.config.backend()
 
@@ -115,10 +115,10 @@ def test_processes_that_the_caller_joined_save_one_average(single_device_run, tm
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the others train on several hosts")
 def test_several_hosts_are_refused_on_tensorflow(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')
-    with pytest.raises(ValueError, match="Several hosts need JAX or PyTorch"), shared_by(2):
+    with pytest.raises(ValueError, match="Several hosts need JAX or PyTorch"), data_parallel(2):
         pass
 
 
 def test_more_devices_than_exist_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"`devices` must be .* Received: 99"), shared_by(99):
+    with pytest.raises(ValueError, match=r"`devices` must be .* Received: 99"), data_parallel(99):
         pass

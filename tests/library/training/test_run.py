@@ -14,15 +14,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from keras_bahdanau import (
-    BeamSearch,
-    ResumableEpochs,
-    TrainingOptions,
-    TranslationDataset,
-    train,
-)
-from keras_bahdanau.training.run import _judges, build
-from keras_bahdanau.training.run_folder import load_best
+from keras_bahdanau import BeamSearch, TrainingOptions, TranslationDataset, train
+from keras_bahdanau.callbacks import ResumableEpochs
+from keras_bahdanau.training.run import _judges, build, load_best
 from keras_bahdanau_runtime.files import locked
 from keras_bahdanau_runtime.runs.options import read_options
 
@@ -494,7 +488,7 @@ def test_a_run_with_two_held_out_sets_keeps_checkpoints_and_stops_by_the_first_s
     chosen, *_ = finished
     scores = itertools.count(9, -1)  # alternating: first set, second set
     monkeypatch.setattr(
-        "keras_bahdanau.training.callbacks.corpus_scores",
+        "keras_bahdanau.callbacks.translation_score.corpus_scores",
         lambda *_: {"bleu": float(next(scores)), "chrf": 0.0},
     )
     sides = {

@@ -5,7 +5,7 @@ import math
 import keras
 import pytest
 
-from keras_bahdanau import WarmupSchedule
+from keras_bahdanau.optimizers import WarmupSchedule
 
 
 def rates(schedule, *steps):

@@ -6,14 +6,9 @@ import keras
 import pytest
 from copy_task import compile_to_copy
 
-from keras_bahdanau import (
-    AlignmentImages,
-    RNNSearch,
-    TensorBoardScalars,
-    Tokenizer,
-    TranslationDataset,
-)
-from keras_bahdanau.training.event_file import EventFile, crc32c
+from keras_bahdanau import RNNSearch, Tokenizer, TranslationDataset
+from keras_bahdanau.callbacks import AlignmentImages, TensorBoardScalars
+from keras_bahdanau.callbacks.event_file import EventFile, crc32c
 
 
 def varint(data, at):

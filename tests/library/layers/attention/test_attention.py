@@ -35,7 +35,8 @@ from mechanisms import (
     random_inputs,
 )
 
-from keras_bahdanau import Attention, BahdanauAttention, Memory, ScoredAttention
+from keras_bahdanau import BahdanauAttention
+from keras_bahdanau.layers import Attention, Memory, ScoredAttention
 
 mechanism = pytest.mark.parametrize("name", MECHANISMS)
 

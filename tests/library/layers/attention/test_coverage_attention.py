@@ -6,7 +6,7 @@ from keras import ops
 from layer_checks import array, assert_close, assert_config_round_trip, numpy, randomize
 from mechanisms import MASK, TX, B, D, N, U, random_inputs
 
-from keras_bahdanau import CoverageAttention, MultiSourceAttention
+from keras_bahdanau.layers import CoverageAttention, MultiSourceAttention
 
 
 def built(rng, **options):

@@ -5,7 +5,7 @@ from keras import ops
 from layer_checks import array, assert_close, assert_config_round_trip, numpy, randomize
 from mechanisms import MASK, TX, B, D, N, U, random_inputs
 
-from keras_bahdanau import LocationSensitiveAttention
+from keras_bahdanau.layers import LocationSensitiveAttention
 
 
 @pytest.mark.parametrize("cumulative", [True, False])

@@ -11,12 +11,9 @@ from keras import ops
 from layer_checks import array, assert_close, assert_config_round_trip, numpy, randomize
 from mechanisms import MASK, TX, B, D, N, U, random_inputs
 
-from keras_bahdanau import (
-    AttentiveDecoder,
-    BahdanauAttention,
-    FixedContext,
+from keras_bahdanau import AttentiveDecoder, BahdanauAttention, FixedContext, LuongAttention
+from keras_bahdanau.layers import (
     LocationSensitiveAttention,
-    LuongAttention,
     MonotonicAttention,
     MultiSourceAttention,
 )

@@ -16,13 +16,8 @@ from layer_checks import (
 )
 from mechanisms import MASK, TX, B, D, N, U
 
-from keras_bahdanau import (
-    BahdanauAttention,
-    FixedContext,
-    LocationSensitiveAttention,
-    LuongAttention,
-    MultiSourceAttention,
-)
+from keras_bahdanau import BahdanauAttention, FixedContext, LuongAttention
+from keras_bahdanau.layers import LocationSensitiveAttention, MultiSourceAttention
 
 TX2, D2 = 3, 2
 MASK2 = right_mask([1, 3, 2], TX2)

@@ -13,7 +13,8 @@ from layer_checks import (
 )
 from mechanisms import MASK, MASK_BY_QUERY, TX, B, D, U
 
-from keras_bahdanau import AttentionPooling, BahdanauAttention
+from keras_bahdanau import BahdanauAttention
+from keras_bahdanau.layers import AttentionPooling
 
 
 def pooling(rng):

@@ -1,15 +1,16 @@
-"""A callback that shows in TensorBoard how alignments form."""
+"""Callbacks that write alignment images and training figures for TensorBoard."""
 
 import io
 
 import keras
 
+from keras_bahdanau.callbacks.event_file import EventFile
 from keras_bahdanau.models.generation import check_tokenizer
+from keras_bahdanau.optimizers import updates_done
 from keras_bahdanau.search import GreedySearch
 from keras_bahdanau.search.base import check_kind
-from keras_bahdanau.training.event_file import EventFile
 from keras_bahdanau_runtime.checks import check_positive, checked_texts
-from keras_bahdanau_runtime.pictures.heatmap import plot_alignment
+from keras_bahdanau_runtime.pictures.plots import plot_alignment
 from keras_bahdanau_runtime.pictures.words import word_alignment
 
 
@@ -75,3 +76,38 @@ class AlignmentImages(keras.callbacks.Callback):
             png = io.BytesIO()
             plot_alignment(*(word_alignment(*panel) if self.words else panel), png)
             self._file.add_image(f"alignment/{number}", png.getvalue(), epoch + 1)
+
+
+class TensorBoardScalars(keras.callbacks.Callback):
+    """Writes the logs of each epoch, and the learning rate, for TensorBoard, by update.
+
+    `keras.callbacks.TensorBoard` needs TensorFlow; this needs protobuf alone. Put it behind
+    callbacks that add to the logs, such as `TranslationScore`.
+
+    Args:
+        log_dir: The folder that TensorBoard is given, or one in it.
+
+    Raises:
+        MissingDependencyError: When training begins, if protobuf is not installed.
+
+    Example:
+
+    ```python
+    model.fit(data, epochs=20, callbacks=[score, TensorBoardScalars("logs")])
+    # tensorboard --logdir logs
+    ```
+    """
+
+    def __init__(self, log_dir):
+        super().__init__()
+        self.log_dir = log_dir
+
+    def on_train_begin(self, logs=None):
+        self._file = EventFile(self.log_dir)
+
+    def on_epoch_end(self, epoch, logs=None):
+        values = {name: float(value) for name, value in (logs or {}).items()}
+        rate = getattr(self.model.optimizer, "learning_rate", None)
+        if rate is not None:  # of a `MultiOptimizer` there is not one
+            values["learning_rate"] = float(rate)
+        self._file.add_scalars(values, step=updates_done(self.model))

@@ -6,8 +6,10 @@ import os
 import keras
 import numpy as np
 
-from keras_bahdanau.replicas import alone
+from keras_bahdanau.reductions import alone
 from keras_bahdanau_runtime.runs.start import launched
+
+__all__ = ["average_gradients", "data_parallel"]
 
 
 def process():
@@ -29,7 +31,7 @@ def in_step():
 
 
 @contextlib.contextmanager
-def shared_by(devices):
+def data_parallel(devices):
     """Shares the batches of a model that is built, compiled and trained in this block.
 
     The loss and the gradients are those of one device with whole batches, however unevenly their
@@ -48,7 +50,7 @@ def shared_by(devices):
     Example:
 
     ```python
-    with shared_by(2):
+    with data_parallel(2):
         model = RNNSearch(8000, 8000)
         model.compile("adam", TokenCrossentropy())
         model.fit(PreparedDataset("corpus"), shuffle=False)
@@ -64,11 +66,6 @@ def shared_by(devices):
         return
     with (_tensorflow_scope if backend == "tensorflow" else _jax_scope)(devices):
         yield
-
-
-def updates_done(model):
-    """How many updates the optimiser of a model has made, also where devices mirror the number."""
-    return int(keras.ops.convert_to_numpy(model.optimizer.iterations))
 
 
 def average_gradients(model):
@@ -124,23 +121,6 @@ def from_first(flag):
     said = [flag]
     distributed.broadcast_object_list(said)
     return said[0]
-
-
-class StopTogether(keras.callbacks.Callback):
-    """Ends training in all processes when the first one ends it, with an epoch. Put it last.
-
-    Within an epoch the others would wait for it, and a checkpoint would lie between two epochs.
-    """
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self._told = False
-
-    def on_train_batch_end(self, batch, logs=None):
-        self._told = self._told or self.model.stop_training
-        self.model.stop_training = False
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.model.stop_training = from_first(self._told or self.model.stop_training)
 
 
 @contextlib.contextmanager

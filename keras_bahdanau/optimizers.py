@@ -1,5 +1,6 @@
-"""The learning rate by the number of the update: a rise, and then one of three ways down."""
+"""A learning rate schedule, and what optimizers keep of a model."""
 
+import contextlib
 import math
 
 import keras
@@ -7,6 +8,8 @@ from keras import ops
 
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.runs.options import SCHEDULES
+
+__all__ = ["WarmupSchedule", "ema_weights"]
 
 
 @keras.saving.register_keras_serializable("keras_bahdanau")
@@ -73,3 +76,54 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     def get_config(self):
         names = ("peak", "shape", "updates", "warmup", "batches")
         return {name: getattr(self, name) for name in names}
+
+
+def updates_done(model):
+    """How many updates the optimiser of a model has made, also where devices mirror the number."""
+    return int(keras.ops.convert_to_numpy(model.optimizer.iterations))
+
+
+def keeps_mean(model):
+    """Whether a model is trained by an optimiser that keeps a running mean of its weights."""
+    optimizer = getattr(model, "optimizer", None)
+    # Under mixed_float16 Keras wraps it in a `LossScaleOptimizer`.
+    return getattr(getattr(optimizer, "inner_optimizer", optimizer), "use_ema", False)
+
+
+@contextlib.contextmanager
+def ema_weights(model):
+    """Gives a model the running mean of its weights in the block, where its optimiser keeps one.
+
+        m_t = decay m_{t-1} + (1 - decay) theta_t
+
+    Args:
+        model: A compiled model. Nothing happens unless its optimiser has `use_ema` and has made an
+            update: before the first one the mean is that of nothing. On JAX an `evaluate` in the
+            block would delete the mean; `HeldOutLoss` evaluates copies.
+
+    Example:
+
+    ```python
+    model.compile(keras.optimizers.Adam(use_ema=True, ema_momentum=0.999), loss)
+    model.fit(data)
+    with ema_weights(model):
+        model.save("mean.keras")
+    ```
+    """
+    if not keeps_mean(model) or updates_done(model) == 0:
+        yield
+        return
+    weights = model.trainable_variables
+    # JAX's arrays never change, and must not be computed with by one of several hosts alone.
+    before = [
+        weight.value
+        if keras.config.backend() == "jax"
+        else keras.ops.convert_to_numpy(weight).copy()
+        for weight in weights
+    ]
+    model.optimizer.finalize_variable_values(weights)
+    try:
+        yield
+    finally:
+        for weight, value in zip(weights, before, strict=True):
+            weight.assign(value)

@@ -13,6 +13,8 @@ from keras_bahdanau.losses.crossentropy import (
 from keras_bahdanau.losses.projection import Projection
 from keras_bahdanau_runtime.ids import PAD
 
+__all__ = ["Perplexity", "TokenAccuracy"]
+
 
 class _TokenMean(keras.metrics.Mean):
     """Mean of one value for each real token, over all tokens of all batches."""

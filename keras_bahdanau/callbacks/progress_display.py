@@ -13,7 +13,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from keras_bahdanau.training.devices import updates_done
+from keras_bahdanau.optimizers import updates_done
 
 _HELD_OUT = (("val_loss", "val_loss", 3), ("val_bleu", "BLEU", 2), ("val_chrf", "chrF", 2))
 
