@@ -228,15 +228,15 @@ MUTATIONS = (
     Mutation(
         "beam-goes-on-when-enough-hypotheses-have-ended",
         "keras_bahdanau/search/beam.py",
-        "done = ops.logical_or(done, ended[..., self._members - 1 :] > NEVER)",
+        "done = ops.logical_or(done, ended[..., self._group_size - 1 :] > NEG_INF)",
         "pass",
         "library/search/test_search.py",
     ),
     Mutation(
         "beam-extends-a-hypothesis-that-ended",
         "keras_bahdanau/search/beam.py",
-        "entries(ops.where(ending, NEVER, totals), chosen.live_places)",
-        "entries(totals, chosen.live_places)",
+        "take_flat(ops.where(ending, NEG_INF, totals), selection.live)",
+        "take_flat(totals, selection.live)",
         "library/search/test_search.py",
     ),
     Mutation(
@@ -264,8 +264,8 @@ MUTATIONS = (
     Mutation(
         "top-p-leaves-out-the-token-that-reaches-it",
         "keras_bahdanau/search/sampling.py",
-        "before = ops.cumsum(shares, axis=-1) - shares",
-        "before = ops.cumsum(shares, axis=-1)",
+        "before = ops.cumsum(probs, axis=-1) - probs",
+        "before = ops.cumsum(probs, axis=-1)",
         "library/search/test_sampling.py",
     ),
     Mutation(
