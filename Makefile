@@ -25,8 +25,10 @@ TESTS_torch := tests/conformance tests/service tests/hostile tests/commands test
 	tests/examples tests/runtime tests/test_docs.py tests/test_house.py
 TESTS_tensorflow := tests/export tests/conformance $(if $(ALL),tests/library tests/examples)
 TESTS_jax := tests/conformance $(if $(ALL),tests/library tests/examples)
-QUICK := tests/test_house.py tests/runtime $(addprefix tests/library/test_,$(addsuffix .py, \
-	attention bahdanau bridge cells decoder encoder generation losses masking readout recurrence search))
+QUICK := tests/test_house.py tests/runtime $(addprefix tests/library/,$(addsuffix .py, \
+	$(addprefix layers/attention/test_,attention bahdanau) \
+	$(addprefix layers/test_,bridge cells decoder encoder masking readout recurrence) \
+	losses/test_losses models/test_generation search/test_search))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 3

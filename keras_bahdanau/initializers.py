@@ -6,6 +6,8 @@ from keras import ops
 
 from keras_bahdanau_runtime.checks import check_positive
 
+__all__ = ["PerGate"]
+
 
 def fresh(initializer):
     """A copy of an initialiser for one weight.

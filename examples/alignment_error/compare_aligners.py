@@ -26,8 +26,8 @@ from keras_bahdanau import (
     Seq2Seq,
     TokenCrossentropy,
     TranslationDataset,
-    hard_alignment,
 )
+from keras_bahdanau.text import hard_alignment
 from keras_bahdanau_runtime.ids import EOS
 
 FIRST_WORD = EOS + 1  # the ids below are padding, unknown, start and end

@@ -18,12 +18,12 @@ from keras_bahdanau import (
     AttentiveDecoder,
     BahdanauAttention,
     BeamSearch,
-    Decode,
     DeepOutput,
     FixedContext,
     TokenCrossentropy,
-    plot_image_alignment,
 )
+from keras_bahdanau.plot import plot_image_alignment
+from keras_bahdanau.search import Decode
 from keras_bahdanau_runtime.ids import BOS
 
 GRID = scenes.SIZE // 4  # after two convolutions with stride 2

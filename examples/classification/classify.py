@@ -13,7 +13,7 @@ import numpy as np
 
 from examples.classification import messages
 from examples.common import export_and_compare, parse_options, require_margin
-from keras_bahdanau import AttentionPooling
+from keras_bahdanau.layers import AttentionPooling
 
 COLUMNS = 8  # words per line of the picture
 

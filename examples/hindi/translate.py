@@ -29,9 +29,9 @@ from keras_bahdanau import (
     TokenCrossentropy,
     Tokenizer,
     TranslationDataset,
-    plot_alignments,
-    word_alignment,
 )
+from keras_bahdanau.plot import plot_alignments
+from keras_bahdanau.text import word_alignment
 from keras_bahdanau_runtime import Translator
 
 EXAMPLE = "Turn off the lights"

@@ -17,7 +17,8 @@ from pathlib import Path
 import keras
 import multi30k_files
 
-from keras_bahdanau import BeamSearch, Ensemble, TrainingOptions, length_penalty_scores, train
+from keras_bahdanau import BeamSearch, Ensemble, TrainingOptions, train
+from keras_bahdanau.training import length_penalty_scores
 from keras_bahdanau_export import export
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.files import written

@@ -19,12 +19,12 @@ from keras_bahdanau import (
     AttentiveDecoder,
     BeamSearch,
     BidirectionalEncoder,
-    Decode,
     DeepOutput,
     FixedContext,
-    LocationSensitiveAttention,
     TokenCrossentropy,
 )
+from keras_bahdanau.layers import LocationSensitiveAttention
+from keras_bahdanau.search import Decode
 from keras_bahdanau_runtime.ids import BOS
 
 TOKENS = ["<pad>", "<unk>", "<s>", "</s>", *synthetic_speech.LETTERS]

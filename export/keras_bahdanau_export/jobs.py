@@ -15,8 +15,7 @@ from keras_bahdanau_export.call import call_signature, functional
 from keras_bahdanau_export.serialized import check_policies
 from keras_bahdanau_export.shortlist_loss import shortlist_loss
 from keras_bahdanau_runtime.manifest import read_manifest
-from keras_bahdanau_runtime.providers import CPU
-from keras_bahdanau_runtime.session import open_graph
+from keras_bahdanau_runtime.session import CPU, open_graph
 from keras_bahdanau_runtime.signature import (
     ENCODER_FILE,
     MODEL_FILE,

@@ -12,10 +12,9 @@ from keras_bahdanau_export.call import functional
 from keras_bahdanau_export.serialized import dtype_policies, in_float32
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import CorruptArtifactError, ParityError
-from keras_bahdanau_runtime.graph_checks import checked_noise
 from keras_bahdanau_runtime.manifest import read_manifest
-from keras_bahdanau_runtime.providers import CPU
-from keras_bahdanau_runtime.session import open_graph
+from keras_bahdanau_runtime.search import checked_noise
+from keras_bahdanau_runtime.session import CPU, open_graph
 from keras_bahdanau_runtime.signature import BEAM_FILES, MODEL_FILE, SHORTLIST_FILE
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.translation import encode_texts

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.checks import check_resources, checked_ids
-from keras_bahdanau_runtime.cuda.recorded import MOST_SHAPES, padded_length
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     RunError,
@@ -19,8 +18,15 @@ from keras_bahdanau_runtime.errors import (
 )
 from keras_bahdanau_runtime.ids import BOS, EOS
 from keras_bahdanau_runtime.manifest import Manifest
-from keras_bahdanau_runtime.providers import Providers
-from keras_bahdanau_runtime.session import device_of, empty_like, open_graph, run
+from keras_bahdanau_runtime.session import (
+    MOST_SHAPES,
+    Providers,
+    device_of,
+    empty_like,
+    open_graph,
+    padded_length,
+    run,
+)
 from keras_bahdanau_runtime.signature import ENCODER_FILE, STEP_FILE
 
 logger = logging.getLogger("keras_bahdanau_runtime")

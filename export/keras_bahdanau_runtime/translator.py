@@ -15,13 +15,10 @@ from keras_bahdanau_runtime.checks import (
     checked_ids,
     checked_stream,
 )
-from keras_bahdanau_runtime.cuda.captured import CapturedSearch
 from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtifactError
-from keras_bahdanau_runtime.graph_checks import checked_noise, search_arrays
 from keras_bahdanau_runtime.manifest import Manifest, reading, unreplaced
-from keras_bahdanau_runtime.providers import Providers, with_tf32
-from keras_bahdanau_runtime.search_loop import WholeSearch, open_search
-from keras_bahdanau_runtime.session import cores
+from keras_bahdanau_runtime.search import Search, checked_noise, open_search, search_arrays
+from keras_bahdanau_runtime.session import Providers, cores, with_tf32
 from keras_bahdanau_runtime.signature import (
     MODEL_FILE,
     NOISE,
@@ -31,7 +28,7 @@ from keras_bahdanau_runtime.signature import (
     weights_file,
 )
 from keras_bahdanau_runtime.stepper import Stepper, most_tokens
-from keras_bahdanau_runtime.stream import windows
+from keras_bahdanau_runtime.text.batches import windows
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translation import (
     BATCH_SIZE,
@@ -140,7 +137,7 @@ class Translator:
         if TOKENIZER_FILE in manifest.files:
             self.tokenizer = load_tokenizer(manifest)
 
-    def _open_search(self) -> WholeSearch | CapturedSearch:
+    def _open_search(self) -> Search:
         threads = self._threads
         if threads is None and self._workers > 1:
             threads = max(1, cores() // self._workers)

@@ -8,7 +8,7 @@ from keras_bahdanau.data.batch import make_batch, warn_of_cut
 from keras_bahdanau.data.order import EpochDataset, distinct_first, sorted_batches
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import PAD
-from keras_bahdanau_runtime.prepared.shard import from_lists
+from keras_bahdanau_runtime.prepared.corpus import from_lists
 from keras_bahdanau_runtime.text.batches import round_up
 
 

@@ -12,8 +12,7 @@ from keras_bahdanau.data.resampled import ResampledStream
 from keras_bahdanau.data.shapes import Shapes, choose_sides
 from keras_bahdanau.data.stream import Kept, Stream, Turns, length_counts, merge_counts, shares
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
-from keras_bahdanau_runtime.prepared.shard import Shard
+from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus, Shard
 
 _BATCHES_A_SHAPE = 8  # of a shard, on average
 

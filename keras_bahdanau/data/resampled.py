@@ -4,7 +4,7 @@ import numpy as np
 
 from keras_bahdanau.data.order import BatchRows, longest_first
 from keras_bahdanau.data.stream import Kept
-from keras_bahdanau_runtime.prepared.shard import from_lists, join
+from keras_bahdanau_runtime.prepared.corpus import from_lists, join
 from keras_bahdanau_runtime.text.batches import round_up
 
 _WINDOW = 256  # batches whose pairs are sorted together

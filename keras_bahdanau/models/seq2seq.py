@@ -12,22 +12,21 @@ from keras_bahdanau.initializers import fresh
 from keras_bahdanau.layers.attention import FixedContext
 from keras_bahdanau.layers.bridge import SOURCES, Bridge
 from keras_bahdanau.layers.decoder import AttentiveDecoder
-from keras_bahdanau.layers.guided_alignment import guidance
-from keras_bahdanau.layers.parts import (
+from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
+from keras_bahdanau.layers.sequences import call_masked, check_dense
+from keras_bahdanau.layers.sublayers import (
     all_layers,
     build_part,
-    call_masked,
-    check_dense,
     deserialized,
     last_layer,
     serialized,
     tell,
     told,
 )
-from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
+from keras_bahdanau.losses.crossentropy import guidance
 from keras_bahdanau.models.generation import Generator
 from keras_bahdanau.models.projecting import ProjectingSteps
-from keras_bahdanau.replicas import added_once
+from keras_bahdanau.reductions import added_once
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.ids import PAD
 

@@ -19,47 +19,42 @@ from pathlib import Path
 
 import keras
 
+from keras_bahdanau.callbacks.held_out_loss import HeldOutLoss
+from keras_bahdanau.callbacks.progress_display import ProgressDisplay
+from keras_bahdanau.callbacks.resumable_epochs import ResumableEpochs
+from keras_bahdanau.callbacks.run_checkpoint import RunCheckpoint, kept_epochs
+from keras_bahdanau.callbacks.tensorboard import TensorBoardScalars
+from keras_bahdanau.callbacks.translation_score import TranslationScore
 from keras_bahdanau.data.bpe_dropout import BPEDropout
 from keras_bahdanau.data.dataset import TranslationDataset
 from keras_bahdanau.data.prepared_dataset import PreparedDataset
-from keras_bahdanau.losses.crossentropy import TokenCrossentropy
-from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
-from keras_bahdanau.search import BeamSearch
-from keras_bahdanau.training.averaging import average_checkpoints
-from keras_bahdanau.training.callbacks import (
-    HeldOutLoss,
-    ResumableEpochs,
-    RunCheckpoint,
-    TranslationScore,
-    kept_epochs,
-)
-from keras_bahdanau.training.devices import (
-    StopTogether,
+from keras_bahdanau.distribution import (
     average_gradients,
     by_itself,
+    data_parallel,
     from_first,
     in_step,
     process,
-    shared_by,
-    updates_done,
 )
-from keras_bahdanau.training.progress import ProgressDisplay
-from keras_bahdanau.training.run_folder import load
-from keras_bahdanau.training.scalars import TensorBoardScalars
-from keras_bahdanau.training.schedules import WarmupSchedule
+from keras_bahdanau.losses.crossentropy import TokenCrossentropy
+from keras_bahdanau.models.ensemble import Ensemble
+from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
+from keras_bahdanau.optimizers import WarmupSchedule, updates_done
+from keras_bahdanau.search import BeamSearch
+from keras_bahdanau.training.averaging import average_checkpoints
 from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
-from keras_bahdanau_runtime.runs.folder import hashes, write_json
-from keras_bahdanau_runtime.runs.names import (
+from keras_bahdanau_runtime.runs.folder import (
     AVERAGE_FILE,
     BEST_FILE,
     CORPUS_FOLDER,
     LAST_FILE,
     OPTIONS_FILE,
     TEXTS_FILE,
+    best_file,
 )
 from keras_bahdanau_runtime.runs.options import MODELS, TrainingOptions
-from keras_bahdanau_runtime.runs.start import begun, prepare_texts
+from keras_bahdanau_runtime.runs.start import begun, hashes, prepare_texts, write_json
 
 logger = logging.getLogger("keras_bahdanau")
 
@@ -115,7 +110,7 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
 def train_begun(options, output, held_out, callbacks=(), verbose=True, console=None):
     """The part of `train` that needs Keras, within the block of `begun`, which gives `held_out`."""
     rank, _ = process()
-    with shared_by(options.devices):
+    with data_parallel(options.devices):
         corpus = _corpus(options, output, rank)
         model, dataset, epochs = _begin(options, output, corpus)
         judges = _judges(options, held_out, corpus.tokenizer)
@@ -162,6 +157,49 @@ def train_begun(options, output, held_out, callbacks=(), verbose=True, console=N
         with by_itself():
             _try_average(options, output, judges)
     return output / BEST_FILE
+
+
+def load_best(*runs):
+    """The best model of a run, with its tokenizer and without its optimiser.
+
+    Args:
+        *runs: A run's folder, as `train` leaves it; of several, an `Ensemble` of their models.
+
+    Raises:
+        ValueError: If a folder holds no best model yet, or one without a tokenizer; or the models
+            have other vocabularies.
+    """
+    models = [load(best_file(run), compile=False) for run in runs]
+    return models[0] if len(models) == 1 else Ensemble(models)
+
+
+def load(path, compile):
+    """A model of a run, which must hold its tokenizer."""
+    model = keras.saving.load_model(path, compile=compile)
+    if getattr(model, "tokenizer", None) is None:
+        raise ValueError(
+            "Argument `run` must be the folder of a run of this version of keras_bahdanau. "
+            f"Received: {str(path.parent)!r}, whose {path.name} holds no tokenizer: set "
+            "`model.tokenizer` and save it again, or train anew"
+        )
+    return model
+
+
+class StopTogether(keras.callbacks.Callback):
+    """Ends training in all processes when the first one ends it, with an epoch. Put it last.
+
+    Within an epoch the others would wait for it, and a checkpoint would lie between two epochs.
+    """
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._told = False
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._told = self._told or self.model.stop_training
+        self.model.stop_training = False
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = from_first(self._told or self.model.stop_training)
 
 
 def _checked_callbacks(callbacks):

@@ -8,7 +8,8 @@ from layer_checks import array, assert_close
 from projections import VOCABULARY, projection_by_hand, random_projection
 from reference import alignment_losses, token_losses
 
-from keras_bahdanau import AlignmentCrossentropy, Perplexity, TokenAccuracy, TokenCrossentropy
+from keras_bahdanau import Perplexity, TokenAccuracy, TokenCrossentropy
+from keras_bahdanau.losses import AlignmentCrossentropy
 from keras_bahdanau_runtime.ids import PAD
 
 LABELS = np.array([[3, 1, PAD], [2, PAD, PAD]])

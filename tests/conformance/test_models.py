@@ -10,15 +10,8 @@ from keras import ops
 from layer_checks import POLICIES, compiled_alone, dtype_policy
 from models import MODELS, VOCABULARIES, log_softmax, plain_gru, teacher_forced
 
-from keras_bahdanau import (
-    AttentiveDecoder,
-    BeamSearch,
-    CoverageAttention,
-    Perplexity,
-    ScheduledSampling,
-    Seq2Seq,
-    TokenCrossentropy,
-)
+from keras_bahdanau import AttentiveDecoder, BeamSearch, Perplexity, Seq2Seq, TokenCrossentropy
+from keras_bahdanau.layers import CoverageAttention, ScheduledSampling
 from keras_bahdanau_runtime.ids import EOS, PAD
 
 INPUTS, LABELS = copy_task(rows=16)

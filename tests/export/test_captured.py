@@ -15,7 +15,8 @@ import onnx_ir
 import pytest
 from test_passes import assert_fixed_dimensions_change_nothing, graph_of, results
 
-from keras_bahdanau import BeamSearch, RNNSearch, Sampling, Shortlist
+from keras_bahdanau import BeamSearch, RNNSearch, Sampling
+from keras_bahdanau.models import Shortlist
 from keras_bahdanau_export import parity
 from keras_bahdanau_export.cuda import captured as cut
 from keras_bahdanau_export.cuda.placement import on_host, summary

@@ -15,8 +15,9 @@ import pytest
 from command import history, process, run
 from copy_artifact import make
 
-from keras_bahdanau import BeamSearch, Ensemble, Shortlist, TrainingOptions
-from keras_bahdanau.training.run_folder import load_best
+from keras_bahdanau import BeamSearch, Ensemble, TrainingOptions
+from keras_bahdanau.models import Shortlist
+from keras_bahdanau.training.run import load_best
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus

@@ -15,18 +15,20 @@ from keras_bahdanau import (
     BahdanauAttention,
     BeamSearch,
     BidirectionalEncoder,
-    CoverageAttention,
     FixedContext,
     GreedySearch,
-    LayerNormGRUCell,
-    LocationSensitiveAttention,
     LuongAttention,
-    MonotonicAttention,
     RNNSearch,
     Sampling,
     Seq2Seq,
-    Shortlist,
 )
+from keras_bahdanau.layers import (
+    CoverageAttention,
+    LayerNormGRUCell,
+    LocationSensitiveAttention,
+    MonotonicAttention,
+)
+from keras_bahdanau.models import Shortlist
 from keras_bahdanau_export.cuda.placement import on_host, summary
 from keras_bahdanau_export.graph.passes.graph import constant, nodes_within
 from keras_bahdanau_export.graph.passes.sizes import Sizes

@@ -24,7 +24,6 @@ from keras_bahdanau import (
     AttentiveDecoder,
     BahdanauAttention,
     BeamSearch,
-    Decode,
     Ensemble,
     GreedySearch,
     RNNEncoderDecoder,
@@ -32,6 +31,7 @@ from keras_bahdanau import (
     Sampling,
     Tokenizer,
 )
+from keras_bahdanau.search import Decode
 from keras_bahdanau_export import export
 from keras_bahdanau_export.call import call_signature, functional
 from keras_bahdanau_export.graph.passes import graph
@@ -55,11 +55,11 @@ from keras_bahdanau_runtime import (
     Translator,
     UnsupportedArtifactError,
 )
-from keras_bahdanau_runtime.cuda.recorded import MOST_SHAPES
 from keras_bahdanau_runtime.errors import ArtifactError, UnsupportedModelError
 from keras_bahdanau_runtime.ids import BOS, PAD, UNK
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.operators import check_contents
+from keras_bahdanau_runtime.session import MOST_SHAPES
 from keras_bahdanau_runtime.signature import ENCODER_FILE, MODEL_FILE, STEP_FILE
 from keras_bahdanau_runtime.stepper import Stepper
 from keras_bahdanau_runtime.text.batches import pad

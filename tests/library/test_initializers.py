@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 from layer_checks import numpy
 
-from keras_bahdanau import PerGate
-from keras_bahdanau.initializers import fresh
+from keras_bahdanau.initializers import PerGate, fresh
 
 N, GATES = 6, 3
 

@@ -12,7 +12,7 @@ from copy_artifact import copy_graph, make
 
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.bulk import file
-from keras_bahdanau_runtime.bulk.journal import Journal, Place, fingerprint
+from keras_bahdanau_runtime.bulk.file import Journal, Place, fingerprint
 from keras_bahdanau_runtime.bulk.records import open_records
 from keras_bahdanau_runtime.errors import MissingDependencyError
 from keras_bahdanau_runtime.ray.bulk import _Files

@@ -18,7 +18,8 @@ import onnxruntime
 import pytest
 from copy_artifact import COPY_STEPS, DOCUMENT, SIDE, TOKENIZER, VOCABULARY, copy_graph, make
 
-from keras_bahdanau_runtime import Stepper, Translator, deadlines
+from keras_bahdanau_runtime import Stepper, Translator
+from keras_bahdanau_runtime import session as session_module
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     MissingDependencyError,
@@ -357,11 +358,11 @@ def test_telemetry_is_off(artifact, tmp_path):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="This system does not fork.")
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # of Python 3.12 and later
 def test_deadlines_work_in_a_process_that_was_forked_during_a_run():
-    with deadlines._clock._changed:  # held by another thread when the process is forked
+    with session_module._clock._changed:  # held by another thread when the process is forked
         child = os.fork()
         if not child:
             signal.alarm(60)
-            with deadlines.deadline(5.0, None):
+            with session_module.deadline(5.0, None):
                 os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 

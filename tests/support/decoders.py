@@ -9,9 +9,8 @@ from keras import tree
 from layer_checks import array, numpy, randomize, right_mask
 from mechanisms import MECHANISMS
 
-from keras_bahdanau import (
-    AttentiveDecoder,
-    DeepOutput,
+from keras_bahdanau import AttentiveDecoder, DeepOutput
+from keras_bahdanau.layers import (
     LayerNormGRUCell,
     LayerNormLSTMCell,
     MultiSourceAttention,

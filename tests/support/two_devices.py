@@ -21,13 +21,13 @@ from copy_task import copy_task
 
 from keras_bahdanau import (
     AttentiveDecoder,
-    CoverageAttention,
     DeepOutput,
     Perplexity,
     Seq2Seq,
     TokenCrossentropy,
     TranslationDataset,
 )
+from keras_bahdanau.layers import CoverageAttention
 
 
 def dataset():

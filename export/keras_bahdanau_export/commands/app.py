@@ -15,9 +15,8 @@ from keras_bahdanau_runtime.bulk.records import one_line
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import MissingDependencyError, require
 from keras_bahdanau_runtime.manifest import Manifest, read_manifest, reading
-from keras_bahdanau_runtime.providers import CPU, CUDA, check_providers
 from keras_bahdanau_runtime.runs.folder import best_file
-from keras_bahdanau_runtime.session import checked_graph, cores
+from keras_bahdanau_runtime.session import CPU, CUDA, check_providers, checked_graph, cores
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translation, Translator
@@ -148,7 +147,7 @@ def evaluate(
     else:
         import_keras(tensorflow=False)
         from keras_bahdanau import BeamSearch
-        from keras_bahdanau.training.run_folder import load_best
+        from keras_bahdanau.training.run import load_best
 
         engine = load_best(path, *(others or ()))
         options = {"search": BeamSearch(beam, length_penalty), "max_length": max_length}
@@ -207,7 +206,7 @@ def verify(
     import_keras()
     import keras
 
-    from keras_bahdanau.training.run_folder import load_best
+    from keras_bahdanau.training.run import load_best
     from keras_bahdanau_export import parity
 
     loaded = load_best(model) if is_run else keras.saving.load_model(model, compile=False)
@@ -242,8 +241,8 @@ def align(
     It shows words and pieces.
     """
     from keras_bahdanau_runtime.pictures.figures import checked_ending, checked_style
-    from keras_bahdanau_runtime.pictures.heatmap import plot_alignments
     from keras_bahdanau_runtime.pictures.page import alignment_page
+    from keras_bahdanau_runtime.pictures.plots import plot_alignments
     from keras_bahdanau_runtime.pictures.words import word_alignment
 
     checked_style(style)

@@ -141,8 +141,10 @@ def _export(
         texts, references = read_parallel(text_source(source), text_source(reference))
     with place as artifact:
         import_keras()
-        from keras_bahdanau import BeamSearch, Shortlist, length_penalty_scores
-        from keras_bahdanau.training.run_folder import load_best
+        from keras_bahdanau import BeamSearch
+        from keras_bahdanau.models import Shortlist
+        from keras_bahdanau.training import length_penalty_scores
+        from keras_bahdanau.training.run import load_best
 
         for module in options.imports:
             importlib.import_module(module)

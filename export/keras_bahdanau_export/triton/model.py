@@ -22,8 +22,7 @@ import numpy as np
 import triton_python_backend_utils as triton
 
 from keras_bahdanau_runtime import Translator
-from keras_bahdanau_runtime.providers import CPU, CUDA
-from keras_bahdanau_runtime.session import cores
+from keras_bahdanau_runtime.session import CPU, CUDA, cores
 
 MOST_CHARACTERS = 5000  # of a text
 MOST_SECONDS = 60.0  # of one run of the graph

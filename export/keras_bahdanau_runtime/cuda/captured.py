@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.cuda.recorded import MOST_SHAPES, padded_length
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     LimitError,
@@ -20,8 +19,16 @@ from keras_bahdanau_runtime.errors import (
     UnsupportedArtifactError,
 )
 from keras_bahdanau_runtime.manifest import Manifest
-from keras_bahdanau_runtime.providers import Providers
-from keras_bahdanau_runtime.session import device_of, empty, empty_like, open_graph, run
+from keras_bahdanau_runtime.session import (
+    MOST_SHAPES,
+    Providers,
+    device_of,
+    empty,
+    empty_like,
+    open_graph,
+    padded_length,
+    run,
+)
 from keras_bahdanau_runtime.signature import BEAM_FILES, SHORTLIST_FILE, TRANSLATE
 
 logger = logging.getLogger("keras_bahdanau_runtime")

@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_bahdanau_runtime.bulk.file import Progress, translate_file
-from keras_bahdanau_runtime.bulk.journal import Journal, Place, fingerprint
+from keras_bahdanau_runtime.bulk.file import Journal, Place, Progress, fingerprint, translate_file
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import ArtifactError, RunError, require
 from keras_bahdanau_runtime.files import claimed, flush

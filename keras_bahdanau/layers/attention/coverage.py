@@ -5,11 +5,10 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.attention.history import HistoryAttention
-from keras_bahdanau.layers.masking import checked_mask
-from keras_bahdanau.layers.method_layer import named_in_configs
-from keras_bahdanau.layers.parts import grouped
-from keras_bahdanau.replicas import batch_mean
+from keras_bahdanau.layers.attention.bahdanau import HistoryAttention
+from keras_bahdanau.layers.attention.base import grouped
+from keras_bahdanau.layers.sequences import checked_mask, named_in_configs
+from keras_bahdanau.reductions import batch_mean
 from keras_bahdanau_runtime.checks import check_range
 
 # A place that wants no attention at all would divide by zero.
@@ -129,7 +128,7 @@ class CoverageAttention(HistoryAttention):
         """The coverage loss of weights `(B, Tq, Tx)`, a scalar, or `None`; see `Attention`."""
         if not self.penalized:
             return None
-        overlap = coverage_penalty(weights, query_mask)
+        overlap = coverage_loss(weights, query_mask)
         counted = ops.ones_like(overlap)
         if query_mask is not None:
             counted = ops.cast(query_mask, "float32")
@@ -143,7 +142,7 @@ class CoverageAttention(HistoryAttention):
         }
 
 
-def coverage_penalty(weights, mask=None):
+def coverage_loss(weights, mask=None):
     """Share of each step's attention that goes where earlier steps have been.
 
     The coverage of source place j before step i is the sum of its weights so far (See et al. 2017,
@@ -170,7 +169,7 @@ def coverage_penalty(weights, mask=None):
 
     >>> import numpy as np
     >>> weights = np.array([[[1.0, 0.0], [0.25, 0.75], [0.0, 1.0]]])
-    >>> [float(penalty) for penalty in coverage_penalty(weights)[0]]
+    >>> [float(penalty) for penalty in coverage_loss(weights)[0]]
     [0.0, 0.25, 0.75]
     """
     if len(weights.shape) != 3:
