@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from keras_bahdanau.reductions import batch_mean
+from keras_bahdanau.distribution import batch_mean
 
 
 def alignment_losses(reference, weights):

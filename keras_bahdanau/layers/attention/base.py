@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_bahdanau.distribution import first_replica_loss
 from keras_bahdanau.layers.masking import (
     checked_mask,
     masked_scores,
@@ -14,7 +15,6 @@ from keras_bahdanau.layers.masking import (
 from keras_bahdanau.layers.method_layer import named_in_configs, symbolic
 from keras_bahdanau.layers.parts import CheckedCall, check_dense, check_widths, grouped
 from keras_bahdanau.layers.recurrence import flatten, held, run_over_time
-from keras_bahdanau.reductions import added_once
 
 
 @named_in_configs
@@ -216,7 +216,7 @@ class Attention(CheckedCall, keras.layers.Layer):
         found[:2] = [_zero_queries(part, query_mask) for part in found[:2]]
         penalty = self.penalty(found[1], query_mask)
         if penalty is not None:
-            self.add_loss(added_once(penalty))
+            self.add_loss(first_replica_loss(penalty))
         if single:
             found = [ops.squeeze(part, -2) for part in found]
         if not return_attention_scores:

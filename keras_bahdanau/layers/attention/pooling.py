@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.initializers import fresh
+from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.attention.additive import additive_scores, project
 from keras_bahdanau.layers.masking import (
     checked_mask,
@@ -96,8 +96,8 @@ class AttentionPooling(CheckedCall, keras.layers.Layer):
             "score_kernel": ((self.units, 1), self.score_initializer),
         }
         for name, (shape, initializer) in weights.items():
-            made = self.add_weight(shape=shape, initializer=fresh(initializer), name=name)
-            setattr(self, name, made)
+            initializer = clone_initializer(initializer)
+            setattr(self, name, self.add_weight(shape, initializer=initializer, name=name))
 
     def call(
         self,

@@ -56,11 +56,11 @@ class ScoredAttention(Attention):
         return _NORMALIZERS[self.normalizer](logits, kept_scores(logits))
 
     def make_keys(self, key):
-        """Turns `key` `(B, Tx, D')` into what `scores` compares queries with."""
+        """CorpusMixer `key` `(B, Tx, D')` into what `scores` compares queries with."""
         raise NotImplementedError
 
     def make_values(self, values):
-        """Turns annotations `(B, Tx, D)` into what the weights are taken over."""
+        """CorpusMixer annotations `(B, Tx, D)` into what the weights are taken over."""
         return values
 
     def scores(self, query, keys, chunked=False):
