@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from keras import ops, tree
 
-from keras_bahdanau.search.ranking import best_first
+from keras_bahdanau.search.candidates import best_first
 from keras_bahdanau_export.call import tensor_of
 from keras_bahdanau_runtime.signature import SAMPLE, TRANSLATE, Signature, Tensor
 

@@ -7,7 +7,6 @@ import numpy as np
 from keras import ops
 
 from keras_bahdanau.distribution import batch_mean, batch_sum
-from keras_bahdanau.layers.guided_alignment import aligned, alignment_losses
 from keras_bahdanau.losses.projection import Projection, nan_unless_known
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import PAD
@@ -191,8 +190,8 @@ class TokenCrossentropy(_WordLoss):
 
     Call arguments:
         y_true: `(B, Ty)` or `(B, Ty, 1)` int tensor of ids; places that hold `PAD` (0) are left
-            out. An id outside the vocabulary makes the loss NaN; with a `chunk_size` the backend
-            may raise an error instead.
+            out. An id outside the vocabulary makes the loss NaN; with a `chunk_size` the
+            backend may raise an error instead.
         y_pred: `(B, Ty, V)` float tensor of logits. A Keras mask on it is not looked at.
         sample_weight: `(B,)`, `(B, 1)` or `(B, Ty)` factors of the losses, or `None`.
 
@@ -201,8 +200,8 @@ class TokenCrossentropy(_WordLoss):
 
     Raises:
         ValueError: If `label_smoothing` is outside [0, 1), `chunk_size` or `sampled` is not a
-            positive int or comes without a reduction, `class_weight` does not map ids to numbers of at least 0,
-            or `y_pred` is not shaped like `y_true` with an axis more.
+            positive int or comes without a reduction, `class_weight` does not map ids to
+            non-negative numbers, or `y_pred` is not shaped like `y_true` with an axis more.
 
     Example:
 
@@ -343,3 +342,45 @@ class AlignmentCrossentropy(_WordLoss):
 
     def counts(self, y_true):
         return aligned(y_true)
+
+
+def alignment_losses(reference, weights):
+    """`-sum_j A_ij log a_ij` in nats for each target word, `A`'s rows normalised to sum to one.
+
+    The gradient is finite even where a weight is zero.
+
+    Args:
+        reference: `(B, Ty, Tx)` non-negative links, counts or probabilities.
+        weights: `(B, Ty, Tx)` attention weights, whose rows sum to one.
+
+    Returns:
+        `(B, Ty)` float32 tensor, zero for a row of zeros in `reference`.
+
+    Raises:
+        ValueError: If the two differ in shape.
+    """
+    known = zip(reference.shape, weights.shape, strict=False)
+    if len(reference.shape) != len(weights.shape) or any(
+        None not in sizes and sizes[0] != sizes[1] for sizes in known
+    ):
+        raise ValueError(
+            "The reference alignment and the attention weights must both be (B, Ty, Tx). "
+            f"Received: shapes {tuple(reference.shape)} and {tuple(weights.shape)}"
+        )
+    reference, weights = ops.cast(reference, "float32"), ops.cast(weights, "float32")
+    total = ops.sum(reference, axis=-1)
+    # Far below any weight that matters, and its reciprocal is finite.
+    entropies = reference * ops.log(ops.maximum(weights, 1e-30))
+    return -ops.sum(entropies, axis=-1) / ops.where(total > 0.0, total, 1.0)
+
+
+def aligned(reference):
+    """`(B, Ty)` bool: which target words `reference` `(B, Ty, Tx)` aligns to anything."""
+    return ops.any(ops.greater(reference, 0), axis=-1)
+
+
+def guidance(reference, weights):
+    """The mean of `alignment_losses` over the aligned words of the whole batch, for `add_loss`."""
+    counted = ops.cast(aligned(reference), "float32")
+    losses = alignment_losses(reference, weights)
+    return batch_mean(ops.sum(losses * counted), ops.sum(counted))

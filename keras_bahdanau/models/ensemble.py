@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.parts import deserialized, serialized
+from keras_bahdanau.layers.sublayers import deserialized, serialized
 from keras_bahdanau.models.generation import GenerationMixin
 
 _SPACES = ("probability", "log_probability")

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from keras_bahdanau.layers.parts import check_dense
+from keras_bahdanau.layers.sequences import check_dense
 from keras_bahdanau.models.shortlist import check_shortlist
 from keras_bahdanau.search import BeamSearch, GreedySearch
 from keras_bahdanau.search.base import check_search

@@ -13,19 +13,18 @@ from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.attention import FixedContext
 from keras_bahdanau.layers.bridge import SOURCES, Bridge
 from keras_bahdanau.layers.decoder import AttentiveDecoder
-from keras_bahdanau.layers.guided_alignment import guidance
-from keras_bahdanau.layers.parts import (
+from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
+from keras_bahdanau.layers.sequences import call_masked, check_dense
+from keras_bahdanau.layers.sublayers import (
     all_layers,
     build_part,
-    call_masked,
-    check_dense,
     deserialized,
     last_layer,
     serialized,
     tell,
     told,
 )
-from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
+from keras_bahdanau.losses.crossentropy import guidance
 from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau.models.projecting import ProjectingSteps
 from keras_bahdanau_runtime.checks import check_positive, check_range
@@ -347,7 +346,7 @@ class Seq2Seq(GenerationMixin, ProjectingSteps, keras.Model):
             if not keras.backend.is_float_dtype(weight.dtype):
                 raise ValueError(
                     "Arguments `chunk_size` and `sampled` of a loss, and `shortlist` of a search, "
-                    "must be None for a model whose output layer is quantized. Received: weights of "
+                    "must be None for a model with a quantized output layer. Received: weights of "
                     f"{keras.backend.standardize_dtype(weight.dtype)}"
                 )
             return weight if ids is None else ops.take(weight, ids, axis=axis)

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_bahdanau.layers.decoder import AttentiveDecoder
-from keras_bahdanau.layers.parts import (
+from keras_bahdanau.layers.sublayers import (
     build_part,
     call_rows,
     deserialized,

@@ -8,8 +8,8 @@ import numpy as np
 from keras import ops
 
 from keras_bahdanau.search.base import Search
+from keras_bahdanau.search.candidates import NEVER, best_first
 from keras_bahdanau.search.history import History, entries
-from keras_bahdanau.search.ranking import NEVER, best_first
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import EOS, PAD
 

@@ -39,7 +39,7 @@ MUTATIONS = (
     ),
     Mutation(
         "additive-chunks-in-the-wrong-order",
-        "keras_bahdanau/layers/attention/additive.py",
+        "keras_bahdanau/layers/attention/bahdanau.py",
         "scores = ops.transpose(scores, (1, 0, 2, 3, 4))",
         "scores = ops.reshape(scores, (batch, chunks, chunk, steps, vectors.shape[-1]))",
         "library/layers/attention/test_bahdanau.py library/layers/attention/test_luong.py "
@@ -47,14 +47,14 @@ MUTATIONS = (
     ),
     Mutation(
         "a-mask-by-query-keeps-what-no-query-reads",
-        "keras_bahdanau/layers/masking.py",
+        "keras_bahdanau/layers/attention/base.py",
         "        mask = read if mask is None else ops.logical_and(mask, read)\n",
         "",
         "library/layers/attention/test_attention.py library/layers/attention/test_pooling.py",
     ),
     Mutation(
         "symbolic-steps-forget-the-type-of-a-memory",
-        "keras_bahdanau/layers/method_layer.py",
+        "keras_bahdanau/layers/sequences.py",
         "return tuple(parts) if name is None else _NAMED_TUPLES[name](*parts)",
         "return tuple(parts)",
         "library/layers/attention/test_attention.py conformance/test_layers.py",
@@ -90,7 +90,7 @@ MUTATIONS = (
     ),
     Mutation(
         "logits-of-fully-masked-rows-get-weights",
-        "keras_bahdanau/layers/attention/scored.py",
+        "keras_bahdanau/layers/attention/base.py",
         "_NORMALIZERS[self.normalizer](logits, kept_scores(logits))",
         "_NORMALIZERS[self.normalizer](logits)",
         "library/layers/attention/test_attention.py library/layers/test_decoder.py",
@@ -147,14 +147,14 @@ MUTATIONS = (
     ),
     Mutation(
         "masked-score-is-not-low-enough",
-        "keras_bahdanau/layers/masking.py",
+        "keras_bahdanau/layers/attention/base.py",
         "_MASKED_SCORE = -1e30",
         "_MASKED_SCORE = -1e4",
         "library/layers/test_masking.py library/layers/attention/test_attention.py",
     ),
     Mutation(
         "zero-masked-multiplies-by-the-mask",
-        "keras_bahdanau/layers/masking.py",
+        "keras_bahdanau/layers/sequences.py",
         "return ops.where(ops.expand_dims(mask, -1), values, ops.zeros_like(values))",
         "return values * ops.cast(ops.expand_dims(mask, -1), values.dtype)",
         "library/layers/test_masking.py library/layers/attention/test_attention.py "
@@ -176,7 +176,7 @@ MUTATIONS = (
     ),
     Mutation(
         "loop-lets-a-state-change-its-dtype",
-        "keras_bahdanau/layers/recurrence.py",
+        "keras_bahdanau/layers/decoder.py",
         "after = tuple(ops.cast(new, old.dtype) for new, old in zip(after, state, strict=True))",
         "after = tuple(ops.convert_to_tensor(new) for new in after)",
         "library/layers/test_parts.py library/layers/test_decoder.py "
@@ -249,14 +249,14 @@ MUTATIONS = (
     ),
     Mutation(
         "minimal-length-is-one-token-more",
-        "keras_bahdanau/search/constraints.py",
+        "keras_bahdanau/search/candidates.py",
         "t + 1 < min_length",
         "t < min_length",
         "library/search/test_search.py library/search/test_sampling.py hostile/test_steps.py",
     ),
     Mutation(
         "torch-does-not-see-a-tie-at-the-border",
-        "keras_bahdanau/search/ranking.py",
+        "keras_bahdanau/search/candidates.py",
         "min(k + 1, values.shape[-1])",
         "min(k, values.shape[-1])",
         "library/search/test_search.py",

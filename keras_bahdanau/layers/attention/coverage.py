@@ -6,10 +6,9 @@ import keras
 from keras import ops
 
 from keras_bahdanau.distribution import batch_mean
-from keras_bahdanau.layers.attention.history import HistoryAttention
-from keras_bahdanau.layers.masking import checked_mask
-from keras_bahdanau.layers.method_layer import named_in_configs
-from keras_bahdanau.layers.parts import grouped
+from keras_bahdanau.layers.attention.bahdanau import HistoryAttention
+from keras_bahdanau.layers.attention.base import grouped
+from keras_bahdanau.layers.sequences import checked_mask, named_in_configs
 from keras_bahdanau_runtime.checks import check_range
 
 # A place that wants no attention at all would divide by zero.

@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from keras_bahdanau.initializers import clone_initializer
-from keras_bahdanau.layers.attention.additive import additive_scores, chunked_scores, project
-from keras_bahdanau.layers.attention.scored import ScoredAttention
+from keras_bahdanau.layers.attention.bahdanau import additive_scores, chunked_scores, project
+from keras_bahdanau.layers.attention.base import ScoredAttention
 from keras_bahdanau_runtime.checks import check_positive
 
 _SCORES = ("dot", "general", "concat")

@@ -24,8 +24,8 @@ from search_tasks import (
 
 from keras_bahdanau import BeamSearch, GreedySearch, Sampling
 from keras_bahdanau.search.base import known_searches
+from keras_bahdanau.search.candidates import best_first
 from keras_bahdanau.search.history import trace_back
-from keras_bahdanau.search.ranking import best_first
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
 SEEDS = st.integers(0, 2**32 - 1)
