@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 import keras
 import numpy as np
 
-from keras_bahdanau.models.generation import Generator
+from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau.models.shortlist import Shortlist
 from keras_bahdanau.search.base import search_classes
 from keras_bahdanau_export.call import functional
@@ -184,7 +184,7 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         found = compare_calls(model, session, examples=count, seed=seed)
         tolerance = call_tolerance(model)
     else:
-        if not isinstance(model, Generator):
+        if not isinstance(model, GenerationMixin):
             raise ValueError(
                 "Argument `model` must be the one that the artifact was exported from, which "
                 f"generates. Received: a {type(model).__name__}"

@@ -6,7 +6,7 @@ import keras
 
 from keras_bahdanau.callbacks.event_file import EventFile
 from keras_bahdanau.models.generation import check_tokenizer
-from keras_bahdanau.optimizers import updates_done
+from keras_bahdanau.optimizers import update_count
 from keras_bahdanau.search import GreedySearch
 from keras_bahdanau.search.base import check_is_search
 from keras_bahdanau_runtime.checks import check_positive, checked_texts
@@ -110,4 +110,4 @@ class TensorBoardScalars(keras.callbacks.Callback):
         rate = getattr(self.model.optimizer, "learning_rate", None)
         if rate is not None:  # of a `MultiOptimizer` there is not one
             values["learning_rate"] = float(rate)
-        self._file.add_scalars(values, step=updates_done(self.model))
+        self._file.add_scalars(values, step=update_count(self.model))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_bahdanau.distribution import first_replica_loss
 from keras_bahdanau.layers.attention import Attention, MultiSourceAttention
 from keras_bahdanau.layers.attention.base import masked_scores
 from keras_bahdanau.layers.cells import check_cell
@@ -32,7 +33,6 @@ from keras_bahdanau.layers.sublayers import (
     output_width,
     serialized,
 )
-from keras_bahdanau.reductions import added_once
 
 
 @named_in_configs
@@ -336,7 +336,7 @@ class AttentiveDecoder(SequenceLayer):
         elif keep:
             found[1] = zero_masked(found[1], inputs_mask)
         if self.attention.penalized:
-            self.add_loss(added_once(self.attention.penalty(found[1], inputs_mask)))
+            self.add_loss(first_replica_loss(self.attention.penalty(found[1], inputs_mask)))
         if keep and not return_attention_scores:
             del found[1]
         return tuple(found) if len(found) > 1 else found[0]

@@ -5,7 +5,7 @@ import logging
 import keras
 from keras import ops
 
-from keras_bahdanau.initializers import fresh
+from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.sequences import (
     SequenceLayer,
     check_widths,
@@ -111,8 +111,8 @@ class BidirectionalEncoder(SequenceLayer):
         return _CELLS[self.cell](
             self.units,
             return_sequences=True,
-            kernel_initializer=fresh(self.kernel_initializer),
-            recurrent_initializer=fresh(self.recurrent_initializer),
+            kernel_initializer=clone_initializer(self.kernel_initializer),
+            recurrent_initializer=clone_initializer(self.recurrent_initializer),
             dtype=self.dtype_policy,
             trainable=self.trainable,  # of a saved encoder, or as it was told
             name=name,

@@ -271,7 +271,13 @@ def test_the_example_in_javascript_gives_the_same_ids(artifact):
         subprocess.run(["node", "-e", "require('onnxruntime-web')"], check=True, cwd=ROOT)
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("Needs node, and `npm install onnxruntime-web` here or in NODE_PATH.")
-    command = ["node", "examples/translate.mjs", artifact[0] / "model.onnx", "5,6,7,3", "8,3"]
+    command = [
+        "node",
+        "examples/translate_with_onnxruntime.mjs",
+        artifact[0] / "model.onnx",
+        "5,6,7,3",
+        "8,3",
+    ]
     output = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True).stdout
     ids = [[int(token) for token in line.split(",")] for line in output.split()]
     assert ids == best_ids(artifact[0])

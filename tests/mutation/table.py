@@ -16,14 +16,14 @@ class Mutation(NamedTuple):
 MUTATIONS = (
     Mutation(
         "alignment-may-point-past-the-sentence",
-        "keras_bahdanau/data/dataset.py",
+        "keras_bahdanau/data/translation_dataset.py",
         "(places >= lengths).any()",
         "(places > lengths).any()",
         "library/data/test_dataset.py",
     ),
     Mutation(
         "sort-window-is-ignored",
-        "keras_bahdanau/data/order.py",
+        "keras_bahdanau/data/batching.py",
         "windows = np.arange(len(order)) // (window or len(order))",
         "windows = np.zeros(len(order), int)",
         "library/data/test_dataset.py library/models/test_rnn_search.py "
@@ -163,8 +163,8 @@ MUTATIONS = (
     Mutation(
         "projection-counts-gradients-twice",
         "keras_bahdanau/losses/projection.py",
-        "_sweep(*map(ops.stop_gradient, read), kept, weight / unit, chunk, self)",
-        "_sweep(*read, kept, weight / unit, chunk, self)",
+        "_sweep(*map(ops.stop_gradient, read), kept, weight / unit, chunk_size, self)",
+        "_sweep(*read, kept, weight / unit, chunk_size, self)",
         "library/losses/test_projection.py",
     ),
     Mutation(
@@ -270,7 +270,7 @@ MUTATIONS = (
     ),
     Mutation(
         "every-epoch-repeats-its-randomness",
-        "keras_bahdanau/callbacks/resumable_epochs.py",
+        "keras_bahdanau/callbacks/checkpoint.py",
         "np.random.default_rng([self.seed, self.rank, epoch])",
         "np.random.default_rng([self.seed, self.rank])",
         "library/training/test_callbacks.py library/training/test_run.py",
@@ -306,7 +306,7 @@ MUTATIONS = (
     Mutation(
         "run-that-lost-patience-goes-on",
         "keras_bahdanau/training/run.py",
-        "if dataset.epoch >= epochs or from_first(checkpoint.exhausted):",
+        "if dataset.epoch >= epochs or broadcast_from_rank0(checkpoint.exhausted):",
         "if dataset.epoch >= epochs:",
         "library/training/test_run.py",
     ),

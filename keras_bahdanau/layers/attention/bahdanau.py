@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.initializers import fresh
+from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.attention.base import Attention, ScoredAttention, masked_scores
 from keras_bahdanau_runtime.checks import check_positive
 
@@ -144,7 +144,7 @@ class BahdanauAttention(ScoredAttention):
     def _add_kernel(self, name, width, units):
         return self.add_weight(
             shape=(width, units),
-            initializer=fresh(self.kernel_initializer),
+            initializer=clone_initializer(self.kernel_initializer),
             regularizer=self.kernel_regularizer,
             constraint=self.kernel_constraint,
             name=name,

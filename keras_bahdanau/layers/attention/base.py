@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_bahdanau.distribution import first_replica_loss
 from keras_bahdanau.layers.sequences import (
     SequenceLayer,
     check_dense,
@@ -18,7 +19,6 @@ from keras_bahdanau.layers.sequences import (
     symbolic,
     zero_masked,
 )
-from keras_bahdanau.reductions import added_once
 from keras_bahdanau_runtime.checks import check_range
 
 # Stands for minus infinity: finite, so that `masked - masked` is 0 and never NaN.
@@ -224,7 +224,7 @@ class Attention(SequenceLayer):
         found[:2] = [_zero_queries(part, query_mask) for part in found[:2]]
         penalty = self.penalty(found[1], query_mask)
         if penalty is not None:
-            self.add_loss(added_once(penalty))
+            self.add_loss(first_replica_loss(penalty))
         if single:
             found = [ops.squeeze(part, -2) for part in found]
         if not return_attention_scores:
@@ -588,11 +588,11 @@ class ScoredAttention(Attention):
         return _NORMALIZERS[self.normalizer](logits, kept_scores(logits))
 
     def make_keys(self, key):
-        """Turns `key` `(B, Tx, D')` into what `scores` compares queries with."""
+        """CorpusMixer `key` `(B, Tx, D')` into what `scores` compares queries with."""
         raise NotImplementedError
 
     def make_values(self, values):
-        """Turns annotations `(B, Tx, D)` into what the weights are taken over."""
+        """CorpusMixer annotations `(B, Tx, D)` into what the weights are taken over."""
         return values
 
     def scores(self, query, keys, chunked=False):

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.initializers import fresh
+from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.attention.bahdanau import additive_scores, project
 from keras_bahdanau.layers.attention.base import masked_softmax, masks_by_query
 from keras_bahdanau.layers.sequences import SequenceLayer, check_widths, checked_mask, zero_masked
@@ -91,7 +91,9 @@ class AttentionPooling(SequenceLayer):
             "score_kernel": ((self.units, 1), self.score_initializer),
         }
         for name, (shape, initializer) in weights.items():
-            made = self.add_weight(shape=shape, initializer=fresh(initializer), name=name)
+            made = self.add_weight(
+                shape=shape, initializer=clone_initializer(initializer), name=name
+            )
             setattr(self, name, made)
 
     def call(

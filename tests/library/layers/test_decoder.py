@@ -219,7 +219,7 @@ def test_a_pointer_network_trains_on_logits(rng):
 
 
 def test_the_coverage_loss_is_the_same_with_logits_returned(rng):
-    decoder = AttentiveDecoder(GRU(UNITS), CoverageAttention(4, coverage_loss=0.5))
+    decoder = AttentiveDecoder(GRU(UNITS), CoverageAttention(4, coverage_loss_weight=0.5))
     randomize(build(decoder), rng)
     inputs, annotations, _ = random_inputs(rng, decoder)
     decoder(inputs, annotations, MASK)
@@ -252,7 +252,7 @@ def test_logits_need_one_score_for_each_position(attention, rng):
 @pytest.mark.parametrize("input_feeding", [False, True])
 def test_coverage_loss_is_the_mean_overlap_per_real_input(masked, input_feeding, rng):
     decoder = AttentiveDecoder(
-        GRU(UNITS), CoverageAttention(4, coverage_loss=0.5), input_feeding=input_feeding
+        GRU(UNITS), CoverageAttention(4, coverage_loss_weight=0.5), input_feeding=input_feeding
     )
     randomize(build(decoder), rng)
     inputs, annotations, states = random_inputs(rng, decoder)
@@ -272,7 +272,7 @@ def test_coverage_loss_is_the_mean_overlap_per_real_input(masked, input_feeding,
 
 
 def test_coverage_loss_reads_the_implicit_mask_of_the_inputs(rng):
-    decoder = AttentiveDecoder(GRU(UNITS), CoverageAttention(4, coverage_loss=1.0))
+    decoder = AttentiveDecoder(GRU(UNITS), CoverageAttention(4, coverage_loss_weight=1.0))
     embedding = keras.layers.Embedding(9, M, mask_zero=True)
     annotations = array(rng, 2, TX, D)
     decoder(embedding(TARGET), annotations)

@@ -659,7 +659,7 @@ def penalty_of(model, inputs):
 
 
 def test_padding_of_the_target_adds_no_coverage_loss():
-    model = model_of(BidirectionalEncoder(4), CoverageAttention(6, coverage_loss=1.0))
+    model = model_of(BidirectionalEncoder(4), CoverageAttention(6, coverage_loss_weight=1.0))
     padded = {**INPUTS, "target": np.pad(INPUTS["target"], [(0, 0), (0, 5)])}
     loss = penalty_of(model, INPUTS)
     assert penalty_of(model, padded) == pytest.approx(loss, rel=1e-5) and loss > 0

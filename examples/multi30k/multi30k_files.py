@@ -1,8 +1,8 @@
-"""The files of Multi30k: where they are, whether they are right, and how to get them.
+"""The files of Multi30k: find, check and download them.
 
 Elliott et al. 2016, "Multi30K: Multilingual English-German Image Descriptions". The files are those
-of the authors' repository, https://github.com/multi30k/dataset, folder data/task1; here they are
-plain or .gz, in one folder, those that are lower-cased and tokenised in its subfolder tok.
+of https://github.com/multi30k/dataset, folder data/task1. Here they are in one folder, plain or
+.gz, with the lower-cased and tokenized ones in its subfolder tok.
 """
 
 import gzip
@@ -17,7 +17,7 @@ from keras_bahdanau_runtime.files import written
 SOURCE = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
 TRAINING, VALIDATION = "train", "val"
 TESTS = ("test_2016_flickr", "test_2017_flickr")
-# SHA-256 of the text, unpacked; for each part those of en, de and fr, first raw and then tokenised.
+# SHA-256 of the decompressed text. Per part: en, de and fr raw, then en, de and fr tokenized.
 _HASHES = {
     "train": (
         "460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6",
@@ -55,96 +55,96 @@ _HASHES = {
 _LANGUAGES = ("en", "de", "fr")
 
 
-def find(folder, part, language, tokenized=False):
-    """The path of one file, plain or .gz, after a look at its contents.
+def find_file(folder, part, language, tokenized=False):
+    """Return the path of one file, plain or .gz, after checking its contents.
 
     Args:
-        folder: `Path` of the data.
+        folder: `Path` of the data folder.
         part: "train", "val", "test_2016_flickr" or "test_2017_flickr".
         language: "en", "de" or "fr".
-        tokenized: Whether it is the lower-cased, tokenised one.
+        tokenized: Whether to use the lower-cased, tokenized file.
 
     Raises:
-        ValueError: It is not there, or is another version.
+        ValueError: If the file is missing or is another version.
     """
     name, paths = _paths(folder, part, language, tokenized)
     if not paths:
         raise ValueError(
-            f"Argument `data` must be a folder with {name} or {name}.gz in it. "
+            f"Argument `data` must be a folder with {name} or {name}.gz. "
             f"Received: {str(folder)!r}, which has neither"
         )
-    _check(_read(paths[0]), paths[0], part, language, tokenized)
+    _check_hash(_read(paths[0]), paths[0], part, language, tokenized)
     return paths[0]
 
 
-def _check(text, place, part, language, tokenized):
-    """Raises a `ValueError` for a text that is not the one expected; `place` is where it is."""
+def _check_hash(text, location, part, language, tokenized):
+    """Raise a `ValueError` unless a text has the expected hash; `location` is its path or URL."""
     expected = _HASHES[part][_LANGUAGES.index(language) + 3 * tokenized]
-    found = hashlib.sha256(text).hexdigest()
-    if found != expected:
+    actual = hashlib.sha256(text).hexdigest()
+    if actual != expected:
         raise ValueError(
-            f"Argument `data` must hold the files of {SOURCE}. Received: {place}, whose text "
-            f"has the SHA-256 {found}, not {expected}"
+            f"Argument `data` must contain the files of {SOURCE}. Received: {location}, whose text "
+            f"has the SHA-256 {actual}, not {expected}"
         )
 
 
 def _paths(folder, part, language, tokenized):
-    """The name of a file, and the paths under which it is there."""
+    """Return the name of a file and its existing paths."""
     name = f"tok/{part}.lc.norm.tok.{language}" if tokenized else f"{part}.{language}"
     return name, [path for path in (folder / name, folder / f"{name}.gz") if path.exists()]
 
 
 def _read(path):
-    return _unpacked(path.read_bytes(), path)
+    return _decompress(path.read_bytes(), path)
 
 
-def _unpacked(contents, place):
-    """The text of a file, which is packed if the name of its place, a path or an address, is."""
-    if not str(place).endswith(".gz"):
+def _decompress(contents, location):
+    """Decompress a file if its path or URL ends with .gz."""
+    if not str(location).endswith(".gz"):
         return contents
     try:
         return gzip.decompress(contents)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(
-            f"Argument `data` must hold whole files of gzip. Received: {place}: {error}"
+            f"Argument `data` must contain complete gzip files. Received: {location}: {error}"
         ) from error
 
 
 def download(folder, language, tokenized=False):
-    """Gets what is missing of English and another language, and looks at all of it.
+    """Download the missing files of English and another language, and check all of them.
 
-    A file that is there is never replaced, and one that is not the expected is not kept.
+    Existing files are never replaced. A download with a wrong hash is not saved.
 
     Raises:
-        ValueError: As `find`; or there is no way to the network.
+        ValueError: As `find_file`, or if the network is not available.
     """
-    wanted = [(part, each, tokenized) for part in _HASHES for each in ("en", language)]
-    missing = [one for one in wanted if not _paths(folder, *one)[1]]
-    for place, one in enumerate(missing):
+    required = [(part, side, tokenized) for part in _HASHES for side in ("en", language)]
+    missing = [file for file in required if not _paths(folder, *file)[1]]
+    for index, file in enumerate(missing):
         try:
-            _get(folder, *one)
+            _download_file(folder, *file)
         except (OSError, HTTPException) as error:
-            names = ", ".join(_paths(folder, *other)[0] for other in missing[place:])
+            names = ", ".join(_paths(folder, *other)[0] for other in missing[index:])
             raise ValueError(
-                f"Argument `data` must name a folder that has the files where {SOURCE} cannot be "
-                f"reached: --data DIR. Received: {str(folder)!r}, without {names}, and "
+                f"Argument `data` must be a folder with the files (--data DIR), because {SOURCE} "
+                f"cannot be reached. Received: {str(folder)!r}, without {names}, and "
                 f"{type(error).__name__}: {error}"
             ) from error
-    for one in wanted:
-        find(folder, *one)
+    for file in required:
+        find_file(folder, *file)
 
 
-def _get(folder, part, language, tokenized):
+def _download_file(folder, part, language, tokenized):
     name = f"tok/{part}.lc.norm.tok.{language}" if tokenized else f"raw/{part}.{language}.gz"
-    address, path = f"{SOURCE}/{name}", folder / name.removeprefix("raw/")
-    with urllib.request.urlopen(address, timeout=60) as answer:
-        contents = answer.read()
-    _check(_unpacked(contents, address), address, part, language, tokenized)
+    url, path = f"{SOURCE}/{name}", folder / name.removeprefix("raw/")
+    with urllib.request.urlopen(url, timeout=60) as response:
+        contents = response.read()
+    _check_hash(_decompress(contents, url), url, part, language, tokenized)
     path.parent.mkdir(parents=True, exist_ok=True)
     with written(path) as file:
         file.write_bytes(contents)
 
 
-def texts(folder, part, language, tokenized=False):
-    """The sentences of a file, one a line."""
-    return _read(find(Path(folder), part, language, tokenized)).decode("utf-8").splitlines()
+def read_lines(folder, part, language, tokenized=False):
+    """Return the sentences of a file, one per line."""
+    return _read(find_file(Path(folder), part, language, tokenized)).decode("utf-8").splitlines()

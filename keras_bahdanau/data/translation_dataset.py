@@ -4,8 +4,13 @@ from collections.abc import Sequence, Sized
 
 import numpy as np
 
-from keras_bahdanau.data.batch import make_batch, warn_of_cut
-from keras_bahdanau.data.order import EpochDataset, distinct_first, sorted_batches
+from keras_bahdanau.data.batching import (
+    EpochDataset,
+    distinct_first,
+    make_batch,
+    sorted_batches,
+    warn_of_cut,
+)
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import PAD
 from keras_bahdanau_runtime.prepared.corpus import from_lists

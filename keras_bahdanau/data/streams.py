@@ -1,4 +1,4 @@
-"""The batches of a prepared corpus without end, and of several corpora in turns."""
+"""Endless streams of batches from prepared corpora."""
 
 import threading
 from collections import OrderedDict
@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keras_bahdanau.data.order import shape_counts, shaped_batches
+from keras_bahdanau.data.batching import BatchRows, longest_first, shape_counts, shaped_batches
+from keras_bahdanau_runtime.prepared.corpus import from_lists, join
+from keras_bahdanau_runtime.text.batches import round_up
 
 _SHARDS_KEPT = 2  # threads that fetch ahead may stand on both sides of a border
 
@@ -36,8 +38,8 @@ class Stream:
             ]
         )
         self.batches = int(self._sizes.sum())
-        self._pass = Kept(self._order, 2)
-        self._shards = Kept(self._arrange, _SHARDS_KEPT)
+        self._pass = LRUCache(self._order, 2)
+        self._shards = LRUCache(self._arrange, _SHARDS_KEPT)
 
     def find(self, place):
         """The shard of a batch, and its `BatchRows`."""
@@ -105,7 +107,7 @@ def merge_counts(counted):
 
 
 @dataclass(frozen=True)
-class Turns:
+class CorpusMixer:
     """Which of several streams of batches a step takes, in cycles of fixed shares.
 
     Args:
@@ -148,7 +150,7 @@ def shares(sizes, temperature):
     return found
 
 
-class Kept:
+class LRUCache:
     """The last few results of a function of one argument, for many threads."""
 
     def __init__(self, function, most):
@@ -165,4 +167,70 @@ class Kept:
             return self._results[argument]
 
     def __reduce__(self):
-        return Kept, (self._function, self._most)
+        return LRUCache, (self._function, self._most)
+
+
+_WINDOW = 256  # batches whose pairs are sorted together
+
+
+class ResampledStream:
+    """The batches of a `Stream` with other ids, pairs of like length together again.
+
+    Other ids have other lengths: a batch of once equal lengths would be a third padding. So pairs
+    are exchanged among a window of batches that come one after the other in a pass, the longest for
+    those that were widest. How many pairs a batch has stays as it was.
+
+    Args:
+        stream: A `Stream` of pairs without alignments.
+        resample: `(sources, targets, rng) -> (sources, targets)`, as `PreparedDataset` takes it.
+        seed: list of ints; the ids are a function of these, the pass and the window.
+        bucket: Widths are multiples of this.
+        max_length: The greatest length; `None` for no limit.
+
+    Attributes:
+        batches: Number of batches of a pass.
+    """
+
+    def __init__(self, stream, resample, seed, bucket, max_length):
+        self._stream, self._resample, self._seed = stream, resample, seed
+        self._bucket, self._max_length = bucket, max_length
+        self.batches = stream.batches
+        self._windows = LRUCache(self._exchange, 2)
+
+    def find(self, place):
+        """The pairs of a batch's window, and its `BatchRows`, as `Stream.find`."""
+        number, place = divmod(place, self.batches)
+        window, place = divmod(place, _WINDOW)
+        pairs, batches = self._windows((number, window))
+        return pairs, batches[place]
+
+    def _exchange(self, key):
+        """The pairs of a window, and a list of `BatchRows`."""
+        number, window = key
+        begin = window * _WINDOW
+        places = number * self.batches + np.arange(begin, min(begin + _WINDOW, self.batches))
+        found = [self._stream.find(int(place)) for place in places]
+        old = [batch for _, batch in found]
+        pairs = self._other(
+            join([shard.take(batch.places) for shard, batch in found]),
+            np.random.default_rng([*self._seed, number, window]),
+        )
+        sides = round_up(pairs.lengths, self._bucket)
+        counts = np.array([len(batch.places) for batch in old])
+        wide_first = np.argsort(
+            [-(batch.source_width + batch.target_width) for batch in old], kind="stable"
+        )
+        parts = np.split(longest_first(sides, self._bucket), np.cumsum(counts[wide_first])[:-1])
+        batches = [None] * len(found)
+        for place, chosen in zip(wide_first.tolist(), parts, strict=True):
+            widths = sides[chosen].max(axis=0).tolist()
+            batches[place] = BatchRows(chosen, old[place].rows, *widths)
+        return pairs, batches
+
+    def _other(self, pairs, rng):
+        most = self._max_length
+        if most is not None:
+            pairs = pairs.cut(most)
+        lists = [ids.tolist() for ids in np.split(pairs.ids, pairs.offsets[1:-1])]
+        made = from_lists(*self._resample(lists[0::2], lists[1::2], rng), pairs.ids.dtype)
+        return made if most is None else made.cut(most)

@@ -1,8 +1,8 @@
-"""Text of every length out of short sentences: pairs of Multi30k, joined.
+"""Long sentence pairs made by joining short ones from Multi30k.
 
-The sentences of Multi30k have some 13 words and at most 40. Longer ones are made here: consecutive
-pairs of the shuffled text are joined, 2, 3, 4 or more of them, source with source and target with
-target, until the source is as long as is wanted.
+The sentences of Multi30k have about 13 words and at most 43. This module shuffles them and
+concatenates consecutive pairs, source with source and target with target, until the source has the
+required length.
 """
 
 import logging
@@ -17,7 +17,7 @@ from keras_bahdanau_runtime.text.corpus import read_parallel
 logger = logging.getLogger("paper")
 
 SOURCE, TARGET = "en", "fr"
-# Lower-cased, normalised and tokenised, as Multi30k's authors publish them in `tok`.
+# Lower-cased, normalized and tokenized, as published in the folder `tok` of Multi30k.
 FILES = {
     "train": ["train.lc.norm.tok"],
     "validation": ["val.lc.norm.tok"],
@@ -26,19 +26,19 @@ FILES = {
 
 
 class Pair(NamedTuple):
-    """A text and its translation, words with one space between them."""
+    """A text and its translation, with single spaces between words."""
 
     source: str
     target: str
 
     @property
     def length(self):
-        """Number of source words, by which everything here is sorted."""
+        """Number of source words."""
         return len(self.source.split())
 
 
 class Bucket(NamedTuple):
-    """Lengths above `low` and up to `high`."""
+    """Lengths in (low, high]."""
 
     low: int
     high: float
@@ -48,39 +48,39 @@ class Bucket(NamedTuple):
 
     @property
     def label(self):
-        """Its name in tables and pictures: 10-20 holds 11 to 20 words."""
+        """Name in tables and figures: 10-20 means 11 to 20 words."""
         return f"{self.low}+" if math.isinf(self.high) else f"{self.low}-{self.high}"
 
 
-# Those of the paper's Figure 2. The last one has no end, so no sentence is longer than all of them.
+# The buckets of Figure 2. The last one has no upper bound, so every sentence has a bucket.
 BUCKETS = [*(Bucket(low, low + 10) for low in range(0, 60, 10)), Bucket(60, math.inf)]
 
 
 def find_files(data):
-    """The text files of a data folder.
+    """Return the text files of a data folder.
 
     Args:
-        data: Folder with `tok/train.lc.norm.tok.en` and so on, plain or with `.gz` at the end.
+        data: Folder with `tok/train.lc.norm.tok.en` and so on, plain or `.gz`.
 
     Returns:
-        Mapping of "train", "validation" and "test" to lists of (source path, target path).
+        Dict with "train", "validation" and "test": lists of (source path, target path).
 
     Raises:
-        ValueError: If files are missing; all of them are named.
+        ValueError: If files are missing. The message names all of them.
     """
-    found, missing = {}, []
+    files, missing = {}, []
     for part, names in FILES.items():
-        found[part] = []
+        files[part] = []
         for name in names:
             paths = [_plain_or_gz(Path(data, "tok", f"{name}.{end}")) for end in (SOURCE, TARGET)]
             missing += [f"tok/{path.name}" for path in paths if not path.exists()]
-            found[part].append(tuple(paths))
+            files[part].append(tuple(paths))
     if missing:
         raise ValueError(
-            "Argument `data` must be a folder that holds the tokenised files of Multi30k, plain or "
+            "Argument `data` must be a folder with the tokenized files of Multi30k, plain or "
             f"as .gz. Received: {str(data)!r}, without {', '.join(missing)}"
         )
-    return found
+    return files
 
 
 def _plain_or_gz(path):
@@ -89,7 +89,7 @@ def _plain_or_gz(path):
 
 
 def read_pairs(files):
-    """The pairs of (source path, target path) files, one after another."""
+    """Return the pairs of all (source path, target path) files, in order."""
     pairs = []
     for source_path, target_path in files:
         sources, targets = read_parallel(source_path, target_path)
@@ -100,17 +100,17 @@ def read_pairs(files):
     return pairs
 
 
-def joined(pairs, bucket, rng, target_limit=math.inf):
-    """Walks once through the shuffled pairs and joins consecutive ones.
+def join_pairs(pairs, bucket, rng, target_limit=math.inf):
+    """Shuffle the pairs and join consecutive ones to the source lengths of a bucket.
 
-    Pairs are joined until their source is longer than `bucket.low`. What is then longer than
-    `bucket.high` is left out, so no pair is in two of the texts.
+    Pairs are joined until their source is longer than `bucket.low`, and dropped if it is then
+    longer than `bucket.high`. No pair occurs in two joined ones.
 
     Args:
         pairs: List of `Pair`.
-        bucket: The wanted source lengths.
+        bucket: Source lengths.
         rng: NumPy generator.
-        target_limit: Most words of a target.
+        target_limit: Maximum number of target words.
 
     Yields:
         A `Pair` with a source length in `bucket`.
@@ -127,21 +127,21 @@ def joined(pairs, bucket, rng, target_limit=math.inf):
         parts, length = [], 0
 
 
-def training_text(pairs, limit, count, seed):
-    """Pairs of at most `limit` words on either side, equally many in each bucket of ten words.
+def make_training_pairs(pairs, limit, count, seed):
+    """Return pairs with at most `limit` words per side, equally many per bucket of ten words.
 
     Args:
         pairs: List of `Pair`.
-        limit: 30 or 50, as in the names of the paper's models.
-        count: Number of pairs to make. The shuffled text is gone through as often as that needs.
-        seed: Randomness of the order.
+        limit: Maximum number of words, 30 or 50.
+        count: Number of pairs. The text is shuffled and joined again as often as needed.
+        seed: Seed of the shuffling.
 
     Returns:
         A list of `Pair`.
 
     Raises:
-        ValueError: If `count` is no multiple of the number of buckets, or no pairs can be joined to
-            the length of one of them.
+        ValueError: If `count` is not a multiple of the number of buckets, or no pairs can be joined
+            to the lengths of a bucket.
     """
     rng = np.random.default_rng([seed, limit])
     buckets = [bucket for bucket in BUCKETS if bucket.high <= limit]
@@ -150,38 +150,39 @@ def training_text(pairs, limit, count, seed):
             f"Argument `count` must be a positive multiple of {len(buckets)}, the number of "
             f"buckets. Received: {count}"
         )
-    made = []
+    text = []
     for bucket in buckets:
-        wanted = len(made) + count // len(buckets)
-        while len(made) < wanted:
-            more = list(joined(pairs, bucket, rng, limit))
+        required = len(text) + count // len(buckets)
+        while len(text) < required:
+            more = list(join_pairs(pairs, bucket, rng, limit))
             if not more:
                 raise ValueError(
-                    "Argument `pairs` must hold sentences that can be joined to "
+                    "Argument `pairs` must contain sentences that can be joined to "
                     f"{bucket.label} words. Received: {len(pairs)} pairs that cannot"
                 )
-            made += more[: wanted - len(made)]
-    return made
+            text += more[: required - len(text)]
+    return text
 
 
-def test_text(pairs, count, seed):
-    """Pairs of all lengths, at most `count` in each bucket, no original pair twice in one bucket.
+def make_test_pairs(pairs, count, seed):
+    """Return pairs of all lengths, at most `count` per bucket.
 
-    A bucket that the text cannot fill gets fewer, with a warning in the log; it may stay empty.
+    No original pair occurs twice in one bucket. If the text does not suffice for a bucket, it has
+    fewer pairs or none, and a warning is logged.
 
     Args:
         pairs: List of `Pair`.
-        count: Most pairs in each bucket.
-        seed: Randomness of the order.
+        count: Maximum number of pairs per bucket.
+        seed: Seed of the shuffling.
 
     Returns:
-        A list of `Pair`, by bucket.
+        A list of `Pair`, sorted by bucket.
     """
     rng = np.random.default_rng(seed)
-    made = []
+    text = []
     for bucket in BUCKETS:
-        found = list(joined(pairs, bucket, rng))[:count]
-        if len(found) < count:
-            logger.warning("%d of %d sentences of %s words.", len(found), count, bucket.label)
-        made += found
-    return made
+        joined = list(join_pairs(pairs, bucket, rng))[:count]
+        if len(joined) < count:
+            logger.warning("%d of %d sentences of %s words.", len(joined), count, bucket.label)
+        text += joined
+    return text

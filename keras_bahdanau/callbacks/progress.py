@@ -13,7 +13,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from keras_bahdanau.optimizers import updates_done
+from keras_bahdanau.optimizers import update_count
 
 _HELD_OUT = (("val_loss", "val_loss", 3), ("val_bleu", "BLEU", 2), ("val_chrf", "chrF", 2))
 
@@ -75,7 +75,7 @@ class ProgressDisplay(keras.callbacks.Callback):
         )
         self.console.print(
             f"epoch {epoch + 1}/{self.params['epochs']}  "
-            f"update {updates_done(self.model):,}  loss {logs['loss']:.3f}  "
+            f"update {update_count(self.model):,}  loss {logs['loss']:.3f}  "
             f"{held_out}{seconds:.0f} s"
         )
 

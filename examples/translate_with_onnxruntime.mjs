@@ -1,16 +1,16 @@
-// The search of an artifact in JavaScript, with onnxruntime-web (or onnxruntime-node, the same way).
+// Run the search of an artifact in JavaScript with onnxruntime-web. onnxruntime-node has the same API.
 //
 //     npm install onnxruntime-web
-//     node examples/translate.mjs artifact/model.onnx 5,6,7,3 8,3
+//     node examples/translate_with_onnxruntime.mjs artifact/model.onnx 5,6,7,3 8,3
 //
-// Each argument after the model is a sentence of ids that ends with 3; 0 pads at the right. Prints
-// the ids of the best output for each sentence, one a line.
+// Each argument after the model is one sentence of token ids, ending with 3 (end of sentence). Id 0
+// is padding. Prints the ids of the best hypothesis of each sentence, one sentence per line.
 
 import { readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 
-// Found from where the command runs (or by NODE_PATH), as this file may lie elsewhere.
+// Resolve the package from the current folder (or NODE_PATH), where `npm install` put it.
 const ort = createRequire(join(process.cwd(), "index.js"))("onnxruntime-web");
 
 async function translate(model, sentences) {
@@ -22,9 +22,9 @@ async function translate(model, sentences) {
   const { tokens, lengths } = await session.run({
     source: new ort.Tensor("int32", source, [sentences.length, width]),
   });
-  const [, beam, longest] = tokens.dims;
+  const [, beam, maxLength] = tokens.dims;
   return sentences.map((_, row) => {
-    const start = row * beam * longest; // the best hypothesis stands first
+    const start = row * beam * maxLength; // the best hypothesis comes first
     return Array.from(tokens.data.slice(start, start + lengths.data[row * beam]));
   });
 }

@@ -1,4 +1,4 @@
-"""A callback that writes the checkpoints and the history of a run."""
+"""Callbacks that save a training run and make it resumable."""
 
 import csv
 import math
@@ -6,9 +6,10 @@ import shutil
 from pathlib import Path
 
 import keras
+import numpy as np
 
-from keras_bahdanau.distribution import by_itself
-from keras_bahdanau.optimizers import ema_weights, keeps_mean, updates_done
+from keras_bahdanau.distribution import single_process
+from keras_bahdanau.optimizers import ema_weights, update_count, uses_ema
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.files import written
 
@@ -103,7 +104,7 @@ class RunCheckpoint(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         values = {name: float(value) for name, value in (logs or {}).items()}
-        row = {"epoch": epoch + 1, "update": updates_done(self.model), **values}
+        row = {"epoch": epoch + 1, "update": update_count(self.model), **values}
         if self.monitor not in row:
             raise ValueError(
                 f"Argument `monitor` must name a value in the logs. Received: {self.monitor!r}; "
@@ -114,13 +115,13 @@ class RunCheckpoint(keras.callbacks.Callback):
         copies = [f"epoch-{epoch + 1:02d}.keras"] if self.keep else []
         if best is None or self._quality(row) >= self._quality(best):
             copies.append("best.keras")
-        with by_itself(), written(self.folder / "last.keras") as fresh:
+        with single_process(), written(self.folder / "last.keras") as fresh:
             if copies:
                 with ema_weights(self.model):
                     self.model.save(fresh)
                 for name in copies:
                     self._copy(fresh, name)
-            if not copies or keeps_mean(self.model):
+            if not copies or uses_ema(self.model):
                 self.model.save(fresh)
             # Before the model: a kill between leaves a row too many, which a resumed run drops.
             self._write_history()
@@ -181,3 +182,45 @@ def _direction(monitor, mode):
             f"{sorted(DIRECTIONS)}. Received: monitor={monitor!r}"
         )
     return DIRECTIONS[word]
+
+
+class ResumableEpochs(keras.callbacks.Callback):
+    """Makes each epoch's data and random draws functions of its number, and of nothing before it.
+
+    A run that goes on after epoch `n` then has the batches and the dropout masks that an unbroken
+    one would have had. Keras saves neither, and tells a dataset of one epoch's end too many. The
+    seeds of Python, NumPy and the backend are set, too, anew for each epoch.
+
+    Args:
+        dataset: A dataset with an `epoch` that can be set, such as `TranslationDataset`.
+        seed: Non-negative int.
+        rank: Which this is of several processes that train together; each has other draws.
+
+    Example:
+
+    ```python
+    model.fit(data, epochs=20, shuffle=False, callbacks=[ResumableEpochs(data, seed=1)])
+    # later, with the model of epoch 7
+    again = ResumableEpochs(data, seed=1)
+    model.fit(data, epochs=20, initial_epoch=7, shuffle=False, callbacks=[again])
+    ```
+    """
+
+    def __init__(self, dataset, seed=0, rank=0):
+        super().__init__()
+        check_range("seed", seed, int, 0)
+        check_range("rank", rank, int, 0)
+        self.dataset = dataset
+        self.seed = seed
+        self.rank = rank
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if self.dataset.epoch != epoch:
+            self.dataset.epoch = epoch
+        rng = np.random.default_rng([self.seed, self.rank, epoch])
+        # On torch, Keras's dropout draws from torch's own generator.
+        keras.utils.set_random_seed(int(rng.integers(2**32)))
+        for variable in self.model.variables:
+            # Only the states of seed generators are no weights, metrics or counters.
+            if variable.name == "seed_generator_state":
+                variable.assign(rng.integers(2**31, size=2))

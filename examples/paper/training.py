@@ -1,4 +1,4 @@
-"""The four models, each trained in a folder of its own, as often started again as need be."""
+"""Resumable training of the four models, each in its own folder."""
 
 import csv
 import time
@@ -14,7 +14,7 @@ from keras_bahdanau import (
     TranslationDataset,
 )
 
-# Class and longest training sentence, in words.
+# Model class and maximum length of training sentences, in words.
 RUNS = {
     "RNNsearch-50": (RNNSearch, 50),
     "RNNsearch-30": (RNNSearch, 30),
@@ -26,22 +26,22 @@ LIMITS = sorted({limit for _, limit in RUNS.values()})
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides the figures, but for the data.
+    """All settings that determine the results, except the data.
 
     Attributes:
         units: Width of the recurrences, the embeddings and the alignment model.
-        vocabulary_size: Ids of each language.
-        pairs: Joined pairs of each training text, as many for 30 as for 50 words, so that equal
-            epochs are equal updates; a multiple of 15, as 30 words are 3 buckets and 50 are 5.
-        validation_pairs: Joined pairs of each validation text, likewise.
-        test_pairs: Most joined test pairs in a bucket of lengths.
-        epochs: Passes over the training text, after each of which there is a checkpoint.
-        batch_size: Pairs of an update.
-        learning_rate: Adam's first rate, which falls to zero by a half cosine.
+        vocabulary_size: Number of ids per language.
+        pairs: Number of joined training pairs, the same for 30 and 50 words, so that equal epochs
+            are equal updates; a multiple of 15, since 30 words have 3 buckets and 50 have 5.
+        validation_pairs: Number of joined validation pairs; also a multiple of 15.
+        test_pairs: Maximum number of joined test pairs per length bucket.
+        epochs: Number of epochs, with a checkpoint after each.
+        batch_size: Pairs per update.
+        learning_rate: Initial learning rate of Adam; a half cosine decays it to zero.
         dropout: As in `RNNSearch`.
         label_smoothing: As in `TokenCrossentropy`.
-        beam: Width of the search.
-        seed: Randomness of texts, weights, order and dropout.
+        beam: Beam size.
+        seed: Seed of texts, weights, order and dropout.
     """
 
     units: int = 256
@@ -71,7 +71,7 @@ QUICK = Settings(
 
 
 class Progress(keras.callbacks.Callback):
-    """Prints a line an epoch; adds updates and times, of wall and processor, to the logs."""
+    """Print one line per epoch, and add updates, wall time and processor time to the logs."""
 
     def __init__(self, name):
         super().__init__()
@@ -97,10 +97,11 @@ class Progress(keras.callbacks.Callback):
         )
 
 
-def trained(name, settings, tokenizer, training, validation, folder, callbacks=()):
-    """The model of a run after its last update: trained now, or what is left of it, or read.
+def train_or_load(name, settings, tokenizer, training, validation, folder, callbacks=()):
+    """Return the model of a run after its last update, trained as far as necessary.
 
-    The last weights count, not the best on validation text: all models have had as many updates.
+    These are the last weights, not the best on validation text, so all models have equally many
+    updates.
 
     Args:
         name: One of `RUNS`.
@@ -108,12 +109,12 @@ def trained(name, settings, tokenizer, training, validation, folder, callbacks=(
         tokenizer: `Tokenizer`.
         training: Joined training pairs.
         validation: Joined validation pairs.
-        folder: The run's own folder, with `last.keras`, `best.keras` and `history.csv`.
-        callbacks: More callbacks for `fit`.
+        folder: Folder of the run, with `last.keras`, `best.keras` and `history.csv`.
+        callbacks: Additional callbacks for `fit`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     last = folder / "last.keras"
-    # Keras saves no dropout state: a resumed run draws other masks than it has had.
+    # Keras does not save dropout seeds. A resumed run needs another seed to get other masks.
     keras.utils.set_random_seed(settings.seed + last.exists())
     data = _dataset(tokenizer, training, settings)
     if last.exists():
@@ -144,7 +145,7 @@ def _dataset(tokenizer, pairs, settings, shuffle=True):
         [tokenizer.encode_source(pair.source) for pair in pairs],
         [tokenizer.encode_target(pair.target) for pair in pairs],
         batch_size=settings.batch_size,
-        # JAX compiles a step for every shape; the others run any shape, so padding only costs.
+        # JAX compiles a step per shape. The other backends do not, so they need no extra padding.
         bucket=8 if keras.config.backend() == "jax" else 1,
         max_length=None,
         shuffle=shuffle,
@@ -161,7 +162,7 @@ def _compiled(name, settings, tokenizer, updates_per_epoch):
         embedding_dim=settings.units,
         attention_units=settings.units,
         maxout_units=settings.units,
-        # The form that fast kernels want, and Keras's initialisers, made for Adam.
+        # The GRU form of fast kernels, and Keras's initializers, which suit Adam.
         reset_after=True,
         initializer=None,
         dropout=settings.dropout,
@@ -174,14 +175,14 @@ def _compiled(name, settings, tokenizer, updates_per_epoch):
     model.compile(
         optimizer=keras.optimizers.Adam(schedule, global_clipnorm=1.0),
         loss=TokenCrossentropy(label_smoothing=settings.label_smoothing),
-        # On processors TensorFlow's own kernels are faster than XLA.
+        # On CPUs TensorFlow's own kernels are faster than XLA.
         jit_compile="auto" if keras.config.backend() == "jax" else False,
     )
     return model
 
 
 def training_figures(folder):
-    """Updates, seconds and last losses of a run, from its `history.csv`."""
+    """Return updates, seconds and final losses of a run, from its `history.csv`."""
     with (folder / "history.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     return {
