@@ -375,7 +375,10 @@ def test_a_step_with_other_outputs_is_refused(outputs, message, memory_length):
     [
         (lambda logits, state, weights: (logits[:1], state, weights), r"with 2 rows, .*Rec"),
         (lambda logits, state, weights: (logits, state, weights[:1]), r"with 2 rows, .*Rec"),
-        (lambda logits, state, weights: (logits, (state,), weights), "the state with the structure"),
+        (
+            lambda logits, state, weights: (logits, (state,), weights),
+            "state with the structure",
+        ),
         (lambda logits, state, weights: (logits, None, weights), "structure.* Received: None"),
         (lambda logits, state, weights: (logits, state[:, :1], weights), r"Rec.*: float32 \(2, "),
         (lambda logits, state, weights: (logits, ops.cast(state, "int32"), weights), "int32"),
