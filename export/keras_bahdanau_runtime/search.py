@@ -33,7 +33,7 @@ class WholeSearch:
         manifest: Of the artifact.
         providers: As for `Translator`.
         threads: As for `Translator`.
-        seconds: As for `Translator`.
+        timeout: As for `Translator`.
         megabytes: As for `Translator`.
 
     Raises:
@@ -47,11 +47,11 @@ class WholeSearch:
         manifest: Manifest,
         providers: Providers,
         threads: int | None,
-        seconds: float | None = None,
+        timeout: float | None = None,
         megabytes: float | None = None,
     ) -> None:
         self.session = open_graph(manifest, MODEL_FILE, providers, threads, megabytes)
-        self._seconds = seconds
+        self._timeout = timeout
         signature = SAMPLE if manifest.draws() else TRANSLATE
         check_graph(self.session, signature, manifest.folder / MODEL_FILE)
 
@@ -60,7 +60,7 @@ class WholeSearch:
     ) -> tuple[dict[str, Any], tuple[int, ...]]:
         """As `CapturedSearch.run`; nothing is padded."""
         names = [tensor.name for tensor in TRANSLATE.outputs]
-        found = run(self.session, inputs, names, seconds=self._seconds, shrink=shrink)
+        found = run(self.session, inputs, names, timeout=self._timeout, shrink=shrink)
         return found, inputs["source"].shape
 
 

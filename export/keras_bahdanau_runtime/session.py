@@ -201,17 +201,17 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 @contextlib.contextmanager
-def deadline(seconds: float | None, options: Any) -> Iterator[None]:
-    """Sets `options.terminate` when the block has taken longer than `seconds`.
+def deadline(timeout: float | None, options: Any) -> Iterator[None]:
+    """Sets `options.terminate` when the block has taken longer than `timeout`.
 
     Args:
-        seconds: float; no deadline if `None`.
+        timeout: float; no deadline if `None`.
         options: `onnxruntime.RunOptions`.
     """
-    if seconds is None:
+    if timeout is None:
         yield
         return
-    run, clock = _Run(options, time.monotonic() + seconds), _clock
+    run, clock = _Run(options, time.monotonic() + timeout), _clock
     clock.add(run)
     try:
         yield
@@ -462,7 +462,7 @@ def run(
     inputs: Mapping[str, NDArray[Any] | Any],
     outputs: Sequence[str] | Mapping[str, Any],
     graph_id: int | None = None,
-    seconds: float | None = None,
+    timeout: float | None = None,
     shrink: bool = False,
 ) -> dict[str, Any]:
     """Runs a graph and leaves the outputs where it computes.
@@ -472,7 +472,7 @@ def run(
         inputs: Arrays, or `OrtValue`s of another run, by name.
         outputs: Names; or `OrtValue`s by name, to write into.
         graph_id: int. The CUDA graph to record or replay, for a session with `capture`.
-        seconds: The longest that it may take. onnxruntime looks at the clock before each operator,
+        timeout: The longest that it may take. onnxruntime looks at the clock before each operator,
             in loops, too, and stops; within a single operator it does not.
         shrink: Whether to give memory back to the system afterwards, which onnxruntime otherwise
             keeps for the next run. On the CPU.
@@ -481,7 +481,7 @@ def run(
         The outputs, `OrtValue`s by name. `.numpy()` of one copies it to the host.
 
     Raises:
-        LimitError: It took longer than `seconds`, or more memory than there was.
+        LimitError: It took longer than `timeout`, or more memory than there was.
         RunError: It failed otherwise.
     """
     binding, device, options = session.io_binding(), device_of(session), _run_options()
@@ -489,7 +489,7 @@ def run(
         options.add_run_config_entry("gpu_graph_id", str(graph_id))
     if shrink and device[0] == "cpu":
         options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-    with _told(options, seconds):
+    with _told(options, timeout):
         for name, value in inputs.items():
             if isinstance(value, np.ndarray):
                 binding.bind_cpu_input(name, np.asarray(value, order="C"))  # a scalar stays one
@@ -500,7 +500,7 @@ def run(
                 binding.bind_ortvalue_output(name, outputs[name])
             else:
                 binding.bind_output(name, *device)
-        with deadline(seconds, options):
+        with deadline(timeout, options):
             session.run_with_iobinding(binding, options)
             binding.synchronize_outputs()
     return dict(zip(outputs, binding.get_outputs(), strict=True))
@@ -510,7 +510,7 @@ def run_arrays(
     session: Any,
     inputs: Mapping[str, NDArray[Any]],
     outputs: Sequence[str],
-    seconds: float | None = None,
+    timeout: float | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Runs a graph on arrays and gives arrays.
 
@@ -521,14 +521,14 @@ def run_arrays(
         session: A session of `open_session`.
         inputs: Arrays by name.
         outputs: Names.
-        seconds: As for `run`.
+        timeout: As for `run`.
 
     Raises:
         LimitError: As `run`.
         RunError: As `run`.
     """
     options = _run_options()
-    with _told(options, seconds), deadline(seconds, options):
+    with _told(options, timeout), deadline(timeout, options):
         found = session.run(outputs, inputs, options)
     return dict(zip(outputs, found, strict=True))
 
@@ -540,13 +540,13 @@ def _run_options() -> Any:
 
 
 @contextlib.contextmanager
-def _told(options: Any, seconds: float | None) -> Iterator[None]:
+def _told(options: Any, timeout: float | None) -> Iterator[None]:
     """Raises what a run in the block fails with as an error of ours."""
     try:
         yield
     except _onnxruntime_errors() as error:
         if options.terminate:
-            raise LimitError(f"A run of the graph took longer than {seconds} s.") from error
+            raise LimitError(f"A run of the graph took longer than {timeout} s.") from error
         message = _one_line(error)
         scarce = isinstance(error, MemoryError) or "alloc" in message.lower()
         kind = LimitError if scarce else RunError

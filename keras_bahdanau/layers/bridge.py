@@ -3,21 +3,22 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.masking import (
+from keras_bahdanau.layers.sequences import (
+    SequenceLayer,
+    check_widths,
     checked_mask,
     first_step,
     last_step,
     sequence_lengths,
     zero_masked,
 )
-from keras_bahdanau.layers.parts import CheckedCall, check_widths
 from keras_bahdanau_runtime.checks import check_positive
 
 SOURCES = ("backward_first", "last", "mean", "zero")
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
-class Bridge(CheckedCall, keras.layers.Layer):
+class Bridge(SequenceLayer):
     """Makes the decoder's first state from a summary of the annotations (A.2.2).
 
         s_0 = tanh(W_s summary)

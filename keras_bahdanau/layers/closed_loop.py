@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.parts import (
-    CheckedCall,
+from keras_bahdanau.layers.sequences import SequenceLayer
+from keras_bahdanau.layers.sublayers import (
     build_part,
     call_rows,
     deserialized,
@@ -15,7 +15,7 @@ from keras_bahdanau_runtime.checks import check_positive
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
-class ClosedLoop(CheckedCall, keras.layers.Layer):
+class ClosedLoop(SequenceLayer):
     """Runs a decoder on its own outputs; what `AttentiveDecoder.unroll` makes and calls.
 
         x_1 = first        x_{i+1} = next_input(o_i)

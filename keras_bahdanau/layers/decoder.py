@@ -7,30 +7,32 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_bahdanau.distribution import first_replica_loss
 from keras_bahdanau.layers.attention import Attention, MultiSourceAttention
+from keras_bahdanau.layers.attention.base import masked_scores
 from keras_bahdanau.layers.cells import check_cell
 from keras_bahdanau.layers.closed_loop import ClosedLoop
-from keras_bahdanau.layers.masking import checked_mask, masked_scores, repeat_kept, zero_masked
-from keras_bahdanau.layers.method_layer import named_in_configs, symbolic
-from keras_bahdanau.layers.parts import (
-    CheckedCall,
+from keras_bahdanau.layers.sequences import (
+    SequenceLayer,
+    check_widths,
+    checked_mask,
+    flatten,
+    held,
+    named_in_configs,
+    pack,
+    repeat_kept,
+    run_over_time,
+    symbolic,
+    zero_masked,
+)
+from keras_bahdanau.layers.sublayers import (
     build_part,
     call_rows,
     call_steps,
-    check_widths,
     deserialized,
     output_width,
     serialized,
 )
-from keras_bahdanau.layers.recurrence import (
-    dropout_masks,
-    flatten,
-    held,
-    move,
-    parts_of,
-    run_over_time,
-)
-from keras_bahdanau.reductions import added_once
 
 
 @named_in_configs
@@ -55,11 +57,76 @@ def first_states(cell, batch, dtype):
     return [ops.zeros((batch, size), dtype) for size in flatten(cell.state_size)]
 
 
+def move(cell, inputs, state, training):
+    """One step of a Keras cell, or of a stack, from a flat tuple of states to a flat tuple.
+
+    Args:
+        cell: The cell.
+        inputs: `(B, M)` tensor.
+        state: Tuple of `(B, size)` tensors, in the cell's own order.
+        training: Whether the call is part of training.
+
+    Returns:
+        `(output, state)`: `(B, N)`, and the tuple of the next states.
+
+    Raises:
+        ValueError: If the cell returns states of other widths than its `state_size` tells.
+    """
+    sizes = cell.state_size
+    nested = isinstance(sizes, (tuple, list))
+    output, after = cell(inputs, pack(sizes if nested else [sizes], state), training=training)
+    after = tuple(flatten(after))
+    if [part.shape[-1] for part in after] != [part.shape[-1] for part in state]:
+        raise ValueError(
+            f"Argument `cell` must return states of its `state_size`, {sizes}. "
+            f"Received: states of shapes {[tuple(part.shape) for part in after]}"
+        )
+    # What a loop carries must keep its dtype, even by a cell of another policy.
+    after = tuple(ops.cast(new, old.dtype) for new, old in zip(after, state, strict=True))
+    return ops.cast(output, after[0].dtype), after
+
+
+@contextlib.contextmanager
+def dropout_masks(cells, inputs, training):
+    """Draws the dropout masks of Keras cells before a training loop, as `keras.layers.RNN` does.
+
+    A cell draws its masks at its first step and keeps them; inside a traced loop they would
+    belong to the trace.
+    """
+    parts = [
+        part
+        for cell in cells
+        for part in parts_of(cell)
+        if training and hasattr(part, "get_dropout_mask")
+    ]
+    batch = ops.shape(inputs)[0]
+    _forget(parts)
+    for part in parts:
+        units = flatten(part.state_size)[0]
+        part.get_dropout_mask(ops.ones((batch, part.kernel.shape[0]), dtype=part.compute_dtype))
+        part.get_recurrent_dropout_mask(ops.ones((batch, units), dtype=part.compute_dtype))
+    try:
+        yield
+    finally:
+        _forget(parts)
+
+
+def _forget(parts):
+    for part in parts:
+        part.reset_dropout_mask()
+        part.reset_recurrent_dropout_mask()
+
+
+def parts_of(cell):
+    """The cells inside stacks, from the bottom to the top."""
+    return [part for inner in getattr(cell, "cells", ()) for part in parts_of(inner)] or [cell]
+
+
 _PARTS = ("cell", "attention", "readout", "context_cell")
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
-class AttentiveDecoder(CheckedCall, keras.layers.Layer):
+class AttentiveDecoder(SequenceLayer):
     """A recurrent decoder that attends to a memory at every step (arXiv 1409.0473, A.2.2).
 
     With `query="previous"` (Bahdanau) the state before the step asks, and the cell reads the
@@ -269,7 +336,7 @@ class AttentiveDecoder(CheckedCall, keras.layers.Layer):
         elif keep:
             found[1] = zero_masked(found[1], inputs_mask)
         if self.attention.penalized:
-            self.add_loss(added_once(self.attention.penalty(found[1], inputs_mask)))
+            self.add_loss(first_replica_loss(self.attention.penalty(found[1], inputs_mask)))
         if keep and not return_attention_scores:
             del found[1]
         return tuple(found) if len(found) > 1 else found[0]

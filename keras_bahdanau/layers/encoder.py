@@ -5,8 +5,10 @@ import logging
 import keras
 from keras import ops
 
-from keras_bahdanau.initializers import fresh
-from keras_bahdanau.layers.masking import (
+from keras_bahdanau.initializers import clone_initializer
+from keras_bahdanau.layers.sequences import (
+    SequenceLayer,
+    check_widths,
     checked_mask,
     kept_first,
     kept_so_far,
@@ -15,7 +17,7 @@ from keras_bahdanau.layers.masking import (
     take_steps,
     zero_masked,
 )
-from keras_bahdanau.layers.parts import CheckedCall, check_widths, tell, told
+from keras_bahdanau.layers.sublayers import tell, told
 from keras_bahdanau_runtime.checks import check_positive, check_range
 
 logger = logging.getLogger("keras_bahdanau")
@@ -24,7 +26,7 @@ _CELLS = {"gru": keras.layers.GRU, "lstm": keras.layers.LSTM}
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
-class BidirectionalEncoder(CheckedCall, keras.layers.Layer):
+class BidirectionalEncoder(SequenceLayer):
     """Reads a sequence in both directions (arXiv 1409.0473, section 3.2 and A.2.1).
 
         h_j = [forward h_j ; backward h_j]
@@ -109,8 +111,8 @@ class BidirectionalEncoder(CheckedCall, keras.layers.Layer):
         return _CELLS[self.cell](
             self.units,
             return_sequences=True,
-            kernel_initializer=fresh(self.kernel_initializer),
-            recurrent_initializer=fresh(self.recurrent_initializer),
+            kernel_initializer=clone_initializer(self.kernel_initializer),
+            recurrent_initializer=clone_initializer(self.recurrent_initializer),
             dtype=self.dtype_policy,
             trainable=self.trainable,  # of a saved encoder, or as it was told
             name=name,

@@ -11,8 +11,8 @@ from keras_bahdanau.layers.bridge import Bridge
 from keras_bahdanau.layers.cells import LayerNormGRUCell
 from keras_bahdanau.layers.decoder import AttentiveDecoder
 from keras_bahdanau.layers.encoder import BidirectionalEncoder
-from keras_bahdanau.layers.parts import serialized, told
 from keras_bahdanau.layers.readout import DeepOutput
+from keras_bahdanau.layers.sublayers import serialized, told
 from keras_bahdanau.models.seq2seq import Seq2Seq
 from keras_bahdanau_runtime.checks import check_positive, check_range
 

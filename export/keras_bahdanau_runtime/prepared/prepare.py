@@ -91,7 +91,7 @@ def prepare(
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Turns parallel text into a corpus for `PreparedDataset`.
+    """CorpusMixer parallel text into a corpus for `PreparedDataset`.
 
     The same texts, options and seed give the same bytes, with any number of processes, interrupted
     or not. A call that was interrupted goes on where it was when it is made again; one that has

@@ -3,9 +3,8 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.attention.base import Attention, Memory
-from keras_bahdanau.layers.masking import checked_mask, last_places, last_step, zero_masked
-from keras_bahdanau.layers.parts import grouped
+from keras_bahdanau.layers.attention.base import Attention, Memory, grouped
+from keras_bahdanau.layers.sequences import checked_mask, last_places, last_step, zero_masked
 from keras_bahdanau_runtime.checks import check_positive
 
 

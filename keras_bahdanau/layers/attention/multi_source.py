@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_bahdanau.layers.attention.base import Attention
-from keras_bahdanau.layers.parts import deserialized, serialized
+from keras_bahdanau.layers.sublayers import deserialized, serialized
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")

@@ -11,13 +11,12 @@ from hypothesis.extra.numpy import arrays
 from keras import ops
 from layer_checks import array, assert_close, numpy, right_mask, spoiled
 
-from keras_bahdanau.layers.masking import (
+from keras_bahdanau.layers.attention.base import masked_softmax, masked_sparsemax
+from keras_bahdanau.layers.sequences import (
     checked_mask,
     first_step,
     last_places,
     last_step,
-    masked_softmax,
-    masked_sparsemax,
     reverse_by_length,
     sequence_lengths,
     zero_masked,
