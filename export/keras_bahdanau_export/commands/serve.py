@@ -48,7 +48,7 @@ def serve(
     alone_threads: Annotated[
         int | None,
         typer.Option(
-            help="Threads of a batch that is the only work; by default one per core, at most 4, and "
+            help="Threads of a batch that is the only work: by default one per core, at most 4, or "
             "1 with several processes. More than 1 keeps the model in memory twice."
         ),
     ] = None,

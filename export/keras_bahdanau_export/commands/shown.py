@@ -27,7 +27,7 @@ def say_error(error: BaseException) -> None:
     console.print(message, highlight=False, soft_wrap=True)
 
 
-def make_escape_unprintable(record: logging.LogRecord) -> bool:
+def make_harmless(record: logging.LogRecord) -> bool:
     """A filter of the log that lets everything pass, as `plain` shows it."""
     record.msg, record.args = plain(record.getMessage()).plain, None
     return True

@@ -183,6 +183,8 @@ class Middleware:
             log.write(f"{scope['method']} {scope['raw_path'].decode('latin-1')}", status)
 
     def _check_access(self, scope: Scope, headers: Mapping[str, str]) -> None:
+        if "\n" in scope["path"]:  # Starlette's routes would match with a newline at the end
+            raise HTTPException(404)
         host = _single_host(scope)
         if self._only_local_hosts:
             _check_local_host(host)

@@ -94,6 +94,11 @@ def parse_request(body: bytes, schema: type[_Request], limits: Limits) -> _Reque
     2
     """
     document = parse_json(body)
+    for name in document:
+        if name not in schema.model_fields:
+            name = name.encode("ascii", "backslashreplace").decode()
+            message = f"Argument `{name:.80}` is unknown. Use only {[*schema.model_fields]}."
+            raise ServiceError("unprocessable", message, name)
     if type(document.get("text")) is list:
         limits.check_texts(len(document["text"]))  # before each of them is validated
     try:
@@ -103,9 +108,6 @@ def parse_request(body: bytes, schema: type[_Request], limits: Limits) -> _Reque
         name = str(first["loc"][0])
         if first["type"] == "missing":
             message = f"Argument `{name}` is missing. Add it to the body."
-        elif first["type"] == "extra_forbidden":
-            name = name.encode("ascii", "backslashreplace").decode()
-            message = f"Argument `{name:.80}` is unknown. Use only {[*schema.model_fields]}."
         else:
             expected = schema.model_fields[name].description
             message = f"Argument `{name}` must be {expected}. Received: {document[name]!r:.80}"
