@@ -55,8 +55,8 @@ MUTATIONS = (
     Mutation(
         "symbolic-steps-forget-the-type-of-a-memory",
         "keras_bahdanau/layers/sequences.py",
-        "return tuple(parts) if name is None else _NAMED_TUPLES[name](*parts)",
-        "return tuple(parts)",
+        "return tuple(items) if name is None else _NAMED_TUPLES[name](*items)",
+        "return tuple(items)",
         "library/layers/attention/test_attention.py conformance/test_layers.py",
     ),
     Mutation(
@@ -91,7 +91,7 @@ MUTATIONS = (
     Mutation(
         "logits-of-fully-masked-rows-get-weights",
         "keras_bahdanau/layers/attention/base.py",
-        "_NORMALIZERS[self.normalizer](logits, kept_scores(logits))",
+        "_NORMALIZERS[self.normalizer](logits, recover_mask(logits))",
         "_NORMALIZERS[self.normalizer](logits)",
         "library/layers/attention/test_attention.py library/layers/test_decoder_logits.py",
     ),
@@ -105,7 +105,7 @@ MUTATIONS = (
     Mutation(
         "decoder-asks-with-the-first-of-stacked-cells",
         "keras_bahdanau/layers/decoder.py",
-        "return len(self.state_sizes) - len(flatten(parts_of(self.cell)[-1].state_size))",
+        "return len(self.state_sizes) - len(flatten(inner_cells(self.cell)[-1].state_size))",
         "return 0",
         "library/layers/test_decoder.py",
     ),
@@ -120,7 +120,7 @@ MUTATIONS = (
     Mutation(
         "decoder-moves-its-state-at-masked-steps",
         "keras_bahdanau/layers/decoder.py",
-        "return outputs, held(ops.take(mask, t, axis=1), after, state)",
+        "return outputs, select_rows(ops.take(mask, t, axis=1), after, state)",
         "return outputs, after",
         "library/layers/test_decoder_masks.py library/models/test_seq2seq.py",
     ),
