@@ -8,7 +8,7 @@ from keras_bahdanau.callbacks.event_file import EventFile
 from keras_bahdanau.models.generation import check_tokenizer
 from keras_bahdanau.optimizers import update_count
 from keras_bahdanau.search import GreedySearch
-from keras_bahdanau.search.base import check_kind
+from keras_bahdanau.search.base import check_is_search
 from keras_bahdanau_runtime.checks import check_positive, checked_texts
 from keras_bahdanau_runtime.pictures.plots import plot_alignment
 from keras_bahdanau_runtime.pictures.words import word_alignment
@@ -54,7 +54,7 @@ class AlignmentImages(keras.callbacks.Callback):
                 f"Argument `sources` must hold sentences, none of them blank. Received: {sources!r}"
             )
         self.search = GreedySearch() if search is None else search
-        check_kind(self.search)
+        check_is_search(self.search)
         self.max_length = max_length
         self.every = every
         self.words = words

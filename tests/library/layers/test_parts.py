@@ -151,7 +151,7 @@ SOFTMAX_HEADS = {
 @pytest.mark.parametrize("head", SOFTMAX_HEADS.values(), ids=SOFTMAX_HEADS)
 def test_a_head_that_ends_in_a_softmax_is_refused(head):
     decoder = AttentiveDecoder(GRU(4), BahdanauAttention(3))
-    with pytest.raises(ValueError, match=r"`head` must give logits.*Received: "):
+    with pytest.raises(ValueError, match=r"`head` must return logits.*Received: "):
         Decode(decoder, Embedding(9, 5), head)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir
 import pytest
-from test_passes import RNG, bodies, graph_of, normal, operators, rewritten
+from graphs import RNG, bodies, graph_of, normal, operators, rewritten
 
 from keras_bahdanau_export.graph.passes import loops, recurrence, shapes
 from keras_bahdanau_export.graph.passes.sizes import Sizes

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import onnx_ir
 import pytest
-from test_passes import RNG, graph_of, normal, results
+from graphs import RNG, graph_of, normal, results
 
 from keras_bahdanau_export.graph.passes import optimizer
 from keras_bahdanau_export.precision import reduce_precision
