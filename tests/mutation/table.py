@@ -48,7 +48,7 @@ MUTATIONS = (
     Mutation(
         "a-mask-by-query-keeps-what-no-query-reads",
         "keras_bahdanau/layers/attention/base.py",
-        "        mask = read if mask is None else ops.logical_and(mask, read)\n",
+        "        mask = visible if mask is None else ops.logical_and(mask, visible)\n",
         "",
         "library/layers/attention/test_attention.py library/layers/attention/test_pooling.py",
     ),
