@@ -112,7 +112,7 @@ MUTATIONS = (
     Mutation(
         "decoder-rounds-weights-in-its-loop",
         "keras_bahdanau/layers/decoder.py",
-        'dtype = "float32" if keep else self.compute_dtype',
+        'dtype = "float32" if needs_weights else self.compute_dtype',
         "dtype = self.compute_dtype",
         "library/layers/test_decoder_keras_layer.py library/models/test_seq2seq.py "
         "library/layers/test_closed_loop.py",

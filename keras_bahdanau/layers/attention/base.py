@@ -234,7 +234,7 @@ class Attention(SequenceLayer):
             del outputs[1]
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
-    # Traces `call`. By `compute_output_shape` alone Keras would expect the context only.
+    # Traces `call`: from `compute_output_shape` alone Keras would expect only the context.
     compute_output_spec = keras.Operation.compute_output_spec
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):

@@ -138,9 +138,9 @@ class MonotonicAttention(Attention):
         if memory.noise is not None:
             scores = scores + ops.expand_dims(_noise_of_step(memory.noise, t), 1)
         mask = None if memory.mask is None else ops.expand_dims(memory.mask, 1)
-        before = ops.reshape(state, ops.shape(scores))
+        previous = ops.reshape(state, ops.shape(scores))
         compute_weights = _hard_weights if self.mode == "hard" and not training else _soft_weights
-        weights = compute_weights(scores, mask, before)  # (B, G, Tx)
+        weights = compute_weights(scores, mask, previous)  # (B, G, Tx)
         context = self.attention.average(weights, memory)
         # The inner mechanism may have another dtype policy.
         context = ops.cast(ops.reshape(context, (-1, context.shape[-1])), self.compute_dtype)
@@ -172,20 +172,20 @@ def _noise_of_step(noise, t):
     return ops.take(noise, t, axis=1)
 
 
-def _hard_weights(scores, mask, before):
+def _hard_weights(scores, mask, previous):
     """Return one at the first position with a positive score, from the last position on.
 
     Args:
         scores: `(B, G, Tx)` float32.
         mask: Bool, broadcastable to `scores`, or `None`.
-        before: `(B, G, Tx)` float32 weights of the last step.
+        previous: `(B, G, Tx)` float32 weights of the last step.
     """
-    chosen = ops.logical_and(scores > 0.0, ops.cumsum(before, axis=-1) > 0.0)
+    chosen = ops.logical_and(scores > 0.0, ops.cumsum(previous, axis=-1) > 0.0)
     chosen = ops.cast(chosen if mask is None else ops.logical_and(chosen, mask), "float32")
     return ops.where(ops.cumsum(chosen, axis=-1) < 1.5, chosen, 0.0)
 
 
-def _soft_weights(scores, mask, before):
+def _soft_weights(scores, mask, previous):
     """Return the probability of each position to be chosen; see `_hard_weights`."""
     stop, skip = ops.sigmoid(scores), ops.sigmoid(-scores)
     if mask is not None:
@@ -197,10 +197,10 @@ def _soft_weights(scores, mask, before):
         shifted = ops.concatenate([zeros[..., :shift], values], axis=-1)[..., :count]
         return ops.reshape(shifted, shape)  # keeps the static shape in exported graphs
 
-    # q_j = skip_{j-1} q_{j-1} + before_j, by doubling. After the round with `shift`, `reach_j` is
+    # q_j = skip_{j-1} q_{j-1} + previous_j, by doubling. After the round with `shift`, `reach_j` is
     # the part of q_j that comes from the last 2 * shift positions, and `skipped_j` is the
     # probability to skip all of them.
-    skipped, reach = shift_right(skip, 1), before
+    skipped, reach = shift_right(skip, 1), previous
     doublings = (count - 1).bit_length() if isinstance(count, int) else _DOUBLINGS
     for shift in (2**i for i in range(doublings)):
         reach = reach + skipped * shift_right(reach, shift)

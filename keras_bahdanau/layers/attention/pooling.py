@@ -121,7 +121,7 @@ class AttentionPooling(SequenceLayer):
             pooled, weights = ops.squeeze(pooled, 1), ops.squeeze(weights, 1)
         return (pooled, weights) if return_attention_scores else pooled
 
-    # Traces `call`. By `compute_output_shape` alone Keras would expect the context only.
+    # Traces `call`: from `compute_output_shape` alone Keras would expect only the context.
     compute_output_spec = keras.Operation.compute_output_spec
 
     def compute_output_shape(self, values_shape):

@@ -137,7 +137,7 @@ def _build(layer, query_width, value_width):
 
 
 def _checked(name, array, shape):
-    """Return `array` as a NumPy array of `shape`, in which a str stands for any size."""
+    """Return `array` as a NumPy array of `shape`, in which a str matches any size."""
     array = np.asarray(array)
     sizes = zip(array.shape, shape, strict=False)
     if array.ndim != len(shape) or any(
