@@ -102,7 +102,7 @@ def slowest_operators(path, provider):
     """Return the names and microseconds of the eight slowest operators of one search."""
     import onnxruntime
 
-    from keras_bahdanau_runtime.providers import chosen_providers
+    from keras_bahdanau_runtime.session import chosen_providers
 
     options = onnxruntime.SessionOptions()
     options.enable_profiling = True

@@ -23,9 +23,9 @@ from timing import benchmark_parser, measure_in_processes, medians, run_as_case
 
 LOSS_OPTIONS = {
     "all logits": {},
-    "chunk": {"chunk": 500},
-    "sampled": {"sampled": 1000, "chunk": 500},
-    "no loss": {"chunk": 500},
+    "chunk": {"chunk_size": 500},
+    "sampled": {"sampled": 1000, "chunk_size": 500},
+    "no loss": {"chunk_size": 500},
 }
 BACKENDS = ("torch", "jax", "tensorflow")
 BATCH, LENGTH, VOCABULARY = 80, 50, 30_000

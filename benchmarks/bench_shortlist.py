@@ -14,7 +14,8 @@ import numpy as np
 from benchmark_model import BEAM, LENGTH, STEPS, make_model
 from timing import benchmark_parser, interleaved_seconds
 
-from keras_bahdanau import BeamSearch, Shortlist
+from keras_bahdanau import BeamSearch
+from keras_bahdanau.models import Shortlist
 from keras_bahdanau_export import export
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.ids import EOS

@@ -52,7 +52,7 @@ def keras_epoch_seconds(ids):
     model = make_model()
     model.compile(
         optimizer="adam",
-        loss=TokenCrossentropy(chunk=512),  # the setting of `keras-bahdanau train`
+        loss=TokenCrossentropy(chunk_size=512),  # the setting of `keras-bahdanau train`
         jit_compile="auto" if keras.config.backend() == "jax" else False,
     )
     model.fit(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_bahdanau.models.generation import Generator
+from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau.models.shortlist import check_shortlist
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.search.base import check_search
@@ -15,8 +15,7 @@ from keras_bahdanau_export.call import call_signature, functional
 from keras_bahdanau_export.serialized import check_policies
 from keras_bahdanau_export.shortlist_loss import shortlist_loss
 from keras_bahdanau_runtime.manifest import read_manifest
-from keras_bahdanau_runtime.providers import CPU
-from keras_bahdanau_runtime.session import open_graph
+from keras_bahdanau_runtime.session import CPU, open_graph
 from keras_bahdanau_runtime.signature import (
     ENCODER_FILE,
     MODEL_FILE,
@@ -34,7 +33,7 @@ logger = logging.getLogger("keras_bahdanau_export")
 
 def job_for(model, options):
     """The job of exporting a model with these `ExportOptions`."""
-    return (GenerationJob if isinstance(model, Generator) else CallJob)(model, options)
+    return (GenerationJob if isinstance(model, GenerationMixin) else CallJob)(model, options)
 
 
 class Graph(NamedTuple):

@@ -5,17 +5,16 @@ from dataclasses import asdict, dataclass, replace
 import keras
 import numpy as np
 
-from keras_bahdanau.models.generation import Generator
+from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau.models.shortlist import Shortlist
-from keras_bahdanau.search.base import known_searches
+from keras_bahdanau.search.base import search_classes
 from keras_bahdanau_export.call import functional
 from keras_bahdanau_export.serialized import dtype_policies, in_float32
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import CorruptArtifactError, ParityError
-from keras_bahdanau_runtime.graph_checks import checked_noise
 from keras_bahdanau_runtime.manifest import read_manifest
-from keras_bahdanau_runtime.providers import CPU
-from keras_bahdanau_runtime.session import open_graph
+from keras_bahdanau_runtime.search import checked_noise
+from keras_bahdanau_runtime.session import CPU, open_graph
 from keras_bahdanau_runtime.signature import BEAM_FILES, MODEL_FILE, SHORTLIST_FILE
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.translation import encode_texts
@@ -185,7 +184,7 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         found = compare_calls(model, session, examples=count, seed=seed)
         tolerance = call_tolerance(model)
     else:
-        if not isinstance(model, Generator):
+        if not isinstance(model, GenerationMixin):
             raise ValueError(
                 "Argument `model` must be the one that the artifact was exported from, which "
                 f"generates. Received: a {type(model).__name__}"
@@ -193,7 +192,7 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         settings = dict(manifest.search)
         max_length, name = settings.pop("max_length", 1), settings.pop("class", None)
         try:
-            search = known_searches()[name].from_config(settings)
+            search = search_classes()[name].from_config(settings)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptArtifactError(
                 f"{manifest.folder}: expected the settings of a search that is imported. "

@@ -36,7 +36,7 @@ from keras_bahdanau_export.graph.passes.graph import (
     take_place,
 )
 from keras_bahdanau_export.graph.passes.loops import own_constants
-from keras_bahdanau_runtime.graph_checks import checked_noise
+from keras_bahdanau_runtime.search import checked_noise
 from keras_bahdanau_runtime.signature import PRECISIONS, weights_file
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.text.scores import corpus_scores

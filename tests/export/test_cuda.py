@@ -8,25 +8,27 @@ import numpy as np
 import onnx
 import onnx_ir
 import pytest
-from test_passes import assert_fixed_dimensions_change_nothing, graph_of
+from graphs import assert_fixed_dimensions_change_nothing, graph_of
 
 from keras_bahdanau import (
     AttentiveDecoder,
     BahdanauAttention,
     BeamSearch,
     BidirectionalEncoder,
-    CoverageAttention,
     FixedContext,
     GreedySearch,
-    LayerNormGRUCell,
-    LocationSensitiveAttention,
     LuongAttention,
-    MonotonicAttention,
     RNNSearch,
     Sampling,
     Seq2Seq,
-    Shortlist,
 )
+from keras_bahdanau.layers import (
+    CoverageAttention,
+    LayerNormGRUCell,
+    LocationSensitiveAttention,
+    MonotonicAttention,
+)
+from keras_bahdanau.models import Shortlist
 from keras_bahdanau_export.cuda.placement import on_host, summary
 from keras_bahdanau_export.graph.passes.graph import constant, nodes_within
 from keras_bahdanau_export.graph.passes.sizes import Sizes

@@ -15,9 +15,8 @@ from keras_bahdanau_runtime.bulk.records import one_line
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import MissingDependencyError, require
 from keras_bahdanau_runtime.manifest import Manifest, read_manifest, reading
-from keras_bahdanau_runtime.providers import CPU, CUDA, check_providers
 from keras_bahdanau_runtime.runs.folder import best_file
-from keras_bahdanau_runtime.session import checked_graph, cores
+from keras_bahdanau_runtime.session import CPU, CUDA, check_providers, checked_graph, cores
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translation, Translator
@@ -85,7 +84,7 @@ def evaluate(
         Path, typer.Argument(help="Source sentences, plain or .gz; - is standard input.")
     ],
     reference: Annotated[Path, typer.Argument(help="Their translations, line by line.")],
-    beam: Annotated[
+    beam_size: Annotated[
         int | None, typer.Option(help="For a run: hypotheses kept, 1 is greedy.")
     ] = None,
     length_penalty: Annotated[
@@ -125,7 +124,7 @@ def evaluate(
     if is_artifact:
         _refuse_for_artifact(
             path,
-            beam=beam,
+            beam_size=beam_size,
             length_penalty=length_penalty,
             max_length=max_length,
             **{"with": [str(run) for run in others or ()] or None},
@@ -135,10 +134,10 @@ def evaluate(
             "Argument `truncate` must be left out for a run: its model takes sentences of any "
             f"length. Received: truncate=True for the run {path}"
         )
-    beam = 5 if beam is None else beam
+    beam_size = 5 if beam_size is None else beam_size
     length_penalty = 1.0 if length_penalty is None else length_penalty
     max_length = 100 if max_length is None else max_length
-    check_beam(beam, [length_penalty])
+    check_beam(beam_size, [length_penalty])
     check_positive(max_length=max_length)
     for run in () if is_artifact else (path, *(others or ())):
         best_file(run)  # refuses what is no run
@@ -148,10 +147,10 @@ def evaluate(
     else:
         import_keras(tensorflow=False)
         from keras_bahdanau import BeamSearch
-        from keras_bahdanau.training.run_folder import load_best
+        from keras_bahdanau.training.run import load_best
 
         engine = load_best(path, *(others or ()))
-        options = {"search": BeamSearch(beam, length_penalty), "max_length": max_length}
+        options = {"search": BeamSearch(beam_size, length_penalty), "max_length": max_length}
     found = _translate_with_bar(
         engine, sources, batch_size=batch_size, batch_tokens=batch_tokens, **options
     )
@@ -207,7 +206,7 @@ def verify(
     import_keras()
     import keras
 
-    from keras_bahdanau.training.run_folder import load_best
+    from keras_bahdanau.training.run import load_best
     from keras_bahdanau_export import parity
 
     loaded = load_best(model) if is_run else keras.saving.load_model(model, compile=False)
@@ -242,8 +241,8 @@ def align(
     It shows words and pieces.
     """
     from keras_bahdanau_runtime.pictures.figures import checked_ending, checked_style
-    from keras_bahdanau_runtime.pictures.heatmap import plot_alignments
     from keras_bahdanau_runtime.pictures.page import alignment_page
+    from keras_bahdanau_runtime.pictures.plots import plot_alignments
     from keras_bahdanau_runtime.pictures.words import word_alignment
 
     checked_style(style)

@@ -10,7 +10,7 @@ import typer
 
 from keras_bahdanau_export.commands.shown import console, say
 from keras_bahdanau_export.quiet import check_keras, import_keras
-from keras_bahdanau_runtime.runs.names import LAST_FILE
+from keras_bahdanau_runtime.runs.folder import LAST_FILE
 from keras_bahdanau_runtime.runs.options import TrainingOptions, read_options
 from keras_bahdanau_runtime.runs.start import begun, launched
 
@@ -70,10 +70,10 @@ def _run(options: TrainingOptions, output: Path, resume: bool) -> Path:
     processes = launched()
     with begun(options, output, resume, rank=processes[0]) as held_out:
         import_keras()
-        from keras_bahdanau.training.devices import process
+        from keras_bahdanau.distribution import rank_and_world_size
         from keras_bahdanau.training.run import train_begun
 
-        if process() != processes:
+        if rank_and_world_size() != processes:
             raise ValueError(
                 "The backend of Keras must be the one whose launcher starts several processes, "
                 f"torch for torchrun. Received: another one, for {processes[1]} processes"

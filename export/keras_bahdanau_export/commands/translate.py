@@ -75,7 +75,7 @@ def translate(
     ] = None,
     batch_size: BatchSize = BATCH_SIZE,
     batch_tokens: BatchTokens = BATCH_TOKENS,
-    seconds: Annotated[
+    timeout: Annotated[
         float | None, typer.Option(help="Longest time of one run of the graph.")
     ] = None,
     megabytes: Annotated[
@@ -104,7 +104,7 @@ def translate(
     --resume goes on.
     """
     source, output = (None if is_dash(path) else path for path in (source, output))
-    limits = {"seconds": seconds, "megabytes": megabytes}
+    limits = {"timeout": timeout, "megabytes": megabytes}
     options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "truncate": truncate}
     if engine not in ("local", "ray"):
         raise ValueError(f"Argument `engine` must be local or ray. Received: {engine!r}")

@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from keras_bahdanau import BeamSearch, TrainingOptions, plot_alignment, train, word_alignment
+from keras_bahdanau import BeamSearch, TrainingOptions, plot_alignment, train
+from keras_bahdanau.text import word_alignment
 from keras_bahdanau_export.quickstart.checks import check_arguments
 from keras_bahdanau_export.quickstart.dates import split_dates
 from keras_bahdanau_runtime.errors import ParityError
