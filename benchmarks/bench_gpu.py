@@ -113,12 +113,12 @@ def profile(path, provider):
     """Microseconds of the operators of one search, most first."""
     import onnxruntime
 
-    from keras_bahdanau_runtime.session import chosen_providers
+    from keras_bahdanau_runtime.session import resolve_providers
 
     options = onnxruntime.SessionOptions()
     options.enable_profiling = True
     asked = list(dict.fromkeys([provider, CPU]))
-    providers = chosen_providers(asked, onnxruntime.get_available_providers(), capture=False)
+    providers = resolve_providers(asked, onnxruntime.get_available_providers(), capture=False)
     session = onnxruntime.InferenceSession(path / "model.onnx", options, providers=providers)
     for _ in range(2):
         session.run(None, {"source": source(8)})

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_bahdanau.reductions import alone
-from keras_bahdanau_runtime.runs.start import launched
+from keras_bahdanau_runtime.runs.start import launched_rank
 
 __all__ = ["average_gradients", "data_parallel"]
 
@@ -19,7 +19,7 @@ def process():
     host, with all its devices, where `KERAS_DISTRIBUTION_PROCESS_ID` and
     `KERAS_DISTRIBUTION_NUM_PROCESSES` say so. On TensorFlow there is one.
     """
-    return launched(keras.config.backend())
+    return launched_rank(keras.config.backend())
 
 
 def in_step():

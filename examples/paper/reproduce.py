@@ -22,7 +22,7 @@ from runs import LIMITS, QUICK, RUNS, Settings, trained, training_figures
 from scoring import claims, scores, table, translations
 from words import word_tokenizer
 
-from keras_bahdanau_runtime.files import claimed, written
+from keras_bahdanau_runtime.files import atomic_write, claim_folder
 
 
 def reproduce(data, output, settings):
@@ -41,7 +41,7 @@ def reproduce(data, output, settings):
             data, or another process works in it.
     """
     files = find_files(data)
-    with claimed(output, "works in"):
+    with claim_folder(output, "works in"):
         _check_same(output / "settings.json", {**asdict(settings), **_hashes(files)})
         tokenizer, texts = _texts(files, settings, output / "texts")
         models = {}
@@ -139,7 +139,7 @@ def _write_results(output, settings, models):
 
 
 def _write_json(path, values):
-    with written(path) as writing:
+    with atomic_write(path) as writing:
         writing.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 

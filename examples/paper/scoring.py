@@ -8,7 +8,7 @@ from joining import BUCKETS
 from words import all_known, words_of
 
 from keras_bahdanau import BeamSearch
-from keras_bahdanau_runtime.files import written
+from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import BOS, PAD, UNK
 
 # Table 1 of the paper, BLEU on newstest2014: all sentences, those without unknown words.
@@ -41,7 +41,7 @@ def translations(model, pairs, beam, path):
             "known": _translated(model, known, beam, forbidden=(PAD, BOS, UNK)),
             "seconds": time.perf_counter() - began,
         }
-        with written(path) as writing:
+        with atomic_write(path) as writing:
             writing.write_text(json.dumps(found, indent=1, ensure_ascii=False), encoding="utf-8")
     return json.loads(path.read_text(encoding="utf-8"))
 

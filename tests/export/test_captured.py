@@ -132,20 +132,20 @@ def test_the_time_limit_does_not_count_the_wait_for_other_searches(beam, monkeyp
             super().submit(lambda: clock.append(clock.pop() + 1000))
             return super().submit(*arguments)
 
-    steps = Translator(beam, CPU, loop="captured", seconds=60)
+    steps = Translator(beam, CPU, loop="captured", timeout=60)
     monkeypatch.setattr(captured, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(steps._graph, "_thread", Busy(1))
     assert steps.translate_ids([[4, 3]])["tokens"].shape[0] == 1
 
 
 def test_buffers_of_more_shapes_than_the_limit_are_dropped(beam, monkeypatch, caplog):
-    monkeypatch.setattr(captured, "MOST_SHAPES", 2)
+    monkeypatch.setattr(captured, "MAX_CUDA_GRAPH_SHAPES", 2)
     caplog.set_level("INFO", "keras_bahdanau_runtime")
     steps = Translator(beam, CPU, loop="captured")
     for rows in (1, 2, 4):
         steps.translate_ids(np.full((rows, 3), 3 + rows, "int32"))
     assert list(steps._graph._buffers) == [(4, 16)]
-    assert "Steps for sources of 2 shapes are recorded; begun anew." in caplog.messages
+    assert "Dropped the recorded steps of 2 source shapes." in caplog.messages
 
 
 def test_the_cpu_runs_the_whole_graph_by_default(beam):
@@ -153,20 +153,20 @@ def test_the_cpu_runs_the_whole_graph_by_default(beam):
 
 
 def test_a_search_in_steps_has_a_time_limit(beam):
-    steps = Translator(beam, CPU, seconds=1e-9, loop="captured")
+    steps = Translator(beam, CPU, timeout=1e-9, loop="captured")
     with pytest.raises(LimitError, match="1e-09 s"):
         steps.translate_ids([[5, 3]])
 
 
 def test_the_error_names_the_time_limit_of_the_search(beam, monkeypatch):
-    clock, steps = [0.0], Translator(beam, CPU, loop="captured", seconds=2)
+    clock, steps = [0.0], Translator(beam, CPU, loop="captured", timeout=2)
     monkeypatch.setattr(captured, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
 
-    def late(*arguments, seconds, **options):
+    def late(*arguments, timeout, **options):
         clock[0] += 1.5
         if clock[0] > 2:
-            raise LimitError(f"A run of the graph took longer than {seconds} s.")
-        return run(*arguments, seconds=seconds, **options)
+            raise LimitError(f"A run of the graph took longer than {timeout} s.")
+        return run(*arguments, timeout=timeout, **options)
 
     run = captured.run
     monkeypatch.setattr(captured, "run", late)
@@ -275,7 +275,7 @@ os._exit(0)
 def test_a_captured_search_refuses_to_run_in_a_fork(beam):
     command = [sys.executable, "-c", FORKED, beam]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert output.startswith("RunError A captured search runs in the process that opened it")
+    assert output.startswith("RunError A captured search runs only in the process that opened it")
 
 
 def test_one_thread_drives_all_searches(beam):
@@ -322,7 +322,7 @@ def test_parts_of_another_search_are_refused(beam, sampling, tmp_path):
 
     mixed = changed_manifest(beam, tmp_path / "mixed", replace_step)
     shutil.copy(sampling / BEAM_FILES[1], mixed)
-    with pytest.raises(CorruptArtifactError, match="parts of one search"):
+    with pytest.raises(CorruptArtifactError, match="to be the graphs of one search"):
         Translator(mixed, CPU, loop="captured")
 
 

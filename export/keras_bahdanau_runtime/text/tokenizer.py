@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from keras_bahdanau_runtime.checks import check_range, check_text, checked_texts
 from keras_bahdanau_runtime.errors import RunError, require
-from keras_bahdanau_runtime.files import written
+from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL, UNK
 
 
@@ -255,7 +255,7 @@ class Tokenizer:
             path: The file to write. An existing one is replaced.
         """
         text = json.dumps(self._document(), ensure_ascii=False)
-        with written(path) as writing:
+        with atomic_write(path) as writing:
             writing.write_text(text + "\n", encoding="utf-8")
 
     def _document(self) -> dict[str, Any]:
