@@ -1,4 +1,4 @@
-"""Files that an earlier version wrote still load. The README in tests/files says how they were made."""
+"""Files of an earlier version still load. The README in tests/files says how they were made."""
 
 import gzip
 import json
