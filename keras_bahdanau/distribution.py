@@ -1,18 +1,19 @@
-"""One run on several devices: each takes its share of every batch."""
+"""Training on several devices, each with a share of every batch."""
 
 import contextlib
+import contextvars
 import os
 
 import keras
 import numpy as np
+from keras import ops
 
-from keras_bahdanau.reductions import alone
 from keras_bahdanau_runtime.runs.start import launched_rank
 
-__all__ = ["average_gradients", "data_parallel"]
+__all__ = ["average_gradients", "data_parallel", "rank_and_world_size"]
 
 
-def process():
+def rank_and_world_size():
     """`(rank, processes)`: which of the processes that train together this is, and how many.
 
     On PyTorch, torchrun starts them, one for each device of each host. On JAX there is one for each
@@ -22,12 +23,12 @@ def process():
     return launched_rank(keras.config.backend())
 
 
-def in_step():
+def is_spmd():
     """Whether the processes run one program on arrays that all of them hold, as on JAX.
 
     Then whatever one of them computes with the model all must compute.
     """
-    return keras.config.backend() == "jax" and process()[1] > 1
+    return keras.config.backend() == "jax" and rank_and_world_size()[1] > 1
 
 
 @contextlib.contextmanager
@@ -40,7 +41,8 @@ def data_parallel(devices):
     Args:
         devices: How many, of all hosts. JAX and TensorFlow take the first of those that they see.
             On PyTorch there must be as many processes. Each of several processes sees its own rows:
-            give its dataset the `process()`, and on PyTorch the model to `average_gradients`.
+            pass `rank_and_world_size()` to its dataset, and on PyTorch the model to
+            `average_gradients`.
 
     Raises:
         ValueError: If there are fewer devices, on PyTorch another number of processes, on several
@@ -61,7 +63,7 @@ def data_parallel(devices):
         with _torch_processes(devices):
             yield
         return
-    if devices == 1 and not in_step():
+    if devices == 1 and not is_spmd():
         yield
         return
     with (_tensorflow_scope if backend == "tensorflow" else _jax_scope)(devices):
@@ -93,7 +95,7 @@ def average_gradients(model):
 
 
 @contextlib.contextmanager
-def by_itself():
+def single_process():
     """In the block this process works by itself: others need not take part.
 
     Variables that Keras makes, such as the optimiser of a model that it saves, are the process's
@@ -108,11 +110,11 @@ def by_itself():
         keras.distribution.set_distribution(distribution)
 
 
-def from_first(flag):
+def broadcast_from_rank0(flag):
     """The flag, a bool, of the first process, in all of them; they wait for it here."""
-    if process()[1] == 1:
+    if rank_and_world_size()[1] == 1:
         return flag
-    if in_step():
+    if is_spmd():
         from jax.experimental import multihost_utils
 
         return bool(multihost_utils.broadcast_one_to_all(np.asarray(flag)))
@@ -125,7 +127,7 @@ def from_first(flag):
 
 @contextlib.contextmanager
 def _torch_processes(devices):
-    _, processes = process()
+    _, processes = rank_and_world_size()
     if processes != devices:
         raise ValueError(
             "Argument `devices` must be the number of processes on PyTorch, which torchrun starts: "
@@ -165,12 +167,12 @@ def _tensorflow_scope(devices):
 
 
 def _jax_scope(devices):
-    if in_step():
+    if is_spmd():
         _join_hosts()
     found = keras.distribution.list_devices()  # of all hosts
-    if in_step() and len(found) != devices:
+    if is_spmd() and len(found) != devices:
         raise ValueError(
-            f"Argument `devices` must be all {len(found)} of the {process()[1]} hosts. "
+            f"Argument `devices` must be all {len(found)} of the {rank_and_world_size()[1]} hosts. "
             f"Received: {devices}"
         )
     return keras.distribution.DataParallel(
@@ -194,3 +196,121 @@ def _first(found, devices, name):
             f"{keras.config.backend()} sees. Received: {devices}"
         )
     return [name(each) for each in found[:devices]]
+
+
+_alone = contextvars.ContextVar("alone", default=False)
+
+
+@contextlib.contextmanager
+def alone():
+    """In the block, PyTorch's process has losses of its own rows: others take no part in them."""
+    token = _alone.set(True)
+    try:
+        yield
+    finally:
+        _alone.reset(token)
+
+
+def batch_mean(total, count):
+    """`total / count` over the whole batch; 0 if it counts nothing.
+
+    Under a `tf.distribute` strategy each replica sees its share of the batch: here both are summed
+    over all shares, so that every replica has the loss of the whole batch, however its rows and
+    their tokens are spread. Keras divides a loss by the number of replicas and adds up their
+    gradients, which makes the gradient that of one device. PyTorch's processes likewise have the
+    loss of the whole batch, and `average_gradients` takes the mean of their gradients. On JAX a
+    distributed batch is one array and needs nothing.
+
+    Args:
+        total: Float32 scalar, the sum of what is averaged over this replica's share.
+        count: Float32 scalar, how many that is.
+
+    Returns:
+        Float32 scalar. Keras scales what `add_loss` gets by itself; see `first_replica_loss`.
+
+    Example:
+
+    >>> float(batch_mean(6.0, 4.0))
+    1.5
+    """
+    # The only ways to other replicas are those of the backends; `keras.ops` has none.
+    if _among_processes():
+        total, count = _of_all_processes(total, count)
+    replica = _replica()
+    if replica is not None:
+        from tensorflow import distribute
+
+        total, count = replica.all_reduce(distribute.ReduceOp.SUM, [total, count])
+    return ops.divide_no_nan(total, count)
+
+
+def batch_sum(total):
+    """The sum of a loss over the whole batch, where `batch_mean` would be its mean.
+
+    Under a `tf.distribute` strategy it stays that of this replica's share: Keras adds up the
+    gradients of a sum and does not divide it.
+
+    Args:
+        total: Float32 scalar, the sum over this replica's share.
+
+    Returns:
+        Float32 scalar.
+    """
+    return _of_all_processes(total, total)[0] if _among_processes() else total
+
+
+def first_replica_loss(loss):
+    """A loss of the whole batch, as `batch_mean` makes it, in the form that `add_loss` is to get.
+
+    Mirrored replicas are threads that take turns over the same layers, so that each finds what
+    those before it have added, too. Here the value is that of the first replica alone; gradients
+    are those of all.
+
+    Args:
+        loss: Float32 scalar, the same on every replica.
+
+    Returns:
+        Float32 scalar.
+
+    Example:
+
+    >>> float(first_replica_loss(ops.ones(())))
+    1.0
+    """
+    replica = _replica()
+    if replica is None:
+        return loss
+    first = ops.equal(replica.replica_id_in_sync_group, 0)
+    return ops.where(first, loss, loss - ops.stop_gradient(loss))
+
+
+def _replica():
+    """TensorFlow's context of one of several replicas, or `None` elsewhere."""
+    if keras.config.backend() != "tensorflow":
+        return None
+    from tensorflow import distribute
+
+    replica = distribute.get_replica_context()
+    return replica if replica is not None and replica.num_replicas_in_sync > 1 else None
+
+
+def _among_processes():
+    """Whether this is one of PyTorch's processes that have a loss together."""
+    if keras.config.backend() != "torch" or _alone.get():
+        return False
+    from torch import distributed
+
+    return distributed.is_available() and distributed.is_initialized()
+
+
+def _of_all_processes(total, count):
+    """Both sums over all processes; the gradient of `total` is that of its own, times their number.
+
+    The mean of the gradients is then that of the whole batch.
+    """
+    from torch import distributed
+
+    sums = ops.stack([ops.stop_gradient(total), ops.stop_gradient(count)])
+    distributed.all_reduce(sums)
+    own = total * distributed.get_world_size()
+    return own + ops.stop_gradient(sums[0] - own), sums[1]

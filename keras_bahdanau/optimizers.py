@@ -78,12 +78,12 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return {name: getattr(self, name) for name in names}
 
 
-def updates_done(model):
+def update_count(model):
     """How many updates the optimiser of a model has made, also where devices mirror the number."""
     return int(keras.ops.convert_to_numpy(model.optimizer.iterations))
 
 
-def keeps_mean(model):
+def uses_ema(model):
     """Whether a model is trained by an optimiser that keeps a running mean of its weights."""
     optimizer = getattr(model, "optimizer", None)
     # Under mixed_float16 Keras wraps it in a `LossScaleOptimizer`.
@@ -110,7 +110,7 @@ def ema_weights(model):
         model.save("mean.keras")
     ```
     """
-    if not keeps_mean(model) or updates_done(model) == 0:
+    if not uses_ema(model) or update_count(model) == 0:
         yield
         return
     weights = model.trainable_variables

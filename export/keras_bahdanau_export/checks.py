@@ -9,10 +9,10 @@ from keras_bahdanau_runtime.errors import MissingDependencyError
 
 
 def check_beam(
-    beam: int, length_penalties: Sequence[float], max_length_ratio: float | None = None
+    beam_size: int, length_penalties: Sequence[float], max_length_ratio: float | None = None
 ) -> None:
     """Raises a `ValueError` that names the first of a command's search options that is wrong."""
-    check_positive(beam=beam)
+    check_positive(beam_size=beam_size)
     for penalty in length_penalties:
         check_range("length_penalty", penalty, float, 0)
     if max_length_ratio is not None:

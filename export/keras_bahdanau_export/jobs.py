@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_bahdanau.models.generation import Generator
+from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau.models.shortlist import check_shortlist
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.search.base import check_search
@@ -33,7 +33,7 @@ logger = logging.getLogger("keras_bahdanau_export")
 
 def job_for(model, options):
     """The job of exporting a model with these `ExportOptions`."""
-    return (GenerationJob if isinstance(model, Generator) else CallJob)(model, options)
+    return (GenerationJob if isinstance(model, GenerationMixin) else CallJob)(model, options)
 
 
 class Graph(NamedTuple):

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, replace
 import keras
 import numpy as np
 
-from keras_bahdanau.models.generation import Generator
+from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau.models.shortlist import Shortlist
-from keras_bahdanau.search.base import known_searches
+from keras_bahdanau.search.base import search_classes
 from keras_bahdanau_export.call import functional
 from keras_bahdanau_export.serialized import dtype_policies, in_float32
 from keras_bahdanau_runtime.checks import check_range
@@ -184,7 +184,7 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         found = compare_calls(model, session, examples=count, seed=seed)
         tolerance = call_tolerance(model)
     else:
-        if not isinstance(model, Generator):
+        if not isinstance(model, GenerationMixin):
             raise ValueError(
                 "Argument `model` must be the one that the artifact was exported from, which "
                 f"generates. Received: a {type(model).__name__}"
@@ -192,7 +192,7 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         settings = dict(manifest.search)
         max_length, name = settings.pop("max_length", 1), settings.pop("class", None)
         try:
-            search = known_searches()[name].from_config(settings)
+            search = search_classes()[name].from_config(settings)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptArtifactError(
                 f"{manifest.folder}: expected the settings of a search that is imported. "

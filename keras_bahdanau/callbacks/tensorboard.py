@@ -6,9 +6,9 @@ import keras
 
 from keras_bahdanau.callbacks.event_file import EventFile
 from keras_bahdanau.models.generation import check_tokenizer
-from keras_bahdanau.optimizers import updates_done
+from keras_bahdanau.optimizers import update_count
 from keras_bahdanau.search import GreedySearch
-from keras_bahdanau.search.base import check_kind
+from keras_bahdanau.search.base import check_is_search
 from keras_bahdanau_runtime.checks import check_positive, checked_texts
 from keras_bahdanau_runtime.pictures.plots import plot_alignment
 from keras_bahdanau_runtime.pictures.words import word_alignment
@@ -54,7 +54,7 @@ class AlignmentImages(keras.callbacks.Callback):
                 f"Argument `sources` must hold sentences, none of them blank. Received: {sources!r}"
             )
         self.search = GreedySearch() if search is None else search
-        check_kind(self.search)
+        check_is_search(self.search)
         self.max_length = max_length
         self.every = every
         self.words = words
@@ -110,4 +110,4 @@ class TensorBoardScalars(keras.callbacks.Callback):
         rate = getattr(self.model.optimizer, "learning_rate", None)
         if rate is not None:  # of a `MultiOptimizer` there is not one
             values["learning_rate"] = float(rate)
-        self._file.add_scalars(values, step=updates_done(self.model))
+        self._file.add_scalars(values, step=update_count(self.model))

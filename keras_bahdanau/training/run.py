@@ -19,27 +19,25 @@ from pathlib import Path
 
 import keras
 
-from keras_bahdanau.callbacks.held_out_loss import HeldOutLoss
-from keras_bahdanau.callbacks.progress_display import ProgressDisplay
-from keras_bahdanau.callbacks.resumable_epochs import ResumableEpochs
-from keras_bahdanau.callbacks.run_checkpoint import RunCheckpoint, kept_epochs
+from keras_bahdanau.callbacks.checkpoint import ResumableEpochs, RunCheckpoint, kept_epochs
+from keras_bahdanau.callbacks.evaluation import HeldOutLoss, TranslationScore
+from keras_bahdanau.callbacks.progress import ProgressDisplay
 from keras_bahdanau.callbacks.tensorboard import TensorBoardScalars
-from keras_bahdanau.callbacks.translation_score import TranslationScore
 from keras_bahdanau.data.bpe_dropout import BPEDropout
-from keras_bahdanau.data.dataset import TranslationDataset
 from keras_bahdanau.data.prepared_dataset import PreparedDataset
+from keras_bahdanau.data.translation_dataset import TranslationDataset
 from keras_bahdanau.distribution import (
     average_gradients,
-    by_itself,
+    broadcast_from_rank0,
     data_parallel,
-    from_first,
-    in_step,
-    process,
+    is_spmd,
+    rank_and_world_size,
+    single_process,
 )
 from keras_bahdanau.losses.crossentropy import TokenCrossentropy
 from keras_bahdanau.models.ensemble import Ensemble
 from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
-from keras_bahdanau.optimizers import WarmupSchedule, updates_done
+from keras_bahdanau.optimizers import WarmupSchedule, update_count
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.training.averaging import average_checkpoints
 from keras_bahdanau_runtime.files import atomic_write
@@ -103,13 +101,13 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
     if not isinstance(options, TrainingOptions):
         raise ValueError(f"Argument `options` must be TrainingOptions. Received: {options!r:.80}")
     output, callbacks = Path(output), _checked_callbacks(callbacks)
-    with start_run(options, output, resume, rank=process()[0]) as held_out:
+    with start_run(options, output, resume, rank=rank_and_world_size()[0]) as held_out:
         return train_begun(options, output, held_out, callbacks, verbose, console)
 
 
 def train_begun(options, output, held_out, callbacks=(), verbose=True, console=None):
     """Train inside the block of `start_run`, which yields `held_out`."""
-    rank, _ = process()
+    rank, _ = rank_and_world_size()
     with data_parallel(options.devices):
         corpus = _corpus(options, output, rank)
         model, dataset, epochs = _begin(options, output, corpus)
@@ -130,13 +128,13 @@ def train_begun(options, output, held_out, callbacks=(), verbose=True, console=N
         ]
         # Losses are of all processes, and so are asked for in each.
         everywhere = [
-            each for each in judges if rank == 0 or in_step() or isinstance(each, HeldOutLoss)
+            each for each in judges if rank == 0 or is_spmd() or isinstance(each, HeldOutLoss)
         ]
-        if dataset.epoch >= epochs or from_first(checkpoint.exhausted):
+        if dataset.epoch >= epochs or broadcast_from_rank0(checkpoint.exhausted):
             logger.warning(
                 "The run in %s is finished at update %d: nothing is left to train.",
                 output,
-                updates_done(model),
+                update_count(model),
             )
         else:
             with display:
@@ -147,14 +145,14 @@ def train_begun(options, output, held_out, callbacks=(), verbose=True, console=N
                     shuffle=False,
                     verbose=0,
                     callbacks=[
-                        ResumableEpochs(dataset, options.seed, 0 if in_step() else rank),
+                        ResumableEpochs(dataset, options.seed, 0 if is_spmd() else rank),
                         *everywhere,
                         *(writing if rank == 0 else []),
-                        StopTogether(),
+                        SynchronizedStop(),
                     ],
                 )
     if options.average and rank == 0:
-        with by_itself():
+        with single_process():
             _try_average(options, output, judges)
     return output / BEST_FILE
 
@@ -185,7 +183,7 @@ def load(path, compile):
     return model
 
 
-class StopTogether(keras.callbacks.Callback):
+class SynchronizedStop(keras.callbacks.Callback):
     """Ends training in all processes when the first one ends it, with an epoch. Put it last.
 
     Within an epoch the others would wait for it, and a checkpoint would lie between two epochs.
@@ -199,7 +197,7 @@ class StopTogether(keras.callbacks.Callback):
         self.model.stop_training = False
 
     def on_epoch_end(self, epoch, logs=None):
-        self.model.stop_training = from_first(self._told or self.model.stop_training)
+        self.model.stop_training = broadcast_from_rank0(self._told or self.model.stop_training)
 
 
 def _checked_callbacks(callbacks):
@@ -219,7 +217,7 @@ def _begin(options, output, corpus):
     """The model, the data and the number of epochs of a run that begins, or goes on."""
     resuming = (output / LAST_FILE).exists()
     keras.utils.set_random_seed(options.seed)
-    rank, processes = process()
+    rank, processes = rank_and_world_size()
     dropout, on_jax = options.bpe_dropout, keras.config.backend() == "jax"
     dataset = PreparedDataset(
         corpus,
@@ -246,7 +244,7 @@ def _begin(options, output, corpus):
     if resuming:
         model = load(output / LAST_FILE, compile=True)
         _check_updates(model, epochs * every)
-        dataset.epoch = updates_done(model) // every
+        dataset.epoch = update_count(model) // every
         logger.info("Going on after epoch %d of %d.", dataset.epoch, epochs)
     else:
         warmup = options.warmup
@@ -300,13 +298,13 @@ def _corpus(options, output, rank):
         return PreparedCorpus(options.source)
     if rank == 0 and options.devices > 1:
         prepare_texts(options, output)
-    from_first(True)  # has made it
+    broadcast_from_rank0(True)  # has made it
     return PreparedCorpus(output / CORPUS_FOLDER)
 
 
 def _judges(options, held_out, tokenizer):
     """The callbacks that judge a model by held-out texts; the one that decides comes first."""
-    beam = options.validation_beam
+    beam = options.validation_beam_size
     search = BeamSearch(beam, 1.0 if beam > 1 else 0.0)
     judges = [
         TranslationScore(
@@ -378,7 +376,7 @@ def build(options, tokenizer, updates, warmup):
         conditional=options.conditional,
         layer_normalization=options.layer_normalization,
         tokenizer=tokenizer,
-        dtype=options.precision,
+        dtype=options.dtype_policy,
     )
     model.build()
     accumulate = options.accumulate
@@ -402,6 +400,6 @@ def build(options, tokenizer, updates, warmup):
 def _loss(options):
     return TokenCrossentropy(
         label_smoothing=options.label_smoothing,
-        chunk=options.chunk,
+        chunk_size=options.chunk_size,
         sampled=options.sampled_softmax,
     )

@@ -59,10 +59,10 @@ def test_the_alignment_loss_and_its_gradient_are_those_of_the_cross_entropy(rng)
     "options",
     [
         {},
-        {"chunk": 1},
-        {"chunk": 5, "label_smoothing": 0.3},
-        {"chunk": 50, "label_smoothing": 0.3},
-        {"chunk": 5, "label_smoothing": 0.3, "sampled": VOCABULARY},  # sampled is every id
+        {"chunk_size": 1},
+        {"chunk_size": 5, "label_smoothing": 0.3},
+        {"chunk_size": 50, "label_smoothing": 0.3},
+        {"chunk_size": 5, "label_smoothing": 0.3, "sampled": VOCABULARY},  # sampled is every id
     ],
     ids=str,
 )

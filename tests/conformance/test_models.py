@@ -27,7 +27,9 @@ def guided_coverage():
         embedding_dim=8,
         encoder=keras.layers.Conv1D(12, 3, padding="same"),
         decoder=AttentiveDecoder(
-            keras.layers.GRUCell(12), CoverageAttention(7, coverage_loss=0.5), input_feeding=True
+            keras.layers.GRUCell(12),
+            CoverageAttention(7, coverage_loss_weight=0.5),
+            input_feeding=True,
         ),
         bridge="mean",
         guided_alignment=1.0,
@@ -45,7 +47,7 @@ STEPS = {
     "rnnsearch": (MODELS["rnnsearch"], TokenCrossentropy(0.1), INPUTS),
     "stacked_lstm_with_dropout": (MODELS["stacked_lstm"], TokenCrossentropy(), INPUTS),
     "guided_coverage": (guided_coverage, TokenCrossentropy(), {**INPUTS, "alignment": GUIDE}),
-    "scheduled_tied_chunks": (scheduled_tied, TokenCrossentropy(0.1, chunk=5), INPUTS),
+    "scheduled_tied_chunks": (scheduled_tied, TokenCrossentropy(0.1, chunk_size=5), INPUTS),
     "sampled_softmax": (MODELS["rnnsearch"], TokenCrossentropy(sampled=4), INPUTS),
 }
 

@@ -80,7 +80,7 @@ def _export(
     name: Annotated[
         str | None, typer.Option(help="Of Triton's models; that of the run's folder if absent.")
     ] = None,
-    beam: Annotated[int, typer.Option(help="Hypotheses kept by the search; 1 is greedy.")] = 5,
+    beam_size: Annotated[int, typer.Option(help="Hypotheses kept by the search; 1 is greedy.")] = 5,
     length_penalty: Annotated[
         list[float] | None,
         typer.Option(
@@ -126,7 +126,7 @@ def _export(
             "Arguments `source` and `reference` must be left out where no ONNX graph is written "
             f"and no length penalty is chosen. Received: {source} and {reference}"
         )
-    check_beam(beam, penalties, max_length_ratio)
+    check_beam(beam_size, penalties, max_length_ratio)
     check_modules(options.imports)
     if shortlist is not None:
         check_file("shortlist", shortlist)
@@ -155,7 +155,7 @@ def _export(
                 texts,
                 references,
                 penalties,
-                beam,
+                beam_size,
                 options.max_length,
                 max_length_ratio=max_length_ratio,
             )
@@ -167,7 +167,7 @@ def _export(
         model.export(
             artifact,
             overwrite=overwrite,
-            search=BeamSearch(beam, *penalties, max_length_ratio=max_length_ratio),
+            search=BeamSearch(beam_size, *penalties, max_length_ratio=max_length_ratio),
             texts=texts,
             references=references,
             shortlist=None if shortlist is None else Shortlist.load(shortlist),

@@ -70,10 +70,10 @@ def _run(options: TrainingOptions, output: Path, resume: bool) -> Path:
     processes = launched_rank()
     with start_run(options, output, resume, rank=processes[0]) as held_out:
         import_keras()
-        from keras_bahdanau.distribution import process
+        from keras_bahdanau.distribution import rank_and_world_size
         from keras_bahdanau.training.run import train_begun
 
-        if process() != processes:
+        if rank_and_world_size() != processes:
             raise ValueError(
                 "The backend of Keras must be the one whose launcher starts several processes, "
                 f"torch for torchrun. Received: another one, for {processes[1]} processes"

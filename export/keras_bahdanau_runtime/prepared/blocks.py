@@ -156,8 +156,8 @@ class WordCache:
         encode: Encodes a list of texts with it, as `Tokenizer.encode_sources`.
     """
 
-    def __init__(self, side: Any, encode: Callable[[list[str]], list[list[int]]]) -> None:
-        self._encode = encode
+    def __init__(self, side: Any, encode_block: Callable[[list[str]], list[list[int]]]) -> None:
+        self._encode = encode_block
         self._splits_words = _splitting_rules(side) in [
             _splitting_rules(Tokenizer.train(["a"], ["a"], 260, normalization=normalization).source)
             for normalization in (None, *NORMALIZATIONS)

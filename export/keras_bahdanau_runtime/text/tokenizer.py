@@ -16,7 +16,7 @@ from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL, UNK
 
 
 class TextDecoder:
-    """Turns the ids of one text back into it, id by id.
+    """Decoder of the ids of one text, id by id.
 
     A character spread over several ids comes with the last of them; bytes that form no character
     come out as U+FFFD. `PAD` and `BOS` add nothing. An id that has no piece, which a model with

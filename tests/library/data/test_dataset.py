@@ -9,7 +9,7 @@ from copy_task import Scores
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_bahdanau.data.dataset import TranslationDataset
+from keras_bahdanau.data.translation_dataset import TranslationDataset
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 from keras_bahdanau_runtime.text.batches import length_sorted_batches, pad
 from keras_bahdanau_runtime.text.corpus import read_alignments

@@ -7,11 +7,10 @@ from copy_task import Scores
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keras_bahdanau.data.batching import Shapes, choose_sides, distinct_first, shaped_batches
 from keras_bahdanau.data.bpe_dropout import BPEDropout
-from keras_bahdanau.data.order import distinct_first, shaped_batches
 from keras_bahdanau.data.prepared_dataset import PreparedDataset
-from keras_bahdanau.data.shapes import Shapes, choose_sides
-from keras_bahdanau.data.stream import Turns, merge_counts, shares
+from keras_bahdanau.data.streams import CorpusMixer, merge_counts, shares
 from keras_bahdanau_runtime.ids import BOS, PAD
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.prepared.prepare import prepare
@@ -316,7 +315,7 @@ def test_turns_leave_out_no_batch(sizes, temperature):
     assert (batches >= 1).all()
     if temperature == 1.0:
         assert batches.tolist() == sizes
-    turns = Turns(batches, [0])
+    turns = CorpusMixer(batches, [0])
     for number in (0, 1):
         streams, places = turns(number)
         for stream, share in enumerate(batches):

@@ -111,7 +111,7 @@ def test_the_implicit_mask_of_the_annotations_is_used(rng):
 
 
 def test_the_coverage_loss_includes_every_step(rng):
-    attention = CoverageAttention(3, coverage_loss=0.5)
+    attention = CoverageAttention(3, coverage_loss_weight=0.5)
     loop = ClosedLoop(AttentiveDecoder(keras.layers.GRUCell(M), attention), STEPS)
     _, weights = loop(*data(rng), annotations_mask=MASK)
     assert_close(loop.losses, [attention.penalty(weights)], 1e-6)

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 from layer_checks import POLICIES, array, assert_close, numpy
 
-from keras_bahdanau.layers.recurrence import flatten, pack, run_over_time
+from keras_bahdanau.layers.sequences import flatten, pack, run_over_time
 
 
 def decay(t, x, state):

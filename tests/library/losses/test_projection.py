@@ -82,7 +82,7 @@ def assert_same_step(loss, expected_loss, rtol=1e-4, atol=1e-5, **options):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_chunks_change_neither_loss_nor_gradients_nor_metrics(name):
-    losses = (TokenCrossentropy(0.1, chunk=chunk) for chunk in (4, None))
+    losses = (TokenCrossentropy(0.1, chunk_size=chunk) for chunk in (4, None))
     inputs = {**INPUTS, "alignment": ALIGNMENT}
     logs, *_ = assert_same_step(*losses, inputs=inputs, **MODELS[name])
     assert set(logs) == {"loss", "token_accuracy", "perplexity"}
@@ -99,7 +99,7 @@ def assert_loss_and_gradients(layer, features, expected, gradients, atol=1e-5):
 def test_half_precision_keeps_the_gradients_of_small_weights(rng):
     small = 1e-6
     layer, features, arrays = random_projection(
-        rng, chunk=5, dtype="mixed_float16", scale=1 / small
+        rng, chunk_size=5, dtype="mixed_float16", scale=1 / small
     )
     layer.weighed = arrays[4] * np.float32(small)
     expected, gradients, _ = projection_by_hand(*arrays, 0.0)
@@ -108,7 +108,7 @@ def test_half_precision_keeps_the_gradients_of_small_weights(rng):
 
 @pytest.mark.parametrize("unknown", [VOCABULARY, -1])
 def test_a_label_outside_the_vocabulary_gives_an_error_or_nan(unknown, rng):
-    layer, features, _ = random_projection(rng, chunk=5)
+    layer, features, _ = random_projection(rng, chunk_size=5)
     layer.labels[0, 0] = unknown
     try:
         total = ops.convert_to_numpy(layer(features))
@@ -119,7 +119,7 @@ def test_a_label_outside_the_vocabulary_gives_an_error_or_nan(unknown, rng):
 
 
 def test_a_label_of_weight_zero_may_be_outside_the_vocabulary(rng):
-    layer, features, arrays = random_projection(rng, chunk=5, label_smoothing=0.2)
+    layer, features, arrays = random_projection(rng, chunk_size=5, label_smoothing=0.2)
     layer.weighed = arrays[4].copy()
     layer.weighed[0, :2] = 0.0
     expected, gradients, _ = projection_by_hand(*arrays[:4], layer.weighed, 0.2)
@@ -127,9 +127,11 @@ def test_a_label_of_weight_zero_may_be_outside_the_vocabulary(rng):
     assert_loss_and_gradients(layer, features, expected, gradients)
 
 
-@pytest.mark.parametrize("chunk", [None, 5])
-def test_a_sampled_loss_is_the_loss_over_its_candidates(rng, chunk):
-    layer, features, arrays = random_projection(rng, chunk=chunk, sampled=2, label_smoothing=0.2)
+@pytest.mark.parametrize("chunk_size", [None, 5])
+def test_a_sampled_loss_is_the_loss_over_its_candidates(rng, chunk_size):
+    layer, features, arrays = random_projection(
+        rng, chunk_size=chunk_size, sampled=2, label_smoothing=0.2
+    )
     # Few enough labels that with 2 more candidates they are fewer than the vocabulary.
     layer.labels, layer.weighed = arrays[3][:1, :6], arrays[4][:1, :6]
     arrays = (features[:1, :6], *arrays[1:3], layer.labels, layer.weighed)
@@ -188,7 +190,7 @@ def test_mean_gradients_of_the_sampled_softmax_are_those_of_the_full_softmax(rng
 def test_compiled_chunks_equal_all_logits_for_each_reduction(reduction):
     """Compiled by XLA on TensorFlow and JAX, without metrics, with one weight per sentence."""
     assert_same_step(
-        *(TokenCrossentropy(reduction=reduction, chunk=chunk) for chunk in (7, None)),
+        *(TokenCrossentropy(reduction=reduction, chunk_size=chunk) for chunk in (7, None)),
         atol=1e-4 if reduction == "sum" else 1e-5,
         sample_weight=WEIGHTS[:, 0],
         metrics=False,
@@ -198,7 +200,7 @@ def test_compiled_chunks_equal_all_logits_for_each_reduction(reduction):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_chunks_equal_all_logits_in_mixed_precision(policy):
-    losses = (TokenCrossentropy(0.1, chunk=chunk) for chunk in (7, None))
+    losses = (TokenCrossentropy(0.1, chunk_size=chunk) for chunk in (7, None))
     assert_same_step(*losses, rtol=2e-2, atol=1e-2, dtype=policy)
 
 
@@ -218,7 +220,7 @@ def test_training_samples_ids_and_evaluation_uses_all_of_them():
 
 
 def test_a_model_with_a_chunked_loss_returns_logits_and_is_saved_with_its_loss(tmp_path):
-    model = model_with(TokenCrossentropy(0.1, chunk=4, sampled=3))
+    model = model_with(TokenCrossentropy(0.1, chunk_size=4, sampled=3))
     model.fit(INPUTS, LABELS, batch_size=3, verbose=0, validation_data=(INPUTS, LABELS))
     shape = (*LABELS.shape, VOCABULARY)
     assert tuple(model(INPUTS).shape) == tuple(model(INPUTS, training=True).shape) == shape
@@ -226,9 +228,9 @@ def test_a_model_with_a_chunked_loss_returns_logits_and_is_saved_with_its_loss(t
     assert logits.shape == shape
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert (loaded.loss.chunk, loaded.loss.sampled) == (4, 3)
+    assert (loaded.loss.chunk_size, loaded.loss.sampled) == (4, 3)
     logs = loaded.evaluate(INPUTS, LABELS, verbose=0, return_dict=True)
-    expected = TokenCrossentropy(0.1, chunk=4)(LABELS, logits)
+    expected = TokenCrossentropy(0.1, chunk_size=4)(LABELS, logits)
     np.testing.assert_allclose(logs["loss"], float(expected), rtol=1e-4)
     assert set(logs) == {"loss", "token_accuracy", "perplexity"}
 
@@ -250,7 +252,7 @@ def test_no_tensor_of_a_step_is_as_large_as_all_logits():
             return outputs
 
     for chunk in (4, None):
-        model = model_with(TokenCrossentropy(0.1, chunk=chunk))
+        model = model_with(TokenCrossentropy(0.1, chunk_size=chunk))
         for step in (model.train_on_batch, model.test_on_batch):
             with Largest() as largest:
                 step(INPUTS, LABELS)
@@ -259,9 +261,11 @@ def test_no_tensor_of_a_step_is_as_large_as_all_logits():
 
 
 def test_metrics_that_need_all_logits_are_refused():
-    model = model_with(TokenCrossentropy(chunk=4))
+    model = model_with(TokenCrossentropy(chunk_size=4))
     model.compile(
-        "sgd", TokenCrossentropy(chunk=4), metrics=["sparse_categorical_accuracy", TokenAccuracy()]
+        "sgd",
+        TokenCrossentropy(chunk_size=4),
+        metrics=["sparse_categorical_accuracy", TokenAccuracy()],
     )
     with pytest.raises(ValueError, match=r"`metrics` must be .*'sparse_categorical_accuracy'"):
         model.train_on_batch(INPUTS, LABELS)
@@ -271,9 +275,12 @@ def test_metrics_that_need_all_logits_are_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"chunk": 0}, "`chunk` must be an int of at least 1. Received: 0"),
+        ({"chunk_size": 0}, "`chunk_size` must be an int of at least 1. Received: 0"),
         ({"sampled": 2.5}, "`sampled` must be an int of at least 1. Received: 2.5"),
-        ({"chunk": 4, "reduction": "none"}, "`reduction` must be .* with `chunk`. .*'none'"),
+        (
+            {"chunk_size": 4, "reduction": "none"},
+            "`reduction` must be .* with `chunk_size`. .*'none'",
+        ),
         ({"sampled": 4, "reduction": None}, "`reduction` must be .* with `sampled`. .*None"),
     ],
 )

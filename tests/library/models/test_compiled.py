@@ -4,7 +4,7 @@ import pytest
 from keras import ops
 
 from keras_bahdanau import BeamSearch, GreedySearch, Perplexity, RNNSearch, TokenCrossentropy
-from keras_bahdanau.models.compiled import compile_inference
+from keras_bahdanau.models.generation import compile_inference
 
 BACKEND = keras.config.backend()
 

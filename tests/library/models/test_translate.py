@@ -217,7 +217,7 @@ def test_a_length_penalty_is_scored_by_its_translations(model):
     translations = model.translate(texts, BeamSearch(3, 2.0), max_length=30)
     outputs = [translation.text for translation in translations]
     references = [output[::-1] for output in outputs]
-    options = {"beam": 3, "max_length": 30, "tokenize": "char"}
+    options = {"beam_size": 3, "max_length": 30, "tokenize": "char"}
     scores = length_penalty_scores(model, texts, references, (2.0, 0.0), **options)
     assert list(scores) == [2.0, 0.0]
     assert 0 < scores[2.0] == corpus_scores(outputs, references, "char")["bleu"] < 100

@@ -324,7 +324,7 @@ def test_early_stopping_and_model_checkpoint_can_monitor_the_scores(
 ):
     scores = iter([{"bleu": b, "chrf": c} for b, c in zip(*SCORES.values(), strict=True)])
     monkeypatch.setattr(
-        "keras_bahdanau.callbacks.translation_score.corpus_scores", lambda *_: next(scores)
+        "keras_bahdanau.callbacks.evaluation.corpus_scores", lambda *_: next(scores)
     )
     weights = []
     model = dense()

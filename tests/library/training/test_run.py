@@ -23,7 +23,7 @@ from keras_bahdanau_runtime.runs.options import read_options
 PAIRS = [(f"say {word} {n}", f"{n} {word[::-1]}") for word in ("abc", "bcd") for n in range(9)]
 # torch compiles nothing, so the model may be larger.
 MODEL = (
-    {"encoder_layers": 2, "encoder_dropout": 0.1, "loss_chunk": 20, "sampled_softmax": 40}
+    {"encoder_layers": 2, "encoder_dropout": 0.1, "loss_chunk_size": 20, "sampled_softmax": 40}
     if keras.config.backend() == "torch"
     else {"conditional": False, "join_embeddings": False, "sampled_softmax": 40}
 )
@@ -218,7 +218,7 @@ def test_a_run_without_a_tokenizer_is_refused(finished, tmp_path):
         ("joint", "yes", "must be true or false. Received: 'yes'"),
         ("tie_embeddings", 1, "must be true or false. Received: 1"),
         ("units", 0, "must be an int of at least 1. Received: 0"),
-        ("loss_chunk", 0, "must be an int of at least 1. Received: 0"),
+        ("loss_chunk_size", 0, "must be an int of at least 1. Received: 0"),
         ("sampled_softmax", 1.5, "must be an int of at least 1. Received: 1.5"),
         ("units", "256", "must be an int of at least 1. Received: '256'"),
         ("epochs", True, "must be an int of at least 1. Received: True"),
@@ -230,7 +230,11 @@ def test_a_run_without_a_tokenizer_is_refused(finished, tmp_path):
         ("learning_rate", float("nan"), "must be a number above 0. Received: nan"),
         ("clip_norm", float("inf"), "must be a finite number above 0. Received: inf"),
         ("warmup", -1, "must be an int of at least 0. Received: -1"),
-        ("precision", "float16", "must be one of 'float32', 'mixed_bfloat16'. Received: 'float16'"),
+        (
+            "dtype_policy",
+            "float16",
+            "must be one of 'float32', 'mixed_bfloat16'. Received: 'float16'",
+        ),
         ("schedule", "linear", "must be one of 'cosine', 'inverse-sqrt', 'constant'. Received"),
         ("best_by", "chrf", "must be one of 'bleu', 'loss'. Received: 'chrf'"),
         ("tokenize", None, "must be a name. Received: None"),
@@ -294,9 +298,9 @@ def test_dropout_is_the_default_of_the_three_dropout_rates(values, dropouts):
 
 
 def test_the_loss_is_chunked_by_default_on_a_single_device():
-    assert options().chunk == 512
-    assert options(devices=2).chunk is None
-    assert options(devices=2, loss_chunk=7).chunk == 7
+    assert options().chunk_size == 512
+    assert options(devices=2).chunk_size is None
+    assert options(devices=2, loss_chunk_size=7).chunk_size == 7
 
 
 def test_yaml_and_json_files_give_the_same_options(tmp_path):
@@ -491,7 +495,7 @@ def test_a_run_with_two_held_out_sets_keeps_checkpoints_and_stops_by_the_first_s
     chosen, *_ = finished
     scores = itertools.count(9, -1)  # alternating: first set, second set
     monkeypatch.setattr(
-        "keras_bahdanau.callbacks.translation_score.corpus_scores",
+        "keras_bahdanau.callbacks.evaluation.corpus_scores",
         lambda *_: {"bleu": float(next(scores)), "chrf": 0.0},
     )
     sides = {
@@ -517,8 +521,8 @@ def test_options_reach_the_model_its_optimizer_and_its_validation(finished):
         schedule="inverse-sqrt",
         learning_rate=0.5,
         label_smoothing=0.25,
-        precision="mixed_bfloat16",
-        validation_beam=3,
+        dtype_policy="mixed_bfloat16",
+        validation_beam_size=3,
         tokenize="char",
         best_by="loss",
         max_length=5,

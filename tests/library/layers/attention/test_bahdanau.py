@@ -10,8 +10,8 @@ from layer_checks import array, assert_close, assert_config_round_trip, numpy, r
 from mechanisms import MASK, TX, B, D, N, U, random_inputs
 
 from keras_bahdanau import BahdanauAttention
-from keras_bahdanau.layers.attention import additive
-from keras_bahdanau.layers.attention.additive import additive_scores, chunked_scores
+from keras_bahdanau.layers.attention import bahdanau
+from keras_bahdanau.layers.attention.bahdanau import additive_scores, chunked_scores
 
 KEY = 5
 
@@ -155,9 +155,9 @@ def test_chunked_scores_are_the_scores_for_every_size(data):
 
 def test_the_default_chunk_size_limits_the_hidden_layer(rng, monkeypatch):
     rows, tanh = [], ops.tanh
-    monkeypatch.setattr(additive.ops, "tanh", lambda x: rows.append(x.shape[0]) or tanh(x))
+    monkeypatch.setattr(bahdanau.ops, "tanh", lambda x: rows.append(x.shape[0]) or tanh(x))
     steps = 11  # No other test uses this length: traced functions would skip the patched `tanh`.
-    monkeypatch.setattr(additive, "_CHUNK_FLOATS", 2 * steps * U * B)  # room for two queries
+    monkeypatch.setattr(bahdanau, "_CHUNK_FLOATS", 2 * steps * U * B)  # room for two queries
     assert built(rng)(array(rng, B, 7, N), array(rng, B, steps, D)).shape[1] == 7
     assert max(rows) == 2 * steps * B
 

@@ -63,7 +63,7 @@ QUERY_MASK = np.arange(4) < np.array([[3], [2], [4]])
 
 @pytest.mark.parametrize("query_mask", [None, QUERY_MASK], ids=["all", "masked"])
 def test_the_loss_is_the_mean_over_unmasked_steps(query_mask, rng):
-    attention = built(rng, coverage_loss=0.7)
+    attention = built(rng, coverage_loss_weight=0.7)
     query, values = random_inputs(rng, queries=4)
     _, weights = attention(
         query, values, query_mask=query_mask, value_mask=MASK, return_attention_scores=True
@@ -75,7 +75,7 @@ def test_the_loss_is_the_mean_over_unmasked_steps(query_mask, rng):
 
 
 def test_a_broadcast_query_and_mask_have_the_loss_of_repeated_ones(rng):
-    attention, (query, values) = built(rng, coverage_loss=1.0), random_inputs(rng, queries=4)
+    attention, (query, values) = built(rng, coverage_loss_weight=1.0), random_inputs(rng, queries=4)
     repeated, mask = (np.repeat(part[:1], B, axis=0) for part in (query, QUERY_MASK))
     attention(repeated, values, query_mask=mask, value_mask=MASK)
     expected = numpy(attention.losses)
@@ -84,19 +84,19 @@ def test_a_broadcast_query_and_mask_have_the_loss_of_repeated_ones(rng):
 
 
 def test_the_penalty_is_zero_if_every_step_is_masked(rng):
-    attention = built(rng, coverage_loss=1.0)
+    attention = built(rng, coverage_loss_weight=1.0)
     assert_close(attention.penalty(np.ones((B, 2, TX)) / TX, np.zeros((B, 2), bool)), 0.0, 0)
 
 
 def test_without_a_coverage_loss_there_is_no_penalty(rng):
     attention = built(rng)
     attention(*random_inputs(rng))
-    assert attention.losses == [] and not attention.penalized
+    assert attention.losses == [] and not attention.has_penalty
     assert attention.penalty(np.ones((B, 2, TX))) is None
 
 
 def test_fit_lowers_the_coverage_loss(rng):
-    attention = CoverageAttention(U, coverage_loss=1.0)
+    attention = CoverageAttention(U, coverage_loss_weight=1.0)
     query, values = keras.Input((None, N)), keras.Input((None, D))
     model = keras.Model([query, values], 0.0 * attention(query, values))
     # XLA takes longer to compile this than TensorFlow takes without it. JAX always uses XLA.
@@ -113,8 +113,14 @@ def test_fit_lowers_the_coverage_loss(rng):
         ({"fertility": 0.0}, "`fertility` must be a number above 0. Received: 0.0"),
         ({"fertility": "2"}, "`fertility` must be a number above 0. Received: '2'"),
         ({"fertility": float("nan")}, "`fertility` must be a number above 0. Received: nan"),
-        ({"coverage_loss": -1.0}, "`coverage_loss` must be a number of at least 0. Received: -1.0"),
-        ({"coverage_loss": None}, "`coverage_loss` must be a number of at least 0. Received: None"),
+        (
+            {"coverage_loss_weight": -1.0},
+            "`coverage_loss_weight` must be a number of at least 0. Received: -1.0",
+        ),
+        (
+            {"coverage_loss_weight": None},
+            "`coverage_loss_weight` must be a number of at least 0. Received: None",
+        ),
         ({"units": 0}, "`units` must be a positive integer. Received: 0"),
     ],
     ids=str,
@@ -126,7 +132,7 @@ def test_invalid_options_are_refused(options, message):
 
 def test_multi_source_attention_refuses_a_penalty():
     with pytest.raises(ValueError, match="`attentions` must hold no mechanism with a penalty"):
-        MultiSourceAttention([CoverageAttention(U, coverage_loss=1.0)])
+        MultiSourceAttention([CoverageAttention(U, coverage_loss_weight=1.0)])
 
 
 def test_config_round_trip_keeps_every_option():
