@@ -187,7 +187,7 @@ def test_prepare_writes_a_corpus(command, error_of, files, tmp_path):
     assert (status, out, corpus.pairs) == (0, "", len(PAIRS) + 5)
     assert f"{corpus.pairs} pairs" in err and f"{corpus.tokens} target tokens in 1 shards" in err
     error = error_of("prepare", *texts[:3], "-o", tmp_path / "odd")
-    assert "`texts` must have the same number of files" in error
+    assert "`texts` must hold as many files" in error
     assert not (tmp_path / "odd").exists()
 
 
