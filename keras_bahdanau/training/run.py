@@ -19,7 +19,7 @@ from pathlib import Path
 
 import keras
 
-from keras_bahdanau.callbacks.checkpoint import ResumableEpochs, RunCheckpoint, kept_epochs
+from keras_bahdanau.callbacks.checkpoint import ResumableEpochs, RunCheckpoint, epoch_checkpoints
 from keras_bahdanau.callbacks.evaluation import HeldOutLoss, TranslationScore
 from keras_bahdanau.callbacks.progress import ProgressDisplay
 from keras_bahdanau.callbacks.tensorboard import TensorBoardScalars
@@ -330,7 +330,7 @@ def _judges(options, held_out, tokenizer):
 
 def _try_average(options, output, judges):
     """Makes the mean of the last checkpoints the best model, where it is better than that."""
-    paths = list(kept_epochs(output).values())
+    paths = list(epoch_checkpoints(output).values())
     average = output / AVERAGE_FILE
     average_checkpoints(paths[-options.average :], average)
     mean, best = (_judged(options, judges[0], path) for path in (average, output / BEST_FILE))
