@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau.models.shortlist import Shortlist
-from keras_bahdanau.search.base import known_searches
+from keras_bahdanau.search.base import search_classes
 from keras_bahdanau_export.call import functional
 from keras_bahdanau_export.serialized import dtype_policies, in_float32
 from keras_bahdanau_runtime.checks import check_range
@@ -192,7 +192,7 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         settings = dict(manifest.search)
         max_length, name = settings.pop("max_length", 1), settings.pop("class", None)
         try:
-            search = known_searches()[name].from_config(settings)
+            search = search_classes()[name].from_config(settings)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptArtifactError(
                 f"{manifest.folder}: expected the settings of a search that is imported. "

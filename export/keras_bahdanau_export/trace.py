@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from keras import ops, tree
 
-from keras_bahdanau.search.candidates import best_first
+from keras_bahdanau.search.candidates import stable_top_k
 from keras_bahdanau_export.call import tensor_of
 from keras_bahdanau_runtime.signature import SAMPLE, TRANSLATE, Signature, Tensor
 
@@ -96,7 +96,7 @@ def step_function(model):
             tokens, _filled(state, parts[count:]), _filled(memory, parts[:count])
         )
         log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
-        _, best = best_first(log_probs, 1)
+        _, best = stable_top_k(log_probs, 1)
         return [log_probs, best[:, 0], ops.cast(weights, "float32"), *_tensors(after)]
 
     signature = Signature(inputs=inputs, outputs=outputs)

@@ -6,7 +6,7 @@ import numpy as np
 from keras_bahdanau.models.generation import check_tokenizer
 from keras_bahdanau.optimizers import ema_weights, uses_ema
 from keras_bahdanau.search import GreedySearch
-from keras_bahdanau.search.base import check_kind
+from keras_bahdanau.search.base import check_is_search
 from keras_bahdanau_runtime.checks import check_positive, checked_texts
 from keras_bahdanau_runtime.text.scores import bleu_metric, corpus_scores
 
@@ -61,7 +61,7 @@ class TranslationScore(keras.callbacks.Callback):
             check_positive(max_length=max_length)
         self.tokenizer = tokenizer
         self.search = GreedySearch() if search is None else search
-        check_kind(self.search)
+        check_is_search(self.search)
         self.max_length = max_length
         self.batch_size = batch_size
         self.prefix = prefix

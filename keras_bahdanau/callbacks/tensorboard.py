@@ -13,7 +13,7 @@ import keras
 from keras_bahdanau.models.generation import check_tokenizer
 from keras_bahdanau.optimizers import update_count
 from keras_bahdanau.search import GreedySearch
-from keras_bahdanau.search.base import check_kind
+from keras_bahdanau.search.base import check_is_search
 from keras_bahdanau_runtime.checks import check_positive, checked_texts
 from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.files import naming
@@ -63,7 +63,7 @@ class AlignmentImages(keras.callbacks.Callback):
                 f"Argument `sources` must hold sentences, none of them blank. Received: {sources!r}"
             )
         self.search = GreedySearch() if search is None else search
-        check_kind(self.search)
+        check_is_search(self.search)
         self.max_length = max_length
         self.every = every
         self.words = words

@@ -9,24 +9,24 @@ from keras import ops
 
 from keras_bahdanau.distribution import first_replica_loss
 from keras_bahdanau.layers.attention import Attention, MultiSourceAttention
-from keras_bahdanau.layers.attention.base import masked_scores
+from keras_bahdanau.layers.attention.base import mask_scores
 from keras_bahdanau.layers.cells import check_cell
 from keras_bahdanau.layers.closed_loop import ClosedLoop
 from keras_bahdanau.layers.sequences import (
     SequenceLayer,
+    accepts_symbolic_tensors,
     check_widths,
     checked_mask,
     flatten,
-    held,
-    named_in_configs,
     pack,
-    repeat_kept,
+    register_named_tuple,
+    repeat_last_kept,
     run_over_time,
-    symbolic,
+    select_rows,
     zero_masked,
 )
 from keras_bahdanau.layers.sublayers import (
-    build_part,
+    build_sublayer,
     call_rows,
     call_steps,
     deserialized,
@@ -35,7 +35,7 @@ from keras_bahdanau.layers.sublayers import (
 )
 
 
-@named_in_configs
+@register_named_tuple
 class DecoderState(NamedTuple):
     """What a decoder carries from one step to the next.
 
@@ -57,7 +57,7 @@ def first_states(cell, batch, dtype):
     return [ops.zeros((batch, size), dtype) for size in flatten(cell.state_size)]
 
 
-def move(cell, inputs, state, training):
+def step_cell(cell, inputs, state, training):
     """One step of a Keras cell, or of a stack, from a flat tuple of states to a flat tuple.
 
     Args:
@@ -96,7 +96,7 @@ def dropout_masks(cells, inputs, training):
     parts = [
         part
         for cell in cells
-        for part in parts_of(cell)
+        for part in inner_cells(cell)
         if training and hasattr(part, "get_dropout_mask")
     ]
     batch = ops.shape(inputs)[0]
@@ -117,9 +117,9 @@ def _forget(parts):
         part.reset_recurrent_dropout_mask()
 
 
-def parts_of(cell):
+def inner_cells(cell):
     """The cells inside stacks, from the bottom to the top."""
-    return [part for inner in getattr(cell, "cells", ()) for part in parts_of(inner)] or [cell]
+    return [part for inner in getattr(cell, "cells", ()) for part in inner_cells(inner)] or [cell]
 
 
 _PARTS = ("cell", "attention", "readout", "context_cell")
@@ -236,32 +236,32 @@ class AttentiveDecoder(SequenceLayer):
     @property
     def _output_index(self):
         """Which state tensor is the output: the first one of the topmost cell."""
-        return len(self.state_sizes) - len(flatten(parts_of(self.cell)[-1].state_size))
+        return len(self.state_sizes) - len(flatten(inner_cells(self.cell)[-1].state_size))
 
     def build(self, inputs_shape, annotations_shape):
         check_sequences(inputs_shape, annotations_shape, self.attention)
         self._widths = [shape[-1] for shape in [inputs_shape, *self._listed(annotations_shape)]]
         state, inputs, context = self._step_shapes(inputs_shape, annotations_shape)
-        build_part(self.attention, state, annotations_shape)
+        build_sublayer(self.attention, state, annotations_shape)
         if self.readout is not None:
             with naming_readout(self.readout):
-                build_part(self.readout, *(state, inputs, context)[: self._reads])
+                build_sublayer(self.readout, *(state, inputs, context)[: self._reads])
         self._output_width = self._read_width(state, inputs, context)
         width = inputs[-1]
         if self.query == "previous":
             width += context[-1]
         if self.input_feeding:
             width += self._output_width
-        build_part(self.cell, (inputs[0], width))
+        build_sublayer(self.cell, (inputs[0], width))
         if self.context_cell is not None:
-            build_part(self.context_cell, context)
+            build_sublayer(self.context_cell, context)
 
-    @symbolic
+    @accepts_symbolic_tensors
     def memory(self, annotations, mask=None, training=None, steps=1):
         """What `step` attends to; see `Attention.memory`."""
         return self.attention.memory(annotations, mask=mask, training=training, steps=steps)
 
-    @symbolic
+    @accepts_symbolic_tensors
     def initial_state(self, memory, cell_state=None):
         """The state before the first step.
 
@@ -278,7 +278,7 @@ class AttentiveDecoder(SequenceLayer):
         output = self._zero_output(batch) if self.input_feeding else ()
         return DecoderState(cell_state, self.attention.initial_state(memory), output)
 
-    @symbolic
+    @accepts_symbolic_tensors
     def step(self, inputs, state, memory, training=None, t=None):
         """One step of the decoder. In training it draws dropout masks of its own for each step.
 
@@ -319,7 +319,7 @@ class AttentiveDecoder(SequenceLayer):
         inputs = zero_masked(inputs, inputs_mask)
         memory = self.memory(annotations, annotations_mask, training, steps=ops.shape(inputs)[1])
         state = self.initial_state(memory, initial_state)
-        keep = return_attention_scores or return_attention_logits or self.attention.penalized
+        keep = return_attention_scores or return_attention_logits or self.attention.has_penalty
         attend = self._attend(memory, training, return_attention_logits)
         with dropout_masks(self._cells, inputs, training):
             if self.input_feeding or feedback is not None:
@@ -328,14 +328,14 @@ class AttentiveDecoder(SequenceLayer):
                 )
             else:
                 found = self._read_after(inputs, inputs_mask, state, attend, keep, training)
-        found[0] = repeat_kept(found[0], inputs_mask)
+        found[0] = repeat_last_kept(found[0], inputs_mask)
         if return_attention_logits:
             if inputs_mask is not None:
-                found[1] = masked_scores(found[1], ops.expand_dims(inputs_mask, -1))
+                found[1] = mask_scores(found[1], ops.expand_dims(inputs_mask, -1))
             found.insert(1, self.attention.normalize_logits(found[1]))
         elif keep:
             found[1] = zero_masked(found[1], inputs_mask)
-        if self.attention.penalized:
+        if self.attention.has_penalty:
             self.add_loss(first_replica_loss(self.attention.penalty(found[1], inputs_mask)))
         if keep and not return_attention_scores:
             del found[1]
@@ -374,12 +374,12 @@ class AttentiveDecoder(SequenceLayer):
             x = ops.concatenate([x, state.output], -1)
         if self.query == "previous":
             context, weights, attention = attend(before, state.attention, t)
-            after, cell = move(self.cell, ops.concatenate([x, context], -1), cell, training)
+            after, cell = step_cell(self.cell, ops.concatenate([x, context], -1), cell, training)
         else:
-            after, cell = move(self.cell, x, cell, training)
+            after, cell = step_cell(self.cell, x, cell, training)
             context, weights, attention = attend(after, state.attention, t)
             if self.context_cell is not None:
-                after, cell = move(self.context_cell, context, cell, training)
+                after, cell = step_cell(self.context_cell, context, cell, training)
         read = before if self.readout_state == "previous" else after
         return read, context, weights, state._replace(cell=cell, attention=attention)
 
@@ -427,7 +427,7 @@ class AttentiveDecoder(SequenceLayer):
 
         def masked_step(t, x, state):
             outputs, after = step(t, x, state)
-            return outputs, held(ops.take(mask, t, axis=1), after, state)
+            return outputs, select_rows(ops.take(mask, t, axis=1), after, state)
 
         # What leaves the loop leaves it together; the weights stay float32 under mixed precision.
         dtype = "float32" if keep else self.compute_dtype
@@ -557,7 +557,7 @@ def checked_cell(name, cell):
     for part in cells:
         check_cell(name, part)
     cell = keras.layers.StackedRNNCells(cells) if listed else cell
-    state = flatten(parts_of(cell)[-1].state_size)[0]
+    state = flatten(inner_cells(cell)[-1].state_size)[0]
     if getattr(cell, "output_size", state) != state:
         raise ValueError(
             f"Argument `{name}` must have an output as wide as its first state, {state}. "

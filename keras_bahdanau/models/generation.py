@@ -207,7 +207,7 @@ class GenerationMixin:
         limits, steps = checked_limits(max_length, lengths)
         extra = {}
         if prefix is not None:
-            most = ops.convert_to_numpy(search.limited(limits, lengths))
+            most = ops.convert_to_numpy(search.limit_lengths(limits, lengths))
             extra["prefix"] = checked_prefix(prefix, self.target_vocabulary_size, most)
         if shortlist is not None:
             check_shortlist(shortlist, self, search, extra.get("prefix"))

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir
 import pytest
-from test_passes import assert_fixed_dimensions_change_nothing, graph_of, results
+from graphs import assert_fixed_dimensions_change_nothing, graph_of, results
 
 from keras_bahdanau import BeamSearch, RNNSearch, Sampling
 from keras_bahdanau.models import Shortlist

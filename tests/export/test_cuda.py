@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir
 import pytest
-from test_passes import assert_fixed_dimensions_change_nothing, graph_of
+from graphs import assert_fixed_dimensions_change_nothing, graph_of
 
 from keras_bahdanau import (
     AttentiveDecoder,

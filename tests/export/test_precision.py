@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from test_passes import graph_of, operators, results
+from graphs import graph_of, operators, results
 
 from keras_bahdanau import BeamSearch, GreedySearch, RNNSearch, Tokenizer
 from keras_bahdanau_export import export

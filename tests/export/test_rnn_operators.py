@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from test_passes import assert_fixed_dimensions_change_nothing
+from graphs import assert_fixed_dimensions_change_nothing
 
 from keras_bahdanau import BidirectionalEncoder
 from keras_bahdanau_export.call import call_signature

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_bahdanau.initializers import clone_initializer
-from keras_bahdanau.layers.attention.base import Attention, ScoredAttention, masked_scores
+from keras_bahdanau.layers.attention.base import Attention, ScoredAttention, mask_scores
 from keras_bahdanau_runtime.checks import check_positive
 
 # Floats of one chunk's hidden layer, (B, chunk, Tx, U), when no chunk size is given: 16 MiB.
@@ -223,7 +223,7 @@ class HistoryAttention(BahdanauAttention):
         super().__init__(units, use_bias=use_bias, **kwargs)
 
     @property
-    def masks_by_query(self):
+    def supports_attention_mask(self):
         """False: queries are taken in order."""
         return False
 
@@ -246,7 +246,7 @@ class HistoryAttention(BahdanauAttention):
         context, weights = self._ungrouped(*self._weigh(scores, mask, memory), memory)
         state = self.next_state(state, weights, memory)
         if return_logits:
-            weights = ops.reshape(masked_scores(scores, mask), ops.shape(weights))
+            weights = ops.reshape(mask_scores(scores, mask), ops.shape(weights))
         return context, weights, state
 
     _attend = Attention._attend  # one by one, not at once

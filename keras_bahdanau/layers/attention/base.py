@@ -8,15 +8,15 @@ from keras import ops
 from keras_bahdanau.distribution import first_replica_loss
 from keras_bahdanau.layers.sequences import (
     SequenceLayer,
+    accepts_symbolic_tensors,
     check_dense,
     check_widths,
     checked_mask,
     flatten,
-    held,
-    named_in_configs,
     reduce_last_axis,
+    register_named_tuple,
     run_over_time,
-    symbolic,
+    select_rows,
     zero_masked,
 )
 from keras_bahdanau_runtime.checks import check_range
@@ -25,7 +25,7 @@ from keras_bahdanau_runtime.checks import check_range
 _MASKED_SCORE = -1e30
 
 
-@named_in_configs
+@register_named_tuple
 class Memory(NamedTuple):
     """What a decoder attends to, computed once for a source and passed on as a value.
 
@@ -64,7 +64,7 @@ class Attention(SequenceLayer):
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         for name in {"memory", "initial_state", "step"} & set(vars(cls)):
-            setattr(cls, name, symbolic(vars(cls)[name]))
+            setattr(cls, name, accepts_symbolic_tensors(vars(cls)[name]))
 
     def __call__(self, query, value=None, *args, mask=None, **kwargs):
         if isinstance(query, (list, tuple)):
@@ -117,7 +117,7 @@ class Attention(SequenceLayer):
         return False
 
     @property
-    def masks_by_query(self):
+    def supports_attention_mask(self):
         """Whether a call takes a mask of places for each query, and so a causal one."""
         return False
 
@@ -146,7 +146,7 @@ class Attention(SequenceLayer):
         raise NotImplementedError
 
     @property
-    def penalized(self):
+    def has_penalty(self):
         """Whether `penalty` adds something to the loss, a bool."""
         return False
 
@@ -211,7 +211,7 @@ class Attention(SequenceLayer):
         # Only mechanisms that have logits or masks by query know these arguments.
         wanted = {"return_logits": True} if return_attention_logits else {}
         if use_causal_mask or attention_mask is not None:
-            wanted["by_query"], value_mask = masks_by_query(
+            wanted["by_query"], value_mask = combine_masks(
                 queries, value, value_mask, attention_mask, use_causal_mask
             )
         memory = self.memory(value, key, value_mask, training, steps=ops.shape(queries)[1])
@@ -219,7 +219,7 @@ class Attention(SequenceLayer):
         found = [context, weights]
         if return_attention_logits:
             if query_mask is not None:
-                weights = masked_scores(weights, ops.expand_dims(query_mask, -1))
+                weights = mask_scores(weights, ops.expand_dims(query_mask, -1))
             found = [context, self.normalize_logits(weights), weights]
         found[:2] = [_zero_queries(part, query_mask) for part in found[:2]]
         penalty = self.penalty(found[1], query_mask)
@@ -255,7 +255,7 @@ class Attention(SequenceLayer):
             context, weights, after = self.step(query, memory, state, training, t, **wanted)
             if query_mask is not None:
                 kept = ops.take(query_mask, t, axis=1)
-                after = held(kept, after, state)
+                after = select_rows(kept, after, state)
             return [context, weights], after
 
         context, weights = run_over_time(step, queries, self.initial_state(memory), "float32")
@@ -313,7 +313,7 @@ class Attention(SequenceLayer):
 
     def _check_masks_by_query(self, use_causal_mask, attention_mask):
         """Raises a `ValueError` if either is given to a mechanism that cannot use it."""
-        if self.masks_by_query:
+        if self.supports_attention_mask:
             return
         why = (
             f"for {type(self).__name__}: only a mechanism that scores all queries at once, as "
@@ -383,7 +383,7 @@ class Attention(SequenceLayer):
                 f"Argument `query` of {type(self).__name__}.step must have a multiple of the "
                 f"memory's {rows} rows. Received: shape {tuple(query.shape)}"
             )
-        return grouped(query, memory.values)
+        return group_rows(query, memory.values)
 
 
 def _zero_queries(found, mask):
@@ -393,7 +393,7 @@ def _zero_queries(found, mask):
     return ops.where(ops.expand_dims(ops.expand_dims(mask, 1), -1), found, 0.0)
 
 
-def grouped(rows, memory):
+def group_rows(rows, memory):
     """Rows `(B * G, ...)` as `(B, G, ...)`, the groups that share a row of a memory.
 
     Args:
@@ -407,7 +407,7 @@ def grouped(rows, memory):
     return ops.reshape(rows, (batch, groups, *ops.shape(rows)[1:]))
 
 
-def masks_by_query(queries, values, mask=None, attention_mask=None, causal=False):
+def combine_masks(queries, values, mask=None, attention_mask=None, causal=False):
     """The mask of the places that each query may read, and the mask of `values` with it.
 
     Places that `attention_mask` keeps from all queries of a row are masked as padding is, so that
@@ -457,7 +457,7 @@ def _checked_attention_mask(mask, queries, values):
     return mask
 
 
-def masked_scores(scores, mask=None):
+def mask_scores(scores, mask=None):
     """The scores in float32, and a finite one far below all others wherever `mask` is False.
 
     Args:
@@ -470,7 +470,7 @@ def masked_scores(scores, mask=None):
     Example:
 
     >>> import numpy as np
-    >>> scores = masked_scores(np.array([[2.0, np.nan]]), np.array([[True, False]]))
+    >>> scores = mask_scores(np.array([[2.0, np.nan]]), np.array([[True, False]]))
     >>> float(scores[0, 0]), float(scores[0, 1]) < -1e29
     (2.0, True)
     """
@@ -478,8 +478,8 @@ def masked_scores(scores, mask=None):
     return scores if mask is None else ops.where(mask, scores, _MASKED_SCORE)
 
 
-def kept_scores(scores):
-    """The mask of what `masked_scores` returned: bool, shaped like the scores."""
+def recover_mask(scores):
+    """The mask of what `mask_scores` returned: bool, shaped like the scores."""
     return scores > _MASKED_SCORE / 2
 
 
@@ -502,7 +502,7 @@ def masked_softmax(scores, mask=None):
     >>> [float(w) for w in weights[0]]
     [0.5, 0.5, 0.0]
     """
-    weights = ops.softmax(masked_scores(scores, mask), axis=-1)
+    weights = ops.softmax(mask_scores(scores, mask), axis=-1)
     # Masked places have no weight already, except in a row that has no others.
     return weights if mask is None else weights * ops.cast(mask, "float32")
 
@@ -528,7 +528,7 @@ def masked_sparsemax(scores, mask=None):
     >>> [float(w) for w in masked_sparsemax(np.array([[1.0, 0.5, -1.0]]))[0]]
     [0.75, 0.25, 0.0]
     """
-    scores = masked_scores(scores, mask)
+    scores = mask_scores(scores, mask)
     scores = scores - ops.stop_gradient(reduce_last_axis(ops.max, scores, keepdims=True))
     # The weight of a place that is 1 or more below the best is zero: clipped there, masked places
     # cannot spoil the sums.
@@ -579,13 +579,13 @@ class ScoredAttention(Attention):
         return getattr(self, "num_heads", 1) == 1
 
     @property
-    def masks_by_query(self):
+    def supports_attention_mask(self):
         """True: scores are made of all queries at once."""
         return True
 
     def normalize_logits(self, logits):
         """The weights of logits, as `step` returns either; see `Attention.normalize_logits`."""
-        return _NORMALIZERS[self.normalizer](logits, kept_scores(logits))
+        return _NORMALIZERS[self.normalizer](logits, recover_mask(logits))
 
     def make_keys(self, key):
         """CorpusMixer `key` `(B, Tx, D')` into what `scores` compares queries with."""
@@ -646,7 +646,7 @@ class ScoredAttention(Attention):
         """Contexts `(B, G, D)` and float32 weights, or logits, like `scores`."""
         weights = _NORMALIZERS[self.normalizer](scores, mask)
         context = self.average(weights, memory)
-        return context, masked_scores(scores, mask) if return_logits else weights
+        return context, mask_scores(scores, mask) if return_logits else weights
 
     def average(self, weights, memory):
         """The contexts `(B, G, D)` of weights `(B, [H,] G, Tx)`, those of heads side by side."""

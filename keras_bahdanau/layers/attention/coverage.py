@@ -7,15 +7,15 @@ from keras import ops
 
 from keras_bahdanau.distribution import batch_mean
 from keras_bahdanau.layers.attention.bahdanau import HistoryAttention
-from keras_bahdanau.layers.attention.base import grouped
-from keras_bahdanau.layers.sequences import checked_mask, named_in_configs
+from keras_bahdanau.layers.attention.base import group_rows
+from keras_bahdanau.layers.sequences import checked_mask, register_named_tuple
 from keras_bahdanau_runtime.checks import check_range
 
 # A place that wants no attention at all would divide by zero.
 _LEAST_FERTILITY = 1e-6
 
 
-@named_in_configs
+@register_named_tuple
 class CoverageMemory(NamedTuple):
     """A `Memory`, and how much attention each place is to get.
 
@@ -116,17 +116,17 @@ class CoverageAttention(HistoryAttention):
         """The coverage with the weights of one more step."""
         if memory.fertility is None:
             return state + weights
-        shares = grouped(weights, memory.fertility) / ops.expand_dims(memory.fertility, 1)
+        shares = group_rows(weights, memory.fertility) / ops.expand_dims(memory.fertility, 1)
         return state + ops.reshape(shares, ops.shape(weights))
 
     @property
-    def penalized(self):
+    def has_penalty(self):
         """Whether there is a coverage loss, a bool."""
         return self.coverage_loss_weight > 0
 
     def penalty(self, weights, query_mask=None):
         """The coverage loss of weights `(B, Tq, Tx)`, a scalar, or `None`; see `Attention`."""
-        if not self.penalized:
+        if not self.has_penalty:
             return None
         overlap = coverage_loss(weights, query_mask)
         counted = ops.ones_like(overlap)

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_bahdanau.layers.attention.bahdanau import HistoryAttention
 from keras_bahdanau.layers.attention.base import Attention, ScoredAttention
-from keras_bahdanau.layers.sequences import named_in_configs
+from keras_bahdanau.layers.sequences import register_named_tuple
 from keras_bahdanau.layers.sublayers import deserialized, serialized
 from keras_bahdanau_runtime.checks import check_range
 
@@ -15,7 +15,7 @@ from keras_bahdanau_runtime.checks import check_range
 _DOUBLINGS = 20
 
 
-@named_in_configs
+@register_named_tuple
 class MonotonicMemory(NamedTuple):
     """The `Memory` of the inner mechanism, and the noise on its scores.
 

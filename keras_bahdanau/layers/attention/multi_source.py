@@ -49,7 +49,7 @@ class MultiSourceAttention(Attention):
                 "Argument `attentions` must be a list of Attention layers. "
                 f"Received: {attentions!r}"
             )
-        if any(part.penalized for part in attentions):
+        if any(part.has_penalty for part in attentions):
             raise ValueError(
                 "Argument `attentions` must hold no mechanism with a penalty, because the weights "
                 f"of the sources are not told apart there. Received: {attentions!r}"

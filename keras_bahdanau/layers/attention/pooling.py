@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.attention.bahdanau import additive_scores, project
-from keras_bahdanau.layers.attention.base import masked_softmax, masks_by_query
+from keras_bahdanau.layers.attention.base import combine_masks, masked_softmax
 from keras_bahdanau.layers.sequences import SequenceLayer, check_widths, checked_mask, zero_masked
 from keras_bahdanau_runtime.checks import check_positive
 
@@ -106,7 +106,7 @@ class AttentionPooling(SequenceLayer):
     ):
         query = ops.expand_dims(ops.convert_to_tensor(self.query), 0)  # (1, G, U)
         mask = checked_mask("mask", values_mask if mask is None else mask, values)
-        by_query, mask = masks_by_query(query, values, mask, attention_mask)
+        by_query, mask = combine_masks(query, values, mask, attention_mask)
         values = zero_masked(ops.cast(values, self.compute_dtype), mask)  # Keras leaves ints
         keys = project(values, self.key_kernel)
         scores = ops.squeeze(additive_scores(query, keys, self.score_kernel), -1)  # (B, G, Tx)

@@ -93,7 +93,9 @@ class FirstPlace(Attention):
 
 
 def test_a_symbolic_memory_must_be_a_named_tuple_that_configs_can_hold():
-    with pytest.raises(ValueError, match=r"Places must be a named tuple .*decorate its class"):
+    with pytest.raises(
+        ValueError, match=r"Places must be a registered named tuple.*decorate its class"
+    ):
         FirstPlace().memory(keras.Input((None, 6)))
 
 
@@ -151,7 +153,7 @@ SOFTMAX_HEADS = {
 @pytest.mark.parametrize("head", SOFTMAX_HEADS.values(), ids=SOFTMAX_HEADS)
 def test_a_head_that_ends_in_a_softmax_is_refused(head):
     decoder = AttentiveDecoder(GRU(4), BahdanauAttention(3))
-    with pytest.raises(ValueError, match=r"`head` must give logits.*Received: "):
+    with pytest.raises(ValueError, match=r"`head` must return logits.*Received: "):
         Decode(decoder, Embedding(9, 5), head)
 
 

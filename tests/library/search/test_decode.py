@@ -120,7 +120,7 @@ def test_arguments_are_checked(model):
     for arguments, message in [
         ((keras.layers.GRU(3), embedding, head), "`decoder` must be an AttentiveDecoder"),
         ((decoder, "table", head), "`embedding` must be a Keras layer"),
-        ((decoder, embedding, softmax), "`head` must give logits.*from_logits=True"),
+        ((decoder, embedding, softmax), "`head` must return logits.*from_logits=True"),
         ((decoder, embedding, head, Sampling()), "`search` must be a GreedySearch"),
         ((decoder, embedding, head, "beam"), "`search` must be a GreedySearch"),
         ((decoder, embedding, head, None, 0), "`max_length` must be a positive integer"),
@@ -130,5 +130,5 @@ def test_arguments_are_checked(model):
     forbidding = Decode(decoder, embedding, head, GreedySearch(forbidden=(50,)))
     with pytest.raises(ValueError, match=r"`search` must forbid ids in \[0, 15\). Received: 50"):
         forbidding.build((None, 4, 6))
-    with pytest.raises(ValueError, match=r"each of the embedding's 15 ids.*gives 14"):
+    with pytest.raises(ValueError, match=r"return 15 logits.*returns 14"):
         Decode(decoder, embedding, keras.layers.Dense(14)).build((None, 4, 6))

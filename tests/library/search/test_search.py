@@ -23,8 +23,8 @@ from search_tasks import (
 )
 
 from keras_bahdanau import BeamSearch, GreedySearch, Sampling
-from keras_bahdanau.search.base import known_searches
-from keras_bahdanau.search.candidates import best_first
+from keras_bahdanau.search.base import search_classes
+from keras_bahdanau.search.candidates import stable_top_k
 from keras_bahdanau.search.history import trace_back
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
@@ -157,7 +157,7 @@ def test_ranking_with_ties_is_a_stable_sort(seed, levels, k):
     """Many of thousands of bfloat16 logits are equal."""
     chances = np.append(np.linspace(-1, 1, levels), -np.inf)
     values = np.random.default_rng(seed).choice(chances, size=(2, 3, 12)).astype("float32")
-    best, places = map(ops.convert_to_numpy, best_first(ops.convert_to_tensor(values), k))
+    best, places = map(ops.convert_to_numpy, stable_top_k(ops.convert_to_tensor(values), k))
     expected = np.argsort(-values, axis=-1, kind="stable")[..., :k]
     np.testing.assert_array_equal(best, np.take_along_axis(values, expected, axis=-1))
     finite = best > -np.inf  # the order of the others is open
@@ -373,9 +373,12 @@ def test_a_step_with_other_outputs_is_refused(outputs, message, memory_length):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda logits, state, weights: (logits[:1], state, weights), r"rows as tokens, 2\. Rec"),
-        (lambda logits, state, weights: (logits, state, weights[:1]), r"rows as tokens, 2\. Rec"),
-        (lambda logits, state, weights: (logits, (state,), weights), "the state in the structure"),
+        (lambda logits, state, weights: (logits[:1], state, weights), r"with 2 rows, .*Rec"),
+        (lambda logits, state, weights: (logits, state, weights[:1]), r"with 2 rows, .*Rec"),
+        (
+            lambda logits, state, weights: (logits, (state,), weights),
+            "state with the structure",
+        ),
         (lambda logits, state, weights: (logits, None, weights), "structure.* Received: None"),
         (lambda logits, state, weights: (logits, state[:, :1], weights), r"Rec.*: float32 \(2, "),
         (lambda logits, state, weights: (logits, ops.cast(state, "int32"), weights), "int32"),
@@ -397,7 +400,7 @@ def test_a_step_that_changes_rows_or_state_is_refused(change, message):
         (BeamSearch(2), {"start": [[2], [2]]}, r"`start` must be ints of shape \(batch,\)"),
         (BeamSearch(2), {"start": [2.0, 2.0]}, r"`start` must be ints .*float32 \(2,\)"),
         (BeamSearch(2), {"state": np.zeros((3, 4), "float32")}, "`state` must .* 2 rows"),
-        (BeamSearch(2), {"state": None}, "`state` must hold tensors of 2 rows.*None"),
+        (BeamSearch(2), {"state": None}, "`state` must contain tensors of 2 rows.*None"),
         (BeamSearch(2), {"memory_length": 5}, r"`step` must .* `memory_length`, 5\. .*\(4, 3\)"),
         (BeamSearch(2), {"memory_mask": np.ones((2, 3))}, "`memory_mask` must be bool"),
         (BeamSearch(2), {"memory_mask": [[True] * 3] * 2}, r"`memory_mask` must .*\[\[True"),
@@ -432,7 +435,7 @@ def test_known_searches_include_subclasses_by_name():
     class CustomSearch(BeamSearch):
         pass
 
-    searches = known_searches()
+    searches = search_classes()
     for search in (CustomSearch, BeamSearch, GreedySearch, Sampling):
         assert searches[search.__name__] is search
 

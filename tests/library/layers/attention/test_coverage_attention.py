@@ -91,7 +91,7 @@ def test_the_penalty_is_zero_if_every_step_is_masked(rng):
 def test_without_a_coverage_loss_there_is_no_penalty(rng):
     attention = built(rng)
     attention(*random_inputs(rng))
-    assert attention.losses == [] and not attention.penalized
+    assert attention.losses == [] and not attention.has_penalty
     assert attention.penalty(np.ones((B, 2, TX))) is None
 
 
