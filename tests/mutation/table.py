@@ -17,8 +17,8 @@ MUTATIONS = (
     Mutation(
         "alignment-may-point-past-the-sentence",
         "keras_bahdanau/data/translation_dataset.py",
-        "(places >= lengths).any()",
-        "(places > lengths).any()",
+        "(positions >= lengths).any()",
+        "(positions > lengths).any()",
         "library/data/test_dataset.py",
     ),
     Mutation(
