@@ -102,12 +102,12 @@ def slowest_operators(path, provider):
     """Return the names and microseconds of the eight slowest operators of one search."""
     import onnxruntime
 
-    from keras_bahdanau_runtime.session import chosen_providers
+    from keras_bahdanau_runtime.session import resolve_providers
 
     options = onnxruntime.SessionOptions()
     options.enable_profiling = True
     requested = list(dict.fromkeys([provider, CPU]))
-    providers = chosen_providers(requested, onnxruntime.get_available_providers(), capture=False)
+    providers = resolve_providers(requested, onnxruntime.get_available_providers(), capture=False)
     session = onnxruntime.InferenceSession(path / "model.onnx", options, providers=providers)
     runs = 2
     for _ in range(runs):

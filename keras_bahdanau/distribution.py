@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bahdanau_runtime.runs.start import launched
+from keras_bahdanau_runtime.runs.start import launched_rank
 
 __all__ = ["average_gradients", "data_parallel", "rank_and_world_size"]
 
@@ -20,7 +20,7 @@ def rank_and_world_size():
     process for each host, with all its devices, if `KERAS_DISTRIBUTION_PROCESS_ID` and
     `KERAS_DISTRIBUTION_NUM_PROCESSES` are set. On TensorFlow there is always one process.
     """
-    return launched(keras.config.backend())
+    return launched_rank(keras.config.backend())
 
 
 def is_spmd():

@@ -11,7 +11,7 @@ import numpy as np
 from keras_bahdanau.distribution import single_process
 from keras_bahdanau.optimizers import ema_weights, update_count, uses_ema
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.files import written
+from keras_bahdanau_runtime.files import atomic_write
 
 # The mode of a monitored value by the last word of its name.
 MODES = {
@@ -24,8 +24,8 @@ class RunCheckpoint(keras.callbacks.Callback):
     """Saves a training run after each epoch, so that it can be stopped at any time and resumed.
 
     It writes `last.keras` (weights and optimizer), `best.keras` if the monitored value is the best
-    so far, and `history.csv`. Each file is written under a temporary name and then renamed, so a
-    run that is killed while writing keeps its old files. `last.keras` is written last: a resumed
+    so far, and `history.csv`. Each file is atomic_write under a temporary name and then renamed, so a
+    run that is killed while writing keeps its old files. `last.keras` is atomic_write last: a resumed
     run repeats the epochs after it and rewrites their files. With `keep`, it also writes
     `epoch-01.keras` and so on, for `average_checkpoints`. If the optimizer keeps a moving average
     of the weights (`use_ema`), all files but `last.keras` contain the average.
@@ -36,7 +36,7 @@ class RunCheckpoint(keras.callbacks.Callback):
         mode: "max" if the largest value is the best, "min" if the smallest is, or "auto" to choose
             by the last word of the name: "min" for "val_loss", "max" for "val_token_accuracy".
         keep: Number of last epochs with a file of their own. Older files are deleted, and so are
-            files of later epochs, which a resumed run repeats. With 0, no such file is written or
+            files of later epochs, which a resumed run repeats. With 0, no such file is atomic_write or
             deleted.
         epochs_done: Number of epochs that the model has been trained for. Later rows of an existing
             `history.csv` are dropped.
@@ -109,12 +109,12 @@ class RunCheckpoint(keras.callbacks.Callback):
         copies = [f"epoch-{epoch + 1:02d}.keras"] if self.keep else []
         if best is None or self._quality(row) >= self._quality(best):
             copies.append("best.keras")
-        with single_process(), written(self.folder / "last.keras") as path:
+        with single_process(), atomic_write(self.folder / "last.keras") as path:
             if copies:
                 with ema_weights(self.model):
                     self.model.save(path)
                 for name in copies:
-                    with written(self.folder / name) as copy:
+                    with atomic_write(self.folder / name) as copy:
                         shutil.copyfile(path, copy)
             if not copies or uses_ema(self.model):
                 self.model.save(path)
@@ -150,7 +150,7 @@ class RunCheckpoint(keras.callbacks.Callback):
 
     def _write_history(self):
         with (
-            written(self.folder / "history.csv") as path,
+            atomic_write(self.folder / "history.csv") as path,
             path.open("w", newline="", encoding="utf-8") as file,
         ):
             names = dict.fromkeys(name for row in self.rows for name in row)

@@ -16,7 +16,7 @@ from keras_bahdanau.search import GreedySearch
 from keras_bahdanau.search.base import check_is_search
 from keras_bahdanau_runtime.checks import check_positive, checked_texts
 from keras_bahdanau_runtime.errors import require
-from keras_bahdanau_runtime.files import naming
+from keras_bahdanau_runtime.files import add_path_to_errors
 from keras_bahdanau_runtime.pictures.plots import plot_alignment
 from keras_bahdanau_runtime.pictures.words import word_alignment
 
@@ -139,7 +139,7 @@ class _EventFile:
 
         self._prefix = Path(folder) / "events"
         suffix = f".{secrets.token_hex(4)}.{os.getpid()}"
-        with naming(self._prefix):
+        with add_path_to_errors(self._prefix):
             self._prefix.parent.mkdir(parents=True, exist_ok=True)
             self._writer = EventsWriter(str(self._prefix), suffix)
         # Keras calls no callback when training ends with an error.
@@ -159,6 +159,6 @@ class _EventFile:
         from tensorboardX.proto.event_pb2 import Event
 
         event = Event(wall_time=time.time(), step=step, summary={"value": values})
-        with naming(self._prefix):
+        with add_path_to_errors(self._prefix):
             self._writer.write_event(event)
             self._writer.flush()

@@ -6,7 +6,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_bahdanau_runtime.files import written
+from keras_bahdanau_runtime.files import atomic_write
 
 
 def average_checkpoints(paths, output):
@@ -16,12 +16,12 @@ def average_checkpoints(paths, output):
 
     The mean of the last checkpoints of a run often translates better than any of them (Gao et al.
     2022, arXiv 2210.11803). `RunCheckpoint(folder, keep=n)` keeps them. Sums are computed in
-    float64. Non-floating weights, such as counters, are those of the last file. The written model
+    float64. Non-floating weights, such as counters, are those of the last file. The atomic_write model
     is not compiled and has no optimizer.
 
     Args:
         paths: Iterable of `.keras` files of the same model.
-        output: The `.keras` file to write. It is written under a temporary name and then renamed,
+        output: The `.keras` file to write. It is atomic_write under a temporary name and then renamed,
             so it may be one of `paths`.
 
     Raises:
@@ -61,7 +61,7 @@ def average_checkpoints(paths, output):
                 sums[index] = sums.get(index, 0.0) + value
     for index, total in sums.items():
         model.weights[index].assign(total / len(paths))
-    with written(output) as temporary_path:
+    with atomic_write(output) as temporary_path:
         model.save(temporary_path)
 
 

@@ -3,7 +3,7 @@
 run/
   options.json     the options of the run
   texts.json       hashes of the text files
-  corpus/          the texts as written by `prepare`, unless a prepared corpus is given
+  corpus/          the texts as atomic_write by `prepare`, unless a prepared corpus is given
   last.keras       model, tokenizer and optimizer at the last checkpoint
   best.keras       the checkpoint with the best result on held-out text
   history.csv      one row per checkpoint
@@ -40,7 +40,7 @@ from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
 from keras_bahdanau.optimizers import WarmupSchedule, update_count
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.training.averaging import average_checkpoints
-from keras_bahdanau_runtime.files import written
+from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.runs.folder import (
     AVERAGE_FILE,
@@ -52,7 +52,7 @@ from keras_bahdanau_runtime.runs.folder import (
     best_file,
 )
 from keras_bahdanau_runtime.runs.options import MODELS, TrainingOptions
-from keras_bahdanau_runtime.runs.start import begun, hashes, prepare_texts, write_json
+from keras_bahdanau_runtime.runs.start import prepare_texts, start_run, text_hashes, write_json
 
 logger = logging.getLogger("keras_bahdanau")
 
@@ -102,12 +102,12 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
     if not isinstance(options, TrainingOptions):
         raise ValueError(f"Argument `options` must be TrainingOptions. Received: {options!r:.80}")
     output, callbacks = Path(output), _checked_callbacks(callbacks)
-    with begun(options, output, resume, rank=rank_and_world_size()[0]) as held_out:
+    with start_run(options, output, resume, rank=rank_and_world_size()[0]) as held_out:
         return run_training(options, output, held_out, callbacks, verbose, console)
 
 
 def run_training(options, output, held_out, callbacks=(), verbose=True, console=None):
-    """Do the part of `train` that needs Keras, with the held-out texts that `begun` yields."""
+    """Do the part of `train` that needs Keras, with the held-out texts that `start_run` yields."""
     rank, _ = rank_and_world_size()
     with data_parallel(options.devices):
         corpus = _open_corpus(options, output, rank)
@@ -164,7 +164,7 @@ def load_best(*runs):
     """Load the best model of a training run, with its tokenizer and without its optimizer.
 
     Args:
-        *runs: Folders that `train` has written.
+        *runs: Folders that `train` has atomic_write.
 
     Returns:
         The model, or an `Ensemble` of the models of several runs.
@@ -260,7 +260,7 @@ def _start_or_resume(options, output, corpus):
             warmup = min(updates_per_pass // 2, _LONGEST_WARMUP, epochs * every - 1)
         model = build(options, corpus.tokenizer, epochs * every, warmup)
         if rank == 0:
-            write_json(output / TEXTS_FILE, hashes(options))
+            write_json(output / TEXTS_FILE, text_hashes(options))
             write_json(output / OPTIONS_FILE, options.to_dict())
     average_gradients(model)
     logger.info(
@@ -345,7 +345,7 @@ def _try_average(options, output, evaluator):
     mean, best = (_evaluate(options, evaluator, path) for path in (average, output / BEST_FILE))
     is_better = mean > best if options.best_by == "bleu" else mean < best
     if is_better:
-        with written(output / BEST_FILE) as copy:
+        with atomic_write(output / BEST_FILE) as copy:
             shutil.copyfile(average, copy)
     logger.info(
         "%s of the mean of the last checkpoints: %.2f, of the best one: %.2f. Keeping %s.",
