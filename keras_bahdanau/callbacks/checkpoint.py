@@ -24,8 +24,8 @@ class RunCheckpoint(keras.callbacks.Callback):
     """Saves a training run after each epoch, so that it can be stopped at any time and resumed.
 
     It writes `last.keras` (weights and optimizer), `best.keras` if the monitored value is the best
-    so far, and `history.csv`. Each file is atomic_write under a temporary name and then renamed, so a
-    run that is killed while writing keeps its old files. `last.keras` is atomic_write last: a resumed
+    so far, and `history.csv`. Each file is written under a temporary name and then renamed, so a
+    run that is killed while writing keeps its old files. `last.keras` is written last: a resumed
     run repeats the epochs after it and rewrites their files. With `keep`, it also writes
     `epoch-01.keras` and so on, for `average_checkpoints`. If the optimizer keeps a moving average
     of the weights (`use_ema`), all files but `last.keras` contain the average.
@@ -36,7 +36,7 @@ class RunCheckpoint(keras.callbacks.Callback):
         mode: "max" if the largest value is the best, "min" if the smallest is, or "auto" to choose
             by the last word of the name: "min" for "val_loss", "max" for "val_token_accuracy".
         keep: Number of last epochs with a file of their own. Older files are deleted, and so are
-            files of later epochs, which a resumed run repeats. With 0, no such file is atomic_write or
+            files of later epochs, which a resumed run repeats. With 0, no such file is written or
             deleted.
         epochs_done: Number of epochs that the model has been trained for. Later rows of an existing
             `history.csv` are dropped.

@@ -12,7 +12,7 @@ from keras_bahdanau.data.batching import (
     longest_first,
     shaped_batches,
 )
-from keras_bahdanau_runtime.prepared.corpus import shard_from_lists, concatenate_shards
+from keras_bahdanau_runtime.prepared.corpus import concatenate_shards, shard_from_lists
 from keras_bahdanau_runtime.text.batches import round_up
 
 _CACHED_SHARDS = 2  # threads that prefetch may need the shards on both sides of a border
@@ -118,7 +118,9 @@ class ResampledStream:
         indices = number * self.batches + np.arange(start, min(start + _WINDOW, self.batches))
         shards, old = zip(*[self._stream.batch(int(index)) for index in indices], strict=True)
         pairs = self._resampled(
-            concatenate_shards([shard.take(batch.indices) for shard, batch in zip(shards, old, strict=True)]),
+            concatenate_shards(
+                [shard.take(batch.indices) for shard, batch in zip(shards, old, strict=True)]
+            ),
             np.random.default_rng([*self._seed, number, window]),
         )
         sides = round_up(pairs.lengths, self._bucket)
@@ -138,7 +140,8 @@ class ResampledStream:
         if limit is not None:
             pairs = pairs.truncate(limit)
         lists = [ids.tolist() for ids in np.split(pairs.ids, pairs.offsets[1:-1])]
-        resampled = shard_from_lists(*self._resample(lists[0::2], lists[1::2], rng), pairs.ids.dtype)
+        lists = self._resample(lists[0::2], lists[1::2], rng)
+        resampled = shard_from_lists(*lists, pairs.ids.dtype)
         return resampled if limit is None else resampled.truncate(limit)
 
 

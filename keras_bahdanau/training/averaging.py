@@ -16,12 +16,12 @@ def average_checkpoints(paths, output):
 
     The mean of the last checkpoints of a run often translates better than any of them (Gao et al.
     2022, arXiv 2210.11803). `RunCheckpoint(folder, keep=n)` keeps them. Sums are computed in
-    float64. Non-floating weights, such as counters, are those of the last file. The atomic_write model
+    float64. Non-floating weights, such as counters, are those of the last file. The written model
     is not compiled and has no optimizer.
 
     Args:
         paths: Iterable of `.keras` files of the same model.
-        output: The `.keras` file to write. It is atomic_write under a temporary name and then renamed,
+        output: The `.keras` file to write. It is written under a temporary name and then renamed,
             so it may be one of `paths`.
 
     Raises:

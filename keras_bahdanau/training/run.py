@@ -3,7 +3,7 @@
 run/
   options.json     the options of the run
   texts.json       hashes of the text files
-  corpus/          the texts as atomic_write by `prepare`, unless a prepared corpus is given
+  corpus/          the texts as written by `prepare`, unless a prepared corpus is given
   last.keras       model, tokenizer and optimizer at the last checkpoint
   best.keras       the checkpoint with the best result on held-out text
   history.csv      one row per checkpoint
@@ -164,7 +164,7 @@ def load_best(*runs):
     """Load the best model of a training run, with its tokenizer and without its optimizer.
 
     Args:
-        *runs: Folders that `train` has atomic_write.
+        *runs: Folders that `train` has written.
 
     Returns:
         The model, or an `Ensemble` of the models of several runs.
