@@ -22,8 +22,8 @@ from keras_bahdanau_runtime.signature import (
     SAVED_MODEL_FOLDER,
     STEP_FILE,
     Signature,
-    hypotheses,
-    most_rows,
+    max_batch_size,
+    num_hypotheses,
 )
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translator import Translator
@@ -153,10 +153,10 @@ class GenerationJob(Job):
         if self.options.shortlist is not None:
             check_shortlist(self.options.shortlist, self.model, self.search)
         settings, vocabulary = self._settings(), self.model.target_vocabulary_size
-        if most_rows(settings, vocabulary) < 1:
+        if max_batch_size(settings, vocabulary) < 1:
             raise ValueError(
                 "Arguments `search` and `max_length` must leave candidates and steps that int32 "
-                f"counts. Received: {hypotheses(settings)} hypotheses of up to "
+                f"counts. Received: {num_hypotheses(settings)} hypotheses of up to "
                 f"{self.options.max_length} tokens out of {vocabulary}"
             )
 

@@ -121,7 +121,7 @@ def compare_loops(translator, sources, providers=CPU):
     for i in range(0, len(sources), 8):
         batch = pad(sources[i : i + 8])
         # Drawn once, for a search without a seed, too.
-        noise = checked_noise(None, manifest.search, len(batch)) if manifest.draws() else None
+        noise = checked_noise(None, manifest.search, len(batch)) if manifest.is_sampling() else None
         ours, theirs = (one.search(batch, noise=noise) for one in (translator, driven))
         different = [name for name in ("tokens", "lengths") if (ours[name] != theirs[name]).any()]
         if different or not np.allclose(ours["scores"], theirs["scores"], rtol=1e-4, atol=1e-4):
@@ -201,7 +201,7 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
         translator = Translator(path, providers, loop="graph")
         limit = manifest.max_source_length
         sources = random_sources(model.source_vocabulary_size, limit or 40, count, seed)
-        encoded = encode_texts(texts, translator.text_tokenizer()) if len(texts) else []
+        encoded = encode_texts(texts, translator.require_tokenizer()) if len(texts) else []
         sources += [ids for ids in encoded if ids and (limit is None or len(ids) <= limit)]
         if not sources:
             raise ValueError(

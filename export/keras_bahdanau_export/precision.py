@@ -101,7 +101,7 @@ def measure(full, reduced, precision, size, sources, texts=(), references=(), ro
     equal = 0
     for batch in batches:
         noise = None
-        if full.manifest.draws():  # both draw the same
+        if full.manifest.is_sampling():  # both draw the same
             noise = checked_noise(None, full.manifest.search, len(batch))
         ours, theirs = (one.search(batch, False, noise)["tokens"][:, 0] for one in both)
         equal += int((ours == theirs).all(axis=1).sum())

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 from keras_bahdanau_runtime.bulk.records import one_line
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import MissingDependencyError, require
-from keras_bahdanau_runtime.manifest import Manifest, read_manifest, reading
+from keras_bahdanau_runtime.manifest import Manifest, read_manifest, read_unreplaced
 from keras_bahdanau_runtime.runs.folder import best_file
-from keras_bahdanau_runtime.session import CPU, CUDA, check_providers, checked_graph, cores
+from keras_bahdanau_runtime.session import CPU, CUDA, available_cores, check_providers, read_graph
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translation, Translator
@@ -143,7 +143,10 @@ def evaluate(
         best_file(run)  # refuses what is no run
     sources, references = read_parallel(text_source(source), text_source(reference))
     if is_artifact:
-        engine, options = Translator(path, workers=cores()), {"truncate": truncate}
+        engine, options = (
+            Translator(path, parallel_batches=available_cores()),
+            {"truncate": truncate},
+        )
     else:
         import_keras(tensorflow=False)
         from keras_bahdanau import BeamSearch
@@ -240,19 +243,19 @@ def align(
     An .html file is one page that needs nothing else: pointing at a word lights where it came from.
     It shows words and pieces.
     """
-    from keras_bahdanau_runtime.pictures.figures import checked_ending, checked_style
+    from keras_bahdanau_runtime.pictures.figures import check_style, check_suffix
     from keras_bahdanau_runtime.pictures.page import alignment_page
     from keras_bahdanau_runtime.pictures.plots import plot_alignments
     from keras_bahdanau_runtime.pictures.words import word_alignment
 
-    checked_style(style)
+    check_style(style)
     check_positive(columns=columns)
     for text in texts:
         if not text.strip():
             raise ValueError(f"Argument `texts` must hold sentences. Received: {text!r}")
     page = output.suffix.lower() == ".html"
     if not page:
-        checked_ending(output)
+        check_suffix(output)
     elif pieces or style != "light":
         raise ValueError(
             "Arguments `pieces` and `style` must be left out for an .html file, which shows words "
@@ -285,14 +288,14 @@ def inspect(
         graphs = {}
         for name in manifest.files:
             if name.endswith(".onnx"):
-                checked = checked_graph(manifest, name)
+                checked = read_graph(manifest, name)
                 if provider is not None:  # and it is looked at once more
                     graphs[name] = checked
             else:
                 manifest.check(name)
         return manifest, graphs
 
-    manifest, graphs = reading(artifact, check)
+    manifest, graphs = read_unreplaced(artifact, check)
     table = Table("property", "value", title=plain(artifact))
     table.add_row("format version", str(manifest.format_version))
     for name, record in manifest.files.items():

@@ -22,7 +22,7 @@ from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.quiet import import_keras
 from keras_bahdanau_export.triton.layout import triton_repository
 from keras_bahdanau_runtime.artifact import check_destination
-from keras_bahdanau_runtime.files import given_name
+from keras_bahdanau_runtime.files import folder_name
 from keras_bahdanau_runtime.runs.folder import best_file
 
 _LAYOUTS = ("artifact", "triton")
@@ -187,7 +187,7 @@ def _place(
             raise ValueError(
                 f"Argument `format` must hold 'onnx' for the layout 'triton'. Received: {formats}"
             )
-        return triton_repository(path, given_name(run) if name is None else name, overwrite)
+        return triton_repository(path, folder_name(run) if name is None else name, overwrite)
     if name is not None:
         raise ValueError(
             f"Argument `name` must be given only for the layout 'triton'. Received: {name!r}"

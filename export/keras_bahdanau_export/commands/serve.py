@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from keras_bahdanau_runtime.errors import ArtifactError, require
-from keras_bahdanau_runtime.files import given_name
+from keras_bahdanau_runtime.files import folder_name
 
 
 def serve(
@@ -103,7 +103,7 @@ def _named(artifacts: list[str]) -> dict[str, Path]:
     for given in artifacts:
         name, separator, path = given.partition("=")
         if not separator or "/" in name:
-            name, path = given_name(given), given
+            name, path = folder_name(given), given
         if name in found:
             raise ValueError(
                 f"Argument `artifacts` must have a name of its own each. Received: {name!r} twice"

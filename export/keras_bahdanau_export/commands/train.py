@@ -12,7 +12,7 @@ from keras_bahdanau_export.commands.shown import console, say
 from keras_bahdanau_export.quiet import check_keras, import_keras
 from keras_bahdanau_runtime.runs.folder import LAST_FILE
 from keras_bahdanau_runtime.runs.options import TrainingOptions, read_options
-from keras_bahdanau_runtime.runs.start import begun, launched
+from keras_bahdanau_runtime.runs.start import launched_rank, start_run
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="The run's folder.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
@@ -67,18 +67,18 @@ def train_command() -> Callable[..., None]:
 def _run(options: TrainingOptions, output: Path, resume: bool) -> Path:
     """As `keras_bahdanau.train`, but Keras is imported after everything that does not need it."""
     check_keras()
-    processes = launched()
-    with begun(options, output, resume, rank=processes[0]) as held_out:
+    processes = launched_rank()
+    with start_run(options, output, resume, rank=processes[0]) as held_out:
         import_keras()
         from keras_bahdanau.distribution import rank_and_world_size
-        from keras_bahdanau.training.run import train_begun
+        from keras_bahdanau.training.run import run_training
 
         if rank_and_world_size() != processes:
             raise ValueError(
                 "The backend of Keras must be the one whose launcher starts several processes, "
                 f"torch for torchrun. Received: another one, for {processes[1]} processes"
             )
-        return train_begun(options, output, held_out, console=console)
+        return run_training(options, output, held_out, console=console)
 
 
 def _parameter_of(option: Field[Any]) -> inspect.Parameter:

@@ -24,9 +24,9 @@ from keras_bahdanau_export.commands.streams import is_dash, standard, standard_i
 from keras_bahdanau_runtime.bulk.file import translate_file
 from keras_bahdanau_runtime.bulk.records import Lines, Source, is_text, one_line
 from keras_bahdanau_runtime.errors import ArtifactError
-from keras_bahdanau_runtime.files import naming
+from keras_bahdanau_runtime.files import add_path_to_errors
 from keras_bahdanau_runtime.ray.bulk import translate_folder
-from keras_bahdanau_runtime.session import cores
+from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translator
 
@@ -81,7 +81,7 @@ def translate(
     megabytes: Annotated[
         float | None, typer.Option(help="Most memory of the runs, weights not counted.")
     ] = None,
-    workers: Annotated[
+    parallel_batches: Annotated[
         int | None,
         typer.Option(help="Batches run at once; one for each core if absent, for each actor one."),
     ] = None,
@@ -112,19 +112,24 @@ def translate(
     of_file = {"resume": resume, "shard": shard if shard != _WHOLE else None}
     if engine == "ray":
         _refuse("`engine` local", **of_file)
-        workers = 1 if workers is None else workers
-        settings = {**columns, "workers": workers, "actors": actors}
+        parallel_batches = 1 if parallel_batches is None else parallel_batches
+        settings = {**columns, "parallel_batches": parallel_batches, "actors": actors}
         _folder(artifact, source, output, **settings, **limits, **options)
         return
     _refuse("`engine` ray", actors=actors)
     given = standard_input() if source is None else source
-    workers = cores() if workers is None else workers
+    parallel_batches = available_cores() if parallel_batches is None else parallel_batches
     if output is None:
         _refuse("an `output`", **of_file, **columns)
         _refuse("an `output`", source=None if is_text(given) else given)
-        failed = _stream(Translator(artifact, workers=workers, **limits), given, options)
+        failed = _stream(
+            Translator(artifact, parallel_batches=parallel_batches, **limits), given, options
+        )
     else:
-        parts, translator = _parts(shard), Translator(artifact, workers=workers, **limits)
+        parts, translator = (
+            _parts(shard),
+            Translator(artifact, parallel_batches=parallel_batches, **limits),
+        )
         file = {"resume": resume, "shard": parts, **columns}
         failed = _file(translator, given, output, **file, **options)
     if failed:
@@ -145,7 +150,7 @@ def _stream(translator: Translator, source: Source, options: dict[str, Any]) -> 
     file, failed = standard("stdout").buffer, 0
     with _Shown() as progress:
         for number, one in enumerate(found, start=1):
-            with naming("standard output"):
+            with add_path_to_errors("standard output"):
                 file.write((one_line(one.text) + "\n").encode("utf-8"))
                 file.flush()
             if number % _SHOWN == 0:

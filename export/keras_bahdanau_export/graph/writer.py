@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_bahdanau_export.graph.recurrent_operators import RECURRENT_HANDLERS, recurrent_operators
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError, UnsupportedModelError, require
-from keras_bahdanau_runtime.operators import check_contents
+from keras_bahdanau_runtime.operators import check_onnx_file
 from keras_bahdanau_runtime.signature import BEAM_FILES, weights_file
 
 logger = logging.getLogger("keras_bahdanau_export")
@@ -107,7 +107,7 @@ def _save(model, path, description):
         onnx.checker.check_model(str(path))
         beside = path.with_name(weights_file(path.name))
         sizes = {beside.name: beside.stat().st_size} if beside.exists() else {}
-        check_contents(path.read_bytes(), path, sizes)
+        check_onnx_file(path.read_bytes(), path, sizes)
     except (onnx.checker.ValidationError, UnsupportedArtifactError) as error:
         raise UnsupportedModelError(
             f"The model uses what ONNX has no operator for: {error}"

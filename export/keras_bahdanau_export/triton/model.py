@@ -22,7 +22,7 @@ import numpy as np
 import triton_python_backend_utils as triton
 
 from keras_bahdanau_runtime import Translator
-from keras_bahdanau_runtime.session import CPU, CUDA, cores
+from keras_bahdanau_runtime.session import CPU, CUDA, available_cores
 
 MOST_CHARACTERS = 5000  # of a text
 MOST_SECONDS = 60.0  # of one run of the graph
@@ -42,12 +42,14 @@ class TritonPythonModel:
 
     def initialize(self, args):
         """Opens the artifact, on the GPU if the instance has one by `instance_group`."""
-        providers, workers = CPU, cores()
+        providers, parallel_batches = CPU, available_cores()
         if args["model_instance_kind"] == "GPU":
             device = {"device_id": args["model_instance_device_id"]}
-            providers, workers = [(CUDA, device), CPU], 1
+            providers, parallel_batches = [(CUDA, device), CPU], 1
         artifact = Path(__file__).with_name("artifact")
-        self.translator = Translator(artifact, providers, timeout=MOST_SECONDS, workers=workers)
+        self.translator = Translator(
+            artifact, providers, timeout=MOST_SECONDS, parallel_batches=parallel_batches
+        )
         # The first run is slower than the others, and tells how many hypotheses the search keeps.
         self.most = self.translator.translate_ids([[3]])["scores"].shape[1]
 
