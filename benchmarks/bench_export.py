@@ -235,15 +235,14 @@ def recurrent(folder):
     import keras
     import numpy as np
 
-    from keras_bahdanau_export.call import call_signature
     from keras_bahdanau_export.graph.writer import write_onnx
-    from keras_bahdanau_export.trace import forward_function
+    from keras_bahdanau_export.trace import forward_function, forward_signature
     from keras_bahdanau_runtime.session import open_session
 
     x = keras.Input((None, UNITS), name="x")
     layer = keras.layers.Bidirectional(keras.layers.GRU(UNITS, return_sequences=True), name="y")
     model = keras.Model(x, layer(x))
-    function, signature = forward_function(model, call_signature(model))
+    function, signature = forward_function(model, forward_signature(model))
     (Path(folder) / "loop.onnx").write_bytes(_as_it_comes(function).SerializeToString())
     write_onnx(function, signature, Path(folder) / "operator.onnx")
     given = {"x": np.random.default_rng(0).random((1, 2 * LENGTH, UNITS), "float32")}

@@ -113,7 +113,7 @@ def profile(path, provider):
     """Microseconds of the operators of one search, most first."""
     import onnxruntime
 
-    from keras_bahdanau_runtime.providers import chosen_providers
+    from keras_bahdanau_runtime.session import chosen_providers
 
     options = onnxruntime.SessionOptions()
     options.enable_profiling = True

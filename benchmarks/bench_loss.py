@@ -20,9 +20,9 @@ from processes import in_turns, result
 
 CASES = {
     "all logits": {},
-    "chunk": {"chunk": 500},
-    "sampled": {"sampled": 1000, "chunk": 500},
-    "no loss": {"chunk": 500},
+    "chunk": {"chunk_size": 500},
+    "sampled": {"sampled": 1000, "chunk_size": 500},
+    "no loss": {"chunk_size": 500},
 }
 BACKENDS = ("torch", "jax", "tensorflow")
 BATCH, LENGTH, VOCABULARY, UNITS = 80, 50, 30_000, 256

@@ -13,7 +13,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_bahdanau import BeamSearch, RNNSearch, Shortlist
+from keras_bahdanau import BeamSearch, RNNSearch
+from keras_bahdanau.models import Shortlist
 from keras_bahdanau_export import export
 from keras_bahdanau_runtime import Translator
 

@@ -61,7 +61,7 @@ def ours(ids):
     )
     model.compile(
         optimizer="adam",
-        loss=TokenCrossentropy(chunk=512),  # as `keras-bahdanau train` has it
+        loss=TokenCrossentropy(chunk_size=512),  # as `keras-bahdanau train` has it
         jit_compile="auto" if keras.config.backend() == "jax" else False,
     )
     model.fit(

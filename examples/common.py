@@ -1,4 +1,4 @@
-"""What the examples share: their options, the check of a margin, and an export that must agree."""
+"""Shared by the examples: command-line options, a margin check, and an export check."""
 
 import argparse
 from pathlib import Path
@@ -7,60 +7,72 @@ import keras
 import numpy as np
 
 
-def options(name, doc, arguments=None, exports=True):
-    """The options of an example, and what follows from them.
+def parse_options(name, doc, arguments=None, exports=True):
+    """Parse the options of an example and seed Keras.
+
+    Args:
+        name: Name of the example, for the default output folder.
+        doc: Help text.
+        arguments: List of strings; `None` reads `sys.argv`.
+        exports: Whether the example has an `--export` option.
 
     Returns:
-        `quick`, `export`, `seed`, the folder `output`, which is made, and two seeds of NumPy's
-        generators: `training` for what is learnt from, `unseen` for what is measured on. The
-        latter are the test data, or with `--validation` others, to choose settings on.
+        The parsed options: `quick`, `export`, `seed`, the folder `output`, which is created, and
+        two seeds for NumPy generators: `training` for training data and `unseen` for the data to
+        evaluate on. `unseen` gives the test data, or with `--validation` separate validation data.
     """
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="tiny, checks no margin, no export")
+    parser.add_argument(
+        "--quick", action="store_true", help="train a tiny model; no margin check, no export"
+    )
     if exports:
         flag = argparse.BooleanOptionalAction
-        parser.add_argument("--export", action=flag, help="whether to; unless quick, it is done")
-    parser.add_argument("--seed", type=int, default=1, help="of the data and the first weights")
-    parser.add_argument("--validation", action="store_true", help="spare the test data")
+        parser.add_argument("--export", action=flag, help="export to ONNX (default: unless quick)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="seed of the data and the initial weights"
+    )
+    parser.add_argument(
+        "--validation", action="store_true", help="evaluate on validation data, not on test data"
+    )
     parser.add_argument("--output", type=Path, default=Path("build/examples", name))
-    found = parser.parse_args(arguments)
-    if exports and found.export is None:
-        found.export = not found.quick
-    found.output.mkdir(parents=True, exist_ok=True)
-    found.training, found.unseen = [found.seed, 0], [found.seed, 1 if found.validation else 2]
-    keras.utils.set_random_seed(found.seed)
-    return found
+    args = parser.parse_args(arguments)
+    if exports and args.export is None:
+        args.export = not args.quick
+    args.output.mkdir(parents=True, exist_ok=True)
+    args.training, args.unseen = [args.seed, 0], [args.seed, 1 if args.validation else 2]
+    keras.utils.set_random_seed(args.seed)
+    return args
 
 
-def require_margin(what, reached, baseline, margin, quick=False):
-    """Prints both figures; ends the script unless the first is better by the margin.
+def require_margin(metric, value, baseline, margin, quick=False):
+    """Print both values and exit with an error if the difference is below the margin.
 
     Args:
-        what: Name of the figure.
-        reached: The model's.
-        baseline: The baseline's.
-        margin: By how much the model's must be higher; negative where lower is better.
-        quick: Whether nothing is required.
+        metric: Name of the metric.
+        value: Value of the model.
+        baseline: Value of the baseline.
+        margin: Required difference; negative if lower is better.
+        quick: Whether to skip the check.
     """
-    print(f"{what}: {reached:.3f}, the baseline {baseline:.3f} (margin asked for: {margin:+.2f})")
-    if not quick and not (reached - baseline) / margin >= 1:  # NaN is no better than anything
-        raise SystemExit(f"{what}: expected a difference of {margin:+.2f} to the baseline.")
+    print(f"{metric}: {value:.3f}, the baseline {baseline:.3f} (margin asked for: {margin:+.2f})")
+    if not quick and not (value - baseline) / margin >= 1:  # also rejects NaN
+        raise SystemExit(f"{metric}: expected a difference of {margin:+.2f} to the baseline.")
 
 
 def export_and_compare(model, inputs, folder, names, tolerance=1e-4):
-    """Exports a functional model, runs the graph with onnxruntime, and holds it against Keras.
+    """Export a functional model, run the graph with onnxruntime and compare it with Keras.
 
     Args:
         model: A Keras model.
-        inputs: List of NumPy arrays, one for each of its inputs.
-        folder: The artifact to make.
+        inputs: List of NumPy arrays, one per input of the model.
+        folder: The artifact to write.
         names: Names of the graph's outputs.
-        tolerance: Largest difference of any output.
+        tolerance: Largest allowed absolute difference of any output.
 
     Returns:
-        The graph's outputs.
+        The outputs of the graph.
     """
     import onnxruntime
 
@@ -68,11 +80,11 @@ def export_and_compare(model, inputs, folder, names, tolerance=1e-4):
 
     export(model, folder, output_names=names, overwrite=True)
     session = onnxruntime.InferenceSession(Path(folder, "model.onnx"))
-    feeds = {part.name: value for part, value in zip(model.inputs, inputs, strict=True)}
-    by_graph = session.run(names, feeds)
-    by_keras = keras.tree.flatten(model(keras.tree.pack_sequence_as(model.input, inputs)))
-    pairs = zip(by_keras, by_graph, strict=True)
-    gap = np.max([np.abs(keras.ops.convert_to_numpy(a) - b).max() for a, b in pairs])
-    print(f"onnxruntime and Keras on {keras.config.backend()} differ by at most {gap:.1e}")
-    assert gap <= tolerance, gap
-    return by_graph
+    feeds = {tensor.name: value for tensor, value in zip(model.inputs, inputs, strict=True)}
+    graph_outputs = session.run(names, feeds)
+    keras_outputs = keras.tree.flatten(model(keras.tree.pack_sequence_as(model.input, inputs)))
+    pairs = zip(keras_outputs, graph_outputs, strict=True)
+    difference = np.max([np.abs(keras.ops.convert_to_numpy(a) - b).max() for a, b in pairs])
+    print(f"onnxruntime and Keras on {keras.config.backend()} differ by at most {difference:.1e}")
+    assert difference <= tolerance, difference
+    return graph_outputs

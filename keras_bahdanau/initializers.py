@@ -6,8 +6,10 @@ from keras import ops
 
 from keras_bahdanau_runtime.checks import check_positive
 
+__all__ = ["PerGate"]
 
-def fresh(initializer):
+
+def clone_initializer(initializer):
     """A copy of an initialiser for one weight.
 
     A Keras initialiser without a seed draws one when it is made, and so returns the same numbers
@@ -21,7 +23,7 @@ def fresh(initializer):
 
     >>> import keras
     >>> initializer = keras.initializers.RandomNormal()
-    >>> bool((initializer((3,)) == fresh(initializer)((3,)))[0])
+    >>> bool((initializer((3,)) == clone_initializer(initializer)((3,)))[0])
     False
     """
     moves_on = isinstance(getattr(initializer, "seed", None), keras.random.SeedGenerator)

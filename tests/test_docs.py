@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import pkgutil
+from types import ModuleType
 
 import pytest
 
@@ -14,13 +15,20 @@ MODULES = sorted(
     for package in (keras_bahdanau, keras_bahdanau_runtime.text)
     for module in pkgutil.walk_packages(package.__path__, prefix=f"{package.__name__}.")
 )
+NAMESPACES = [
+    name for name in keras_bahdanau.__all__ if isinstance(getattr(keras_bahdanau, name), ModuleType)
+]
+PUBLIC = {
+    name: getattr(namespace, name)
+    for namespace in (getattr(keras_bahdanau, name) for name in NAMESPACES)
+    for name in namespace.__all__
+}
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def examples(module):
-    public = {name: getattr(keras_bahdanau, name) for name in keras_bahdanau.__all__}
     finder = doctest.DocTestFinder(exclude_empty=True)
-    tests = finder.find(module, extraglobs={**public, **vars(module)})
+    tests = finder.find(module, extraglobs={**PUBLIC, **vars(module)})
     return [test for test in tests if test.examples]
 
 
@@ -38,9 +46,16 @@ def test_docstrings_have_more_than_ten_examples():
     assert len(tests) > 10
 
 
-@pytest.mark.parametrize("name", keras_bahdanau.__all__)
+def test_every_public_name_is_in_one_namespace():
+    names = [name for space in NAMESPACES for name in getattr(keras_bahdanau, space).__all__]
+    assert sorted(names) == sorted(PUBLIC)
+    for name in set(keras_bahdanau.__all__) - set(NAMESPACES):
+        assert getattr(keras_bahdanau, name) is PUBLIC[name]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
 def test_public_names_have_docstrings(name):
-    member = getattr(keras_bahdanau, name)
+    member = PUBLIC[name]
     # A dataclass without a docstring gets its signature. A class must not inherit its docstring.
     documented = vars(member).get("__doc__") if isinstance(member, type) else member.__doc__
     assert documented and not documented.startswith(f"{name}(")

@@ -25,13 +25,31 @@ MAY_IMPORT = {
     "keras_bahdanau": {"keras_bahdanau_runtime"},
     "keras_bahdanau_export": {"keras_bahdanau", "keras_bahdanau_runtime"},
 }
-# The folders of the library from the bottom up: a module imports from its own folder and from those
-# below it. Modules outside these folders are at the bottom.
-FLOORS = ["", "layers", "losses", "search", "data", "models", "training"]
+# The namespaces of the library from the bottom up: a module imports from its own namespace and from
+# those below it. Other modules are at the bottom.
+FLOORS = [
+    "",
+    "layers",
+    "losses",
+    "metrics",
+    "search",
+    "data",
+    "models",
+    "callbacks",
+    "training",
+]
+# Folders of code that needs a GPU or a server, and the only module outside that may import each.
+SEAMS = {
+    "keras_bahdanau_export.cuda": "keras_bahdanau_export.graph.writer",
+    "keras_bahdanau_export.triton": "keras_bahdanau_export.commands.export",
+    "keras_bahdanau_runtime.cuda": "keras_bahdanau_runtime.search",
+    "keras_bahdanau_runtime.ray": "keras_bahdanau_export.commands.translate",
+}
 # Modules that load without Keras until a command needs it.
 WITHOUT_KERAS = [
-    *(EXPORT / f"{name}.py" for name in ("__init__", "checks", "cli", "options", "quiet")),
-    EXPORT / "triton" / "layout.py",
+    *(EXPORT / f"{name}.py" for name in ("__init__", "cli", "options")),
+    EXPORT / "graph" / "writer.py",
+    EXPORT / "triton" / "repository.py",
     *(EXPORT / "commands").glob("*.py"),
 ]
 BACKENDS = ["keras", "tensorflow", "jax", "torch"]
@@ -66,12 +84,14 @@ def file_id(path: Path) -> str:
 
 def module_name(path: Path) -> str:
     """The dotted name of a file, such as `keras_bahdanau.layers.attention.base`."""
-    parts = path.relative_to(EXPORT.parent if path.is_relative_to(EXPORT) else ROOT).with_suffix("")
+    parts = path.relative_to(ROOT if path.is_relative_to(LIBRARY) else EXPORT.parent).with_suffix(
+        ""
+    )
     return ".".join(part for part in parts.parts if part != "__init__")
 
 
 def floor_of(module: str) -> int:
-    """The index of a module's folder in `FLOORS`."""
+    """The index of a module's namespace in `FLOORS`."""
     folder = module.split(".")[1:2]
     return FLOORS.index(folder[0]) if folder and folder[0] in FLOORS else 0
 
@@ -151,6 +171,18 @@ def test_packages_import_only_the_allowed_packages():
                     assert top in MAY_IMPORT[package], message
 
 
+@pytest.mark.parametrize("folder", SEAMS)
+def test_folder_is_imported_by_one_module(folder):
+    importers = {
+        module_name(path)
+        for path in ALL_FILES
+        for statement in imports(path)
+        if f"{statement.module}.".startswith(f"{folder}.")
+    }
+    outside = {name for name in importers if not f"{name}.".startswith(f"{folder}.")}
+    assert outside == {SEAMS[folder]}
+
+
 def test_runtime_has_no_import_of_keras_or_a_backend():
     for path in RUNTIME_FILES:
         for statement in imports(path):
@@ -158,7 +190,7 @@ def test_runtime_has_no_import_of_keras_or_a_backend():
             assert statement.module.split(".")[0] not in BACKENDS, message
 
 
-def test_library_imports_only_from_its_own_folder_or_those_below():
+def test_library_imports_only_from_its_own_namespace_or_those_below():
     for path in LIBRARY_FILES:
         own = module_name(path)
         for module in [statement.module for statement in imports(path)]:
@@ -169,7 +201,8 @@ def test_library_imports_only_from_its_own_folder_or_those_below():
 
 def test_floors_are_the_folders_of_the_library():
     folders = {path.parent.name for path in LIBRARY.glob("*/__init__.py")}
-    assert folders == set(FLOORS) - {""}
+    modules = {path.stem for path in LIBRARY.glob("*.py")}
+    assert folders <= set(FLOORS) <= folders | modules | {""}
 
 
 @pytest.mark.parametrize("path", WITHOUT_KERAS, ids=file_id)
@@ -205,9 +238,15 @@ def test_exceptional_names_are_used_only_with_a_comment(files, words):
     assert {name: numbers for name, numbers in lines.items() if numbers} == {}
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=file_id)
-def test_exported_names_are_sorted(package):
-    path = package / "__init__.py"
+NAMESPACES = [
+    *(package / "__init__.py" for package in PACKAGES),
+    *LIBRARY.glob("*/__init__.py"),
+    *(path for path in LIBRARY.glob("*.py") if "\n__all__ = " in path.read_text("utf-8")),
+]
+
+
+@pytest.mark.parametrize("path", sorted(set(NAMESPACES)), ids=file_id)
+def test_exported_names_are_sorted(path):
     for node in ast.parse(path.read_text("utf-8")).body:
         match node:
             case ast.Assign(targets=[ast.Name(id="__all__")]):

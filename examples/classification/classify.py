@@ -1,8 +1,7 @@
-"""What a message asks for: attention pools its words, and its weights say which words decide.
+"""Intent classification with attention pooling, whose weights show the decisive words.
 
-Every message tells of things that others did and asks for one thing itself, with the same words;
-only those around the request tell which is meant. The baseline is the same model with the mean over
-the words in the place of attention.
+Every message mentions several actions but requests only one of them, and only the words around the
+request tell which. The baseline is the same model with mean pooling.
 
     python -m examples.classification.classify
 """
@@ -13,23 +12,26 @@ import keras
 import numpy as np
 
 from examples.classification import messages
-from examples.common import export_and_compare, options, require_margin
-from keras_bahdanau import AttentionPooling
+from examples.common import export_and_compare, parse_options, require_margin
+from keras_bahdanau.layers import AttentionPooling
 
-COLUMNS = 8  # of the words in the picture
+COLUMNS = 8  # words per line of the picture
 
 
-def build(units, attends=True):
-    """Ids `(B, Tx)` to logits of the intents `(B, I)`; where it attends, weights `(B, Tx)`, too."""
+def build(units, use_attention=True):
+    """Return a model of ids `(B, Tx)` to intent logits `(B, I)`.
+
+    With attention, the model also returns the weights `(B, Tx)`.
+    """
     ids = keras.Input((None,), dtype="int32", name="ids")
-    real = ids != 0
+    mask = ids != 0
     embedded = keras.layers.Embedding(len(messages.WORDS), units)(ids)
-    # Over a recurrent layer the weights might point beside the words; see `AttentionPooling`.
-    seen = keras.layers.Conv1D(units, 3, padding="same", activation="relu")(embedded)
+    # Over recurrent states the weights may point next to the decisive word; see `AttentionPooling`.
+    features = keras.layers.Conv1D(units, 3, padding="same", activation="relu")(embedded)
     head = keras.layers.Dense(len(messages.INTENTS), name="intents")
-    if not attends:
-        return keras.Model(ids, head(keras.layers.GlobalAveragePooling1D()(seen, mask=real)))
-    pooled, weights = AttentionPooling(units)(seen, mask=real, return_attention_scores=True)
+    if not use_attention:
+        return keras.Model(ids, head(keras.layers.GlobalAveragePooling1D()(features, mask=mask)))
+    pooled, weights = AttentionPooling(units)(features, mask=mask, return_attention_scores=True)
     return keras.Model(ids, [head(pooled), weights])
 
 
@@ -45,53 +47,62 @@ def accuracy(logits, intents):
     return float((logits.argmax(-1) == intents).mean())
 
 
-def on_request(weights, spans):
-    """Share of the messages whose largest weight is on a word of their request."""
-    places = weights.argmax(-1)
-    return float(np.mean([a <= place <= b for place, (a, b) in zip(places, spans, strict=True)]))
+def request_focus(weights, spans):
+    """Return the fraction of messages whose largest weight is on a word of the request."""
+    positions = weights.argmax(-1)
+    return float(
+        np.mean(
+            [
+                first <= position <= last
+                for position, (first, last) in zip(positions, spans, strict=True)
+            ]
+        )
+    )
 
 
 def draw_picture(texts, weights, titles, path):
-    """The words of some messages, each on a ground as dark as its weight."""
+    """Draw the words of messages with backgrounds as dark as their weights."""
     from matplotlib.figure import Figure
 
-    lines = [-(-len(words) // COLUMNS) for words in texts]
-    height = 0.3 * sum(lines) + 0.5 * len(lines)
+    line_counts = [-(-len(words) // COLUMNS) for words in texts]
+    height = 0.3 * sum(line_counts) + 0.5 * len(line_counts)
     figure = Figure(figsize=(8, height), dpi=100, layout="constrained")
-    panels = figure.subplots(len(lines), height_ratios=lines, squeeze=False)[:, 0]
-    for axes, words, row, title, count in zip(panels, texts, weights, titles, lines, strict=True):
+    panels = figure.subplots(len(line_counts), height_ratios=line_counts, squeeze=False)[:, 0]
+    for axes, words, row, title, count in zip(
+        panels, texts, weights, titles, line_counts, strict=True
+    ):
         shades = np.zeros(count * COLUMNS)
         shades[: len(words)] = row[: len(words)]
         axes.imshow(shades.reshape(count, -1), cmap="Blues", vmin=0, vmax=1.5, aspect="auto")
-        for place, word in enumerate(words):
-            axes.text(place % COLUMNS, place // COLUMNS, word, ha="center", va="center")
+        for position, word in enumerate(words):
+            axes.text(position % COLUMNS, position // COLUMNS, word, ha="center", va="center")
         axes.set(xticks=[], yticks=[])
         axes.set_title(title, loc="left")
     figure.savefig(path)
 
 
 def main(arguments=None):
-    """Trains both, compares them on unseen messages, draws one; returns the accuracies."""
-    args = options("classification", __doc__, arguments)
+    """Train both models, compare them on unseen messages, draw two and return the accuracies."""
+    args = parse_options("classification", __doc__, arguments)
     count, epochs, units = (100, 2, 8) if args.quick else (250, 160, 32)
-    ids, intents, _ = messages.draw(count, args.training)
-    unseen, expected, spans = messages.draw(100 if args.quick else 2000, args.unseen)
-    attends = train(build(units), ids, intents, epochs)
-    mean = train(build(units, attends=False), ids, intents, epochs)
-    logits, weights = attends.predict(unseen, verbose=0)
+    ids, intents, _ = messages.generate(count, args.training)
+    unseen, expected, spans = messages.generate(100 if args.quick else 2000, args.unseen)
+    attentive = train(build(units), ids, intents, epochs)
+    pooled = train(build(units, use_attention=False), ids, intents, epochs)
+    logits, weights = attentive.predict(unseen, verbose=0)
     figures = {
         "attention": accuracy(logits, expected),
-        "mean": accuracy(mean.predict(unseen, verbose=0), expected),
-        "largest weight in the request": on_request(weights, spans),
+        "mean": accuracy(pooled.predict(unseen, verbose=0), expected),
+        "largest weight in the request": request_focus(weights, spans),
     }
     print(figures)
-    shown = [messages.text(row) for row in unseen[:2]]
+    texts = [messages.decode(row) for row in unseen[:2]]
     titles = [f"asks to {list(messages.INTENTS)[row.argmax()]}" for row in logits[:2]]
-    draw_picture(shown, weights[:2], titles, args.output / "classification.png")
-    attends.save(args.output / "model.keras")
+    draw_picture(texts, weights[:2], titles, args.output / "classification.png")
+    attentive.save(args.output / "model.keras")
     if args.export:
         names = ["intents", "weights"]
-        export_and_compare(attends, [unseen], args.output / "artifact", names)
+        export_and_compare(attentive, [unseen], args.output / "artifact", names)
     require_margin("accuracy", figures["attention"], figures["mean"], 0.15, args.quick)
     return figures
 

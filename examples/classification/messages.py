@@ -1,12 +1,12 @@
-"""Generated messages to a shop's help desk: a story, a request, and what the request is about.
+"""Generated messages to a help desk: stories about other people, and one request with an intent.
 
-The story says the same words as the request, of other people and other times: "last year my sister
-had to cancel hers"; "could you please replace it" decides.
+The stories use the same verbs as the request. In "last year my sister had to cancel it, could you
+please replace it", only "replace" is requested.
 """
 
 import numpy as np
 
-# What is asked for, and the words that ask for it.
+# Intents and the verbs that express them.
 INTENTS = {
     "cancel": ("cancel", "end", "terminate", "stop"),
     "refund": ("refund", "reimburse", "repay", "compensate"),
@@ -16,7 +16,7 @@ INTENTS = {
     "explain": ("explain", "describe", "clarify", "demonstrate"),
 }
 REQUESTS = ("please", "could you", "kindly", "i want you to", "can someone", "i ask you to")
-ELSEWHERE = ("had to", "used to", "tried to", "refused to", "forgot to", "did not")
+STORY_VERBS = ("had to", "used to", "tried to", "refused to", "forgot to", "did not")
 PEOPLE = ("my sister", "a neighbour", "your colleague", "the shop", "my brother", "somebody")
 TIMES = ("last year", "in march", "before", "at first", "on monday", "long ago")
 THINGS = ("the lamp", "the phone", "this order", "the contract", "my radio", "it", "the chair")
@@ -29,54 +29,54 @@ REMARKS = (
     "we live on the second floor",
     "the price was good",
 )
-LONGEST = 72
+MAX_LENGTH = 72
 
 
-def draw(count, seed):
-    """Messages.
+def generate(count, seed):
+    """Generate random messages.
 
     Returns:
-        Ids `(B, LONGEST)`, the number of each one's intent `(B,)`, and the places `(first, last)`
-        of the words that ask for it.
+        Ids `(B, MAX_LENGTH)`, intent indices `(B,)`, and a list of `(first, last)` word positions
+        of each request, its verb included.
     """
     rng = np.random.default_rng(seed)
-    ids = np.zeros((count, LONGEST), "int32")
+    ids = np.zeros((count, MAX_LENGTH), "int32")
     intents = rng.integers(0, len(INTENTS), count)
     spans = []
     for row, intent in zip(ids, intents, strict=True):
-        parts = [_story(rng) for _ in range(rng.integers(3, 6))]
-        parts += [rng.choice(REMARKS) for _ in range(rng.integers(0, 3))]
-        rng.shuffle(parts)
-        place = rng.integers(0, len(parts) + 1)
-        opening, word = rng.choice(REQUESTS), _act(intent, rng)
-        parts.insert(place, f"{opening} {word} {rng.choice(THINGS)}")
-        words = " ".join(parts).split()
-        first = len(" ".join(parts[:place]).split())
+        sentences = [_story(rng) for _ in range(rng.integers(3, 6))]
+        sentences += [rng.choice(REMARKS) for _ in range(rng.integers(0, 3))]
+        rng.shuffle(sentences)
+        position = rng.integers(0, len(sentences) + 1)
+        opening, verb = rng.choice(REQUESTS), _verb(intent, rng)
+        sentences.insert(position, f"{opening} {verb} {rng.choice(THINGS)}")
+        words = " ".join(sentences).split()
+        first = len(" ".join(sentences[:position]).split())
         spans.append((first, first + len(opening.split())))
         row[: len(words)] = [WORDS.index(word) for word in words]
     return ids, intents, spans
 
 
-def text(ids):
-    """The words of one message."""
+def decode(ids):
+    """Return the words of one message."""
     return [WORDS[i] for i in ids if i]
 
 
-def _act(intent, rng):
+def _verb(intent, rng):
     return rng.choice(list(INTENTS.values())[intent])
 
 
 def _story(rng):
-    """One sentence about what others did or did not do."""
-    word = _act(rng.integers(0, len(INTENTS)), rng)
-    parts = [rng.choice(PEOPLE), rng.choice(ELSEWHERE), word, rng.choice(THINGS)]
-    return " ".join([rng.choice(TIMES), *parts] if rng.random() < 0.5 else parts)
+    """Return one sentence about what other people did or did not do."""
+    verb = _verb(rng.integers(0, len(INTENTS)), rng)
+    words = [rng.choice(PEOPLE), rng.choice(STORY_VERBS), verb, rng.choice(THINGS)]
+    return " ".join([rng.choice(TIMES), *words] if rng.random() < 0.5 else words)
 
 
 def _words():
-    phrases = [*REQUESTS, *ELSEWHERE, *PEOPLE, *TIMES, *THINGS, *REMARKS]
+    phrases = [*REQUESTS, *STORY_VERBS, *PEOPLE, *TIMES, *THINGS, *REMARKS]
     return sorted(
-        {word for acts in [*INTENTS.values(), phrases] for a in acts for word in a.split()}
+        {word for group in [*INTENTS.values(), phrases] for text in group for word in text.split()}
     )
 
 

@@ -1,10 +1,10 @@
-"""Trains on the workers of a Ray cluster; where one is lost, all begin again after the checkpoint.
+"""Train on the workers of a Ray cluster. If a worker fails, all resume from the last checkpoint.
 
     pip install "keras-bahdanau[torch,text]" "ray[train]"
     python examples/cluster/ray_train.py options.json /shared/run --workers 4 --gpu
 
-`options.json` holds options of training, as a run's own does. Every worker must see the texts and
-the run's folder.
+`options.json` contains training options, like the file of that name in a run folder. Every worker
+must have access to the texts and to the run folder.
 """
 
 import argparse
@@ -16,13 +16,13 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
 
-def work(given):
-    """What each worker does, in a process group that Ray has made."""
+def train_worker(config):
+    """Run in each worker, in a process group that Ray has initialized."""
     os.environ["KERAS_BACKEND"] = "torch"
     from keras_bahdanau import TrainingOptions, train
 
-    options = TrainingOptions.from_file(given["options"], devices=given["workers"])
-    train(options, given["output"], resume=True)
+    options = TrainingOptions.from_file(config["options"], devices=config["workers"])
+    train(options, config["output"], resume=True)
 
 
 def main():
@@ -30,14 +30,14 @@ def main():
     parser.add_argument("options", type=Path)
     parser.add_argument("output", type=Path)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--gpu", action="store_true", help="a GPU for each worker")
-    given = parser.parse_args()
-    options, output = given.options.absolute(), given.output.absolute()
+    parser.add_argument("--gpu", action="store_true", help="use one GPU per worker")
+    args = parser.parse_args()
+    options, output = args.options.absolute(), args.output.absolute()
     ray.init()
     TorchTrainer(
-        work,
-        train_loop_config={"options": options, "output": output, "workers": given.workers},
-        scaling_config=ScalingConfig(num_workers=given.workers, use_gpu=given.gpu),
+        train_worker,
+        train_loop_config={"options": options, "output": output, "workers": args.workers},
+        scaling_config=ScalingConfig(num_workers=args.workers, use_gpu=args.gpu),
         run_config=RunConfig(
             name=output.name,
             storage_path=str(output.parent / "ray"),

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Trains on two hosts with four GPUs each:  KERAS_BACKEND=jax sbatch slurm.sh   (or torch)
+# Train on two hosts with four GPUs each:  KERAS_BACKEND=jax sbatch slurm.sh   (or torch)
 #SBATCH --job-name=train
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -7,8 +7,8 @@
 #SBATCH --requeue
 set -euo pipefail
 
-devices=4  # of each host
-first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+devices=4  # per host
+first_host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 training=(
     keras-bahdanau train corpus
     --validation-source dev.en --validation-target dev.de
@@ -19,13 +19,13 @@ training=(
 if [ "$KERAS_BACKEND" = torch ]; then
     launch=(
         torchrun --nnodes "$SLURM_NNODES" --nproc-per-node "$devices"
-        --rdzv-backend c10d --rdzv-endpoint "$first:29500" --rdzv-id "$SLURM_JOB_ID" --no-python
+        --rdzv-backend c10d --rdzv-endpoint "$first_host:29500" --rdzv-id "$SLURM_JOB_ID" --no-python
     )
     srun --kill-on-bad-exit "${launch[@]}" "${training[@]}"
 else
-    export KERAS_DISTRIBUTION_JOB_ADDRESSES=$first:29500
+    export KERAS_DISTRIBUTION_JOB_ADDRESSES=$first_host:29500
     export KERAS_DISTRIBUTION_NUM_PROCESSES=$SLURM_NNODES
-    # Each task knows its own number only when it runs.
+    # Slurm sets SLURM_PROCID in each task, so the inner shell must expand it.
     # shellcheck disable=SC2016
     srun --kill-on-bad-exit \
         bash -c 'KERAS_DISTRIBUTION_PROCESS_ID=$SLURM_PROCID exec "$@"' bash "${training[@]}"

@@ -1,7 +1,7 @@
-"""Many steps ahead: an attentive decoder with numbers in and numbers out, fed with its own outputs.
+"""Multi-step forecasting: an attentive decoder of real values that reads its own outputs.
 
-Every series repeats a shape of its own, at a frequency that drifts, under noise. To go on with it
-one looks back by a period, which is what the attention learns to do.
+Every series repeats its own shape at a slowly changing frequency, with noise. A good forecast needs
+the values one period earlier, which the attention learns to find.
 
     python -m examples.forecasting.forecast
 """
@@ -11,7 +11,7 @@ import sys
 import keras
 import numpy as np
 
-from examples.common import export_and_compare, options, require_margin
+from examples.common import export_and_compare, parse_options, require_margin
 from keras_bahdanau import (
     AttentiveDecoder,
     BahdanauAttention,
@@ -20,26 +20,29 @@ from keras_bahdanau import (
     DeepOutput,
 )
 
-HISTORY, AHEAD = 48, 16
+HISTORY, HORIZON = 48, 16
 
 
-def draw(count, seed):
-    """Series `(B, HISTORY + AHEAD, 1)`: three harmonics, a drifting frequency, noise."""
+def generate(count, seed):
+    """Return noisy series of three drifting harmonics, `(B, HISTORY + HORIZON, 1)`."""
     rng = np.random.default_rng(seed)
-    time = np.arange(HISTORY + AHEAD)
+    time = np.arange(HISTORY + HORIZON)
     period = rng.uniform(12, 20, (count, 1))
     drift = rng.uniform(-0.004, 0.004, (count, 1))
     phase = 2 * np.pi * (time / period * (1 + drift * time / 2) + rng.uniform(0, 1, (count, 1)))
     series = np.zeros((count, len(time)))
     for harmonic in range(1, 4):
-        size = rng.normal(0, 0.6, (count, 1))
-        series += size * np.sin(harmonic * phase + rng.uniform(0, 2 * np.pi, (count, 1)))
+        amplitude = rng.normal(0, 0.6, (count, 1))
+        series += amplitude * np.sin(harmonic * phase + rng.uniform(0, 2 * np.pi, (count, 1)))
     series += rng.normal(0, 0.1, series.shape)
     return series[..., None].astype("float32")
 
 
-def attentive(units):
-    """History `(B, HISTORY, 1)` to the future `(B, AHEAD, 1)` and weights `(B, AHEAD, HISTORY)`."""
+def build_attentive(units):
+    """Return a model of history `(B, HISTORY, 1)` to the future `(B, HORIZON, 1)` and weights.
+
+    The weights have shape `(B, HORIZON, HISTORY)`.
+    """
     history = keras.Input((HISTORY, 1), name="history")
     annotations = BidirectionalEncoder(units)(history)
     decoder = AttentiveDecoder(
@@ -47,15 +50,15 @@ def attentive(units):
     )
     first_state = Bridge([units], "last")(annotations)
     first = history[:, -1]
-    future, weights = decoder.unroll(first, annotations, AHEAD, initial_state=first_state)
+    future, weights = decoder.unroll(first, annotations, HORIZON, initial_state=first_state)
     return keras.Model(history, [future, weights])
 
 
-def plain(units):
-    """The baseline: a GRU reads the history, its last state says all of the future at once."""
+def build_baseline(units):
+    """Return the baseline: a GRU whose last state predicts the whole future at once."""
     history = keras.Input((HISTORY, 1), name="history")
-    future = keras.layers.Dense(AHEAD)(keras.layers.GRU(units)(history))
-    return keras.Model(history, keras.layers.Reshape((AHEAD, 1), name="future")(future))
+    future = keras.layers.Dense(HORIZON)(keras.layers.GRU(units)(history))
+    return keras.Model(history, keras.layers.Reshape((HORIZON, 1), name="future")(future))
 
 
 def train(model, series, epochs):
@@ -70,42 +73,43 @@ def rmse(forecast, series):
     return float(np.sqrt(np.mean((forecast - series[:, HISTORY:]) ** 2)))
 
 
-def draw_picture(series, forecast, by_gru, weights, path):
-    """One series with both forecasts, and below it where each step looked."""
+def draw_picture(series, forecast, gru_forecast, weights, path):
+    """Draw one series with both forecasts, and below it the weights of each step."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 5), dpi=80, layout="constrained")
     top, bottom = figure.subplots(2, 1)
-    ahead = np.arange(HISTORY, HISTORY + AHEAD)
+    ahead = np.arange(HISTORY, HISTORY + HORIZON)
     top.plot(series[:, 0], color="0.7", label="the series")
-    top.plot(ahead, by_gru[:, 0], "C1", label="GRU")
+    top.plot(ahead, gru_forecast[:, 0], "C1", label="GRU")
     top.plot(ahead, forecast[:, 0], "C0", label="attentive decoder")
     top.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)
-    bottom.imshow(weights, cmap="Greys", aspect="auto", extent=(0, HISTORY, AHEAD, 0))
+    bottom.imshow(weights, cmap="Greys", aspect="auto", extent=(0, HISTORY, HORIZON, 0))
     bottom.set(xlim=top.get_xlim(), xlabel="time", ylabel="step ahead", title="attention")
-    bottom.set_yticks(range(0, AHEAD + 1, 4))
+    bottom.set_yticks(range(0, HORIZON + 1, 4))
     figure.savefig(path)
 
 
 def main(arguments=None):
-    """Trains both, compares them on unseen series, draws one; returns the errors."""
-    args = options("forecasting", __doc__, arguments)
+    """Train both models, compare them on unseen series, draw one and return the errors."""
+    args = parse_options("forecasting", __doc__, arguments)
     count, epochs, units = (128, 1, 8) if args.quick else (6000, 10, 48)
-    series, unseen = draw(count, args.training), draw(max(count // 6, 16), args.unseen)
+    series, unseen = generate(count, args.training), generate(max(count // 6, 16), args.unseen)
     history = unseen[:, :HISTORY]
-    attends, gru = train(attentive(units), series, epochs), train(plain(2 * units), series, epochs)
-    forecast, weights = attends.predict(history, verbose=0)
-    by_gru = gru.predict(history, verbose=0)
+    attentive = train(build_attentive(units), series, epochs)
+    gru = train(build_baseline(2 * units), series, epochs)
+    forecast, weights = attentive.predict(history, verbose=0)
+    gru_forecast = gru.predict(history, verbose=0)
     errors = {
         "attentive": rmse(forecast, unseen),
-        "GRU": rmse(by_gru, unseen),
+        "GRU": rmse(gru_forecast, unseen),
         "last value": rmse(history[:, -1:], unseen),
     }
     print(errors)
-    draw_picture(unseen[0], forecast[0], by_gru[0], weights[0], args.output / "forecast.png")
-    attends.save(args.output / "model.keras")
+    draw_picture(unseen[0], forecast[0], gru_forecast[0], weights[0], args.output / "forecast.png")
+    attentive.save(args.output / "model.keras")
     if args.export:
-        export_and_compare(attends, [history], args.output / "artifact", ["future", "weights"])
+        export_and_compare(attentive, [history], args.output / "artifact", ["future", "weights"])
     for name, margin in (("GRU", -0.05), ("last value", -0.5)):
         require_margin(
             f"RMSE against {name}", errors["attentive"], errors[name], margin, args.quick

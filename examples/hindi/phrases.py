@@ -1,12 +1,12 @@
-"""Household phrases in English and Hindi: a small grammar of commands, and phrases as they are.
+"""Household phrases in English and Hindi: a small grammar of commands, and fixed phrases.
 
-Hindi puts the object first and the verb last, the room before the thing in it, and lets adjectives
-and `का` agree with the thing: बड़ा दरवाज़ा, बड़ी खिड़की; हॉल का पंखा, हॉल की बत्ती.
+In Hindi the object comes first and the verb last, a room comes before the object in it, and
+adjectives and `का` agree with the object: बड़ा दरवाज़ा, बड़ी खिड़की; हॉल का पंखा, हॉल की बत्ती.
 """
 
 from typing import NamedTuple
 
-# Things: the Hindi noun, and the ending of what agrees with it.
+# Objects by what is done to them: the Hindi noun, and the ending of words that agree with it.
 SWITCHED = {
     "light": ("बत्ती", "ी"),
     "lights": ("बत्तियाँ", "ी"),
@@ -40,9 +40,9 @@ CARRIED = {
 }
 ROOMS = {"kitchen": "रसोई", "hall": "हॉल", "room": "कमरे", "bathroom": "बाथरूम"}
 ADJECTIVES = {"big": "बड़", "small": "छोट", "old": "पुरान"}
-ADJECTIVES_FIT = ("book", "key", "glass", "plate", "newspaper")  # of what is carried
+WITH_ADJECTIVES = ("book", "key", "glass", "plate", "newspaper")  # among CARRIED
 
-# Phrases that follow no rule of the grammar.
+# Phrases outside the grammar.
 FIXED = {
     "Good morning": "सुप्रभात",
     "Good night": "शुभ रात्रि",
@@ -68,7 +68,13 @@ FIXED = {
 
 
 class Phrase(NamedTuple):
-    """English, Hindi, and for each Hindi word the set of English words it says or agrees with."""
+    """A phrase in both languages.
+
+    Attributes:
+        english: The English text.
+        hindi: The Hindi text.
+        origins: For each Hindi word, the set of English words it translates or agrees with.
+    """
 
     english: str
     hindi: str
@@ -76,57 +82,58 @@ class Phrase(NamedTuple):
 
 
 def grammar():
-    """`Phrase`s: commands and questions, in a fixed order."""
+    """Return the list of commands and questions as `Phrase`s, always in the same order."""
     return [*_switched(), *_opened(), *_carried()]
 
 
 def _switched():
     for english, (noun, ending) in SWITCHED.items():
         for verb, hindi in (("Turn on", "चालू करो"), ("Turn off", "बंद करो"), ("Clean", "साफ़ करो")):
-            yield from _done_to(english, noun, ending, verb, hindi)
+            yield from _commands(english, noun, ending, verb, hindi)
 
 
 def _opened():
     for english, (noun, ending) in OPENED.items():
         for verb, hindi in (("Open", "खोलो"), ("Close", "बंद करो"), ("Clean", "साफ़ करो")):
-            yield from _done_to(english, noun, ending, verb, hindi)
+            yield from _commands(english, noun, ending, verb, hindi)
 
 
-def _done_to(english, noun, ending, verb, hindi):
-    """What is done to a thing, to one of a kind, to one in a room."""
-    said = [(noun, english), *((word, verb) for word in hindi.split())]
-    yield _phrase(f"{verb} the {english}", *said)
+def _commands(english, noun, ending, verb, hindi):
+    """Yield a command about an object: plain, with each adjective, and in each room."""
+    words = [(noun, english), *((word, verb) for word in hindi.split())]
+    yield _phrase(f"{verb} the {english}", *words)
     for adjective, agreeing in _adjectives(english, ending):
-        yield _phrase(f"{verb} the {adjective} {english}", agreeing, *said)
-    for room, place in _rooms(english, ending):
-        yield _phrase(f"{verb} the {english} in the {room}", *place, *said)
+        yield _phrase(f"{verb} the {adjective} {english}", agreeing, *words)
+    for room, location in _rooms(english, ending):
+        yield _phrase(f"{verb} the {english} in the {room}", *location, *words)
 
 
 def _carried():
     for english, (noun, ending) in CARRIED.items():
-        kinds = [("", [(noun, english)])]
-        if english in ADJECTIVES_FIT:
+        variants = [("", [(noun, english)])]
+        if english in WITH_ADJECTIVES:
             for adjective, agreeing in _adjectives(english, ending):
-                kinds.append((f"{adjective} ", [agreeing, (noun, english)]))
-        for kind, thing in kinds:
-            yield _phrase(f"Bring the {kind}{english}", *thing, ("लाओ", "Bring"))
-            yield _phrase(f"Give me the {kind}{english}", ("मुझे", "me"), *thing, ("दो", "Give"))
-            asked = [("कहाँ", "Where"), ("है", "is"), ("?", "?")]
-            yield _phrase(f"Where is the {kind}{english}?", *thing, *asked)
+                variants.append((f"{adjective} ", [agreeing, (noun, english)]))
+        for adjective, words in variants:
+            yield _phrase(f"Bring the {adjective}{english}", *words, ("लाओ", "Bring"))
+            yield _phrase(f"Give me the {adjective}{english}", ("मुझे", "me"), *words, ("दो", "Give"))
+            question = [("कहाँ", "Where"), ("है", "is"), ("?", "?")]
+            yield _phrase(f"Where is the {adjective}{english}?", *words, *question)
 
 
 def _rooms(english, ending):
-    """Each room, and how Hindi says that a thing is in it: before the thing, agreeing with it."""
+    """Yield each room and the Hindi words for "in the room", which precede the object."""
     for room, hindi in ROOMS.items():
         yield room, [(hindi, room), (f"क{ending}", f"in {english}")]
 
 
 def _adjectives(english, ending):
+    """Yield each adjective and its Hindi form, which agrees with the object."""
     for adjective, stem in ADJECTIVES.items():
         yield adjective, (f"{stem}{ending}", f"{adjective} {english}")
 
 
-def _phrase(english, *said):
-    """A `Phrase` of its English and its Hindi words, each with English ones in a string."""
-    hindi = " ".join(word for word, _ in said).replace(" ?", "?")
-    return Phrase(english, hindi, [set(words.split()) for _, words in said])
+def _phrase(english, *words):
+    """Return a `Phrase` from English text and (Hindi word, its English words) pairs."""
+    hindi = " ".join(word for word, _ in words).replace(" ?", "?")
+    return Phrase(english, hindi, [set(origins.split()) for _, origins in words])

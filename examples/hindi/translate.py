@@ -1,12 +1,13 @@
-"""English to Hindi from a handful of phrases: a model of texts, its alignment in Devanagari.
+"""English to Hindi from about 250 phrases, with alignments in Devanagari.
 
-A fifth of the commands that the grammar makes is held out for the test, "Turn off the lights" among
-them, and a fifth to choose settings on: most of their words are known, they are not. The baseline
-is the same model with a fixed context, the last annotation.
+A fifth of the generated commands is the test set, "Turn off the lights" among them, and another
+fifth is for validation. Most of their words occur in the training phrases. The baseline is the same
+model with a fixed context, the last annotation.
 
     python -m examples.hindi.translate
 
-The grammar knows which English words each Hindi one says, and so the alignment is measured, too.
+The grammar records which English words each Hindi word translates, so the alignment is evaluated
+as well.
 """
 
 import sys
@@ -14,7 +15,7 @@ import sys
 import keras
 import numpy as np
 
-from examples.common import options, require_margin
+from examples.common import parse_options, require_margin
 from examples.hindi.phrases import FIXED, grammar
 from keras_bahdanau import (
     AttentiveDecoder,
@@ -28,20 +29,24 @@ from keras_bahdanau import (
     TokenCrossentropy,
     Tokenizer,
     TranslationDataset,
-    plot_alignments,
-    word_alignment,
 )
+from keras_bahdanau.plot import plot_alignments
+from keras_bahdanau.text import word_alignment
 from keras_bahdanau_runtime import Translator
 
-SHOWN = "Turn off the lights"
+EXAMPLE = "Turn off the lights"
 SEARCH, MAX_LENGTH = GreedySearch(), 20
 
 
 def split(validation=False):
-    """Pairs to train on, and held-out `Phrase`s: of the test, `SHOWN` first, or of validation."""
+    """Return training pairs and held-out `Phrase`s.
+
+    The held-out phrases are the test set, which begins with `EXAMPLE`, or with `validation` the
+    validation set.
+    """
     phrases = grammar()
     np.random.default_rng(0).shuffle(phrases)
-    phrases.sort(key=lambda phrase: phrase.english != SHOWN)
+    phrases.sort(key=lambda phrase: phrase.english != EXAMPLE)
     fifth = len(phrases) // 5
     pairs = [(phrase.english, phrase.hindi) for phrase in phrases[2 * fifth :]]
     held_out = phrases[fifth : 2 * fifth] if validation else phrases[:fifth]
@@ -49,7 +54,7 @@ def split(validation=False):
 
 
 def build(tokenizer, units, attention):
-    """A model of texts. The state that has read the last word asks where to look for the next."""
+    """Return a text model. Its attention query is the state after reading the previous word."""
     return Seq2Seq(
         tokenizer.source_vocabulary_size,
         tokenizer.target_vocabulary_size,
@@ -78,45 +83,50 @@ def train(model, pairs, epochs):
     return model
 
 
-def exact(translations, phrases):
-    """Share of the phrases translated word for word."""
+def exact_match_rate(translations, phrases):
+    """Return the fraction of translations that are equal to the reference."""
     return float(np.mean([t.text == p.hindi for t, p in zip(translations, phrases, strict=True)]))
 
 
-def aligned(translations, phrases):
-    """Share of the Hindi words whose largest weight is on a word they say; right phrases only."""
-    right = []
+def alignment_accuracy(translations, phrases):
+    """Return the fraction of Hindi words whose largest weight is on a word they translate.
+
+    Only exact translations count.
+    """
+    is_correct = []
     for translation, phrase in zip(translations, phrases, strict=True):
         if translation.text == phrase.hindi:
-            weights, english, _ = by_words(translation)
-            places = weights.argmax(-1)[: len(phrase.origins)]
-            right += [english[j] in words for j, words in zip(places, phrase.origins, strict=True)]
-    return float(np.mean(right)) if right else 0.0
+            weights, english, _ = align_words(translation)
+            positions = weights.argmax(-1)[: len(phrase.origins)]
+            is_correct += [
+                english[j] in words for j, words in zip(positions, phrase.origins, strict=True)
+            ]
+    return float(np.mean(is_correct)) if is_correct else 0.0
 
 
-def by_words(translation):
-    """The alignment `(Hindi words, English words)`, and both."""
+def align_words(translation):
+    """Return the alignment `(Hindi words, English words)`, the English and the Hindi words."""
     return word_alignment(translation.alignment, translation.source_tokens, translation.tokens)
 
 
 def export_and_compare(model, phrases, translations, folder):
-    """Exports the model and its tokenizer; onnxruntime must give the same translations."""
+    """Export the model with its tokenizer and compare its translations with those of Keras."""
     model.export(folder, search=SEARCH, max_length=MAX_LENGTH, overwrite=True)
-    by_graph = Translator(folder).translate(phrases)
-    assert [t.text for t in by_graph] == [t.text for t in translations]
-    gap = max(
-        abs(a.alignment - b.alignment).max() for a, b in zip(by_graph, translations, strict=True)
+    exported = Translator(folder).translate(phrases)
+    assert [t.text for t in exported] == [t.text for t in translations]
+    difference = max(
+        abs(a.alignment - b.alignment).max() for a, b in zip(exported, translations, strict=True)
     )
-    print(f"onnxruntime gives the same phrases; weights differ by at most {gap:.1e}")
-    assert gap <= 1e-4, gap
+    print(f"onnxruntime gives the same phrases; weights differ by at most {difference:.1e}")
+    assert difference <= 1e-4, difference
 
 
 def main(arguments=None):
-    """Trains both, translates the held-out phrases, draws some; returns the shares."""
-    args = options("hindi", __doc__, arguments)
+    """Train both models, translate held-out phrases, draw some and return the rates."""
+    args = parse_options("hindi", __doc__, arguments)
     epochs, units = (1, 8) if args.quick else (40, 64)
     pairs, held_out = split(args.validation)
-    # Enough room for every word to be a piece of its own.
+    # Large enough for every word to be one token.
     tokenizer = Tokenizer.train(
         [english for english, _ in pairs],
         [hindi for _, hindi in pairs],
@@ -125,26 +135,26 @@ def main(arguments=None):
         min_frequency=1,
     )
     mechanisms = BahdanauAttention(units, use_bias=True), FixedContext()
-    models = [train(build(tokenizer, units, kind), pairs, epochs) for kind in mechanisms]
+    models = [train(build(tokenizer, units, attention), pairs, epochs) for attention in mechanisms]
     phrases = [phrase.english for phrase in held_out]
     attentive, fixed = (
         model.translate(phrases, search=SEARCH, max_length=MAX_LENGTH) for model in models
     )
     for phrase, translation in list(zip(phrases, attentive, strict=True))[:5]:
         print(f"{phrase}  ->  {translation.text}")
-    shares = {
-        "attention": exact(attentive, held_out),
-        "fixed context": exact(fixed, held_out),
-        "aligned": aligned(attentive, held_out),
+    rates = {
+        "attention": exact_match_rate(attentive, held_out),
+        "fixed context": exact_match_rate(fixed, held_out),
+        "aligned": alignment_accuracy(attentive, held_out),
     }
-    print(shares)
-    plot_alignments(list(map(by_words, attentive[:3])), args.output / "hindi.png")
+    print(rates)
+    plot_alignments(list(map(align_words, attentive[:3])), args.output / "hindi.png")
     models[0].save(args.output / "model.keras")
     if args.export:
         export_and_compare(models[0], phrases, attentive, args.output / "artifact")
-    reached, baseline, _ = shares.values()
-    require_margin("exact held-out phrases", reached, baseline, margin=0.05, quick=args.quick)
-    return shares
+    value, baseline, _ = rates.values()
+    require_margin("exact held-out phrases", value, baseline, margin=0.05, quick=args.quick)
+    return rates
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Multi30k, English to German or French: trains, chooses the search on validation, tests once.
+"""Train on Multi30k, select the search on the validation set and evaluate the test sets once.
 
     python examples/multi30k/recipe.py en-de --data DIR --output runs/en-de-0 --seed 0
     python examples/multi30k/recipe.py en-de --data DIR --output runs/en-de --ensemble runs/en-de-*
 
-The test files are translated by the exported graph, which is left in `artifact`, and in int8 in
-`artifact-int8`. Started again, it goes on where it was. `--tokenized` takes the lower-cased,
-tokenised files and scores without a tokenizer, as the literature does; otherwise text is raw, and
+The exported graphs translate the test sets; they are saved in `artifact` (float32) and
+`artifact-int8`. The same command resumes an interrupted run. `--tokenized` uses the lower-cased,
+tokenized files and scores without a tokenizer, as in the literature. Otherwise text is raw, and
 BLEU is cased (13a).
 """
 
@@ -14,10 +14,11 @@ import json
 import time
 from pathlib import Path
 
-import data
 import keras
+import multi30k_files
 
-from keras_bahdanau import BeamSearch, Ensemble, TrainingOptions, length_penalty_scores, train
+from keras_bahdanau import BeamSearch, Ensemble, TrainingOptions, train
+from keras_bahdanau.training import length_penalty_scores
 from keras_bahdanau_export import export
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.files import written
@@ -25,35 +26,35 @@ from keras_bahdanau_runtime.session import cores
 from keras_bahdanau_runtime.text.scores import corpus_scores
 
 BEAM, MAX_LENGTH = 10, 100
-PENALTIES = (0.6, 0.8, 1.0, 1.2, 1.5, 2.0)  # of length, of which validation chooses one
+LENGTH_PENALTIES = (0.6, 0.8, 1.0, 1.2, 1.5, 2.0)  # candidates, selected on validation
 HERE = Path(__file__).parent
 
 
-def exported(model, penalty, folder, precision="float32"):
-    """The artifact of a model and a length penalty, opened."""
+def export_translator(model, penalty, folder, precision="float32"):
+    """Export a model with a length penalty and return a `Translator` of the artifact."""
     search = BeamSearch(BEAM, penalty)
     export(model, folder, search=search, max_length=MAX_LENGTH, precision=precision, overwrite=True)
     return Translator(folder, workers=cores())
 
 
-def translations(translator, sources):
-    """The best translation of each source."""
-    return [found.text for found in translator.translate(sources, alignments=False)]
+def translate(translator, sources):
+    """Return the best translation of each source text."""
+    return [result.text for result in translator.translate(sources, alignments=False)]
 
 
-def trained(given, files):
-    """The model of a run, and the seconds that its training took here."""
-    settings = HERE / f"{given.pair}.yaml"
-    values = {"seed": given.seed, "tokenize": given.tokenize, **given.more}
-    options = TrainingOptions.from_file(settings, **files, **values)
-    began = time.perf_counter()
-    resume = (given.output / "run").exists()
-    best = train(options, given.output / "run", resume=resume, verbose=not given.quiet)
-    return keras.saving.load_model(best, compile=False), time.perf_counter() - began
+def train_model(args, files):
+    """Return the best model of a run, and the seconds spent on training in this process."""
+    settings = HERE / f"{args.pair}.yaml"
+    overrides = {"seed": args.seed, "tokenize": args.tokenize, **args.overrides}
+    options = TrainingOptions.from_file(settings, **files, **overrides)
+    start = time.perf_counter()
+    resume = (args.output / "run").exists()
+    best = train(options, args.output / "run", resume=resume, verbose=not args.quiet)
+    return keras.saving.load_model(best, compile=False), time.perf_counter() - start
 
 
-def _value(text):
-    """The number, the truth or the word that an option is given as."""
+def _parse_value(text):
+    """Parse a number or boolean; return any other text unchanged."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -70,49 +71,62 @@ def main(arguments=None):
 def run(arguments):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("pair", choices=["en-de", "en-fr"])
-    parser.add_argument("--data", type=Path, default=Path("multi30k"), help="made if it is absent")
+    parser.add_argument(
+        "--data", type=Path, default=Path("multi30k"), help="missing files are downloaded into it"
+    )
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tokenized", action="store_true")
-    parser.add_argument("--ensemble", nargs="+", type=Path, help="outputs of earlier commands")
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="other options")
+    parser.add_argument("--ensemble", nargs="+", type=Path, help="outputs of earlier runs")
+    parser.add_argument(
+        "--set", nargs="*", default=[], metavar="NAME=VALUE", help="other training options"
+    )
     parser.add_argument("--quiet", action="store_true")
-    given = parser.parse_args(arguments)
-    given.more = {name: _value(of) for name, _, of in (one.partition("=") for one in given.set)}
-    if "seed" in given.more:
-        raise ValueError("Argument `set` must leave the seed to --seed. Received: seed")
-    given.tokenize = "none" if given.tokenized else "13a"  # how BLEU splits words
-    language = given.pair[-2:]
-    data.download(given.data, language, given.tokenized)
+    args = parser.parse_args(arguments)
+    settings = (setting.partition("=") for setting in args.set)
+    args.overrides = {name: _parse_value(value) for name, _, value in settings}
+    if "seed" in args.overrides:
+        raise ValueError("Argument `set` must not contain the seed; use --seed. Received: seed")
+    args.tokenize = "none" if args.tokenized else "13a"  # tokenizer of BLEU
+    language = args.pair[-2:]
+    multi30k_files.download(args.data, language, args.tokenized)
 
-    def texts(part):
-        return [data.texts(given.data, part, each, given.tokenized) for each in ("en", language)]
+    def read_pair(part):
+        return [
+            multi30k_files.read_lines(args.data, part, side, args.tokenized)
+            for side in ("en", language)
+        ]
 
+    parts = (("", multi30k_files.TRAINING), ("validation_", multi30k_files.VALIDATION))
     files = {
-        f"{prefix}{side}": data.find(given.data, part, each, given.tokenized)
-        for prefix, part in (("", data.TRAINING), ("validation_", data.VALIDATION))
-        for side, each in (("source", "en"), ("target", language))
+        f"{prefix}{side}": multi30k_files.find_file(args.data, part, code, args.tokenized)
+        for prefix, part in parts
+        for side, code in (("source", "en"), ("target", language))
     }
     seconds = None
-    if given.ensemble:
-        runs = [path / "run" / "best.keras" for path in given.ensemble]
+    if args.ensemble:
+        runs = [path / "run" / "best.keras" for path in args.ensemble]
         model = Ensemble([keras.saving.load_model(path, compile=False) for path in runs])
     else:
-        model, seconds = trained(given, files)
-    folder = given.output / "artifact"
+        model, seconds = train_model(args, files)
     validation = length_penalty_scores(
-        model, *texts(data.VALIDATION), PENALTIES, BEAM, MAX_LENGTH, given.tokenize
+        model,
+        *read_pair(multi30k_files.VALIDATION),
+        LENGTH_PENALTIES,
+        BEAM,
+        MAX_LENGTH,
+        args.tokenize,
     )
     penalty = max(validation, key=validation.get)
-    graphs = {
-        "float32": exported(model, penalty, folder),
-        "int8": exported(model, penalty, given.output / "artifact-int8", "int8"),
+    translators = {
+        "float32": export_translator(model, penalty, args.output / "artifact"),
+        "int8": export_translator(model, penalty, args.output / "artifact-int8", "int8"),
     }
     results = {
-        "pair": given.pair,
-        "tokenized": given.tokenized,
-        "seed": given.seed,
-        "options": given.more,
+        "pair": args.pair,
+        "tokenized": args.tokenized,
+        "seed": args.seed,
+        "options": args.overrides,
         "backend": keras.config.backend(),
         "weights": model.count_params(),
         "seconds": seconds,
@@ -120,15 +134,15 @@ def run(arguments):
         "length_penalty": penalty,
         "validation": validation,
     }
-    for part in data.TESTS:
-        sources, references = texts(part)
+    for part in multi30k_files.TESTS:
+        sources, references = read_pair(part)
         results[part] = {
-            precision: corpus_scores(translations(graph, sources), references, given.tokenize)[
+            precision: corpus_scores(translate(translator, sources), references, args.tokenize)[
                 "bleu"
             ]
-            for precision, graph in graphs.items()
+            for precision, translator in translators.items()
         }
-    with written(given.output / "results.json") as file:
+    with written(args.output / "results.json") as file:
         file.write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results, indent=1))
     return results

@@ -1,7 +1,7 @@
-"""The claims of arXiv 1409.0473 on Multi30k: Table 1, Figure 2 and Figure 3 in one command.
+"""Reproduce Table 1, Figure 2 and Figure 3 of arXiv 1409.0473 on Multi30k.
 
-RNNsearch and RNNencdec, at equal size and with an equal number of updates, are trained on sentences
-of up to 30 and of up to 50 words. Started again, the command goes on where it was.
+Trains RNNsearch and RNNencdec, with equal sizes and equal numbers of updates, on sentences of up to
+30 and up to 50 words. The same command resumes an interrupted run.
 """
 
 import argparse
@@ -16,29 +16,36 @@ from importlib.metadata import version
 from pathlib import Path
 
 import keras
-from figures import chosen_for_alignment, draw_alignments, draw_lengths
-from joining import SOURCE, TARGET, find_files, read_pairs, test_text, training_text
-from runs import LIMITS, QUICK, RUNS, Settings, trained, training_figures
-from scoring import claims, scores, table, translations
-from words import word_tokenizer
+from figures import draw_alignments, draw_lengths, select_for_alignment
+from joined_sentences import (
+    SOURCE,
+    TARGET,
+    find_files,
+    make_test_pairs,
+    make_training_pairs,
+    read_pairs,
+)
+from scoring import claims, score, table, translate_or_load
+from training import LIMITS, QUICK, RUNS, Settings, train_or_load, training_figures
+from word_tokenizer import word_tokenizer
 
 from keras_bahdanau_runtime.files import claimed, written
 
 
 def reproduce(data, output, settings):
-    """Trains what is not trained yet, scores it, and writes results.json, table and pictures.
+    """Train and score all models that are not finished, and write results, table and figures.
 
     Args:
-        data: Folder of Multi30k; see `joining.find_files`.
-        output: Folder to write to; made if it is not there.
+        data: Folder of Multi30k; see `joined_sentences.find_files`.
+        output: Folder to write to; created if it does not exist.
         settings: `Settings`.
 
     Returns:
-        What is in `results.json`.
+        The contents of `results.json`.
 
     Raises:
-        ValueError: If files of `data` are missing, `output` is of a run with other settings or
-            data, or another process works in it.
+        ValueError: If files of `data` are missing, `output` has a run with other settings or data,
+            or another process uses it.
     """
     files = find_files(data)
     with claimed(output, "works in"):
@@ -47,32 +54,34 @@ def reproduce(data, output, settings):
         models = {}
         for name, (_, limit) in RUNS.items():
             folder = output / name
-            model = trained(
+            model = train_or_load(
                 name, settings, tokenizer, texts[f"train-{limit}"], texts[f"val-{limit}"], folder
             )
-            found = translations(model, texts["test"], settings.beam, folder / "translations.json")
+            translations = translate_or_load(
+                model, texts["test"], settings.beam, folder / "translations.json"
+            )
             models[name] = {
                 "weights": model.count_params(),
                 "training": training_figures(folder),
-                "translation_seconds": found["seconds"],
-                **scores(found, texts["test"], tokenizer),
+                "translation_seconds": translations["seconds"],
+                **score(translations, texts["test"], tokenizer),
             }
             print(f"{name}: BLEU {models[name]['all']['bleu']:.2f}", flush=True)
             if name == "RNNsearch-50":
-                chosen = chosen_for_alignment(texts["test"], tokenizer)
-                draw_alignments(model, chosen, settings.beam, output / "figure3.png")
+                examples = select_for_alignment(texts["test"], tokenizer)
+                draw_alignments(model, examples, settings.beam, output / "figure3.png")
         return _write_results(output, settings, models)
 
 
 def _texts(files, settings, folder):
-    """The tokenizer and all joined texts, which are also written down as text files."""
+    """Return the tokenizer and all joined texts, and write these as text files."""
     pairs = {part: read_pairs(paths) for part, paths in files.items()}
-    texts = {"test": test_text(pairs["test"], settings.test_pairs, settings.seed)}
+    texts = {"test": make_test_pairs(pairs["test"], settings.test_pairs, settings.seed)}
     for limit in LIMITS:
-        texts[f"train-{limit}"] = training_text(
+        texts[f"train-{limit}"] = make_training_pairs(
             pairs["train"], limit, settings.pairs, settings.seed
         )
-        texts[f"val-{limit}"] = training_text(
+        texts[f"val-{limit}"] = make_training_pairs(
             pairs["validation"], limit, settings.validation_pairs, settings.seed
         )
     folder.mkdir(exist_ok=True)
@@ -89,20 +98,21 @@ def _texts(files, settings, folder):
 
 
 def check_versions(folder):
-    """Raises a `ValueError` for files that are not those of Multi30k, which its recipe knows."""
-    known = runpy.run_path(str(Path(__file__).resolve().parents[1] / "multi30k" / "data.py"))
-    for part in (known["TRAINING"], known["VALIDATION"], *known["TESTS"]):
+    """Raise a `ValueError` unless the files have the checksums of the Multi30k recipe."""
+    path = Path(__file__).resolve().parents[1] / "multi30k" / "multi30k_files.py"
+    multi30k = runpy.run_path(str(path))
+    for part in (multi30k["TRAINING"], multi30k["VALIDATION"], *multi30k["TESTS"]):
         for language in (SOURCE, TARGET):
-            known["find"](folder, part, language, tokenized=True)
+            multi30k["find_file"](folder, part, language, tokenized=True)
 
 
 def _hashes(files):
-    paths = [path for part in files.values() for both in part for path in both]
+    paths = [path for part in files.values() for pair in part for path in pair]
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 def _check_same(path, values):
-    """Notes what a folder was started with, or refuses other settings and data."""
+    """Save the settings of a new folder, or raise if a folder has other settings or data."""
     if not path.exists():
         _write_json(path, values)
         return
@@ -114,7 +124,7 @@ def _check_same(path, values):
     ]
     if changed:
         raise ValueError(
-            "Argument `output` must be a new folder, or of a run with the same settings and data. "
+            "Argument `output` must be a new folder or a run with the same settings and data. "
             f"Received: {str(path.parent)!r}, where {'; '.join(changed)}"
         )
 
@@ -147,22 +157,24 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, required=True, help="folder of Multi30k, with tok/")
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder of Multi30k, with a subfolder tok"
+    )
     parser.add_argument("--output", type=Path, default=Path("build/examples/paper"))
-    parser.add_argument("--quick", action="store_true", help="small models, few updates")
+    parser.add_argument("--quick", action="store_true", help="train small models for few updates")
     for name in ("units", "epochs", "pairs", "seed"):
-        parser.add_argument(f"--{name}", type=int, help=f"{getattr(Settings(), name)} unless told")
-    options = parser.parse_args(arguments)
-    given = {name: getattr(options, name) for name in ("units", "epochs", "pairs", "seed")}
+        parser.add_argument(f"--{name}", type=int, help=f"default: {getattr(Settings(), name)}")
+    args = parser.parse_args(arguments)
+    overrides = {name: getattr(args, name) for name in ("units", "epochs", "pairs", "seed")}
     settings = replace(
-        QUICK if options.quick else Settings(),
-        **{name: value for name, value in given.items() if value is not None},
+        QUICK if args.quick else Settings(),
+        **{name: value for name, value in overrides.items() if value is not None},
     )
     logging.basicConfig(format="%(message)s")
     try:
-        find_files(options.data)
-        check_versions(options.data)
-        reproduce(options.data, options.output, settings)
+        find_files(args.data)
+        check_versions(args.data)
+        reproduce(args.data, args.output, settings)
     except ValueError as error:
         raise SystemExit(str(error)) from error
 

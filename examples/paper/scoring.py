@@ -1,17 +1,17 @@
-"""BLEU as the paper reports it: by source length, of all sentences and of those all known."""
+"""BLEU as the paper reports it: by source length, and for sentences without unknown words."""
 
 import json
 import time
 
 import sacrebleu
-from joining import BUCKETS
-from words import all_known, words_of
+from joined_sentences import BUCKETS
+from word_tokenizer import has_only_known_words, words_of
 
 from keras_bahdanau import BeamSearch
 from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.ids import BOS, PAD, UNK
 
-# Table 1 of the paper, BLEU on newstest2014: all sentences, those without unknown words.
+# Table 1 of the paper, BLEU on newstest2014: all sentences, sentences without unknown words.
 TABLE_1 = {
     "RNNencdec-30": (13.93, 24.19),
     "RNNsearch-30": (21.50, 31.44),
@@ -20,135 +20,139 @@ TABLE_1 = {
 }
 
 
-def translations(model, pairs, beam, path):
-    """The translations of the test text, found now or read.
+def translate_or_load(model, pairs, beam, path):
+    """Return translations of the test text, from a file if it exists.
 
     Args:
         model: A trained model with a tokenizer.
         pairs: The joined test pairs.
-        beam: Width of the search.
-        path: JSON file that keeps them.
+        beam: Beam size.
+        path: JSON file of the translations.
 
     Returns:
-        `{"all": texts, "known": texts, "seconds": float}`: of all pairs, and of those without
-        unknown words once more, where as in the paper the models may not write `<unk>`.
+        `{"all": texts, "known": texts, "seconds": float}`. "known" has the pairs without unknown
+        words, translated with `<unk>` forbidden, as in the paper.
     """
     if not path.exists():
         began = time.perf_counter()
-        known = [pair for pair in pairs if all_known(model.tokenizer, pair)]
-        found = {
-            "all": _translated(model, pairs, beam, forbidden=(PAD, BOS)),
-            "known": _translated(model, known, beam, forbidden=(PAD, BOS, UNK)),
+        known = [pair for pair in pairs if has_only_known_words(model.tokenizer, pair)]
+        results = {
+            "all": _translate(model, pairs, beam, forbidden=(PAD, BOS)),
+            "known": _translate(model, known, beam, forbidden=(PAD, BOS, UNK)),
             "seconds": time.perf_counter() - began,
         }
         with written(path) as writing:
-            writing.write_text(json.dumps(found, indent=1, ensure_ascii=False), encoding="utf-8")
+            writing.write_text(json.dumps(results, indent=1, ensure_ascii=False), encoding="utf-8")
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _translated(model, pairs, beam, forbidden):
-    found = model.translate(
+def _translate(model, pairs, beam, forbidden):
+    translations = model.translate(
         [pair.source for pair in pairs],
         search=BeamSearch(beam, 1.0, forbidden=forbidden),
-        max_length=_room,
+        max_length=_max_length,
         alignments=False,
     )
-    return [" ".join(words_of(translation.tokens)) for translation in found]
+    return [" ".join(words_of(translation.tokens)) for translation in translations]
 
 
-def _room(lengths):
-    """Most words of translations: half as many again as the source has, and some more.
+def _max_length(lengths):
+    """Return the maximum number of output words: 1.5 per source word, rounded up to steps of 40.
 
-    In steps of 40, as a search is compiled for each limit; French has 1.1 words for one of English.
+    A search is compiled for each limit. French has 1.1 words per English word.
     """
     return (lengths * 3 // 2 // 40 + 1) * 40
 
 
 def bleu(texts, references):
-    """Corpus BLEU of tokenised text in 0..100; `None` of no text at all."""
+    """Return corpus BLEU of tokenized text in 0..100, or `None` without texts."""
     if not texts:
         return None
-    # The text is tokenised already, which sacreBLEU would warn of.
+    # Without `force` sacreBLEU warns that the text is already tokenized.
     return sacrebleu.corpus_bleu(list(texts), [list(references)], tokenize="none", force=True).score
 
 
 def bleu_within(texts, pairs, buckets):
-    """BLEU of the pairs with a source length in one of `buckets`, and how many they are."""
-    chosen = [
+    """Return BLEU and the number of pairs with a source length in one of `buckets`."""
+    selected = [
         (text, pair.target)
         for text, pair in zip(texts, pairs, strict=True)
         if any(pair.length in bucket for bucket in buckets)
     ]
     return {
-        "bleu": bleu([text for text, _ in chosen], [target for _, target in chosen]),
-        "sentences": len(chosen),
+        "bleu": bleu([text for text, _ in selected], [target for _, target in selected]),
+        "sentences": len(selected),
     }
 
 
-def scores(found, pairs, tokenizer):
-    """All BLEU figures of one model.
+def score(translations, pairs, tokenizer):
+    """Return all BLEU scores of one model.
 
     Args:
-        found: What `translations` returns.
+        translations: The result of `translate_or_load`.
         pairs: The joined test pairs.
         tokenizer: The model's `Tokenizer`.
 
     Returns:
-        `{"all": ..., "known": ..., "by_length": {label: ...}, "10-20": ..., "50 and more": ...}`,
-        each with "bleu" (`None` where there is no sentence) and "sentences".
+        `{"all": ..., "known": ..., "by_length": {label: ...}, "50 and more": ...}`, each with
+        "bleu" (`None` without sentences) and "sentences".
     """
-    known = [pair for pair in pairs if all_known(tokenizer, pair)]
+    known = [pair for pair in pairs if has_only_known_words(tokenizer, pair)]
     return {
-        "all": bleu_within(found["all"], pairs, BUCKETS),
-        "known": bleu_within(found["known"], known, BUCKETS),
+        "all": bleu_within(translations["all"], pairs, BUCKETS),
+        "known": bleu_within(translations["known"], known, BUCKETS),
         "by_length": {
-            bucket.label: bleu_within(found["all"], pairs, [bucket]) for bucket in BUCKETS
+            bucket.label: bleu_within(translations["all"], pairs, [bucket]) for bucket in BUCKETS
         },
-        "50 and more": bleu_within(found["all"], pairs, BUCKETS[-2:]),
+        "50 and more": bleu_within(translations["all"], pairs, BUCKETS[-2:]),
     }
 
 
 def claims(models):
-    """The paper's claims in three figures; `None` where a length that one needs is empty.
+    """Return three numbers for the claims of the paper, or `None` for a claim about empty buckets.
 
     Args:
-        models: Scores by the name of the model.
+        models: Scores by model name.
     """
     difference = models["RNNsearch-30"]["all"]["bleu"] - models["RNNencdec-50"]["all"]["bleu"]
     return {
-        "RNNsearch-50, 50 and more words against 10-20": _kept(models["RNNsearch-50"]),
-        "RNNencdec-50, 50 and more words against 10-20": _kept(models["RNNencdec-50"]),
+        "RNNsearch-50, 50 and more words against 10-20": _long_to_short_ratio(
+            models["RNNsearch-50"]
+        ),
+        "RNNencdec-50, 50 and more words against 10-20": _long_to_short_ratio(
+            models["RNNencdec-50"]
+        ),
         "RNNsearch-30 above RNNencdec-50, BLEU": difference,
     }
 
 
-def _kept(found):
-    short, long = found["by_length"]["10-20"]["bleu"], found["50 and more"]["bleu"]
+def _long_to_short_ratio(scores):
+    short, long = scores["by_length"]["10-20"]["bleu"], scores["50 and more"]["bleu"]
     return long / short if short and long is not None else None
 
 
 def table(models):
-    """Two Markdown tables: beside the paper's Table 1, and by length.
+    """Return two Markdown tables: BLEU next to the paper's Table 1, and BLEU by length.
 
     Args:
-        models: Scores by the name of the model.
+        models: Scores by model name.
     """
     lines = [
         "| model | BLEU, all | no unknown words | the paper, all | no unknown words |",
         "|---|---|---|---|---|",
     ]
     for name, paper in TABLE_1.items():
-        figures = [models[name]["all"]["bleu"], models[name]["known"]["bleu"], *paper]
-        lines.append(f"| {name} | {' | '.join(map(_shown, figures))} |")
+        values = [models[name]["all"]["bleu"], models[name]["known"]["bleu"], *paper]
+        lines.append(f"| {name} | {' | '.join(map(_format, values))} |")
     labels = [bucket.label for bucket in BUCKETS]
     lines += ["", f"| source words | {' | '.join(labels)} |", f"|---{'|---' * len(labels)}|"]
     first = next(iter(models.values()))["by_length"]
     lines.append(f"| sentences | {' | '.join(str(first[x]['sentences']) for x in labels)} |")
     for name in TABLE_1:
-        figures = [models[name]["by_length"][label]["bleu"] for label in labels]
-        lines.append(f"| {name} | {' | '.join(map(_shown, figures))} |")
+        values = [models[name]["by_length"][label]["bleu"] for label in labels]
+        lines.append(f"| {name} | {' | '.join(map(_format, values))} |")
     return "\n".join(lines) + "\n"
 
 
-def _shown(figure):
-    return "-" if figure is None else f"{figure:.2f}"
+def _format(value):
+    return "-" if value is None else f"{value:.2f}"

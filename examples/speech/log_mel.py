@@ -1,4 +1,4 @@
-"""The front end of a speech model as a layer, so that it is saved and exported with it."""
+"""Log-mel features as a Keras layer, which is saved and exported with the model."""
 
 import keras
 import numpy as np
@@ -9,12 +9,12 @@ from keras import ops
 class LogMel(keras.layers.Layer):
     """Log-mel energies of audio: windowed Fourier transform, mel filters, logarithm.
 
-    The transform is a convolution with fixed kernels, which every backend and onnxruntime have.
+    The transform is a convolution with fixed kernels: every backend and onnxruntime support it.
 
     Args:
         bands: Number of mel bands.
-        rate: Samples a second.
-        frame: Samples in a frame.
+        rate: Sample rate in Hz.
+        frame: Samples per frame.
         hop: Samples from one frame to the next.
         **kwargs: Passed to `keras.layers.Layer`.
 
@@ -30,27 +30,27 @@ class LogMel(keras.layers.Layer):
         self.bands, self.rate, self.frame, self.hop = bands, rate, frame, hop
 
     def call(self, audio):
-        waves = ops.conv(
+        spectrum = ops.conv(
             ops.expand_dims(audio, -1),
-            ops.convert_to_tensor(self._waves()),
+            ops.convert_to_tensor(self._fourier_kernels()),
             strides=self.hop,
             padding="same",
             data_format="channels_last",
         )
         bins = self.frame // 2
-        power = ops.square(waves[..., :bins]) + ops.square(waves[..., bins:])  # (B, T, bins)
-        return ops.log(ops.matmul(power, ops.convert_to_tensor(self._filters())) + 1e-3)
+        power = ops.square(spectrum[..., :bins]) + ops.square(spectrum[..., bins:])  # (B, T, bins)
+        return ops.log(ops.matmul(power, ops.convert_to_tensor(self._mel_filters())) + 1e-3)
 
-    def _waves(self):
-        """Windowed cosines and sines, `(frame, 1, 2 * bins)`."""
+    def _fourier_kernels(self):
+        """Return windowed cosines and sines, `(frame, 1, 2 * bins)`."""
         bins = np.arange(self.frame // 2)
         angles = 2 * np.pi * np.outer(np.arange(self.frame), bins) / self.frame
         window = np.hanning(self.frame)[:, None] / np.sqrt(self.frame)
-        waves = np.concatenate([window * np.cos(angles), window * np.sin(angles)], axis=1)
-        return waves[:, None].astype("float32")
+        kernels = np.concatenate([window * np.cos(angles), window * np.sin(angles)], axis=1)
+        return kernels[:, None].astype("float32")
 
-    def _filters(self):
-        """Triangles that overlap by half, evenly spaced in mel, `(bins, bands)`."""
+    def _mel_filters(self):
+        """Return triangular filters, half overlapping and evenly spaced in mel, `(bins, bands)`."""
         top = 2595 * np.log10(1 + self.rate / 2 / 700)
         edges = 700 * (10 ** (np.linspace(0, top, self.bands + 2) / 2595) - 1)
         low, middle, high = edges[:-2], edges[1:-1], edges[2:]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import keras
 
-from keras_bahdanau.models.generation import Generator
+from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau.models.shortlist import check_shortlist
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.search.base import check_search
@@ -20,8 +20,7 @@ from keras_bahdanau_export.tracing_process import trace_in_subprocess
 from keras_bahdanau_runtime.artifact import publish, write_manifest
 from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.manifest import read_manifest
-from keras_bahdanau_runtime.providers import CPU
-from keras_bahdanau_runtime.session import open_graph
+from keras_bahdanau_runtime.session import CPU, open_graph
 from keras_bahdanau_runtime.signature import (
     MODEL_FILE,
     SHORTLIST_FILE,
@@ -95,7 +94,7 @@ def export(model, path, overwrite=False, **options):
 
 def make_job(model, options):
     """Return the `Job` that exports a model with these `ExportOptions`."""
-    return (SearchJob if isinstance(model, Generator) else ForwardJob)(model, options)
+    return (SearchJob if isinstance(model, GenerationMixin) else ForwardJob)(model, options)
 
 
 class Job:

@@ -5,17 +5,16 @@ from dataclasses import asdict, dataclass, replace
 import keras
 import numpy as np
 
-from keras_bahdanau.models.generation import Generator
+from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau.models.shortlist import Shortlist
-from keras_bahdanau.search.base import known_searches
+from keras_bahdanau.search.base import search_classes
 from keras_bahdanau_export.model_config import dtype_policies, to_float32
 from keras_bahdanau_export.trace import as_functional
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import CorruptArtifactError, ParityError
-from keras_bahdanau_runtime.graph_checks import checked_noise
 from keras_bahdanau_runtime.manifest import read_manifest
-from keras_bahdanau_runtime.providers import CPU
-from keras_bahdanau_runtime.session import open_graph
+from keras_bahdanau_runtime.search import checked_noise
+from keras_bahdanau_runtime.session import CPU, open_graph
 from keras_bahdanau_runtime.signature import BEAM_FILES, MODEL_FILE, SHORTLIST_FILE
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.translation import encode_texts
@@ -158,7 +157,7 @@ def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
 
 def _compare_search(model, manifest, texts, count, seed, providers, check_loops):
     """Compare the search of an artifact with the model's; arguments as for `verify`."""
-    if not isinstance(model, Generator):
+    if not isinstance(model, GenerationMixin):
         raise ValueError(
             "Argument `model` must be the model that the artifact was exported from, which has a "
             f"search. Received: a {type(model).__name__}"
@@ -166,7 +165,7 @@ def _compare_search(model, manifest, texts, count, seed, providers, check_loops)
     settings = dict(manifest.search)
     max_length, name = settings.pop("max_length", 1), settings.pop("class", None)
     try:
-        search = known_searches()[name].from_config(settings)
+        search = search_classes()[name].from_config(settings)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptArtifactError(
             f"{manifest.folder}: expected the settings of a search that is imported. "

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from keras_bahdanau_runtime.errors import PrecisionError
-from keras_bahdanau_runtime.graph_checks import checked_noise
+from keras_bahdanau_runtime.search import checked_noise
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.text.scores import corpus_scores
 

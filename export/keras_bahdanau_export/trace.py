@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops, tree
 
-from keras_bahdanau.models.generation import Generator
-from keras_bahdanau.search.ranking import best_first
+from keras_bahdanau.models.generation import GenerationMixin
+from keras_bahdanau.search.candidates import stable_top_k
 from keras_bahdanau_runtime.signature import (
     ENCODER_FILE,
     MODEL_FILE,
@@ -56,7 +56,7 @@ def trace_graphs(model, options):
     Returns:
         A dict from names of SavedModel signatures to `TracedGraph`s.
     """
-    if not isinstance(model, Generator):
+    if not isinstance(model, GenerationMixin):
         model = as_functional(model)
         signature = forward_signature(model, options.input_names, options.output_names)
         description = f"Forward pass of the Keras model {model.name}"
@@ -198,7 +198,7 @@ def step_function(model):
             tokens, _packed(state, tensors[count:]), _packed(memory, tensors[:count])
         )
         log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
-        _, best = best_first(log_probs, 1)
+        _, best = stable_top_k(log_probs, 1)
         return [log_probs, best[:, 0], ops.cast(weights, "float32"), *_tensors(next_state)]
 
     signature = Signature(inputs=inputs, outputs=outputs)

@@ -63,11 +63,11 @@ def check_range(
     raise ValueError(f"Argument `{name}` must be {noun} {limits}. Received: {value!r}")
 
 
-def check_resources(threads: int | None, seconds: float | None, megabytes: float | None) -> None:
+def check_resources(threads: int | None, timeout: float | None, megabytes: float | None) -> None:
     """Raises a `ValueError` unless these are positive, or `None`: what a graph may take to run."""
     if threads is not None:
         check_positive(threads=threads)
-    for name, limit in (("seconds", seconds), ("megabytes", megabytes)):
+    for name, limit in (("timeout", timeout), ("megabytes", megabytes)):
         if limit is not None:
             check_range(name, limit, float, 0, open_low=True)
 

@@ -23,7 +23,7 @@ from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     UnsupportedArtifactError,
 )
-from keras_bahdanau_runtime.runs.names import is_run
+from keras_bahdanau_runtime.runs.folder import is_run
 from keras_bahdanau_runtime.signature import (
     FORMAT,
     FORMAT_VERSION,

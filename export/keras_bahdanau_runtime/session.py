@@ -1,4 +1,4 @@
-"""Opens and runs ONNX graphs with onnxruntime, and says on what they run."""
+"""Open ONNX graphs with onnxruntime on the requested providers, and run them within limits."""
 
 import contextlib
 import ctypes
@@ -8,22 +8,216 @@ import math
 import os
 import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.cuda.placement import warn_of_cpu
-from keras_bahdanau_runtime.deadlines import deadline
 from keras_bahdanau_runtime.errors import CorruptArtifactError, LimitError, RunError, require
+from keras_bahdanau_runtime.ids import PAD
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.operators import check_contents, names_in_loops
-from keras_bahdanau_runtime.providers import CPU, GPU, Providers, chosen_providers, is_auto
 from keras_bahdanau_runtime.signature import weights_file
 
+Providers = str | Sequence[str | tuple[str, dict[str, Any]]]
+
+AUTO = "auto"
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+# TensorRT is used where it is asked for: it compiles a graph anew, for minutes, for each new shape.
+GPU = ("TensorrtExecutionProvider", CUDA)
+
+
+def chosen_providers(
+    providers: Providers, available: Sequence[str], capture: bool
+) -> list[tuple[str, dict[str, Any]]]:
+    """The providers to ask onnxruntime for; the arguments are those of `open_session`.
+
+    Raises:
+        ValueError: They are not "auto", or some of those available.
+    """
+    chosen = _pairs(providers)
+    if is_auto(providers):
+        [(_, options)] = chosen
+        chosen = [(CUDA, options)] if CUDA in available else []
+        chosen.append((CPU, {}))
+    if not chosen or not {name for name, _ in chosen} <= set(available):
+        raise ValueError(
+            f"Argument `providers` must be 'auto' or some of {available}. Received: {providers!r}"
+        )
+    ours = {"use_tf32": "0", **({"enable_cuda_graph": "1"} if capture else {})}
+    return [(name, ours | options if name == CUDA else options) for name, options in chosen]
+
+
+def _pairs(providers: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Names with their options."""
+    found = []
+    for one in providers if isinstance(providers, (list, tuple)) else [providers]:
+        pair = (one, {}) if isinstance(one, str) else one
+        if type(pair) is not tuple or list(map(type, pair)) != [str, dict]:
+            raise ValueError(
+                "Argument `providers` must be a name, or a list of names and of (name, options) "
+                f"pairs. Received: {providers!r}"
+            )
+        found.append(pair)
+    return found
+
+
+def is_auto(providers: Providers) -> bool:
+    """Whether they are what there is, so that one which does not start is left out."""
+    return [name for name, _ in _pairs(providers)] == [AUTO]
+
+
+def with_tf32(providers: Providers, wanted: bool) -> Providers:
+    """Providers, those of `Translator`; if wanted, CUDA multiplies with 10 bits (TF32).
+
+    Raises:
+        ValueError: `wanted` is no bool.
+    """
+    if type(wanted) is not bool:
+        raise ValueError(f"Argument `tf32` must be a bool. Received: {wanted!r}")
+    if not wanted:
+        return providers
+    return [
+        (name, {**options, "use_tf32": "1"} if name in (AUTO, CUDA) else options)
+        for name, options in _pairs(providers)
+    ]
+
+
+def check_providers(providers: Providers) -> None:
+    """Raises a `ValueError` unless onnxruntime has these providers, those of `Translator`."""
+    available = require("onnxruntime", extra="runtime").get_available_providers()
+    chosen_providers(providers, available, capture=False)
+
+
+def may_use_cuda(providers: Providers) -> bool:
+    """Whether a session for these providers, those of `Translator`, would try CUDA first."""
+    available = require("onnxruntime", extra="runtime").get_available_providers()
+    return chosen_providers(providers, available, capture=False)[0][0] == CUDA
+
+
 logger = logging.getLogger("keras_bahdanau_runtime")
+
+# What sizes are computed with, outside of loops: onnxruntime does it on the CPU on purpose.
+_OF_SIZES = frozenset(
+    "Add Cast Concat Div Equal Gather Max Min Mod Mul Range ReduceProd Shape Size Slice Squeeze "
+    "Sub Unsqueeze Where".split()
+)
+
+
+def warn_of_cpu(session: Any, path: Path, asked: str, in_loops: set[str]) -> None:
+    """Warns of operators on the CPU that compute no sizes, or stand in a loop; others belong there.
+
+    Args:
+        session: A session.
+        path: Of its graph.
+        asked: The provider that was asked for.
+        in_loops: Names of the graph's nodes that stand in loops.
+    """
+    if not hasattr(session, "get_provider_graph_assignment_info"):
+        logger.info(
+            "onnxruntime says from 1.24 on which operators of %s run on the CPU.", path.name
+        )
+        return
+    left, total = Counter[str](), 0
+    for part in session.get_provider_graph_assignment_info():
+        for node in part.get_nodes():
+            total += 1
+            looped = node.name in in_loops
+            if part.ep_name == CPU and (looped or node.op_type not in _OF_SIZES):
+                left[f"{node.op_type} in a loop" if looped else node.op_type] += 1
+    if left:
+        logger.warning(
+            "%d of %d operators of %s run on the CPU and not on %s: %s.",
+            left.total(),
+            total,
+            path.name,
+            asked,
+            ", ".join(f"{name} ({count})" for name, count in left.most_common()),
+        )
+
+
+@dataclass(eq=False)
+class _Run:
+    """What is to be stopped, and when, by `time.monotonic`."""
+
+    options: Any
+    end: float
+
+
+class _Clock:
+    """A thread that sleeps until the next end. One for each run would take 0.2 ms to start."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._runs: set[_Run] = set()
+        self._wakes = float("inf")
+        self._thread: threading.Thread | None = None
+
+    def add(self, run: _Run) -> None:
+        with self._changed:
+            self._runs.add(run)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._watch, daemon=True, name="keras_bahdanau deadlines"
+                )
+                self._thread.start()
+            elif run.end < self._wakes:
+                self._changed.notify()
+
+    def remove(self, run: _Run) -> None:
+        with self._changed:
+            self._runs.discard(run)
+
+    def _watch(self) -> None:
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                for run in [run for run in self._runs if run.end <= now]:
+                    run.options.terminate = True
+                    self._runs.discard(run)
+                # Without a run it sleeps until the next one comes.
+                self._wakes = min((run.end for run in self._runs), default=float("inf"))
+                # Python waits for so long at most; then it looks again.
+                self._changed.wait(min(self._wakes - now, threading.TIMEOUT_MAX))
+
+
+_clock = _Clock()
+
+
+def _begin_anew() -> None:
+    """In a process that was forked: another thread of its parent may have held the lock."""
+    global _clock
+    _clock = _Clock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_begin_anew)
+
+
+@contextlib.contextmanager
+def deadline(timeout: float | None, options: Any) -> Iterator[None]:
+    """Sets `options.terminate` when the block has taken longer than `timeout`.
+
+    Args:
+        timeout: float; no deadline if `None`.
+        options: `onnxruntime.RunOptions`.
+    """
+    if timeout is None:
+        yield
+        return
+    run, clock = _Run(options, time.monotonic() + timeout), _clock
+    clock.add(run)
+    try:
+        yield
+    finally:
+        clock.remove(run)
+
 
 _one_arena = threading.Lock()
 _DTYPES = {
@@ -268,7 +462,7 @@ def run(
     inputs: Mapping[str, NDArray[Any] | Any],
     outputs: Sequence[str] | Mapping[str, Any],
     graph_id: int | None = None,
-    seconds: float | None = None,
+    timeout: float | None = None,
     shrink: bool = False,
 ) -> dict[str, Any]:
     """Runs a graph and leaves the outputs where it computes.
@@ -278,7 +472,7 @@ def run(
         inputs: Arrays, or `OrtValue`s of another run, by name.
         outputs: Names; or `OrtValue`s by name, to write into.
         graph_id: int. The CUDA graph to record or replay, for a session with `capture`.
-        seconds: The longest that it may take. onnxruntime looks at the clock before each operator,
+        timeout: The longest that it may take. onnxruntime looks at the clock before each operator,
             in loops, too, and stops; within a single operator it does not.
         shrink: Whether to give memory back to the system afterwards, which onnxruntime otherwise
             keeps for the next run. On the CPU.
@@ -287,7 +481,7 @@ def run(
         The outputs, `OrtValue`s by name. `.numpy()` of one copies it to the host.
 
     Raises:
-        LimitError: It took longer than `seconds`, or more memory than there was.
+        LimitError: It took longer than `timeout`, or more memory than there was.
         RunError: It failed otherwise.
     """
     binding, device, options = session.io_binding(), device_of(session), _run_options()
@@ -295,7 +489,7 @@ def run(
         options.add_run_config_entry("gpu_graph_id", str(graph_id))
     if shrink and device[0] == "cpu":
         options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-    with _told(options, seconds):
+    with _told(options, timeout):
         for name, value in inputs.items():
             if isinstance(value, np.ndarray):
                 binding.bind_cpu_input(name, np.asarray(value, order="C"))  # a scalar stays one
@@ -306,7 +500,7 @@ def run(
                 binding.bind_ortvalue_output(name, outputs[name])
             else:
                 binding.bind_output(name, *device)
-        with deadline(seconds, options):
+        with deadline(timeout, options):
             session.run_with_iobinding(binding, options)
             binding.synchronize_outputs()
     return dict(zip(outputs, binding.get_outputs(), strict=True))
@@ -316,7 +510,7 @@ def run_arrays(
     session: Any,
     inputs: Mapping[str, NDArray[Any]],
     outputs: Sequence[str],
-    seconds: float | None = None,
+    timeout: float | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Runs a graph on arrays and gives arrays.
 
@@ -327,14 +521,14 @@ def run_arrays(
         session: A session of `open_session`.
         inputs: Arrays by name.
         outputs: Names.
-        seconds: As for `run`.
+        timeout: As for `run`.
 
     Raises:
         LimitError: As `run`.
         RunError: As `run`.
     """
     options = _run_options()
-    with _told(options, seconds), deadline(seconds, options):
+    with _told(options, timeout), deadline(timeout, options):
         found = session.run(outputs, inputs, options)
     return dict(zip(outputs, found, strict=True))
 
@@ -346,14 +540,29 @@ def _run_options() -> Any:
 
 
 @contextlib.contextmanager
-def _told(options: Any, seconds: float | None) -> Iterator[None]:
+def _told(options: Any, timeout: float | None) -> Iterator[None]:
     """Raises what a run in the block fails with as an error of ours."""
     try:
         yield
     except _onnxruntime_errors() as error:
         if options.terminate:
-            raise LimitError(f"A run of the graph took longer than {seconds} s.") from error
+            raise LimitError(f"A run of the graph took longer than {timeout} s.") from error
         message = _one_line(error)
         scarce = isinstance(error, MemoryError) or "alloc" in message.lower()
         kind = LimitError if scarce else RunError
         raise kind(f"onnxruntime could not run the graph: {message}") from error
+
+
+MOST_SHAPES = 32  # of sources, whose recorded steps are kept
+_LENGTHS = 16
+
+
+def padded_length(source: NDArray[np.int32]) -> NDArray[np.int32]:
+    """`source` `(B, Tx)` int32, padded to the next multiple of 16 tokens.
+
+    Example:
+
+    >>> padded_length(np.ones((2, 17), np.int32)).shape
+    (2, 32)
+    """
+    return np.pad(source, ((0, 0), (0, -source.shape[1] % _LENGTHS)), constant_values=PAD)

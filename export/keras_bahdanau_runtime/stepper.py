@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.checks import check_resources, checked_ids
-from keras_bahdanau_runtime.cuda.recorded import MOST_SHAPES, padded_length
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     RunError,
@@ -19,8 +18,15 @@ from keras_bahdanau_runtime.errors import (
 )
 from keras_bahdanau_runtime.ids import BOS, EOS
 from keras_bahdanau_runtime.manifest import Manifest
-from keras_bahdanau_runtime.providers import Providers
-from keras_bahdanau_runtime.session import device_of, empty_like, open_graph, run
+from keras_bahdanau_runtime.session import (
+    MOST_SHAPES,
+    Providers,
+    device_of,
+    empty_like,
+    open_graph,
+    padded_length,
+    run,
+)
 from keras_bahdanau_runtime.signature import ENCODER_FILE, STEP_FILE
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -63,11 +69,11 @@ class Stepper:
             its kernels. Only the last state of the last `start` of that shape can then be stepped
             from, by one thread. So that there are few shapes, sources are padded to multiples of 16
             tokens, and the steps of at most 32 shapes are kept.
-        seconds: As for `Translator`, for one step.
+        timeout: As for `Translator`, for one step.
         megabytes: As for `Translator`.
 
     Raises:
-        ValueError: `threads`, `seconds` or `megabytes` is not positive.
+        ValueError: `threads`, `timeout` or `megabytes` is not positive.
         UnsupportedArtifactError: The artifact holds no `encoder.onnx` and `step.onnx`.
         CorruptArtifactError: They are not what the manifest says, or no encoder and step.
 
@@ -84,11 +90,11 @@ class Stepper:
         providers: Providers = "auto",
         threads: int | None = None,
         fixed: bool = False,
-        seconds: float | None = None,
+        timeout: float | None = None,
         megabytes: float | None = None,
     ) -> None:
-        check_resources(threads, seconds, megabytes)
-        self._settings = manifest, providers, threads, fixed, seconds, megabytes
+        check_resources(threads, timeout, megabytes)
+        self._settings = manifest, providers, threads, fixed, timeout, megabytes
         missing = [name for name in (ENCODER_FILE, STEP_FILE) if name not in manifest.files]
         if missing:
             raise UnsupportedArtifactError(
@@ -100,7 +106,7 @@ class Stepper:
             open_graph, manifest, STEP_FILE, providers, threads, megabytes, capture=fixed
         )
         self._step = self._open_step()
-        self._run = functools.partial(run, seconds=seconds)
+        self._run = functools.partial(run, timeout=timeout)
         _check_graphs(self._encoder, self._step, manifest)
         self._manifest, self._vocabulary = manifest, manifest.vocabulary.get("target")
         # A part of the memory that a step does not read is no input of it.
@@ -170,7 +176,7 @@ class Stepper:
             ValueError: `tokens` are no ints, one for each row of `state`; or, with `fixed`, `state`
                 is not the one that the last step left.
             RunError: onnxruntime could not run the graph, or it gave no such outputs.
-            LimitError: It took longer than `seconds`, or more than `megabytes`.
+            LimitError: It took longer than `timeout`, or more than `megabytes`.
         """
         found, after = self._advance(tokens, state, memory)
         log_probs, weights = self._odds(found, len(tokens))

@@ -15,13 +15,10 @@ from keras_bahdanau_runtime.checks import (
     checked_ids,
     checked_stream,
 )
-from keras_bahdanau_runtime.cuda.captured import CapturedSearch
 from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtifactError
-from keras_bahdanau_runtime.graph_checks import checked_noise, search_arrays
 from keras_bahdanau_runtime.manifest import Manifest, reading, unreplaced
-from keras_bahdanau_runtime.providers import Providers, with_tf32
-from keras_bahdanau_runtime.search_loop import WholeSearch, open_search
-from keras_bahdanau_runtime.session import cores
+from keras_bahdanau_runtime.search import Search, checked_noise, open_search, search_arrays
+from keras_bahdanau_runtime.session import Providers, cores, with_tf32
 from keras_bahdanau_runtime.signature import (
     MODEL_FILE,
     NOISE,
@@ -31,7 +28,7 @@ from keras_bahdanau_runtime.signature import (
     weights_file,
 )
 from keras_bahdanau_runtime.stepper import Stepper, most_tokens
-from keras_bahdanau_runtime.stream import windows
+from keras_bahdanau_runtime.text.batches import windows
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translation import (
     BATCH_SIZE,
@@ -56,7 +53,7 @@ class Translator:
         threads: int, the threads of one operator. `None` leaves it to onnxruntime, one for each
             physical core, the fastest for one batch after another. A server that runs several
             translators or requests at once gives each of them fewer.
-        seconds: float, the longest that one run of the graph may take, the bound of what an
+        timeout: float, the longest that one run of the graph may take, the bound of what an
             artifact from a stranger, or a batch that is too large, can hold up. `None` for no
             limit.
         megabytes: float, the most memory that the runs of one graph may take together for their
@@ -76,7 +73,7 @@ class Translator:
 
     Raises:
         ValueError: `path` is not a folder, a provider is not available or does not open the graph,
-            `loop` is unknown, `tf32` is no bool, or `threads`, `seconds`, `megabytes` or `workers`
+            `loop` is unknown, `tf32` is no bool, or `threads`, `timeout`, `megabytes` or `workers`
             is not positive.
         CorruptArtifactError: The artifact is incomplete, damaged or tampered with.
         UnsupportedArtifactError: It is in a newer format, holds no `model.onnx`, or one with
@@ -96,23 +93,23 @@ class Translator:
         path: str | os.PathLike[str],
         providers: Providers = "auto",
         threads: int | None = None,
-        seconds: float | None = None,
+        timeout: float | None = None,
         megabytes: float | None = None,
         workers: int = 1,
         loop: str = "auto",
         tf32: bool = False,
     ) -> None:
         check_positive(workers=workers)
-        check_resources(threads, seconds, megabytes)
+        check_resources(threads, timeout, megabytes)
         self._providers, self._threads = with_tf32(providers, tf32), threads
-        self._seconds, self._megabytes = seconds, megabytes
+        self._timeout, self._megabytes = timeout, megabytes
         self._workers, self._loop = workers, loop
         self._stepper: Stepper | None = None
         self._opening = threading.Lock()
         reading(path, self._open)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        resources = self._threads, self._seconds, self._megabytes, self._workers, self._loop
+        resources = self._threads, self._timeout, self._megabytes, self._workers, self._loop
         return type(self), (str(self.manifest.folder), self._providers, *resources)
 
     def _open(self, manifest: Manifest) -> None:
@@ -140,11 +137,11 @@ class Translator:
         if TOKENIZER_FILE in manifest.files:
             self.tokenizer = load_tokenizer(manifest)
 
-    def _open_search(self) -> WholeSearch | CapturedSearch:
+    def _open_search(self) -> Search:
         threads = self._threads
         if threads is None and self._workers > 1:
             threads = max(1, cores() // self._workers)
-        given = threads, self._seconds, self._megabytes
+        given = threads, self._timeout, self._megabytes
         return open_search(self.manifest, self._loop, self._providers, *given)
 
     @property
@@ -236,7 +233,7 @@ class Translator:
             ValueError: `texts` is one str, an item is not a str or too long, a number is out of
                 range, or the artifact holds no tokenizer.
             RunError: onnxruntime could not run the graph, for want of memory, for example.
-            LimitError: A run took longer than `seconds`, or more than `megabytes`.
+            LimitError: A run took longer than `timeout`, or more than `megabytes`.
         """
         return translate_texts(
             texts,
@@ -396,7 +393,7 @@ class Translator:
             if self._stepper is None:
                 given = self.manifest, self._providers, self._threads
                 with unreplaced(self.manifest):
-                    self._stepper = Stepper(*given, False, self._seconds, self._megabytes)
+                    self._stepper = Stepper(*given, False, self._timeout, self._megabytes)
             return self._stepper
 
     def search(

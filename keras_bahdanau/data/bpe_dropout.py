@@ -9,8 +9,7 @@ import numpy as np
 
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import SPECIAL
-from keras_bahdanau_runtime.text.decoder import byte_pieces
-from keras_bahdanau_runtime.text.tokenizer import Tokenizer
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer, byte_pieces
 
 _DRAWS = 16  # ways to cut a word, one of which is taken each time
 _WORDS = 200_000  # of which these are kept

@@ -6,14 +6,18 @@ from collections.abc import Iterable
 import keras
 import numpy as np
 
-from keras_bahdanau.data.batch import make_batch, warn_of_cut
-from keras_bahdanau.data.order import EpochDataset
-from keras_bahdanau.data.resampled import ResampledStream
-from keras_bahdanau.data.shapes import Shapes, choose_sides
-from keras_bahdanau.data.stream import Kept, Stream, Turns, length_counts, merge_counts, shares
+from keras_bahdanau.data.batching import EpochDataset, Shapes, choose_sides, make_batch, warn_of_cut
+from keras_bahdanau.data.streams import (
+    CorpusMixer,
+    LRUCache,
+    ResampledStream,
+    Stream,
+    length_counts,
+    merge_counts,
+    shares,
+)
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
-from keras_bahdanau_runtime.prepared.shard import Shard
+from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus, Shard
 
 _BATCHES_A_SHAPE = 8  # of a shard, on average
 
@@ -149,7 +153,7 @@ class PreparedDataset(EpochDataset):
             ]
         cycle = shares([stream.batches for stream in self._streams], temperature)
         self.pass_steps = int(cycle.sum())
-        self._turns = Kept(Turns(cycle, [seed] if shuffle else None), 2)
+        self._turns = LRUCache(CorpusMixer(cycle, [seed] if shuffle else None), 2)
         self.steps = self.pass_steps if steps is None else steps
         self.shapes = [
             (-(-rows // replicas), tx, ty)

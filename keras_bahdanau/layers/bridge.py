@@ -3,21 +3,22 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.masking import (
+from keras_bahdanau.layers.sequences import (
+    SequenceLayer,
+    check_widths,
     checked_mask,
-    first_step,
-    last_step,
+    first_kept_step,
+    last_kept_step,
     sequence_lengths,
     zero_masked,
 )
-from keras_bahdanau.layers.parts import CheckedCall, check_widths
 from keras_bahdanau_runtime.checks import check_positive
 
 SOURCES = ("backward_first", "last", "mean", "zero")
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
-class Bridge(CheckedCall, keras.layers.Layer):
+class Bridge(SequenceLayer):
     """Makes the decoder's first state from a summary of the annotations (A.2.2).
 
         s_0 = tanh(W_s summary)
@@ -96,9 +97,9 @@ class Bridge(CheckedCall, keras.layers.Layer):
             if mask is None or right_padded:
                 summary = annotations[:, 0, half:]
             else:
-                summary = first_step(annotations, mask)[:, half:]
+                summary = first_kept_step(annotations, mask)[:, half:]
         elif self.source == "last":
-            summary = last_step(annotations, mask)
+            summary = last_kept_step(annotations, mask)
         elif mask is None:
             summary = ops.mean(annotations, axis=1)
         else:

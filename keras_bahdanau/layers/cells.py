@@ -7,7 +7,7 @@ cells, and of those here, draw one mask for a whole sequence (Gal and Ghahramani
 import keras
 from keras import ops, tree
 
-from keras_bahdanau.layers.parts import deserialized, serialized
+from keras_bahdanau.layers.sublayers import deserialized, serialized
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")

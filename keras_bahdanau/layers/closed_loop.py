@@ -3,9 +3,9 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.parts import (
-    CheckedCall,
-    build_part,
+from keras_bahdanau.layers.sequences import SequenceLayer
+from keras_bahdanau.layers.sublayers import (
+    build_sublayer,
     call_rows,
     deserialized,
     output_width,
@@ -15,7 +15,7 @@ from keras_bahdanau_runtime.checks import check_positive
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
-class ClosedLoop(CheckedCall, keras.layers.Layer):
+class ClosedLoop(SequenceLayer):
     """Runs a decoder on its own outputs; what `AttentiveDecoder.unroll` makes and calls.
 
         x_1 = first        x_{i+1} = next_input(o_i)
@@ -83,11 +83,11 @@ class ClosedLoop(CheckedCall, keras.layers.Layer):
             )
         batch, width = first_shape
         inputs = (batch, self.steps, width)
-        build_part(self.decoder, inputs, annotations_shape)
+        build_sublayer(self.decoder, inputs, annotations_shape)
         output = self.decoder.compute_output_shape(inputs, annotations_shape)[-1]
         read = output
         if self.next_input is not None:
-            build_part(self.next_input, (batch, output))
+            build_sublayer(self.next_input, (batch, output))
             row = keras.KerasTensor((batch, output), dtype=self.compute_dtype)
             read = output_width(self.next_input, row)
         if read != width:

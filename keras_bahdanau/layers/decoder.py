@@ -7,33 +7,35 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_bahdanau.distribution import first_replica_loss
 from keras_bahdanau.layers.attention import Attention, MultiSourceAttention
+from keras_bahdanau.layers.attention.base import mask_scores
 from keras_bahdanau.layers.cells import check_cell
 from keras_bahdanau.layers.closed_loop import ClosedLoop
-from keras_bahdanau.layers.masking import checked_mask, masked_scores, repeat_kept, zero_masked
-from keras_bahdanau.layers.method_layer import named_in_configs, symbolic
-from keras_bahdanau.layers.parts import (
-    CheckedCall,
-    build_part,
+from keras_bahdanau.layers.sequences import (
+    SequenceLayer,
+    accepts_symbolic_tensors,
+    check_widths,
+    checked_mask,
+    flatten,
+    pack,
+    register_named_tuple,
+    repeat_last_kept,
+    run_over_time,
+    select_rows,
+    zero_masked,
+)
+from keras_bahdanau.layers.sublayers import (
+    build_sublayer,
     call_rows,
     call_steps,
-    check_widths,
     deserialized,
     output_width,
     serialized,
 )
-from keras_bahdanau.layers.recurrence import (
-    dropout_masks,
-    flatten,
-    held,
-    move,
-    parts_of,
-    run_over_time,
-)
-from keras_bahdanau.replicas import added_once
 
 
-@named_in_configs
+@register_named_tuple
 class DecoderState(NamedTuple):
     """What a decoder carries from one step to the next.
 
@@ -55,11 +57,76 @@ def first_states(cell, batch, dtype):
     return [ops.zeros((batch, size), dtype) for size in flatten(cell.state_size)]
 
 
+def step_cell(cell, inputs, state, training):
+    """One step of a Keras cell, or of a stack, from a flat tuple of states to a flat tuple.
+
+    Args:
+        cell: The cell.
+        inputs: `(B, M)` tensor.
+        state: Tuple of `(B, size)` tensors, in the cell's own order.
+        training: Whether the call is part of training.
+
+    Returns:
+        `(output, state)`: `(B, N)`, and the tuple of the next states.
+
+    Raises:
+        ValueError: If the cell returns states of other widths than its `state_size` tells.
+    """
+    sizes = cell.state_size
+    nested = isinstance(sizes, (tuple, list))
+    output, after = cell(inputs, pack(sizes if nested else [sizes], state), training=training)
+    after = tuple(flatten(after))
+    if [part.shape[-1] for part in after] != [part.shape[-1] for part in state]:
+        raise ValueError(
+            f"Argument `cell` must return states of its `state_size`, {sizes}. "
+            f"Received: states of shapes {[tuple(part.shape) for part in after]}"
+        )
+    # What a loop carries must keep its dtype, even by a cell of another policy.
+    after = tuple(ops.cast(new, old.dtype) for new, old in zip(after, state, strict=True))
+    return ops.cast(output, after[0].dtype), after
+
+
+@contextlib.contextmanager
+def dropout_masks(cells, inputs, training):
+    """Draws the dropout masks of Keras cells before a training loop, as `keras.layers.RNN` does.
+
+    A cell draws its masks at its first step and keeps them; inside a traced loop they would
+    belong to the trace.
+    """
+    parts = [
+        part
+        for cell in cells
+        for part in inner_cells(cell)
+        if training and hasattr(part, "get_dropout_mask")
+    ]
+    batch = ops.shape(inputs)[0]
+    _forget(parts)
+    for part in parts:
+        units = flatten(part.state_size)[0]
+        part.get_dropout_mask(ops.ones((batch, part.kernel.shape[0]), dtype=part.compute_dtype))
+        part.get_recurrent_dropout_mask(ops.ones((batch, units), dtype=part.compute_dtype))
+    try:
+        yield
+    finally:
+        _forget(parts)
+
+
+def _forget(parts):
+    for part in parts:
+        part.reset_dropout_mask()
+        part.reset_recurrent_dropout_mask()
+
+
+def inner_cells(cell):
+    """The cells inside stacks, from the bottom to the top."""
+    return [part for inner in getattr(cell, "cells", ()) for part in inner_cells(inner)] or [cell]
+
+
 _PARTS = ("cell", "attention", "readout", "context_cell")
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
-class AttentiveDecoder(CheckedCall, keras.layers.Layer):
+class AttentiveDecoder(SequenceLayer):
     """A recurrent decoder that attends to a memory at every step (arXiv 1409.0473, A.2.2).
 
     With `query="previous"` (Bahdanau) the state before the step asks, and the cell reads the
@@ -169,32 +236,32 @@ class AttentiveDecoder(CheckedCall, keras.layers.Layer):
     @property
     def _output_index(self):
         """Which state tensor is the output: the first one of the topmost cell."""
-        return len(self.state_sizes) - len(flatten(parts_of(self.cell)[-1].state_size))
+        return len(self.state_sizes) - len(flatten(inner_cells(self.cell)[-1].state_size))
 
     def build(self, inputs_shape, annotations_shape):
         check_sequences(inputs_shape, annotations_shape, self.attention)
         self._widths = [shape[-1] for shape in [inputs_shape, *self._listed(annotations_shape)]]
         state, inputs, context = self._step_shapes(inputs_shape, annotations_shape)
-        build_part(self.attention, state, annotations_shape)
+        build_sublayer(self.attention, state, annotations_shape)
         if self.readout is not None:
             with naming_readout(self.readout):
-                build_part(self.readout, *(state, inputs, context)[: self._reads])
+                build_sublayer(self.readout, *(state, inputs, context)[: self._reads])
         self._output_width = self._read_width(state, inputs, context)
         width = inputs[-1]
         if self.query == "previous":
             width += context[-1]
         if self.input_feeding:
             width += self._output_width
-        build_part(self.cell, (inputs[0], width))
+        build_sublayer(self.cell, (inputs[0], width))
         if self.context_cell is not None:
-            build_part(self.context_cell, context)
+            build_sublayer(self.context_cell, context)
 
-    @symbolic
+    @accepts_symbolic_tensors
     def memory(self, annotations, mask=None, training=None, steps=1):
         """What `step` attends to; see `Attention.memory`."""
         return self.attention.memory(annotations, mask=mask, training=training, steps=steps)
 
-    @symbolic
+    @accepts_symbolic_tensors
     def initial_state(self, memory, cell_state=None):
         """The state before the first step.
 
@@ -211,7 +278,7 @@ class AttentiveDecoder(CheckedCall, keras.layers.Layer):
         output = self._zero_output(batch) if self.input_feeding else ()
         return DecoderState(cell_state, self.attention.initial_state(memory), output)
 
-    @symbolic
+    @accepts_symbolic_tensors
     def step(self, inputs, state, memory, training=None, t=None):
         """One step of the decoder. In training it draws dropout masks of its own for each step.
 
@@ -252,7 +319,7 @@ class AttentiveDecoder(CheckedCall, keras.layers.Layer):
         inputs = zero_masked(inputs, inputs_mask)
         memory = self.memory(annotations, annotations_mask, training, steps=ops.shape(inputs)[1])
         state = self.initial_state(memory, initial_state)
-        keep = return_attention_scores or return_attention_logits or self.attention.penalized
+        keep = return_attention_scores or return_attention_logits or self.attention.has_penalty
         attend = self._attend(memory, training, return_attention_logits)
         with dropout_masks(self._cells, inputs, training):
             if self.input_feeding or feedback is not None:
@@ -261,15 +328,15 @@ class AttentiveDecoder(CheckedCall, keras.layers.Layer):
                 )
             else:
                 found = self._read_after(inputs, inputs_mask, state, attend, keep, training)
-        found[0] = repeat_kept(found[0], inputs_mask)
+        found[0] = repeat_last_kept(found[0], inputs_mask)
         if return_attention_logits:
             if inputs_mask is not None:
-                found[1] = masked_scores(found[1], ops.expand_dims(inputs_mask, -1))
+                found[1] = mask_scores(found[1], ops.expand_dims(inputs_mask, -1))
             found.insert(1, self.attention.normalize_logits(found[1]))
         elif keep:
             found[1] = zero_masked(found[1], inputs_mask)
-        if self.attention.penalized:
-            self.add_loss(added_once(self.attention.penalty(found[1], inputs_mask)))
+        if self.attention.has_penalty:
+            self.add_loss(first_replica_loss(self.attention.penalty(found[1], inputs_mask)))
         if keep and not return_attention_scores:
             del found[1]
         return tuple(found) if len(found) > 1 else found[0]
@@ -307,12 +374,12 @@ class AttentiveDecoder(CheckedCall, keras.layers.Layer):
             x = ops.concatenate([x, state.output], -1)
         if self.query == "previous":
             context, weights, attention = attend(before, state.attention, t)
-            after, cell = move(self.cell, ops.concatenate([x, context], -1), cell, training)
+            after, cell = step_cell(self.cell, ops.concatenate([x, context], -1), cell, training)
         else:
-            after, cell = move(self.cell, x, cell, training)
+            after, cell = step_cell(self.cell, x, cell, training)
             context, weights, attention = attend(after, state.attention, t)
             if self.context_cell is not None:
-                after, cell = move(self.context_cell, context, cell, training)
+                after, cell = step_cell(self.context_cell, context, cell, training)
         read = before if self.readout_state == "previous" else after
         return read, context, weights, state._replace(cell=cell, attention=attention)
 
@@ -360,7 +427,7 @@ class AttentiveDecoder(CheckedCall, keras.layers.Layer):
 
         def masked_step(t, x, state):
             outputs, after = step(t, x, state)
-            return outputs, held(ops.take(mask, t, axis=1), after, state)
+            return outputs, select_rows(ops.take(mask, t, axis=1), after, state)
 
         # What leaves the loop leaves it together; the weights stay float32 under mixed precision.
         dtype = "float32" if keep else self.compute_dtype
@@ -490,7 +557,7 @@ def checked_cell(name, cell):
     for part in cells:
         check_cell(name, part)
     cell = keras.layers.StackedRNNCells(cells) if listed else cell
-    state = flatten(parts_of(cell)[-1].state_size)[0]
+    state = flatten(inner_cells(cell)[-1].state_size)[0]
     if getattr(cell, "output_size", state) != state:
         raise ValueError(
             f"Argument `{name}` must have an output as wide as its first state, {state}. "

@@ -3,12 +3,12 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.parts import CheckedCall, check_widths
+from keras_bahdanau.layers.sequences import SequenceLayer, check_widths
 from keras_bahdanau_runtime.checks import check_positive
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
-class DeepOutput(CheckedCall, keras.layers.Layer):
+class DeepOutput(SequenceLayer):
     """The deep output with one hidden layer (arXiv 1409.0473, A.2.2).
 
         t~_i = U_o s + V_o E y_{i-1} + C_o c_i                  width 2l for maxout

@@ -1,5 +1,10 @@
-"""Losses over target tokens, and the logits that they compute in chunks or for a sample."""
+"""Losses over target tokens and attention weights."""
 
+from keras_bahdanau.layers.attention.coverage import coverage_loss
 from keras_bahdanau.losses.crossentropy import AlignmentCrossentropy, TokenCrossentropy
 
-__all__ = ["AlignmentCrossentropy", "TokenCrossentropy"]
+__all__ = [
+    "AlignmentCrossentropy",
+    "TokenCrossentropy",
+    "coverage_loss",
+]

@@ -6,9 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bahdanau.layers.guided_alignment import aligned, alignment_losses
+from keras_bahdanau.distribution import batch_mean, batch_sum
 from keras_bahdanau.losses.projection import Projection, nan_unless_known
-from keras_bahdanau.replicas import batch_mean, batch_sum
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import PAD
 
@@ -168,8 +167,8 @@ class TokenCrossentropy(_WordLoss):
     their like; wherever there are logits already, they change nothing. With either of them the
     metrics of `compile` must be `TokenAccuracy` and `Perplexity`.
 
-    - With a `chunk` no logits `(B, Ty, V)` are made in a step, but those of a chunk of places at a
-      time. Loss, gradients and metrics are the same.
+    - With a `chunk_size` a step computes the logits of that many positions at a time instead of
+      all `(B, Ty, V)`. Loss, gradients and metrics are the same.
     - A `sampled` softmax (Jean et al. 2015, arXiv 1412.2007) takes in training the probabilities
       over the ids of the batch's labels and others drawn evenly, weighed so that they stand for the
       whole vocabulary; the metrics of training are of those ids, too. `evaluate` counts all ids.
@@ -181,7 +180,7 @@ class TokenCrossentropy(_WordLoss):
             "mean_with_sample_weight" by the sum of their weights, "sum" by nothing; "none" or
             `None` gives the losses `(B, Ty)`, zero at padding.
         name: Name of the loss.
-        chunk: How many places of a batch have their logits at once; all if `None`.
+        chunk_size: How many places of a batch have their logits at once; all if `None`.
         sampled: How many ids at least are drawn beside the labels: a step has the logits of `B Ty +
             sampled` of the `V` ids. `None` for the whole softmax.
         class_weight: Dict from ids to factors of their tokens' losses, 1 for ids that it leaves
@@ -191,8 +190,8 @@ class TokenCrossentropy(_WordLoss):
 
     Call arguments:
         y_true: `(B, Ty)` or `(B, Ty, 1)` int tensor of ids; places that hold `PAD` (0) are left
-            out. One outside of the vocabulary makes the loss NaN, or with a `chunk` the backend
-            raise its error.
+            out. An id outside the vocabulary makes the loss NaN; with a `chunk_size` the
+            backend may raise an error instead.
         y_pred: `(B, Ty, V)` float tensor of logits. A Keras mask on it is not looked at.
         sample_weight: `(B,)`, `(B, 1)` or `(B, Ty)` factors of the losses, or `None`.
 
@@ -200,9 +199,9 @@ class TokenCrossentropy(_WordLoss):
         A float32 scalar, or `(B, Ty)` without reduction.
 
     Raises:
-        ValueError: If `label_smoothing` is outside [0, 1), `chunk` or `sampled` is no positive int
-            or comes without a reduction, `class_weight` does not map ids to numbers of at least 0,
-            or `y_pred` is not shaped like `y_true` with an axis more.
+        ValueError: If `label_smoothing` is outside [0, 1), `chunk_size` or `sampled` is not a
+            positive int or comes without a reduction, `class_weight` does not map ids to
+            non-negative numbers, or `y_pred` is not shaped like `y_true` with an axis more.
 
     Example:
 
@@ -217,13 +216,13 @@ class TokenCrossentropy(_WordLoss):
         label_smoothing=0.0,
         reduction="sum_over_batch_size",
         name="token_crossentropy",
-        chunk=None,
+        chunk_size=None,
         sampled=None,
         class_weight=None,
     ):
         super().__init__(reduction, name)
         check_range("label_smoothing", label_smoothing, float, 0, 1, open_high=True)
-        for option, value in {"chunk": chunk, "sampled": sampled}.items():
+        for option, value in {"chunk_size": chunk_size, "sampled": sampled}.items():
             if value is not None:
                 check_range(option, value, int, 1)
                 if reduction not in (*_MEANS, "sum"):
@@ -232,7 +231,7 @@ class TokenCrossentropy(_WordLoss):
                         f"Received: {reduction!r}"
                     )
         self.label_smoothing = label_smoothing
-        self.chunk = chunk
+        self.chunk_size = chunk_size
         self.sampled = sampled
         self.class_weight = None if class_weight is None else _checked_weights(class_weight)
         self._factors = None if class_weight is None else _factors(self.class_weight)
@@ -240,13 +239,13 @@ class TokenCrossentropy(_WordLoss):
     @property
     def projects(self):
         """Whether it makes the logits itself, of a `Projection`."""
-        return self.chunk is not None or self.sampled is not None
+        return self.chunk_size is not None or self.sampled is not None
 
     def total(self, y_true, y_pred, weight):
         if not isinstance(y_pred, Projection):
             return super().total(y_true, y_pred, weight)
         check_logits(y_true, y_pred)
-        return y_pred.total(y_true, weight, self.label_smoothing, self.chunk, self.sampled)
+        return y_pred.total(y_true, weight, self.label_smoothing, self.chunk_size, self.sampled)
 
     def call(self, y_true, y_pred):
         return token_losses(y_true, y_pred, self.label_smoothing)
@@ -264,14 +263,17 @@ class TokenCrossentropy(_WordLoss):
         return ops.take(ops.convert_to_tensor(self._factors), ids)
 
     def get_config(self):
-        names = ("label_smoothing", "chunk", "sampled", "class_weight")
+        names = ("label_smoothing", "chunk_size", "sampled", "class_weight")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
     @classmethod
     def from_config(cls, config):
+        config = dict(config)
+        if "chunk" in config:  # the key in files of earlier versions
+            config["chunk_size"] = config.pop("chunk")
         weights = config.get("class_weight")
         if weights is not None:  # JSON has no keys that are numbers
-            config = {**config, "class_weight": {int(key): of for key, of in weights.items()}}
+            config["class_weight"] = {int(key): of for key, of in weights.items()}
         return cls(**config)
 
 
@@ -340,3 +342,45 @@ class AlignmentCrossentropy(_WordLoss):
 
     def counts(self, y_true):
         return aligned(y_true)
+
+
+def alignment_losses(reference, weights):
+    """`-sum_j A_ij log a_ij` in nats for each target word, `A`'s rows normalised to sum to one.
+
+    The gradient is finite even where a weight is zero.
+
+    Args:
+        reference: `(B, Ty, Tx)` non-negative links, counts or probabilities.
+        weights: `(B, Ty, Tx)` attention weights, whose rows sum to one.
+
+    Returns:
+        `(B, Ty)` float32 tensor, zero for a row of zeros in `reference`.
+
+    Raises:
+        ValueError: If the two differ in shape.
+    """
+    known = zip(reference.shape, weights.shape, strict=False)
+    if len(reference.shape) != len(weights.shape) or any(
+        None not in sizes and sizes[0] != sizes[1] for sizes in known
+    ):
+        raise ValueError(
+            "The reference alignment and the attention weights must both be (B, Ty, Tx). "
+            f"Received: shapes {tuple(reference.shape)} and {tuple(weights.shape)}"
+        )
+    reference, weights = ops.cast(reference, "float32"), ops.cast(weights, "float32")
+    total = ops.sum(reference, axis=-1)
+    # Far below any weight that matters, and its reciprocal is finite.
+    entropies = reference * ops.log(ops.maximum(weights, 1e-30))
+    return -ops.sum(entropies, axis=-1) / ops.where(total > 0.0, total, 1.0)
+
+
+def aligned(reference):
+    """`(B, Ty)` bool: which target words `reference` `(B, Ty, Tx)` aligns to anything."""
+    return ops.any(ops.greater(reference, 0), axis=-1)
+
+
+def guidance(reference, weights):
+    """The mean of `alignment_losses` over the aligned words of the whole batch, for `add_loss`."""
+    counted = ops.cast(aligned(reference), "float32")
+    losses = alignment_losses(reference, weights)
+    return batch_mean(ops.sum(losses * counted), ops.sum(counted))

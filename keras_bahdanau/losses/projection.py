@@ -40,7 +40,7 @@ class Projection:
         self.log_probs = None
         self.right = None
 
-    def total(self, labels, weight, label_smoothing=0.0, chunk=None, sampled=None):
+    def total(self, labels, weight, label_smoothing=0.0, chunk_size=None, sampled=None):
         """`sum_i w_i (-(1 - s) log p(y_i) - s / V sum_v log p(v))`.
 
         Args:
@@ -48,7 +48,7 @@ class Projection:
                 or the backend raise its error, unless its weight is 0.
             weight: `(B, Ty)` float32 tensor `w`; it gets no gradient.
             label_smoothing: The share `s`.
-            chunk: How many places have their logits at once; all if `None`.
+            chunk_size: How many places have their logits at once; all if `None`.
             sampled: Over how many ids, beside those of `labels`, the probabilities of a training
                 step are normalised, see `sample_candidates`; all if `None`. The mean over `v` is
                 exact all the same, as it is linear in the logits.
@@ -68,7 +68,7 @@ class Projection:
         # small weights.
         most = ops.max(ops.abs(weight), initial=0.0)
         unit = ops.where(most > 0.0, most, 1.0)
-        found = _sweep(*map(ops.stop_gradient, read), kept, weight / unit, chunk, self)
+        found = _sweep(*map(ops.stop_gradient, read), kept, weight / unit, chunk_size, self)
         self.log_probs = ops.reshape(found.log_probs, shape)
         self.right = ops.reshape(found.right, shape) if self.ranked else None
         losses = -(1.0 - label_smoothing) * found.log_probs
@@ -121,7 +121,8 @@ def check_metrics(metrics):
         if not hasattr(metric, "ranks"):
             raise ValueError(
                 "Argument `metrics` must be of TokenAccuracy and Perplexity where the loss has a "
-                f"`chunk` or is `sampled`: there are no logits to read. Received: {metric.name!r}"
+                f"`chunk_size` or is `sampled`: there are no logits to read. "
+                f"Received: {metric.name!r}"
             )
 
 

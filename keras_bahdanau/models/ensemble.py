@@ -5,14 +5,14 @@ from collections.abc import Iterable
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.parts import deserialized, serialized
-from keras_bahdanau.models.generation import Generator
+from keras_bahdanau.layers.sublayers import deserialized, serialized
+from keras_bahdanau.models.generation import GenerationMixin
 
 _SPACES = ("probability", "log_probability")
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
-class Ensemble(Generator, keras.Model):
+class Ensemble(GenerationMixin, keras.Model):
     """Averages the predictions of several models at every step.
 
         probability:      log p(y) = log (1 / n) sum_m p_m(y)
@@ -42,7 +42,7 @@ class Ensemble(Generator, keras.Model):
     def __init__(self, models, average="probability", tokenizer=None, **kwargs):
         super().__init__(**kwargs)
         listed = list(models) if isinstance(models, Iterable) else []
-        if not listed or not all(isinstance(model, Generator) for model in listed):
+        if not listed or not all(isinstance(model, GenerationMixin) for model in listed):
             raise ValueError(
                 "Argument `models` must be a list of at least one model, such as a Seq2Seq. "
                 f"Received: {models!r}"
@@ -72,12 +72,12 @@ class Ensemble(Generator, keras.Model):
         self.built = True
 
     def start(self, source):
-        """The memory and the state of every model; see `Generator.start`."""
+        """The memory and the state of every model; see `GenerationMixin.start`."""
         memories, states, masks = zip(*[model.start(source) for model in self.models], strict=True)
         return memories, states, masks[0]
 
     def step(self, tokens, state, memory, candidates=None):
-        """One step of every model, averaged; see `Generator.step`."""
+        """One step of every model, averaged; see `GenerationMixin.step`."""
         found = [
             model.step(tokens, *parts, candidates)
             for model, *parts in zip(self.models, state, memory, strict=True)

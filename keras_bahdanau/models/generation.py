@@ -1,4 +1,4 @@
-"""Generation and scoring for every model that can say what a step of it is."""
+"""Generation and scoring for every model that defines a decoding step."""
 
 import dataclasses
 from pathlib import Path
@@ -8,8 +8,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from keras_bahdanau.layers.parts import check_dense
-from keras_bahdanau.models.compiled import compile_inference
+from keras_bahdanau.layers.sequences import check_dense
 from keras_bahdanau.models.shortlist import check_shortlist
 from keras_bahdanau.search import BeamSearch, GreedySearch
 from keras_bahdanau.search.base import check_search
@@ -47,7 +46,7 @@ class Scores(NamedTuple):
     alignments: Any
 
 
-class Generator:
+class GenerationMixin:
     """What models that generate have in common; a mixin for a `keras.Model`.
 
     The model gives `source_vocabulary_size`, `target_vocabulary_size`, `start` and `step`.
@@ -208,7 +207,7 @@ class Generator:
         limits, steps = checked_limits(max_length, lengths)
         extra = {}
         if prefix is not None:
-            most = ops.convert_to_numpy(search.limited(limits, lengths))
+            most = ops.convert_to_numpy(search.limit_lengths(limits, lengths))
             extra["prefix"] = checked_prefix(prefix, self.target_vocabulary_size, most)
         if shortlist is not None:
             check_shortlist(shortlist, self, search, extra.get("prefix"))
@@ -509,3 +508,61 @@ def checked_limits(max_length, lengths):
     room = int(limits) if not limits.ndim else -(-int(limits.max()) // LENGTH_BUCKET)
     room = room * LENGTH_BUCKET if limits.ndim else room
     return np.broadcast_to(limits, lengths.shape).astype("int32"), room
+
+
+def compile_inference(model, function):
+    """Compiles a function of arrays that reads the weights of `model`.
+
+    TensorFlow traces it once for every shape that arrays of these ranks and dtypes can have; JAX
+    compiles it once for each shape and gets the weights as arguments; torch runs it as it is,
+    without gradients.
+
+    Args:
+        model: The `keras.Model` whose variables `function` reads.
+        function: Takes tensors, returns a structure of tensors.
+
+    Returns:
+        A function of NumPy arrays.
+    """
+    backend = keras.config.backend()
+    if backend == "tensorflow":
+        return _for_tensorflow(model, function)
+    if backend == "jax":
+        import jax
+
+        def stateless(values, *arrays):
+            with keras.StatelessScope(state_mapping=zip(model.variables, values, strict=True)):
+                return function(*arrays)
+
+        compiled = jax.jit(stateless)
+        return lambda *arrays: compiled([v.value for v in model.variables], *arrays)
+    if backend == "torch":
+        import torch
+
+        def without_gradients(*arrays):
+            with torch.no_grad():
+                return function(*[keras.ops.convert_to_tensor(array) for array in arrays])
+
+        return without_gradients
+    raise ValueError(f"Backend {backend!r} is not supported: use tensorflow, jax or torch.")
+
+
+def _for_tensorflow(model, function):
+    import tensorflow as tf
+
+    traced, held = {}, []
+
+    def run(*arrays):
+        variables = model.variables
+        if list(map(id, variables)) != list(map(id, held)):  # since then quantized, for example
+            traced.clear()
+            held[:] = variables
+        kinds = tuple((array.ndim, array.dtype.name) for array in arrays)
+        if kinds not in traced:
+            specs = [tf.TensorSpec([None] * rank, dtype) for rank, dtype in kinds]
+            # Without autograph, which reads source files again while it traces: `keras.ops` needs
+            # none.
+            traced[kinds] = tf.function(function, input_signature=specs, autograph=False)
+        return traced[kinds](*arrays)
+
+    return run

@@ -7,33 +7,33 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from keras_bahdanau.data.order import EpochDataset
-from keras_bahdanau.initializers import fresh
+from keras_bahdanau.data.batching import EpochDataset
+from keras_bahdanau.distribution import first_replica_loss
+from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.attention import FixedContext
 from keras_bahdanau.layers.bridge import SOURCES, Bridge
 from keras_bahdanau.layers.decoder import AttentiveDecoder
-from keras_bahdanau.layers.guided_alignment import guidance
-from keras_bahdanau.layers.parts import (
+from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
+from keras_bahdanau.layers.sequences import call_masked, check_dense
+from keras_bahdanau.layers.sublayers import (
     all_layers,
-    build_part,
-    call_masked,
-    check_dense,
+    apply_settings,
+    build_sublayer,
     deserialized,
     last_layer,
+    pop_settings,
+    record_settings,
     serialized,
-    tell,
-    told,
 )
-from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
-from keras_bahdanau.models.generation import Generator
+from keras_bahdanau.losses.crossentropy import guidance
+from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau.models.projecting import ProjectingSteps
-from keras_bahdanau.replicas import added_once
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.ids import PAD
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
-class Seq2Seq(Generator, ProjectingSteps, keras.Model):
+class Seq2Seq(GenerationMixin, ProjectingSteps, keras.Model):
     """Embeds, encodes and decodes with attention; trains with `fit`, searches with `generate`.
 
     Args:
@@ -168,7 +168,8 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         self.candidate_seeds = keras.random.SeedGenerator()
 
     def _initializer(self, default):
-        return fresh(default if self.kernel_initializer is None else self.kernel_initializer)
+        initializer = default if self.kernel_initializer is None else self.kernel_initializer
+        return clone_initializer(initializer)
 
     def build(self, input_shape=None):
         """Makes all weights; every width is known from the arguments, so no shape is needed."""
@@ -177,14 +178,14 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         embedded = (None, None, self.embedding_dim)
         self.source_embedding.build((None, None))
         self.target_embedding.build((None, None))
-        build_part(self.encoder, embedded)
+        build_sublayer(self.encoder, embedded)
         # A spec, not a shape: Keras finds it even for a layer that only has a `call`.
         spec = self.encoder.compute_output_spec(keras.KerasTensor(embedded, self.compute_dtype))
         annotations = annotations_shape(self.encoder, spec)
-        build_part(self.bridge, annotations)
+        build_sublayer(self.bridge, annotations)
         if self.join_embeddings:
             annotations = (*annotations[:-1], annotations[-1] + self.embedding_dim)
-        build_part(self.decoder, embedded, annotations)
+        build_sublayer(self.decoder, embedded, annotations)
         outputs = tuple(self.decoder.compute_output_shape(embedded, annotations))
         if self.output_layer is not None:
             self.output_layer.build(outputs)
@@ -256,7 +257,7 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
             guide = guidance(ops.convert_to_tensor(inputs["alignment"]), weights)
             # By the decoder, which forgets its losses whenever it is called. On JAX Keras tells
             # whose a loss is by its `id`, and a model in training keeps those of tensors long gone.
-            self.decoder.add_loss(added_once(self.guided_alignment * guide))
+            self.decoder.add_loss(first_replica_loss(self.guided_alignment * guide))
         outputs = self.readout_dropout(outputs, training=training)
         return outputs if self.projecting else self._logits(outputs)
 
@@ -264,7 +265,9 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         """What each step reads: the true token's embedding, or that of the model's own."""
 
         def feedback(t, embedded, output):
-            ids = self.scheduled_sampling.pick(self._logits(output), ops.take(numbers, t, axis=1))
+            ids = self.scheduled_sampling.predict_tokens(
+                self._logits(output), ops.take(numbers, t, axis=1)
+            )
             chosen = ops.expand_dims(ops.take(own, t, axis=1), -1)
             return ops.where(chosen, self.target_embedding(ids), embedded)
 
@@ -293,13 +296,13 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
         return self.annotation_dropout(annotations, training=training), mask, cell_state
 
     def start(self, source):
-        """The encoded source and the state before the first step; see `Generator.start`."""
+        """The encoded source and the state before the first step; see `GenerationMixin.start`."""
         annotations, mask, cell_state = self.encode(source, right_padded=True)
         memory = self.decoder.memory(annotations, mask)
         return memory, self.decoder.initial_state(memory, cell_state), mask
 
     def step(self, tokens, state, memory, candidates=None):
-        """One step of the decoder; see `Generator.step`."""
+        """One step of the decoder; see `GenerationMixin.step`."""
         outputs, state, weights = self.decoder.step(self.target_embedding(tokens), state, memory)
         if candidates is None:
             return self._logits(outputs), state, weights
@@ -345,8 +348,8 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
             weight = ops.convert_to_tensor(weight)
             if not keras.backend.is_float_dtype(weight.dtype):
                 raise ValueError(
-                    "Arguments `chunk` and `sampled` of a loss, and `shortlist` of a search, must "
-                    "be None for a model whose output layer is quantized. Received: weights of "
+                    "Arguments `chunk_size` and `sampled` of a loss, and `shortlist` of a search, "
+                    "must be None for a model with a quantized output layer. Received: weights of "
                     f"{keras.backend.standardize_dtype(weight.dtype)}"
                 )
             return weight if ids is None else ops.take(weight, ids, axis=axis)
@@ -367,7 +370,7 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
             "join_embeddings": self.join_embeddings,
             "guided_alignment": self.guided_alignment,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "told": told(self._made()),
+            "layer_settings": record_settings(self._made()),
         }
 
     def _made(self):
@@ -378,9 +381,9 @@ class Seq2Seq(Generator, ProjectingSteps, keras.Model):
     @classmethod
     def from_config(cls, config):
         arguments = deserialized(config, *cls._parts)
-        settings = arguments.pop("told", [])
+        settings = pop_settings(arguments)
         model = cls(**arguments)
-        tell(model._made(), settings)
+        apply_settings(model._made(), settings)
         return model
 
 

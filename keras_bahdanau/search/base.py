@@ -1,30 +1,29 @@
-"""What every search shares: its result, its constraints and its loop."""
+"""Base class of the searches: the loop over a step function, its inputs and its result."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+import keras
 from keras import ops, tree
 
-from keras_bahdanau.search.constraints import without_ids, without_repeats
-from keras_bahdanau.search.history import empty_history, write
-from keras_bahdanau.search.ranking import NEVER
-from keras_bahdanau.search.step import checked_start, checked_step
+from keras_bahdanau.search.candidates import NEG_INF, forbid_ids, forbid_repeated_ngrams
+from keras_bahdanau.search.history import empty_history, write_step
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import BOS, PAD
 
 
 class Generation(NamedTuple):
-    """What a search found, best hypothesis first.
+    """Outputs of a search, best hypothesis first.
 
-    `T` is `max_length` in tensors, whose shapes are known before the search has run: here, in
-    `Decode` and in every exported graph. Where they are handed out as NumPy arrays, by `generate`
-    and `Translator.translate_ids`, `T` is the longest length found. `lengths` is right for both.
+    `T` is `max_length` where the results are tensors: in a call of a search, in `Decode` and in
+    exported graphs. In the NumPy arrays of `generate` and `Translator.translate_ids`, `T` is the
+    length of the longest output.
 
     Attributes:
-        tokens: `(B, K, T)` int32, `EOS` included, `PAD` after it.
-        scores: `(B, K)` float32, what the search ranks by; -inf for a hypothesis that does not
-            exist (a beam wider than what there is to find).
+        tokens: `(B, K, T)` int32, `EOS` included, followed by `PAD`.
+        scores: `(B, K)` float32, the ranking criterion of the search; -inf for a hypothesis that
+            does not exist, because the beam is larger than the number of possible outputs.
         lengths: `(B, K)` int32 number of tokens, `EOS` included; 0 for a hypothesis that does not
             exist.
         alignments: `(B, K, T, Tx)` float32 attention weights; zero after the length.
@@ -41,15 +40,15 @@ class Generation(NamedTuple):
 
 
 class Task(NamedTuple):
-    """The request of a search, in the shapes that its steps read; `R = B * K`.
+    """Arguments of a search in the shapes that its steps read; `R = B * K`.
 
     Attributes:
         batch: Number of sentences `B`, an int or a scalar tensor.
-        first_rows: `(B, 1)` int32, the first of each sentence's `K` rows.
-        limits: `(B, 1)` int32, number of tokens at which hypotheses are cut.
-        prefix: `(R, P + 1)` int32 tokens that are forced, `PAD` where none is; or `None`.
+        first_rows: `(B, 1)` int32, the first of the `K` rows of each sentence.
+        limits: `(B, 1)` int32 maximum number of tokens.
+        prefix: `(R, P + 1)` int32 forced tokens, `PAD` where the choice is free; or `None`.
         memory_mask: `(B, Tx)` bool, or `None`.
-        noise: `(R, T)` float32 in [0, 1), the numbers that step `t` draws with at `t`; or `None`.
+        noise: `(R, T)` float32 random numbers in [0, 1), one column per step; or `None`.
     """
 
     batch: Any
@@ -60,17 +59,16 @@ class Task(NamedTuple):
     noise: Any
 
 
-class Choices(NamedTuple):
+class Candidates(NamedTuple):
     """Candidate tokens for one step.
 
     Attributes:
         t: Number of the step, a scalar int32 tensor; 0 for the first.
-        logits: `(R, V)` float32, those of the model.
-        allowed: `(R, V)` float32, the same, -inf where a constraint bars a token.
+        logits: `(R, V)` float32 logits of the model.
+        allowed: `(R, V)` float32, the same logits, -inf where a constraint forbids a token.
         weights: `(R, Tx)` float32 attention weights.
-        forced: `(R,)` int32, the token that the prefix asks for, `PAD` where it asks for none; or
-            `None`.
-        noise: `(R,)` float32 numbers in [0, 1), or `None`.
+        forced: `(R,)` int32 tokens of the prefix, `PAD` where the choice is free; or `None`.
+        noise: `(R,)` float32 random numbers in [0, 1), or `None`.
     """
 
     t: Any
@@ -83,46 +81,46 @@ class Choices(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Base of the searches: the loop over a step function, and what a hypothesis may not hold.
+    """Base class of searches over a step function.
 
-    A search knows no model. It calls `step(tokens, state) -> (logits, state, weights)`, a function
-    of tensors:
+    A search does not depend on a model. It calls `step(tokens, state) -> (logits, state, weights)`:
 
-        tokens   (R,) int32, the last token of every hypothesis: the `start` before the first step,
+        tokens   (R,) int32, the last token of every hypothesis: `start` before the first step,
                  PAD after a hypothesis has ended; R = B * K, sentence after sentence
-        state    a nest of tensors with R rows, `()` for none, which the search repeats K times,
-                 hands on and reorders; it comes back in the structure, shapes and dtypes it had
-        logits   (R, V) float; log-probabilities will do too, the search normalises what it ranks
-        weights  (R, Tx) float attention weights; `ops.zeros((R, 1))` where there is no attention
+        state    nest of tensors with R rows, `()` for none; the search repeats it K times and
+                 reorders its rows; `step` must return the same structure, shapes and dtypes
+        logits   (R, V) float logits or log-probabilities; the search normalizes them
+        weights  (R, Tx) float attention weights; `ops.zeros((R, 1))` without attention
 
-    What a step reads and no step changes, such as a memory of `B` rows, it closes over.
-    Constraints say what may be chosen; log-probabilities stay those of the model.
+    Tensors that no step changes, such as a memory of `B` rows, belong into the closure of `step`.
+    Constraints limit the choice of tokens but do not change their log-probabilities.
 
-    The loop is written here once. A subclass defines how many hypotheses a sentence has (`size`),
-    their values before the first step (`_first`), how a step extends them (`_advance`), which are
-    live (`_live`) and which are returned (`_best`).
+    A subclass defines the number of hypotheses per sentence (`size`), their values before the first
+    step (`_initial`), how a step extends them (`_advance`), which of them are live (`_is_live`) and
+    which are returned (`_results` and `_paths`).
 
     Args:
-        min_length: Number of tokens, `EOS` included, before which no hypothesis ends.
-        forbidden: Ids that are never chosen; padding and the start of a sentence unless told
-            otherwise, which no output may hold. `(0, 1, 2)` forbids the unknown word, too.
-        no_repeat_ngram: No sequence of this many tokens occurs twice in a hypothesis; 0 allows all.
-        max_length_ratio: Tokens for each place of the memory, such as a source token, at which
-            hypotheses are cut if `max_length` does not cut them before; `None` for no such limit.
-            With 2.5 a source of 4 tokens, `EOS` included, has outputs of at most 10.
+        min_length: Minimum number of tokens in an output, `EOS` included.
+        forbidden: Ids that are never chosen; padding and `BOS` by default, which must not occur in
+            an output. `(0, 1, 2)` also forbids the unknown token.
+        no_repeat_ngram: Length of the n-grams that may not occur twice in a hypothesis; 0 for no
+            limit.
+        max_length_ratio: Maximum number of tokens per memory position (source token), in addition
+            to `max_length`; `None` for no limit. With 2.5 a source of 4 tokens, `EOS` included,
+            gets outputs of at most 10 tokens.
 
     Raises:
-        ValueError: If a number is negative or no int, or `forbidden` is no tuple; and by a call, if
-            the step does not return these three values.
+        ValueError: If a number is negative or not an int, or `forbidden` is not a tuple. A call
+            also raises it if `step` does not return these three values.
 
     Example:
 
-    >>> def count(tokens, number):                                # says 4, 5, 6 and so on
+    >>> def count(tokens, number):                        # generates 4, 5, 6, ...
     ...     logits = 9.0 * ops.one_hot(number, 8)
     ...     return logits, number + 1, ops.zeros((ops.shape(tokens)[0], 1))
     >>> start, number = ops.array([BOS, BOS]), ops.array([4, 6])
-    >>> found = GreedySearch()(count, number, start, max_length=2)
-    >>> ops.convert_to_numpy(found.tokens[:, 0]).tolist()
+    >>> generation = GreedySearch()(count, number, start, max_length=2)
+    >>> ops.convert_to_numpy(generation.tokens[:, 0]).tolist()
     [[4, 5], [6, 7]]
     """
 
@@ -136,7 +134,7 @@ class Search:
             raise ValueError(
                 f"Argument `forbidden` must be a tuple of ids. Received: {self.forbidden!r}"
             )
-        object.__setattr__(self, "forbidden", tuple(self.forbidden))  # a list, from a saved config
+        object.__setattr__(self, "forbidden", tuple(self.forbidden))  # a list in saved configs
         for name in ("min_length", "no_repeat_ngram"):
             check_range(name, getattr(self, name), int, 0)
         if self.max_length_ratio is not None:
@@ -144,9 +142,9 @@ class Search:
         for token in self.forbidden:
             check_range("forbidden", token, int, 0)
 
-    # Whether the search ranks tokens: it then asks for some more and leaves forbidden ones out,
-    # which spares a pass over the vocabulary.
-    _ranks = False
+    # Whether `_advance` excludes forbidden ids itself. A search that ranks tokens can take a few
+    # more of them, which is faster than a pass over the vocabulary.
+    _excludes_forbidden = False
 
     def __call__(
         self,
@@ -161,36 +159,35 @@ class Search:
         memory_mask=None,
         noise=None,
     ):
-        """Searches from one start token for each row.
+        """Search from one start token per row.
 
         Args:
             step: The step function, see `Search`.
             state: Nest of tensors with `B` rows.
             start: `(B,)` int32 first tokens, usually `BOS`.
-            max_length: Number of tokens `T` after which every hypothesis is cut, an int.
-            memory_length: `Tx`, the width of the weights; an int or a scalar tensor. Where it is
-                not given, the weights of a step from `start` tell it: one step more, unless their
-                shape says it without being computed.
-            limits: `(B,)` int32, from 1 to `max_length`: where each sentence's hypotheses are
-                cut; `max_length` for all if `None`.
+            max_length: Maximum number of tokens `T`, an int.
+            memory_length: `Tx`, the width of the weights, an int or a scalar tensor. If `None`, it
+                is the width of the weights that an additional step from `start` returns.
+            limits: `(B,)` int32 maximum number of tokens of each sentence, from 1 to `max_length`;
+                `max_length` if `None`.
             prefix: `(B, P)` int32 tokens that every hypothesis starts with, padded with `PAD` at
                 the right; or `None`.
-            memory_mask: `(B, Tx)` bool, the source places that a coverage penalty asks for; all
-                if `None`.
-            noise: What `self.noise` gave, for a search that draws; numbers of Keras's generator
-                if `None`.
+            memory_mask: `(B, Tx)` bool, source positions that a coverage penalty counts; all if
+                `None`.
+            noise: Random numbers from `self.noise` for a search that samples; from Keras's random
+                generator if `None`.
 
         Returns:
             A `Generation` of tensors.
 
         Raises:
-            ValueError: If the step does not return what `Search` says, `max_length` is no int of at
-                least 1, an id is forbidden that the logits do not have, or something is of
-                another shape.
+            ValueError: If `step` does not return the values that `Search` describes, `max_length`
+                is not a positive int, a forbidden id is outside of the vocabulary, or a shape or
+                dtype is not as above.
         """
         check_range("max_length", max_length, int, 1)
-        drawn = self.size, max_length
-        start = checked_start(start, state, limits, prefix, memory_mask, noise, drawn)
+        noise_shape = self.size, max_length
+        start = checked_start(start, state, limits, prefix, memory_mask, noise, noise_shape)
 
         def repeat(tensor):
             return ops.repeat(tensor, self.size, axis=0)
@@ -200,38 +197,50 @@ class Search:
         if memory_length is None:
             *_, weights = step(tokens, state)
             memory_length = ops.shape(weights)[1]
-        hypotheses = self._first(batch, memory_length)
+        hypotheses = self._initial(batch, memory_length)
         if self.max_length_ratio is not None:
             if memory_mask is None:
-                places = ops.broadcast_to(memory_length, (batch,))
+                lengths = ops.broadcast_to(memory_length, (batch,))
             else:
-                places = ops.sum(ops.cast(memory_mask, "int32"), axis=1)
-            limits = self.limited(max_length if limits is None else limits, places)
+                lengths = ops.sum(ops.cast(memory_mask, "int32"), axis=1)
+            limits = self.limit_lengths(max_length if limits is None else limits, lengths)
         task = self._task(batch, max_length, limits, prefix, memory_mask, noise)
         history = empty_history(
-            max_length, batch * self.size, memory_length, self._tracked(batch), self._branches
+            max_length,
+            batch * self.size,
+            memory_length,
+            self._history_shape(batch),
+            self._reorders,
         )
         last = self._loop(step, task, max_length, tokens, state, hypotheses, history)
         return self._collect(task, *last)
 
-    def limited(self, limits, places):
-        """`limits`, int32, or less where `max_length_ratio` times so many `places` `(B,)` is."""
+    def limit_lengths(self, limits, lengths):
+        """Return the smaller of `limits` and `max_length_ratio` times the source length.
+
+        Args:
+            limits: Int or int32 tensor that broadcasts to `(B,)`, maximum numbers of tokens.
+            lengths: `(B,)` int32 number of source tokens.
+
+        Returns:
+            `(B,)` int32; `limits` itself without a `max_length_ratio`.
+        """
         if self.max_length_ratio is None:
             return limits
-        most = ops.cast(ops.floor(self.max_length_ratio * ops.cast(places, "float32")), "int32")
-        return ops.minimum(limits, ops.maximum(most, 1))
+        bounds = ops.floor(self.max_length_ratio * ops.cast(lengths, "float32"))
+        return ops.minimum(limits, ops.maximum(ops.cast(bounds, "int32"), 1))
 
     def _task(self, batch, max_length, limits, prefix, memory_mask, noise):
-        """The `Task` for the arguments of `__call__`."""
+        """Return the `Task` for the arguments of `__call__`."""
         if limits is None:
             limits = ops.full((batch, 1), max_length, dtype="int32")
         else:
             limits = ops.reshape(limits, (batch, 1))
         if prefix is not None:
-            none = ops.full((batch, 1), PAD, dtype="int32")
-            prefix = ops.concatenate([ops.cast(prefix, "int32"), none], axis=1)
+            padding = ops.full((batch, 1), PAD, dtype="int32")
+            prefix = ops.concatenate([ops.cast(prefix, "int32"), padding], axis=1)
             prefix = ops.repeat(prefix, self.size, axis=0)
-        noise = self._draws(batch, max_length) if noise is None else noise
+        noise = self._random_numbers(batch, max_length) if noise is None else noise
         if noise is not None:
             noise = ops.reshape(noise, (batch * self.size, max_length))
         return Task(
@@ -244,48 +253,52 @@ class Search:
         )
 
     def _loop(self, step, task, max_length, tokens, state, hypotheses, history):
-        """Steps until all have ended: their number, the last hypotheses, the whole history."""
+        """Run steps until no hypothesis is live.
 
-        def advance(t, tokens, so_far, state, hypotheses, history):
+        Returns:
+            The number of steps that were run, the last hypotheses, and the history.
+        """
+
+        def advance(t, tokens, prefixes, state, hypotheses, history):
             logits, state, weights = step(tokens, state)
-            choices = self._choices(task, t, so_far, logits, weights)
-            hypotheses, tokens, parents, made = self._advance(choices, hypotheses, task)
+            candidates = self._candidates(task, t, prefixes, logits, weights)
+            hypotheses, tokens, parents, record = self._advance(candidates, hypotheses, task)
             if parents is not None:
-                state, so_far = tree.map_structure(
-                    lambda tensor: ops.take(tensor, parents, axis=0), (state, so_far)
+                state, prefixes = tree.map_structure(
+                    lambda tensor: ops.take(tensor, parents, axis=0), (state, prefixes)
                 )
             if self.no_repeat_ngram:
-                here = ops.expand_dims(ops.arange(max_length, dtype="int32") == t, 0)
-                so_far = ops.where(here, ops.expand_dims(tokens, 1), so_far)
-            return t + 1, tokens, so_far, state, hypotheses, write(history, t, made)
+                is_current = ops.expand_dims(ops.arange(max_length, dtype="int32") == t, 0)
+                prefixes = ops.where(is_current, ops.expand_dims(tokens, 1), prefixes)
+            return t + 1, tokens, prefixes, state, hypotheses, write_step(history, t, record)
 
-        def unfinished(t, tokens, so_far, state, hypotheses, history):
-            return ops.logical_and(t < max_length, ops.any(self._live(hypotheses)))
+        def has_live(t, tokens, prefixes, state, hypotheses, history):
+            return ops.logical_and(t < max_length, ops.any(self._is_live(hypotheses)))
 
-        # Tokens so far, (R, T), are kept only where n-grams are watched.
-        so_far, rows = (), task.batch * self.size
+        # The tokens so far, (R, T), are needed only to find repeated n-grams.
+        prefixes, rows = (), task.batch * self.size
         if self.no_repeat_ngram:
-            so_far = ops.full((rows, max_length), PAD, dtype="int32")
+            prefixes = ops.full((rows, max_length), PAD, dtype="int32")
         zero = ops.convert_to_tensor(0, dtype="int32")
         stop, _, _, _, hypotheses, history = ops.while_loop(
-            unfinished, advance, (zero, tokens, so_far, state, hypotheses, history)
+            has_live, advance, (zero, tokens, prefixes, state, hypotheses, history)
         )
         return stop, hypotheses, history
 
-    def _choices(self, task, t, so_far, logits, weights):
-        """What step `t` may choose from; tokens `so_far` `(R, T)`."""
+    def _candidates(self, task, t, prefixes, logits, weights):
+        """Return the `Candidates` of step `t`, after the tokens `prefixes` `(R, T)`."""
         if logits.shape[-1] is not None:
             check_search(self, logits.shape[-1])
         logits = allowed = ops.cast(logits, "float32")
-        forbidden = () if self._ranks else self.forbidden
+        forbidden = () if self._excludes_forbidden else self.forbidden
         if forbidden or self.min_length:
-            allowed = without_ids(allowed, t, forbidden, self.min_length)
+            allowed = forbid_ids(allowed, t, forbidden, self.min_length)
         if self.no_repeat_ngram:
-            allowed = without_repeats(allowed, t, so_far, self.no_repeat_ngram)
+            allowed = forbid_repeated_ngrams(allowed, t, prefixes, self.no_repeat_ngram)
         forced = task.prefix
         if forced is not None:
             forced = ops.take(forced, ops.minimum(t, ops.shape(forced)[1] - 1), axis=1)
-        return Choices(
+        return Candidates(
             t=t,
             logits=logits,
             allowed=allowed,
@@ -295,10 +308,10 @@ class Search:
         )
 
     def _collect(self, task, stop, hypotheses, history):
-        """The `Generation` of the best hypotheses, with their histories."""
-        scores, rows = self._best(hypotheses, history, stop, task)
-        tokens, log_probs, weights, lengths, totals = self._along(hypotheses, history, rows, stop)
-        exists = scores > NEVER
+        """Return the `Generation` of the best hypotheses."""
+        scores, rows = self._results(hypotheses, history, stop, task)
+        tokens, log_probs, weights, lengths, totals = self._paths(hypotheses, history, rows, stop)
+        exists = scores > NEG_INF
         lengths = ops.where(exists, lengths, 0)
         steps = ops.expand_dims(ops.arange(ops.shape(tokens)[0], dtype="int32"), (0, 1))
         live = steps < ops.expand_dims(lengths, -1)
@@ -308,41 +321,42 @@ class Search:
             scores=scores,
             lengths=lengths,
             alignments=ops.where(ops.expand_dims(live, -1), alignments, 0.0),
-            totals=ops.where(exists, totals, NEVER),
+            totals=ops.where(exists, totals, NEG_INF),
             log_probs=ops.where(live, ops.transpose(log_probs, (1, 2, 0)), 0.0),
         )
 
-    # Defined by each kind of search.
+    # --- Defined by subclasses --------------------------------------------------------------------
 
-    _branches = False  # whether a hypothesis can continue one of another row
+    _reorders = False  # whether a hypothesis can continue one of another row
 
-    def _tracked(self, batch):
-        """Shape of the hypotheses that the history keeps."""
+    def _history_shape(self, batch):
+        """Return the shape of the hypotheses in the history."""
         return (batch * self.size,)
 
-    def _first(self, batch, memory_length):
-        """The hypotheses before the first step, a nest of tensors."""
+    def _initial(self, batch, memory_length):
+        """Return the hypotheses before the first step, a nest of tensors."""
         raise NotImplementedError
 
-    def _advance(self, choices, hypotheses, task):
-        """One step.
+    def _advance(self, candidates, hypotheses, task):
+        """Extend the hypotheses by one token.
 
         Returns:
             The next hypotheses; the tokens `(R,)` int32 that the next step reads; the row `(R,)`
-            int32 that each continues, or `None` for its own; and the `History` of this step.
+            int32 that each hypothesis continues, or `None` for its own; and the `History` of this
+            step.
         """
         raise NotImplementedError
 
-    def _live(self, hypotheses):
-        """Whether a hypothesis can be extended, bool."""
+    def _is_live(self, hypotheses):
+        """Return whether each hypothesis can be extended, bool."""
         raise NotImplementedError
 
-    def _best(self, hypotheses, history, stop, task):
-        """Scores `(B, n)` of the results, best first, and their rows `(B, n)` in the history."""
+    def _results(self, hypotheses, history, stop, task):
+        """Return scores `(B, n)` of the results, best first, and their history rows `(B, n)`."""
         raise NotImplementedError
 
-    def _along(self, hypotheses, history, rows, stop):
-        """The path of the hypotheses in `rows` `(B, n)` of the history after the last step.
+    def _paths(self, hypotheses, history, rows, stop):
+        """Return the paths of hypotheses, given their history rows `(B, n)` after the last step.
 
         Returns:
             Tokens and log-probabilities `(T, B, n)`, weights `(T, B, n, Tx)`, lengths and total
@@ -350,34 +364,34 @@ class Search:
         """
         raise NotImplementedError
 
-    def _draws(self, batch, max_length):
-        """As `noise`, for a batch whose size may be a tensor."""
+    def _random_numbers(self, batch, max_length):
+        """Return random numbers like `noise`, for a batch size that may be a tensor."""
         return None
 
     def noise(self, batch, max_length):
-        """Random numbers for a search that draws; `None` for one that does not."""
+        """Return the random numbers of a search that samples, or `None`."""
         return None
 
     def get_config(self):
-        """The arguments, for Keras's serialisation and the artifact's manifest."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+        """Return the arguments, for Keras's serialization and the manifest of an artifact."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.init}
 
     @classmethod
     def from_config(cls, config):
-        """The search that `get_config` described."""
+        """Return the search with the arguments in `config`."""
         return cls(**config)
 
 
-def known_searches(kind=Search):
-    """Every search that is imported, by its name: those of this package and anybody else's."""
-    found = {}
-    for one in kind.__subclasses__():
-        found |= {one.__name__: one, **known_searches(one)}
-    return found
+def search_classes(base=Search):
+    """Return all imported subclasses of `base` by name, those of other packages included."""
+    classes = {}
+    for subclass in base.__subclasses__():
+        classes |= {subclass.__name__: subclass, **search_classes(subclass)}
+    return classes
 
 
-def check_kind(search):
-    """Raises a `ValueError` unless this is a `Search`."""
+def check_is_search(search):
+    """Raise a `ValueError` unless `search` is a `Search`."""
     if not isinstance(search, Search):
         raise ValueError(
             f"Argument `search` must be a search, such as BeamSearch(5). Received: {search!r}"
@@ -385,10 +399,152 @@ def check_kind(search):
 
 
 def check_search(search, vocabulary_size):
-    """Raises a `ValueError` unless this is a `Search` that forbids no id but those there are."""
-    check_kind(search)
+    """Raise a `ValueError` unless `search` is a `Search` whose forbidden ids are ids."""
+    check_is_search(search)
     outside = [token for token in search.forbidden if token >= vocabulary_size]
     if outside:
         raise ValueError(
             f"Argument `search` must forbid ids in [0, {vocabulary_size}). Received: {outside[0]}"
         )
+
+
+def checked_start(start, state, limits, prefix, memory_mask, noise, noise_shape):
+    """Check the tensor arguments of a search, and return `start` as an int32 tensor.
+
+    Args:
+        start: `(B,)` ints.
+        state: Nest of tensors with `B` rows.
+        limits: `(B,)` ints, or `None`.
+        prefix: `(B, P)` ints, or `None`.
+        memory_mask: `(B, Tx)` bool, or `None`.
+        noise: `(B, *noise_shape)` tensor, or `None`.
+        noise_shape: Number of hypotheses per sentence and number of steps.
+
+    Raises:
+        ValueError: If an argument has another shape or dtype.
+    """
+    start = ops.convert_to_tensor(start)
+    if len(start.shape) != 1 or "int" not in _dtype(start):
+        raise ValueError(
+            f"Argument `start` must be ints of shape (batch,). Received: {_describe(start)}"
+        )
+    rows = start.shape[0]
+    for part in tree.flatten(state):
+        if not getattr(part, "shape", ()) or not _shapes_match(part.shape[:1], (rows,)):
+            raise ValueError(
+                f"Argument `state` must contain tensors of {rows} rows, like `start`. "
+                f"Received: {_describe(part)}"
+            )
+    for name, value, shape in (
+        ("limits", limits, (rows,)),
+        ("prefix", prefix, (rows, None)),
+    ):
+        if value is not None and not (
+            _shapes_match(getattr(value, "shape", ()), shape) and "int" in _dtype(value)
+        ):
+            raise ValueError(
+                f"Argument `{name}` must be ints of shape {shape}. Received: {_describe(value)}"
+            )
+    if memory_mask is not None and not (
+        _shapes_match(getattr(memory_mask, "shape", ()), (rows, None))
+        and _dtype(memory_mask) == "bool"
+    ):
+        raise ValueError(
+            f"Argument `memory_mask` must be bool of shape ({rows}, memory length), True = keep. "
+            f"Received: {_describe(memory_mask)}"
+        )
+    if noise is not None and not _shapes_match(getattr(noise, "shape", ()), (rows, *noise_shape)):
+        raise ValueError(
+            f"Argument `noise` must be of shape {(rows, *noise_shape)}. "
+            f"Received: {_describe(noise)}"
+        )
+    return ops.cast(start, "int32")
+
+
+def checked_step(step, memory_length=None):
+    """Wrap a step function so that it raises a `ValueError` unless its results are valid.
+
+    State and shapes are compared in the first call only.
+    """
+    compared = False
+
+    def checked(tokens, state):
+        nonlocal compared
+        results = step(tokens, state)
+        if not isinstance(results, (tuple, list)) or len(results) != 3:
+            kind = type(results).__name__
+            count = f" of {len(results)}" if isinstance(results, (tuple, list)) else ""
+            raise ValueError(
+                "Argument `step` must return (logits, state, weights); without attention return "
+                f"ops.zeros((rows, 1)) as the weights. Received: {kind}{count}"
+            )
+        logits, after, weights = results
+        shapes = [getattr(part, "shape", None) for part in (logits, weights)]
+        if any(shape is None or len(shape) != 2 for shape in shapes):
+            raise ValueError(
+                "Argument `step` must return logits (rows, vocabulary) and weights "
+                f"(rows, memory length). Received: shapes {shapes[0]} and {shapes[1]}"
+            )
+        if not compared:
+            _check_rows(tokens, shapes)
+            if isinstance(memory_length, int) and not _shapes_match(
+                shapes[1], (None, memory_length)
+            ):
+                raise ValueError(
+                    f"Argument `step` must return weights of width `memory_length`, "
+                    f"{memory_length}. Received: shape {tuple(shapes[1])}"
+                )
+            _check_state(state, after)
+            compared = True
+        return logits, after, weights
+
+    return checked
+
+
+def _check_rows(tokens, shapes):
+    rows = tokens.shape[0]
+    if not all(_shapes_match(shape[:1], (rows,)) for shape in shapes):
+        raise ValueError(
+            f"Argument `step` must return logits and weights with {rows} rows, like its tokens. "
+            f"Received: shapes {tuple(shapes[0])} and {tuple(shapes[1])}"
+        )
+
+
+def _check_state(before, after):
+    """Raise a `ValueError` unless a step keeps the structure, shapes and dtypes of its state."""
+    try:
+        tree.assert_same_structure(before, after)
+        same = all(map(_same_kind, tree.flatten(before), tree.flatten(after)))
+    except (TypeError, ValueError):
+        same = False
+    if not same:
+        expected, received = (tree.map_structure(_describe, state) for state in (before, after))
+        raise ValueError(
+            "Argument `step` must return the state with the structure, shapes and dtypes of its "
+            f"input, {expected}. Received: {received}"
+        )
+
+
+def _same_kind(first, second):
+    return (
+        hasattr(second, "shape")
+        and _shapes_match(first.shape, second.shape)
+        and _dtype(first) == _dtype(second)
+    )
+
+
+def _shapes_match(shape, expected):
+    """Return whether two shapes are equal; `None` matches any size."""
+    return len(shape) == len(expected) and all(
+        None in pair or pair[0] == pair[1] for pair in zip(shape, expected, strict=True)
+    )
+
+
+def _dtype(tensor):
+    return keras.backend.standardize_dtype(tensor.dtype)
+
+
+def _describe(value):
+    if hasattr(value, "shape"):
+        return f"{_dtype(value)} {tuple(value.shape)}"
+    return repr(value)

@@ -1,4 +1,4 @@
-"""Beam search and greedy search."""
+"""Beam search, diverse beam search and greedy search."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -8,23 +8,22 @@ import numpy as np
 from keras import ops
 
 from keras_bahdanau.search.base import Search
-from keras_bahdanau.search.groups import repeats, select
-from keras_bahdanau.search.history import History, entries, trace_back
-from keras_bahdanau.search.ranking import NEVER, best_first
+from keras_bahdanau.search.candidates import NEG_INF, stable_top_k
+from keras_bahdanau.search.history import History, take_flat, trace_back
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import EOS, PAD
 
 
 class Beam(NamedTuple):
-    """The hypotheses between two steps.
+    """Hypotheses of a beam between two steps.
 
     Attributes:
-        totals: `(B, K)` float32 log-probabilities of the live hypotheses; -inf for one that does
-            not exist.
-        coverage: `(R, Tx)` float32 sums of their attention weights; `()` without a coverage
-            penalty.
-        ended: `(B, K)` float32 scores of the ended hypotheses that are kept, best first in each
-            group; -inf for one that does not exist.
+        totals: `(B, K)` float32 log-probabilities of the live hypotheses; -inf for a hypothesis
+            that does not exist.
+        coverage: `(R, Tx)` float32 sums of the attention weights of the live hypotheses; `()`
+            without a coverage penalty.
+        ended: `(B, K)` float32 scores of the best ended hypotheses, best first in each group; -inf
+            for a hypothesis that does not exist.
     """
 
     totals: Any
@@ -41,49 +40,52 @@ class BeamSearch(Search):
         lp(Y)    = ((5 + |Y|) / 6) ^ length_penalty      or, "plain",   |Y| ^ length_penalty
         cp(Y)    = sum_j log(min(sum_i a_ij, 1))
 
-    `|Y|` counts the tokens, `EOS` included. A step extends `size` live hypotheses. One that ends
-    among the `size` best candidates of the step is set aside, so live hypotheses that are better
-    for the moment cannot displace it.
+    `|Y|` is the number of tokens, `EOS` included. A step extends `size` live hypotheses. A
+    candidate that ends and is among the `size` best of the step is stored separately, so live
+    hypotheses cannot displace it.
 
-    A sentence is done when `size` hypotheses have ended, or when no live one can beat the `n_best`
-    best that have ended: log-probabilities only fall, so `log p / lp` at the longest length allowed
-    bounds the score of a live one. `early_stopping` changes the first condition. "never" can find
-    better scores but takes about twice as long with a length penalty of 1.
+    The search of a sentence stops when `size` hypotheses have ended, or when no live hypothesis can
+    beat the `n_best` best ended ones. Log-probabilities only fall, so `log p / lp` at the maximum
+    length is an upper bound for the score of a live hypothesis. `early_stopping` changes the first
+    condition. "never" can find better scores but takes about twice as long with a length penalty
+    of 1.
 
     Args:
-        size: Number of live hypotheses `K`, and of ended ones that are kept.
-        length_penalty: Exponent; 0 ranks by log-probability, which favours short outputs.
-        coverage_penalty: Factor of `cp`, which asks that every source place be attended to.
-        n_best: Number of hypotheses returned; all `size` if `None`.
-        early_stopping: False: a sentence is done when `size` hypotheses have ended; True: when
-            `n_best` have; "never": only when no live one can beat the `n_best` best.
+        size: Number of live hypotheses `K`, and of stored ended hypotheses.
+        length_penalty: Exponent of the length; 0 ranks by log-probability, which favors short
+            outputs.
+        coverage_penalty: Weight of `cp`, which rewards attention to every source position.
+        n_best: Number of hypotheses returned; `size` if `None`.
+        early_stopping: When the search of a sentence stops. False: when `size` hypotheses have
+            ended; True: when `n_best` have ended; "never": only when no live hypothesis can beat
+            the `n_best` best.
         normalization: "gnmt" or "plain", the form of `lp`.
-        groups: Number of groups of `size / groups` hypotheses. Each group is a separate beam.
-            `diversity` is taken off a token for every hypothesis of an earlier group that chose it
-            at the same step (arXiv 1610.02424). The scores returned do not include it.
-        diversity: Cost of a repeated choice, in nats.
-        min_length: Number of tokens, `EOS` included, before which no hypothesis ends.
-        forbidden: Ids that are never chosen; padding and the start of a sentence unless told
-            otherwise.
-        no_repeat_ngram: No sequence of this many tokens occurs twice in a hypothesis; 0 allows all.
-        max_length_ratio: Tokens for each place of the memory after which hypotheses are cut; see
-            `Search`.
+        groups: Number of groups of `size / groups` hypotheses (diverse beam search,
+            arXiv 1610.02424). Each group is a separate beam. `diversity` is subtracted from the
+            score of a token once per hypothesis of an earlier group that chose it at the same
+            step. The returned scores do not include it.
+        diversity: Penalty per repeated choice, in nats.
+        min_length: Minimum number of tokens in an output, `EOS` included.
+        forbidden: Ids that are never chosen; padding and `BOS` by default.
+        no_repeat_ngram: Length of the n-grams that may not occur twice in a hypothesis; 0 for no
+            limit.
+        max_length_ratio: Maximum number of tokens per memory position; see `Search`.
 
     Raises:
-        ValueError: If a number is out of its range, `n_best > size` or `groups` does not divide
+        ValueError: If a number is out of range, `n_best > size`, or `groups` does not divide
             `size`.
 
     Example:
 
     >>> import numpy as np
-    >>> log_probs = np.log([[0.1, 0.1, 0.1, 0.2, 0.5]])                     # token 4 leads
+    >>> log_probs = np.log([[0.1, 0.1, 0.1, 0.2, 0.5]])            # first step: token 4 is the best
     >>> def step(tokens, state):
-    ...     end = np.log([[1e-9, 1e-9, 1e-9, 1.0, 1e-9]])                   # then EOS, 3
+    ...     end = np.log([[1e-9, 1e-9, 1e-9, 1.0, 1e-9]])          # later steps: EOS, id 3
     ...     rows = ops.shape(tokens)[0]
     ...     first = ops.expand_dims(tokens == 2, -1)
     ...     return ops.where(first, log_probs, end), state, ops.ones((rows, 1))
-    >>> found = BeamSearch(size=2)(step, (), ops.array([2]), max_length=3)
-    >>> ops.convert_to_numpy(found.tokens[0, 0]).tolist()
+    >>> generation = BeamSearch(size=2)(step, (), ops.array([2]), max_length=3)
+    >>> ops.convert_to_numpy(generation.tokens[0, 0]).tolist()
     [4, 3, 0]
     """
 
@@ -120,176 +122,193 @@ class BeamSearch(Search):
                 f"{self.normalization!r}"
             )
 
-    _branches = _ranks = True
+    _reorders = _excludes_forbidden = True
 
-    def _tracked(self, batch):
-        return batch, 2 * self.size  # the live hypotheses of a sentence, then its ended ones
+    def _history_shape(self, batch):
+        return batch, 2 * self.size  # per sentence: the live hypotheses, then the ended ones
 
-    def _first(self, batch, memory_length):
-        # Only the first beam of a group exists at the start; the others would repeat it.
-        first = ops.arange(self.size, dtype="int32") % self._members == 0
-        totals = ops.cast(ops.where(first, 0.0, NEVER), "float32")
-        sums = (batch * self.size, memory_length)
+    def _initial(self, batch, memory_length):
+        # Only the first hypothesis of a group exists at the start; the others would repeat it.
+        first = ops.arange(self.size, dtype="int32") % self._group_size == 0
+        totals = ops.cast(ops.where(first, 0.0, NEG_INF), "float32")
+        coverage_shape = (batch * self.size, memory_length)
         return Beam(
             totals=ops.broadcast_to(totals, (batch, self.size)),
-            coverage=ops.zeros(sums, dtype="float32") if self.coverage_penalty else (),
-            ended=ops.full((batch, self.size), NEVER, dtype="float32"),
+            coverage=ops.zeros(coverage_shape, dtype="float32") if self.coverage_penalty else (),
+            ended=ops.full((batch, self.size), NEG_INF, dtype="float32"),
         )
 
-    def _live(self, beam):
-        return beam.totals > NEVER
+    def _is_live(self, beam):
+        return beam.totals > NEG_INF
 
-    def _advance(self, choices, beam, task):
-        log_probs, ids = self._candidates(choices, task)  # (B, K, W)
-        length, width = choices.t + 1, ids.shape[-1]
-        coverage = beam.coverage + choices.weights if self.coverage_penalty else ()
+    def _advance(self, candidates, beam, task):
+        log_probs, ids = self._top_tokens(candidates, task)  # (B, K, W)
+        length, width = candidates.t + 1, ids.shape[-1]
+        coverage = beam.coverage + candidates.weights if self.coverage_penalty else ()
         totals = ops.expand_dims(beam.totals, -1) + log_probs
         scores = self._score(totals, length, coverage, task.memory_mask)
         ending = ops.logical_or(ids == EOS, ops.expand_dims(length >= task.limits, -1))
-        # A sentence has twice as many rows in the history: first the live hypotheses, as in the
-        # state, then the ended ones.
-        kept_rows = task.first_rows + ops.arange(self.size, 2 * self.size, dtype="int32")
-        chosen = select(
+        # The history has 2K rows per sentence: K live hypotheses, in the order of the state, then
+        # K ended ones.
+        ended_rows = task.first_rows + ops.arange(self.size, 2 * self.size, dtype="int32")
+        selection = select_hypotheses(
             scores,
             ids,
             ending,
             beam.ended,
-            kept_rows,
+            ended_rows,
             task.first_rows,
             self.groups,
             self.diversity,
         )
-        totals = entries(ops.where(ending, NEVER, totals), chosen.live_places)
-        rows = chosen.live_places // width
+        totals = take_flat(ops.where(ending, NEG_INF, totals), selection.live)
+        rows = selection.live // width
         parents = ops.reshape(rows, (-1,))
         if self.coverage_penalty:
             coverage = ops.take(coverage, parents, axis=0)
-        history_rows = task.first_rows + ops.concatenate([rows, chosen.ended_parents], axis=1)
-        places = ops.concatenate([chosen.live_places, chosen.ended_places], axis=1)
-        tokens = entries(ids, places)
+        history_rows = task.first_rows + ops.concatenate([rows, selection.ended_parents], axis=1)
+        indices = ops.concatenate([selection.live, selection.ended], axis=1)
+        tokens = take_flat(ids, indices)
+        ended_scores = selection.ended_scores
         return (
-            Beam(self._retire(totals, chosen.ended, task.limits), coverage, chosen.ended),
+            Beam(self._stop_groups(totals, ended_scores, task.limits), coverage, ended_scores),
             ops.reshape(tokens[:, : self.size], (-1,)),
             parents,
             History(
                 tokens=tokens,
-                log_probs=entries(log_probs, places),
-                weights=choices.weights,
+                log_probs=take_flat(log_probs, indices),
+                weights=candidates.weights,
                 parents=ops.reshape(history_rows, (-1,)),
             ),
         )
 
-    def _candidates(self, choices, task):
-        """Return log-probabilities and ids `(B, K, W)` of the best `W` tokens of each hypothesis.
+    def _top_tokens(self, candidates, task):
+        """Return log-probabilities and ids `(B, K, W)` of the best `W` tokens per hypothesis.
 
-        The logits are ranked, because the rounding of log-probabilities makes ties.
+        Ranks the logits: log-probabilities would have additional ties from rounding.
         """
-        vocabulary = choices.logits.shape[-1]
-        # K tokens that go on are enough, also where earlier groups choose some of them. One ends.
+        vocabulary_size = candidates.logits.shape[-1]
+        # One of these tokens may be EOS and some may be forbidden. Earlier groups take fewer than K
+        # of the others, so enough remain for this group.
         width = self.size + 1 + len(set(self.forbidden))
-        best, ids = best_first(choices.allowed, min(width, vocabulary))
-        table = ops.reshape(ops.log_softmax(choices.logits, axis=-1), (-1,))
+        top, ids = stable_top_k(candidates.allowed, min(width, vocabulary_size))
+        table = ops.reshape(ops.log_softmax(candidates.logits, axis=-1), (-1,))
         rows = ops.arange(task.batch * self.size, dtype="int32")
-        place = ops.expand_dims(rows * vocabulary, -1)  # (R, 1)
-        log_probs = ops.take(table, place + ids, axis=0)
-        if choices.allowed is not choices.logits:
-            log_probs = ops.where(ops.equal(best, NEVER), NEVER, log_probs)
+        row_start = ops.expand_dims(rows * vocabulary_size, -1)  # (R, 1)
+        log_probs = ops.take(table, row_start + ids, axis=0)
+        if candidates.allowed is not candidates.logits:
+            log_probs = ops.where(ops.equal(top, NEG_INF), NEG_INF, log_probs)
         if self.forbidden:
-            barrier = np.zeros(vocabulary, "float32")  # of a list Keras looks at every item
-            barrier[list(self.forbidden)] = NEVER
-            log_probs = log_probs + ops.take(ops.convert_to_tensor(barrier), ids)
+            # An array, because Keras converts a list item by item.
+            penalties = np.zeros(vocabulary_size, "float32")
+            penalties[list(self.forbidden)] = NEG_INF
+            log_probs = log_probs + ops.take(ops.convert_to_tensor(penalties), ids)
         first = ops.arange(ids.shape[-1]) == 0
-        if choices.forced is not None:
-            forced = ops.expand_dims(choices.forced, -1)
-            given = ops.take(table, place + forced, axis=0)
-            held = ops.not_equal(forced, PAD)
-            log_probs = ops.where(held, ops.where(first, given, NEVER), log_probs)
-            ids = ops.where(held, forced, ids)
+        if candidates.forced is not None:
+            forced = ops.expand_dims(candidates.forced, -1)
+            forced_log_probs = ops.take(table, row_start + forced, axis=0)
+            is_forced = ops.not_equal(forced, PAD)
+            forced_log_probs = ops.where(first, forced_log_probs, NEG_INF)
+            log_probs = ops.where(is_forced, forced_log_probs, log_probs)
+            ids = ops.where(is_forced, forced, ids)
         shape = (-1, self.size, ids.shape[-1])
         return ops.reshape(log_probs, shape), ops.reshape(ids, shape)
 
-    def _retire(self, totals, ended, limits):
-        """Return `totals`, -inf in groups that are done, given the scores of ended hypotheses."""
+    def _stop_groups(self, totals, ended, limits):
+        """Return `totals`, set to -inf in groups whose search is finished.
+
+        Args:
+            totals: `(B, K)` float32 log-probabilities of live hypotheses.
+            ended: `(B, K)` float32 scores of ended hypotheses.
+            limits: `(B, 1)` int32 maximum lengths.
+        """
         if self.groups > 1:
-            by_group = (-1, self.groups, self._members)
+            by_group = (-1, self.groups, self._group_size)
             totals, ended = ops.reshape(totals, by_group), ops.reshape(ended, by_group)
             limits = ops.expand_dims(limits, -1)
-        wanted = min(self.n_best or self.size, self._members)
-        if self.early_stopping is True or (not self.early_stopping and wanted == self._members):
-            done = ended[..., wanted - 1 : wanted] > NEVER
+        n = min(self.n_best or self.size, self._group_size)
+        if self.early_stopping is True or (not self.early_stopping and n == self._group_size):
+            done = ended[..., n - 1 : n] > NEG_INF
         else:
             # Log-probabilities only fall, so no live hypothesis can reach a better score.
-            reachable = ops.max(totals, axis=-1, keepdims=True) / self._length_penalty(limits)
-            done = ended[..., wanted - 1 : wanted] >= reachable
+            bound = ops.max(totals, axis=-1, keepdims=True) / self._length_penalty(limits)
+            done = ended[..., n - 1 : n] >= bound
             if not self.early_stopping:
-                done = ops.logical_or(done, ended[..., self._members - 1 :] > NEVER)
-        totals = ops.where(done, NEVER, totals)
+                done = ops.logical_or(done, ended[..., self._group_size - 1 :] > NEG_INF)
+        totals = ops.where(done, NEG_INF, totals)
         return totals if self.groups == 1 else ops.reshape(totals, (-1, self.size))
 
     def _score(self, totals, length, coverage, memory_mask):
-        """Scores of candidates `(B, K, W)` of one length from their log-probabilities."""
+        """Return the scores `(B, K, W)` of candidates with `length` tokens.
+
+        Args:
+            totals: `(B, K, W)` float32 log-probabilities.
+            length: Scalar int32 tensor.
+            coverage: `(R, Tx)` float32 sums of attention weights.
+            memory_mask: `(B, Tx)` bool, or `None`.
+        """
         scores = totals / self._length_penalty(length)
         if not self.coverage_penalty:
             return scores
-        # A place that was never attended to costs a lot, but not everything.
-        places = ops.log(ops.clip(coverage, 1e-10, 1.0))
-        places = ops.reshape(places, (ops.shape(totals)[0], self.size, -1))
+        # The lower bound keeps the penalty of a position without attention finite.
+        penalties = ops.log(ops.clip(coverage, 1e-10, 1.0))
+        penalties = ops.reshape(penalties, (ops.shape(totals)[0], self.size, -1))
         if memory_mask is not None:
-            places = ops.where(ops.expand_dims(memory_mask, 1), places, 0.0)
-        return scores + self.coverage_penalty * ops.sum(places, axis=-1, keepdims=True)
+            penalties = ops.where(ops.expand_dims(memory_mask, 1), penalties, 0.0)
+        return scores + self.coverage_penalty * ops.sum(penalties, axis=-1, keepdims=True)
 
     def _length_penalty(self, lengths):
         lengths = ops.cast(lengths, "float32")
         base = (5.0 + lengths) / 6.0 if self.normalization == "gnmt" else lengths
         return base**self.length_penalty
 
-    def _best(self, beam, history, stop, task):
-        first = 2 * task.first_rows + self.size  # of the ended hypotheses in the history
+    def _results(self, beam, history, stop, task):
+        first = 2 * task.first_rows + self.size  # history row of the first ended hypothesis
         n = self.n_best or self.size
         if self.groups == 1:
             return beam.ended[:, :n], first + ops.arange(n, dtype="int32")
         rows = first + ops.arange(self.size, dtype="int32")
-        tokens, *_ = self._along(beam, history, rows, stop)
-        repeated = repeats(tokens, beam.ended)
-        scores, places = best_first(ops.where(repeated, NEVER, beam.ended), n)
-        return scores, first + places
+        tokens, *_ = self._paths(beam, history, rows, stop)
+        repeated = is_repeated(tokens, beam.ended)
+        scores, indices = stable_top_k(ops.where(repeated, NEG_INF, beam.ended), n)
+        return scores, first + indices
 
-    def _along(self, beam, history, rows, stop):
+    def _paths(self, beam, history, rows, stop):
         before, after = trace_back(history.parents, rows, stop)
         slots = before % (2 * self.size)
         live = slots < self.size
         # Attention weights have rows for live hypotheses only.
-        read = before // (2 * self.size) * self.size + ops.minimum(slots, self.size - 1)
+        weight_rows = before // (2 * self.size) * self.size + ops.minimum(slots, self.size - 1)
         weights = ops.reshape(history.weights, (-1, ops.shape(history.weights)[-1]))  # (T * R, Tx)
-        log_probs = ops.where(live, entries(history.log_probs, after), 0.0)
+        log_probs = ops.where(live, take_flat(history.log_probs, after), 0.0)
         return (
-            ops.where(live, entries(history.tokens, after), PAD),
+            ops.where(live, take_flat(history.tokens, after), PAD),
             log_probs,
-            ops.take(weights, read, axis=0),
+            ops.take(weights, weight_rows, axis=0),
             ops.sum(ops.cast(live, "int32"), axis=0),
             ops.sum(log_probs, axis=0),
         )
 
     @property
-    def _members(self):
+    def _group_size(self):
         """Number of hypotheses in a group."""
         return self.size // self.groups
 
 
-def _fixed(value):
+def _constant(value):
     return field(default=value, init=False, repr=False)
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 @dataclass(frozen=True)
 class GreedySearch(BeamSearch):
-    """Takes the likeliest token at every step: beam search with one hypothesis.
+    """Greedy search: the most probable token at every step, a beam of size 1.
 
     Args:
-        min_length: Number of tokens, `EOS` included, before which the output does not end.
-        forbidden: Ids that are never chosen; as for `BeamSearch`.
-        no_repeat_ngram: No sequence of this many tokens occurs twice; 0 allows all.
-        max_length_ratio: Tokens for each place of the memory after which the output is cut.
+        min_length: Minimum number of tokens in an output, `EOS` included.
+        forbidden: Ids that are never chosen; padding and `BOS` by default.
+        no_repeat_ngram: Length of the n-grams that may not occur twice; 0 for no limit.
+        max_length_ratio: Maximum number of tokens per memory position; see `Search`.
 
     Example:
 
@@ -297,12 +316,108 @@ class GreedySearch(BeamSearch):
     GreedySearch(min_length=3, forbidden=(0, 2), no_repeat_ngram=0, max_length_ratio=None)
     """
 
-    # Fixed for a beam of one: neither arguments nor part of the configuration.
-    size: int = _fixed(1)
-    length_penalty: float = _fixed(0.0)
-    coverage_penalty: float = _fixed(0.0)
-    n_best: int | None = _fixed(None)
-    early_stopping: bool | str = _fixed(False)
-    normalization: str = _fixed("gnmt")
-    groups: int = _fixed(1)
-    diversity: float = _fixed(0.0)
+    # Constants of a beam of size 1: neither arguments nor part of the config.
+    size: int = _constant(1)
+    length_penalty: float = _constant(0.0)
+    coverage_penalty: float = _constant(0.0)
+    n_best: int | None = _constant(None)
+    early_stopping: bool | str = _constant(False)
+    normalization: str = _constant("gnmt")
+    groups: int = _constant(1)
+    diversity: float = _constant(0.0)
+
+
+class Selection(NamedTuple):
+    """Hypotheses selected from the candidates of a step.
+
+    Attributes:
+        live: `(B, K)` int32, indices of the next live hypotheses among all `B * K * W` candidates.
+            If too few candidates continue, the others have a score of -inf.
+        ended_scores: `(B, K)` float32 scores of the best ended hypotheses, best first in each
+            group; -inf for a hypothesis that does not exist.
+        ended: `(B, K)` int32, candidate indices of the hypotheses that ended in this step;
+            arbitrary for those that ended earlier.
+        ended_parents: `(B, K)` int32, the rows that the ended hypotheses continue: one of the
+            `B * K` live rows if they ended in this step, else their row in `ended_rows`.
+    """
+
+    live: Any
+    ended_scores: Any
+    ended: Any
+    ended_parents: Any
+
+
+def select_hypotheses(scores, ids, ending, ended_scores, ended_rows, first_rows, groups, diversity):
+    """Select the next hypotheses of a beam from candidates, group by group.
+
+    The best candidates that continue become the live hypotheses. A candidate that ends is stored
+    if it is among the best candidates of its group, as many as the group has hypotheses, and its
+    score is among the best ended scores of the group.
+
+    Args:
+        scores: `(B, K, W)` float32 scores of the candidates.
+        ids: `(B, K, W)` int32 tokens of the candidates.
+        ending: `(B, K, W)` bool, whether a candidate ends.
+        ended_scores: `(B, K)` float32 scores of the hypotheses that ended in earlier steps, best
+            first in each group.
+        ended_rows: `(B, K)` int32 rows of these hypotheses.
+        first_rows: `(B, 1)` int32, `K` times the number of the sentence.
+        groups: Number of groups, a divisor of `K`.
+        diversity: Penalty of a token per hypothesis of an earlier group that chose it.
+
+    Returns:
+        A `Selection`. Its scores do not include the diversity penalty.
+    """
+    size, width = scores.shape[1:]
+    members = size // groups
+    live_scores = ops.where(ending, NEG_INF, scores)
+    new_ended_scores = ops.where(ending, scores, NEG_INF)
+    selections, chosen_tokens = [], []  # one entry per group
+    for group in range(groups):
+
+        def in_group(tensor, group=group):
+            rows = slice(group * members, (group + 1) * members)
+            return tensor if groups == 1 else tensor[:, rows]
+
+        penalty = 0.0
+        for tokens in chosen_tokens:
+            same = ops.equal(in_group(ids)[..., None], tokens[:, None, None, :])
+            penalty = penalty + diversity * ops.sum(ops.cast(same, "float32"), axis=-1)
+        ranked = (
+            in_group(part) - penalty if chosen_tokens else in_group(part)
+            for part in (live_scores, scores)
+        )
+        (top_live_scores, live), (_, top) = (
+            stable_top_k(ops.reshape(part, (-1, members * width)), members) for part in ranked
+        )
+        first = first_rows * width + group * members * width
+        live, top = first + live, first + top
+        top_ended_scores = take_flat(new_ended_scores, top)
+        group_scores, order = stable_top_k(
+            ops.concatenate([in_group(ended_scores), top_ended_scores], axis=1), members
+        )
+        order = order + (first_rows // size) * (2 * members)  # into (B * 2 * members,)
+        parents = ops.concatenate([in_group(ended_rows), top // width], axis=1)
+        ended = take_flat(ops.concatenate([top, top], axis=1), order)
+        selections.append(Selection(live, group_scores, ended, take_flat(parents, order)))
+        if len(selections) < groups:
+            exists = ops.concatenate([top_live_scores > NEG_INF, top_ended_scores > NEG_INF], 1)
+            tokens = take_flat(ids, ops.concatenate([live, top], axis=1))
+            chosen_tokens.append(ops.where(exists, tokens, -1))
+    if groups == 1:
+        return selections[0]
+    return Selection(*(ops.concatenate(parts, axis=1) for parts in zip(*selections, strict=True)))
+
+
+def is_repeated(tokens, scores):
+    """Return whether a hypothesis repeats an earlier one of its sentence, `(B, K)` bool.
+
+    Args:
+        tokens: `(T, B, K)` int32, padded with `PAD`.
+        scores: `(B, K)` float32; -inf for a hypothesis that does not exist.
+    """
+    same = ops.all(ops.equal(ops.expand_dims(tokens, 3), ops.expand_dims(tokens, 2)), axis=0)
+    same = ops.logical_and(same, ops.expand_dims(scores > NEG_INF, 1))
+    ids = ops.arange(tokens.shape[2], dtype="int32")
+    earlier = ops.expand_dims(ids, 1) > ops.expand_dims(ids, 0)
+    return ops.any(ops.logical_and(same, earlier), axis=2)

@@ -1,11 +1,11 @@
-"""A search as a layer."""
+"""Search as a Keras layer."""
 
 import keras
 from keras import ops
 
 from keras_bahdanau.layers.decoder import AttentiveDecoder
-from keras_bahdanau.layers.parts import (
-    build_part,
+from keras_bahdanau.layers.sublayers import (
+    build_sublayer,
     call_rows,
     deserialized,
     last_layer,
@@ -17,47 +17,48 @@ from keras_bahdanau.search.beam import BeamSearch
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.ids import BOS
 
-_PARTS = ("decoder", "embedding", "head", "search")
+_SUBLAYERS = ("decoder", "embedding", "head", "search")
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class Decode(keras.layers.Layer):
-    """Searches for outputs over annotations, so that a model that generates is a functional one.
+    """Layer that searches for output tokens over annotations.
 
-    Any encoder, such as a CNN over images, goes before it. The decoder, the embedding and the head
-    are those of the model that was trained by teacher forcing; they are shared, not copied. The
-    model with the search predicts, saves, loads and exports as any other.
+    With this layer a functional model generates: it predicts, saves, loads and exports like any
+    other model. Any encoder can compute the annotations, such as a CNN over images. The decoder,
+    the embedding and the head are shared with the model that was trained with teacher forcing.
 
-    Ids are those of the whole package: 0 pads, 2 begins an output, 3 ends it.
+    Ids are 0 for padding, 2 for the start and 3 for the end of an output.
 
     Args:
         decoder: An `AttentiveDecoder`.
-        embedding: A layer from ids to the decoder's inputs, `(R,)` int32 -> `(R, M)`, such as a
-            Keras `Embedding`.
-        head: A layer from the decoder's outputs to logits, `(R, W)` -> `(R, V)`, such as a `Dense`
-            without activation.
+        embedding: A layer from ids to the decoder's inputs, `(R,)` int32 -> `(R, M)`, such as
+            `keras.layers.Embedding`.
+        head: A layer from the decoder's outputs to logits, `(R, W)` -> `(R, V)`, such as
+            `keras.layers.Dense` without activation.
         search: A `GreedySearch` or `BeamSearch`; `BeamSearch(n_best=1)` if `None`.
-        max_length: Number of tokens `T` after which a hypothesis is cut.
-        return_scores: Whether to return scores and lengths, too.
+        max_length: Maximum number of tokens `T`.
+        return_scores: Whether to also return scores and lengths.
         **kwargs: Passed to `keras.layers.Layer`.
 
     Call arguments:
-        annotations: `(B, Tx, D)` float tensor; a list of them for `MultiSourceAttention`.
-        mask: `(B, Tx)` bool, True = keep, or `None`; likewise a list.
-        initial_state: The cell's first states, as in a call of the decoder.
-        annotations_mask: `mask` by the name under which Keras passes on that of the annotations
-            where a state is given, too.
+        annotations: `(B, Tx, D)` float tensor, or a list of them for `MultiSourceAttention`.
+        mask: `(B, Tx)` bool, True = keep, or `None`; a list for `MultiSourceAttention`.
+        initial_state: First states of the cell, as in a call of the decoder.
+        annotations_mask: Same as `mask`. Keras passes the mask of the annotations under this name
+            if the call has an `initial_state`.
 
     Returns:
-        `(tokens, weights)`: `(B, K, T)` int32, padded with 0 after the end, and the attention
-        `(B, K, T, Tx)` float32. With `return_scores` also scores `(B, K)` float32 and lengths
-        `(B, K)` int32. `K` is the number of hypotheses that the search returns, best first; where
-        that is one, there is no such axis: tokens `(B, T)`, weights `(B, T, Tx)`.
+        `(tokens, weights)`: `(B, K, T)` int32 tokens, followed by 0, and `(B, K, T, Tx)` float32
+        attention weights. With `return_scores` also scores `(B, K)` float32 and lengths `(B, K)`
+        int32. `K` is the number of hypotheses that the search returns, best first. If it is 1,
+        the axis is left out: tokens `(B, T)`, weights `(B, T, Tx)`.
 
     Raises:
-        ValueError: If `decoder` is no `AttentiveDecoder`, `search` is none, draws or forbids an id
-            that there is not, a layer is none, the head ends in a softmax or has another number of
-            logits than the embedding has ids, or `max_length` is not a positive integer.
+        ValueError: If `decoder` is not an `AttentiveDecoder`; `search` is not a search, samples, or
+            forbids an id outside of the vocabulary; `embedding` or `head` is not a layer; the head
+            ends in a softmax, or its number of logits differs from the number of ids of the
+            embedding; or `max_length` is not a positive int.
 
     Example:
 
@@ -67,7 +68,7 @@ class Decode(keras.layers.Layer):
     >>> images = keras.Input((16, 16, 3))
     >>> features = keras.layers.Conv2D(8, 4, strides=4)(images)
     >>> annotations = keras.layers.Reshape((-1, 8))(features)
-    >>> captions = keras.Input((None,), dtype="int32")              # begin with 2, for training
+    >>> captions = keras.Input((None,), dtype="int32")              # start with 2, for training
     >>> logits = head(decoder(embedding(captions), annotations))
     >>> training = keras.Model([images, captions], logits)
     >>> tokens, weights = Decode(decoder, embedding, head, max_length=12)(annotations)
@@ -99,14 +100,14 @@ class Decode(keras.layers.Layer):
         activation = getattr(last, "activation", None)
         if isinstance(last, keras.layers.Softmax) or activation is keras.activations.softmax:
             raise ValueError(
-                "Argument `head` must give logits: take the activation away and train with a loss "
+                "Argument `head` must return logits; remove the activation and train with a loss "
                 "that has from_logits=True. Received: a layer that ends in a softmax"
             )
         search = BeamSearch(n_best=1) if search is None else search
         if not isinstance(search, Search) or search.noise(1, 1) is not None:
             raise ValueError(
-                "Argument `search` must be a GreedySearch or a BeamSearch, which find the same at "
-                f"every call. Received: {search!r}"
+                "Argument `search` must be a GreedySearch or a BeamSearch, which are "
+                f"deterministic. Received: {search!r}"
             )
         self.decoder = decoder
         self.embedding = embedding
@@ -116,25 +117,25 @@ class Decode(keras.layers.Layer):
         self.return_scores = return_scores
 
     def build(self, annotations_shape):
-        build_part(self.embedding, (None, None))
+        build_sublayer(self.embedding, (None, None))
         width = output_width(self.embedding, keras.KerasTensor((None,), "int32"))
         inputs = (None, None, width)
-        build_part(self.decoder, inputs, annotations_shape)
+        build_sublayer(self.decoder, inputs, annotations_shape)
         outputs = self.decoder.compute_output_shape(inputs, annotations_shape)
-        build_part(self.head, outputs)
+        build_sublayer(self.head, outputs)
         row = keras.KerasTensor((None, outputs[-1]), self.compute_dtype)
         logits = output_width(self.head, row)
         check_search(self.search, logits)
         ids = getattr(self.embedding, "input_dim", logits)
         if logits != ids:
             raise ValueError(
-                f"Argument `head` must give a logit for each of the embedding's {ids} ids. "
-                f"Received: a layer that gives {logits}"
+                f"Argument `head` must return {ids} logits, one for each id of the embedding. "
+                f"Received: a layer that returns {logits}"
             )
 
     def call(self, annotations, mask=None, initial_state=None, annotations_mask=None):
         mask = annotations_mask if mask is None else mask
-        # Here nothing is trained, even inside a model that is: no dropout.
+        # No dropout, even when the surrounding model is trained.
         memory = self.decoder.memory(annotations, mask, training=False)
 
         def step(tokens, state):
@@ -142,68 +143,68 @@ class Decode(keras.layers.Layer):
             outputs, state, weights = self.decoder.step(embedded, state, memory, training=False)
             return call_rows(self.head, outputs, training=False), state, weights
 
-        sources, masks = _listed(annotations), _listed(mask)
+        sources, masks = _as_list(annotations), _as_list(mask)
         batch = ops.shape(sources[0])[0]
-        found = self.search(
+        generation = self.search(
             step,
             self.decoder.initial_state(memory, initial_state),
             ops.full((batch,), BOS, dtype="int32"),
             max_length=self.max_length,
             memory_length=sum(ops.shape(source)[1] for source in sources),
-            memory_mask=_joined(masks, sources),
+            memory_mask=_concatenate_masks(masks, sources),
         )
-        parts = [found.tokens, found.alignments, found.scores, found.lengths]
+        outputs = [generation.tokens, generation.alignments, generation.scores, generation.lengths]
         if self._hypotheses == 1:
-            parts = [ops.squeeze(part, 1) for part in parts]
-        return tuple(parts if self.return_scores else parts[:2])
+            outputs = [ops.squeeze(output, 1) for output in outputs]
+        return tuple(outputs if self.return_scores else outputs[:2])
 
     def compute_output_spec(
         self, annotations, mask=None, initial_state=None, annotations_mask=None
     ):
-        sources = _listed(annotations)
+        sources = _as_list(annotations)
         lengths = [source.shape[1] for source in sources]
-        places = None if None in lengths else sum(lengths)
+        total_length = None if None in lengths else sum(lengths)
         rows = (sources[0].shape[0], *([self._hypotheses] if self._hypotheses > 1 else []))
-        parts = [
+        outputs = [
             keras.KerasTensor((*rows, self.max_length), dtype="int32"),
-            keras.KerasTensor((*rows, self.max_length, places), dtype="float32"),
+            keras.KerasTensor((*rows, self.max_length, total_length), dtype="float32"),
             keras.KerasTensor(rows, dtype="float32"),
             keras.KerasTensor(rows, dtype="int32"),
         ]
-        return tuple(parts if self.return_scores else parts[:2])
+        return tuple(outputs if self.return_scores else outputs[:2])
 
     def compute_mask(self, *args, **kwargs):
-        """Tokens are padded with 0, which says where they end; no mask is handed on."""
+        """Return `None`: the padding with 0 marks the end of the tokens."""
         return None
 
     @property
     def _hypotheses(self):
-        """Number of hypotheses that the search returns for each row."""
+        """Number of hypotheses that the search returns per row."""
         return getattr(self.search, "n_best", None) or self.search.size
 
     def get_config(self):
         return {
             **super().get_config(),
-            **serialized(self, *_PARTS),
+            **serialized(self, *_SUBLAYERS),
             "max_length": self.max_length,
             "return_scores": self.return_scores,
         }
 
     @classmethod
     def from_config(cls, config):
-        return cls(**deserialized(config, *_PARTS))
+        return cls(**deserialized(config, *_SUBLAYERS))
 
 
-def _listed(given):
-    return list(given) if isinstance(given, (list, tuple)) else [given]
+def _as_list(value):
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _joined(masks, sources):
-    """The mask over the places of all sources side by side; `None` where all places count."""
+def _concatenate_masks(masks, sources):
+    """Return the mask over the positions of all sources, or `None` if no source has a mask."""
     if all(mask is None for mask in masks):
         return None
-    whole = [
+    masks = [
         ops.ones(ops.shape(source)[:2], dtype="bool") if mask is None else mask
         for mask, source in zip(masks, sources, strict=True)
     ]
-    return ops.concatenate(whole, axis=1)
+    return ops.concatenate(masks, axis=1)

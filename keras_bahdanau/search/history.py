@@ -1,4 +1,4 @@
-"""Record of the steps of a search, and the paths back through it."""
+"""Record of the steps of a search, and the paths of hypotheses through it."""
 
 import math
 from typing import Any, NamedTuple
@@ -9,14 +9,14 @@ from keras_bahdanau_runtime.ids import PAD
 
 
 class History(NamedTuple):
-    """Record of the steps of a search: `T` rows, of which each step writes one.
+    """Record of `T` steps, one row per step.
 
     Attributes:
-        tokens: `(T, ...)` int32 tokens chosen, in the shape of the hypotheses.
+        tokens: `(T, ...)` int32 chosen tokens, in the shape of the hypotheses.
         log_probs: `(T, ...)` float32 log-probabilities of the tokens, in the same shape.
-        weights: `(T, R, Tx)` float32 attention weights, in the rows that the step was given.
-        parents: `(T, N)` int32, the hypothesis, of all `N`, that each continues; `()` where each
-            continues its own.
+        weights: `(T, R, Tx)` float32 attention weights, one row per input row of the step.
+        parents: `(T, N)` int32, for each of all `N` hypotheses the one that it continues; `()`
+            if every hypothesis continues itself.
     """
 
     tokens: Any
@@ -25,67 +25,67 @@ class History(NamedTuple):
     parents: Any = ()
 
 
-def empty_history(max_length, rows, memory_length, shape, parents):
+def empty_history(max_length, rows, memory_length, shape, has_parents):
     """Return the `History` before the first step.
 
     Args:
         max_length: Number of steps `T`.
-        rows: Number of rows `R` that a step is given.
+        rows: Number of input rows `R` of a step.
         memory_length: `Tx`.
-        shape: Shape of the hypotheses, two ints or scalar tensors at most.
-        parents: Whether hypotheses continue others.
+        shape: Shape of the hypotheses, one or two ints or scalar tensors.
+        has_parents: Whether a hypothesis can continue another one.
     """
-    tracked = math.prod(shape)
+    count = math.prod(shape)
     return History(
         tokens=ops.full((max_length, *shape), PAD, dtype="int32"),
         log_probs=ops.zeros((max_length, *shape), dtype="float32"),
         weights=ops.zeros((max_length, rows, memory_length), dtype="float32"),
-        parents=ops.zeros((max_length, tracked), dtype="int32") if parents else (),
+        parents=ops.zeros((max_length, count), dtype="int32") if has_parents else (),
     )
 
 
-def write(history, t, step):
-    """`history` with `step`, a `History` without the axis of time, written at step `t`."""
+def write_step(history, t, step):
+    """Return `history` with `step`, a `History` without the time axis, written at step `t`."""
 
-    def at(table, row):
+    def write(table, row):
         return ops.scatter_update(table, ops.reshape(t, (1, 1)), ops.expand_dims(row, 0))
 
-    return tree.map_structure(at, history, step)
+    return tree.map_structure(write, history, step)
 
 
-def entries(table, places):
-    """What `table`, read as one row of numbers, holds at `places`, int32; in their shape."""
-    return ops.take(ops.reshape(table, (-1,)), places, axis=0)
+def take_flat(table, indices):
+    """Return the entries of the flattened `table` at int32 `indices`, in the shape of `indices`."""
+    return ops.take(ops.reshape(table, (-1,)), indices, axis=0)
 
 
 def trace_back(parents, rows, stop):
-    """Follows the back-pointers from the last step to the first.
+    """Follow the parents of hypotheses from the last step back to the first.
 
-    The pointers of all steps are composed at once, of two, four, eight... steps at a time: a loop
-    over the steps would wait for each of them.
+    Parents are composed for spans of 2, 4, 8, ... steps, all steps at once. A loop over single
+    steps would be sequential.
 
     Args:
         parents: `(T, R)` int32, see `History`.
-        rows: `(B, n)` int32, the rows that hypotheses stand in after the last step.
-        stop: Number of steps that were made, a scalar int32 tensor.
+        rows: `(B, n)` int32, rows of the hypotheses after the last step.
+        stop: Number of steps that were run, a scalar int32 tensor.
 
     Returns:
-        `(before, after)`: where they stood before and after each step, `(T, B, n)` int32 places in
-        the `T * R` rows of a history.
+        `(before, after)`: `(T, B, n)` int32, where each hypothesis was before and after each step,
+        as indices into the `T * R` rows of a history.
     """
     steps, size = ops.shape(parents)
     step = ops.expand_dims(ops.arange(steps, dtype="int32"), -1)  # (T, 1)
     own = ops.expand_dims(ops.arange(size, dtype="int32"), 0)  # (1, R)
     parents = ops.where(step < stop, parents, own)
-    # The first place of each step. As a column of all places it stays on the device: a GPU gets
-    # what is computed of sizes alone from the host.
-    begin = ops.reshape(ops.arange(steps * size, dtype="int32"), (steps, size))[:, :1]
+    # First index of each step. It is a column of all indices so that it is computed on the GPU:
+    # onnxruntime computes values that depend on shapes alone on the host and copies them.
+    start = ops.reshape(ops.arange(steps * size, dtype="int32"), (steps, size))[:, :1]
 
-    # Row `r` after the last of `span` steps that follow step `t` was row `back[t, r]` after it.
-    back, span = ops.concatenate([parents[1:], own], axis=0), 1
+    # The row at the end of the `span` steps after step `t` was `ancestors[t, row]` after step `t`.
+    ancestors, span = ops.concatenate([parents[1:], own], axis=0), 1
     while span < steps - 1:
-        later = ops.concatenate([back[span:], ops.broadcast_to(own, (span, size))], axis=0)
-        back, span = entries(back, begin + later), 2 * span
-    begin = ops.expand_dims(begin, -1)  # (T, 1, 1)
-    after = begin + entries(back, begin + rows)
-    return begin + entries(parents, after), after
+        later = ops.concatenate([ancestors[span:], ops.broadcast_to(own, (span, size))], axis=0)
+        ancestors, span = take_flat(ancestors, start + later), 2 * span
+    start = ops.expand_dims(start, -1)  # (T, 1, 1)
+    after = start + take_flat(ancestors, start + rows)
+    return start + take_flat(parents, after), after

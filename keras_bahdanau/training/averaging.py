@@ -1,13 +1,11 @@
-"""Means of weights: of several checkpoints of a run, and the running one of an optimiser."""
+"""The mean of the weights in several checkpoints of a run."""
 
-import contextlib
 import os
 from pathlib import Path
 
 import keras
 import numpy as np
 
-from keras_bahdanau.training.devices import updates_done
 from keras_bahdanau_runtime.files import written
 
 
@@ -74,49 +72,3 @@ def _difference(found, expected):
         if of_found != of_expected:
             return f"weight {index} is {of_found}, not {of_expected}"
     return f"it has {len(found)} weights, not {len(expected)}"
-
-
-def keeps_mean(model):
-    """Whether a model is trained by an optimiser that keeps a running mean of its weights."""
-    optimizer = getattr(model, "optimizer", None)
-    # Under mixed_float16 Keras wraps it in a `LossScaleOptimizer`.
-    return getattr(getattr(optimizer, "inner_optimizer", optimizer), "use_ema", False)
-
-
-@contextlib.contextmanager
-def running_mean(model):
-    """Gives a model the running mean of its weights in the block, where its optimiser keeps one.
-
-        m_t = decay m_{t-1} + (1 - decay) theta_t
-
-    Args:
-        model: A compiled model. Nothing happens unless its optimiser has `use_ema` and has made an
-            update: before the first one the mean is that of nothing. On JAX an `evaluate` in the
-            block would delete the mean; `HeldOutLoss` evaluates copies.
-
-    Example:
-
-    ```python
-    model.compile(keras.optimizers.Adam(use_ema=True, ema_momentum=0.999), loss)
-    model.fit(data)
-    with running_mean(model):
-        model.save("mean.keras")
-    ```
-    """
-    if not keeps_mean(model) or updates_done(model) == 0:
-        yield
-        return
-    weights = model.trainable_variables
-    # JAX's arrays never change, and must not be computed with by one of several hosts alone.
-    before = [
-        weight.value
-        if keras.config.backend() == "jax"
-        else keras.ops.convert_to_numpy(weight).copy()
-        for weight in weights
-    ]
-    model.optimizer.finalize_variable_values(weights)
-    try:
-        yield
-    finally:
-        for weight, value in zip(weights, before, strict=True):
-            weight.assign(value)

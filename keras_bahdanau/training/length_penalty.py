@@ -14,7 +14,7 @@ def length_penalty_scores(
     sources,
     references,
     penalties,
-    beam=5,
+    beam_size=5,
     max_length=100,
     tokenize="13a",
     max_length_ratio=None,
@@ -26,7 +26,7 @@ def length_penalty_scores(
         sources: List of `str`, sentences that are in no test set.
         references: List of `str`, a translation of each.
         penalties: List of float, as `BeamSearch(length_penalty=)` takes them.
-        beam: Hypotheses that the search keeps.
+        beam_size: Hypotheses that the search keeps.
         max_length: Number of tokens after which a hypothesis is cut.
         tokenize: How BLEU splits words; see `corpus_scores`.
         max_length_ratio: Tokens for each source token after which it is cut, too; see `Search`.
@@ -41,7 +41,7 @@ def length_penalty_scores(
     Example:
 
     ```python
-    scores = length_penalty_scores(model, held_out, references, (0.6, 1.0, 1.5), beam=10)
+    scores = length_penalty_scores(model, held_out, references, (0.6, 1.0, 1.5), beam_size=10)
     model.export("artifact", search=BeamSearch(10, max(scores, key=scores.get)))
     ```
     """
@@ -52,7 +52,7 @@ def length_penalty_scores(
             f"one at least. Received: {len(references)} of {len(sources)}"
         )
     searches = {
-        penalty: BeamSearch(beam, penalty, max_length_ratio=max_length_ratio)
+        penalty: BeamSearch(beam_size, penalty, max_length_ratio=max_length_ratio)
         for penalty in penalties
     }
     if not searches:

@@ -19,47 +19,40 @@ from pathlib import Path
 
 import keras
 
+from keras_bahdanau.callbacks.checkpoint import ResumableEpochs, RunCheckpoint, kept_epochs
+from keras_bahdanau.callbacks.evaluation import HeldOutLoss, TranslationScore
+from keras_bahdanau.callbacks.progress import ProgressDisplay
+from keras_bahdanau.callbacks.tensorboard import TensorBoardScalars
 from keras_bahdanau.data.bpe_dropout import BPEDropout
-from keras_bahdanau.data.dataset import TranslationDataset
 from keras_bahdanau.data.prepared_dataset import PreparedDataset
+from keras_bahdanau.data.translation_dataset import TranslationDataset
+from keras_bahdanau.distribution import (
+    average_gradients,
+    broadcast_from_rank0,
+    data_parallel,
+    is_spmd,
+    rank_and_world_size,
+    single_process,
+)
 from keras_bahdanau.losses.crossentropy import TokenCrossentropy
+from keras_bahdanau.models.ensemble import Ensemble
 from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
+from keras_bahdanau.optimizers import WarmupSchedule, update_count
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.training.averaging import average_checkpoints
-from keras_bahdanau.training.callbacks import (
-    HeldOutLoss,
-    ResumableEpochs,
-    RunCheckpoint,
-    TranslationScore,
-    kept_epochs,
-)
-from keras_bahdanau.training.devices import (
-    StopTogether,
-    average_gradients,
-    by_itself,
-    from_first,
-    in_step,
-    process,
-    shared_by,
-    updates_done,
-)
-from keras_bahdanau.training.progress import ProgressDisplay
-from keras_bahdanau.training.run_folder import load
-from keras_bahdanau.training.scalars import TensorBoardScalars
-from keras_bahdanau.training.schedules import WarmupSchedule
 from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
-from keras_bahdanau_runtime.runs.folder import hashes, write_json
-from keras_bahdanau_runtime.runs.names import (
+from keras_bahdanau_runtime.runs.folder import (
     AVERAGE_FILE,
     BEST_FILE,
     CORPUS_FOLDER,
     LAST_FILE,
     OPTIONS_FILE,
     TEXTS_FILE,
+    best_file,
 )
 from keras_bahdanau_runtime.runs.options import MODELS, TrainingOptions
-from keras_bahdanau_runtime.runs.start import begun, prepare_texts
+from keras_bahdanau_runtime.runs.start import begun, hashes, prepare_texts, write_json
 
 logger = logging.getLogger("keras_bahdanau")
 
@@ -108,14 +101,14 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
     if not isinstance(options, TrainingOptions):
         raise ValueError(f"Argument `options` must be TrainingOptions. Received: {options!r:.80}")
     output, callbacks = Path(output), _checked_callbacks(callbacks)
-    with begun(options, output, resume, rank=process()[0]) as held_out:
+    with begun(options, output, resume, rank=rank_and_world_size()[0]) as held_out:
         return train_begun(options, output, held_out, callbacks, verbose, console)
 
 
 def train_begun(options, output, held_out, callbacks=(), verbose=True, console=None):
     """The part of `train` that needs Keras, within the block of `begun`, which gives `held_out`."""
-    rank, _ = process()
-    with shared_by(options.devices):
+    rank, _ = rank_and_world_size()
+    with data_parallel(options.devices):
         corpus = _corpus(options, output, rank)
         model, dataset, epochs = _begin(options, output, corpus)
         judges = _judges(options, held_out, corpus.tokenizer)
@@ -135,13 +128,13 @@ def train_begun(options, output, held_out, callbacks=(), verbose=True, console=N
         ]
         # Losses are of all processes, and so are asked for in each.
         everywhere = [
-            each for each in judges if rank == 0 or in_step() or isinstance(each, HeldOutLoss)
+            each for each in judges if rank == 0 or is_spmd() or isinstance(each, HeldOutLoss)
         ]
-        if dataset.epoch >= epochs or from_first(checkpoint.exhausted):
+        if dataset.epoch >= epochs or broadcast_from_rank0(checkpoint.exhausted):
             logger.warning(
                 "The run in %s is finished at update %d: nothing is left to train.",
                 output,
-                updates_done(model),
+                update_count(model),
             )
         else:
             with display:
@@ -152,16 +145,59 @@ def train_begun(options, output, held_out, callbacks=(), verbose=True, console=N
                     shuffle=False,
                     verbose=0,
                     callbacks=[
-                        ResumableEpochs(dataset, options.seed, 0 if in_step() else rank),
+                        ResumableEpochs(dataset, options.seed, 0 if is_spmd() else rank),
                         *everywhere,
                         *(writing if rank == 0 else []),
-                        StopTogether(),
+                        SynchronizedStop(),
                     ],
                 )
     if options.average and rank == 0:
-        with by_itself():
+        with single_process():
             _try_average(options, output, judges)
     return output / BEST_FILE
+
+
+def load_best(*runs):
+    """The best model of a run, with its tokenizer and without its optimiser.
+
+    Args:
+        *runs: A run's folder, as `train` leaves it; of several, an `Ensemble` of their models.
+
+    Raises:
+        ValueError: If a folder holds no best model yet, or one without a tokenizer; or the models
+            have other vocabularies.
+    """
+    models = [load(best_file(run), compile=False) for run in runs]
+    return models[0] if len(models) == 1 else Ensemble(models)
+
+
+def load(path, compile):
+    """A model of a run, which must hold its tokenizer."""
+    model = keras.saving.load_model(path, compile=compile)
+    if getattr(model, "tokenizer", None) is None:
+        raise ValueError(
+            "Argument `run` must be the folder of a run of this version of keras_bahdanau. "
+            f"Received: {str(path.parent)!r}, whose {path.name} holds no tokenizer: set "
+            "`model.tokenizer` and save it again, or train anew"
+        )
+    return model
+
+
+class SynchronizedStop(keras.callbacks.Callback):
+    """Ends training in all processes when the first one ends it, with an epoch. Put it last.
+
+    Within an epoch the others would wait for it, and a checkpoint would lie between two epochs.
+    """
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._told = False
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._told = self._told or self.model.stop_training
+        self.model.stop_training = False
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = broadcast_from_rank0(self._told or self.model.stop_training)
 
 
 def _checked_callbacks(callbacks):
@@ -181,7 +217,7 @@ def _begin(options, output, corpus):
     """The model, the data and the number of epochs of a run that begins, or goes on."""
     resuming = (output / LAST_FILE).exists()
     keras.utils.set_random_seed(options.seed)
-    rank, processes = process()
+    rank, processes = rank_and_world_size()
     dropout, on_jax = options.bpe_dropout, keras.config.backend() == "jax"
     dataset = PreparedDataset(
         corpus,
@@ -208,7 +244,7 @@ def _begin(options, output, corpus):
     if resuming:
         model = load(output / LAST_FILE, compile=True)
         _check_updates(model, epochs * every)
-        dataset.epoch = updates_done(model) // every
+        dataset.epoch = update_count(model) // every
         logger.info("Going on after epoch %d of %d.", dataset.epoch, epochs)
     else:
         warmup = options.warmup
@@ -261,13 +297,13 @@ def _corpus(options, output, rank):
         return PreparedCorpus(options.source)
     if rank == 0 and options.devices > 1:
         prepare_texts(options, output)
-    from_first(True)  # has made it
+    broadcast_from_rank0(True)  # has made it
     return PreparedCorpus(output / CORPUS_FOLDER)
 
 
 def _judges(options, held_out, tokenizer):
     """The callbacks that judge a model by held-out texts; the one that decides comes first."""
-    beam = options.validation_beam
+    beam = options.validation_beam_size
     search = BeamSearch(beam, 1.0 if beam > 1 else 0.0)
     judges = [
         TranslationScore(
@@ -339,7 +375,7 @@ def build(options, tokenizer, updates, warmup):
         conditional=options.conditional,
         layer_normalization=options.layer_normalization,
         tokenizer=tokenizer,
-        dtype=options.precision,
+        dtype=options.dtype_policy,
     )
     model.build()
     accumulate = options.accumulate
@@ -363,6 +399,6 @@ def build(options, tokenizer, updates, warmup):
 def _loss(options):
     return TokenCrossentropy(
         label_smoothing=options.label_smoothing,
-        chunk=options.chunk,
+        chunk_size=options.chunk_size,
         sampled=options.sampled_softmax,
     )

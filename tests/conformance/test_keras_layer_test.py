@@ -15,29 +15,31 @@ from layer_checks import array
 
 import keras_bahdanau
 from keras_bahdanau import (
-    Attention,
-    AttentionPooling,
     AttentiveDecoder,
     BahdanauAttention,
     BidirectionalEncoder,
     Bridge,
-    ClosedLoop,
-    CoverageAttention,
-    Decode,
     DeepOutput,
     FixedContext,
     GreedySearch,
+    LuongAttention,
+    Seq2Seq,
+)
+from keras_bahdanau.layers import (
+    Attention,
+    AttentionPooling,
+    ClosedLoop,
+    CoverageAttention,
     LayerNormGRUCell,
     LayerNormLSTMCell,
     LocationSensitiveAttention,
-    LuongAttention,
     MonotonicAttention,
     MultiSourceAttention,
     ResidualCell,
     ScheduledSampling,
     ScoredAttention,
-    Seq2Seq,
 )
+from keras_bahdanau.search import Decode
 
 POLICIES = ["float32", "float64", "mixed_float16", "mixed_bfloat16"]
 if keras.config.backend() == "jax":
@@ -146,8 +148,8 @@ def two_sources(**policy):
 def test_every_public_layer_has_a_case():
     layers = [
         name
-        for name in keras_bahdanau.__all__
-        if isinstance(value := getattr(keras_bahdanau, name), type)
+        for name in keras_bahdanau.layers.__all__
+        if isinstance(value := getattr(keras_bahdanau.layers, name), type)
         and issubclass(value, keras.layers.Layer)
         and not issubclass(value, keras.Model)
     ]

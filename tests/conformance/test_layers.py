@@ -27,13 +27,8 @@ from layer_checks import (
     right_mask,
 )
 
-from keras_bahdanau import (
-    AttentionPooling,
-    AttentiveDecoder,
-    BahdanauAttention,
-    ClosedLoop,
-    DeepOutput,
-)
+from keras_bahdanau import AttentiveDecoder, BahdanauAttention, DeepOutput
+from keras_bahdanau.layers import AttentionPooling, ClosedLoop
 
 
 class Case(NamedTuple):

@@ -8,7 +8,8 @@ from layer_checks import array, assert_close
 from projections import VOCABULARY, projection_by_hand, random_projection
 from reference import alignment_losses, token_losses
 
-from keras_bahdanau import AlignmentCrossentropy, Perplexity, TokenAccuracy, TokenCrossentropy
+from keras_bahdanau import Perplexity, TokenAccuracy, TokenCrossentropy
+from keras_bahdanau.losses import AlignmentCrossentropy
 from keras_bahdanau_runtime.ids import PAD
 
 LABELS = np.array([[3, 1, PAD], [2, PAD, PAD]])
@@ -58,10 +59,10 @@ def test_the_alignment_loss_and_its_gradient_are_those_of_the_cross_entropy(rng)
     "options",
     [
         {},
-        {"chunk": 1},
-        {"chunk": 5, "label_smoothing": 0.3},
-        {"chunk": 50, "label_smoothing": 0.3},
-        {"chunk": 5, "label_smoothing": 0.3, "sampled": VOCABULARY},  # sampled is every id
+        {"chunk_size": 1},
+        {"chunk_size": 5, "label_smoothing": 0.3},
+        {"chunk_size": 50, "label_smoothing": 0.3},
+        {"chunk_size": 5, "label_smoothing": 0.3, "sampled": VOCABULARY},  # sampled is every id
     ],
     ids=str,
 )

@@ -10,15 +10,8 @@ from keras import ops
 from layer_checks import POLICIES, compiled_alone, dtype_policy
 from models import MODELS, VOCABULARIES, log_softmax, plain_gru, teacher_forced
 
-from keras_bahdanau import (
-    AttentiveDecoder,
-    BeamSearch,
-    CoverageAttention,
-    Perplexity,
-    ScheduledSampling,
-    Seq2Seq,
-    TokenCrossentropy,
-)
+from keras_bahdanau import AttentiveDecoder, BeamSearch, Perplexity, Seq2Seq, TokenCrossentropy
+from keras_bahdanau.layers import CoverageAttention, ScheduledSampling
 from keras_bahdanau_runtime.ids import EOS, PAD
 
 INPUTS, LABELS = copy_task(rows=16)
@@ -34,7 +27,9 @@ def guided_coverage():
         embedding_dim=8,
         encoder=keras.layers.Conv1D(12, 3, padding="same"),
         decoder=AttentiveDecoder(
-            keras.layers.GRUCell(12), CoverageAttention(7, coverage_loss=0.5), input_feeding=True
+            keras.layers.GRUCell(12),
+            CoverageAttention(7, coverage_loss_weight=0.5),
+            input_feeding=True,
         ),
         bridge="mean",
         guided_alignment=1.0,
@@ -52,7 +47,7 @@ STEPS = {
     "rnnsearch": (MODELS["rnnsearch"], TokenCrossentropy(0.1), INPUTS),
     "stacked_lstm_with_dropout": (MODELS["stacked_lstm"], TokenCrossentropy(), INPUTS),
     "guided_coverage": (guided_coverage, TokenCrossentropy(), {**INPUTS, "alignment": GUIDE}),
-    "scheduled_tied_chunks": (scheduled_tied, TokenCrossentropy(0.1, chunk=5), INPUTS),
+    "scheduled_tied_chunks": (scheduled_tied, TokenCrossentropy(0.1, chunk_size=5), INPUTS),
     "sampled_softmax": (MODELS["rnnsearch"], TokenCrossentropy(sampled=4), INPUTS),
 }
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from examples.alignment_error import alignment_error, ibm
-from examples.alignment_error.language import CLASSES, LENGTHS, Language
+from examples.alignment_error import compare_aligners, ibm_models
+from examples.alignment_error.synthetic_language import CLASSES, LENGTHS, Language
 
 TEXT = [([0, 1], [0, 1]), ([0, 2], [0, 2]), ([3, 2], [3, 2]), ([2, 0, 1], [1])]
 
@@ -73,22 +73,22 @@ def naive_model_1(pairs, iterations):
 
 
 def test_model_1_agrees_with_its_equations():
-    table = ibm.Aligner(diagonal=False, iterations=4).fit(TEXT).table
+    table = ibm_models.Aligner(diagonal=False, iterations=4).fit(TEXT).table
     np.testing.assert_allclose(table, naive_model_1(TEXT, 4), rtol=1e-12)
 
 
 def test_aligners_find_the_links_of_a_small_text():
     for diagonal in (False, True):
-        aligner = ibm.Aligner(diagonal, iterations=20).fit(TEXT[:3] * 5)
+        aligner = ibm_models.Aligner(diagonal, iterations=20).fit(TEXT[:3] * 5)
         assert aligner.align(TEXT[:3]) == [{(0, 0), (1, 1)}] * 3
         # A source word without the rest of its sentence, alone and padded in a batch.
         assert aligner.align([([0], [0])]) == aligner.align([([0], [0]), TEXT[0]])[:1] == [{(0, 0)}]
 
 
 def test_the_diagonal_prior_equals_a_hand_computed_example():
-    aligner = ibm.Aligner(diagonal=True)
+    aligner = ibm_models.Aligner(diagonal=True)
     aligner.tension = 3.0
-    prior = aligner.prior(ibm.padded([([0, 1], [0, 1, 2, 3]), ([0, 1, 2], [0])]))[0]
+    prior = aligner.prior(ibm_models.pad_pairs([([0, 1], [0, 1, 2, 3]), ([0, 1, 2], [0])]))[0]
     # The second of four target words is on the diagonal at the first of two source words.
     near, far = 1.0, math.exp(-3.0 * 0.5)
     expected = [0.08, 0.92 * near / (near + far), 0.92 * far / (near + far), 0.0]
@@ -99,43 +99,45 @@ def test_the_tension_is_higher_for_text_in_the_same_order(rng):
     words = [rng.permutation(40)[:6].tolist() for _ in range(100)]
     straight = [(sentence, sentence) for sentence in words]
     crossed = [(sentence, sentence[3:] + sentence[:3]) for sentence in words]
-    tensions = [ibm.Aligner(diagonal=True).fit(text).tension for text in (straight, crossed)]
-    assert tensions[0] > ibm.TENSION > tensions[1]
+    tensions = [ibm_models.Aligner(diagonal=True).fit(text).tension for text in (straight, crossed)]
+    assert tensions[0] > ibm_models.TENSION > tensions[1]
 
 
 def test_digamma_equals_reference_values():
     expected = [-100.56088545786867, -0.5772156649015329, -1.9635100260214235, 2.2517525890667211]
-    np.testing.assert_allclose(ibm._digamma(np.array([0.01, 1.0, 0.5, 10.0])), expected, rtol=1e-8)
+    np.testing.assert_allclose(
+        ibm_models._digamma(np.array([0.01, 1.0, 0.5, 10.0])), expected, rtol=1e-8
+    )
 
 
 def test_grow_diag_equals_a_hand_computed_example():
     forward, backward = {(0, 0), (1, 1), (3, 3)}, {(0, 0), (2, 1), (5, 3)}
     # (1, 1) touches (0, 0); then (2, 1) touches that and reaches word 2; (3, 3) touches none.
-    assert ibm.grow_diag(forward, backward) == {(0, 0), (1, 1), (2, 1)}
-    assert ibm.turned({(0, 1), (2, 3)}) == {(1, 0), (3, 2)}
+    assert ibm_models.grow_diag(forward, backward) == {(0, 0), (1, 1), (2, 1)}
+    assert ibm_models.transpose_links({(0, 1), (2, 3)}) == {(1, 0), (3, 2)}
 
 
 def test_alignment_errors_equal_a_hand_computed_example():
     gold = [{(0, 0), (1, 1), (2, 2)}, {(0, 0)}]
     links = [{(0, 0), (1, 1)}, {(0, 1), (0, 0)}]
-    errors = alignment_error.alignment_errors(links, gold)
+    errors = compare_aligners.alignment_errors(links, gold)
     assert errors == pytest.approx((1 - 2 * 3 / (4 + 4), 3 / 4, 3 / 4))
-    assert alignment_error.alignment_errors([set()], [{(0, 0)}]) == (1.0, 0.0, 0.0)
+    assert compare_aligners.alignment_errors([set()], [{(0, 0)}]) == (1.0, 0.0, 0.0)
 
 
 def test_attention_to_the_end_token_is_not_a_link():
     weights = np.array([[0.2, 0.7, 0.1], [0.1, 0.3, 0.6]])
-    assert alignment_error.attention_links([weights]) == [{(1, 0)}]
+    assert compare_aligners.attention_links([weights]) == [{(1, 0)}]
 
 
 def test_token_ids_are_shifted_words_and_the_end_token():
-    assert alignment_error.token_ids([([0, 2], [1])]) == [[[4, 6, 3]], [[5, 3]]]
+    assert compare_aligners.token_ids([([0, 2], [1])]) == [[[4, 6, 3]], [[5, 3]]]
 
 
 def test_the_example_runs(tmp_path, capsys):
-    table = alignment_error.main(["--quick", "--output", str(tmp_path)])
+    table = compare_aligners.main(["--quick", "--output", str(tmp_path)])
     printed = capsys.readouterr().out
-    assert len(table) == 8 + len(alignment_error.MODELS) and all(name in printed for name in table)
+    assert len(table) == 8 + len(compare_aligners.MODELS) and all(name in printed for name in table)
     assert all(0 <= share <= 1 for errors in table.values() for share in errors)
     # 128 pairs are enough for the IBM models to be better than chance.
     assert table["fast_align, source to target"].aer < 0.5

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from examples.classification import classify, messages
-from examples.common import options, require_margin
+from examples.common import parse_options, require_margin
 from examples.hindi import translate
 from examples.hindi.phrases import FIXED, Phrase, grammar
-from examples.speech.audio import edits
 from examples.speech.log_mel import LogMel
+from examples.speech.synthetic_speech import edit_distance
 
 EXAMPLES = {
     "classification": ("classify", "classification.png"),
@@ -20,7 +20,7 @@ EXAMPLES = {
     "forecasting": ("forecast", "forecast.png"),
     "captioning": ("caption", "caption.png"),
     "hindi": ("translate", "hindi.png"),
-    "speech": ("recognise", "speech.png"),
+    "speech": ("recognize", "speech.png"),
 }
 
 
@@ -59,7 +59,7 @@ def test_the_log_mel_layer_has_its_peak_in_the_band_of_a_tone():
 
 @pytest.mark.parametrize("text, count", [("", 3), ("abc", 0), ("axc", 1), ("bca", 2)])
 def test_edits_are_counted(text, count):
-    assert edits(text, "abc") == count
+    assert edit_distance(text, "abc") == count
 
 
 def test_hindi_agrees_with_its_noun():
@@ -81,7 +81,7 @@ def test_hindi_words_have_the_english_words_they_translate():
 
 def test_hindi_training_validation_and_test_phrases_are_disjoint():
     (pairs, test), (same, validation) = translate.split(), translate.split(validation=True)
-    assert pairs == same and test[0].english == translate.SHOWN
+    assert pairs == same and test[0].english == translate.EXAMPLE
     phrases = [english for english, _ in pairs]
     phrases += [phrase.english for phrase in (*test, *validation)]
     assert len(set(phrases)) == len(phrases) == len(grammar()) + len(FIXED)
@@ -95,28 +95,28 @@ def test_hindi_words_are_aligned_by_their_largest_weight():
         text=phrase.hindi, tokens=tokens[0], source_tokens=tokens[1], alignment=weights
     )
     wrong = SimpleNamespace(text="चाय दो")
-    assert translate.aligned([right, wrong], [phrase, phrase]) == 0.5
-    assert translate.exact([right, wrong], [phrase, phrase]) == 0.5
-    assert translate.aligned([wrong], [phrase]) == 0.0
+    assert translate.alignment_accuracy([right, wrong], [phrase, phrase]) == 0.5
+    assert translate.exact_match_rate([right, wrong], [phrase, phrase]) == 0.5
+    assert translate.alignment_accuracy([wrong], [phrase]) == 0.0
 
 
 def test_spans_of_messages_contain_a_request():
-    ids, intents, spans = messages.draw(50, seed=1)
+    ids, intents, spans = messages.generate(50, seed=1)
     for row, intent, (first, last) in zip(ids, intents, spans, strict=True):
-        words = messages.text(row)
+        words = messages.decode(row)
         assert " ".join(words[first:last]) in messages.REQUESTS
         assert words[last] in list(messages.INTENTS.values())[intent]
 
 
 def test_largest_weights_on_requests_are_counted():
     weights = np.eye(5)[[1, 3, 0]]  # before a request, its last word, its only one
-    assert classify.on_request(weights, [(2, 3), (2, 3), (0, 0)]) == pytest.approx(2 / 3)
+    assert classify.request_focus(weights, [(2, 3), (2, 3), (0, 0)]) == pytest.approx(2 / 3)
 
 
 def test_training_validation_and_test_data_have_different_seeds(tmp_path):
     output = ["--output", str(tmp_path)]
     test, validation, other = (
-        options("name", "doc", [*output, *more])
+        parse_options("name", "doc", [*output, *more])
         for more in ([], ["--validation"], ["--seed", "2", "--quick"])
     )
     seeds = [test.training, test.unseen, validation.unseen, other.training, other.unseen]

@@ -20,7 +20,7 @@ def recipe():
 
 
 def test_a_missing_data_file_is_named(recipe, tmp_path):
-    find = recipe["data"].find
+    find = recipe["multi30k_files"].find_file
     with pytest.raises(ValueError, match=r"`data` must be a folder with val\.de or val\.de\.gz"):
         find(tmp_path, "val", "de")
     with pytest.raises(ValueError, match=r"with tok/val\.lc\.norm\.tok\.fr or"):
@@ -31,8 +31,8 @@ def test_a_missing_data_file_is_named(recipe, tmp_path):
 def test_a_data_file_of_another_version_is_refused(recipe, tmp_path, name):
     text = b"Ein Mann.\n"
     (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
-    with pytest.raises(ValueError, match=r"`data` must hold the files of https.*SHA-256"):
-        recipe["data"].find(tmp_path, "val", "de")
+    with pytest.raises(ValueError, match=r"`data` must contain the files of https.*SHA-256"):
+        recipe["multi30k_files"].find_file(tmp_path, "val", "de")
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_a_data_file_of_another_version_is_refused(recipe, tmp_path, name):
 )
 def test_an_incomplete_gzip_file_is_named(recipe, tmp_path, contents):
     (tmp_path / "val.de.gz").write_bytes(contents)
-    with pytest.raises(ValueError, match=r"`data` must hold whole files of gzip.*val\.de\.gz: "):
-        recipe["data"].find(tmp_path, "val", "de")
+    with pytest.raises(ValueError, match=r"`data` must contain complete gzip files.*val\.de\.gz: "):
+        recipe["multi30k_files"].find_file(tmp_path, "val", "de")
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def origin(recipe, tmp_path, monkeypatch):
     """The folder that the files are downloaded from."""
     folder = tmp_path / "origin"
     (folder / "raw").mkdir(parents=True)
-    monkeypatch.setattr(recipe["data"], "SOURCE", folder.as_uri())
+    monkeypatch.setattr(recipe["multi30k_files"], "SOURCE", folder.as_uri())
     return folder
 
 
@@ -63,7 +63,7 @@ def test_files_that_cannot_be_downloaded_are_named(recipe, origin, tmp_path):
 def test_a_download_of_another_version_is_not_kept(recipe, origin, tmp_path):
     (origin / "raw" / "train.en.gz").write_bytes(gzip.compress(b"A man.\n"))
     with pytest.raises(ValueError, match=r"raw/train\.en\.gz, whose text has the SHA-256"):
-        recipe["data"].download(tmp_path / "new", "de")
+        recipe["multi30k_files"].download(tmp_path / "new", "de")
     assert not (tmp_path / "new").exists()
 
 

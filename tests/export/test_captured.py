@@ -13,12 +13,13 @@ import numpy as np
 import onnx
 import onnx_ir
 import pytest
-from test_passes import assert_fixed_dimensions_change_nothing, graph_of, results
+from graphs import assert_fixed_dimensions_change_nothing, graph_of, results
 
-from keras_bahdanau import BeamSearch, RNNSearch, Sampling, Shortlist
+from keras_bahdanau import BeamSearch, RNNSearch, Sampling
+from keras_bahdanau.models import Shortlist
 from keras_bahdanau_export import parity
 from keras_bahdanau_export.cuda import captured as cut
-from keras_bahdanau_export.cuda.placement import on_host, summary
+from keras_bahdanau_export.cuda.placement import find_fallbacks, summarize
 from keras_bahdanau_export.exporter import export
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.cuda import captured
@@ -84,7 +85,7 @@ def source(rows, length):
 
 def test_every_part_runs_on_cuda_alone(beam, sampling):
     for path in [*beam.glob("*.onnx"), *sampling.glob("*.onnx")]:
-        assert summary(on_host(onnx_ir.load(path))) == [], path
+        assert summarize(find_fallbacks(onnx_ir.load(path))) == [], path
 
 
 @pytest.mark.parametrize("rows, length", [(1, 1), (1, 16), (3, 5), (5, 17), (33, 2)])
@@ -131,7 +132,7 @@ def test_the_time_limit_does_not_count_the_wait_for_other_searches(beam, monkeyp
             super().submit(lambda: clock.append(clock.pop() + 1000))
             return super().submit(*arguments)
 
-    steps = Translator(beam, CPU, loop="captured", seconds=60)
+    steps = Translator(beam, CPU, loop="captured", timeout=60)
     monkeypatch.setattr(captured, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(steps._graph, "_thread", Busy(1))
     assert steps.translate_ids([[4, 3]])["tokens"].shape[0] == 1
@@ -152,20 +153,20 @@ def test_the_cpu_runs_the_whole_graph_by_default(beam):
 
 
 def test_a_search_in_steps_has_a_time_limit(beam):
-    steps = Translator(beam, CPU, seconds=1e-9, loop="captured")
+    steps = Translator(beam, CPU, timeout=1e-9, loop="captured")
     with pytest.raises(LimitError, match="1e-09 s"):
         steps.translate_ids([[5, 3]])
 
 
 def test_the_error_names_the_time_limit_of_the_search(beam, monkeypatch):
-    clock, steps = [0.0], Translator(beam, CPU, loop="captured", seconds=2)
+    clock, steps = [0.0], Translator(beam, CPU, loop="captured", timeout=2)
     monkeypatch.setattr(captured, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
 
-    def late(*arguments, seconds, **options):
+    def late(*arguments, timeout, **options):
         clock[0] += 1.5
         if clock[0] > 2:
-            raise LimitError(f"A run of the graph took longer than {seconds} s.")
-        return run(*arguments, seconds=seconds, **options)
+            raise LimitError(f"A run of the graph took longer than {timeout} s.")
+        return run(*arguments, timeout=timeout, **options)
 
     run = captured.run
     monkeypatch.setattr(captured, "run", late)
@@ -227,7 +228,7 @@ def test_a_graph_with_two_loops_is_cut_at_the_last(added, first, last, more):
     model = graph_of(TWO_LOOPS % (added, first, last), empty=np.zeros((2, 2), "float32"), **numbers)
     start, step, end = (
         onnx_ir.serde.serialize_model(part)
-        for part in cut.cut_at_loop(onnx_ir.serde.deserialize_model(model))
+        for part in cut.split_at_loop(onnx_ir.serde.deserialize_model(model))
     )
 
     def run_part(part, values):

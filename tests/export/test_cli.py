@@ -15,8 +15,9 @@ import pytest
 from command import history, process, run
 from copy_artifact import make
 
-from keras_bahdanau import BeamSearch, Ensemble, Shortlist, TrainingOptions
-from keras_bahdanau.training.run_folder import load_best
+from keras_bahdanau import BeamSearch, Ensemble, TrainingOptions
+from keras_bahdanau.models import Shortlist
+from keras_bahdanau.training.run import load_best
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
@@ -85,7 +86,7 @@ def trained(files, tmp_path_factory):
 @pytest.fixture(scope="module")
 def artifact(trained, tmp_path_factory):
     output = tmp_path_factory.mktemp("export") / "artifact"
-    finished = process("export", trained, output, "--beam", 2, "--max-length", 12)
+    finished = process("export", trained, output, "--beam-size", 2, "--max-length", 12)
     assert (finished.returncode, finished.stderr) == (0, f"The artifact is {output}.\n")
     return output
 
@@ -249,8 +250,8 @@ def test_commands_on_an_artifact_import_no_keras(files, artifact, tmp_path):
 
 LOADS_A_LIBRARY = """
 import os, sys
-from keras_bahdanau_export.quiet import quiet_imports
-with quiet_imports():
+from keras_bahdanau_export.commands.tensorflow_logging import filter_tensorflow_logs
+with filter_tensorflow_logs():
     os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are written to"
                 b" STDERR\\n")
     os.write(2, b"I0000 00:00:1795297885.877061   11221 cudart_stub.cc:31] Could not find cuda\\n")
@@ -283,10 +284,10 @@ def test_evaluate_gives_keras_and_the_artifact_the_same_score(
 ):
     test_set = (files / "dev.src", files / "dev.tgt")
     _, by_artifact, _ = command("evaluate", artifact, *test_set)
-    _, by_keras, _ = command("evaluate", trained, *test_set, "--beam", 2, "--max-length", 12)
+    _, by_keras, _ = command("evaluate", trained, *test_set, "--beam-size", 2, "--max-length", 12)
     assert by_artifact == by_keras
     assert by_keras.startswith("BLEU ")
-    for option in ("--beam", "--length-penalty", "--max-length"):
+    for option in ("--beam-size", "--length-penalty", "--max-length"):
         error = error_of("evaluate", artifact, *test_set, option, 2)
         assert f"`{option[2:].replace('-', '_')}` must be given to export" in error
 
@@ -295,7 +296,7 @@ def test_export_chooses_the_length_penalty_with_the_best_bleu(
     command, error_of, files, trained, tmp_path
 ):
     output, test_set = tmp_path / "artifact", (files / "dev.src", files / "dev.tgt")
-    arguments = ["export", trained, output, "--beam", 2, "--max-length", 12]
+    arguments = ["export", trained, output, "--beam-size", 2, "--max-length", 12]
     arguments += ["--max-length-ratio", 0.9, "--length-penalty", 0.2, "--length-penalty", 1.5]
     message = "`length_penalty` must be given once where there is no `source`"
     assert message in error_of(*arguments)
@@ -371,7 +372,7 @@ def test_a_shortlist_is_learned_and_exported(command, files, trained, tmp_path):
     assert command(*learn)[0] == 0
     shortlist = Shortlist.load(few)
     assert shortlist.size == 60 and shortlist.table.shape[1] == 8
-    export = ["export", trained, output, "--beam", 3, "--max-length", 24, "--shortlist", few]
+    export = ["export", trained, output, "--beam-size", 3, "--max-length", 24, "--shortlist", few]
     held_out = ["--source", files / "dev.src", "--reference", files / "dev.tgt"]
     status, _, err = command(*export, *held_out, "--max-bleu-loss", 100)
     assert status == 0, err
@@ -410,7 +411,8 @@ def test_export_refuses_a_folder_that_is_not_a_run(error_of, tmp_path):
 
 def test_export_writes_a_triton_repository(command, trained, tmp_path):
     models = tmp_path / "models"
-    arguments = ("export", trained, models, "--layout", "triton", "--beam", 1, "--max-length", 12)
+    search = ("--beam-size", 1, "--max-length", 12)
+    arguments = ("export", trained, models, "--layout", "triton", *search)
     status, _, err = command(*arguments)
     assert (status, err) == (0, f"The Triton repository is {models}.")
     assert sorted(path.name for path in models.iterdir()) == ["run", "run-graph"]

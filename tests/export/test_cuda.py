@@ -8,28 +8,30 @@ import numpy as np
 import onnx
 import onnx_ir
 import pytest
-from test_passes import assert_fixed_dimensions_change_nothing, graph_of
+from graphs import assert_fixed_dimensions_change_nothing, graph_of
 
 from keras_bahdanau import (
     AttentiveDecoder,
     BahdanauAttention,
     BeamSearch,
     BidirectionalEncoder,
-    CoverageAttention,
     FixedContext,
     GreedySearch,
-    LayerNormGRUCell,
-    LocationSensitiveAttention,
     LuongAttention,
-    MonotonicAttention,
     RNNSearch,
     Sampling,
     Seq2Seq,
-    Shortlist,
 )
-from keras_bahdanau_export.cuda.placement import on_host, summary
-from keras_bahdanau_export.graph.passes.graph import constant, nodes_within
-from keras_bahdanau_export.graph.passes.sizes import Sizes
+from keras_bahdanau.layers import (
+    CoverageAttention,
+    LayerNormGRUCell,
+    LocationSensitiveAttention,
+    MonotonicAttention,
+)
+from keras_bahdanau.models import Shortlist
+from keras_bahdanau_export.cuda.placement import find_fallbacks, summarize
+from keras_bahdanau_export.graph.passes.editing import constant_array, nodes_including_loops
+from keras_bahdanau_export.graph.passes.size_inference import SizeInference
 from keras_bahdanau_export.graph.writer import write_onnx
 from keras_bahdanau_export.trace import encode_function, search_function
 
@@ -42,14 +44,17 @@ EVERY_OPTION = BeamSearch(
 
 
 def host_lines(text, **constants):
-    return summary(on_host(onnx_ir.serde.deserialize_model(graph_of(text, **constants))))
+    return summarize(find_fallbacks(onnx_ir.serde.deserialize_model(graph_of(text, **constants))))
 
 
 @pytest.mark.parametrize(
     "statement, expected",
     [
         ("y = Tanh(x)", None),
-        ("y = Tan(x)", "1 Tan: CUDA has no kernel for it, or the table of kernels does not know"),
+        (
+            "y = Tan(x)",
+            "1 Tan: CUDA has no kernel for it, or it is missing in the table",
+        ),
         ("y = other.Tan(x)", "1 Tan: operators of other are not in the table of kernels"),
         ("y = GatherND(n, places)", "1 GatherND: its kernels are for .*float.*, not for int32"),
     ],
@@ -58,7 +63,7 @@ def test_nodes_without_a_cuda_kernel_are_listed(statement, expected):
     text = "agraph (float[2,3] x, int32[2,2] n, int64[1,1] places) => (float[a,b] out)"
     model = graph_of(f"{text} {{ {statement} out = Cast<to = 1>(y) }}")
     model.opset_import.add(domain="other", version=1)
-    lines = summary(on_host(onnx_ir.serde.deserialize_model(model)))
+    lines = summarize(find_fallbacks(onnx_ir.serde.deserialize_model(model)))
     assert len(lines) == (expected is not None)
     assert all(re.match(expected, line) for line in lines)
 
@@ -179,9 +184,9 @@ def test_every_search_and_attention_runs_on_cuda_alone(graph_file):
     path, messages = graph_file
     assert messages == []
     graph = onnx_ir.load(path).graph
-    sizes, widths = Sizes(graph), []
-    for node in nodes_within(graph, "TopK"):
-        width, count = sizes.dims[node.inputs[0]][-1].number, constant(node.inputs[1])
+    sizes, widths = SizeInference(graph), []
+    for node in nodes_including_loops(graph, "TopK"):
+        width, count = sizes.dims[node.inputs[0]][-1].as_int, constant_array(node.inputs[1])
         if count is not None and count.item() <= 64:  # larger counts are not split into chunks
             widths.append(width)
     assert max(widths, default=0) <= 256

@@ -132,7 +132,7 @@ def test_step_has_time_and_memory_limits(tmp_path):
     ).replace("int32 next = {1}", "int32 next = {1}, int64 endless = {9223372036854775807}")
     path = make(tmp_path / "a", steps=(COPY_ENCODER, endless))
     with pytest.raises(LimitError, match=r"longer than 0\.2 s"):
-        list(Translator(path, seconds=0.2).stream("a man"))
+        list(Translator(path, timeout=0.2).stream("a man"))
     large = COPY_STEP.replace(
         "row = Cast",
         "width = Mul (second, many)\n    taken = ConstantOfShape (width)\n    row = Cast",

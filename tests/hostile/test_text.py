@@ -171,7 +171,7 @@ def test_weights_do_not_count_for_the_memory_limit(tmp_path):
 
 @pytest.mark.parametrize("limits", [dict(megabytes=1e30), dict(megabytes=None)])
 def test_very_large_and_very_small_limits(tmp_path, limits):
-    translator = Translator(make(tmp_path / "a"), threads=1, seconds=1e300, **limits)
+    translator = Translator(make(tmp_path / "a"), threads=1, timeout=1e300, **limits)
     assert translator.translate(["a man"])[0].text == "a man"
     with pytest.raises(LimitError):
         Translator(make(tmp_path / "b"), threads=1, megabytes=1e-9).translate(["a man"])
@@ -211,14 +211,14 @@ def test_opening_computes_no_large_constants(tmp_path):
 
 
 def test_run_ends_at_its_deadline(tmp_path):
-    translator = Translator(make(tmp_path / "a", spinning_graph(2**63 - 1)), threads=1, seconds=0.2)
+    translator = Translator(make(tmp_path / "a", spinning_graph(2**63 - 1)), threads=1, timeout=0.2)
     with pytest.raises(LimitError, match=r"longer than 0\.2 s"):
         translator.translate(["a man"])
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), "1", True])
 def test_invalid_limits_and_workers_are_refused(translator, value):
-    for name in ("seconds", "megabytes"):
+    for name in ("timeout", "megabytes"):
         with pytest.raises(ValueError, match=f"`{name}` must be a number above 0"):
             Translator(translator.manifest.folder, **{name: value})
     with pytest.raises(ValueError, match="`workers` must be a positive integer"):

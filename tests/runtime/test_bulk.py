@@ -12,7 +12,7 @@ from copy_artifact import copy_graph, make
 
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.bulk import file
-from keras_bahdanau_runtime.bulk.journal import Journal, Place, fingerprint
+from keras_bahdanau_runtime.bulk.file import Journal, Place, fingerprint
 from keras_bahdanau_runtime.bulk.records import open_records
 from keras_bahdanau_runtime.errors import MissingDependencyError
 from keras_bahdanau_runtime.ray.bulk import _Files
@@ -532,7 +532,7 @@ def test_journal_round_trip(tmp_path):
 
 def test_ray_actor_has_one_thread_for_each_processor(translator, tmp_path):
     """Ray counts processors, but does not bind processes to them."""
-    limits = {"workers": 1, "seconds": None, "megabytes": None}
+    limits = {"workers": 1, "timeout": None, "megabytes": None}
     manifest = translator.manifest
     actor = _Files(manifest.folder, fingerprint(manifest), tmp_path, tmp_path, limits, {})
     assert actor._translator.session.get_session_options().intra_op_num_threads == 1

@@ -5,7 +5,7 @@ import pytest
 
 from keras_bahdanau_runtime.checks import check_positive, check_range, checked_ids, checked_stream
 from keras_bahdanau_runtime.errors import LimitError
-from keras_bahdanau_runtime.graph_checks import checked_noise
+from keras_bahdanau_runtime.search import checked_noise
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from keras_bahdanau_runtime.files import locked, written, written_folder
-from keras_bahdanau_runtime.stream import windows
+from keras_bahdanau_runtime.text.batches import windows
 
 if sys.platform != "win32":
     import fcntl

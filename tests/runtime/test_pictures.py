@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from keras_bahdanau_runtime.errors import MissingDependencyError
-from keras_bahdanau_runtime.pictures.fonts import families_for
-from keras_bahdanau_runtime.pictures.heatmap import plot_alignment, plot_alignments
-from keras_bahdanau_runtime.pictures.images import plot_image_alignment
+from keras_bahdanau_runtime.pictures.figures import families_for
+from keras_bahdanau_runtime.pictures.plots import (
+    plot_alignment,
+    plot_alignments,
+    plot_image_alignment,
+)
 
 SOURCE = ["a", " man", " on", " a", " bike", "</s>"]
 TARGET = ["ein", " Mann", "</s>"]

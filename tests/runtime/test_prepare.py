@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from keras_bahdanau_runtime.ids import EOS
 from keras_bahdanau_runtime.prepared import prepare as module
-from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
+from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus, from_lists, join
 from keras_bahdanau_runtime.prepared.prepare import prepare
-from keras_bahdanau_runtime.prepared.shard import from_lists, join
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 KILLS = int(os.environ.get("KILLS", "3"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_bahdanau_runtime.providers import CPU, CUDA, chosen_providers, is_auto, with_tf32
+from keras_bahdanau_runtime.session import CPU, CUDA, chosen_providers, is_auto, with_tf32
 
 BOTH = [CUDA, CPU]
 

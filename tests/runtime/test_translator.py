@@ -18,7 +18,8 @@ import onnxruntime
 import pytest
 from copy_artifact import COPY_STEPS, DOCUMENT, SIDE, TOKENIZER, VOCABULARY, copy_graph, make
 
-from keras_bahdanau_runtime import Stepper, Translator, deadlines
+from keras_bahdanau_runtime import Stepper, Translator
+from keras_bahdanau_runtime import session as session_module
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     MissingDependencyError,
@@ -291,7 +292,7 @@ COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda one: pickle.loads(pickle.d
 @pytest.mark.parametrize("how", COPIES)
 def test_copy_of_a_translator_opens_the_artifact_with_the_same_settings(tmp_path, how):
     path = make(tmp_path / "artifact", steps=COPY_STEPS)
-    settings = {"threads": 1, "seconds": 50, "megabytes": 500, "workers": 2, "loop": "graph"}
+    settings = {"threads": 1, "timeout": 50, "megabytes": 500, "workers": 2, "loop": "graph"}
     if VERSION < BOUNDED:
         settings["megabytes"] = None
     translator = Translator(path, "CPUExecutionProvider", **settings)
@@ -308,7 +309,7 @@ def test_copy_of_a_translator_opens_the_artifact_with_the_same_settings(tmp_path
 @pytest.mark.parametrize("how", COPIES)
 def test_copy_of_a_stepper_gives_the_same_steps(tmp_path, how):
     manifest = read_manifest(make(tmp_path / "artifact", steps=COPY_STEPS))
-    stepper = Stepper(manifest, "CPUExecutionProvider", fixed=True, seconds=50.0)
+    stepper = Stepper(manifest, "CPUExecutionProvider", fixed=True, timeout=50.0)
     source, tokens = np.array([[5, 6, 3]], np.int32), np.array([2], np.int32)
     expected, *_ = stepper.step(tokens, *stepper.start(source))
     other = COPIES[how](stepper)
@@ -357,11 +358,11 @@ def test_telemetry_is_off(artifact, tmp_path):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="This system does not fork.")
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # of Python 3.12 and later
 def test_deadlines_work_in_a_process_that_was_forked_during_a_run():
-    with deadlines._clock._changed:  # held by another thread when the process is forked
+    with session_module._clock._changed:  # held by another thread when the process is forked
         child = os.fork()
         if not child:
             signal.alarm(60)
-            with deadlines.deadline(5.0, None):
+            with session_module.deadline(5.0, None):
                 os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
@@ -408,7 +409,7 @@ def test_text_with_lone_surrogates_does_not_stop_the_others(translator):
             translator.translate(texts, on_error="keep" if None in texts else "raise")
 
 
-@pytest.mark.parametrize("name, value", [("threads", 0), ("seconds", "5"), ("megabytes", -5)])
+@pytest.mark.parametrize("name, value", [("threads", 0), ("timeout", "5"), ("megabytes", -5)])
 def test_invalid_limits_of_a_stepper_are_refused(tmp_path, name, value):
     path = make(tmp_path / "artifact", steps=COPY_STEPS)
     with pytest.raises(ValueError, match=f"Argument `{name}` must be a"):

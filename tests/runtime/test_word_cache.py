@@ -6,8 +6,8 @@ import tokenizers
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keras_bahdanau_runtime.prepared import encoding
-from keras_bahdanau_runtime.prepared.encoding import WordCache
+from keras_bahdanau_runtime.prepared import blocks
+from keras_bahdanau_runtime.prepared.blocks import WordCache
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -49,7 +49,7 @@ def test_each_word_is_encoded_once(tokenizer, monkeypatch):
     cache = WordCache(tokenizer.source, encode)
     assert cache(LINES) == tokenizer.encode_sources(LINES)
     assert sorted(encoded_words) == sorted({word for line in LINES for word in line.split()})
-    monkeypatch.setattr(encoding, "_MOST", len(encoded_words) + 1)
+    monkeypatch.setattr(blocks, "_MOST", len(encoded_words) + 1)
     # The cache is full, so it starts again with these two words.
     assert cache(["two words"]) == tokenizer.encode_sources(["two words"])
     encoded_words.clear()

@@ -9,9 +9,8 @@ from keras import tree
 from layer_checks import array, numpy, randomize, right_mask
 from mechanisms import MECHANISMS
 
-from keras_bahdanau import (
-    AttentiveDecoder,
-    DeepOutput,
+from keras_bahdanau import AttentiveDecoder, BidirectionalEncoder, DeepOutput
+from keras_bahdanau.layers import (
     LayerNormGRUCell,
     LayerNormLSTMCell,
     MultiSourceAttention,
@@ -25,6 +24,9 @@ MASK = right_mask(LENGTHS, TX)
 # Masked steps at the left, between others, and at the right.
 INPUTS_MASK = np.array([[0, 1, 0, 1], [1, 0, 0, 1], [1, 1, 1, 0]], bool)
 SECOND = right_mask([1, 3, 2], 3)  # of a second source
+# Source and target ids for `translator`.
+SOURCE = np.array([[3, 4, 5, 0], [6, 0, 0, 0]])
+TARGET = np.array([[2, 7, 8], [2, 5, 0]])
 
 GRU, LSTM = keras.layers.GRUCell, keras.layers.LSTMCell
 CELLS = {
@@ -278,3 +280,20 @@ def reference_closed_loop(decoder, first, annotations, mask, states, dense, weig
         expected = reference_decoder(decoder, inputs, annotations, mask, states, weights)
         inputs = np.concatenate([inputs, expected[0][:, -1:] @ kernel + bias], axis=1)
     return expected
+
+
+def symbolic(arrays):
+    """Symbolic tensors with the shapes of a nested structure of arrays."""
+    return tree.map_structure(lambda part: keras.KerasTensor(part.shape), arrays)
+
+
+def translator(decoder, scores=True):
+    """A model of source and target ids, whose embeddings pass implicit masks on."""
+    source, target = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
+    words = keras.layers.Embedding(9, 4, mask_zero=True)(source)
+    annotations = BidirectionalEncoder(D // 2)(words)
+    if several(decoder):
+        annotations = [annotations, BidirectionalEncoder(1)(words)]
+    embedded = keras.layers.Embedding(9, M, mask_zero=True)(target)
+    outputs = decoder(embedded, annotations, return_attention_scores=scores)
+    return keras.Model([source, target], outputs)

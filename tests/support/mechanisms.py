@@ -7,13 +7,11 @@ import numpy as np
 import reference
 from layer_checks import array, randomize, right_mask
 
-from keras_bahdanau import (
+from keras_bahdanau import BahdanauAttention, FixedContext, LuongAttention
+from keras_bahdanau.layers import (
     Attention,
-    BahdanauAttention,
     CoverageAttention,
-    FixedContext,
     LocationSensitiveAttention,
-    LuongAttention,
     MonotonicAttention,
 )
 

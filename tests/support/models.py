@@ -21,6 +21,10 @@ SIZES = {"units": 16, "embedding_dim": 8, "attention_units": 10, "maxout_units":
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 14, 12
 VOCABULARIES = (SOURCE_VOCABULARY, TARGET_VOCABULARY)
 
+# The texts and the sizes of the search that tests/export exports.
+TEXTS = ["a man on a bike", "two dogs run", "a dog on a bike"]
+SMALL = dict(units=6, embedding_dim=5, attention_units=4, maxout_units=5, initializer=None)
+
 
 def stacked_lstm():
     return Seq2Seq(
@@ -84,3 +88,8 @@ def teacher_forced(model, source, tokens):
     shape = (-1, beams, steps)
     weights = ops.convert_to_numpy(weights).reshape(*shape, source.shape[1])
     return log_softmax(logits).reshape(*shape, TARGET_VOCABULARY), weights
+
+
+def model_of(encoder, attention=None, **arguments):
+    decoder = AttentiveDecoder(keras.layers.GRUCell(4), attention or BahdanauAttention(3))
+    return Seq2Seq(*VOCABULARIES, 5, encoder=encoder, decoder=decoder, **arguments)

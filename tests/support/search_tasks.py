@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from keras import ops, tree
 
-from keras_bahdanau import Generation
+from keras_bahdanau.search import Generation
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
 # JAX compiles a search once for all examples; the others run each of them step by step.

@@ -154,7 +154,7 @@ def spoil(seed, artifact, folder):
 def attempt(folder):
     """Opens and runs an artifact: "fine", or the class of the clear error."""
     try:
-        translator = Translator(folder, threads=1, seconds=SECONDS)
+        translator = Translator(folder, threads=1, timeout=SECONDS)
         if "tokenizer.json" in translator.manifest.files:
             translator.translate(TEXTS)
             "".join(translator.stream(TEXTS[0], max_length=20))

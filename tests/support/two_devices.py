@@ -21,13 +21,13 @@ from copy_task import copy_task
 
 from keras_bahdanau import (
     AttentiveDecoder,
-    CoverageAttention,
     DeepOutput,
     Perplexity,
     Seq2Seq,
     TokenCrossentropy,
     TranslationDataset,
 )
+from keras_bahdanau.layers import CoverageAttention
 
 
 def dataset():
@@ -51,13 +51,15 @@ def compiled(scope, chunk):
         model = Seq2Seq(
             14, 14, 8, keras.layers.Conv1D(8, 3, padding="same"),
             AttentiveDecoder(
-                keras.layers.GRUCell(8), CoverageAttention(8, coverage_loss=1.0), DeepOutput(8)
+                keras.layers.GRUCell(8),
+                CoverageAttention(8, coverage_loss_weight=1.0),
+                DeepOutput(8),
             ),
             bridge="mean",
         )  # fmt: skip
         model.build()
         model.compile(
-            keras.optimizers.SGD(1.0), TokenCrossentropy(chunk=chunk), metrics=[Perplexity()]
+            keras.optimizers.SGD(1.0), TokenCrossentropy(chunk_size=chunk), metrics=[Perplexity()]
         )
     return model
 

@@ -37,8 +37,8 @@ def align(
     was translated from. It shows words and pieces.
     """
     from keras_bahdanau_runtime.pictures.figures import checked_ending, checked_style
-    from keras_bahdanau_runtime.pictures.heatmap import plot_alignments
     from keras_bahdanau_runtime.pictures.page import alignment_page
+    from keras_bahdanau_runtime.pictures.plots import plot_alignments
     from keras_bahdanau_runtime.pictures.words import word_alignment
 
     checked_style(style)

@@ -83,10 +83,10 @@ def given_on_command_line(context: typer.Context, values: dict[str, Any]) -> dic
 
 
 def check_beam(
-    beam: int, length_penalties: Sequence[float], max_length_ratio: float | None = None
+    beam_size: int, length_penalties: Sequence[float], max_length_ratio: float | None = None
 ) -> None:
     """Raise a `ValueError` that names the first invalid search option of a command."""
-    check_positive(beam=beam)
+    check_positive(beam_size=beam_size)
     for penalty in length_penalties:
         check_range("length_penalty", penalty, float, 0)
     if max_length_ratio is not None:

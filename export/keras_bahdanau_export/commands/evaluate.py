@@ -25,7 +25,9 @@ def evaluate(
         Path, typer.Argument(help="Source sentences, plain or .gz; - is standard input.")
     ],
     reference: Annotated[Path, typer.Argument(help="Their translations, line by line.")],
-    beam: Annotated[int | None, typer.Option(help="For a run: beam size; 1 is greedy.")] = None,
+    beam_size: Annotated[
+        int | None, typer.Option(help="For a run: beam size; 1 is greedy.")
+    ] = None,
     length_penalty: Annotated[
         float | None, typer.Option(help="For a run: exponent of the GNMT length penalty.")
     ] = None,
@@ -64,7 +66,7 @@ def evaluate(
     if is_artifact:
         _refuse_for_artifact(
             path,
-            beam=beam,
+            beam_size=beam_size,
             length_penalty=length_penalty,
             max_length=max_length,
             **{"with": [str(run) for run in others or ()] or None},
@@ -74,10 +76,10 @@ def evaluate(
             "Argument `truncate` must be left out for a run, as its model accepts sentences of any "
             f"length. Received: truncate=True for the run {path}"
         )
-    beam = 5 if beam is None else beam
+    beam_size = 5 if beam_size is None else beam_size
     length_penalty = 1.0 if length_penalty is None else length_penalty
     max_length = 100 if max_length is None else max_length
-    check_beam(beam, [length_penalty])
+    check_beam(beam_size, [length_penalty])
     check_positive(max_length=max_length)
     for run in () if is_artifact else (path, *(others or ())):
         best_file(run)  # checks that it is a run
@@ -87,10 +89,10 @@ def evaluate(
     else:
         import_keras(tensorflow=False)
         from keras_bahdanau import BeamSearch
-        from keras_bahdanau.training.run_folder import load_best
+        from keras_bahdanau.training.run import load_best
 
         engine = load_best(path, *(others or ()))
-        options = {"search": BeamSearch(beam, length_penalty), "max_length": max_length}
+        options = {"search": BeamSearch(beam_size, length_penalty), "max_length": max_length}
     translations = _translate_with_progress(
         engine, sources, batch_size=batch_size, batch_tokens=batch_tokens, **options
     )

@@ -53,7 +53,7 @@ def export(
         str | None,
         typer.Option(help="Name of Triton's models; the name of the run's folder by default."),
     ] = None,
-    beam: Annotated[int, typer.Option(help="Beam size of the search; 1 is greedy.")] = 5,
+    beam_size: Annotated[int, typer.Option(help="Beam size of the search; 1 is greedy.")] = 5,
     length_penalty: Annotated[
         list[float] | None,
         typer.Option(
@@ -102,7 +102,7 @@ def export(
             "Arguments `source` and `reference` must be left out if no ONNX graph is written and "
             f"no length penalty is chosen. Received: {source} and {reference}"
         )
-    check_beam(beam, penalties, max_length_ratio)
+    check_beam(beam_size, penalties, max_length_ratio)
     check_modules(options.imports)
     if shortlist is not None:
         check_file("shortlist", shortlist)
@@ -117,8 +117,10 @@ def export(
         texts, references = read_parallel(text_source(source), text_source(reference))
     with destination as artifact:
         import_keras()
-        from keras_bahdanau import BeamSearch, Shortlist, length_penalty_scores
-        from keras_bahdanau.training.run_folder import load_best
+        from keras_bahdanau import BeamSearch
+        from keras_bahdanau.models import Shortlist
+        from keras_bahdanau.training import length_penalty_scores
+        from keras_bahdanau.training.run import load_best
 
         for module in options.imports:
             importlib.import_module(module)
@@ -129,7 +131,7 @@ def export(
                 texts,
                 references,
                 penalties,
-                beam,
+                beam_size,
                 options.max_length,
                 max_length_ratio=max_length_ratio,
             )
@@ -141,7 +143,7 @@ def export(
         model.export(
             artifact,
             overwrite=overwrite,
-            search=BeamSearch(beam, *penalties, max_length_ratio=max_length_ratio),
+            search=BeamSearch(beam_size, *penalties, max_length_ratio=max_length_ratio),
             texts=texts,
             references=references,
             shortlist=None if shortlist is None else Shortlist.load(shortlist),
@@ -159,7 +161,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         for name in [name for name in others if name in values]:
             raise ValueError(
-                f"Argument `{name}` must be set by flags of the command, such as --beam and "
+                f"Argument `{name}` must be set by flags of the command, such as --beam-size and "
                 f"--source. The file may contain {', '.join(names)}. "
                 f"Received: {name}={values[name]!r}"
             )

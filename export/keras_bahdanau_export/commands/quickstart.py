@@ -48,7 +48,8 @@ def quickstart(
     import_keras()
     import keras
 
-    from keras_bahdanau import BeamSearch, plot_alignment, train, word_alignment
+    from keras_bahdanau import BeamSearch, plot_alignment, train
+    from keras_bahdanau.text import word_alignment
     from keras_bahdanau_runtime.text.corpus import read_parallel
     from keras_bahdanau_runtime.text.scores import corpus_scores
 

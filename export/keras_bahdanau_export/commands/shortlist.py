@@ -53,8 +53,8 @@ def shortlist(
         )
     texts, links = [side[:sentences] for side in texts], links and links[:sentences]
     import_keras(tensorflow=False)
-    from keras_bahdanau import Shortlist
-    from keras_bahdanau.training.run_folder import load_best
+    from keras_bahdanau.models import Shortlist
+    from keras_bahdanau.training.run import load_best
 
     model = load_best(run)
     encode = model.tokenizer.encode_sources, model.tokenizer.encode_targets

@@ -12,7 +12,7 @@ from keras_bahdanau_export.commands.arguments import (
 )
 from keras_bahdanau_export.commands.tensorflow_logging import check_keras, import_keras
 from keras_bahdanau_export.commands.terminal import console, print_message
-from keras_bahdanau_runtime.runs.names import LAST_FILE
+from keras_bahdanau_runtime.runs.folder import LAST_FILE
 from keras_bahdanau_runtime.runs.options import TrainingOptions, read_options
 from keras_bahdanau_runtime.runs.start import begun, launched
 
@@ -43,10 +43,10 @@ def _run(options: TrainingOptions, output: Path, resume: bool) -> Path:
     processes = launched()
     with begun(options, output, resume, rank=processes[0]) as held_out:
         import_keras()
-        from keras_bahdanau.training.devices import process
+        from keras_bahdanau.distribution import rank_and_world_size
         from keras_bahdanau.training.run import train_begun
 
-        if process() != processes:
+        if rank_and_world_size() != processes:
             raise ValueError(
                 "The Keras backend must be the one whose launcher started this process, torch for "
                 f"torchrun. Received: another one, for {processes[1]} processes"

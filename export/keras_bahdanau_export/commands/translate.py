@@ -75,8 +75,8 @@ def translate(
     ] = None,
     batch_size: BatchSize = BATCH_SIZE,
     batch_tokens: BatchTokens = BATCH_TOKENS,
-    seconds: Annotated[
-        float | None, typer.Option(help="Time limit of one run of the graph.")
+    timeout: Annotated[
+        float | None, typer.Option(help="Time limit of one run of the graph, in seconds.")
     ] = None,
     megabytes: Annotated[
         float | None, typer.Option(help="Memory limit of all runs, in MB, without the weights.")
@@ -106,7 +106,7 @@ def translate(
     after any interruption the same command with --resume continues.
     """
     source, output = (None if is_dash(path) else path for path in (source, output))
-    limits = {"seconds": seconds, "megabytes": megabytes}
+    limits = {"timeout": timeout, "megabytes": megabytes}
     options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "truncate": truncate}
     if engine not in ("local", "ray"):
         raise ValueError(f"Argument `engine` must be local or ray. Received: {engine!r}")

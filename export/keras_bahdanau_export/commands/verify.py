@@ -10,8 +10,8 @@ from keras_bahdanau_export.commands.tensorflow_logging import import_keras
 from keras_bahdanau_export.commands.terminal import text_source
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.manifest import read_manifest
-from keras_bahdanau_runtime.providers import CPU, CUDA, check_providers
 from keras_bahdanau_runtime.runs.folder import best_file
+from keras_bahdanau_runtime.session import CPU, CUDA, check_providers
 
 
 def verify(
@@ -48,7 +48,7 @@ def verify(
     import_keras()
     import keras
 
-    from keras_bahdanau.training.run_folder import load_best
+    from keras_bahdanau.training.run import load_best
     from keras_bahdanau_export import parity
 
     loaded = load_best(model) if is_run else keras.saving.load_model(model, compile=False)

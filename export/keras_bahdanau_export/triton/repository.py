@@ -22,8 +22,7 @@ from typing import Any
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError
 from keras_bahdanau_runtime.files import given_name, written_folder
 from keras_bahdanau_runtime.manifest import Manifest, read_manifest, reading
-from keras_bahdanau_runtime.providers import CPU
-from keras_bahdanau_runtime.session import open_graph
+from keras_bahdanau_runtime.session import CPU, open_graph
 from keras_bahdanau_runtime.signature import (
     MANIFEST_FILE,
     MODEL_FILE,

@@ -1,1 +1,1 @@
-"""Runs on a GPU: a search whose step CUDA records, and what runs on the CPU there."""
+"""Code that needs a GPU: a search whose step CUDA records as a graph."""

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.cuda.recorded import MOST_SHAPES, padded_length
 from keras_bahdanau_runtime.errors import (
     CorruptArtifactError,
     LimitError,
@@ -20,8 +19,16 @@ from keras_bahdanau_runtime.errors import (
     UnsupportedArtifactError,
 )
 from keras_bahdanau_runtime.manifest import Manifest
-from keras_bahdanau_runtime.providers import Providers
-from keras_bahdanau_runtime.session import device_of, empty, empty_like, open_graph, run
+from keras_bahdanau_runtime.session import (
+    MOST_SHAPES,
+    Providers,
+    device_of,
+    empty,
+    empty_like,
+    open_graph,
+    padded_length,
+    run,
+)
 from keras_bahdanau_runtime.signature import BEAM_FILES, SHORTLIST_FILE, TRANSLATE
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -53,7 +60,7 @@ class CapturedSearch:
         manifest: The manifest of an artifact that was exported with `captured=True`.
         providers: As for `Translator`.
         threads: As for `Translator`.
-        seconds: As for `Translator`, for a whole search.
+        timeout: As for `Translator`, for a whole search.
         megabytes: As for `Translator`.
 
     Raises:
@@ -75,7 +82,7 @@ class CapturedSearch:
         manifest: Manifest,
         providers: Providers,
         threads: int | None,
-        seconds: float | None = None,
+        timeout: float | None = None,
         megabytes: float | None = None,
     ) -> None:
         missing = [name for name in BEAM_FILES if name not in manifest.files]
@@ -83,7 +90,7 @@ class CapturedSearch:
             raise UnsupportedArtifactError(
                 f"{manifest.folder}: holds no {missing[0]}. Export it with captured=True."
             )
-        self._manifest, self._seconds = manifest, seconds
+        self._manifest, self._timeout = manifest, timeout
         self._given = providers, threads, megabytes
         self._start = open_graph(manifest, _START, *self._given)
         self._end = open_graph(manifest, _END, *self._given)
@@ -122,7 +129,7 @@ class CapturedSearch:
             padded source, for which they are.
 
         Raises:
-            LimitError: It took longer than `seconds`, or more memory than there was.
+            LimitError: It took longer than `timeout`, or more memory than there was.
             RunError: It failed otherwise, or this is a fork of the process that opened it.
         """
         if os.getpid() != self._process:
@@ -146,20 +153,20 @@ class CapturedSearch:
         return padded_length(array) if name == "source" else array
 
     def _search(self, padded: Mapping[str, NDArray[Any]], shrink: bool) -> Values:
-        seconds = self._seconds
-        end = math.inf if seconds is None else time.monotonic() + seconds
+        timeout = self._timeout
+        end = math.inf if timeout is None else time.monotonic() + timeout
         try:
             return self._found(padded, shrink, end)
         except LimitError as error:
             if time.monotonic() < end:  # it was for want of memory
                 raise
-            raise LimitError(f"A search took longer than {seconds} s.") from error
+            raise LimitError(f"A search took longer than {timeout} s.") from error
 
     def _found(self, padded: Mapping[str, NDArray[Any]], shrink: bool, end: float) -> Values:
         shape = padded["source"].shape
 
         def left() -> float | None:
-            """Of the seconds, what is left; `LimitError` if nothing is."""
+            """Of the timeout, what is left; `LimitError` if nothing is."""
             rest = end - time.monotonic()
             if rest <= 0:
                 raise LimitError("No time is left.")
@@ -167,7 +174,7 @@ class CapturedSearch:
 
         buffers = self._buffers.get(shape)
         where = self._made if buffers is None else buffers.made
-        made = run(self._start, padded, where, seconds=left(), shrink=shrink)
+        made = run(self._start, padded, where, timeout=left(), shrink=shrink)
         if buffers is None:
             buffers = self._new_buffers(shape, made)
         turn, go_on = 0, True
@@ -177,9 +184,9 @@ class CapturedSearch:
         known = {**buffers.made, **buffers.states[turn]}
         names = [tensor.name for tensor in TRANSLATE.outputs]
         last = {name: known[name] for name in self._ends}
-        return run(self._end, last, names, seconds=left(), shrink=shrink)
+        return run(self._end, last, names, timeout=left(), shrink=shrink)
 
-    def _advance(self, buffers: _Buffers, turn: int, seconds: float | None) -> bool:
+    def _advance(self, buffers: _Buffers, turn: int, timeout: float | None) -> bool:
         """One step, out of the states `turn` into the others; whether another is to follow."""
         known = {**buffers.made, **buffers.states[turn]}
         written = {f"next_{name}": part for name, part in buffers.states[1 - turn].items()}
@@ -188,7 +195,7 @@ class CapturedSearch:
             {name: known[name] for name in self._reads},
             {**written, "go_on": buffers.go_on},
             graph_id=2 * buffers.number + turn + 1,
-            seconds=seconds,
+            timeout=timeout,
         )
         return bool(buffers.go_on.numpy())
 

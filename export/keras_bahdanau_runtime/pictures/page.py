@@ -7,7 +7,7 @@ from pathlib import Path
 
 from keras_bahdanau_runtime.files import written
 from keras_bahdanau_runtime.ids import SPECIAL
-from keras_bahdanau_runtime.pictures.weights import Panel, checked_panels
+from keras_bahdanau_runtime.pictures.figures import Panel, checked_panels
 
 _FOLDER = Path(__file__).parent
 # How a page asks for the parts that pages share.

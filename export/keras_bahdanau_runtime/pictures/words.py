@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from keras_bahdanau_runtime.ids import SPECIAL
-from keras_bahdanau_runtime.pictures.weights import checked_weights
 
 # Scripts that put no space between words, by how Unicode names their letters.
 _UNSPACED = ("CJK ", "HIRAGANA ", "KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ")
@@ -85,6 +84,34 @@ def word_alignment(
         for j, (_, columns) in enumerate(sources):
             joined[i, j] = weights[np.ix_(rows, columns)].sum() / len(rows)
     return joined, [word for word, _ in sources], [word for word, _ in targets]
+
+
+def checked_weights(
+    alignment: ArrayLike, source_tokens: Sequence[str], target_tokens: Sequence[str]
+) -> NDArray[np.float32]:
+    """The weights as an array, after a look at whether they fit the tokens.
+
+    Args:
+        alignment: `(Ty, Tx)` float array of attention weights.
+        source_tokens: `Tx` strings.
+        target_tokens: `Ty` strings.
+
+    Raises:
+        ValueError: If the shape of `alignment` does not fit the tokens.
+
+    Example:
+
+    >>> checked_weights([[1, 0]], ["a", "b"], ["c"]).tolist()
+    [[1.0, 0.0]]
+    """
+    weights = np.asarray(alignment, dtype="float32")
+    expected = (len(target_tokens), len(source_tokens))
+    if weights.shape != expected:
+        raise ValueError(
+            f"Argument `alignment` must be (target tokens, source tokens), {expected}. "
+            f"Received: shape {weights.shape}"
+        )
+    return weights
 
 
 def _kind(letter: str) -> str:

@@ -29,25 +29,32 @@ import numpy as np
 
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.files import claimed, flush, written
+from keras_bahdanau_runtime.prepared.blocks import (
+    BLOCK,
+    Block,
+    BlockRecord,
+    Encoding,
+    Paths,
+    block_name,
+    blocks,
+    check_files,
+    encode,
+    read_record,
+)
 from keras_bahdanau_runtime.prepared.corpus import (
     FORMAT,
+    LAST,
     MANIFEST_FILE,
     SHARD,
     TOKENIZER_FILE,
     VERSION,
+    Shard,
+    file_name,
+    files_of,
     hash_of,
+    join,
     shard_name,
 )
-from keras_bahdanau_runtime.prepared.encoding import (
-    BLOCK,
-    BlockRecord,
-    Encoding,
-    block_name,
-    encode,
-    read_record,
-)
-from keras_bahdanau_runtime.prepared.reading import Block, Paths, blocks, check_files
-from keras_bahdanau_runtime.prepared.shard import LAST, Shard, file_name, files_of, join
 from keras_bahdanau_runtime.session import cores
 from keras_bahdanau_runtime.text.tokenizer import (
     MOST_PIECES,
@@ -84,7 +91,7 @@ def prepare(
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Turns parallel text into a corpus for `PreparedDataset`.
+    """CorpusMixer parallel text into a corpus for `PreparedDataset`.
 
     The same texts, options and seed give the same bytes, with any number of processes, interrupted
     or not. A call that was interrupted goes on where it was when it is made again; one that has

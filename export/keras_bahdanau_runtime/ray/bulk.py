@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_bahdanau_runtime.bulk.file import Progress, translate_file
-from keras_bahdanau_runtime.bulk.journal import Journal, Place, fingerprint
+from keras_bahdanau_runtime.bulk.file import Journal, Place, Progress, fingerprint, translate_file
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import ArtifactError, RunError, require
 from keras_bahdanau_runtime.files import claimed, flush
@@ -34,7 +33,7 @@ def translate_folder(
     output: Path,
     actors: int | None = None,
     workers: int = 1,
-    seconds: float | None = None,
+    timeout: float | None = None,
     megabytes: float | None = None,
     text_column: str | None = None,
     output_column: str | None = None,
@@ -54,7 +53,7 @@ def translate_folder(
         output: Folder of the outputs, of the same names; made if it is not there.
         actors: int, files at once; `None` for as many as the processors of the cluster allow.
         workers: As for `Translator`; an actor takes as many processors.
-        seconds: As for `Translator`.
+        timeout: As for `Translator`.
         megabytes: As for `Translator`.
         text_column: As for `translate_file`.
         output_column: As for `translate_file`.
@@ -90,7 +89,7 @@ def translate_folder(
         "truncate": truncate,
     }
     known = fingerprint(read_manifest(artifact))
-    limits = {"workers": workers, "seconds": seconds, "megabytes": megabytes}
+    limits = {"workers": workers, "timeout": timeout, "megabytes": megabytes}
     with claimed(output, "translates into"):
         journal = Journal(output / _JOURNAL, {"artifact": known, **options})
         if journal.read() is None:

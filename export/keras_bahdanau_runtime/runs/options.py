@@ -22,6 +22,12 @@ from keras_bahdanau_runtime.text.tokenizer import (
 
 MODELS = ("rnnsearch", "rnnencdec")
 SCHEDULES = ("cosine", "inverse-sqrt", "constant")
+# Options by their names in files of earlier versions.
+_FORMER_NAMES = {
+    "loss_chunk_size": "loss_chunk_size",
+    "precision": "dtype_policy",
+    "validation_beam_size": "validation_beam_size",
+}
 
 
 def _option(default: Any, help: str, **metadata: Any) -> Any:
@@ -120,7 +126,7 @@ class TrainingOptions:
         0.0, "Share of merges left out, anew each time, as words are cut.", limits=_SHARE
     )
     label_smoothing: float = _option(0.1, "Share of the target spread out.", limits=_SHARE)
-    loss_chunk: int | None = _option(
+    loss_chunk_size: int | None = _option(
         None,
         "Target places whose logits are made at once, which takes less memory and time than all; "
         "if absent 512, or all with several devices.",
@@ -132,9 +138,9 @@ class TrainingOptions:
         limits=_COUNT,
     )
     # Not mixed_float16: its optimiser skips updates, and so loses count of the place in the data.
-    precision: str = _option(
+    dtype_policy: str = _option(
         "float32",
-        "Of the computation: float32 or mixed_bfloat16.",
+        "Keras dtype policy of the model: float32 or mixed_bfloat16.",
         choices=("float32", "mixed_bfloat16"),
     )
     batch_size: int = _option(96, "Sentences in a batch.", limits=_COUNT)
@@ -184,7 +190,7 @@ class TrainingOptions:
     )
     clip_norm: float = _option(1.0, "Largest norm of all gradients.", limits=_ABOVE_ZERO)
     max_length: int = _option(100, "Longest sentence in tokens.", limits={"low": 2})
-    validation_beam: int = _option(1, "Beam of each validation.", limits=_COUNT)
+    validation_beam_size: int = _option(1, "Beam of each validation.", limits=_COUNT)
     tokenize: str = _option(
         "13a",
         "How BLEU of validations splits words: 13a, none for tokenised text, zh, ...",
@@ -239,12 +245,12 @@ class TrainingOptions:
         )
 
     @property
-    def chunk(self) -> int | None:
+    def chunk_size(self) -> int | None:
         """How many target places have their logits at once; all if `None`."""
-        if self.loss_chunk is None and self.devices == 1:
+        if self.loss_chunk_size is None and self.devices == 1:
             return 512
         # On JAX a chunk holds places of a few devices, and the others would wait for these.
-        return self.loss_chunk
+        return self.loss_chunk_size
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> "TrainingOptions":
@@ -257,6 +263,7 @@ class TrainingOptions:
             ValueError: If a name is no option (the nearest one is named), one without a default is
                 missing, or as the class.
         """
+        values = {_FORMER_NAMES.get(name, name): value for name, value in values.items()}
         check_known(cls, values, "training")
         required = [option.name for option in fields(cls) if option.default is MISSING]
         missing = [f"`{name}`" for name in required if name not in values]

@@ -17,14 +17,13 @@ from typing import Any, TypeVar
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import ArtifactError
 from keras_bahdanau_runtime.manifest import Manifest, reading
-from keras_bahdanau_runtime.providers import CPU
-from keras_bahdanau_runtime.runs.names import is_run
+from keras_bahdanau_runtime.runs.folder import is_run
 from keras_bahdanau_runtime.service.engine import Engine
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.graph_model import GraphModel
 from keras_bahdanau_runtime.service.models import Model
 from keras_bahdanau_runtime.service.text_model import TextModel
-from keras_bahdanau_runtime.session import cores, open_graph
+from keras_bahdanau_runtime.session import CPU, cores, open_graph
 from keras_bahdanau_runtime.signature import MANIFEST_FILE, MODEL_FILE, STEP_FILE
 from keras_bahdanau_runtime.translator import Translator
 

@@ -1,7 +1,7 @@
 """Attention mechanisms, one a file, all answering the calls of `Attention`."""
 
 from keras_bahdanau.layers.attention.bahdanau import BahdanauAttention
-from keras_bahdanau.layers.attention.base import Attention, Memory
+from keras_bahdanau.layers.attention.base import Attention, Memory, ScoredAttention
 from keras_bahdanau.layers.attention.coverage import CoverageAttention
 from keras_bahdanau.layers.attention.fixed import FixedContext
 from keras_bahdanau.layers.attention.location import LocationSensitiveAttention
@@ -9,7 +9,6 @@ from keras_bahdanau.layers.attention.luong import LuongAttention
 from keras_bahdanau.layers.attention.monotonic import MonotonicAttention
 from keras_bahdanau.layers.attention.multi_source import MultiSourceAttention
 from keras_bahdanau.layers.attention.pooling import AttentionPooling
-from keras_bahdanau.layers.attention.scored import ScoredAttention
 
 __all__ = [
     "Attention",

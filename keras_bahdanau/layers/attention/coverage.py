@@ -5,18 +5,17 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.attention.history import HistoryAttention
-from keras_bahdanau.layers.masking import checked_mask
-from keras_bahdanau.layers.method_layer import named_in_configs
-from keras_bahdanau.layers.parts import grouped
-from keras_bahdanau.replicas import batch_mean
+from keras_bahdanau.distribution import batch_mean
+from keras_bahdanau.layers.attention.bahdanau import HistoryAttention
+from keras_bahdanau.layers.attention.base import group_rows
+from keras_bahdanau.layers.sequences import checked_mask, register_named_tuple
 from keras_bahdanau_runtime.checks import check_range
 
 # A place that wants no attention at all would divide by zero.
 _LEAST_FERTILITY = 1e-6
 
 
-@named_in_configs
+@register_named_tuple
 class CoverageMemory(NamedTuple):
     """A `Memory`, and how much attention each place is to get.
 
@@ -50,7 +49,7 @@ class CoverageAttention(HistoryAttention):
     Args:
         units: Width `U` of the alignment model.
         fertility: The largest fertility `N`, a positive float; `None` for `Phi_j` = 1.
-        coverage_loss: What the mean of `coverage_penalty` (weights as they are, without `Phi`)
+        coverage_loss_weight: What the mean of `coverage_loss` (weights as they are, without `Phi`)
             over real target steps is multiplied with before it is added to the loss.
         use_bias: Whether the alignment model adds `b`.
         **kwargs: Passed to `BahdanauAttention`: `normalize`, `num_heads`, `normalizer`, `dropout`,
@@ -61,12 +60,12 @@ class CoverageAttention(HistoryAttention):
         `use_causal_mask` and no `attention_mask`.
 
     Raises:
-        ValueError: If `fertility` is no positive number, or `coverage_loss` none of at least 0.
+        ValueError: If `fertility` is not positive, or `coverage_loss_weight` is negative.
 
     Example:
 
     >>> import numpy as np
-    >>> attention = CoverageAttention(units=8, coverage_loss=0.5)
+    >>> attention = CoverageAttention(units=8, coverage_loss_weight=0.5)
     >>> context = attention(np.ones((2, 5, 3)), np.ones((2, 7, 6)))
     >>> tuple(context.shape), len(attention.losses)
     ((2, 5, 6), 1)
@@ -78,16 +77,16 @@ class CoverageAttention(HistoryAttention):
         self,
         units: int,
         fertility: float | None = None,
-        coverage_loss: float = 0.0,
+        coverage_loss_weight: float = 0.0,
         use_bias: bool = True,
         **kwargs,
     ):
         super().__init__(units, use_bias=use_bias, **kwargs)
         if fertility is not None:
             check_range("fertility", fertility, float, 0, open_low=True)
-        check_range("coverage_loss", coverage_loss, float, 0)
+        check_range("coverage_loss_weight", coverage_loss_weight, float, 0)
         self.fertility = fertility
-        self.coverage_loss = coverage_loss
+        self.coverage_loss_weight = coverage_loss_weight
 
     def build(self, query_shape, value_shape, key_shape=None):
         super().build(query_shape, value_shape, key_shape)
@@ -117,33 +116,40 @@ class CoverageAttention(HistoryAttention):
         """The coverage with the weights of one more step."""
         if memory.fertility is None:
             return state + weights
-        shares = grouped(weights, memory.fertility) / ops.expand_dims(memory.fertility, 1)
+        shares = group_rows(weights, memory.fertility) / ops.expand_dims(memory.fertility, 1)
         return state + ops.reshape(shares, ops.shape(weights))
 
     @property
-    def penalized(self):
+    def has_penalty(self):
         """Whether there is a coverage loss, a bool."""
-        return self.coverage_loss > 0
+        return self.coverage_loss_weight > 0
 
     def penalty(self, weights, query_mask=None):
         """The coverage loss of weights `(B, Tq, Tx)`, a scalar, or `None`; see `Attention`."""
-        if not self.penalized:
+        if not self.has_penalty:
             return None
-        overlap = coverage_penalty(weights, query_mask)
+        overlap = coverage_loss(weights, query_mask)
         counted = ops.ones_like(overlap)
         if query_mask is not None:
             counted = ops.cast(query_mask, "float32")
-        return self.coverage_loss * batch_mean(ops.sum(overlap), ops.sum(counted))
+        return self.coverage_loss_weight * batch_mean(ops.sum(overlap), ops.sum(counted))
 
     def get_config(self):
         return {
             **super().get_config(),
             "fertility": self.fertility,
-            "coverage_loss": self.coverage_loss,
+            "coverage_loss_weight": self.coverage_loss_weight,
         }
 
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        if "coverage_loss" in config:  # the key in files of earlier versions
+            config["coverage_loss_weight"] = config.pop("coverage_loss")
+        return super().from_config(config)
 
-def coverage_penalty(weights, mask=None):
+
+def coverage_loss(weights, mask=None):
     """Share of each step's attention that goes where earlier steps have been.
 
     The coverage of source place j before step i is the sum of its weights so far (See et al. 2017,
@@ -170,7 +176,7 @@ def coverage_penalty(weights, mask=None):
 
     >>> import numpy as np
     >>> weights = np.array([[[1.0, 0.0], [0.25, 0.75], [0.0, 1.0]]])
-    >>> [float(penalty) for penalty in coverage_penalty(weights)[0]]
+    >>> [float(penalty) for penalty in coverage_loss(weights)[0]]
     [0.0, 0.25, 0.75]
     """
     if len(weights.shape) != 3:

@@ -3,9 +3,13 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.attention.base import Attention, Memory
-from keras_bahdanau.layers.masking import checked_mask, last_places, last_step, zero_masked
-from keras_bahdanau.layers.parts import grouped
+from keras_bahdanau.layers.attention.base import Attention, Memory, group_rows
+from keras_bahdanau.layers.sequences import (
+    checked_mask,
+    last_kept_index,
+    last_kept_step,
+    zero_masked,
+)
 from keras_bahdanau_runtime.checks import check_positive
 
 
@@ -64,12 +68,12 @@ class FixedContext(Attention):
             )
         mask = checked_mask("mask", mask, values)
         values = zero_masked(values, mask)
-        context = last_step(values, mask)[:, : self.width]
+        context = last_kept_step(values, mask)[:, : self.width]
         steps = ops.shape(values)[1]
         if mask is None:
             last = ops.full((ops.shape(values)[0],), steps - 1, dtype="int32")
         else:
-            last = last_places(mask)  # -1, no place at all, for a fully masked row
+            last = last_kept_index(mask)  # -1, no place at all, for a fully masked row
             context = ops.where(ops.expand_dims(last >= 0, -1), context, ops.zeros_like(context))
         places = ops.expand_dims(ops.arange(steps, dtype="int32"), 0)
         weights = ops.cast(ops.equal(places, ops.expand_dims(last, -1)), "float32")
@@ -77,7 +81,7 @@ class FixedContext(Attention):
 
     def step(self, query, memory, state=(), training=None, t=None):
         """The context and the one-hot weights again; see `Attention.step`."""
-        groups = ops.shape(grouped(query, memory.keys))[1]
+        groups = ops.shape(group_rows(query, memory.keys))[1]
         context = ops.repeat(ops.squeeze(memory.values, 1), groups, axis=0)
         return context, ops.repeat(memory.keys, groups, axis=0), state
 

@@ -3,8 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.attention.additive import project
-from keras_bahdanau.layers.attention.history import HistoryAttention
+from keras_bahdanau.layers.attention.bahdanau import HistoryAttention, project
 from keras_bahdanau_runtime.checks import check_positive
 
 

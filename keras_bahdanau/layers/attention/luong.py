@@ -3,9 +3,9 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.initializers import fresh
-from keras_bahdanau.layers.attention.additive import additive_scores, chunked_scores, project
-from keras_bahdanau.layers.attention.scored import ScoredAttention
+from keras_bahdanau.initializers import clone_initializer
+from keras_bahdanau.layers.attention.bahdanau import additive_scores, chunked_scores, project
+from keras_bahdanau.layers.attention.base import ScoredAttention
 from keras_bahdanau_runtime.checks import check_positive
 
 _SCORES = ("dot", "general", "concat")
@@ -109,7 +109,7 @@ class LuongAttention(ScoredAttention):
     def _add_kernel(self, name, width, units):
         return self.add_weight(
             shape=(width, units),
-            initializer=fresh(self.kernel_initializer),
+            initializer=clone_initializer(self.kernel_initializer),
             regularizer=self.kernel_regularizer,
             constraint=self.kernel_constraint,
             name=name,

@@ -5,18 +5,17 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.attention.base import Attention
-from keras_bahdanau.layers.attention.history import HistoryAttention
-from keras_bahdanau.layers.attention.scored import ScoredAttention
-from keras_bahdanau.layers.method_layer import named_in_configs
-from keras_bahdanau.layers.parts import deserialized, serialized
+from keras_bahdanau.layers.attention.bahdanau import HistoryAttention
+from keras_bahdanau.layers.attention.base import Attention, ScoredAttention
+from keras_bahdanau.layers.sequences import register_named_tuple
+from keras_bahdanau.layers.sublayers import deserialized, serialized
 from keras_bahdanau_runtime.checks import check_range
 
 # Doublings when the length of the source is unknown while tracing: enough for 2**20 places.
 _DOUBLINGS = 20
 
 
-@named_in_configs
+@register_named_tuple
 class MonotonicMemory(NamedTuple):
     """The `Memory` of the inner mechanism, and the noise on its scores.
 

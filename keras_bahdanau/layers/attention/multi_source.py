@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_bahdanau.layers.attention.base import Attention
-from keras_bahdanau.layers.parts import deserialized, serialized
+from keras_bahdanau.layers.sublayers import deserialized, serialized
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -49,7 +49,7 @@ class MultiSourceAttention(Attention):
                 "Argument `attentions` must be a list of Attention layers. "
                 f"Received: {attentions!r}"
             )
-        if any(part.penalized for part in attentions):
+        if any(part.has_penalty for part in attentions):
             raise ValueError(
                 "Argument `attentions` must hold no mechanism with a penalty, because the weights "
                 f"of the sources are not told apart there. Received: {attentions!r}"

@@ -3,20 +3,15 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.initializers import fresh
-from keras_bahdanau.layers.attention.additive import additive_scores, project
-from keras_bahdanau.layers.masking import (
-    checked_mask,
-    masked_softmax,
-    masks_by_query,
-    zero_masked,
-)
-from keras_bahdanau.layers.parts import CheckedCall, check_widths
+from keras_bahdanau.initializers import clone_initializer
+from keras_bahdanau.layers.attention.bahdanau import additive_scores, project
+from keras_bahdanau.layers.attention.base import combine_masks, masked_softmax
+from keras_bahdanau.layers.sequences import SequenceLayer, check_widths, checked_mask, zero_masked
 from keras_bahdanau_runtime.checks import check_positive
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
-class AttentionPooling(CheckedCall, keras.layers.Layer):
+class AttentionPooling(SequenceLayer):
     """Pools a sequence by additive attention whose query is learned, the same for every row.
 
         e_gj = v_a . tanh(q_g + U_a h_j)      a_gj = softmax_j(e_gj)      c_g = sum_j a_gj h_j
@@ -96,7 +91,9 @@ class AttentionPooling(CheckedCall, keras.layers.Layer):
             "score_kernel": ((self.units, 1), self.score_initializer),
         }
         for name, (shape, initializer) in weights.items():
-            made = self.add_weight(shape=shape, initializer=fresh(initializer), name=name)
+            made = self.add_weight(
+                shape=shape, initializer=clone_initializer(initializer), name=name
+            )
             setattr(self, name, made)
 
     def call(
@@ -109,7 +106,7 @@ class AttentionPooling(CheckedCall, keras.layers.Layer):
     ):
         query = ops.expand_dims(ops.convert_to_tensor(self.query), 0)  # (1, G, U)
         mask = checked_mask("mask", values_mask if mask is None else mask, values)
-        by_query, mask = masks_by_query(query, values, mask, attention_mask)
+        by_query, mask = combine_masks(query, values, mask, attention_mask)
         values = zero_masked(ops.cast(values, self.compute_dtype), mask)  # Keras leaves ints
         keys = project(values, self.key_kernel)
         scores = ops.squeeze(additive_scores(query, keys, self.score_kernel), -1)  # (B, G, Tx)

@@ -1,0 +1,222 @@
+"""Heatmaps of alignments (arXiv 1409.0473, figure 3), and attention drawn over an image."""
+
+import os
+from collections.abc import Sequence
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.pictures.figures import (
+    Panel,
+    checked_ending,
+    checked_panels,
+    checked_style,
+    families_for,
+    finish,
+    label,
+    printable,
+)
+
+_CELL = 0.34  # inches
+
+
+def plot_alignment(
+    alignment: ArrayLike,
+    source_tokens: Sequence[str],
+    target_tokens: Sequence[str],
+    path: str | os.PathLike[str] | IO[bytes] | None = None,
+    title: str | None = None,
+    style: str = "light",
+) -> Any:
+    """Draws one alignment: source along x, generated tokens along y, shade by weight.
+
+    Words instead of pieces: `plot_alignment(*word_alignment(alignment, source_tokens, tokens))`.
+
+    Args:
+        alignment: `(Ty, Tx)` float array of attention weights in [0, 1].
+        source_tokens: `Tx` strings.
+        target_tokens: `Ty` strings.
+        path: Where to write the picture, PNG, SVG or PDF by its ending, or an open file for a PNG;
+            `None` to write nothing.
+        title: A line above the picture.
+        style: As for `plot_alignments`.
+
+    Returns:
+        The matplotlib figure.
+
+    Raises:
+        ValueError: As `plot_alignments`.
+        MissingDependencyError: matplotlib is not installed.
+    """
+    titles = None if title is None else [title]
+    return plot_alignments([(alignment, source_tokens, target_tokens)], path, titles, style)
+
+
+def plot_alignments(
+    alignments: Sequence[Panel],
+    path: str | os.PathLike[str] | IO[bytes] | None = None,
+    titles: Sequence[str] | None = None,
+    style: str = "light",
+    columns: int = 4,
+) -> Any:
+    """Draws several alignments side by side, with cells of one size.
+
+    Args:
+        alignments: For each sentence `(alignment, source tokens, target tokens)`, as
+            `plot_alignment` takes them and `word_alignment` returns them.
+        path: Where to write the picture, PNG, SVG or PDF by its ending, or an open file for a PNG;
+            `None` to write nothing.
+        titles: A line above each; `None` for none.
+        style: "light" draws weight dark on white, with lines between the cells and a scale;
+            "paper" draws it as the paper's figure 3, from black for 0 to white for 1.
+        columns: Most sentences side by side; further ones stand below.
+
+    Returns:
+        The matplotlib figure.
+
+    Raises:
+        ValueError: If there is no alignment, a shape does not fit its tokens, one has no words on a
+            side, `titles` are not as many, or `style` is unknown.
+        MissingDependencyError: matplotlib is not installed.
+    """
+    check_positive(columns=columns)
+    checked_style(style)
+    panels = checked_panels(alignments, titles)
+    checked_ending(path)
+    from matplotlib.figure import Figure
+
+    texts = [label(token) for _, *sides in panels for side in sides for token in side]
+    families = families_for([*texts, *map(printable, titles or ())])
+    for number, (_, *sides) in enumerate(panels):
+        if not all(sides):
+            raise ValueError(
+                "Argument `alignments` must have words on both sides. "
+                f"Received: none on one side of alignments[{number}]"
+            )
+    figure = Figure(dpi=120)
+    drawn = []
+    for number, panel in enumerate(panels):
+        axes = figure.add_subplot(label=str(number))
+        _draw_heatmap(axes, *panel, style, families)
+        if titles is not None:
+            axes.set_title(printable(titles[number]), fontsize=10, family=families, pad=10)
+        drawn.append(axes)
+    sizes = [(_CELL * len(sources), _CELL * len(targets)) for _, sources, targets in panels]
+    finish(figure, drawn, sizes, columns, "attention weight" if style == "light" else None, path)
+    return figure
+
+
+def _draw_heatmap(
+    axes: Any,
+    weights: NDArray[np.float32],
+    sources: Sequence[str],
+    targets: Sequence[str],
+    style: str,
+    families: Sequence[str],
+) -> None:
+    paper = style == "paper"
+    axes.imshow(weights, cmap="gray" if paper else "Greys", vmin=0.0, vmax=1.0, aspect="auto")
+    font = {"family": families, "fontsize": 9}
+    turned = {"rotation": 90, "ha": "center"} if paper else {"rotation": 60, "ha": "left"}
+    axes.set_xticks(range(len(sources)), [label(token) for token in sources], **font, **turned)
+    axes.set_yticks(range(len(targets)), [label(token) for token in targets], **font)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    if not paper:
+        axes.set_xticks(np.arange(-0.5, len(sources)), minor=True)
+        axes.set_yticks(np.arange(-0.5, len(targets)), minor=True)
+        axes.grid(which="minor", color="0.9", linewidth=0.5)
+        axes.tick_params(which="minor", length=0)
+
+
+_WIDTH = 1.5  # inches of a panel
+_HEAT = ((1.0, 0.8, 0.2, 0.0), (1.0, 0.4, 0.0, 0.6), (0.8, 0.0, 0.0, 0.85))  # from clear to red
+
+
+def plot_image_alignment(
+    alignment: ArrayLike,
+    image: ArrayLike,
+    tokens: Sequence[str],
+    path: str | os.PathLike[str] | IO[bytes] | None = None,
+    title: str = "",
+    columns: int = 6,
+) -> Any:
+    """Draws an image, and once more for each word with the weights of its places as heat over it.
+
+    Args:
+        alignment: `(Ty, rows, columns)` float array of attention weights over the places of the
+            image; those over a feature map that was flattened are `weights.reshape(-1, 8, 8)`.
+        image: `(height, width)`, `(height, width, 1)` or `(height, width, 3)`, float in [0, 1] or
+            int in [0, 255].
+        tokens: `Ty` strings.
+        path: Where to write the picture, PNG, SVG or PDF by its ending, or an open file for a PNG;
+            `None` to write nothing.
+        title: What is written above the image.
+        columns: Most panels side by side.
+
+    Returns:
+        The matplotlib figure. All panels have one scale, from 0 to the largest weight.
+
+    Raises:
+        ValueError: If a shape is not as above, or `alignment` does not fit the tokens.
+        MissingDependencyError: matplotlib is not installed.
+    """
+    check_positive(columns=columns)
+    weights = np.asarray(alignment, dtype="float32")
+    if weights.ndim != 3 or len(weights) != len(tokens) or 0 in weights.shape:
+        raise ValueError(
+            "Argument `alignment` must be (target tokens, rows, columns) with "
+            f"{len(tokens)} target tokens. Received: shape {weights.shape}"
+        )
+    picture = _checked_image(image)
+    checked_ending(path)
+    from matplotlib.figure import Figure
+
+    written = [printable(title), *map(label, tokens)]
+    families = families_for(written)
+    figure = Figure(dpi=120)
+    height, width = picture.shape[:2]
+    panels = []
+    for number, text in enumerate(written):
+        axes = figure.add_subplot(label=str(number))
+        _draw_heat(axes, picture, weights[number - 1] if number else None, float(weights.max()))
+        axes.set_title(text, fontsize=10, family=families)
+        panels.append(axes)
+    sizes = [(_WIDTH, _WIDTH * height / width)] * len(panels)
+    finish(figure, panels, sizes, columns, "attention weight", path)
+    return figure
+
+
+def _draw_heat(
+    axes: Any, picture: NDArray[np.float32], heat: NDArray[np.float32] | None, most: float
+) -> None:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    height, width = picture.shape[:2]
+    extent = (0, width, height, 0)
+    if heat is None:
+        axes.imshow(picture, cmap="gray", vmin=0.0, vmax=1.0, extent=extent, aspect="auto")
+    else:
+        # In grey, so that the colour is that of the weights alone.
+        grey = picture.mean(axis=-1) if picture.ndim == 3 else picture
+        axes.imshow(grey, cmap="gray", vmin=0.0, vmax=1.0, extent=extent, aspect="auto")
+        heat_map = LinearSegmentedColormap.from_list("heat", _HEAT)
+        axes.imshow(heat, cmap=heat_map, vmin=0.0, vmax=most, extent=extent, aspect="auto")
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def _checked_image(image: ArrayLike) -> NDArray[np.float32]:
+    """The image as floats in [0, 1], grey ones without channels."""
+    given = np.asarray(image)
+    grey = given.ndim == 3 and given.shape[-1] == 1
+    picture = given[..., 0] if grey else given
+    if picture.ndim not in (2, 3) or picture.shape[2:] not in ((), (3,)) or 0 in picture.shape:
+        raise ValueError(
+            "Argument `image` must be (height, width), (height, width, 1) or (height, width, 3). "
+            f"Received: shape {given.shape}"
+        )
+    scale = 255.0 if np.issubdtype(given.dtype, np.integer) else 1.0
+    return np.clip(picture.astype("float32") / scale, 0.0, 1.0)

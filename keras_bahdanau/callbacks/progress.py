@@ -1,0 +1,90 @@
+"""What a training run shows while it goes: a line an epoch, and a bar where somebody watches."""
+
+import time
+
+import keras
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from keras_bahdanau.optimizers import update_count
+
+_HELD_OUT = (("val_loss", "val_loss", 3), ("val_bleu", "BLEU", 2), ("val_chrf", "chrF", 2))
+
+
+class ProgressDisplay(keras.callbacks.Callback):
+    """Shows epoch, loss, tokens per second and the time left on a rich console.
+
+    After each epoch one line stays, with what held-out text says of the model; where the console
+    is no terminal there is no bar. The bar takes standard output until training ends, of which
+    Keras tells no callback after an error or Ctrl-C: `with display: model.fit(...)` gives it back.
+
+    Args:
+        tokens_per_step: Mean number of target tokens in a batch.
+        console: A `rich.console.Console`, which Keras itself brings; one on standard error if
+            `None`.
+    """
+
+    def __init__(self, tokens_per_step, console=None):
+        super().__init__()
+        console = Console(stderr=True) if console is None else console
+        self.tokens_per_step = tokens_per_step
+        self.console = console
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]:.3f}"),
+            TextColumn("{task.fields[rate]:,.0f} tokens/s"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+
+    def on_train_begin(self, logs=None):
+        self.progress.start()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.began = time.perf_counter()
+        self.task = self.progress.add_task(
+            f"epoch {epoch + 1}/{self.params['epochs']}",
+            total=self.params["steps"],
+            loss=float("nan"),
+            rate=0.0,
+        )
+
+    def on_train_batch_end(self, batch, logs=None):
+        rate = self.tokens_per_step * (batch + 1) / (time.perf_counter() - self.began)
+        loss = float(logs["loss"])
+        self.progress.update(self.task, completed=batch + 1, loss=loss, rate=rate)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.progress.remove_task(self.task)
+        seconds = time.perf_counter() - self.began
+        held_out = "".join(
+            f"{label} {logs[name]:.{places}f}  "
+            for name, label, places in _HELD_OUT
+            if name in logs
+        )
+        self.console.print(
+            f"epoch {epoch + 1}/{self.params['epochs']}  "
+            f"update {update_count(self.model):,}  loss {logs['loss']:.3f}  "
+            f"{held_out}{seconds:.0f} s"
+        )
+
+    def on_train_end(self, logs=None):
+        if self.progress.live.is_started:
+            self.progress.stop()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.on_train_end()

@@ -1,0 +1,223 @@
+"""Batches for training and for generation: few shapes, each pair exactly once an epoch."""
+
+from collections.abc import Sequence, Sized
+
+import numpy as np
+
+from keras_bahdanau.data.batching import (
+    EpochDataset,
+    distinct_first,
+    make_batch,
+    sorted_batches,
+    warn_of_cut,
+)
+from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.ids import PAD
+from keras_bahdanau_runtime.prepared.corpus import from_lists
+from keras_bahdanau_runtime.text.batches import round_up
+
+
+class TranslationDataset(EpochDataset):
+    """Batches of sentence pairs with similar lengths, for `model.fit` and `model.evaluate`.
+
+    Each epoch shuffles the pairs, sorts them by length in steps of `bucket`, cuts batches of
+    exactly `batch_size` rows and shuffles these. The set of batch shapes is the same in every epoch
+    and small, so that a compiled training step is compiled only for a few. Rows missing from the
+    last batch are filled with `PAD` alone: the loss must leave out labels that are `PAD`.
+
+    With `sort_window`, that many pairs at a time are taken in their shuffled order, sorted and cut
+    into batches, which keep their order (arXiv 1409.0473, appendix B.2). Batch shapes may then
+    differ from epoch to epoch unless `shuffle="once"`.
+
+    The order of an epoch is a function of `seed + epoch`, or of `seed` if shuffled once. Keras
+    reports the end of an epoch once more before `fit` begins, so the first epoch trained is
+    `epoch + 1`. To continue an interrupted run in the order it would have had, set `epoch` to the
+    number of epochs that are done and call `fit` with `shuffle=False` (as in the first run: Keras
+    by default shuffles the batches once more, by Python's `random`). Leave `steps_per_epoch` unset.
+
+    Args:
+        sources: Source ids, one list of ints for each sentence, `EOS` last, as
+            `Tokenizer.encode_source` gives.
+        targets: Target ids, likewise, as many sentences.
+        batch_size: Number of rows of every batch.
+        bucket: Lengths are padded up to a multiple of this.
+        max_length: Longer sentences are cut to this many ids, the last of which stays the last; a
+            warning in the log says how many. `None` for no limit.
+        shuffle: Whether pairs and batches are shuffled: anew for each epoch, or "once" for the same
+            order in all. Otherwise they come from the longest to the shortest target, save what
+            moves to the front (see `shapes`).
+        seed: Non-negative int, the randomness of the order.
+        alignments: One list for each pair of (source place, target place), places in `sources` and
+            `targets` from 0, as `read_alignments` gives; for a loss of guided alignment
+            (`AlignmentCrossentropy`). What `max_length` cuts away is dropped. `None` for none.
+        sort_window: Number of pairs sorted together, a multiple of `batch_size`; `None` for all.
+
+    Attributes:
+        epoch: Which epoch's order holds, 0 at first. May be set.
+        tokens: Number of target tokens in an epoch, padding left out.
+
+    Returns:
+        From `dataset[i]` the pair `(inputs, labels)`: `inputs` is `{"source": (B, Tx), "target":
+        (B, Ty)}`, `labels` is `(B, Ty)`, all int32. `target` is `labels` moved by one place, `BOS`
+        first. With `alignments`, `inputs["alignment"]` is `(B, Ty, Tx)` float32: each label's row
+        sums to one over the source places aligned to it, or is zero if there are none.
+
+    Raises:
+        ValueError: If there are no pairs, `sources` and `targets` differ in length, a sentence is
+            empty or holds anything but positive ints, `batch_size`, `bucket` or `max_length` is
+            too small, `shuffle` is unknown, `sort_window` is no multiple of `batch_size`, or
+            `alignments` name a place that is not there.
+
+    Example:
+
+    >>> dataset = TranslationDataset([[5, 6, 3]], [[7, 3]], batch_size=1, bucket=4)
+    >>> inputs, labels = dataset[0]
+    >>> inputs["source"].tolist(), inputs["target"].tolist(), labels.tolist()
+    ([[5, 6, 3, 0]], [[2, 7, 0, 0]], [[7, 3, 0, 0]])
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Sequence[int]],
+        targets: Sequence[Sequence[int]],
+        batch_size: int = 64,
+        bucket: int = 8,
+        max_length: int | None = 128,
+        shuffle: bool | str = True,
+        seed: int = 0,
+        alignments: Sequence[Sequence[tuple[int, int]]] | None = None,
+        sort_window: int | None = None,
+    ):
+        super().__init__()
+        for name, sequences in (("sources", sources), ("targets", targets)):
+            if not isinstance(sequences, Sized):
+                raise ValueError(
+                    f"Argument `{name}` must be a list of lists of ids. Received: {sequences!r}"
+                )
+        if len(sources) != len(targets):
+            raise ValueError(
+                "Arguments `sources` and `targets` must have the same length. "
+                f"Received: {len(sources)} sources, {len(targets)} targets"
+            )
+        if not len(sources):
+            raise ValueError(
+                "Arguments `sources` and `targets` must hold at least one pair. Received: none"
+            )
+        check_range("batch_size", batch_size, int, 1)
+        check_range("bucket", bucket, int, 1)
+        check_range("seed", seed, int, 0)
+        if max_length is not None:
+            check_range("max_length", max_length, int, 2)
+        if shuffle not in (True, False, "once"):
+            raise ValueError(
+                f'Argument `shuffle` must be True, False or "once". Received: {shuffle!r}'
+            )
+        if sort_window is not None:
+            check_range("sort_window", sort_window, int, batch_size)
+            if sort_window % batch_size:
+                raise ValueError(
+                    f"Argument `sort_window` must be a multiple of `batch_size`, {batch_size}. "
+                    f"Received: sort_window={sort_window}"
+                )
+        self.batch_size = batch_size
+        self.bucket = bucket
+        self.max_length = max_length
+        self.shuffle = shuffle
+        self.sort_window = sort_window
+        self.seed = seed
+        sources, targets = _checked("sources", sources), _checked("targets", targets)
+        if alignments is not None:
+            alignments = _aligned(alignments, sources, targets)
+        pairs = from_lists(sources, targets, "int32", alignments)
+        if max_length is not None:
+            warn_of_cut((pairs.lengths > max_length).sum(axis=0), len(pairs), max_length)
+            pairs = pairs.cut(max_length)
+        self._pairs = pairs
+        self._buckets = round_up(pairs.lengths, bucket)
+        self.tokens = int(pairs.lengths[:, 1].sum())
+        self.epoch = 0
+
+    def _begin_epoch(self):
+        order = np.arange(len(self._pairs))
+        rng = np.random.default_rng(self.seed + (0 if self.shuffle == "once" else self.epoch))
+        if self.shuffle:
+            order = rng.permutation(order)
+        batches = sorted_batches(
+            self._buckets, order, self.batch_size, self.bucket, self.sort_window
+        )
+        if self.shuffle and self.sort_window is None:
+            places = list(range(len(batches)))
+            rng.shuffle(places)
+            batches = batches.reordered(places)
+        self._batches = batches.reordered(distinct_first(batches.shapes))
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """The distinct `(Tx, Ty)` of the batches, sorted; the same in every epoch.
+
+        Keras on TensorFlow takes for variable only what differs between the first two batches. They
+        are chosen so that they differ in `Tx` if any two batches do, and so for `Ty`.
+        """
+        return sorted(set(map(tuple, self._batches.shapes.tolist())))
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, index: int):
+        rows, *shape = self._batches[index]
+        return make_batch(self._pairs.take(rows), *shape)
+
+
+def _checked(name, sequences):
+    checked = []
+    for index, ids in enumerate(sequences):
+        try:
+            array = np.asarray(ids)
+        except ValueError:  # ragged
+            array = np.asarray(None)
+        if array.ndim == 1 and not array.size:
+            raise ValueError(
+                f"Argument `{name}[{index}]` must hold at least one id. Received: {ids!r}"
+            )
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise ValueError(
+                f"Argument `{name}[{index}]` must be a list of ints. Received: {ids!s:.80}"
+            )
+        if array.min() <= PAD or array.max() > np.iinfo("int32").max:
+            raise ValueError(
+                f"Argument `{name}[{index}]` must hold ids from 1 to 2147483647 ({PAD} is "
+                f"padding, which is added here). Received: {ids!s:.80}"
+            )
+        checked.append(array.astype("int32"))
+    return checked
+
+
+def _aligned(alignments, sources, targets):
+    """An int array `(links, 2)` of (source place, target place) for each pair."""
+    if len(alignments) != len(sources):
+        raise ValueError(
+            "Argument `alignments` must hold one list for each pair of sentences. "
+            f"Received: {len(alignments)} for {len(sources)} pairs"
+        )
+    aligned = []
+    for index, links in enumerate(alignments):
+        lengths = np.array([len(sources[index]), len(targets[index])])
+        try:
+            places = np.asarray(links)
+        except ValueError:  # ragged
+            places = np.asarray(None)
+        if not places.size:
+            places = np.zeros((0, 2), int)
+        if places.ndim != 2 or places.shape[1] != 2 or places.dtype.kind not in "iu":
+            raise ValueError(
+                f"Argument `alignments[{index}]` must be a list of pairs of ints. "
+                f"Received: {links!s:.80}"
+            )
+        if (places < 0).any() or (places >= lengths).any():
+            raise ValueError(
+                f"Argument `alignments[{index}]` must hold pairs (source place, target place) "
+                f"below {tuple(lengths.tolist())}, the lengths of the sentences. "
+                f"Received: {links!s:.80}"
+            )
+        aligned.append(places)
+    return aligned

@@ -1,0 +1,129 @@
+"""A learning rate schedule, and what optimizers keep of a model."""
+
+import contextlib
+import math
+
+import keras
+from keras import ops
+
+from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.runs.options import SCHEDULES
+
+__all__ = ["WarmupSchedule", "ema_weights"]
+
+
+@keras.saving.register_keras_serializable("keras_bahdanau")
+class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """A learning rate that rises by a straight line to its peak and then falls.
+
+    With update `t = 0, 1, ...` and `w` updates of rise,
+
+        rate(t) = peak (t + 1) / w                                   while t < w, and then
+        peak                                                         "constant"
+        peak sqrt(max(w, 1) / max(t, 1))                             "inverse-sqrt"
+        peak (1 + cos(pi min(1, (t - w) / (updates - w)))) / 2       "cosine"
+
+    Args:
+        peak: The largest rate.
+        shape: "cosine", "inverse-sqrt" (arXiv 1706.03762) or "constant".
+        updates: Updates of the whole run, after which "cosine" is zero.
+        warmup: Updates of the rise, fewer than `updates`.
+        batches: Batches of an update: `gradient_accumulation_steps` of the optimiser, by whose
+            batches Keras counts.
+
+    Call arguments:
+        step: Int scalar, the batches that the optimiser has seen.
+
+    Returns:
+        float32 scalar.
+
+    Raises:
+        ValueError: If a number is out of range or the shape unknown.
+
+    Example:
+
+    >>> rate = WarmupSchedule(1.0, "cosine", updates=12, warmup=2)
+    >>> [round(float(rate(step)), 2) for step in (0, 1, 2, 7, 12)]
+    [0.5, 1.0, 1.0, 0.5, 0.0]
+    """
+
+    def __init__(self, peak, shape="cosine", updates=10000, warmup=0, batches=1):
+        super().__init__()
+        check_range("peak", peak, float, 0, open_low=True)
+        check_range("updates", updates, int, 1)
+        check_range("warmup", warmup, int, 0, updates - 1)
+        check_range("batches", batches, int, 1)
+        if shape not in SCHEDULES:
+            raise ValueError(f"Argument `shape` must be one of {SCHEDULES}. Received: {shape!r}")
+        self.peak = peak
+        self.shape = shape
+        self.updates = updates
+        self.warmup = warmup
+        self.batches = batches
+
+    def __call__(self, step):
+        update = ops.cast(step // self.batches, "float32")
+        if self.shape == "constant":
+            after = ops.ones_like(update)
+        elif self.shape == "inverse-sqrt":
+            after = ops.sqrt(max(self.warmup, 1) / ops.maximum(update, 1.0))
+        else:
+            share = (update - self.warmup) / (self.updates - self.warmup)
+            after = (1.0 + ops.cos(math.pi * ops.clip(share, 0.0, 1.0))) / 2.0
+        rise = (update + 1.0) / max(self.warmup, 1)
+        return self.peak * ops.where(update < self.warmup, rise, after)
+
+    def get_config(self):
+        names = ("peak", "shape", "updates", "warmup", "batches")
+        return {name: getattr(self, name) for name in names}
+
+
+def update_count(model):
+    """How many updates the optimiser of a model has made, also where devices mirror the number."""
+    return int(keras.ops.convert_to_numpy(model.optimizer.iterations))
+
+
+def uses_ema(model):
+    """Whether a model is trained by an optimiser that keeps a running mean of its weights."""
+    optimizer = getattr(model, "optimizer", None)
+    # Under mixed_float16 Keras wraps it in a `LossScaleOptimizer`.
+    return getattr(getattr(optimizer, "inner_optimizer", optimizer), "use_ema", False)
+
+
+@contextlib.contextmanager
+def ema_weights(model):
+    """Gives a model the running mean of its weights in the block, where its optimiser keeps one.
+
+        m_t = decay m_{t-1} + (1 - decay) theta_t
+
+    Args:
+        model: A compiled model. Nothing happens unless its optimiser has `use_ema` and has made an
+            update: before the first one the mean is that of nothing. On JAX an `evaluate` in the
+            block would delete the mean; `HeldOutLoss` evaluates copies.
+
+    Example:
+
+    ```python
+    model.compile(keras.optimizers.Adam(use_ema=True, ema_momentum=0.999), loss)
+    model.fit(data)
+    with ema_weights(model):
+        model.save("mean.keras")
+    ```
+    """
+    if not uses_ema(model) or update_count(model) == 0:
+        yield
+        return
+    weights = model.trainable_variables
+    # JAX's arrays never change, and must not be computed with by one of several hosts alone.
+    before = [
+        weight.value
+        if keras.config.backend() == "jax"
+        else keras.ops.convert_to_numpy(weight).copy()
+        for weight in weights
+    ]
+    model.optimizer.finalize_variable_values(weights)
+    try:
+        yield
+    finally:
+        for weight, value in zip(weights, before, strict=True):
+            weight.assign(value)
