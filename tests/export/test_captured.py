@@ -180,7 +180,7 @@ def test_a_deep_residual_encoder_is_cut_in_linear_time():
         node = onnx_ir.node("Add", [values[-1], values[-1]])
         node.outputs[0].name = f"y{depth}"
         values.append(node.outputs[0])
-    assert cut._of_sizes(values[-1], {}) is None
+    assert cut._measured_values(values[-1], {}) is None
 
 
 def test_fixed_dimensions_change_no_part_of_a_search(beam, sampling):

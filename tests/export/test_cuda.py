@@ -74,10 +74,10 @@ def test_nodes_without_a_cuda_kernel_are_listed(statement, expected):
         ("GRU", "linear_before_reset = 1", None),
         ("GRU", "linear_before_reset = 0", "resets after the recurrent product"),
         ("GRU", 'linear_before_reset = 1, activations = ["Sigmoid", "Relu"]', "sigmoid and tanh"),
-        ("GRU", "linear_before_reset = 1, clip = 1.0", "knows no clip"),
+        ("GRU", "linear_before_reset = 1, clip = 1.0", "has no clip"),
         ("LSTM", "input_forget = 0", None),
-        ("LSTM", "input_forget = 1", "couples no input and forget gates"),
-        ("RNN", 'activations = ["Relu"]', "with tanh, not relu"),
+        ("LSTM", "input_forget = 1", "does not couple input and forget gates"),
+        ("RNN", 'activations = ["Relu"]', "activations tanh, not relu"),
     ],
 )
 def test_recurrent_operators_that_cudnn_lacks_are_listed(operator, attributes, why):
@@ -116,7 +116,7 @@ def test_values_copied_at_every_step_of_a_loop_are_listed():
     )
     assert len(lines) == 3 and all("at every step of a loop" in line for line in lines)
     assert "computes a size" in lines[0] and "no step reads this state" in " ".join(lines)
-    assert "reads this constant, too" in " ".join(lines)
+    assert "also reads this constant" in " ".join(lines)
 
 
 def rnn_search(**options):

@@ -18,7 +18,7 @@ from keras_bahdanau_export import export
 from keras_bahdanau_export.graph.passes import editing
 from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.parity import verify
-from keras_bahdanau_export.trace import forward_signature, functional
+from keras_bahdanau_export.trace import as_functional, forward_signature
 from keras_bahdanau_export.tracing_process import trace_in_subprocess
 from keras_bahdanau_runtime import CorruptArtifactError, Translator, UnsupportedArtifactError
 from keras_bahdanau_runtime.errors import ArtifactError, UnsupportedModelError
@@ -126,11 +126,11 @@ def test_the_error_for_a_model_without_inputs_shows_how_to_wrap_it(tmp_path):
     with pytest.raises(ValueError, match=r"keras\.Model\(x, model\(x\)\), path\)"):
         export(model, tmp_path / "a")
     x = keras.Input((3,), name="x")
-    functional(keras.Model(x, model(x)))
+    as_functional(keras.Model(x, model(x)))
 
 
 def names_of(model, **names):
-    signature = forward_signature(functional(model), **names)
+    signature = forward_signature(as_functional(model), **names)
     return [[tensor.name for tensor in side] for side in (signature.inputs, signature.outputs)]
 
 
@@ -151,13 +151,16 @@ def test_every_input_and_output_has_a_unique_name():
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ({"output_names": ["a"]}, r"`output_names` must be a list of 2 names, in .*'dense_0'"),
+        (
+            {"output_names": ["a"]},
+            r"`output_names` must be a list of 2 names, instead of .*'dense_0'",
+        ),
         ({"output_names": "ab"}, "`output_names` must be a list of 2 names.*Received: 'ab'"),
         ({"input_names": []}, "`input_names` must be a list of 1 names"),
-        ({"output_names": ["a", "a"]}, r"a name of its own\. Received: \['a'\]"),
-        ({"output_names": ["x", "a"]}, r"a name of its own\. Received: \['x'\]"),
-        ({"output_names": ["a", "b c"]}, "must hold names of ASCII.*Received: 'b c'"),
-        ({"output_names": ["a", 3]}, "must hold names of ASCII.*Received: 3"),
+        ({"output_names": ["a", "a"]}, r"a different name\. Received: \['a'\]"),
+        ({"output_names": ["x", "a"]}, r"a different name\. Received: \['x'\]"),
+        ({"output_names": ["a", "b c"]}, "must contain names of ASCII.*Received: 'b c'"),
+        ({"output_names": ["a", 3]}, "must contain names of ASCII.*Received: 3"),
     ],
 )
 def test_invalid_input_and_output_names_are_refused(names, message):

@@ -71,7 +71,7 @@ def test_random_inputs_are_long_enough_and_finite_for_the_model(tmp_path):
     with pytest.raises(ValueError, match=r"outputs of shapes \[\(None, 3\)\]. Received: .*4\)"):
         verify(short, tmp_path / "a")
     long = keras.Model(x, keras.layers.GlobalMaxPooling1D()(keras.layers.Conv1D(3, 257)(x)))
-    with pytest.raises(ValueError, match=r"have one of \(7, 16, 64, 256\) places"):
+    with pytest.raises(ValueError, match=r"one of the sizes \(7, 16, 64, 256\)"):
         verify(long, tmp_path / "a")
 
 
