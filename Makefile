@@ -84,7 +84,7 @@ lint: $(TEST_READY) ## Check style and types with ruff and mypy
 bench: $(TEST_READY) ## Measure training, attention, search and export on this machine
 	$(BIN)/python benchmarks/bench_training.py
 	$(BIN)/python benchmarks/bench_attention.py
-	$(BIN)/python benchmarks/bench_length.py
+	$(BIN)/python benchmarks/bench_source_length.py
 	$(BIN)/python benchmarks/bench_search.py
 	$(BIN)/python benchmarks/bench_export.py
 

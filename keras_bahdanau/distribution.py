@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bahdanau_runtime.runs.start import launched
+from keras_bahdanau_runtime.runs.start import launched_rank
 
 __all__ = ["average_gradients", "data_parallel", "rank_and_world_size"]
 
@@ -20,7 +20,7 @@ def rank_and_world_size():
     host, with all its devices, where `KERAS_DISTRIBUTION_PROCESS_ID` and
     `KERAS_DISTRIBUTION_NUM_PROCESSES` say so. On TensorFlow there is one.
     """
-    return launched(keras.config.backend())
+    return launched_rank(keras.config.backend())
 
 
 def is_spmd():

@@ -4,7 +4,7 @@ import os
 import sys
 
 from keras_bahdanau_runtime.errors import ArtifactError, MissingDependencyError
-from keras_bahdanau_runtime.files import naming
+from keras_bahdanau_runtime.files import add_path_to_errors
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def _flush_output() -> None:
     if sys.stdout is None:
         return
     try:
-        with naming("standard output"):
+        with add_path_to_errors("standard output"):
             sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

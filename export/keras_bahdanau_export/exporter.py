@@ -25,8 +25,8 @@ from keras_bahdanau_runtime.signature import (
     MODEL_FILE,
     SHORTLIST_FILE,
     TOKENIZER_FILE,
-    hypotheses,
-    most_rows,
+    max_batch_size,
+    num_hypotheses,
 )
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translator import Translator
@@ -193,10 +193,10 @@ class SearchJob(Job):
         if options.shortlist is not None:
             check_shortlist(options.shortlist, self.model, options.search)
         settings, vocabulary = self._search_settings(), self.model.target_vocabulary_size
-        if most_rows(settings, vocabulary) < 1:
+        if max_batch_size(settings, vocabulary) < 1:
             raise ValueError(
                 "Arguments `search` and `max_length` must leave a number of candidates and steps "
-                f"that fits int32. Received: {hypotheses(settings)} hypotheses of up to "
+                f"that fits int32. Received: {num_hypotheses(settings)} hypotheses of up to "
                 f"{options.max_length} tokens out of {vocabulary}"
             )
 

@@ -174,7 +174,7 @@ def _compare_search(model, manifest, texts, count, seed, providers, check_loops)
     translator = Translator(manifest.folder, providers, loop="graph")
     limit = manifest.max_source_length
     sources = random_sources(model.source_vocabulary_size, limit or 40, count, seed)
-    encoded = encode_texts(texts, translator.text_tokenizer()) if len(texts) else []
+    encoded = encode_texts(texts, translator.require_tokenizer()) if len(texts) else []
     sources += [ids for ids in encoded if ids and (limit is None or len(ids) <= limit)]
     if not sources:
         raise ValueError(
@@ -262,7 +262,7 @@ def compare_loops(translator, sources, providers=CPU):
     for i in range(0, len(sources), 8):
         batch = pad(sources[i : i + 8])
         # Drawn here, so that both use the same numbers even if the search has no seed.
-        noise = checked_noise(None, manifest.search, len(batch)) if manifest.draws() else None
+        noise = checked_noise(None, manifest.search, len(batch)) if manifest.is_sampling() else None
         ours, theirs = (engine.search(batch, noise=noise) for engine in (translator, stepwise))
         different = [name for name in ("tokens", "lengths") if (ours[name] != theirs[name]).any()]
         if different or not np.allclose(ours["scores"], theirs["scores"], rtol=1e-4, atol=1e-4):

@@ -93,7 +93,7 @@ def measure_precision_loss(
     equal = 0
     for batch in batches:
         noise = None
-        if full.manifest.draws():  # both artifacts use the same random numbers
+        if full.manifest.is_sampling():  # both artifacts use the same random numbers
             noise = checked_noise(None, full.manifest.search, len(batch))
         full_tokens, reduced_tokens = (
             translator.search(batch, False, noise)["tokens"][:, 0] for translator in translators

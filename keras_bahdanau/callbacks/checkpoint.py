@@ -11,7 +11,7 @@ import numpy as np
 from keras_bahdanau.distribution import single_process
 from keras_bahdanau.optimizers import ema_weights, update_count, uses_ema
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.files import written
+from keras_bahdanau_runtime.files import atomic_write
 
 # The words that end a value's name and tell which way is better.
 DIRECTIONS = {
@@ -115,7 +115,7 @@ class RunCheckpoint(keras.callbacks.Callback):
         copies = [f"epoch-{epoch + 1:02d}.keras"] if self.keep else []
         if best is None or self._quality(row) >= self._quality(best):
             copies.append("best.keras")
-        with single_process(), written(self.folder / "last.keras") as fresh:
+        with single_process(), atomic_write(self.folder / "last.keras") as fresh:
             if copies:
                 with ema_weights(self.model):
                     self.model.save(fresh)
@@ -130,7 +130,7 @@ class RunCheckpoint(keras.callbacks.Callback):
         self.model.stop_training |= self.exhausted
 
     def _copy(self, fresh, name):
-        with written(self.folder / name) as copy:
+        with atomic_write(self.folder / name) as copy:
             shutil.copyfile(fresh, copy)
 
     def _delete_all_but(self, epochs):
@@ -160,7 +160,7 @@ class RunCheckpoint(keras.callbacks.Callback):
     def _write_history(self):
         path = self.folder / "history.csv"
         with (
-            written(path) as writing,
+            atomic_write(path) as writing,
             writing.open("w", newline="", encoding="utf-8") as file,
         ):
             names = dict.fromkeys(name for row in self.rows for name in row)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from keras_bahdanau_runtime import protobuf
 from keras_bahdanau_runtime.errors import require
-from keras_bahdanau_runtime.files import naming
+from keras_bahdanau_runtime.files import add_path_to_errors
 
 _MESSAGES = {
     "Event": "1 wall_time double, 2 step int64, 3 file_version string, 5 summary Summary",
@@ -71,7 +71,7 @@ class EventFile:
     def _write(self, **fields):
         message = self._event(wall_time=time.time(), **fields).SerializeToString()
         length = struct.pack("<Q", len(message))
-        with naming(self.path), self.path.open("ab") as file:
+        with add_path_to_errors(self.path), self.path.open("ab") as file:
             file.write(length + _masked(crc32c(length)) + message + _masked(crc32c(message)))
 
 

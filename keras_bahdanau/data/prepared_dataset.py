@@ -217,7 +217,7 @@ class PreparedDataset(EpochDataset):
         shard, batch = self._find(update)
         pairs = shard.take(batch.places[self.rank :: self.replicas])
         if self.max_length is not None:
-            pairs = pairs.cut(self.max_length)
+            pairs = pairs.truncate(self.max_length)
         if not self._aligned:
             pairs = Shard(pairs.ids, pairs.offsets)
         rows = -(-batch.rows // self.replicas)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keras_bahdanau.data.batching import BatchRows, longest_first, shape_counts, shaped_batches
-from keras_bahdanau_runtime.prepared.corpus import from_lists, join
+from keras_bahdanau_runtime.prepared.corpus import concatenate_shards, shard_from_lists
 from keras_bahdanau_runtime.text.batches import round_up
 
 _SHARDS_KEPT = 2  # threads that fetch ahead may stand on both sides of a border
@@ -212,7 +212,7 @@ class ResampledStream:
         found = [self._stream.find(int(place)) for place in places]
         old = [batch for _, batch in found]
         pairs = self._other(
-            join([shard.take(batch.places) for shard, batch in found]),
+            concatenate_shards([shard.take(batch.places) for shard, batch in found]),
             np.random.default_rng([*self._seed, number, window]),
         )
         sides = round_up(pairs.lengths, self._bucket)
@@ -230,7 +230,7 @@ class ResampledStream:
     def _other(self, pairs, rng):
         most = self._max_length
         if most is not None:
-            pairs = pairs.cut(most)
+            pairs = pairs.truncate(most)
         lists = [ids.tolist() for ids in np.split(pairs.ids, pairs.offsets[1:-1])]
-        made = from_lists(*self._resample(lists[0::2], lists[1::2], rng), pairs.ids.dtype)
-        return made if most is None else made.cut(most)
+        made = shard_from_lists(*self._resample(lists[0::2], lists[1::2], rng), pairs.ids.dtype)
+        return made if most is None else made.truncate(most)

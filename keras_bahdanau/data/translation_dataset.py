@@ -13,7 +13,7 @@ from keras_bahdanau.data.batching import (
 )
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import PAD
-from keras_bahdanau_runtime.prepared.corpus import from_lists
+from keras_bahdanau_runtime.prepared.corpus import shard_from_lists
 from keras_bahdanau_runtime.text.batches import round_up
 
 
@@ -128,10 +128,10 @@ class TranslationDataset(EpochDataset):
         sources, targets = _checked("sources", sources), _checked("targets", targets)
         if alignments is not None:
             alignments = _aligned(alignments, sources, targets)
-        pairs = from_lists(sources, targets, "int32", alignments)
+        pairs = shard_from_lists(sources, targets, "int32", alignments)
         if max_length is not None:
             warn_of_cut((pairs.lengths > max_length).sum(axis=0), len(pairs), max_length)
-            pairs = pairs.cut(max_length)
+            pairs = pairs.truncate(max_length)
         self._pairs = pairs
         self._buckets = round_up(pairs.lengths, bucket)
         self.tokens = int(pairs.lengths[:, 1].sum())

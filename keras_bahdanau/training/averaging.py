@@ -6,7 +6,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_bahdanau_runtime.files import written
+from keras_bahdanau_runtime.files import atomic_write
 
 
 def average_checkpoints(paths, output):
@@ -62,7 +62,7 @@ def average_checkpoints(paths, output):
     weights = model.weights
     for index, total in sums.items():
         weights[index].assign(total / len(paths))
-    with written(output) as writing:
+    with atomic_write(output) as writing:
         model.save(writing)
 
 

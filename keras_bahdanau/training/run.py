@@ -40,7 +40,7 @@ from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
 from keras_bahdanau.optimizers import WarmupSchedule, update_count
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.training.averaging import average_checkpoints
-from keras_bahdanau_runtime.files import written
+from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.runs.folder import (
     AVERAGE_FILE,
@@ -52,7 +52,7 @@ from keras_bahdanau_runtime.runs.folder import (
     best_file,
 )
 from keras_bahdanau_runtime.runs.options import MODELS, TrainingOptions
-from keras_bahdanau_runtime.runs.start import begun, hashes, prepare_texts, write_json
+from keras_bahdanau_runtime.runs.start import prepare_texts, start_run, text_hashes, write_json
 
 logger = logging.getLogger("keras_bahdanau")
 
@@ -101,12 +101,12 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
     if not isinstance(options, TrainingOptions):
         raise ValueError(f"Argument `options` must be TrainingOptions. Received: {options!r:.80}")
     output, callbacks = Path(output), _checked_callbacks(callbacks)
-    with begun(options, output, resume, rank=rank_and_world_size()[0]) as held_out:
+    with start_run(options, output, resume, rank=rank_and_world_size()[0]) as held_out:
         return train_begun(options, output, held_out, callbacks, verbose, console)
 
 
 def train_begun(options, output, held_out, callbacks=(), verbose=True, console=None):
-    """The part of `train` that needs Keras, within the block of `begun`, which gives `held_out`."""
+    """Train inside the block of `start_run`, which yields `held_out`."""
     rank, _ = rank_and_world_size()
     with data_parallel(options.devices):
         corpus = _corpus(options, output, rank)
@@ -252,7 +252,7 @@ def _begin(options, output, corpus):
             warmup = min(a_pass // 2, _LONGEST_WARMUP, epochs * every - 1)
         model = build(options, corpus.tokenizer, epochs * every, warmup)
         if rank == 0:
-            write_json(output / TEXTS_FILE, hashes(options))
+            write_json(output / TEXTS_FILE, text_hashes(options))
             write_json(output / OPTIONS_FILE, options.to_dict())
     average_gradients(model)
     logger.info(
@@ -272,11 +272,12 @@ def _begin(options, output, corpus):
 
 def _check_updates(model, updates):
     """Raises a `ValueError` where a run was begun with another number of updates."""
-    begun = model.optimizer.get_config()["learning_rate"]["config"]["updates"]
-    if begun != updates:
+    saved_updates = model.optimizer.get_config()["learning_rate"]["config"]["updates"]
+    if saved_updates != updates:
         raise ValueError(
             f"Argument `resume` must go on with a run of {updates} updates, which these options "
-            f"come to on {keras.config.backend()}. Received: True, for one of {begun}; go on with "
+            f"come to on {keras.config.backend()}. Received: True, for one of "
+            f"{saved_updates}; go on with "
             "the backend that it was begun with, as they cut other batches"
         )
 
@@ -336,7 +337,7 @@ def _try_average(options, output, judges):
     mean, best = (_judged(options, judges[0], path) for path in (average, output / BEST_FILE))
     better = mean > best if options.best_by == "bleu" else mean < best
     if better:
-        with written(output / BEST_FILE) as copy:
+        with atomic_write(output / BEST_FILE) as copy:
             shutil.copyfile(average, copy)
     logger.info(
         "The mean of the last checkpoints has a %s of %.2f, the best one %.2f: %s stays.",

@@ -139,13 +139,13 @@ def test_the_time_limit_does_not_count_the_wait_for_other_searches(beam, monkeyp
 
 
 def test_buffers_of_more_shapes_than_the_limit_are_dropped(beam, monkeypatch, caplog):
-    monkeypatch.setattr(captured, "MOST_SHAPES", 2)
+    monkeypatch.setattr(captured, "MAX_CUDA_GRAPH_SHAPES", 2)
     caplog.set_level("INFO", "keras_bahdanau_runtime")
     steps = Translator(beam, CPU, loop="captured")
     for rows in (1, 2, 4):
         steps.translate_ids(np.full((rows, 3), 3 + rows, "int32"))
     assert list(steps._graph._buffers) == [(4, 16)]
-    assert "Steps for sources of 2 shapes are recorded; begun anew." in caplog.messages
+    assert "Dropped the recorded steps of 2 source shapes." in caplog.messages
 
 
 def test_the_cpu_runs_the_whole_graph_by_default(beam):
@@ -275,7 +275,7 @@ os._exit(0)
 def test_a_captured_search_refuses_to_run_in_a_fork(beam):
     command = [sys.executable, "-c", FORKED, beam]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert output.startswith("RunError A captured search runs in the process that opened it")
+    assert output.startswith("RunError A captured search runs only in the process that opened it")
 
 
 def test_one_thread_drives_all_searches(beam):
@@ -322,7 +322,7 @@ def test_parts_of_another_search_are_refused(beam, sampling, tmp_path):
 
     mixed = changed_manifest(beam, tmp_path / "mixed", replace_step)
     shutil.copy(sampling / BEAM_FILES[1], mixed)
-    with pytest.raises(CorruptArtifactError, match="parts of one search"):
+    with pytest.raises(CorruptArtifactError, match="to be the graphs of one search"):
         Translator(mixed, CPU, loop="captured")
 
 

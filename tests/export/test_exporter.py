@@ -36,7 +36,7 @@ from keras_bahdanau_export.tracing_process import trace_in_subprocess
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.ids import BOS, PAD, UNK
 from keras_bahdanau_runtime.manifest import read_manifest
-from keras_bahdanau_runtime.operators import check_contents
+from keras_bahdanau_runtime.operators import check_onnx_file
 from keras_bahdanau_runtime.signature import ENCODER_FILE, MODEL_FILE, STEP_FILE
 from keras_bahdanau_runtime.stepper import Stepper
 from keras_bahdanau_runtime.text.batches import pad
@@ -186,7 +186,7 @@ def test_the_runtime_accepts_a_graph_that_onnxruntime_quantized(artifact, tmp_pa
     path = tmp_path / MODEL_FILE
     quantize_dynamic(artifact[0] / MODEL_FILE, path, op_types_to_quantize=["MatMul"])
     assert "onnx.infer" in [entry.key for entry in onnx.load(path).metadata_props]
-    check_contents(path.read_bytes(), path, {})
+    check_onnx_file(path.read_bytes(), path, {})
 
 
 def test_fixed_dimensions_change_no_step(artifact):

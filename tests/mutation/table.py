@@ -504,7 +504,7 @@ MUTATIONS = (
     Mutation(
         "resumed-file-forgets-earlier-failures",
         "export/keras_bahdanau_runtime/bulk/file.py",
-        "place.failed + translations.count(None)",
+        "position.failed + translations.count(None)",
         "translations.count(None)",
         "runtime/test_bulk.py",
     ),
@@ -525,8 +525,8 @@ MUTATIONS = (
     Mutation(
         "row-without-a-text-counts-as-translated",
         "export/keras_bahdanau_runtime/bulk/file.py",
-        "error = one.error if row.error is None else row.error",
-        "error = one.error",
+        "error = translation.error if row.error is None else row.error",
+        "error = translation.error",
         "runtime/test_bulk.py",
     ),
     Mutation(
@@ -568,7 +568,7 @@ MUTATIONS = (
         "only-copy-of-a-folder-is-removed",
         "export/keras_bahdanau_runtime/files.py",
         '        if path.suffix == ".replaced" and not destination.exists():\n'
-        "            continue  # the only copy there is\n",
+        "            continue  # the only copy\n",
         "",
         "runtime/test_artifact.py runtime/test_files.py hostile/test_kills.py",
     ),
@@ -596,8 +596,8 @@ MUTATIONS = (
     Mutation(
         "links-to-the-last-kept-token-stay",
         "export/keras_bahdanau_runtime/prepared/corpus.py",
-        "~moved & (self.links >= max_length - 1)",
-        "~moved & (self.links > max_length - 1)",
+        "~is_moved & (self.links >= max_length - 1)",
+        "~is_moved & (self.links > max_length - 1)",
         "runtime/test_prepare.py library/data/test_prepared_dataset.py "
         "library/data/test_dataset.py",
     ),
@@ -658,10 +658,10 @@ MUTATIONS = (
         "service/test_http.py service/test_protocol.py",
     ),
     Mutation(
-        "copied-translator-has-one-worker",
+        "copied-translator-runs-one-batch-at-a-time",
         "export/keras_bahdanau_runtime/translator.py",
-        "self._megabytes, self._workers, self._loop",
-        "self._megabytes, 1, self._loop",
+        "self._megabytes, self._parallel_batches\n        return",
+        "self._megabytes, 1\n        return",
         "runtime/test_translator.py",
     ),
     Mutation(
@@ -737,15 +737,15 @@ MUTATIONS = (
     Mutation(
         "scalar-input-gets-an-axis",
         "export/keras_bahdanau_runtime/session.py",
-        'np.asarray(value, order="C"))  # a scalar stays one',
+        'np.asarray(value, order="C"))',
         "np.ascontiguousarray(value))",
         "runtime/test_translator.py export/passes/test_any_graph.py",
     ),
     Mutation(
         "stepper-allows-repeated-tokens",
         "export/keras_bahdanau_runtime/stepper.py",
-        "last = tokens[len(tokens) - n + 1 :]",
-        "last = tokens[-(n - 1) :]",
+        "prefix = output[len(output) - n + 1 :]",
+        "prefix = output[-(n - 1) :]",
         "hostile/test_steps.py export/test_stepwise.py",
     ),
     Mutation(
@@ -772,8 +772,8 @@ MUTATIONS = (
     Mutation(
         "files-that-are-not-read-go-unchecked",
         "export/keras_bahdanau_runtime/translator.py",
-        "for name in set(manifest.files) - read:",
-        "for name in set(manifest.files) & read:",
+        "for name in set(manifest.files) - verified:",
+        "for name in set(manifest.files) & verified:",
         "runtime/test_translator.py hostile/test_spoiled_artifacts.py runtime/test_artifact.py",
     ),
 )

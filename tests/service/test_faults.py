@@ -24,7 +24,7 @@ from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.logs import JsonLines, _Bunches
 from keras_bahdanau_runtime.service.server import Settings, bind
 from keras_bahdanau_runtime.service.workers import _Crew, _is_up, _sharing
-from keras_bahdanau_runtime.session import cores
+from keras_bahdanau_runtime.session import available_cores
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="It needs /proc and /dev of Linux.")
 
@@ -125,7 +125,7 @@ def remove(crew, worker):
 def test_workers_share_the_cores(artifact):
     settings = Settings({"a": artifact})
     shared = _sharing(settings, 2)
-    assert (shared.threads, shared.alone_threads) == (max(1, cores() // 2), 1)
+    assert (shared.threads, shared.alone_threads) == (max(1, available_cores() // 2), 1)
     assert _sharing(settings, 1000).threads == 1
     explicit = Settings({"a": artifact}, threads=3, alone_threads=2)
     assert _sharing(explicit, 2) == explicit

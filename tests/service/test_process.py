@@ -184,7 +184,7 @@ def test_sources_and_keys_that_cannot_be_used_are_named(artifact, tmp_path):
         ({"a": tmp_path / "none"}, {}, "`path`"),
         ({"a": tmp_path}, {}, "must hold artifacts"),
         ({"a": tmp_path / "run"}, {}, "is a training run. Export it first: keras-bahdanau export"),
-        ({"a": make(tmp_path / "no graph", graph=None)}, {}, r"holds no model\.onnx"),
+        ({"a": make(tmp_path / "no graph", graph=None)}, {}, r"has no model\.onnx"),
         ({"a b": artifact}, {}, "names of letters"),
         ({"a": artifact, "a-graph": artifact}, {}, "leave the names"),
         ({"a": artifact}, {"api_key_file": tmp_path / "keys"}, "must hold a key"),

@@ -36,19 +36,19 @@ def align(
     An .html file is one self-contained page: pointing at a word highlights the source words that it
     was translated from. It shows words and pieces.
     """
-    from keras_bahdanau_runtime.pictures.figures import checked_ending, checked_style
+    from keras_bahdanau_runtime.pictures.figures import check_style, check_suffix
     from keras_bahdanau_runtime.pictures.page import alignment_page
     from keras_bahdanau_runtime.pictures.plots import plot_alignments
     from keras_bahdanau_runtime.pictures.words import word_alignment
 
-    checked_style(style)
+    check_style(style)
     check_positive(columns=columns)
     for text in texts:
         if not text.strip():
             raise ValueError(f"Argument `texts` must contain sentences. Received: {text!r}")
     is_page = output.suffix.lower() == ".html"
     if not is_page:
-        checked_ending(output)
+        check_suffix(output)
     elif pieces or style != "light":
         raise ValueError(
             "Arguments `pieces` and `style` must be left out for an .html file, which shows words "

@@ -11,7 +11,7 @@ from keras_bahdanau_export.commands.tensorflow_logging import import_keras
 from keras_bahdanau_export.commands.terminal import console, text_source
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.runs.folder import best_file
-from keras_bahdanau_runtime.session import cores
+from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translation, Translator
@@ -85,7 +85,8 @@ def evaluate(
         best_file(run)  # checks that it is a run
     sources, references = read_parallel(text_source(source), text_source(reference))
     if is_artifact:
-        engine, options = Translator(path, workers=cores()), {"truncate": truncate}
+        engine = Translator(path, parallel_batches=available_cores())
+        options: dict[str, Any] = {"truncate": truncate}
     else:
         import_keras(tensorflow=False)
         from keras_bahdanau import BeamSearch

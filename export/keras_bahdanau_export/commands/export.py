@@ -26,7 +26,7 @@ from keras_bahdanau_export.commands.terminal import print_message, text_source
 from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.triton.repository import triton_repository
 from keras_bahdanau_runtime.artifact import check_destination
-from keras_bahdanau_runtime.files import given_name
+from keras_bahdanau_runtime.files import folder_name
 from keras_bahdanau_runtime.runs.folder import best_file
 from keras_bahdanau_runtime.runs.options import read_options
 
@@ -183,7 +183,7 @@ def _destination(
                 "Argument `format` must include 'onnx' for the layout 'triton'. "
                 f"Received: {formats}"
             )
-        return triton_repository(path, given_name(run) if name is None else name, overwrite)
+        return triton_repository(path, folder_name(run) if name is None else name, overwrite)
     if name is not None:
         raise ValueError(
             f"Argument `name` must be left out for the layout 'artifact'. Received: {name!r}"

@@ -12,8 +12,8 @@ from rich.table import Table
 from keras_bahdanau_export.commands.arguments import Artifact
 from keras_bahdanau_export.commands.terminal import plain
 from keras_bahdanau_runtime.errors import require
-from keras_bahdanau_runtime.manifest import Manifest, reading
-from keras_bahdanau_runtime.session import checked_graph
+from keras_bahdanau_runtime.manifest import Manifest, read_unreplaced
+from keras_bahdanau_runtime.session import read_graph
 
 
 class Provider(Enum):
@@ -35,14 +35,14 @@ def inspect(
         graphs = {}
         for name in manifest.files:
             if name.endswith(".onnx"):
-                contents = checked_graph(manifest, name)
+                contents = read_graph(manifest, name)
                 if provider is not None:
                     graphs[name] = contents
             else:
                 manifest.check(name)
         return manifest, graphs
 
-    manifest, graphs = reading(artifact, check)
+    manifest, graphs = read_unreplaced(artifact, check)
     table = Table("property", "value", title=plain(artifact))
     table.add_row("format version", str(manifest.format_version))
     for name, record in manifest.files.items():

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from keras_bahdanau_runtime.errors import ArtifactError, require
-from keras_bahdanau_runtime.files import given_name
+from keras_bahdanau_runtime.files import folder_name
 
 
 def serve(
@@ -115,7 +115,7 @@ def _folders_by_name(artifacts: list[str]) -> dict[str, Path]:
     for argument in artifacts:
         name, separator, path = argument.partition("=")
         if not separator or "/" in name:
-            name, path = given_name(argument), argument
+            name, path = folder_name(argument), argument
         if name in folders:
             raise ValueError(
                 f"Argument `artifacts` must have different names. Received: {name!r} twice"

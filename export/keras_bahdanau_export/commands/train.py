@@ -14,7 +14,7 @@ from keras_bahdanau_export.commands.tensorflow_logging import check_keras, impor
 from keras_bahdanau_export.commands.terminal import console, print_message
 from keras_bahdanau_runtime.runs.folder import LAST_FILE
 from keras_bahdanau_runtime.runs.options import TrainingOptions, read_options
-from keras_bahdanau_runtime.runs.start import begun, launched
+from keras_bahdanau_runtime.runs.start import launched_rank, start_run
 
 
 @with_flags_of(TrainingOptions)
@@ -40,8 +40,8 @@ def train(
 def _run(options: TrainingOptions, output: Path, resume: bool) -> Path:
     """Train as `keras_bahdanau.train` does, with all work that needs no Keras before its import."""
     check_keras()
-    processes = launched()
-    with begun(options, output, resume, rank=processes[0]) as held_out:
+    processes = launched_rank()
+    with start_run(options, output, resume, rank=processes[0]) as held_out:
         import_keras()
         from keras_bahdanau.distribution import rank_and_world_size
         from keras_bahdanau.training.run import train_begun

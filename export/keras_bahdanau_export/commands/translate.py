@@ -30,9 +30,9 @@ from keras_bahdanau_export.commands.terminal import (
 from keras_bahdanau_runtime.bulk.file import translate_file
 from keras_bahdanau_runtime.bulk.records import Lines, Source, is_text, one_line
 from keras_bahdanau_runtime.errors import ArtifactError
-from keras_bahdanau_runtime.files import naming
+from keras_bahdanau_runtime.files import add_path_to_errors
 from keras_bahdanau_runtime.ray.bulk import translate_folder
-from keras_bahdanau_runtime.session import cores
+from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translator
 
@@ -81,7 +81,7 @@ def translate(
     megabytes: Annotated[
         float | None, typer.Option(help="Memory limit of all runs, in MB, without the weights.")
     ] = None,
-    workers: Annotated[
+    parallel_batches: Annotated[
         int | None,
         typer.Option(help="Batches to run at once; by default one per core, or one per Ray actor."),
     ] = None,
@@ -114,22 +114,22 @@ def translate(
     file_flags = {"resume": resume, "shard": shard if shard != _WHOLE_FILE else None}
     if engine == "ray":
         _refuse_without("`engine` local", **file_flags)
-        workers = 1 if workers is None else workers
-        settings = {**columns, "workers": workers, "actors": actors}
+        parallel_batches = 1 if parallel_batches is None else parallel_batches
+        settings = {**columns, "parallel_batches": parallel_batches, "actors": actors}
         _translate_folder(artifact, source, output, **settings, **limits, **options)
         return
     _refuse_without("`engine` ray", actors=actors)
     lines = standard_input() if source is None else source
-    workers = cores() if workers is None else workers
+    parallel_batches = available_cores() if parallel_batches is None else parallel_batches
     if output is None:
         _refuse_without("an `output`", **file_flags, **columns)
         _refuse_without("an `output`", source=None if is_text(lines) else lines)
         failures = _translate_stream(
-            Translator(artifact, workers=workers, **limits), lines, options
+            Translator(artifact, parallel_batches=parallel_batches, **limits), lines, options
         )
     else:
         parsed_shard = _parse_shard(shard)
-        translator = Translator(artifact, workers=workers, **limits)
+        translator = Translator(artifact, parallel_batches=parallel_batches, **limits)
         settings = {"resume": resume, "shard": parsed_shard, **columns}
         failures = _translate_file(translator, lines, output, **settings, **options)
     if failures:
@@ -150,7 +150,7 @@ def _translate_stream(translator: Translator, source: Source, options: dict[str,
     file, failures = standard_stream("stdout").buffer, 0
     with _ProgressBar() as progress:
         for number, translation in enumerate(translations, start=1):
-            with naming("standard output"):
+            with add_path_to_errors("standard output"):
                 file.write((one_line(translation.text) + "\n").encode("utf-8"))
                 file.flush()
             if number % _LINES_PER_UPDATE == 0:

@@ -10,7 +10,7 @@ import logging
 import numpy as np
 
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError, UnsupportedModelError, require
-from keras_bahdanau_runtime.operators import check_contents
+from keras_bahdanau_runtime.operators import check_onnx_file
 from keras_bahdanau_runtime.signature import BEAM_FILES, weights_file
 
 logger = logging.getLogger("keras_bahdanau_export")
@@ -121,7 +121,7 @@ def _save_checked(model, path, description):
         onnx.checker.check_model(str(path))
         weights = path.with_name(weights_file(path.name))
         sizes = {weights.name: weights.stat().st_size} if weights.exists() else {}
-        check_contents(path.read_bytes(), path, sizes)
+        check_onnx_file(path.read_bytes(), path, sizes)
     except (onnx.checker.ValidationError, UnsupportedArtifactError) as error:
         raise UnsupportedModelError(
             f"The model uses an operation that ONNX has no operator for: {error}"

@@ -22,7 +22,7 @@ import numpy as np
 import triton_python_backend_utils as triton
 
 from keras_bahdanau_runtime import Translator
-from keras_bahdanau_runtime.session import CPU, CUDA, cores
+from keras_bahdanau_runtime.session import CPU, CUDA, available_cores
 
 MAX_CHARACTERS = 5000  # of a text
 MAX_SECONDS = 60.0  # of one run of the graph
@@ -48,12 +48,14 @@ class TritonPythonModel:
 
     def initialize(self, args):
         """Open the artifact, on a GPU if `instance_group` assigns one to the instance."""
-        providers, workers = CPU, cores()
+        providers, parallel_batches = CPU, available_cores()
         if args["model_instance_kind"] == "GPU":
             device = {"device_id": args["model_instance_device_id"]}
-            providers, workers = [(CUDA, device), CPU], 1
+            providers, parallel_batches = [(CUDA, device), CPU], 1
         artifact = Path(__file__).with_name("artifact")
-        self.translator = Translator(artifact, providers, timeout=MAX_SECONDS, workers=workers)
+        self.translator = Translator(
+            artifact, providers, timeout=MAX_SECONDS, parallel_batches=parallel_batches
+        )
         # The first run is the slowest. It also shows how many hypotheses the search returns.
         self.max_n_best = self.translator.translate_ids([[3]])["scores"].shape[1]
 

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError
-from keras_bahdanau_runtime.files import given_name, written_folder
-from keras_bahdanau_runtime.manifest import Manifest, read_manifest, reading
+from keras_bahdanau_runtime.files import atomic_folder, folder_name
+from keras_bahdanau_runtime.manifest import Manifest, read_manifest, read_unreplaced
 from keras_bahdanau_runtime.session import CPU, open_graph
 from keras_bahdanau_runtime.signature import (
     MANIFEST_FILE,
     MODEL_FILE,
-    most_rows,
+    max_batch_size,
     weights_file,
 )
 from keras_bahdanau_runtime.translator import Translator
@@ -105,9 +105,9 @@ def write_triton_repository(
         shutil.copyfile(artifact / MANIFEST_FILE, target / MANIFEST_FILE)
         read_manifest(target)  # fails if the artifact was replaced while it was copied
 
-    name = given_name(artifact) if name is None else name
+    name = folder_name(artifact) if name is None else name
     with triton_repository(path, name, overwrite) as target:
-        reading(artifact, copy)
+        read_unreplaced(artifact, copy)
 
 
 @contextlib.contextmanager
@@ -130,7 +130,7 @@ def triton_repository(
             f"begin with '.' or '-'. Received: {name!r}"
         )
     kind = "a Triton model repository of this package"
-    with written_folder(path, kind, _is_repository, overwrite) as folder:
+    with atomic_folder(path, kind, _is_repository, overwrite) as folder:
         text, graph = folder / name, folder / f"{name}-graph"
         artifact = text / _VERSION / "artifact"
         yield artifact
@@ -139,7 +139,7 @@ def triton_repository(
         (graph / _VERSION).mkdir(parents=True)
         for file in {MODEL_FILE, weights_file(MODEL_FILE)} & set(manifest.files):
             shutil.copyfile(artifact / file, graph / _VERSION / file)
-        rows = most_rows(manifest.search, manifest.vocabulary.get("target", 1))
+        rows = max_batch_size(manifest.search, manifest.vocabulary.get("target", 1))
         config = _graph_config(graph.name, session.get_inputs(), session.get_outputs(), rows)
         (graph / _CONFIG).write_text(config, "utf-8")
         if takes_texts:
@@ -151,7 +151,7 @@ def triton_repository(
 
 def _open(manifest: Manifest) -> tuple[Any, bool]:
     """Return a session of the artifact's graph, and whether it has a search and a tokenizer."""
-    if not manifest.searches():
+    if not manifest.has_search():
         return open_graph(manifest, MODEL_FILE, CPU, 1), False
     translator = Translator(manifest.folder, CPU, threads=1)
     return translator.session, translator.tokenizer is not None

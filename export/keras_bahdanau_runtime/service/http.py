@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import compile_path
 from starlette.types import Receive, Scope, Send
 
-from keras_bahdanau_runtime.pictures.page import assembled
+from keras_bahdanau_runtime.pictures.page import assemble_page
 from keras_bahdanau_runtime.service.connections import LEFT, Connection
 from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import KINDS, ServiceError
@@ -162,7 +162,7 @@ class Router:
         raise ServiceError("not_found", f"There is no {path!r:.200}.")
 
 
-_PAGE = assembled(Path(__file__).with_name("page.html")).encode("utf-8")
+_PAGE = assemble_page(Path(__file__).with_name("page.html")).encode("utf-8")
 _NOT_DESCRIBED = {405, 499, 500}
 _EVENTS = "text/event-stream"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"

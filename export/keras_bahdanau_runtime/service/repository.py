@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import ArtifactError
-from keras_bahdanau_runtime.manifest import Manifest, reading
+from keras_bahdanau_runtime.manifest import Manifest, read_unreplaced
 from keras_bahdanau_runtime.runs.folder import is_run
 from keras_bahdanau_runtime.service.engine import Engine
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.graph_model import GraphModel
 from keras_bahdanau_runtime.service.models import Model
 from keras_bahdanau_runtime.service.text_model import TextModel
-from keras_bahdanau_runtime.session import CPU, cores, open_graph
+from keras_bahdanau_runtime.session import CPU, available_cores, open_graph
 from keras_bahdanau_runtime.signature import MANIFEST_FILE, MODEL_FILE, STEP_FILE
 from keras_bahdanau_runtime.translator import Translator
 
@@ -66,7 +66,9 @@ class Repository:
         alone_threads: int | None = None,
     ) -> None:
         self.sources, self.engine, self._megabytes = dict(sources), engine, megabytes
-        self._alone_threads = min(_ALONE, cores()) if alone_threads is None else alone_threads
+        self._alone_threads = (
+            min(_ALONE, available_cores()) if alone_threads is None else alone_threads
+        )
         check_positive(alone_threads=self._alone_threads)
         for name in sources:
             if not _NAME.fullmatch(name):
@@ -315,14 +317,14 @@ class Repository:
         limit = self.engine.limits.seconds
 
         def opened(manifest: Manifest) -> list[Model]:
-            if manifest.searches():
+            if manifest.has_search():
                 translator = Translator(folder, CPU, 1, limit, self._megabytes)
                 graph = GraphModel(name + _GRAPH, version, self.engine, translator.session)
                 if translator.tokenizer is None:
                     return [graph]
                 translator.translate(["a"])  # the first run is slower than the others
                 if STEP_FILE in manifest.files:
-                    translator.open_steps()
+                    translator.open_stepper()
                 return [TextModel(name, version, self.engine, translator), graph]
             for other in manifest.files:
                 if other != MODEL_FILE:
@@ -330,7 +332,7 @@ class Repository:
             session = open_graph(manifest, MODEL_FILE, CPU, 1, self._megabytes)
             return [GraphModel(name + _GRAPH, version, self.engine, session)]
 
-        return reading(folder, opened)
+        return read_unreplaced(folder, opened)
 
 
 def _state(path: Path) -> Any:

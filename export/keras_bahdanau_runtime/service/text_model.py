@@ -18,9 +18,14 @@ from keras_bahdanau_runtime.service.models import (
     seconds_of,
 )
 from keras_bahdanau_runtime.service.protocol import InferRequest, Tensor, TensorSpec, as_json
-from keras_bahdanau_runtime.signature import STEP_FILE, returned
+from keras_bahdanau_runtime.signature import STEP_FILE, num_returned
 from keras_bahdanau_runtime.text.batches import pad
-from keras_bahdanau_runtime.translation import Translation, empty, encode_texts, read_hypotheses
+from keras_bahdanau_runtime.translation import (
+    Translation,
+    decode_hypotheses,
+    empty_translation,
+    encode_texts,
+)
 from keras_bahdanau_runtime.translator import Translator
 
 _NONE = np.finfo(np.float32).min  # the score where there is no hypothesis: JSON has no infinity
@@ -55,7 +60,7 @@ class _Search(CountedJob):
                 for name, values in found.items()
                 if alignments or name != "alignments"
             }
-            results.append(read_hypotheses(self._tokenizer, row, ids, n_best))
+            results.append(decode_hypotheses(self._tokenizer, row, ids, n_best))
         return results
 
 
@@ -96,9 +101,9 @@ class TextModel(Model):
     def __init__(self, name: str, version: str, engine: Engine, translator: Translator) -> None:
         super().__init__(name, version, engine)
         self.translator = translator
-        self.tokenizer = translator.text_tokenizer()
+        self.tokenizer = translator.require_tokenizer()
         self.streams = STEP_FILE in translator.manifest.files
-        self.most = returned(translator.manifest.search)
+        self.most = num_returned(translator.manifest.search)
         self.inputs = [TensorSpec("text", "BYTES", (-1,))]
         self.outputs = [
             TensorSpec("translation", "BYTES", (-1,)),
@@ -159,7 +164,7 @@ class TextModel(Model):
         if alignments:
             _check_weights(found)
         rest = iter(found)
-        return [next(rest) if ids else [empty(alignments)] for ids in encoded]
+        return [next(rest) if ids else [empty_translation(alignments)] for ids in encoded]
 
     async def stream(self, text: str) -> AsyncIterator[str]:
         """Yields what each step adds to the greedy translation of a text.

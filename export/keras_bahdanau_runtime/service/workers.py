@@ -19,7 +19,7 @@ from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.logs import log_to_stderr
 from keras_bahdanau_runtime.service.server import Settings, bind, listen, serve
-from keras_bahdanau_runtime.session import cores
+from keras_bahdanau_runtime.session import available_cores
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -68,7 +68,7 @@ def supervise(settings: Settings, workers: int) -> bool:
 
 def _sharing(settings: Settings, workers: int) -> Settings:
     """Settings by which several processes share the cores: threads wait awake for each other."""
-    threads = max(1, cores() // workers) if settings.threads is None else settings.threads
+    threads = max(1, available_cores() // workers) if settings.threads is None else settings.threads
     alone = 1 if settings.alone_threads is None else settings.alone_threads
     return dataclasses.replace(settings, threads=threads, alone_threads=alone)
 

@@ -365,7 +365,7 @@ def test_unusable_corpora_and_updates_are_refused(corpus, tmp_path):
         PreparedDataset([])
     with pytest.raises(ValueError, match="`corpora` must be a PreparedCorpus"):
         PreparedDataset(3)
-    with pytest.raises(ValueError, match="is not there"):
+    with pytest.raises(ValueError, match="is missing"):
         PreparedDataset(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="`update`"):
         PreparedDataset(other).batch(-1)

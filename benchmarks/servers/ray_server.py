@@ -1,13 +1,13 @@
-"""A translator behind Ray Serve, with its dynamic batches."""
+"""Serve a translator with Ray Serve and its dynamic batching."""
 
 import asyncio
 import os
 import signal
 
-from common import answer, given
+from server_options import parse_options, response_body
 
-# Ray's own settings for throughput, without which a text took three times the processor's time. Its
-# workers are as nice as the other servers, and its files go with the folder.
+# Ray's throughput mode: without it a text took three times the processor time. The workers have the
+# same niceness as the other servers, and HAProxy's files are deleted with the working folder.
 os.environ |= {
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
@@ -27,32 +27,32 @@ from ray import serve
 from ray.serve.schema import LoggingConfig
 from starlette.requests import Request
 
-QUIET = LoggingConfig(enable_access_log=False, log_level="WARNING")
-SETTINGS = given()
+LOGGING = LoggingConfig(enable_access_log=False, log_level="WARNING")
+OPTIONS = parse_options()
 
 
 @serve.deployment(
-    num_replicas=SETTINGS.processes,
+    num_replicas=OPTIONS.processes,
     max_ongoing_requests=256,
-    ray_actor_options={"num_cpus": SETTINGS.threads},
+    ray_actor_options={"num_cpus": OPTIONS.threads},
 )
 class Translate:
-    """Batches of texts to their translations."""
+    """Translation of batches of texts."""
 
     def __init__(self):
-        self.translator = SETTINGS.open()
+        self.translator = OPTIONS.open_translator()
 
     @serve.batch(
-        max_batch_size=SETTINGS.batch_size,
-        batch_wait_timeout_s=SETTINGS.max_wait,
-        max_concurrent_batches=SETTINGS.at_once,
+        max_batch_size=OPTIONS.batch_size,
+        batch_wait_timeout_s=OPTIONS.max_wait,
+        max_concurrent_batches=OPTIONS.concurrent_batches,
     )
     async def translate(self, texts: list[str]):
         return await asyncio.to_thread(self.translator.translate, texts, alignments=False)
 
     async def __call__(self, request: Request):
-        asked = await request.json()
-        return answer(await self.translate(asked["text"]))
+        body = await request.json()
+        return response_body(await self.translate(body["text"]))
 
 
 if __name__ == "__main__":
@@ -62,7 +62,7 @@ if __name__ == "__main__":
         object_store_memory=100 * 2**20,
         _temp_dir=os.getcwd(),
     )
-    serve.start(http_options={"host": "127.0.0.1", "port": SETTINGS.port}, logging_config=QUIET)
-    serve.run(Translate.options(logging_config=QUIET).bind(), route_prefix="/translate")
+    serve.start(http_options={"host": "127.0.0.1", "port": OPTIONS.port}, logging_config=LOGGING)
+    serve.run(Translate.options(logging_config=LOGGING).bind(), route_prefix="/translate")
     signal.sigwait([signal.SIGTERM, signal.SIGINT])
     ray.shutdown()

@@ -1,14 +1,14 @@
-"""A translator behind LitServe, with its batches."""
+"""Serve a translator with LitServe and its batching."""
 
 import litserve
-from common import answer, given
+from server_options import parse_options, response_body
 
 
 class Translate(litserve.LitAPI):
-    """Batches of texts to their translations."""
+    """Translation of batches of texts."""
 
     def setup(self, device):
-        self.translator = given().open()
+        self.translator = parse_options().open_translator()
 
     def decode_request(self, request):
         return request["text"]
@@ -23,22 +23,22 @@ class Translate(litserve.LitAPI):
         return output
 
     def encode_response(self, output):
-        return answer(output)
+        return response_body(output)
 
 
 if __name__ == "__main__":
-    settings = given()
+    options = parse_options()
     api = Translate(
-        max_batch_size=settings.batch_size,
-        batch_timeout=settings.max_wait,
+        max_batch_size=options.batch_size,
+        batch_timeout=options.max_wait,
         api_path="/translate",
     )
     server = litserve.LitServer(
-        api, accelerator="cpu", workers_per_device=settings.processes, fast_queue=True
+        api, accelerator="cpu", workers_per_device=options.processes, fast_queue=True
     )
     server.run(
         host="127.0.0.1",
-        port=settings.port,
+        port=options.port,
         num_api_servers=1,
         log_level="warning",
         access_log=False,

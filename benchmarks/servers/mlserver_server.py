@@ -1,35 +1,36 @@
-"""A translator behind MLServer, with its adaptive batches."""
+"""Serve a translator with MLServer and its adaptive batching."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from common import Given, given
 from mlserver import MLModel, MLServer
 from mlserver.codecs import NumpyCodec, StringCodec
 from mlserver.settings import ModelParameters, ModelSettings, Settings
 from mlserver.types import InferenceRequest, InferenceResponse
+from server_options import ServerOptions, parse_options
 
 
 class Model(MLModel):
-    """Texts to translations and their scores."""
+    """Translation of texts, with scores."""
 
     async def load(self) -> bool:
-        settings = Given(*self.settings.parameters.extra["given"])
-        self.translator = settings.open()
-        self.pool = ThreadPoolExecutor(settings.at_once)
+        options = ServerOptions(*self.settings.parameters.extra["options"])
+        self.translator = options.open_translator()
+        self.pool = ThreadPoolExecutor(options.concurrent_batches)
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         texts = StringCodec.decode_input(payload.inputs[0])
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self.pool, self._translate, texts)
-        translations = [one.text for one in found]
-        scores = np.array([[one.score] for one in found], np.float32)
+        translations = await loop.run_in_executor(self.pool, self._translate, texts)
+        scores = np.array([[translation.score] for translation in translations], np.float32)
         return InferenceResponse(
             model_name=self.name,
             outputs=[
-                StringCodec.encode_output("translation", translations),
+                StringCodec.encode_output(
+                    "translation", [translation.text for translation in translations]
+                ),
                 NumpyCodec.encode_output("score", scores),
             ],
         )
@@ -39,23 +40,23 @@ class Model(MLModel):
 
 
 async def main():
-    settings = given()
+    options = parse_options()
     server = MLServer(
         Settings(
             host="127.0.0.1",
-            http_port=settings.port,
-            grpc_port=settings.port + 1,
-            metrics_port=settings.port + 2,
-            parallel_workers=settings.processes,
+            http_port=options.port,
+            grpc_port=options.port + 1,
+            metrics_port=options.port + 2,
+            parallel_workers=options.processes,
             debug=False,
         )
     )
     model = ModelSettings(
         name="model",
-        implementation="on_mlserver.Model",
-        max_batch_size=settings.batch_size,
-        max_batch_time=settings.max_wait,
-        parameters=ModelParameters(extra={"given": list(settings)}),
+        implementation="mlserver_server.Model",
+        max_batch_size=options.batch_size,
+        max_batch_time=options.max_wait,
+        parameters=ModelParameters(extra={"options": list(options)}),
     )
     await server.start([model])
 

@@ -1,8 +1,8 @@
-"""RNNsearch by hand in plain PyTorch: what the training speed of the package is held against.
+"""RNNsearch by hand in plain PyTorch: the baseline of the training benchmark.
 
-The model of `RNNSearch(reset_after=True, initializer=None)`, written as one would who needs this
-model and no other: PyTorch's fused encoder, a loop over `GRUCell` that holds the recurrence and the
-attention only, and the readout and the vocabulary once for all steps.
+This is the model of `RNNSearch(reset_after=True, initializer=None)`, written for this one purpose:
+PyTorch's fused encoder, a loop over `GRUCell` with only the recurrence and the attention in it, and
+one readout and vocabulary projection for all steps.
 """
 
 import torch
@@ -14,11 +14,11 @@ PAD = 0
 
 
 class PlainRNNSearch(nn.Module):
-    """arXiv 1409.0473, A.2, with all widths equal to `units`.
+    """RNNsearch of arXiv 1409.0473, A.2, with all widths equal to `units`.
 
     Call arguments:
-        source: `(B, Tx)` int64 ids, padded with 0 at the right.
-        target: `(B, Ty)` int64 ids, what each step reads.
+        source: `(B, Tx)` int64 ids, right-padded with 0.
+        target: `(B, Ty)` int64 ids, the decoder's inputs.
 
     Returns:
         Logits `(B, Ty, vocabulary_size)`.
@@ -38,29 +38,29 @@ class PlainRNNSearch(nn.Module):
         self.output = nn.Linear(units, vocabulary_size)
 
     def forward(self, source, target):
-        kept = source != PAD
+        mask = source != PAD
         packed = pack_padded_sequence(
-            self.source_embedding(source), kept.sum(1), batch_first=True, enforce_sorted=False
+            self.source_embedding(source), mask.sum(1), batch_first=True, enforce_sorted=False
         )
         annotations, _ = pad_packed_sequence(
             self.encoder(packed)[0], batch_first=True, total_length=source.shape[1]
         )
-        state = torch.tanh(self.bridge(annotations[:, 0].chunk(2, -1)[1]))  # the backward one
+        state = torch.tanh(self.bridge(annotations[:, 0].chunk(2, -1)[1]))  # the backward state
         keys, embedded = self.key(annotations), self.target_embedding(target)
         states, contexts = [], []
         for inputs in embedded.unbind(1):
             hidden = torch.tanh(self.query(state).unsqueeze(1) + keys)
-            scores = self.score(hidden).squeeze(-1).masked_fill(~kept, -torch.inf)
+            scores = self.score(hidden).squeeze(-1).masked_fill(~mask, -torch.inf)
             context = torch.bmm(scores.softmax(-1).unsqueeze(1), annotations).squeeze(1)
             states.append(state)
             contexts.append(context)
             state = self.cell(torch.cat([inputs, context], -1), state)
-        read = torch.cat([torch.stack(states, 1), embedded, torch.stack(contexts, 1)], -1)
-        return self.output(self.readout(read).unflatten(-1, (-1, 2)).amax(-1))
+        readout = torch.cat([torch.stack(states, 1), embedded, torch.stack(contexts, 1)], -1)
+        return self.output(self.readout(readout).unflatten(-1, (-1, 2)).amax(-1))
 
 
 def train(model, optimizer, batches):
-    """One step of `optimizer` for each `(source, target)` of `batches`; returns the mean loss."""
+    """Take one optimizer step per `(source, target)` of `batches`; return the mean loss."""
     total = 0.0
     for source, target in batches:
         logits = model(source, target)
