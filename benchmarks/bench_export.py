@@ -237,9 +237,8 @@ def compare_recurrent_operators(folder):
     import keras
     import numpy as np
 
-    from keras_bahdanau_export.trace import forward_signature
     from keras_bahdanau_export.graph.writer import write_onnx
-    from keras_bahdanau_export.trace import forward_function
+    from keras_bahdanau_export.trace import forward_function, forward_signature
     from keras_bahdanau_runtime.session import open_session
 
     x = keras.Input((None, UNITS), name="x")
