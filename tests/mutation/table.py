@@ -17,8 +17,8 @@ MUTATIONS = (
     Mutation(
         "alignment-may-point-past-the-sentence",
         "keras_bahdanau/data/translation_dataset.py",
-        "(places >= lengths).any()",
-        "(places > lengths).any()",
+        "(positions >= lengths).any()",
+        "(positions > lengths).any()",
         "library/data/test_translation_dataset.py",
     ),
     Mutation(
@@ -278,8 +278,8 @@ MUTATIONS = (
     Mutation(
         "stop-before-the-last-batch-is-forgotten",
         "keras_bahdanau/training/run.py",
-        "self._told = self._told or self.model.stop_training",
-        "self._told = self.model.stop_training",
+        "self._is_stopping = self._is_stopping or self.model.stop_training",
+        "self._is_stopping = self.model.stop_training",
         "library/training/test_run.py library/test_distribution.py",
     ),
     Mutation(

@@ -71,14 +71,14 @@ def _run(options: TrainingOptions, output: Path, resume: bool) -> Path:
     with start_run(options, output, resume, rank=processes[0]) as held_out:
         import_keras()
         from keras_bahdanau.distribution import rank_and_world_size
-        from keras_bahdanau.training.run import train_begun
+        from keras_bahdanau.training.run import run_training
 
         if rank_and_world_size() != processes:
             raise ValueError(
                 "The backend of Keras must be the one whose launcher starts several processes, "
                 f"torch for torchrun. Received: another one, for {processes[1]} processes"
             )
-        return train_begun(options, output, held_out, console=console)
+        return run_training(options, output, held_out, console=console)
 
 
 def _parameter_of(option: Field[Any]) -> inspect.Parameter:

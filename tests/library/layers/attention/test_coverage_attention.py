@@ -139,6 +139,12 @@ def test_config_round_trip_keeps_every_option():
     assert_config_round_trip(CoverageAttention(U, 2.0, 0.5, False, num_heads=2, dropout=0.1))
 
 
+def test_a_config_of_earlier_versions_has_another_name_for_the_weight():
+    config = CoverageAttention(U, coverage_loss_weight=0.5).get_config()
+    config["coverage_loss"] = config.pop("coverage_loss_weight")
+    assert CoverageAttention.from_config(config).coverage_loss_weight == 0.5
+
+
 def test_the_coverage_of_several_heads_is_their_mean(rng):
     attention, (query, values) = built(rng, num_heads=2), random_inputs(rng)
     memory = attention.memory(values, mask=MASK)
