@@ -41,7 +41,7 @@ def exported(folder, search, shortlist=None, **options):
     sizes = {"units": 6, "embedding_dim": 5, "attention_units": 4, "maxout_units": 3}
     model = RNNSearch(30, 40, **sizes, reset_after=True)
     model.build()
-    # With the paper's initial weights, all tokens are near ties.
+    # With the paper's initial weights, all tokens have nearly equal probabilities.
     model.set_weights([RNG.normal(0, 1, weights.shape) for weights in model.get_weights()])
     export(model, folder, search=search, max_length=9, shortlist=shortlist, **options)
     return folder

@@ -165,7 +165,7 @@ def test_onnxruntime_opens_the_graphs_without_warnings(artifact, captioning, cap
     assert capfd.readouterr().err == ""
 
 
-def test_graphs_say_what_wrote_them_and_what_they_compute(artifact, captioning):
+def test_graphs_name_their_producer_and_describe_their_computation(artifact, captioning):
     version = importlib.metadata.version("keras-bahdanau")
     descriptions = {
         artifact[0] / MODEL_FILE: "BeamSearch of a RNNSearch: source ids in",

@@ -209,9 +209,9 @@ def test_layers_of_mixed_precision_are_exported_in_float32(tmp_path):
         np.testing.assert_allclose(output, inputs @ kernel + bias, rtol=1e-5, atol=1e-6)
 
 
-@keras.saving.register_keras_serializable(package="test_exporter")
+@keras.saving.register_keras_serializable(package="tests")
 class Outer(keras.layers.Layer):
-    """A layer with an inner layer that has no policy of its own."""
+    """A layer whose inner layer has no explicit dtype policy."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)

@@ -84,7 +84,7 @@ def test_every_node_of_a_reduced_graph_has_its_own_name(artifact):
         assert all(names) and len(set(names)) == len(names), path
 
 
-def test_reduced_graphs_say_what_wrote_them(artifact):
+def test_reduced_graphs_name_their_producer(artifact):
     session = onnxruntime.InferenceSession(artifact[0] / "model.onnx")
     metadata, version = session.get_modelmeta(), importlib.metadata.version("keras-bahdanau")
     assert metadata.producer_name == "keras_bahdanau"

@@ -17,16 +17,16 @@ MUTATIONS = (
     Mutation(
         "alignment-may-point-past-the-sentence",
         "keras_bahdanau/data/translation_dataset.py",
-        "(places >= lengths).any()",
-        "(places > lengths).any()",
-        "library/data/test_dataset.py",
+        "(positions >= lengths).any()",
+        "(positions > lengths).any()",
+        "library/data/test_translation_dataset.py",
     ),
     Mutation(
         "sort-window-is-ignored",
         "keras_bahdanau/data/batching.py",
         "windows = np.arange(len(order)) // (window or len(order))",
         "windows = np.zeros(len(order), int)",
-        "library/data/test_dataset.py library/models/test_rnn_search.py "
+        "library/data/test_translation_dataset.py library/models/test_rnn_search.py "
         "library/data/test_prepared_dataset.py",
     ),
     Mutation(
@@ -35,7 +35,7 @@ MUTATIONS = (
         "rows = self.batch_tokens // sides.sum(axis=1) // self.multiple * self.multiple",
         "rows = self.batch_tokens // sides.sum(axis=1)",
         "library/data/test_prepared_dataset.py library/training/test_run.py "
-        "library/training/test_distribution.py",
+        "library/test_distribution.py",
     ),
     Mutation(
         "additive-chunks-in-the-wrong-order",
@@ -179,7 +179,7 @@ MUTATIONS = (
         "keras_bahdanau/layers/decoder.py",
         "after = tuple(ops.cast(new, old.dtype) for new, old in zip(after, state, strict=True))",
         "after = tuple(ops.convert_to_tensor(new) for new in after)",
-        "library/layers/test_parts.py library/layers/test_decoder_keras_layer.py "
+        "library/layers/test_sublayers.py library/layers/test_decoder_keras_layer.py "
         "library/layers/test_recurrence.py",
     ),
     Mutation(
@@ -273,14 +273,14 @@ MUTATIONS = (
         "keras_bahdanau/callbacks/checkpoint.py",
         "np.random.default_rng([self.seed, self.rank, epoch])",
         "np.random.default_rng([self.seed, self.rank])",
-        "library/training/test_callbacks.py library/training/test_run.py",
+        "library/callbacks/test_callbacks.py library/training/test_run.py",
     ),
     Mutation(
         "stop-before-the-last-batch-is-forgotten",
         "keras_bahdanau/training/run.py",
-        "self._told = self._told or self.model.stop_training",
-        "self._told = self.model.stop_training",
-        "library/training/test_run.py library/training/test_distribution.py",
+        "self._is_stopping = self._is_stopping or self.model.stop_training",
+        "self._is_stopping = self.model.stop_training",
+        "library/training/test_run.py library/test_distribution.py",
     ),
     Mutation(
         "infinite-losses-at-padding-count",
@@ -294,7 +294,7 @@ MUTATIONS = (
         "keras_bahdanau/metrics.py",
         'return {"name": self.name}',
         "return {}",
-        "library/training/test_metrics.py",
+        "library/test_metrics.py",
     ),
     Mutation(
         "options-swap-two-dropouts",
@@ -315,7 +315,7 @@ MUTATIONS = (
         "keras_bahdanau/optimizers.py",
         'names = ("peak", "shape", "updates", "warmup", "batches")',
         'names = ("peak", "shape", "updates", "warmup")',
-        "library/training/test_schedules.py library/training/test_run.py",
+        "library/test_optimizers.py library/training/test_run.py",
     ),
     Mutation(
         "search-is-cut-at-the-first-loop",
@@ -599,7 +599,7 @@ MUTATIONS = (
         "~is_moved & (self.links >= max_length - 1)",
         "~is_moved & (self.links > max_length - 1)",
         "runtime/test_prepare.py library/data/test_prepared_dataset.py "
-        "library/data/test_dataset.py",
+        "library/data/test_translation_dataset.py",
     ),
     Mutation(
         "bytes-after-a-packed-body-are-ignored",
@@ -753,7 +753,8 @@ MUTATIONS = (
         "export/keras_bahdanau_runtime/text/batches.py",
         "[*ids[: max_length - 1], ids[-1]]",
         "ids[:max_length]",
-        "library/data/test_dataset.py runtime/test_translation.py runtime/test_translator.py",
+        "library/data/test_translation_dataset.py runtime/test_translation.py "
+        "runtime/test_translator.py",
     ),
     Mutation(
         "lines-lose-their-trailing-spaces",

@@ -44,11 +44,11 @@ def _run(options: TrainingOptions, output: Path, resume: bool) -> Path:
     with start_run(options, output, resume, rank=processes[0]) as held_out:
         import_keras()
         from keras_bahdanau.distribution import rank_and_world_size
-        from keras_bahdanau.training.run import train_begun
+        from keras_bahdanau.training.run import run_training
 
         if rank_and_world_size() != processes:
             raise ValueError(
                 "The Keras backend must be the one whose launcher started this process, torch for "
                 f"torchrun. Received: another one, for {processes[1]} processes"
             )
-        return train_begun(options, output, held_out, console=console)
+        return run_training(options, output, held_out, console=console)

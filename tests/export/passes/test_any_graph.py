@@ -1,4 +1,4 @@
-"""Graphs that the passes must leave with the same results; each was once changed or refused."""
+"""Graphs whose results the passes must not change; each was once changed or refused."""
 
 import numpy as np
 import onnx

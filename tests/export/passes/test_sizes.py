@@ -85,7 +85,7 @@ def test_sizes_of_the_outputs_of_operators(statement, expected):
         nought=0,
         single=1,
     )
-    if expected is not None:  # an unknown size gets the name of its own axis
+    if expected is not None:  # an unknown size is named after its axis
         expected = [f"y.{i}" if size is None else size for i, size in enumerate(expected)]
     assert sizes.get("y") == expected
 
