@@ -320,11 +320,11 @@ def test_copy_of_a_stepper_gives_the_same_steps(tmp_path, how):
     expected, *_ = stepper.step(tokens, *stepper.start(source))
     other = COPIES[how](stepper)
     state, memory = other.start(source)
-    found, *_ = other.step(tokens, state, memory)
-    np.testing.assert_array_equal(found, expected)
+    log_probs, *_ = other.step(tokens, state, memory)
+    np.testing.assert_array_equal(log_probs, expected)
     with pytest.raises(
         ValueError, match="fixed_buffers=True"
-    ):  # a state that was stepped from already
+    ):  # a state that a step has used already
         other.step(tokens, state, memory)
 
 

@@ -227,7 +227,7 @@ def test_jumps_of_the_system_clock_change_no_timeout(tmp_path, monkeypatch, hour
         engine, busy = service.service.engine, Echo()
         running = []
         for payload in ("a", "b"):  # the second waits for others to join it
-            running.append(service.begin(engine.run(busy, [payload], [1])))
+            running.append(service.submit(engine.run(busy, [payload], [1])))
             assert busy.begun.acquire(timeout=30)
         with pytest.raises(ServiceError) as caught:
             service.call(ask(engine, busy, "c", seconds=0.01))

@@ -185,13 +185,13 @@ def test_first_states_may_be_as_keras_returns_them(cell, rng):
     memory, dense = decoder.memory(annotations), keras.layers.Dense(M)
     loop = numpy(decoder.unroll(inputs[:, 0], annotations, 2, dense, initial_state=flat))
     x, values = keras.Input((TY, M)), keras.Input((TX, D))
-    for given in (states, tuple(states), *(states if cell == "gru" else [])):
-        assert_close(decoder(inputs, annotations, initial_state=given), expected, 1e-6)
-        assert_close(decoder.initial_state(memory, given).cell, tuple(flat), 1e-6)
-        again = decoder.unroll(inputs[:, 0], annotations, 2, dense, initial_state=given)
+    for initial in (states, tuple(states), *(states if cell == "gru" else [])):
+        assert_close(decoder(inputs, annotations, initial_state=initial), expected, 1e-6)
+        assert_close(decoder.initial_state(memory, initial).cell, tuple(flat), 1e-6)
+        again = decoder.unroll(inputs[:, 0], annotations, 2, dense, initial_state=initial)
         assert_close(again, loop, 1e-6)
         _, *symbols = encoder(values)
-        symbols = tree.pack_sequence_as(given, tree.flatten(symbols))
+        symbols = tree.pack_sequence_as(initial, tree.flatten(symbols))
         model = keras.Model([x, values], decoder(x, values, initial_state=symbols))
         assert_close(model([inputs, annotations]), expected, 1e-6)
 

@@ -171,7 +171,10 @@ def test_each_step_adds_its_own_row_of_the_noise(rng):
     attention = built(rng, sigmoid_noise=2.0, seed=1)
     query, values = random_inputs(rng, queries=3)
     memory = attention.memory(values, mask=MASK, training=True, steps=3)
-    noise, weights_by_name = numpy(memory.noise).astype("float64"), reference.named(attention)
+    noise, weights_by_name = (
+        numpy(memory.noise).astype("float64"),
+        reference.weights_by_name(attention),
+    )
     state, alignment = attention.initial_state(memory), np.eye(1, TX).repeat(B, 0)
     for i in range(3):
         _, weights, state = attention.step(query[:, i], memory, state, training=True, t=i)
