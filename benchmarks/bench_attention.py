@@ -1,16 +1,14 @@
-"""Many queries of additive attention against `keras.layers.AdditiveAttention`: time and memory.
+"""Additive attention with many queries, against `keras.layers.AdditiveAttention`: time and memory.
 
-`BahdanauAttention` and Keras's layer fed through two Dense projections do the same work, forwards
-and backwards, each in a process of its own on every backend; rounds are interleaved. Memory is the
-peak of the process above what it held before the first call, compilation included.
+`BahdanauAttention` and Keras's layer behind two Dense projections do the same work. Each runs
+forward and backward in its own process on every backend; rounds are interleaved. Memory is the peak
+of the process minus what it used before the first call, so it includes compilation.
 """
 
 import os
 import resource
-import statistics
-import time
 
-from processes import in_turns, result
+from timing import benchmark_parser, measure_in_processes, median_seconds, medians, run_as_case
 
 BACKENDS = ("tensorflow", "jax", "torch")
 LAYERS = ("keras", "keras_bahdanau")
@@ -19,13 +17,13 @@ ROUNDS, CALLS = 3, 5
 
 
 def make_layer(name):
-    """A layer called as `layer(query, value)`, both `(BATCH, LENGTH, UNITS)`."""
+    """Return a layer called as `layer(query, value)`, both `(BATCH, LENGTH, UNITS)`."""
     import keras
 
     from keras_bahdanau import BahdanauAttention
 
     class Projected(keras.layers.Layer):
-        """Keras's layer, which has no projections of its own, with two."""
+        """Keras's attention behind the two projections that it lacks."""
 
         def build(self, query_shape, value_shape):
             self.query = keras.layers.Dense(UNITS, use_bias=False)
@@ -44,7 +42,7 @@ def make_layer(name):
 
 
 def make_gradients(layer, query, value):
-    """A function of no arguments: the layer forwards and backwards, in this process's backend."""
+    """Return a function without arguments that runs the layer forward and backward."""
     import keras
     from keras import ops
 
@@ -59,7 +57,7 @@ def make_gradients(layer, query, value):
                 loss = tf.reduce_sum(tf.square(layer(query, value)))
             return tape.gradient(loss, [query, value, *weights])
 
-        return lambda: [part.numpy() for part in gradients()]
+        return lambda: [gradient.numpy() for gradient in gradients()]
     if keras.config.backend() == "jax":
         import jax
 
@@ -78,7 +76,7 @@ def make_gradients(layer, query, value):
 
 
 def measure(name):
-    """Median seconds of a call forwards and backwards, and the peak of memory in bytes."""
+    """Median seconds of a forward and backward call, and the peak of memory in bytes."""
     import keras
     import numpy as np
     from keras import ops
@@ -92,30 +90,25 @@ def measure(name):
     )
     gradients = make_gradients(layer, query, value)
     with open("/proc/self/statm") as file:
-        held = int(file.read().split()[1]) * resource.getpagesize()
-    gradients()
-    seconds = []
-    for _ in range(CALLS):
-        began = time.perf_counter()
-        gradients()
-        seconds.append(time.perf_counter() - began)
+        memory_before = int(file.read().split()[1]) * resource.getpagesize()
+    seconds = median_seconds(gradients, CALLS)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"seconds": statistics.median(seconds), "bytes": peak - held}
+    return {"seconds": seconds, "bytes": peak - memory_before}
 
 
 def main():
-    """Runs every layer on every backend in turn, round after round, and prints the table."""
+    arguments = benchmark_parser(__doc__, ROUNDS).parse_args()
     cases = [(backend, layer) for backend in BACKENDS for layer in LAYERS]
-    found = in_turns(__file__, cases, ROUNDS)
-    print(f"{os.cpu_count()} cores, B={BATCH}, Tq=Tx={LENGTH}, U={UNITS}, forwards and backwards")
+    figures = medians(measure_in_processes(__file__, cases, arguments.rounds))
+    print(f"{os.cpu_count()} cores, B={BATCH}, Tq=Tx={LENGTH}, U={UNITS}, forward and backward")
     print("backend      layer               ms   MB above start   time and memory against Keras's")
     for backend, layer in cases:
-        mine, theirs = found[backend, layer], found[backend, "keras"]
+        ours, keras = figures[backend, layer], figures[backend, "keras"]
         print(
-            f"{backend:12} {layer:15} {mine['seconds'] * 1e3:6.0f}   {mine['bytes'] / 1e6:14.0f}   "
-            f"{mine['seconds'] / theirs['seconds']:.2f}x  {mine['bytes'] / theirs['bytes']:.3f}x"
+            f"{backend:12} {layer:15} {ours['seconds'] * 1e3:6.0f}   {ours['bytes'] / 1e6:14.0f}   "
+            f"{ours['seconds'] / keras['seconds']:.2f}x  {ours['bytes'] / keras['bytes']:.3f}x"
         )
 
 
 if __name__ == "__main__":
-    result(measure) or main()
+    run_as_case(measure) or main()

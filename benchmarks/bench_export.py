@@ -1,11 +1,12 @@
-"""What the exported graphs cost, against the backends, tf2onnx as it comes and the bare products.
+"""Cost of the exported graphs, against the backends, plain tf2onnx and the bare matrix products.
 
-One model and one search (256 units, V = 8,000, beam 5, 30 steps, all of which are run; sources of
-16 tokens) is measured at batch 1, 8 and 32: every case in a process of its own, rounds interleaved,
-medians. Then: what each pass does, a bidirectional GRU of any Keras model against its loop form,
-the start of a service, and the sizes of the artifacts.
+One model and one search (256 units, V = 8,000, beam 5, all 30 steps, sources of 16 tokens) is
+measured at batch 1, 8 and 32. Every case runs in its own process; rounds are interleaved and
+medians printed. The script also prints what each pass saves, a bidirectional GRU of a Keras model
+as an operator and as loops, the start-up time of a translator, and the size of the artifacts.
 """
 
+import functools
 import os
 import statistics
 import subprocess
@@ -14,9 +15,24 @@ import tempfile
 import time
 from pathlib import Path
 
-from processes import in_turns, result
+from benchmark_model import (
+    BEAM,
+    LENGTH,
+    STEPS,
+    UNITS,
+    VOCABULARY,
+    make_endless_model,
+    random_source,
+)
+from timing import (
+    benchmark_parser,
+    interleaved_seconds,
+    measure_in_processes,
+    median_seconds,
+    medians,
+    run_as_case,
+)
 
-UNITS, VOCABULARY, BEAM, STEPS, LENGTH = 256, 8000, 5, 30, 16
 BATCHES = (1, 8, 32)
 ROUNDS, CALLS = 5, 9
 CASES = (
@@ -33,38 +49,29 @@ CASES = (
 
 def measure(case, folder):
     """Median seconds of one case for each batch size."""
-    run = {"keras": _keras, "xla": _xla, "products": _products}.get(case)
-    call = run(folder) if run else _graph(Path(folder) / case / "model.onnx")
-    return {f"batch {batch}": median_seconds(call, batch) for batch in BATCHES}
+    make_search = {"keras": keras_search, "xla": xla_search, "products": weight_products}.get(case)
+    if make_search is None:
+        search = graph_search(Path(folder) / case / "model.onnx")
+    else:
+        search = make_search(folder)
+    return {
+        f"batch {batch}": median_seconds(functools.partial(search, batch), CALLS)
+        for batch in BATCHES
+    }
 
 
-def median_seconds(call, *arguments):
-    """Median seconds of a call, the first one left out."""
-    seconds = []
-    for _ in range(CALLS + 1):
-        began = time.perf_counter()
-        call(*arguments)
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds[1:])
-
-
-def source(batch):
-    """Random sources, `(batch, LENGTH)` int32."""
-    import numpy as np
-
-    return np.random.default_rng(0).integers(4, VOCABULARY, (batch, LENGTH)).astype("int32")
-
-
-def _keras(folder):
+def keras_search(folder):
+    """Return a function of the batch size that runs `generate` of the Keras model."""
     import keras
 
     from keras_bahdanau import BeamSearch
 
     model = keras.saving.load_model(Path(folder) / "model.keras", compile=False)
-    return lambda batch: model.generate(source(batch), BeamSearch(BEAM), max_length=STEPS)
+    return lambda batch: model.generate(random_source(batch), BeamSearch(BEAM), max_length=STEPS)
 
 
-def _xla(folder):
+def xla_search(folder):
+    """Return a function of the batch size that runs the search compiled by TensorFlow's XLA."""
     import keras
     import tensorflow as tf
 
@@ -76,100 +83,82 @@ def _xla(folder):
         jit_compile=True,
         autograph=False,
     )
-    return lambda batch: search(tf.constant(source(batch))).tokens.numpy()
+    return lambda batch: search(tf.constant(random_source(batch))).tokens.numpy()
 
 
-def _graph(path):
+def graph_search(path):
+    """Return a function of the batch size that runs an exported graph."""
     from keras_bahdanau_runtime.session import open_session
 
     session = open_session(path.read_bytes(), path, "CPUExecutionProvider", None)
-    return lambda batch: session.run(["tokens", "scores"], {"source": source(batch)})
+    return lambda batch: session.run(["tokens", "scores"], {"source": random_source(batch)})
 
 
-def _products(folder):
-    """Every product with weights that the graph computes, by onnxruntime and no more."""
-    step = [(UNITS, UNITS), (UNITS, 2 * UNITS), (UNITS, 3 * UNITS), (UNITS, VOCABULARY)]
-    step = _product_graph(step)
-    places = [(UNITS, 3 * UNITS), (UNITS, 3 * UNITS)]  # the encoder's
-    places += [(2 * UNITS, UNITS), (2 * UNITS, 2 * UNITS), (2 * UNITS, 3 * UNITS)]  # the memory's
-    places = _product_graph(places)
-    recurrence = _product_graph([(UNITS, 3 * UNITS), (UNITS, 3 * UNITS)])
+def weight_products(folder):
+    """Return a function of the batch size that runs only the graph's products with weights."""
+    step = product_graph(
+        [(UNITS, UNITS), (UNITS, 2 * UNITS), (UNITS, 3 * UNITS), (UNITS, VOCABULARY)]
+    )
+    encoder_inputs = [(UNITS, 3 * UNITS), (UNITS, 3 * UNITS)]
+    memory = [(2 * UNITS, UNITS), (2 * UNITS, 2 * UNITS), (2 * UNITS, 3 * UNITS)]
+    source_products = product_graph(encoder_inputs + memory)
+    recurrence = product_graph([(UNITS, 3 * UNITS), (UNITS, 3 * UNITS)])
 
-    def call(batch):
-        places(batch * LENGTH)
+    def run(batch):
+        source_products(batch * LENGTH)
         for _ in range(LENGTH):
             recurrence(batch)
         for _ in range(STEPS):
             step(batch * BEAM)
 
-    return call
+    return run
 
 
-def _product_graph(shapes):
-    """A function of a number of rows that multiplies so many rows with a matrix of each shape."""
+def product_graph(shapes):
+    """Return a function of a number of rows that multiplies rows by a matrix of each shape."""
     import numpy as np
     import onnx
     import onnxruntime
 
     nodes, inputs, outputs = [], [], []
-    weights = [
+    initializers = [
         onnx.numpy_helper.from_array(np.array([number, number]), name)
         for name, number in (("start", 0), ("end", 1))
     ]
-    rng, kind = np.random.default_rng(0), onnx.TensorProto.FLOAT
-    for i, (inner, columns) in enumerate(shapes):
+    rng, dtype = np.random.default_rng(0), onnx.TensorProto.FLOAT
+    for i, (rows, columns) in enumerate(shapes):
         nodes.append(onnx.helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"product{i}"]))
-        # One number, so that no time goes into handing out the others.
+        # Return a single element, so that copying the outputs costs no time.
         nodes.append(onnx.helper.make_node("Slice", [f"product{i}", "start", "end"], [f"y{i}"]))
-        matrix = rng.random((inner, columns), "float32")
-        weights.append(onnx.numpy_helper.from_array(matrix, f"w{i}"))
-        inputs.append(onnx.helper.make_tensor_value_info(f"x{i}", kind, ["n", inner]))
-        outputs.append(onnx.helper.make_tensor_value_info(f"y{i}", kind, [1, 1]))
-    graph = onnx.helper.make_graph(nodes, "products", inputs, outputs, weights)
+        matrix = rng.random((rows, columns), "float32")
+        initializers.append(onnx.numpy_helper.from_array(matrix, f"w{i}"))
+        inputs.append(onnx.helper.make_tensor_value_info(f"x{i}", dtype, ["n", rows]))
+        outputs.append(onnx.helper.make_tensor_value_info(f"y{i}", dtype, [1, 1]))
+    graph = onnx.helper.make_graph(nodes, "products", inputs, outputs, initializers)
     opsets = [onnx.helper.make_opsetid("", 18)]
     model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    given = {}
 
-    def call(rows):
-        if rows not in given:
-            given[rows] = {
-                f"x{i}": rng.random((rows, inner), "float32") for i, (inner, _) in enumerate(shapes)
-            }
-        session.run(None, given[rows])
+    @functools.cache
+    def feeds(count):
+        return {f"x{i}": rng.random((count, rows), "float32") for i, (rows, _) in enumerate(shapes)}
 
-    return call
+    return lambda count: session.run(None, feeds(count))
 
 
-def benchmark_model():
-    """The model, with no end before the last step and odds as far apart as in a trained one."""
-    import keras
-    import numpy as np
+def make_spread_model():
+    """Return the endless model with logits as far apart as those of a trained one."""
+    from keras import ops
 
-    from keras_bahdanau import RNNSearch
-    from keras_bahdanau_runtime.ids import EOS
-
-    keras.utils.set_random_seed(0)
-    model = RNNSearch(
-        VOCABULARY,
-        VOCABULARY,
-        units=UNITS,
-        embedding_dim=UNITS,
-        attention_units=UNITS,
-        maxout_units=UNITS,
-        reset_after=True,
-        initializer=None,
-    )
-    model.build()
-    model.output_layer.bias.assign(np.where(np.arange(VOCABULARY) == EOS, -1e4, 0.0))
-    model.output_layer.kernel.assign(10 * keras.ops.convert_to_numpy(model.output_layer.kernel))
+    model = make_endless_model()
+    model.output_layer.kernel.assign(10 * ops.convert_to_numpy(model.output_layer.kernel))
     return model
 
 
-def _as_it_comes(function):
-    """A traced function as `tf2onnx` alone converts it, with every optimizer that it has."""
+def convert_with_tf2onnx(function):
+    """Convert a traced function with tf2onnx alone, with all of its own optimizers."""
     import tf2onnx
 
     from keras_bahdanau_export.graph.writer import OPSET, numpy_object
@@ -178,91 +167,101 @@ def _as_it_comes(function):
         return tf2onnx.convert.from_function(function, function.input_signature, OPSET)[0]
 
 
-def prepare(folder):
-    """Writes the model and its graphs, and prints what each pass does."""
+def export_model(folder):
+    """Save the model and its artifacts, and print what the passes save."""
+    from keras_bahdanau import BeamSearch
+    from keras_bahdanau_export import export
+
+    folder = Path(folder)
+    model = make_spread_model()
+    model.save(folder / "model.keras")
+    for precision in ("float32", "int8"):
+        began = time.perf_counter()
+        export(
+            model,
+            folder / precision,
+            search=BeamSearch(BEAM),
+            max_length=STEPS,
+            precision=precision,
+        )
+        seconds = time.perf_counter() - began
+        size = (folder / precision / "model.onnx").stat().st_size / 1e6
+        print(f"export {precision}: {seconds:.0f} s with its parity check, {size:.1f} MB")
+    compare_passes(model, folder)
+
+
+def compare_passes(model, folder):
+    """Print the nodes and the search time of the graph after each pass."""
     import onnx_ir
 
     from keras_bahdanau import BeamSearch
-    from keras_bahdanau_export import export
     from keras_bahdanau_export.graph.passes.optimizer import PASSES, optimize
     from keras_bahdanau_export.graph.recurrent_operators import recurrent_operators
     from keras_bahdanau_export.graph.writer import convert
     from keras_bahdanau_export.trace import search_function
 
-    folder = Path(folder)
-    model = benchmark_model()
-    model.save(folder / "model.keras")
-    for precision in ("float32", "int8"):
-        began = time.perf_counter()
-        export(model, folder / precision, search=BeamSearch(BEAM), max_length=STEPS,
-               precision=precision)  # fmt: skip
-        seconds = time.perf_counter() - began
-        size = (folder / precision / "model.onnx").stat().st_size / 1e6
-        print(f"export {precision}: {seconds:.0f} s with its parity check, {size:.1f} MB")
-
     function, _ = search_function(model, BeamSearch(BEAM), STEPS)
-    stages = [("tf2onnx", _as_it_comes(function))]
+    graphs = {"tf2onnx": convert_with_tf2onnx(function)}
+    (folder / "tf2onnx").mkdir()
+    (folder / "tf2onnx" / "model.onnx").write_bytes(graphs["tf2onnx"].SerializeToString())
     with recurrent_operators():
         function, _ = search_function(model, BeamSearch(BEAM), STEPS)
-        stages.append(("recurrent operators", convert(function)))
-    for count, one in enumerate(PASSES, start=1):
-        lean = onnx_ir.serde.deserialize_model(stages[1][1])
-        optimize(lean, PASSES[:count])
-        stages.append((one.__name__, onnx_ir.serde.serialize_model(lean)))
-    (folder / "tf2onnx").mkdir()
-    (folder / "tf2onnx" / "model.onnx").write_bytes(stages[0][1].SerializeToString())
-    calls = []
-    for i, (name, graph) in enumerate(stages):
+        unoptimized = graphs["recurrent operators"] = convert(function)
+    for count, graph_pass in enumerate(PASSES, start=1):
+        optimized = onnx_ir.serde.deserialize_model(unoptimized)
+        optimize(optimized, PASSES[:count])
+        graphs[graph_pass.__name__] = onnx_ir.serde.serialize_model(optimized)
+
+    node_counts, calls = {}, {}
+    for i, (name, model_proto) in enumerate(graphs.items()):
         path = folder / f"{i}.onnx"
-        path.write_bytes(graph.SerializeToString())
-        loops = [node.attribute[0].g for node in graph.graph.node if node.op_type == "Loop"]
-        sizes = (len(graph.graph.node), max(len(loop.node) for loop in loops))
-        calls.append((name, sizes, _graph(path), ([], [])))
-    for _ in range(CALLS):  # in turns
-        for *_, call, taken in calls:
-            for batch, seconds in zip((1, 32), taken, strict=True):
-                began = time.perf_counter()
-                call(batch)
-                seconds.append(time.perf_counter() - began)
+        path.write_bytes(model_proto.SerializeToString())
+        nodes = model_proto.graph.node
+        bodies = [node.attribute[0].g for node in nodes if node.op_type == "Loop"]
+        node_counts[name] = (len(nodes), max(len(body.node) for body in bodies))
+        search = graph_search(path)
+        for batch in (1, 32):
+            calls[name, batch] = functools.partial(search, batch)
+    seconds = interleaved_seconds(calls, CALLS - 1)
+    milliseconds = {key: statistics.median(times) * 1e3 for key, times in seconds.items()}
     print("after the pass                  graph  loop   ms at batch 1, 32")
-    for name, (outside, inside), _, taken in calls:
-        first, last = (statistics.median(seconds[1:]) * 1e3 for seconds in taken)
-        print(f"{name:30} {outside:6} {inside:5} {first:8.1f} {last:8.1f}")
+    for name, (graph_nodes, body_nodes) in node_counts.items():
+        print(
+            f"{name:30} {graph_nodes:6} {body_nodes:5} "
+            f"{milliseconds[name, 1]:8.1f} {milliseconds[name, 32]:8.1f}"
+        )
 
 
-def recurrent(folder):
-    """A bidirectional GRU of any Keras model, as an operator and as tf2onnx leaves it."""
+def compare_recurrent_operators(folder):
+    """Print the time of a Keras model's bidirectional GRU as an operator and as tf2onnx's loops."""
     import keras
     import numpy as np
 
-    from keras_bahdanau_export.call import call_signature
     from keras_bahdanau_export.graph.writer import write_onnx
-    from keras_bahdanau_export.trace import forward_function
+    from keras_bahdanau_export.trace import forward_function, forward_signature
     from keras_bahdanau_runtime.session import open_session
 
     x = keras.Input((None, UNITS), name="x")
     layer = keras.layers.Bidirectional(keras.layers.GRU(UNITS, return_sequences=True), name="y")
     model = keras.Model(x, layer(x))
-    function, signature = forward_function(model, call_signature(model))
-    (Path(folder) / "loop.onnx").write_bytes(_as_it_comes(function).SerializeToString())
-    write_onnx(function, signature, Path(folder) / "operator.onnx")
-    given = {"x": np.random.default_rng(0).random((1, 2 * LENGTH, UNITS), "float32")}
-    sessions = {
-        path.stem: open_session(path.read_bytes(), path, "CPUExecutionProvider", None)
-        for path in (Path(folder) / "loop.onnx", Path(folder) / "operator.onnx")
-    }
-    seconds = {name: [] for name in sessions}
-    for _ in range(60):
-        for name, session in sessions.items():
-            began = time.perf_counter()
-            session.run(["y"], given)
-            seconds[name].append(time.perf_counter() - began)
-    loop, operator = (statistics.median(seconds[name][5:]) * 1e3 for name in sessions)
-    print(f"bidirectional GRU, batch 1, 32 steps: {loop:.2f} ms as loops, {operator:.2f} as one "
-          f"operator, {loop / operator:.1f}x")  # fmt: skip
+    function, signature = forward_function(model, forward_signature(model))
+    loops_path, operator_path = Path(folder) / "loops.onnx", Path(folder) / "operator.onnx"
+    loops_path.write_bytes(convert_with_tf2onnx(function).SerializeToString())
+    write_onnx(function, signature, operator_path)
+    feeds = {"x": np.random.default_rng(0).random((1, 2 * LENGTH, UNITS), "float32")}
+    calls = {}
+    for path in (loops_path, operator_path):
+        session = open_session(path.read_bytes(), path, "CPUExecutionProvider", None)
+        calls[path.stem] = functools.partial(session.run, ["y"], feeds)
+    seconds = interleaved_seconds(calls, rounds=55, warmup=5)
+    loops, operator = (statistics.median(seconds[name]) * 1e3 for name in ("loops", "operator"))
+    print(
+        f"bidirectional GRU, batch 1, 32 steps: {loops:.2f} ms as loops, {operator:.2f} ms as one "
+        f"operator, {loops / operator:.1f}x"
+    )
 
 
-START = """
+START_UP = """
 import resource, sys, time
 began = time.perf_counter()
 from keras_bahdanau_runtime import Translator
@@ -272,42 +271,47 @@ print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_m
 """
 
 
-def start(artifact):
-    """Median seconds and MB of a fresh process up to its first translation."""
+def measure_start_up(artifact, rounds):
+    """Return the median seconds and MB of a new process up to its first translation."""
     runs = [
         subprocess.run(
-            [sys.executable, "-c", START, artifact], capture_output=True, text=True, check=True
+            [sys.executable, "-c", START_UP, artifact], capture_output=True, text=True, check=True
         ).stdout.split()
-        for _ in range(ROUNDS)
+        for _ in range(rounds)
     ]
     return [statistics.median(float(run[i]) for run in runs) for i in (0, 1)]
 
 
+PARTS = {"export": export_model, "recurrent": compare_recurrent_operators}
+
+
 def main():
-    """Runs everything in turn and prints the tables."""
+    arguments = benchmark_parser(__doc__, ROUNDS).parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        for part in ("prepare", "recurrent"):
-            environment = {**os.environ, "KERAS_BACKEND": "tensorflow"}
-            run = subprocess.run(
+        for part in PARTS:
+            process = subprocess.run(
                 [sys.executable, __file__, part, folder],
-                env=environment, stdout=subprocess.PIPE, text=True, check=True,
-            )  # fmt: skip
-            print(run.stdout, end="", flush=True)
-        seconds, megabytes = start(Path(folder) / "float32")
+                env={**os.environ, "KERAS_BACKEND": "tensorflow"},
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            )
+            print(process.stdout, end="", flush=True)
+        seconds, megabytes = measure_start_up(Path(folder) / "float32", arguments.rounds)
         print(f"import, load, first sentence: {seconds:.2f} s, at most {megabytes:.0f} MB")
         cases = [(*case, folder) for case in CASES]
         print(
             f"{os.cpu_count()} cores, {UNITS} units, V={VOCABULARY}, beam {BEAM}, {STEPS} steps: ms"
         )
-        for (backend, case, _), found in in_turns(__file__, cases, ROUNDS).items():
+        figures = medians(measure_in_processes(__file__, cases, arguments.rounds))
+        for (backend, case, _), batches in figures.items():
             name = f"{backend} {case}" if case in ("keras", "xla") else case
-            figures = "   ".join(f"{key}: {value * 1e3:6.1f}" for key, value in found.items())
-            print(f"{name:18} {figures}")
+            columns = "   ".join(f"{key}: {value * 1e3:6.1f}" for key, value in batches.items())
+            print(f"{name:18} {columns}")
 
 
 if __name__ == "__main__":
-    parts = {"prepare": prepare, "recurrent": recurrent}
-    if sys.argv[1:2] and sys.argv[1] in parts:
-        parts[sys.argv[1]](sys.argv[2])
-    elif not result(measure):
+    if sys.argv[1:2] and sys.argv[1] in PARTS:
+        PARTS[sys.argv[1]](sys.argv[2])
+    elif not run_as_case(measure):
         main()

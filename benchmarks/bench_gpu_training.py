@@ -1,24 +1,27 @@
-"""Training on a GPU with JAX and PyTorch, at the paper's size, in float32 and bfloat16.
+"""Training on a GPU with JAX and PyTorch at the paper's size, in float32 and bfloat16.
 
-    python benchmarks/bench_gpu_training.py
-
-1,000 units, embeddings of 620, V = 30,000, 80 pairs of 50 tokens a batch (arXiv 1409.0473, appendix
-B). Without a GPU it says so and ends with 0. Each case runs in a process of its own, in turns;
-milliseconds of a step are the median and the best of 20 after 5.
+1,000 units, embeddings of 620, V = 30,000, batches of 80 pairs of 50 tokens (arXiv 1409.0473,
+appendix B). Each case runs in its own process and rounds are interleaved. The result is the median
+and the best of 20 steps after 5 warm-up steps. Without a GPU the script prints that it skips and
+exits with 0.
 """
 
-import json
-import os
+import functools
 import statistics
 import subprocess
 import sys
-import time
 
-import numpy as np
+from timing import (
+    benchmark_parser,
+    interleaved_seconds,
+    measure_in_processes,
+    median_and_best,
+    run_as_case,
+)
 
 BATCH, LENGTH, VOCABULARY = 80, 50, 30_000
 CASES = [(backend, policy) for backend in ("jax", "torch") for policy in ("float32", "bfloat16")]
-ROUNDS, WARM, STEPS = 2, 5, 20
+ROUNDS, WARMUP, STEPS = 2, 5, 20
 
 
 def has_gpu(backend):
@@ -31,8 +34,9 @@ def has_gpu(backend):
 
 
 def measure(policy):
-    """Milliseconds of a step, and megabytes at their most where the backend tells."""
+    """Median and best milliseconds of a training step."""
     import keras
+    import numpy as np
 
     from keras_bahdanau import RNNSearch, TokenCrossentropy
 
@@ -41,41 +45,25 @@ def measure(policy):
     model = RNNSearch(VOCABULARY, VOCABULARY, reset_after=True, dtype=dtype)
     model.compile(optimizer="adam", loss=TokenCrossentropy())
     ids = np.random.default_rng(0).integers(4, VOCABULARY, (BATCH, LENGTH)).astype("int32")
-    inputs, taken = {"source": ids, "target": ids}, []
-    for _ in range(WARM + STEPS):
-        began = time.perf_counter()
-        model.train_on_batch(inputs, ids)  # which hands back the loss, and so waits for it
-        taken.append(1e3 * (time.perf_counter() - began))
-    return {"median": statistics.median(taken[WARM:]), "best": min(taken[WARM:])}
+    # `train_on_batch` returns the loss as a number, so it waits for the GPU.
+    step = functools.partial(model.train_on_batch, {"source": ids, "target": ids}, ids)
+    median, best = median_and_best(interleaved_seconds({"step": step}, STEPS, WARMUP)["step"])
+    return {"median": 1e3 * median, "best": 1e3 * best}
 
 
 def main():
-    """Runs the cases in turns and prints the medians over the rounds."""
-    if sys.argv[1:2] == ["measure"]:
-        print(json.dumps(measure(sys.argv[2])))
-        return
-    seen = [backend for backend in ("jax", "torch") if has_gpu(backend)]
-    if not seen:
+    arguments = benchmark_parser(__doc__, ROUNDS).parse_args()
+    backends = [backend for backend in ("jax", "torch") if has_gpu(backend)]
+    if not backends:
         print("Skipped: neither JAX nor PyTorch sees a GPU.")
         return
-    found = {case: [] for case in CASES if case[0] in seen}
-    for _ in range(ROUNDS):
-        for backend, policy in found:
-            run = subprocess.run(
-                [sys.executable, __file__, "measure", policy],
-                env={**os.environ, "KERAS_BACKEND": backend},
-                capture_output=True,
-                text=True,
-            )
-            if run.returncode:
-                raise RuntimeError(f"{backend} in {policy} failed:\n{run.stderr[-2000:]}")
-            found[backend, policy].append(json.loads(run.stdout.splitlines()[-1]))
-    for (backend, policy), rounds in found.items():
-        median = statistics.median(one["median"] for one in rounds)
-        best = min(one["best"] for one in rounds)
+    cases = [case for case in CASES if case[0] in backends]
+    for (backend, policy), runs in measure_in_processes(__file__, cases, arguments.rounds).items():
+        median = statistics.median(run["median"] for run in runs)
+        best = min(run["best"] for run in runs)
         rate = BATCH * LENGTH / median * 1e3
         print(f"{backend:6} {policy:9} {median:7.1f} ms (best {best:.1f}), {rate:,.0f} tokens/s")
 
 
 if __name__ == "__main__":
-    main()
+    run_as_case(measure) or main()

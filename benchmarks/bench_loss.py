@@ -1,10 +1,13 @@
-"""A training step with a large vocabulary: the loss by all logits, in chunks, and sampled.
+"""A training step with a large vocabulary: the loss over all logits, in chunks, and sampled.
 
-Every case trains in a process of its own with one thread, and the rounds are interleaved. Memory
-is the most that the process holds in a step beyond what it held before, once a step has compiled
-and made all state. Time is that of the processor, which other work disturbs less than what a clock
-shows; the median of single steps. "no loss" is a step whose loss is a sum of what the output layer
-reads and of its weights: what all the rest of a step takes.
+Every case trains in its own process with one thread; rounds are interleaved.
+
+- Memory is the peak within a step minus what the process used before that step. A first step, which
+  compiles and creates all state, is left out.
+- Time is processor time, which other work on the machine disturbs less than wall time. It is the
+  median of single steps.
+- "no loss" is a step whose loss is the sum of the output layer's inputs and weights: the cost of
+  the rest of the step.
 """
 
 import ctypes
@@ -12,20 +15,20 @@ import gc
 import os
 import resource
 import statistics
-import sys
 import time
 from pathlib import Path
 
-from processes import in_turns, result
+from benchmark_model import UNITS, make_model
+from timing import benchmark_parser, measure_in_processes, medians, run_as_case
 
-CASES = {
+LOSS_OPTIONS = {
     "all logits": {},
     "chunk": {"chunk_size": 500},
     "sampled": {"sampled": 1000, "chunk_size": 500},
     "no loss": {"chunk_size": 500},
 }
 BACKENDS = ("torch", "jax", "tensorflow")
-BATCH, LENGTH, VOCABULARY, UNITS = 80, 50, 30_000, 256
+BATCH, LENGTH, VOCABULARY = 80, 50, 30_000
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "TF_NUM_INTRAOP_THREADS": "1",
@@ -35,92 +38,91 @@ ONE_THREAD = {
 ROUNDS, STEPS = 3, 2
 
 
-def used():
-    """Seconds of processor time of this process so far."""
+def processor_seconds():
+    """Processor time of this process so far, in seconds."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 def megabytes(field):
-    """Memory of this process as Linux counts it: "VmRSS" now, "VmHWM" the most so far."""
+    """Memory of this process in MB: "VmRSS" is the current value, "VmHWM" the peak."""
     status = Path("/proc/self/status").read_text()
     return int(status.split(f"{field}:")[1].split()[0]) / 1024
 
 
-def forget_peak():
-    """Gives back what is free, and begins to count anew the most that is held."""
+def reset_peak():
+    """Return free memory to the system and restart the peak counter "VmHWM"."""
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def batch():
-    """Ids that occur as words do: the n-th most frequent as 1 / n."""
+def make_batch():
+    """Return inputs and labels with Zipf-distributed ids: the n-th id has frequency 1 / n."""
     import numpy as np
 
-    shares = 1.0 / np.arange(1, VOCABULARY - 3)
+    frequencies = 1.0 / np.arange(1, VOCABULARY - 3)
     rng = np.random.default_rng(0)
     source, target = rng.choice(
-        np.arange(4, VOCABULARY), (2, BATCH, LENGTH), p=shares / shares.sum()
+        np.arange(4, VOCABULARY), (2, BATCH, LENGTH), p=frequencies / frequencies.sum()
     ).astype("int32")
     return {"source": source, "target": target}, np.roll(target, -1, axis=1)
 
 
 def measure(name):
-    """Seconds and bytes of a step."""
+    """Megabytes and seconds of a training step."""
     import keras
 
-    from keras_bahdanau import RNNSearch, TokenCrossentropy
+    from keras_bahdanau import TokenCrossentropy
 
     class NoLoss(TokenCrossentropy):
         def total(self, y_true, y_pred, weight):
             return keras.ops.sum(y_pred.features) + keras.ops.sum(y_pred.kernel)
 
     loss = NoLoss if name == "no loss" else TokenCrossentropy
-    keras.utils.set_random_seed(0)
-    model = RNNSearch(
-        VOCABULARY, VOCABULARY, units=UNITS, embedding_dim=UNITS, attention_units=UNITS,
-        maxout_units=UNITS, reset_after=True, readout_state="current", initializer=None,
-    )  # fmt: skip
+    model = make_model(VOCABULARY, readout_state="current")
     model.build()
     model.compile(
         keras.optimizers.Adam(global_clipnorm=1.0),
-        loss(label_smoothing=0.1, **CASES[name]),
+        loss(label_smoothing=0.1, **LOSS_OPTIONS[name]),
         jit_compile=keras.config.backend() == "jax",
     )
     model.optimizer.build(model.trainable_variables)
-    inputs, labels = batch()
-    memory, processor, clock = [], [], []
+    inputs, labels = make_batch()
+    memory, processor, wall = [], [], []
     for _ in range(STEPS + 1):
-        forget_peak()
+        reset_peak()
         before = megabytes("VmRSS")
-        began, used_before = time.perf_counter(), used()
+        wall_began, processor_began = time.perf_counter(), processor_seconds()
         float(model.train_on_batch(inputs, labels))
-        processor.append(used() - used_before)
-        clock.append(time.perf_counter() - began)
+        processor.append(processor_seconds() - processor_began)
+        wall.append(time.perf_counter() - wall_began)
         memory.append(megabytes("VmHWM") - before)
     return {
-        "megabytes": max(memory[1:]),  # the first one compiles
+        "megabytes": max(memory[1:]),  # the first step compiles
         "processor": statistics.median(processor[1:]),
-        "clock": min(clock[1:]),
+        "wall": min(wall[1:]),
     }
 
 
-def main(backends):
-    """Runs every case in turn, round after round, and prints the table."""
+def main():
+    parser = benchmark_parser(__doc__, ROUNDS)
+    parser.add_argument("backends", nargs="*", help=f"any of {', '.join(BACKENDS)} (default: all)")
+    arguments = parser.parse_args()
     os.environ.update(ONE_THREAD)
-    cases = [(backend, name) for backend in backends for name in CASES]
-    found = in_turns(__file__, cases, ROUNDS)
+    cases = [(backend, name) for backend in arguments.backends or BACKENDS for name in LOSS_OPTIONS]
+    figures = medians(measure_in_processes(__file__, cases, arguments.rounds))
     print(f"{os.cpu_count()} cores, batch {BATCH} x {LENGTH}, V={VOCABULARY}, {UNITS} units")
     for backend, name in cases:
-        whole, case = found[backend, "all logits"], found[backend, name]
+        reference, case = figures[backend, "all logits"], figures[backend, name]
         print(
             f"{backend:11} {name:11} {case['megabytes']:6.0f} MB "
-            f"({case['megabytes'] / whole['megabytes']:.2f})  {case['processor']:6.2f} s of "
-            f"processors ({case['processor'] / whole['processor']:.2f})  "
-            f"{case['clock']:6.2f} s at best ({case['clock'] / whole['clock']:.2f})"
+            f"({case['megabytes'] / reference['megabytes']:.2f})  "
+            f"{case['processor']:6.2f} s processor time "
+            f"({case['processor'] / reference['processor']:.2f})  "
+            f"{case['wall']:6.2f} s wall time at best ({case['wall'] / reference['wall']:.2f})"
         )
 
 
 if __name__ == "__main__":
-    result(measure) or main(sys.argv[1:] or BACKENDS)
+    run_as_case(measure) or main()

@@ -1,66 +1,45 @@
 """Speed of the beam search inside a model, on every backend.
 
-A beam of 5 over 30 steps with a vocabulary of 8,000; the end is made too unlikely to come earlier,
-so that every run does the same work. Rounds are interleaved and medians printed.
+Beam 5, 30 steps, a vocabulary of 8,000. No hypothesis ends before the last step, so every run does
+the same work. Each backend runs in its own process; rounds are interleaved and medians printed.
 """
 
+import functools
 import os
-import statistics
-import time
 
-from processes import in_turns, result
+from benchmark_model import BEAM, STEPS, UNITS, VOCABULARY, make_endless_model, random_source
+from timing import benchmark_parser, measure_in_processes, median_seconds, medians, run_as_case
 
 BACKENDS = ("tensorflow", "jax", "torch")
 BATCHES = (1, 32)
-UNITS, VOCABULARY, BEAM, STEPS, LENGTH = 256, 8000, 5, 30, 16
 ROUNDS, CALLS = 3, 9
 
 
 def measure():
     """Median seconds of `generate` for each batch size."""
-    import keras
-    import numpy as np
+    from keras_bahdanau import BeamSearch
 
-    from keras_bahdanau import BeamSearch, RNNSearch
-    from keras_bahdanau_runtime.ids import EOS
-
-    keras.utils.set_random_seed(0)
-    model = RNNSearch(
-        VOCABULARY,
-        VOCABULARY,
-        units=UNITS,
-        embedding_dim=UNITS,
-        attention_units=UNITS,
-        maxout_units=UNITS,
-        reset_after=True,
-        initializer=None,
-    )
-    model.build()
-    model.output_layer.bias.assign(np.where(np.arange(VOCABULARY) == EOS, -1e4, 0.0))
+    model = make_endless_model()
     search = BeamSearch(BEAM)
-    found = {}
+    figures = {}
     for batch in BATCHES:
-        source = np.random.default_rng(0).integers(4, VOCABULARY, (batch, LENGTH))
-        seconds = []
-        for _ in range(CALLS + 1):
-            began = time.perf_counter()
-            model.generate(source, search, max_length=STEPS)
-            seconds.append(time.perf_counter() - began)
-        found[f"batch {batch}"] = statistics.median(seconds[1:])
-    return found
+        generate = functools.partial(model.generate, random_source(batch), search, max_length=STEPS)
+        figures[f"batch {batch}"] = median_seconds(generate, CALLS)
+    return figures
 
 
 def main():
-    """Runs every backend in turn, round after round, and prints the table."""
-    found = in_turns(__file__, [(backend,) for backend in BACKENDS], ROUNDS)
+    arguments = benchmark_parser(__doc__, ROUNDS).parse_args()
+    cases = [(backend,) for backend in BACKENDS]
+    figures = medians(measure_in_processes(__file__, cases, arguments.rounds))
     print(
         f"{os.cpu_count()} cores, {UNITS} units, V={VOCABULARY}, beam {BEAM}, {STEPS} steps: "
         "ms for generate"
     )
-    for (backend,), seconds in found.items():
-        figures = "   ".join(f"{name}: {value * 1e3:6.1f}" for name, value in seconds.items())
-        print(f"{backend:12} {figures}")
+    for (backend,), seconds in figures.items():
+        columns = "   ".join(f"{name}: {value * 1e3:6.1f}" for name, value in seconds.items())
+        print(f"{backend:12} {columns}")
 
 
 if __name__ == "__main__":
-    result(measure) or main()
+    run_as_case(measure) or main()

@@ -1,11 +1,11 @@
-"""The service against other ways to serve the same translator: FastAPI, LitServe, MLServer, Ray.
+"""The service against other servers for the same translator: FastAPI, LitServe, MLServer, Ray.
 
     python benchmarks/bench_servers.py ARTIFACT SOURCES [--rounds 5] [--seconds 10] [--only NAMES]
 
-Each of the others is installed into an environment of its own, outside the repository, when it is
-first needed. Server and load share the machine; the servers take turns, one alive at a time, in an
-order that moves with each round. A rival has several settings (so many processes, so many threads
-for a batch): a trial keeps those that are its best for one of the numbers of clients.
+Each of the others is installed into its own environment outside the repository when it is first
+needed. Server and load share the machine. One server runs at a time, and their order rotates with
+each round. The others have several settings (processes x threads per batch): a trial keeps the best
+one for each number of clients.
 """
 
 import argparse
@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SERVERS = ROOT / "benchmarks" / "servers"
 sys.path.insert(0, str(ROOT / "export"))
 
-from load import load, percentile  # noqa: E402
-from running import Running, serve_command  # noqa: E402
+from http_load import percentile_ms, run_load  # noqa: E402
+from server_process import ServerProcess, serve_command  # noqa: E402
 
 from keras_bahdanau_runtime import Translator  # noqa: E402
 
@@ -34,16 +34,16 @@ PORT = 8775
 CLIENTS = [1, 16, 64]
 MAX_WAIT = 0.005  # seconds, the default of the service
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-NEEDS = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["runtime"]]
-WARM_UP = 3  # seconds
+REQUIREMENTS = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["runtime"]]
+WARMUP = 3  # seconds
 
 
-class Rival(NamedTuple):
-    """Another way to serve.
+class Framework(NamedTuple):
+    """Another framework that can serve the translator.
 
     Args:
-        packages: What pip installs; the first one is what it is called by.
-        settings: list of (processes, threads of a batch).
+        packages: Packages for pip, the framework itself first.
+        settings: list of (processes, threads per batch).
         protocol: "plain", or "v2" for the Open Inference Protocol.
     """
 
@@ -52,14 +52,15 @@ class Rival(NamedTuple):
     protocol: str = "plain"
 
 
-# In one process a pool of threads runs batches at once; LitServe's processes have no such pool, and
-# MLServer has it in the process of the server, too (no other).
-RIVALS = {
-    "fastapi": Rival(["fastapi", "uvicorn[standard]"], [(1, 1), (1, 2), (2, 1)]),
-    "litserve": Rival(["litserve"], [(1, 2), (2, 1)]),
-    # MLServer 1.7 asks for an event loop that uvloop no longer makes.
-    "mlserver": Rival(["mlserver", "uvloop<0.22"], [(0, 1), (0, 2), (2, 1)], "v2"),
-    "ray": Rival(["ray[serve]"], [(1, 1), (1, 2), (2, 1)]),
+# FastAPI, MLServer and Ray run several batches of one process concurrently in a thread pool, so one
+# process with one thread per batch can use all cores. LitServe cannot. With 0 processes MLServer
+# runs the model in the process of the server.
+FRAMEWORKS = {
+    "fastapi": Framework(["fastapi", "uvicorn[standard]"], [(1, 1), (1, 2), (2, 1)]),
+    "litserve": Framework(["litserve"], [(1, 2), (2, 1)]),
+    # MLServer 1.7 uses an event loop that uvloop 0.22 removed.
+    "mlserver": Framework(["mlserver", "uvloop<0.22"], [(0, 1), (0, 2), (2, 1)], "v2"),
+    "ray": Framework(["ray[serve]"], [(1, 1), (1, 2), (2, 1)]),
 }
 OURS = "ours"
 
@@ -68,9 +69,9 @@ class Server(NamedTuple):
     """A server that can be started.
 
     Args:
-        name: As the table calls it.
+        name: Its name in the table.
         command: list of str.
-        protocol: As in `Rival`.
+        protocol: As in `Framework`.
     """
 
     name: str
@@ -82,61 +83,61 @@ class Figures(NamedTuple):
     """One measurement.
 
     Args:
-        rate: Texts a second.
-        middle: Milliseconds, the median.
-        tail: Milliseconds, the 99th percentile.
-        cpu: Milliseconds of processor time that the server takes for a text.
-        wrong: Number of answers that are not the translator's.
+        rate: Texts per second.
+        median_ms: Median latency in milliseconds.
+        p99_ms: 99th percentile of the latency in milliseconds.
+        cpu_ms: Milliseconds of processor time of the server per text.
+        errors: Number of responses that differ from the translator's.
     """
 
     rate: float
-    middle: float
-    tail: float
-    cpu: float
-    wrong: int
+    median_ms: float
+    p99_ms: float
+    cpu_ms: float
+    errors: int
 
 
-def request(protocol, text):
-    """Path and body."""
+def make_request(protocol, text):
+    """Return the path and the body of a request."""
     if protocol == "plain":
         return "/translate", json.dumps({"text": text}).encode()
-    given = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [text]}
-    return "/v2/models/model/infer", json.dumps({"inputs": [given]}).encode()
+    tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [text]}
+    return "/v2/models/model/infer", json.dumps({"inputs": [tensor]}).encode()
 
 
-def translation(protocol, content):
-    """The text that was answered."""
-    found = json.loads(content)
+def parse_response(protocol, content):
+    """Return the translation from the body of a response."""
+    document = json.loads(content)
     if protocol == "plain":
-        return found["translations"][0]["text"]
-    [data] = [one["data"] for one in found["outputs"] if one["name"] == "translation"]
+        return document["translations"][0]["text"]
+    [data] = [output["data"] for output in document["outputs"] if output["name"] == "translation"]
     return data[0]
 
 
-def python_of(name, folder):
-    """The interpreter of the environment of a rival, which is made if need be.
+def make_environment(name, folder):
+    """Install a framework into its own environment, unless it is there; return its interpreter.
 
     Raises:
-        RuntimeError: It cannot be installed; with the last that pip said.
+        RuntimeError: The installation failed. The message is the end of pip's output.
     """
     home = folder / name
-    python, done = home / "bin" / "python", home / "installed"
-    if not done.exists():
-        print(f"{name}: making {home}", flush=True)
-        packages = [*RIVALS[name].packages, *NEEDS]
+    python, marker = home / "bin" / "python", home / "installed"
+    if not marker.exists():
+        print(f"{name}: installing into {home}", flush=True)
+        packages = [*FRAMEWORKS[name].packages, *REQUIREMENTS]
         for command in (
             [sys.executable, "-m", "venv", "--clear", home],
             [python, "-m", "pip", "install", "--quiet", *packages],
         ):
-            run = subprocess.run(command, capture_output=True, text=True)
-            if run.returncode:
-                raise RuntimeError((run.stderr.strip() or run.stdout.strip())[-600:])
-        done.touch()
+            process = subprocess.run(command, capture_output=True, text=True)
+            if process.returncode:
+                raise RuntimeError((process.stderr.strip() or process.stdout.strip())[-600:])
+        marker.touch()
     return python
 
 
-def versions(python, packages):
-    """Names and versions, as they are installed."""
+def installed_versions(python, packages):
+    """Return the names and installed versions of packages as one line."""
     names = [re.split(r"[\[<]", package)[0] for package in [*packages, "onnxruntime"]]
     code = (
         "import sys; from importlib.metadata import version\n"
@@ -145,127 +146,139 @@ def versions(python, packages):
     return subprocess.check_output([python, "-c", code, *names], text=True).strip()
 
 
-def servers(given, folder):
-    """The `Server`s to measure, the service first; says which rivals there are and which not."""
-    found = [Server(OURS, serve_command(given.artifact, PORT), "plain")]
-    for name, rival in RIVALS.items():
-        settings = {f"{name} {p}x{t}": (p, t) for p, t in rival.settings}
-        wanted = [one for one in settings if given.only is None or {one, name} & given.only]
-        if not wanted:
+def make_servers(arguments, folder):
+    """Return the servers to measure, the service first, and print the installed versions."""
+    servers = [Server(OURS, serve_command(arguments.artifact, PORT), "plain")]
+    for name, framework in FRAMEWORKS.items():
+        settings = {
+            f"{name} {processes}x{threads}": (processes, threads)
+            for processes, threads in framework.settings
+        }
+        if arguments.only is not None and name not in arguments.only:
+            settings = {key: value for key, value in settings.items() if key in arguments.only}
+        if not settings:
             continue
         try:
-            python = python_of(name, folder)
+            python = make_environment(name, folder)
         except RuntimeError as error:
-            print(f"{name}: is left out, as it does not install: {error}", flush=True)
+            print(f"{name}: skipped, because the installation failed: {error}", flush=True)
             continue
-        print(f"{name}: {versions(python, rival.packages)}", flush=True)
-        script = [str(python), str(SERVERS / f"on_{name}.py"), str(given.artifact), str(PORT)]
-        for one in wanted:
-            numbers = [*settings[one], given.batch_size, MAX_WAIT]
-            command = [*script, *map(str, numbers)]
-            found.append(Server(one, command, rival.protocol))
-    return found
+        print(f"{name}: {installed_versions(python, framework.packages)}", flush=True)
+        script = [str(python), str(SERVERS / f"{name}_server.py")]
+        for setting, (processes, threads) in settings.items():
+            options = [arguments.artifact, PORT, processes, threads, arguments.batch_size, MAX_WAIT]
+            command = [*script, *map(str, options)]
+            servers.append(Server(setting, command, framework.protocol))
+    return servers
 
 
-def measure(server, expected, seconds):
-    """A dict from the number of clients to `Figures`.
+def measure(server, translations, seconds):
+    """Measure one server with every number of clients.
 
     Args:
         server: `Server`.
-        expected: dict from a text to its translation.
-        seconds: Of each measurement.
+        translations: dict from a text to its expected translation.
+        seconds: Duration of each measurement.
+
+    Returns:
+        A dict from the number of clients to `Figures`.
 
     Raises:
-        RuntimeError: The server does not become ready, or fails to answer.
+        RuntimeError: The server does not become ready, or a request fails.
     """
-    asked = {request(server.protocol, text): text for text in expected}
-    path = next(iter(asked))[0]
-    texts = {body: text for (_, body), text in asked.items()}
+    requests = {make_request(server.protocol, text): text for text in translations}
+    path = next(iter(requests))[0]
+    texts = {body: text for (_, body), text in requests.items()}
     bodies = list(texts) * (1 + int(1000 * seconds) // len(texts))
-    found = {}
-    with Running(
+    figures = {}
+    with ServerProcess(
         server.command,
         PORT,
-        lambda: load(PORT, max(CLIENTS), path, bodies, WARM_UP),
+        lambda: run_load(PORT, max(CLIENTS), path, bodies, WARMUP),
         {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "export", SERVERS)))},
-    ) as running:
+    ) as process:
         for clients in CLIENTS:
-            answers, before = [], running.cpu()
+            responses, cpu_before = [], process.processor_seconds()
             try:
-                rate, times = load(PORT, clients, path, bodies, seconds, answers)
+                rate, times = run_load(PORT, clients, path, bodies, seconds, responses)
             except (OSError, EOFError, AssertionError) as error:
-                raise RuntimeError(f"fails with {clients} clients: {error!r:.300}") from error
-            cpu = 1000 * (running.cpu() - before) / len(times)
-            wrong = sum(
-                translation(server.protocol, content) != expected[texts[body]]
-                for body, content in answers
+                raise RuntimeError(f"failed with {clients} clients: {error!r:.300}") from error
+            cpu_ms = 1000 * (process.processor_seconds() - cpu_before) / len(times)
+            errors = sum(
+                parse_response(server.protocol, content) != translations[texts[body]]
+                for body, content in responses
             )
-            middle, tail = percentile(times, 0.5), percentile(times, 0.99)
-            found[clients] = Figures(rate, middle, tail, cpu, wrong)
-    return found
+            median_ms, p99_ms = percentile_ms(times, 0.5), percentile_ms(times, 0.99)
+            figures[clients] = Figures(rate, median_ms, p99_ms, cpu_ms, errors)
+    return figures
 
 
-def turn(title, server, expected, seconds):
-    """`measure`, told in a line; `None` if it fails, and why."""
+def measure_and_print(title, server, translations, seconds):
+    """Return the result of `measure` and print it; print the error and return `None` on failure."""
     try:
-        found = measure(server, expected, seconds)
+        figures = measure(server, translations, seconds)
     except RuntimeError as error:
         print(f"{title} {server.name}: {error}", flush=True)
         return None
-    told = [
-        f"{clients}: {one.rate:.1f}/s p50 {one.middle:.1f} p99 {one.tail:.1f} cpu {one.cpu:.1f} ms"
-        + (f", {one.wrong} WRONG" if one.wrong else "")
-        for clients, one in found.items()
+    columns = [
+        f"{clients}: {row.rate:.1f}/s p50 {row.median_ms:.1f} p99 {row.p99_ms:.1f} "
+        f"cpu {row.cpu_ms:.1f} ms" + (f", {row.errors} WRONG" if row.errors else "")
+        for clients, row in figures.items()
     ]
-    print(f"{title} {server.name}  {'; '.join(told)}", flush=True)
-    return found
+    print(f"{title} {server.name}  {'; '.join(columns)}", flush=True)
+    return figures
 
 
-def best_settings(found, seconds, expected):
-    """The servers without the settings that are not the best of a rival for any load."""
+def keep_best_settings(servers, seconds, translations):
+    """Return the servers whose setting is a framework's best for some number of clients."""
     groups = collections.defaultdict(list)
-    for server in found:
+    for server in servers:
         groups[server.name.partition(" ")[0]].append(server)
-    kept = []
+    best_servers = []
     for group in groups.values():
         if len(group) == 1:
-            kept += group
+            best_servers += group
             continue
-        tried = [(turn("trial", server, expected, seconds), server) for server in group]
-        tried = [(figures, server) for figures, server in tried if figures]
-        best = {
-            max(tried, key=lambda one: one[0][clients].rate)[1].name for clients in CLIENTS if tried
+        trials = {
+            server.name: measure_and_print("trial", server, translations, seconds)
+            for server in group
         }
-        kept += [server for server in group if server.name in best]
-    return kept
+        trials = {name: figures for name, figures in trials.items() if figures}
+        best_names = {
+            max(trials, key=lambda name: trials[name][clients].rate)
+            for clients in CLIENTS
+            if trials
+        }
+        best_servers += [server for server in group if server.name in best_names]
+    return best_servers
 
 
 def report(results):
-    """Prints a table for each number of clients; `results` by server, a list of rounds each."""
+    """Print a table per number of clients; `results` is a list of rounds for each server."""
     columns = ["texts/s", "best", "p50 ms", "p99 ms", "CPU ms", "ours / theirs", "lowest"]
     for clients in CLIENTS:
         print(f"\n| clients: {clients} | {' | '.join(columns)} |\n|{'---|' * (1 + len(columns))}")
         for name, rounds in results.items():
-            mine = [one[clients] for one in rounds if one]
-            if not mine:
+            rows = [figures[clients] for figures in rounds if figures]
+            if not rows:
                 print(f"| {name} | failed |{' |' * (len(columns) - 1)}")
                 continue
             ratios = [
-                our[clients].rate / their[clients].rate
-                for our, their in zip(results[OURS], rounds, strict=True)
-                if our and their
+                ours[clients].rate / theirs[clients].rate
+                for ours, theirs in zip(results[OURS], rounds, strict=True)
+                if ours and theirs
             ]
-            rate, middle, tail, cpu, _ = map(statistics.median, zip(*mine, strict=True))
-            numbers = [rate, max(one.rate for one in mine), middle, tail, cpu]
-            told = [f"{number:.1f}" for number in numbers]
+            rate, median_ms, p99_ms, cpu_ms, _ = map(statistics.median, zip(*rows, strict=True))
+            numbers = [rate, max(row.rate for row in rows), median_ms, p99_ms, cpu_ms]
+            cells = [f"{number:.1f}" for number in numbers]
             if ratios:
-                told += [f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f}"]
-            print(f"| {name} | {' | '.join(told)} |")
+                cells += [f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f}"]
+            print(f"| {name} | {' | '.join(cells)} |")
     for name, rounds in results.items():
-        answered = [one for found in rounds if found for one in found.values()]
-        wrong, failed = sum(one.wrong for one in answered), rounds.count(None)
-        if wrong or failed:
-            print(f"{name}: {wrong} answers are not the translator's, {failed} turns failed")
+        errors = sum(row.errors for figures in rounds if figures for row in figures.values())
+        failures = rounds.count(None)
+        if errors or failures:
+            print(f"{name}: {errors} wrong responses, {failures} failed rounds")
 
 
 def main():
@@ -273,32 +286,41 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("artifact", type=lambda path: Path(path).resolve())
-    parser.add_argument("sources", type=Path)
+    parser.add_argument("sources", type=Path, help="text file")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=10, help="of one measurement")
-    parser.add_argument("--trial", type=float, default=5, help="seconds; 0 keeps all settings")
-    parser.add_argument("--batch-size", type=int, default=16, help="of the rivals")
+    parser.add_argument("--seconds", type=float, default=10, help="duration of one measurement")
+    parser.add_argument(
+        "--trial", type=float, default=5, help="seconds per trial; 0 keeps all settings"
+    )
+    parser.add_argument("--batch-size", type=int, default=16, help="of the other servers")
     parser.add_argument(
         "--only",
         type=lambda names: set(names.split(",")),
-        help='rivals, or settings of them, as in "fastapi,ray 2x1"',
+        help='frameworks or single settings, such as "fastapi,ray 2x1"',
     )
-    parser.add_argument("--environments", type=Path, default="~/.cache/keras-bahdanau-rivals")
-    given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no server is left behind
-    texts = list(dict.fromkeys(filter(None, given.sources.read_text("utf-8").splitlines())))
-    right = Translator(given.artifact).translate(texts, alignments=False)
-    expected = {text: one.text for text, one in zip(texts, right, strict=True)}
-    found = servers(given, given.environments.expanduser().resolve())
-    if given.trial:
-        found = best_settings(found, given.trial, expected)
-    print(f"{os.cpu_count()} cores; {len(texts)} texts; {', '.join(one.name for one in found)}")
-    results = {server.name: [] for server in found}
-    for number in range(given.rounds):
-        first = number % len(found)
-        for server in found[first:] + found[:first]:
-            title = f"round {number + 1}/{given.rounds}"
-            results[server.name].append(turn(title, server, expected, given.seconds))
+    parser.add_argument(
+        "--environments",
+        type=Path,
+        default="~/.cache/keras-bahdanau-rivals",
+        help="folder of the other servers' environments",
+    )
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # stops the running server on exit
+    texts = list(dict.fromkeys(filter(None, arguments.sources.read_text("utf-8").splitlines())))
+    expected = Translator(arguments.artifact).translate(texts, alignments=False)
+    translations = {text: best.text for text, best in zip(texts, expected, strict=True)}
+    servers = make_servers(arguments, arguments.environments.expanduser().resolve())
+    if arguments.trial:
+        servers = keep_best_settings(servers, arguments.trial, translations)
+    names = ", ".join(server.name for server in servers)
+    print(f"{os.cpu_count()} cores; {len(texts)} texts; {names}")
+    results = {server.name: [] for server in servers}
+    for number in range(arguments.rounds):
+        first = number % len(servers)
+        for server in servers[first:] + servers[:first]:
+            title = f"round {number + 1}/{arguments.rounds}"
+            figures = measure_and_print(title, server, translations, arguments.seconds)
+            results[server.name].append(figures)
     report(results)
 
 

@@ -1,19 +1,18 @@
-"""The service under load: against calls of the same translator, and one client against many.
+"""The service under load, against direct calls of the same translator.
 
     python benchmarks/bench_service.py [ARTIFACT SOURCES]
 
-Server, load and the calls that they are compared with share the machine and take turns, so that
-ratios mean something where times do not. Without arguments a graph that copies its source stands
-for the model, which shows what the service itself costs.
+Server, load and direct calls share the machine and alternate, so the ratios are meaningful even
+where the times are not. Without arguments a graph that copies its source replaces the model, and
+the result is the cost of the service itself.
 """
 
-import argparse
 import asyncio
+import functools
 import json
 import os
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,116 +21,115 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "export"), str(ROOT / "tests" / "support")]
 
-from load import load, percentile  # noqa: E402
-from running import ENVIRONMENT, megabytes, serve_command  # noqa: E402
+from http_load import percentile_ms, run_load  # noqa: E402
+from server_process import megabytes, read_texts, service_parser, start_service  # noqa: E402
+from timing import median_seconds  # noqa: E402
 
 from keras_bahdanau_runtime import Translator  # noqa: E402
 
 PORT = 8765
 
 
-def load_grpc(clients, seconds):
-    """Requests a second of gRPC to the graph, by so many clients."""
+def grpc_rate(clients, seconds):
+    """Return the gRPC requests per second to the graph with several concurrent clients."""
     import numpy as np
     import tritonclient.grpc.aio as triton
 
-    given = triton.InferInput("source", [1, 3], "INT32")
-    given.set_data_from_numpy(np.array([[5, 6, 3]], np.int32))
-    wanted = [triton.InferRequestedOutput("lengths")]
+    source = triton.InferInput("source", [1, 3], "INT32")
+    source.set_data_from_numpy(np.array([[5, 6, 3]], np.int32))
+    outputs = [triton.InferRequestedOutput("lengths")]
 
-    async def go():
+    async def run_clients():
         async with triton.InferenceServerClient(f"127.0.0.1:{PORT + 1}") as client:
-            until, count = time.perf_counter() + seconds, 0
+            deadline, count = time.perf_counter() + seconds, 0
 
-            async def ask():
+            async def run_client():
                 nonlocal count
-                while time.perf_counter() < until:
-                    await client.infer("model-graph", [given], outputs=wanted)
+                while time.perf_counter() < deadline:
+                    await client.infer("model-graph", [source], outputs=outputs)
                     count += 1
 
-            await asyncio.gather(*(ask() for _ in range(clients)))
+            await asyncio.gather(*(run_client() for _ in range(clients)))
             return count / seconds
 
-    return asyncio.run(go())
+    return asyncio.run(run_clients())
 
 
 def start(artifact):
+    """Start the service; return its process and the seconds until it answers."""
     began = time.perf_counter()
-    server = subprocess.Popen(
-        serve_command(artifact, PORT), stderr=subprocess.DEVNULL, env={**os.environ, **ENVIRONMENT}
-    )
+    server = start_service(artifact, PORT)
     while True:
         try:
-            load(PORT, 1, "/v2/repository/index", [b""], 5)
+            run_load(PORT, 1, "/v2/repository/index", [b""], 5)
             return server, time.perf_counter() - began
         except OSError:
             if server.poll() is not None:
                 raise SystemExit(
-                    f"{artifact}: the service has ended, see what serve says"
+                    f"The service for {artifact} has ended. "
+                    f"Run `keras-bahdanau serve model={artifact}` to see why."
                 ) from None
             time.sleep(0.01)
 
 
+def report(server, seconds, artifact, texts, arguments):
+    """Measure the started service and print the figures."""
+    print(f"{os.cpu_count()} cores; ready after {seconds:.2f} s with {megabytes(server):.0f} MB")
+    clients = arguments.clients
+    bodies = [json.dumps({"text": text}).encode() for text in texts]
+    translator = Translator(artifact)
+    translate = functools.partial(translator.translate, alignments=False)
+    throughput_ratios, latency_ratios, tail_ratios = [], [], []
+    for _ in range(arguments.rounds):
+        bulk_rate = len(texts) / median_seconds(lambda: translate(texts), rounds=1, warmup=0)
+        rate, times = run_load(PORT, clients, "/translate", bodies, 600)
+        direct_times = [
+            median_seconds(functools.partial(translate, [text]), rounds=1, warmup=0)
+            for text in texts[:50]
+        ]
+        _, single_times = run_load(PORT, 1, "/translate", bodies[:50][::-1], 600)
+        throughput_ratios.append(rate / bulk_rate)
+        tail_ratios.append(percentile_ms(times, 0.99) / percentile_ms(times, 0.5))
+        direct_ms = 1000 * statistics.median(direct_times)
+        single_ms = percentile_ms(single_times, 0.5)
+        latency_ratios.append((single_ms - 2) / direct_ms)
+        print(
+            f"{clients} clients {rate:.0f} texts/s, bulk {bulk_rate:.0f}: "
+            f"{throughput_ratios[-1]:.2f}; "
+            f"p50 {percentile_ms(times, 0.5):.0f} ms, p99 {percentile_ms(times, 0.99):.0f} ms; "
+            f"1 client {single_ms:.1f} ms, direct {direct_ms:.1f} ms"
+        )
+    source = {"name": "source", "datatype": "INT32", "shape": [1, 3], "data": [5, 6, 3]}
+    body = json.dumps({"inputs": [source], "outputs": [{"name": "lengths"}]}).encode()
+    http_rate, _ = run_load(PORT, 16, "/v2/models/model-graph/infer", [body] * 20_000, 5)
+    print(
+        f"medians: {clients} clients / bulk {statistics.median(throughput_ratios):.2f}, p99 / p50 "
+        f"{statistics.median(tail_ratios):.1f}, (1 client - 2 ms) / direct "
+        f"{statistics.median(latency_ratios):.2f}; graph {http_rate:.0f} requests/s from 16 "
+        f"clients, {grpc_rate(16, 5):.0f} over gRPC; "
+        f"{megabytes(server):.0f} MB at the end; the load used "
+        f"{resource.getrusage(resource.RUSAGE_SELF).ru_utime:.0f} s of a core"
+    )
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("artifact", nargs="?")
-    parser.add_argument("sources", nargs="?")
+    parser = service_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", type=int, default=64)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
+    texts = read_texts(arguments.sources)
     with tempfile.TemporaryDirectory() as folder:
-        artifact, texts = given.artifact, [f"a man on a bike {n}" for n in range(1000)]
+        artifact = arguments.artifact
         if artifact is None:
             from copy_artifact import make
 
             artifact = make(Path(folder) / "copy")
-        if given.sources is not None:
-            texts = Path(given.sources).read_text("utf-8").splitlines()
         server, seconds = start(artifact)
         try:
-            report(server, seconds, artifact, texts, given)
+            report(server, seconds, artifact, texts, arguments)
         finally:
             server.terminate()
             server.wait()
-
-
-def report(server, seconds, artifact, texts, given):
-    print(f"{os.cpu_count()} cores; ready after {seconds:.2f} s with {megabytes(server):.0f} MB")
-    bodies = [json.dumps({"text": text}).encode() for text in texts]
-    translator = Translator(artifact)
-    ratios, singles, tails = [], [], []
-    for _ in range(given.rounds):
-        began = time.perf_counter()
-        translator.translate(texts, alignments=False)
-        bulk = len(texts) / (time.perf_counter() - began)
-        many, times = load(PORT, given.clients, "/translate", bodies, 600)
-        direct = []
-        for text in texts[:50]:
-            began = time.perf_counter()
-            translator.translate([text], alignments=False)
-            direct.append(time.perf_counter() - began)
-        _, alone = load(PORT, 1, "/translate", bodies[:50][::-1], 600)
-        ratios.append(many / bulk)
-        tails.append(percentile(times, 0.99) / percentile(times, 0.5))
-        one, other = 1000 * statistics.median(direct), percentile(alone, 0.5)
-        singles.append((other - 2) / one)
-        print(
-            f"{given.clients} clients {many:.0f} texts/s, bulk {bulk:.0f}: {ratios[-1]:.2f}; "
-            f"p50 {percentile(times, 0.5):.0f} ms, p99 {percentile(times, 0.99):.0f} ms; "
-            f"1 client {other:.1f} ms, direct {one:.1f} ms"
-        )
-    source = {"name": "source", "datatype": "INT32", "shape": [1, 3], "data": [5, 6, 3]}
-    asked = json.dumps({"inputs": [source], "outputs": [{"name": "lengths"}]}).encode()
-    rate, _ = load(PORT, 16, "/v2/models/model-graph/infer", [asked] * 20_000, 5)
-    channel = load_grpc(16, 5)
-    print(
-        f"medians: {given.clients} clients / bulk {statistics.median(ratios):.2f}, p99 / p50 "
-        f"{statistics.median(tails):.1f}, (1 client - 2 ms) / direct "
-        f"{statistics.median(singles):.2f}; graph {rate:.0f} requests/s by 16 clients, "
-        f"{channel:.0f} by gRPC; "
-        f"{megabytes(server):.0f} MB in the end; load took "
-        f"{resource.getrusage(resource.RUSAGE_SELF).ru_utime:.0f} s of a core"
-    )
 
 
 if __name__ == "__main__":

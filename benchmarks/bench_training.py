@@ -1,25 +1,26 @@
-"""Training speed of RNNsearch on every backend, against the same model by hand in plain PyTorch.
+"""Training speed of RNNsearch on every backend, against the same model in plain PyTorch.
 
-Every case trains in a process of its own, as `fit` does it, with as many threads as there are
-cores; the rounds are interleaved, so that a slow minute of the machine hits all of them.
+Every case trains in its own process with `fit`, with as many threads as there are cores; rounds are
+interleaved.
 """
 
 import os
 import statistics
 import time
 
-from processes import result, rounds_in_turns
+from benchmark_model import LENGTH, UNITS, VOCABULARY, make_model
+from timing import benchmark_parser, measure_in_processes, median_and_best, run_as_case
 
-PLAIN = ("torch", "plain_pytorch")
-CASES = (PLAIN, *((backend, "keras_bahdanau") for backend in ("tensorflow", "jax", "torch")))
-UNITS, VOCABULARY, BATCH, LENGTH = 256, 8000, 64, 16
+BASELINE = ("torch", "plain_pytorch")
+CASES = (BASELINE, *((backend, "keras_bahdanau") for backend in ("tensorflow", "jax", "torch")))
+BATCH = 64
 ROUNDS, EPOCHS, STEPS = 5, 5, 5
 
 
-def plain(ids):
-    """Seconds of each epoch over `ids` of the plain model."""
+def pytorch_epoch_seconds(ids):
+    """Seconds of each epoch over `ids` with the plain PyTorch model."""
     import torch
-    from plain_pytorch import PlainRNNSearch, train
+    from pytorch_baseline import PlainRNNSearch, train
 
     torch.manual_seed(0)
     model = PlainRNNSearch(VOCABULARY, UNITS)
@@ -33,35 +34,25 @@ def plain(ids):
     return seconds
 
 
-def ours(ids):
-    """Seconds of each epoch over `ids` of the model of this package, within one `fit`."""
+def keras_epoch_seconds(ids):
+    """Seconds of each epoch over `ids` with the Keras model, within one `fit`."""
     import keras
 
-    from keras_bahdanau import RNNSearch, TokenCrossentropy
+    from keras_bahdanau import TokenCrossentropy
 
     seconds = []
 
-    class Clock(keras.callbacks.Callback):
+    class EpochTimer(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             self.began = time.perf_counter()
 
         def on_epoch_end(self, epoch, logs=None):
             seconds.append(time.perf_counter() - self.began)
 
-    keras.utils.set_random_seed(0)
-    model = RNNSearch(
-        VOCABULARY,
-        VOCABULARY,
-        units=UNITS,
-        embedding_dim=UNITS,
-        attention_units=UNITS,
-        maxout_units=UNITS,
-        reset_after=True,
-        initializer=None,
-    )
+    model = make_model()
     model.compile(
         optimizer="adam",
-        loss=TokenCrossentropy(chunk_size=512),  # as `keras-bahdanau train` has it
+        loss=TokenCrossentropy(chunk_size=512),  # the setting of `keras-bahdanau train`
         jit_compile="auto" if keras.config.backend() == "jax" else False,
     )
     model.fit(
@@ -71,37 +62,38 @@ def ours(ids):
         epochs=EPOCHS,
         shuffle=False,
         verbose=0,
-        callbacks=[Clock()],
+        callbacks=[EpochTimer()],
     )
     return seconds
 
 
 def measure(name):
-    """Seconds of a training step in epochs of several, once all is compiled: median and best."""
+    """Median and best seconds of a training step, without the first epoch, which compiles."""
     import numpy as np
 
     ids = np.random.default_rng(0).integers(4, VOCABULARY, (STEPS * BATCH, LENGTH)).astype("int32")
-    seconds = plain(ids) if name == "plain_pytorch" else ours(ids)
-    return {"median": statistics.median(seconds[1:]) / STEPS, "best": min(seconds[1:]) / STEPS}
+    epoch_seconds = pytorch_epoch_seconds if name == "plain_pytorch" else keras_epoch_seconds
+    median, best = median_and_best(epoch_seconds(ids)[1:])
+    return {"median": median / STEPS, "best": best / STEPS}
 
 
 def main():
-    """Runs every case in turn, round after round, and prints the table."""
-    found = rounds_in_turns(__file__, CASES, ROUNDS)
+    arguments = benchmark_parser(__doc__, ROUNDS).parse_args()
+    figures = measure_in_processes(__file__, CASES, arguments.rounds)
     print(f"{os.cpu_count()} cores, batch {BATCH} x {LENGTH} tokens, {UNITS} units, V={VOCABULARY}")
-    medians = {case: [run["median"] for run in runs] for case, runs in found.items()}
-    middle = {case: statistics.median(seconds) for case, seconds in medians.items()}
-    best = {case: min(run["best"] for run in runs) for case, runs in found.items()}
+    round_medians = {case: [run["median"] for run in runs] for case, runs in figures.items()}
+    median = {case: statistics.median(seconds) for case, seconds in round_medians.items()}
+    best = {case: min(run["best"] for run in runs) for case, runs in figures.items()}
     for case in CASES:
         backend, name = case
         print(
-            f"{name:15} {backend:11} {middle[case] * 1e3:4.0f} ms/step "
-            f"({min(medians[case]) * 1e3:.0f} to {max(medians[case]) * 1e3:.0f}, best "
-            f"{best[case] * 1e3:.0f})  {BATCH * LENGTH / middle[case]:6,.0f} tokens/s  "
-            f"{middle[PLAIN] / middle[case]:.2f}x plain PyTorch by the median, "
-            f"{best[PLAIN] / best[case]:.2f}x by the best"
+            f"{name:15} {backend:11} {median[case] * 1e3:4.0f} ms/step "
+            f"({min(round_medians[case]) * 1e3:.0f} to {max(round_medians[case]) * 1e3:.0f}, best "
+            f"{best[case] * 1e3:.0f})  {BATCH * LENGTH / median[case]:6,.0f} tokens/s  "
+            f"{median[BASELINE] / median[case]:.2f}x plain PyTorch by the median, "
+            f"{best[BASELINE] / best[case]:.2f}x by the best"
         )
 
 
 if __name__ == "__main__":
-    result(measure) or main()
+    run_as_case(measure) or main()

@@ -12,7 +12,7 @@ import zlib
 from http.client import HTTPException
 from pathlib import Path
 
-from keras_bahdanau_runtime.files import written
+from keras_bahdanau_runtime.files import atomic_write
 
 SOURCE = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1"
 TRAINING, VALIDATION = "train", "val"
@@ -141,7 +141,7 @@ def _download_file(folder, part, language, tokenized):
         contents = response.read()
     _check_hash(_decompress(contents, url), url, part, language, tokenized)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with written(path) as file:
+    with atomic_write(path) as file:
         file.write_bytes(contents)
 
 

@@ -21,8 +21,8 @@ from keras_bahdanau import BeamSearch, Ensemble, TrainingOptions, train
 from keras_bahdanau.training import length_penalty_scores
 from keras_bahdanau_export import export
 from keras_bahdanau_runtime import Translator
-from keras_bahdanau_runtime.files import written
-from keras_bahdanau_runtime.session import cores
+from keras_bahdanau_runtime.files import atomic_write
+from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.text.scores import corpus_scores
 
 BEAM, MAX_LENGTH = 10, 100
@@ -34,7 +34,7 @@ def export_translator(model, penalty, folder, precision="float32"):
     """Export a model with a length penalty and return a `Translator` of the artifact."""
     search = BeamSearch(BEAM, penalty)
     export(model, folder, search=search, max_length=MAX_LENGTH, precision=precision, overwrite=True)
-    return Translator(folder, workers=cores())
+    return Translator(folder, parallel_batches=available_cores())
 
 
 def translate(translator, sources):
@@ -142,7 +142,7 @@ def run(arguments):
             ]
             for precision, translator in translators.items()
         }
-    with written(args.output / "results.json") as file:
+    with atomic_write(args.output / "results.json") as file:
         file.write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results, indent=1))
     return results

@@ -29,7 +29,7 @@ from scoring import claims, score, table, translate_or_load
 from training import LIMITS, QUICK, RUNS, Settings, train_or_load, training_figures
 from word_tokenizer import word_tokenizer
 
-from keras_bahdanau_runtime.files import claimed, written
+from keras_bahdanau_runtime.files import atomic_write, claim_folder
 
 
 def reproduce(data, output, settings):
@@ -48,7 +48,7 @@ def reproduce(data, output, settings):
             or another process uses it.
     """
     files = find_files(data)
-    with claimed(output, "works in"):
+    with claim_folder(output, "works in"):
         _check_same(output / "settings.json", {**asdict(settings), **_hashes(files)})
         tokenizer, texts = _texts(files, settings, output / "texts")
         models = {}
@@ -149,7 +149,7 @@ def _write_results(output, settings, models):
 
 
 def _write_json(path, values):
-    with written(path) as writing:
+    with atomic_write(path) as writing:
         writing.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 

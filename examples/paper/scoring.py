@@ -8,7 +8,7 @@ from joined_sentences import BUCKETS
 from word_tokenizer import has_only_known_words, words_of
 
 from keras_bahdanau import BeamSearch
-from keras_bahdanau_runtime.files import written
+from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import BOS, PAD, UNK
 
 # Table 1 of the paper, BLEU on newstest2014: all sentences, sentences without unknown words.
@@ -41,7 +41,7 @@ def translate_or_load(model, pairs, beam, path):
             "known": _translate(model, known, beam, forbidden=(PAD, BOS, UNK)),
             "seconds": time.perf_counter() - began,
         }
-        with written(path) as writing:
+        with atomic_write(path) as writing:
             writing.write_text(json.dumps(results, indent=1, ensure_ascii=False), encoding="utf-8")
     return json.loads(path.read_text(encoding="utf-8"))
 

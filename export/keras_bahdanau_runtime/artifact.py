@@ -1,10 +1,10 @@
-"""The artifact folder: whole or absent, and known by its hashes.
+"""Write the artifact folder: completely or not at all, with the hash of every file.
 
-with publish("artifact") as folder:             # a temporary folder beside the destination
+with publish("artifact") as folder:             # a temporary folder next to the destination
     write_the_graph(folder / "model.onnx")
     write_manifest(folder, {"vocabulary": {"source": 8000, "target": 8000}})
 
-`manifest` reads it back.
+The module `manifest` reads it.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from keras_bahdanau_runtime.errors import CorruptArtifactError
-from keras_bahdanau_runtime.files import check_new_folder, written_folder
-from keras_bahdanau_runtime.manifest import WRITTEN_HERE, parse_manifest, read_manifest
+from keras_bahdanau_runtime.files import atomic_folder, check_new_folder
+from keras_bahdanau_runtime.manifest import RESERVED_KEYS, parse_manifest, read_manifest
 from keras_bahdanau_runtime.signature import FORMAT, FORMAT_VERSION, MANIFEST_FILE, SIGNATURES
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -28,22 +28,21 @@ _KIND = "an artifact"
 
 @contextlib.contextmanager
 def publish(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[Path]:
-    """Yields a temporary folder that becomes `path` when the block ends well, and vanishes when it
-    does not.
+    """Yield a temporary folder that becomes `path` when the block succeeds.
 
     The block writes its files and then calls `write_manifest`. The folder is then verified, flushed
-    to the disk and renamed; missing parent folders of `path` are made. On any exception,
-    `KeyboardInterrupt` and a full disk included, the temporary folder is removed and `path` is as
-    it was.
+    to the disk and renamed; missing parent folders of `path` are created. After any exception,
+    including `KeyboardInterrupt` and a full disk, the temporary folder is removed and `path` is
+    unchanged.
 
     Args:
-        path: The artifact to make.
-        overwrite: bool. Whether an older artifact at `path` may be replaced. Only an artifact or an
-            empty folder is ever replaced.
+        path: The artifact to write.
+        overwrite: bool. Whether an existing artifact at `path` may be replaced. Only an artifact or
+            an empty folder is ever replaced.
 
     Raises:
         ValueError: `path` exists and may not be replaced.
-        CorruptArtifactError: The block left no manifest, or one that does not match the files.
+        CorruptArtifactError: The block wrote no manifest, or one that does not match the files.
 
     Example:
 
@@ -51,7 +50,7 @@ def publish(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[P
     ...     (folder / "notes.txt").write_text("hello")
     ...     write_manifest(folder, {})
     """
-    with written_folder(path, _KIND, _is_artifact, overwrite) as folder:
+    with atomic_folder(path, _KIND, _is_artifact, overwrite) as folder:
         yield folder
         manifest = read_manifest(folder)
         unlisted = sorted(set(_list_files(folder)) - set(manifest.files))
@@ -65,29 +64,29 @@ def publish(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[P
 
 
 def check_destination(path: str | os.PathLike[str], overwrite: bool = False) -> None:
-    """Raises a `ValueError` where `publish` would for these arguments, and writes nothing."""
+    """Raise the `ValueError` of `publish` for the same arguments, without writing."""
     check_new_folder(path, _KIND, _is_artifact, overwrite)
 
 
 def write_manifest(folder: str | os.PathLike[str], contents: Mapping[str, Any]) -> None:
-    """Hashes every file of `folder` and writes `manifest.json`; call it when all files are written.
+    """Hash every file of `folder` and write `manifest.json`; call it after all files are written.
 
     Args:
-        folder: The folder that `publish` gave.
+        folder: The folder that `publish` yields.
         contents: JSON-like mapping added to the manifest: `vocabulary`, `max_source_length`,
-            `search`, `packages`, `parity`, or any other key. `signatures` is filled in for the
-            graphs of `signature.SIGNATURES` when absent.
+            `search`, `packages`, `parity`, or any other key. If `signatures` is missing, it is
+            filled in for the graphs of `signature.SIGNATURES`.
 
     Raises:
-        ValueError: `contents` holds a key that is written here, a wrong type, or NaN; or `folder`
-            holds a link.
+        ValueError: `contents` has a reserved key, a wrong type, or NaN; or `folder` contains a
+            link.
     """
     folder = Path(folder)
-    taken = sorted(set(contents) & set(WRITTEN_HERE))
-    if taken:
+    reserved = sorted(set(contents) & set(RESERVED_KEYS))
+    if reserved:
         raise ValueError(
-            f"Argument `contents` must have no key of {WRITTEN_HERE}, which are filled in here. "
-            f"Received: {taken}"
+            f"Argument `contents` must have no key of {RESERVED_KEYS}, which `write_manifest` "
+            f"fills in. Received: {reserved}"
         )
     files = {}
     for name in _list_files(folder):
@@ -105,18 +104,18 @@ def write_manifest(folder: str | os.PathLike[str], contents: Mapping[str, Any]) 
     }
     try:
         text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-        parse_manifest(folder, json.loads(text))  # as it will be read
+        parse_manifest(folder, json.loads(text))  # the checks of the reader
     except (CorruptArtifactError, TypeError) as error:
-        raise ValueError(f"Argument `contents` must make a manifest. {error}") from error
+        raise ValueError(f"Argument `contents` must form a valid manifest. {error}") from error
     (folder / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8")
 
 
 def _list_files(folder: Path) -> list[str]:
-    """Returns every file below `folder` but the manifest, as sorted relative posix paths."""
+    """Return every file below `folder` except the manifest, as sorted relative posix paths."""
     names = []
     for path in folder.rglob("*"):
         if path.is_symlink():
-            raise ValueError(f"Argument `folder` must hold no links. Received: {path}")
+            raise ValueError(f"Argument `folder` must contain no links. Received: {path}")
         if path.is_file() and path != folder / MANIFEST_FILE:
             names.append(path.relative_to(folder).as_posix())
     return sorted(names)

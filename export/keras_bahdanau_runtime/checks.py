@@ -1,4 +1,4 @@
-"""Checks of arguments that all three packages share, and the one dialect of their messages."""
+"""Argument checks shared by all three packages."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from keras_bahdanau_runtime.ids import PAD
 
 
 def check_positive(**numbers: Any) -> None:
-    """Raises a `ValueError` that names the first of `numbers` that is not a positive integer.
+    """Raise a `ValueError` for the first of `numbers` that is not a positive integer.
 
     Example:
 
@@ -33,16 +33,16 @@ def check_range(
     open_low: bool = False,
     open_high: bool = False,
 ) -> None:
-    """Raises a `ValueError` unless `value` is of `kind` and between `low` and `high`.
+    """Raise a `ValueError` unless `value` is of `kind` and between `low` and `high`.
 
     Args:
         name: The argument's name, for the message.
-        value: What was given; a bool is no number.
-        kind: `int`, or `float`, which takes ints too; NaN and infinity are in no range.
-        low: The least value.
-        high: The greatest value; no limit if `None`.
-        open_low: Whether `low` itself is too low.
-        open_high: Whether `high` itself is too high.
+        value: The argument's value; a bool is not a number.
+        kind: `int`, or `float`, which accepts ints too; NaN and infinity are outside every range.
+        low: Smallest allowed value.
+        high: Largest allowed value; `None` for no limit.
+        open_low: Whether `low` itself is excluded.
+        open_high: Whether `high` itself is excluded.
 
     Example:
 
@@ -54,8 +54,8 @@ def check_range(
     if kind is float and isinstance(value, float) and math.isinf(value):
         noun = "a finite number"
     elif isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool):
-        enough = value > low if open_low else value >= low
-        if enough and (high is None or value < high or (value == high and not open_high)):
+        above_low = value > low if open_low else value >= low
+        if above_low and (high is None or value < high or (value == high and not open_high)):
             return
     limits = f"{'above' if open_low else 'of at least'} {low}"
     if high is not None:
@@ -63,8 +63,8 @@ def check_range(
     raise ValueError(f"Argument `{name}` must be {noun} {limits}. Received: {value!r}")
 
 
-def check_resources(threads: int | None, timeout: float | None, megabytes: float | None) -> None:
-    """Raises a `ValueError` unless these are positive, or `None`: what a graph may take to run."""
+def check_limits(threads: int | None, timeout: float | None, megabytes: float | None) -> None:
+    """Raise a `ValueError` unless the limits for running a graph are positive or `None`."""
     if threads is not None:
         check_positive(threads=threads)
     for name, limit in (("timeout", timeout), ("megabytes", megabytes)):
@@ -73,14 +73,14 @@ def check_resources(threads: int | None, timeout: float | None, megabytes: float
 
 
 def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
-    """The texts as a list.
+    """Return the texts as a list.
 
     Args:
         name: The argument's name, for the message.
-        texts: Some `str`.
+        texts: Iterable of str.
 
     Raises:
-        ValueError: If they are one `str`, or hold anything but Unicode text.
+        ValueError: `texts` is a single `str`, or an item is not Unicode text.
     """
     if isinstance(texts, str):
         raise ValueError(
@@ -95,7 +95,7 @@ def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
 
 
 def check_text(name: str, text: Any) -> None:
-    """Raises a `ValueError` unless `text` is a `str` whose every part stands for a character.
+    """Raise a `ValueError` unless `text` is a `str` without lone surrogates.
 
     Example:
 
@@ -113,23 +113,25 @@ def check_text(name: str, text: Any) -> None:
         ) from error
 
 
-def checked_stream(name: str, texts: Iterable[str], keep: bool = False) -> Iterator[str]:
-    """The texts one by one, as they come.
+def checked_stream(
+    name: str, texts: Iterable[str], allow_surrogates: bool = False
+) -> Iterator[str]:
+    """Iterate over the texts and check each one when it is read.
 
     Args:
         name: The argument's name, for the message.
-        texts: Some `str`.
-        keep: Whether a `str` may hold lone surrogates.
+        texts: Iterable of str.
+        allow_surrogates: Whether a `str` may contain lone surrogates.
 
     Raises:
-        ValueError: As `checked_texts`; the iterator, if a text is none.
+        ValueError: As `checked_texts`; the iterator raises it for an item that is not text.
     """
     if isinstance(texts, str) or not isinstance(texts, Iterable):
         checked_texts(name, texts)
 
     def checked() -> Iterator[str]:
         for index, text in enumerate(texts):
-            if not (keep and isinstance(text, str)):
+            if not (allow_surrogates and isinstance(text, str)):
                 check_text(f"{name}[{index}]", text)
             yield text
 
@@ -137,23 +139,23 @@ def checked_stream(name: str, texts: Iterable[str], keep: bool = False) -> Itera
 
 
 def checked_array(name: str, value: ArrayLike) -> NDArray[Any]:
-    """The value as an array, or a `ValueError` where its rows differ in length."""
+    """Return the value as an array; raise a `ValueError` if its rows differ in length."""
     try:
         return np.asarray(value)
     except ValueError as error:
         raise ValueError(
-            f"Argument `{name}` must be an array, all of whose rows are as long. Received: {error}"
+            f"Argument `{name}` must be an array with rows of one length. Received: {error}"
         ) from error
 
 
 def checked_ids(
     name: str, value: ArrayLike, vocabulary: int, max_length: int | None
 ) -> NDArray[np.int32]:
-    """The ids of sources as an array `(B, T)` int32.
+    """Return source ids as an int32 array `(B, T)`.
 
     Raises:
-        ValueError: Wrong rank or dtype, no rows, a row of only padding or with padding inside, an
-            id outside the vocabulary, or a row longer than `max_length`.
+        ValueError: Wrong rank or dtype, no rows, a row with only padding or with padding between
+            ids, an id outside the vocabulary, or a row longer than `max_length`.
 
     Example:
 
@@ -167,14 +169,14 @@ def checked_ids(
             f"source_length). Received: dtype {array.dtype}, shape {array.shape}"
         )
     limit = max_length or array.shape[1]
-    for wrong, expected in (
+    for is_invalid, expected in (
         ((array < 0) | (array >= vocabulary), f"ids from 0 to {vocabulary - 1}"),
         ((array == PAD).all(axis=1, keepdims=True), "a token in every row"),
         ((array[:, :-1] == PAD) & (array[:, 1:] != PAD), "padding (0) at the right only"),
         (array[:, limit:] != PAD, f"at most {limit} tokens a row"),
     ):
-        if wrong.any():
-            row = int(np.argwhere(wrong)[0, 0])
+        if is_invalid.any():
+            row = int(np.argwhere(is_invalid)[0, 0])
             raise ValueError(
                 f"Argument `{name}` must hold {expected}. Received: row {row}, {array[row]}"
             )

@@ -1,16 +1,16 @@
-"""Everything that can go wrong with an artifact, on one page.
+"""Exceptions of the runtime and of the export, and imports of optional packages.
 
-A mistake in an argument is a `ValueError`, as everywhere in Python; these classes are for what the
-caller could not have known from the arguments alone.
+A wrong argument raises a `ValueError`. These classes are for problems that the caller cannot see
+from the arguments alone.
 
     ArtifactError
     ├── CorruptArtifactError       damaged, incomplete or tampered with
-    ├── UnsupportedArtifactError   whole, but not for this version or this use
+    ├── UnsupportedArtifactError   intact, but not for this version or this use
     ├── RunError                   onnxruntime could not run the graph
-    │   └── LimitError             it took longer, or more memory, than was allowed
-    ├── UnsupportedModelError      the model holds what ONNX cannot say
-    ├── ParityError                the written graph does not say what the Keras model says
-    └── PrecisionError             smaller numbers cost more quality than was allowed
+    │   └── LimitError             the run exceeded its time or memory limit
+    ├── UnsupportedModelError      the model contains an operation without an ONNX operator
+    ├── ParityError                the exported graph and the Keras model differ too much
+    └── PrecisionError             reduced precision costs more quality than allowed
     MissingDependencyError         (an ImportError) an optional package is not installed
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 
 class ArtifactError(Exception):
-    """Base class of what can be wrong with an artifact."""
+    """Base class of the errors of artifacts."""
 
 
 class CorruptArtifactError(ArtifactError):
@@ -28,35 +28,35 @@ class CorruptArtifactError(ArtifactError):
 
 
 class UnsupportedArtifactError(ArtifactError):
-    """The artifact is whole, but this version cannot use it (for example, a newer format)."""
+    """The artifact is intact, but this version cannot use it (for example, a newer format)."""
 
 
 class RunError(ArtifactError):
-    """The graph was opened, but a run of it failed."""
+    """A graph was opened, but running it failed."""
 
 
 class LimitError(RunError):
-    """A run took longer, or more memory, than it was given."""
+    """A run exceeded its time or memory limit."""
 
 
 class UnsupportedModelError(ArtifactError):
-    """The model holds an operation that ONNX has no operator for."""
+    """The model contains an operation that has no ONNX operator."""
 
 
 class ParityError(ArtifactError):
-    """The exported graph and the Keras model disagree by more than is allowed."""
+    """The exported graph and the Keras model differ by more than the tolerance."""
 
 
 class PrecisionError(ArtifactError):
-    """The model loses more quality in float16 or int8 than is allowed."""
+    """The model loses more quality in float16 or int8 than the tolerance allows."""
 
 
 class MissingDependencyError(ImportError):
-    """An optional package is not installed; the message holds the pip command that installs it.
+    """An optional package is not installed; the message contains the pip command to install it.
 
     Args:
         package: str. Name of the package that could not be imported.
-        extra: str. The extra of `keras-bahdanau` that brings it.
+        extra: str. The extra of `keras-bahdanau` that installs it.
     """
 
     def __init__(self, package: str, extra: str) -> None:
@@ -72,8 +72,8 @@ class MissingDependencyError(ImportError):
         return type(self), (self.package, self.extra)
 
 
-# Before onnxruntime is imported, which else writes a database of events into the home of its user
-# and sends them to its maker.
+# Set before onnxruntime is imported: otherwise its telemetry writes events to a database in the
+# user's home folder and uploads them.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
@@ -81,7 +81,7 @@ KERAS_BACKENDS = ("tensorflow", "jax", "torch")
 
 
 def missing_keras(package: str) -> ImportError:
-    """What to raise where Keras, or its backend, is not installed; it says what to install.
+    """Return the error for a missing Keras or backend, with the command to install it.
 
     Args:
         package: str. "keras", or the name of the backend.
@@ -102,23 +102,23 @@ def missing_keras(package: str) -> ImportError:
 
 
 def require(package: str, extra: str) -> Any:
-    """Imports an optional package, or says how to install it.
+    """Import an optional package, or raise an error with the command to install it.
 
     Args:
         package: str. Name of the module to import.
-        extra: str. The extra of `keras-bahdanau` that brings it.
+        extra: str. The extra of `keras-bahdanau` that installs it.
 
     Returns:
         The imported module.
 
     Raises:
-        MissingDependencyError: The package is not installed. A package that is there but broken
+        MissingDependencyError: The package is not installed. An installed but broken package
             raises its own error.
     """
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        # Of `google.protobuf`, `google` may be what is missing.
+        # For `google.protobuf`, the missing module may be `google`.
         if not f"{package}.".startswith(f"{error.name}."):
             raise
         raise MissingDependencyError(package, extra) from error

@@ -1,7 +1,7 @@
-"""Files and folders that appear whole or not at all, and are still there after a loss of power.
+"""Files and folders that are written completely or not at all, and survive a power failure.
 
-with written("translations.txt") as path:       # another file, beside it
-    path.write_text("ein Mann")                 # renamed when the block has ended well
+with atomic_write("translations.txt") as path:   # a temporary file in the same folder
+    path.write_text("ein Mann")                  # renamed when the block succeeds
 """
 
 import contextlib
@@ -24,98 +24,98 @@ except ModuleNotFoundError:  # Windows
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 _LINUX = sys.platform == "linux"
-_HERE = -100  # AT_FDCWD of Linux: paths are relative to the working directory
-_EXCHANGE = 2  # RENAME_EXCHANGE of Linux
-_RANDOM = "[0-9a-f]" * 8  # in the names of what is being written
-# How a file system says that it has no locks; and that it flushes no folders, or not for this user.
+_AT_FDCWD = -100  # Linux: paths are relative to the working directory
+_RENAME_EXCHANGE = 2  # Linux
+_RANDOM = "[0-9a-f]" * 8  # in the names of temporary files and folders
+# Errors of file systems without locks, and of those that do not flush folders (for this user).
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
 _NO_FLUSH = {errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.EACCES}
 
 
-def given_name(path: str | os.PathLike[str]) -> str:
-    """The name of a folder as it was given: that of a link, not of what it leads to.
+def folder_name(path: str | os.PathLike[str]) -> str:
+    """Return the name of a folder; for a link, its own name and not that of its target.
 
-    >>> given_name("models/en-de/")
+    >>> folder_name("models/en-de/")
     'en-de'
     """
     return os.path.basename(os.path.abspath(path))
 
 
 @contextlib.contextmanager
-def written(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yields a path to write to, which takes the place of `path` when the block ends well.
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary file that replaces `path` when the block succeeds.
 
-    On any exception, `KeyboardInterrupt` and a full disk included, `path` is as it was. What a
-    writer of the same file left who was killed is removed, where the system has locks.
+    After any exception, including `KeyboardInterrupt` and a full disk, `path` is unchanged.
+    Temporary files of killed writers of the same path are removed if the system has locks.
 
     Args:
-        path: The file to make or replace. The other one stands beside it, empty, with the same
-            suffix.
+        path: The file to create or replace. The temporary file is empty, in the same folder, and
+            has the same suffix.
 
     Example:
 
-    >>> with written("notes.txt") as path:
+    >>> with atomic_write("notes.txt") as path:
     ...     _ = path.write_text("hello")
     """
     path = Path(path)
     stem, suffix = glob.escape(path.stem), glob.escape(path.suffix)
-    for left in path.parent.glob(f".{stem}.{_RANDOM}.writing{suffix}"):
-        _remove_left(left, Path.unlink)
-    with _claimed_name(lambda: _writing(path), Path.touch) as writing:
+    for stale in path.parent.glob(f".{stem}.{_RANDOM}.writing{suffix}"):
+        _remove_stale(stale, Path.unlink)
+    with _new_locked_path(lambda: _temporary_file(path), Path.touch) as temporary:
         try:
-            with naming(path):
-                yield writing
-                flush(writing)
-                os.replace(writing, path)
-                flush(path.parent)
+            with add_path_to_errors(path):
+                yield temporary
+                fsync(temporary)
+                os.replace(temporary, path)
+                fsync(path.parent)
         finally:
-            writing.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def written_folder(
+def atomic_folder(
     path: str | os.PathLike[str],
     kind: str,
-    is_one: Callable[[Path], bool],
+    is_replaceable: Callable[[Path], bool],
     overwrite: bool = False,
 ) -> Iterator[Path]:
-    """Yields a new folder beside `path`, which takes its place when the block ends well.
+    """Yield a temporary folder that becomes `path` when the block succeeds.
 
-    The folder is then flushed to the disk and renamed; missing parent folders of `path` are made.
-    On any exception, `KeyboardInterrupt` and a full disk included, the new folder is removed and
-    `path` is as it was. What a writer of the same folder left who was killed is removed, where the
-    system has locks.
+    The folder is flushed to the disk and renamed; missing parent folders of `path` are created.
+    After any exception, including `KeyboardInterrupt` and a full disk, the temporary folder is
+    removed and `path` is unchanged. Temporary folders of killed writers of the same path are
+    removed if the system has locks.
 
     Args:
-        path: The folder to make or replace.
-        kind: What it is to be, for messages: "an artifact".
-        is_one: Whether a folder is of this kind. Only such a one, or an empty one, is ever
-            replaced.
-        overwrite: bool. Whether an older one at `path` may be replaced.
+        path: The folder to create or replace.
+        kind: Description for messages, such as "an artifact".
+        is_replaceable: Returns whether a folder is of this kind. Only such a folder, or an empty
+            one, is ever replaced.
+        overwrite: bool. Whether an existing folder at `path` may be replaced.
 
     Raises:
         ValueError: `path` exists and may not be replaced.
 
     Example:
 
-    >>> with written_folder("notes", "a folder of notes", lambda folder: False) as folder:
+    >>> with atomic_folder("notes", "a folder of notes", lambda folder: False) as folder:
     ...     _ = (folder / "notes.txt").write_text("hello")
     """
     destination = Path(os.path.abspath(path))
-    check_new_folder(destination, kind, is_one, overwrite)
+    check_new_folder(destination, kind, is_replaceable, overwrite)
     destination.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(destination)
+    _remove_stale_folders(destination)
     published = False
-    with _claimed_name(lambda: _partial(destination), Path.mkdir) as temporary:
+    with _new_locked_path(lambda: _temporary_folder(destination), Path.mkdir) as temporary:
         try:
-            with naming(destination):
+            with add_path_to_errors(destination):
                 yield temporary
-                flush(*temporary.rglob("*"), temporary)
-            # Again: the block may have taken minutes.
-            check_new_folder(destination, kind, is_one, overwrite)
+                fsync(*temporary.rglob("*"), temporary)
+            # Check again: the block may have taken minutes.
+            check_new_folder(destination, kind, is_replaceable, overwrite)
             replaced = _move_into_place(temporary, destination)
             published = True
-            flush(destination.parent)
+            fsync(destination.parent)
             if replaced is not None:
                 _remove_replaced(replaced, destination)
         except BaseException:
@@ -126,12 +126,12 @@ def written_folder(
 
 
 @contextlib.contextmanager
-def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Adds the path to an `OSError` of the block that names no file, such as that of a full disk.
+def add_path_to_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Add `path` to an `OSError` of the block that names no file, such as that of a full disk.
 
     Example:
 
-    >>> with naming("out.txt"):
+    >>> with add_path_to_errors("out.txt"):
     ...     raise OSError(28, "No space left on device")
     Traceback (most recent call last):
     OSError: [Errno 28] No space left on device: 'out.txt'
@@ -144,8 +144,8 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
         raise
 
 
-def flush(*paths: Path) -> None:
-    """Waits until files, and folders where the system allows it, are on the disk."""
+def fsync(*paths: Path) -> None:
+    """Wait until files, and folders if the system allows it, are on the disk."""
     for path in paths:
         if os.name == "nt" and path.is_dir():  # Windows opens no folders
             continue
@@ -159,102 +159,103 @@ def flush(*paths: Path) -> None:
             os.close(descriptor)
 
 
-def exchange(one: Path, other: Path) -> bool:
-    """Lets two existing paths change places, at one stroke; says whether the system can."""
+def exchange(first: Path, second: Path) -> bool:
+    """Swap two existing paths atomically; return whether the system supports it."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if _LINUX else None
     if rename is None:
         return False
-    if rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+    arguments = _AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE
+    if rename(*arguments) == 0:
         return True
     number = ctypes.get_errno()
-    if number in (errno.ENOSYS, errno.EINVAL):  # an old kernel, or a file system that cannot
+    if number in (errno.ENOSYS, errno.EINVAL):  # an old kernel, or an unsupported file system
         return False
-    raise OSError(number, os.strerror(number), str(one), None, str(other))
+    raise OSError(number, os.strerror(number), str(first), None, str(second))
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[bool]:
-    """Holds the lock of a folder or a file as long as the block runs, and says whether it got it.
+def try_lock(path: Path) -> Iterator[bool]:
+    """Lock a file or folder for the duration of the block; yield whether that succeeded.
 
-    The system takes the lock from a process that dies. Where it has no such locks, on Windows and
-    on some file systems, the answer is always True.
+    The system releases the lock of a process that dies. Windows and some file systems have no such
+    locks: the result is always True there.
     """
-    with _lock(path) as got:
-        yield got is not False
+    with _flock(path) as is_locked:
+        yield is_locked is not False
 
 
 @contextlib.contextmanager
-def _lock(path: Path) -> Iterator[bool | None]:
-    """As `locked`; says `None` where there are no locks."""
+def _flock(path: Path) -> Iterator[bool | None]:
+    """`try_lock`, but yield `None` if there are no locks."""
     if fcntl is None:
         yield None
         return
-    # NFS locks only what is open for writing, and no folder is.
+    # NFS locks only files that are open for writing, and folders cannot be.
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
-        got: bool | None = True
+        is_locked: bool | None = True
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            got = False
+            is_locked = False
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-            got = None
-        yield got
+            is_locked = None
+        yield is_locked
     finally:
         os.close(descriptor)
 
 
-def _remove_left(path: Path, remove: Callable[[Path], None]) -> bool:
-    """Removes what a killed writer left, unless it is in use; says whether it did."""
+def _remove_stale(path: Path, remove: Callable[[Path], None]) -> bool:
+    """Remove a temporary path unless a running writer uses it; return whether it was removed."""
     try:
-        with _lock(path) as got:
-            if got is True and path.exists():
+        with _flock(path) as is_locked:
+            if is_locked is True and path.exists():
                 remove(path)
                 return True
-    except OSError as error:  # another user's, or another writer removes it
-        logger.info("%s is left to others: %s", path, error)
+    except OSError as error:  # another user's file, or another writer removes it
+        logger.info("%s is not removed here: %s", path, error)
     return False
 
 
 @contextlib.contextmanager
-def _claimed_name(name: Callable[[], Path], make: Callable[[Path], None]) -> Iterator[Path]:
-    """A new file or folder, locked from before any other writer can take it for left behind."""
-    with contextlib.ExitStack() as held:
+def _new_locked_path(name: Callable[[], Path], make: Callable[[Path], None]) -> Iterator[Path]:
+    """Create a file or folder and lock it before another writer can take it for a stale one."""
+    with contextlib.ExitStack() as locks:
         while True:
             path = name()
             make(path)
             with contextlib.suppress(FileNotFoundError):  # removed before it was locked
-                if held.enter_context(locked(path)) and path.exists():
+                if locks.enter_context(try_lock(path)) and path.exists():
                     break
         yield path
 
 
-def _writing(path: Path) -> Path:
+def _temporary_file(path: Path) -> Path:
     return path.with_name(f".{path.stem}.{secrets.token_hex(4)}.writing{path.suffix}")
 
 
-def _partial(path: Path) -> Path:
+def _temporary_folder(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
 
 
 @contextlib.contextmanager
-def claimed(folder: Path, does: str) -> Iterator[None]:
-    """Makes a folder and keeps other processes out; takes it away again if it stays empty.
+def claim_folder(folder: Path, action: str) -> Iterator[None]:
+    """Create and lock a folder for the duration of the block; remove it if it is still empty.
 
     Args:
-        folder: The argument `output` of the caller.
-        does: What no other process must do there, for the message: "trains in".
+        folder: The caller's argument `output`.
+        action: What no other process may do in the folder, for the message, such as "trains in".
 
     Raises:
-        ValueError: Another process has claimed it.
+        ValueError: Another process has locked the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder) as ours:
-        if not ours:
+    with try_lock(folder) as is_locked:
+        if not is_locked:
             raise ValueError(
-                f"Argument `output` must be a folder that no other process {does}. "
+                f"Argument `output` must be a folder that no other process {action}. "
                 f"Received: {str(folder)!r}"
             )
         try:
@@ -265,9 +266,12 @@ def claimed(folder: Path, does: str) -> Iterator[None]:
 
 
 def check_new_folder(
-    path: str | os.PathLike[str], kind: str, is_one: Callable[[Path], bool], overwrite: bool
+    path: str | os.PathLike[str],
+    kind: str,
+    is_replaceable: Callable[[Path], bool],
+    overwrite: bool,
 ) -> None:
-    """Raises the `ValueError` of `written_folder`, with its arguments, and writes nothing."""
+    """Raise the `ValueError` of `atomic_folder` for the same arguments, without writing."""
     destination = Path(os.path.abspath(path))
     if not os.path.lexists(destination):
         return
@@ -276,9 +280,9 @@ def check_new_folder(
             "Argument `path` must be a new folder, or `overwrite` be True. "
             f"Received: {destination}, which exists."
         )
-    # overwrite=True on a mistyped path must never delete a home directory.
-    plain = destination.is_dir() and not destination.is_symlink()
-    if not plain or (any(destination.iterdir()) and not is_one(destination)):
+    # overwrite=True with a mistyped path must never delete a home directory.
+    is_plain_folder = destination.is_dir() and not destination.is_symlink()
+    if not is_plain_folder or (any(destination.iterdir()) and not is_replaceable(destination)):
         raise ValueError(
             f"Argument `path` must be {kind} or an empty folder to overwrite. "
             f"Received: {destination}, which is neither."
@@ -286,13 +290,13 @@ def check_new_folder(
 
 
 def _move_into_place(temporary: Path, destination: Path) -> Path | None:
-    """Gives `temporary` its name; returns where the replaced folder stands now, if there was."""
+    """Rename `temporary` to `destination`; return the new path of a replaced folder."""
     if not destination.exists():
         temporary.rename(destination)
         return None
     if exchange(temporary, destination):
         return temporary
-    # For a moment there is none; a process that is killed then leaves both beside it.
+    # The destination is missing for a moment. A process killed now leaves both folders next to it.
     replaced = temporary.with_suffix(".replaced")
     try:
         destination.rename(replaced)
@@ -305,21 +309,21 @@ def _move_into_place(temporary: Path, destination: Path) -> Path | None:
 
 
 def _remove_replaced(replaced: Path, destination: Path) -> None:
-    logger.info("Replaced the folder that stood at %s.", destination)
+    logger.info("Replaced the folder %s.", destination)
     try:
         shutil.rmtree(replaced)
     except FileNotFoundError:
         logger.info("Another writer removes %s.", replaced)
-    except OSError as error:  # the new folder stands; failing now would claim that it does not
+    except OSError as error:  # the new folder is in place, so this is not a failure
         logger.warning("Could not remove the replaced folder %s: %s", replaced, error)
 
 
-def _remove_leftovers(destination: Path) -> None:
-    """Removes what writers of the same folder left who were killed."""
+def _remove_stale_folders(destination: Path) -> None:
+    """Remove the temporary folders of killed writers of the same path."""
     for path in destination.parent.glob(f".{glob.escape(destination.name)}.{_RANDOM}.*"):
         if path.suffix not in (".partial", ".replaced") or path.is_symlink() or not path.is_dir():
             continue
         if path.suffix == ".replaced" and not destination.exists():
-            continue  # the only copy there is
-        if _remove_left(path, shutil.rmtree):
-            logger.warning("Removed %s, which a writer that was killed left there.", path)
+            continue  # the only copy
+        if _remove_stale(path, shutil.rmtree):
+            logger.warning("Removed %s, left by a writer that was killed.", path)

@@ -1,4 +1,4 @@
-"""Ids every vocabulary reserves, and the pieces that stand for them."""
+"""Special ids that every vocabulary reserves, and their pieces."""
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3  # padding, unknown, begin and end of sentence
 SPECIAL = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}

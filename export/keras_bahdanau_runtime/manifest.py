@@ -1,7 +1,7 @@
-"""The manifest of an artifact: read, checked, and with it every byte of the files it lists.
+"""Read the manifest of an artifact, and verify the files that it lists.
 
-manifest = read_manifest("artifact")            # every byte checked
-graph = manifest.read("model.onnx")             # the bytes that were checked, and no others
+manifest = read_manifest("artifact")            # compares the hash of every file
+graph = manifest.read("model.onnx")             # the verified bytes
 """
 
 import contextlib
@@ -35,22 +35,24 @@ from keras_bahdanau_runtime.signature import (
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
-WRITTEN_HERE = ("format", "format_version", "files")  # keys that `write_manifest` fills in
-_LARGEST_MANIFEST = 2**24  # bytes
-_NO_LINK = "expected a file inside the artifact. Received: a link; `cp -rL` copies what it is to."
+RESERVED_KEYS = ("format", "format_version", "files")  # filled in by `write_manifest`
+_MAX_MANIFEST_BYTES = 2**24
+_NO_LINK = (
+    "expected a file inside the artifact. Received: a link; `cp -rL` replaces links by files."
+)
 _DIGEST = re.compile("[0-9a-f]{64}")
-_MOST = 2**31 - 1  # what an int32 of a graph can count
-# Numbers of a search's settings that the runtime reads, and the least of each.
-_COUNTS = {
+_INT32_MAX = 2**31 - 1
+# Integer settings of a search that the runtime reads, and the smallest valid value of each.
+_SEARCH_COUNTS = {
     **dict.fromkeys(("size", "n", "n_best", "groups", "max_length"), 1),
     **dict.fromkeys(("min_length", "no_repeat_ngram", "seed"), 0),
 }
-Read = TypeVar("Read")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class FileRecord:
-    """What the manifest says of one file: its SHA-256 in hex and its size in bytes."""
+    """SHA-256 in hexadecimal digits and size in bytes of a file."""
 
     sha256: str
     bytes: int
@@ -61,17 +63,17 @@ class Manifest:
     """The checked contents of `manifest.json`.
 
     Args:
-        folder: `Path`. The artifact it was read from.
+        folder: `Path` of the artifact.
         format_version: int.
         files: `FileRecord` by relative posix path, sorted.
         signatures: Inputs and outputs by graph file, as `Signature.to_json` writes them.
         vocabulary: Vocabulary sizes, `{"source": int, "target": int}`, or empty.
-        max_source_length: int, the longest source in tokens, end of sentence included; or None for
-            no limit.
-        search: Settings of the search inside the graph.
+        max_source_length: int, largest number of source tokens, including the end of sentence;
+            `None` for no limit.
+        search: Settings of the search in the graph.
         packages: Versions of the packages that wrote the artifact.
-        parity: Figures of the comparison with Keras.
-        other: Every further key.
+        parity: Results of the comparison with Keras.
+        other: All other keys.
     """
 
     folder: Path
@@ -85,64 +87,64 @@ class Manifest:
     parity: Mapping[str, Any]
     other: Mapping[str, Any]
 
-    def searches(self) -> bool:
-        """Whether `model.onnx` holds a search, and not the call of a model.
+    def has_search(self) -> bool:
+        """Return whether `model.onnx` contains a search and not only a forward pass.
 
         Raises:
             UnsupportedArtifactError: There is no `model.onnx`.
         """
         if MODEL_FILE not in self.files:
             raise UnsupportedArtifactError(
-                f"{self.folder}: holds no {MODEL_FILE}. Export it with format='onnx'."
+                f"{self.folder}: has no {MODEL_FILE}. Export it with format='onnx'."
             )
         return self.signatures.get(MODEL_FILE) in (TRANSLATE.to_json(), SAMPLE.to_json())
 
-    def draws(self) -> bool:
-        """Whether the search in `model.onnx` draws numbers."""
+    def is_sampling(self) -> bool:
+        """Return whether the search in `model.onnx` samples, so that it needs random numbers."""
         return bool(self.signatures.get(MODEL_FILE) == SAMPLE.to_json())
 
     def read(self, name: str) -> bytes:
-        """The bytes of a listed file, read once and then compared with its size and hash.
+        """Return the bytes of a listed file after verifying their size and hash.
 
         Raises:
-            CorruptArtifactError: They are others, or there is no such file.
+            CorruptArtifactError: The size or hash differs, or the file is missing.
         """
         record, path = self.files[name], self.folder / name
-        with _opened(self.folder, name) as file:
+        with _open_listed(self.folder, name) as file:
             size = os.fstat(file.fileno()).st_size
             contents = file.read() if size == record.bytes else b""
         digest = hashlib.sha256(contents).hexdigest()
-        _compare(path, record, len(contents) or size, digest)
+        _check_digest(path, record, len(contents) or size, digest)
         return contents
 
     def check(self, name: str) -> None:
-        """As `read`, but holds no more than a part of the file in memory."""
+        """Verify a listed file like `read`, without loading all of it into memory."""
         record, path = self.files[name], self.folder / name
-        with _opened(self.folder, name) as file:
+        with _open_listed(self.folder, name) as file:
             size = os.fstat(file.fileno()).st_size
             digest = ""
             if size == record.bytes:
                 digest, size = hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
-        _compare(path, record, size, digest)
+        _check_digest(path, record, size, digest)
 
 
 def read_manifest(path: str | os.PathLike[str], verify: bool = True) -> Manifest:
-    """Reads `manifest.json` and checks the files it lists.
+    """Read `manifest.json` and verify the files that it lists.
 
-    Files that the manifest does not list are not looked at.
+    Files that the manifest does not list are ignored.
 
     Args:
         path: Folder of the artifact.
-        verify: bool. Whether to compare the size and the hash of every file. Without it only the
-            manifest itself and the paths in it are checked.
+        verify: bool. Whether to compare the size and hash of every file. If False, only the
+            manifest and the paths in it are checked.
 
     Returns:
         A `Manifest`.
 
     Raises:
-        ValueError: `path` is not a folder, or that of a training run.
-        CorruptArtifactError: Something is missing, damaged, of the wrong type, or points outside
-            the folder.
+        ValueError: `path` is not a folder, or is the folder of a training run.
+        CorruptArtifactError: A file or value is missing, damaged, of the wrong type, or a path
+            points outside the folder.
         UnsupportedArtifactError: The artifact was written in a newer format.
     """
     if not verify:
@@ -153,19 +155,22 @@ def read_manifest(path: str | os.PathLike[str], verify: bool = True) -> Manifest
             manifest.check(name)
         return manifest
 
-    return reading(path, check)
+    return read_unreplaced(path, check)
 
 
-def reading(folder: str | os.PathLike[str], read: Callable[[Manifest], Read]) -> Read:
-    """What `read` makes of an artifact, all of it from one: of the new one if it is replaced.
+def read_unreplaced(folder: str | os.PathLike[str], read: Callable[[Manifest], T]) -> T:
+    """Read an artifact that may be replaced meanwhile, so that all files are from one version.
 
     Args:
         folder: The artifact.
-        read: A function of its `Manifest`, which is called again if the folder has become another
-            one when the files no longer match.
+        read: Function of its `Manifest`. If files do not match because the folder was replaced, it
+            is called again for the new artifact.
+
+    Returns:
+        The result of `read`.
 
     Raises:
-        As `read_manifest`, and what `read` raises of a folder that is still the same.
+        As `read_manifest`, and the exceptions of `read` if the folder was not replaced.
     """
     folder = Path(folder)
     while True:
@@ -179,8 +184,8 @@ def reading(folder: str | os.PathLike[str], read: Callable[[Manifest], Read]) ->
 
 
 @contextlib.contextmanager
-def unreplaced(manifest: Manifest) -> Iterator[None]:
-    """For reading more of an artifact later: says so if it is another one by then."""
+def expect_unreplaced(manifest: Manifest) -> Iterator[None]:
+    """Read more of an open artifact in the block; raise a clear error if it was replaced."""
     try:
         yield
     except ArtifactError as error:
@@ -188,50 +193,50 @@ def unreplaced(manifest: Manifest) -> Iterator[None]:
             raise
         raise CorruptArtifactError(
             f"{manifest.folder}: expected the artifact that was opened. It was replaced since: "
-            "open it anew."
+            "open it again."
         ) from error
 
 
 def _is_still_there(manifest: Manifest) -> bool:
     try:
         return _read_manifest(manifest.folder) == manifest
-    except (ArtifactError, ValueError):  # none is
+    except (ArtifactError, ValueError):  # no artifact is
         return False
 
 
 def _identity(folder: Path) -> tuple[int, int, int, bytes] | None:
-    """What tells an artifact from the one that takes its place.
+    """Return values that differ between an artifact and its replacement.
 
-    Not the inode alone: that of an artifact which was replaced may be given to the next but one.
+    The inode alone is not enough: file systems reuse the inode of a replaced folder.
     """
     try:
-        found = folder.stat()
-        return found.st_dev, found.st_ino, found.st_ctime_ns, _text(folder)
+        status = folder.stat()
+        return status.st_dev, status.st_ino, status.st_ctime_ns, _manifest_bytes(folder)
     except OSError:
         return None
 
 
-def _text(folder: Path) -> bytes:
+def _manifest_bytes(folder: Path) -> bytes:
     with open(folder / MANIFEST_FILE, "rb", opener=_open_without_waiting) as file:
-        return file.read(_LARGEST_MANIFEST + 1)
+        return file.read(_MAX_MANIFEST_BYTES + 1)
 
 
 def _read_manifest(folder: Path) -> Manifest:
-    """The manifest, with every path in it checked."""
-    # A name that stays the artifact's own when the process goes elsewhere; links are kept.
+    """Read the manifest and check every path in it."""
+    # An absolute path stays valid when the process changes its folder; links are not resolved.
     folder = Path(os.path.abspath(folder))
     path = folder / MANIFEST_FILE
     try:
         is_folder, is_link, is_file = folder.is_dir(), path.is_symlink(), path.is_file()
-        text = _text(folder) if is_file and not is_link else b""
+        text = _manifest_bytes(folder) if is_file and not is_link else b""
     except OSError as error:
         raise CorruptArtifactError(
-            f"{path}: expected a file that can be read. Received: {error.strerror}."
+            f"{path}: expected a readable file. Received: {error.strerror}."
         ) from error
     if not is_folder:
         raise ValueError(
             "Argument `path` must be the folder of an artifact. "
-            f"Received: {str(folder)!r}, which is none."
+            f"Received: {str(folder)!r}, which is not a folder."
         )
     if is_run(folder) and not is_file:
         raise ValueError(
@@ -243,29 +248,29 @@ def _read_manifest(folder: Path) -> Manifest:
         raise CorruptArtifactError(f"{path}: {_NO_LINK}")
     if not is_file:
         raise CorruptArtifactError(
-            f"{path}: expected a file. It is missing: no artifact, or a half-written one."
+            f"{path}: expected a file. It is missing: this is no artifact, or an incomplete one."
         )
     try:
-        if len(text) > _LARGEST_MANIFEST:
-            raise ValueError(f"more than {_LARGEST_MANIFEST} bytes")
+        if len(text) > _MAX_MANIFEST_BYTES:
+            raise ValueError(f"more than {_MAX_MANIFEST_BYTES} bytes")
         document = json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise CorruptArtifactError(f"{path}: expected JSON in UTF-8. Received: {error}") from error
     manifest = parse_manifest(folder, document)
     for name in manifest.files:
-        _check_place(folder, name)
+        _check_is_file(folder, name)
     return manifest
 
 
 def parse_manifest(folder: Path, document: Any) -> Manifest:
-    """A `Manifest` of JSON, every value checked.
+    """Return the `Manifest` of a JSON document after checking every value.
 
     Raises:
-        CorruptArtifactError: A value is not what it must be.
-        UnsupportedArtifactError: It is of a newer format.
+        CorruptArtifactError: A value is invalid.
+        UnsupportedArtifactError: The format is newer than this version.
     """
     path = folder / MANIFEST_FILE
-    field, count = partial(_field, path), partial(_check_count, path)
+    field, check_count = partial(_field, path), partial(_check_count, path)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise CorruptArtifactError(
             f"{path}: expected an object with 'format': {FORMAT!r}. Received: {document!r:.80}"
@@ -294,25 +299,25 @@ def parse_manifest(folder: Path, document: Any) -> Manifest:
             )
         files[name] = FileRecord(digest, field(record, "bytes", int, where))
     sections = ("signatures", "vocabulary", "search", "packages", "parity")
-    rest = {"vocabulary": {}, "search": {}, "packages": {}, "parity": {}, **document}
-    found = {key: field(rest, key, dict) for key in sections}
-    for key in found["vocabulary"]:
-        count(found["vocabulary"], key, 1, "in 'vocabulary', ")
-    _check_search(path, found["search"])
-    for key in found["packages"]:
-        field(found["packages"], key, str, "in 'packages', ")
-    limit = document.get("max_source_length")
-    if limit is not None:
-        count(document, "max_source_length", 1)
-    known = {*sections, *WRITTEN_HERE, "max_source_length"}
-    other = {key: value for key, value in document.items() if key not in known}
+    defaults: dict[str, Any] = {"vocabulary": {}, "search": {}, "packages": {}, "parity": {}}
+    values = {key: field({**defaults, **document}, key, dict) for key in sections}
+    for key in values["vocabulary"]:
+        check_count(values["vocabulary"], key, 1, "in 'vocabulary', ")
+    _check_search(path, values["search"])
+    for key in values["packages"]:
+        field(values["packages"], key, str, "in 'packages', ")
+    max_source_length = document.get("max_source_length")
+    if max_source_length is not None:
+        check_count(document, "max_source_length", 1)
+    fields = {*sections, *RESERVED_KEYS, "max_source_length"}
+    other = {key: value for key, value in document.items() if key not in fields}
     return Manifest(
         folder=folder,
         format_version=version,
         files=files,
-        max_source_length=limit,
+        max_source_length=max_source_length,
         other=other,
-        **found,
+        **values,
     )
 
 
@@ -326,37 +331,38 @@ def _field(path: Path, source: Mapping[str, Any], key: str, kind: type, where: s
 
 
 def _check_count(
-    path: Path, source: Mapping[str, Any], key: str, least: int, where: str = ""
+    path: Path, source: Mapping[str, Any], key: str, low: int, where: str = ""
 ) -> None:
-    if not least <= _field(path, source, key, int, where) <= _MOST:
+    if not low <= _field(path, source, key, int, where) <= _INT32_MAX:
         raise CorruptArtifactError(
-            f"{path}: expected {where}{key!r} to be at least {least} and at most {_MOST}. "
+            f"{path}: expected {where}{key!r} to be at least {low} and at most {_INT32_MAX}. "
             f"Received: {source[key]!r:.80}"
         )
 
 
 def _check_search(path: Path, search: Mapping[str, Any]) -> None:
-    """Looks at the settings that the runtime reads."""
-    for key, least in _COUNTS.items():
+    """Check the settings of a search that the runtime reads."""
+    for key, low in _SEARCH_COUNTS.items():
         if search.get(key) is not None:
-            _check_count(path, search, key, least, "in 'search', ")
+            _check_count(path, search, key, low, "in 'search', ")
     forbidden, ratio = search.get("forbidden"), search.get("max_length_ratio")
     if forbidden is not None and not (
-        isinstance(forbidden, list) and all(type(one) is int and one >= 0 for one in forbidden)
+        isinstance(forbidden, list)
+        and all(type(index) is int and index >= 0 for index in forbidden)
     ):
         raise CorruptArtifactError(
             f"{path}: expected in 'search', 'forbidden' to be a list of ids. "
             f"Received: {forbidden!r:.80}"
         )
-    if ratio is not None and not (type(ratio) in (int, float) and 0 < ratio <= _MOST):
+    if ratio is not None and not (type(ratio) in (int, float) and 0 < ratio <= _INT32_MAX):
         raise CorruptArtifactError(
-            f"{path}: expected in 'search', 'max_length_ratio' to be above 0 and at most {_MOST}. "
-            f"Received: {ratio!r:.80}"
+            f"{path}: expected in 'search', 'max_length_ratio' to be above 0 and at most "
+            f"{_INT32_MAX}. Received: {ratio!r:.80}"
         )
 
 
 def _check_name(path: Path, name: str) -> None:
-    """Refuses every name that is not a plain relative posix path inside the artifact."""
+    """Raise an error unless `name` is a plain relative posix path inside the artifact."""
     pure = PurePosixPath(name)
     if (
         pure.is_absolute()
@@ -370,7 +376,7 @@ def _check_name(path: Path, name: str) -> None:
         )
 
 
-def _check_place(folder: Path, name: str) -> None:
+def _check_is_file(folder: Path, name: str) -> None:
     path, parts = folder / name, PurePosixPath(name).parts
     if any(folder.joinpath(*parts[:n]).is_symlink() for n in range(1, len(parts) + 1)):
         raise CorruptArtifactError(f"{path}: {_NO_LINK}")
@@ -379,25 +385,25 @@ def _check_place(folder: Path, name: str) -> None:
 
 
 @contextlib.contextmanager
-def _opened(folder: Path, name: str) -> Iterator[BufferedReader]:
-    """A listed file, opened for reading."""
-    _check_place(folder, name)
+def _open_listed(folder: Path, name: str) -> Iterator[BufferedReader]:
+    """Open a listed file for reading."""
+    _check_is_file(folder, name)
     try:
         file = open(folder / name, "rb", opener=_open_without_waiting)
-    except OSError as error:  # gone, or not ours to read
+    except OSError as error:  # deleted meanwhile, or no permission
         raise CorruptArtifactError(
-            f"{folder / name}: expected a file that can be read. Received: {error.strerror}."
+            f"{folder / name}: expected a readable file. Received: {error.strerror}."
         ) from error
     with file:
         yield file
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """Opens a pipe that took a file's place without waiting for somebody to write into it."""
+    """Open without blocking: if a pipe replaced the file, a plain `open` waits for a writer."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def _compare(path: Path, record: FileRecord, size: int, digest: str) -> None:
+def _check_digest(path: Path, record: FileRecord, size: int, digest: str) -> None:
     if size != record.bytes:
         raise CorruptArtifactError(
             f"{path}: expected {record.bytes} bytes. Received: {size} bytes."

@@ -93,7 +93,7 @@ _DATA = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 _INTEGERS = {6: ("<i4", "int32_data"), 7: ("<i8", "int64_data")}  # by `data_type`
 
 
-def check_contents(contents: bytes, path: Path, listed: Mapping[str, int]) -> None:
+def check_onnx_file(contents: bytes, path: Path, listed: Mapping[str, int]) -> None:
     """Refuses a graph that holds what is not on the lists of this file.
 
     Args:
@@ -237,7 +237,7 @@ def _refuse(path: Path, received: str) -> NoReturn:
     )
 
 
-def names_in_loops(contents: bytes) -> set[str]:
+def subgraph_node_names(contents: bytes) -> set[str]:
     """Names of the nodes that stand in graphs inside nodes, of an ONNX file that was checked."""
     model = _model_class()()
     model.ParseFromString(contents)

@@ -26,18 +26,18 @@ logger = logging.getLogger("keras_bahdanau_runtime")
 LOOPS = ("auto", "graph", "captured")
 
 
-class WholeSearch:
-    """The search of an artifact as one graph, `model.onnx`.
+class GraphSearch:
+    """Search of an artifact as one graph, `model.onnx`, that contains the loop.
 
     Args:
-        manifest: Of the artifact.
+        manifest: Manifest of the artifact.
         providers: As for `Translator`.
         threads: As for `Translator`.
         timeout: As for `Translator`.
         megabytes: As for `Translator`.
 
     Raises:
-        CorruptArtifactError: It is not what the manifest says, or no search.
+        CorruptArtifactError: The file does not match the manifest, or is not a search.
     """
 
     files = (MODEL_FILE,)
@@ -52,87 +52,91 @@ class WholeSearch:
     ) -> None:
         self.session = open_graph(manifest, MODEL_FILE, providers, threads, megabytes)
         self._timeout = timeout
-        signature = SAMPLE if manifest.draws() else TRANSLATE
-        check_graph(self.session, signature, manifest.folder / MODEL_FILE)
+        signature = SAMPLE if manifest.is_sampling() else TRANSLATE
+        _check_signature(self.session, signature, manifest.folder / MODEL_FILE)
 
     def run(
         self, inputs: Mapping[str, NDArray[Any]], shrink: bool = False
     ) -> tuple[dict[str, Any], tuple[int, ...]]:
-        """As `CapturedSearch.run`; nothing is padded."""
+        """Run the search like `CapturedSearch.run`, without padding."""
         names = [tensor.name for tensor in TRANSLATE.outputs]
-        found = run(self.session, inputs, names, timeout=self._timeout, shrink=shrink)
-        return found, inputs["source"].shape
+        outputs = run(self.session, inputs, names, timeout=self._timeout, shrink=shrink)
+        return outputs, inputs["source"].shape
 
 
-Search = WholeSearch | CapturedSearch
+Search = GraphSearch | CapturedSearch
 
 
-def open_search(manifest: Manifest, loop: str, providers: Providers, *given: Any) -> Search:
-    """The search of an artifact, run as `loop` says.
+def open_search(manifest: Manifest, loop: str, providers: Providers, *limits: Any) -> Search:
+    """Open the search of an artifact.
 
     Args:
-        manifest: Of the artifact.
+        manifest: Manifest of the artifact.
         loop: As for `Translator`.
         providers: As for `Translator`.
-        *given: The other arguments of `WholeSearch`.
+        *limits: The other arguments of `GraphSearch`.
 
     Raises:
         ValueError: `loop` is unknown.
-        UnsupportedArtifactError: The artifact holds no such graphs, or CUDA cannot record its step.
+        UnsupportedArtifactError: The artifact has no such graphs, or CUDA cannot record the step.
     """
     if loop not in LOOPS:
         raise ValueError(f"Argument `loop` must be one of {LOOPS}. Received: {loop!r}")
-    found = _opened(manifest, loop, providers, *given)
-    numbers = manifest.other.get("precision")
-    half = isinstance(numbers, dict) and numbers.get("precision") == "float16"
-    if half and device_of(found.session)[0] == "cpu":
-        said = "%s: float16 is for GPUs; the CPU, where it runs, computes in float32."
-        logger.warning(said, manifest.folder)
-    return found
+    search = _open(manifest, loop, providers, *limits)
+    precision = manifest.other.get("precision")
+    is_float16 = isinstance(precision, dict) and precision.get("precision") == "float16"
+    if is_float16 and device_of(search.session)[0] == "cpu":
+        logger.warning(
+            "%s: float16 is for GPUs. It runs on the CPU, which computes in float32.",
+            manifest.folder,
+        )
+    return search
 
 
-def _opened(manifest: Manifest, loop: str, providers: Providers, *given: Any) -> Search:
+def _open(manifest: Manifest, loop: str, providers: Providers, *limits: Any) -> Search:
     if loop == "captured":
-        return CapturedSearch(manifest, providers, *given)
+        return CapturedSearch(manifest, providers, *limits)
     if loop == "auto" and set(BEAM_FILES) <= set(manifest.files) and may_use_cuda(providers):
         try:
-            driven = CapturedSearch(manifest, providers, *given)
-            if device_of(driven.session)[0] == "cuda":
-                return driven
-            logger.info("The loop runs as one graph, as CUDA did not start.")
+            captured = CapturedSearch(manifest, providers, *limits)
+            if device_of(captured.session)[0] == "cuda":
+                return captured
+            logger.info("The loop runs as one graph, because CUDA did not start.")
         except UnsupportedArtifactError as error:
             logger.warning("The loop runs as one graph: %s", error)
-    return WholeSearch(manifest, providers, *given)
+    return GraphSearch(manifest, providers, *limits)
 
 
-def check_graph(session: Any, signature: Signature, path: Path) -> None:
-    """Raises `CorruptArtifactError` unless the graph has the inputs and outputs it should have."""
+def _check_signature(session: Any, signature: Signature, path: Path) -> None:
+    """Raise a `CorruptArtifactError` unless the graph has the inputs and outputs of `signature`."""
     onnx_types = {"int32": "tensor(int32)", "float32": "tensor(float)"}
-    for side, found in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
+    for side, values in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
         expected = {tensor.name: onnx_types[tensor.dtype] for tensor in getattr(signature, side)}
-        received = {value.name: value.type for value in found}
+        received = {value.name: value.type for value in values}
         if expected != received:
             raise CorruptArtifactError(
                 f"{path}: expected the {side} {expected}. Received: {received}"
             )
 
 
-def search_arrays(
-    found: Mapping[str, Any], source: tuple[int, ...], vocabulary: int, names: Sequence[str]
+def checked_outputs(
+    outputs: Mapping[str, Any], source: tuple[int, ...], vocabulary: int, names: Sequence[str]
 ) -> dict[str, NDArray[Any]]:
-    """Outputs of a search as arrays; refuses what none finds, which a stranger's graph may give.
+    """Return outputs of a search as arrays after checking shapes and ranges.
+
+    The graph of an untrusted artifact may return anything.
 
     Args:
-        found: All outputs of `TRANSLATE`, `OrtValue`s by name.
-        source: Shape `(B, Tx)` of the ids.
+        outputs: All outputs of `TRANSLATE`, `OrtValue`s by name.
+        source: Shape `(B, Tx)` of the source ids.
         vocabulary: Number of target ids.
-        names: Those that are wanted, "tokens" and "lengths" among them.
+        names: Outputs to return; "tokens" and "lengths" must be among them.
 
     Raises:
-        RunError: Shapes, tokens or lengths are none of a search's.
+        RunError: Shapes, tokens or lengths are not those of a search.
     """
     rows, width = source
-    shapes = {name: tuple(value.shape()) for name, value in found.items()}
+    shapes = {name: tuple(value.shape()) for name, value in outputs.items()}
     beam, steps = (*shapes["tokens"][1:], 0, 0)[:2]
     expected = {
         "tokens": (rows, beam, steps),
@@ -142,14 +146,15 @@ def search_arrays(
     }
     if shapes != expected or not beam:
         raise RunError(
-            f"The graph must give hypotheses for {rows} sources of {width} ids. Received: {shapes}"
+            f"The graph must return hypotheses for {rows} sources of {width} ids. "
+            f"Received: {shapes}"
         )
-    arrays = {name: found[name].numpy() for name in names}
-    for name, most in (("tokens", vocabulary - 1), ("lengths", steps)):
-        # As unsigned numbers the negative ones are the largest.
-        if arrays[name].view(np.uint32).max(initial=0) > most:
+    arrays = {name: outputs[name].numpy() for name in names}
+    for name, largest in (("tokens", vocabulary - 1), ("lengths", steps)):
+        # Viewed as unsigned ints, negative values are the largest.
+        if arrays[name].view(np.uint32).max(initial=0) > largest:
             raise RunError(
-                f"The graph must give {name} from 0 to {most}. "
+                f"The graph must return {name} from 0 to {largest}. "
                 f"Received: {arrays[name].min()} to {arrays[name].max()}"
             )
     return arrays
@@ -161,20 +166,22 @@ def checked_noise(
     rows: int,
     megabytes: float | None = None,
 ) -> NDArray[np.float32]:
-    """The numbers that a search draws with, or a `ValueError`; those of its seed if `None`.
-
-    A stranger's artifact may want more of them than there is memory for: a `LimitError`.
+    """Return the random numbers of a sampling search after checking them.
 
     Args:
-        noise: As for `Translator.translate_ids`.
+        noise: As for `Translator.translate_ids`; `None` to draw from the seed of the search.
         search: Settings of the search in the manifest.
         rows: Number of sources.
-        megabytes: The most that they may take; any if `None`.
+        megabytes: Largest size of the numbers; `None` for no limit.
+
+    Raises:
+        ValueError: `noise` has another shape or dtype, or numbers outside [0, 1).
+        LimitError: The numbers of an untrusted artifact exceed `megabytes` or the memory.
     """
     shape = (rows, search["n"], search["max_length"])
     if noise is None:
         size = 4 * math.prod(shape) / 2**20
-        too_large = f"The search draws with {size:.0f} MB of numbers, shape {shape}: too many."
+        too_large = f"The search needs {size:.0f} MB of random numbers, shape {shape}: too many."
         if megabytes is not None and size > megabytes:
             raise LimitError(too_large)
         try:
@@ -187,10 +194,10 @@ def checked_noise(
             f"Argument `noise` must hold numbers in [0, 1) of shape {shape}. "
             f"Received: dtype {array.dtype}, shape {array.shape}"
         )
-    wrong = array[~((array >= 0) & (array < 1))]
-    if wrong.size:
+    invalid = array[~((array >= 0) & (array < 1))]
+    if invalid.size:
         raise ValueError(
-            f"Argument `noise` must hold numbers in [0, 1) of shape {shape}. Received: {wrong[0]}"
+            f"Argument `noise` must hold numbers in [0, 1) of shape {shape}. Received: {invalid[0]}"
         )
-    # What is just below 1 in float64 would be 1 in float32.
+    # A float64 just below 1 would round to 1 in float32.
     return np.minimum(array.astype(np.float32), np.nextafter(np.float32(1), np.float32(0)))

@@ -1,4 +1,4 @@
-"""Names and shapes that the writers and the runtime must agree on, written once.
+"""File names, tensor names and shapes that the exporter and the runtime share.
 
 Letters: `batch` B, `source_length` Tx, `beam` K, `length` T (target steps).
 """
@@ -24,12 +24,12 @@ PRECISIONS = ("float32", "float16", "int8")
 
 @dataclass(frozen=True)
 class Tensor:
-    """One input or output of a graph.
+    """Input or output of a graph.
 
     Args:
-        name: str. Its name in the graph.
+        name: str. Name in the graph.
         dtype: str. NumPy name of the element type.
-        axes: tuple of str or int. A str names a dynamic axis, an int is a fixed size.
+        axes: tuple of str or int: the name of a dynamic axis, or a fixed size.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Signature:
-    """What goes into a graph and what comes out.
+    """Inputs and outputs of a graph.
 
     Args:
         inputs: tuple of `Tensor`.
@@ -50,16 +50,16 @@ class Signature:
     outputs: tuple[Tensor, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the signature as plain dicts and lists, for the manifest."""
+        """Return the signature as plain dicts and lists, for the manifest."""
         return {
             side: [{**asdict(tensor), "axes": list(tensor.axes)} for tensor in getattr(self, side)]
             for side in ("inputs", "outputs")
         }
 
 
-# Hypotheses stand best first. A token row is right-padded with `PAD`, holds no `BOS`, and
-# ends in `EOS` unless the length limit cut it; `lengths` counts its tokens, `EOS` included.
-# `length` is the `max_length` of the export, however short the longest hypothesis is.
+# Hypotheses are sorted by score, best first. A row of tokens is right-padded with `PAD`, contains
+# no `BOS`, and ends with `EOS` unless the length limit cut it; `lengths` includes `EOS`. `length`
+# is the `max_length` of the export, even if all hypotheses are shorter.
 TRANSLATE = Signature(
     inputs=(Tensor("source", "int32", ("batch", "source_length")),),
     outputs=(
@@ -70,7 +70,7 @@ TRANSLATE = Signature(
     ),
 )
 
-# What a search draws with, in [0, 1): one number for each token of each hypothesis.
+# Uniform random numbers in [0, 1) for sampling, one for each token of each hypothesis.
 NOISE = Tensor("noise", "float32", ("batch", "beam", "length"))
 SAMPLE = replace(TRANSLATE, inputs=(*TRANSLATE.inputs, NOISE))
 
@@ -78,24 +78,21 @@ SIGNATURES: Mapping[str, Signature] = {MODEL_FILE: TRANSLATE}
 
 
 def weights_file(graph: str) -> str:
-    """Name of the file beside a graph's that holds weights which are too large for it."""
+    """Return the name of the file for weights that are too large for the graph's own file."""
     return f"{graph}.data"
 
 
-def hypotheses(search: Mapping[str, Any]) -> int:
-    """How many hypotheses a search keeps for each sentence, by its settings in the manifest."""
+def num_hypotheses(search: Mapping[str, Any]) -> int:
+    """Return how many hypotheses a search keeps per sentence; `search` are its settings."""
     return int(search.get("size") or search.get("n") or 1)
 
 
-def returned(search: Mapping[str, Any]) -> int:
-    """How many hypotheses a search returns for each sentence, by its settings in the manifest."""
-    return int(search.get("n_best") or hypotheses(search))
+def num_returned(search: Mapping[str, Any]) -> int:
+    """Return how many hypotheses a search returns per sentence; `search` are its settings."""
+    return int(search.get("n_best") or num_hypotheses(search))
 
 
-def most_rows(search: Mapping[str, Any], vocabulary: int) -> int:
-    """How many sentences a search takes at once.
-
-    It counts the candidates, and the steps, of all hypotheses in int32.
-    """
+def max_batch_size(search: Mapping[str, Any], vocabulary: int) -> int:
+    """Return the largest batch of a search, which counts candidates and steps in int32."""
     steps = int(search.get("max_length", 1))
-    return int((2**31 - 1) // (hypotheses(search) * max(vocabulary, steps)))
+    return int((2**31 - 1) // (num_hypotheses(search) * max(vocabulary, steps)))

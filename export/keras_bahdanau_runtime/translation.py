@@ -1,6 +1,6 @@
-"""Texts in, translations out, whichever engine searches: a Keras model or an artifact.
+"""Translate texts with any search function, that of a Keras model or of an artifact.
 
-encode the texts -> sort by length -> search in batches -> read the hypotheses -> restore the order
+encode the texts -> sort by length -> search in batches -> decode hypotheses -> restore the order
 """
 
 import contextlib
@@ -18,33 +18,33 @@ from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtif
 from keras_bahdanau_runtime.ids import EOS
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.signature import TOKENIZER_FILE
-from keras_bahdanau_runtime.text.batches import cut, length_sorted_batches, pad
+from keras_bahdanau_runtime.text.batches import length_sorted_batches, pad, truncate_sequences
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer, TokenizerVersionError
 
 _T = TypeVar("_T")
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 Outputs = Mapping[str, NDArray[Any]]
-# A batch is searched until its last sentence ends, and the more there are the later that is: on a
-# CPU 16 at once take 0.8 to 0.9 of the time of 32.
+# A batch runs until its last sentence ends, which takes longer in larger batches. On a CPU, batches
+# of 16 take 0.8 to 0.9 of the time of batches of 32.
 BATCH_SIZE = 16
-# Of ordinary sentences these have some 500 ids; memory and time grow with the padded ones.
+# Memory and time grow with the padded ids. A batch of ordinary sentences has about 500.
 BATCH_TOKENS = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class Translation:
-    """One translation of one text.
+    """Translation of a text.
 
     Args:
         text: str. The translation.
-        score: float. Its score under the search; higher is better.
-        tokens: list of str. Readable pieces of `text`, with `"</s>"` last when the sentence was
-            finished. A character spread over several tokens stands at the last of them.
+        score: float. Score of the search; higher is better.
+        tokens: list of str. Readable pieces of `text`; the last one is `"</s>"` if the sentence is
+            complete. A character that consists of several tokens is shown at the last of them.
         source_tokens: list of str. The same for the source.
         alignment: float32 array of shape `(len(tokens), len(source_tokens))`, the attention
-            weights; `None` where they were not asked for.
-        error: str. Why there is no translation, of a text that could not be translated and was
-            kept (`on_error="keep"`), with an empty `text` and a `score` of NaN; otherwise `None`.
+            weights; `None` if they were not requested.
+        error: str. With `on_error="keep"`, the reason why the text was not translated; `text` is
+            then empty and `score` is NaN. `None` for a translated text.
     """
 
     text: str
@@ -67,103 +67,109 @@ def translate_texts(
     progress: Callable[[int], object] | None = None,
     alignments: bool = True,
     on_error: str = "raise",
-    workers: int = 1,
+    parallel_batches: int = 1,
 ) -> list[Translation] | list[list[Translation]]:
-    """Translates texts, in batches of similar length, and returns them in the order given.
+    """Translate texts in batches of similar length, and return the results in input order.
 
-    A blank text (empty or only white space) gives an empty `Translation` with score 0 and is not
-    searched for.
+    A blank text (empty or only white space) gives an empty `Translation` with score 0; the search
+    is not called for it.
 
     Args:
         texts: list of str, one sentence each.
         tokenizer: `Tokenizer`.
-        search: Takes `(B, Tx)` int32 ids padded at the right with 0, the longest batch first, and
-            returns NumPy arrays: `"tokens"` `(B, K, T)` int32, `"scores"` `(B, K)`, `"lengths"`
-            `(B, K)` and, if asked for, `"alignments"` `(B, K, T, Tx)`, hypotheses best first. One
-            that does not exist scores -inf.
-        batch_size: int. Most sentences in one batch.
-        batch_tokens: int. Most source ids in one batch, padding included; a longer sentence is a
-            batch of its own. `None` for no limit.
-        n_best: int. Hypotheses for each text, best first; fewer where the search found fewer.
-        max_source_length: int, the longest source in tokens; `None` for no limit.
-        truncate: bool. Whether to cut longer ones, with a warning in the log, instead of raising.
-        progress: Called after each batch with the number of texts done so far.
-        alignments: bool. Whether translations hold the attention weights.
-        on_error: "raise", or "keep" for a `Translation` with an `error` in the place of each text
-            that is too long, no Unicode text, or that the search fails for. The other texts of its
-            batch are then searched for one by one.
-        workers: int. Threads that call `search`, each with a batch of its own.
+        search: Function of int32 ids `(B, Tx)`, right-padded with 0. Returns NumPy arrays
+            `"tokens"` int32 `(B, K, T)`, `"scores"` `(B, K)`, `"lengths"` `(B, K)` and, if
+            requested, `"alignments"` `(B, K, T, Tx)`, hypotheses best first. A missing hypothesis
+            has a score of -inf.
+        batch_size: int. Largest number of sentences in a batch.
+        batch_tokens: int. Largest number of source ids in a batch, including padding; a longer
+            sentence is a batch by itself. `None` for no limit.
+        n_best: int. Number of hypotheses for each text, best first; fewer if the search found
+            fewer.
+        max_source_length: int, longest source in tokens; `None` for no limit.
+        truncate: bool. Whether to cut longer texts, with a warning in the log, instead of raising
+            an error.
+        progress: Called after each batch with the number of finished texts.
+        alignments: bool. Whether translations contain the attention weights.
+        on_error: "raise"; or "keep" to return a `Translation` with an `error` for a text that is
+            too long, is not Unicode, or whose search fails. After a failed search, the texts of the
+            batch are searched one by one.
+        parallel_batches: int. Number of threads that call `search`, each with its own batch.
 
     Returns:
         A list of `Translation`; with `n_best` above 1, a list of such lists. A blank text, and one
         with an error, has one hypothesis.
 
     Raises:
-        ValueError: `texts` is one str, an item is not a str or too long, a number is out of range,
-            or `n_best` is above the number of hypotheses `K`.
+        ValueError: `texts` is a single str, an item is not a str or is too long, a number is out of
+            range, or `n_best` is above the number of hypotheses `K`.
     """
     check_positive(batch_size=batch_size, n_best=n_best)
     if on_error not in ("raise", "keep"):
         raise ValueError(f'Argument `on_error` must be "raise" or "keep". Received: {on_error!r}')
     keep = on_error == "keep"
-    refused = None if keep and not truncate else max_source_length
-    texts, unreadable = _readable(texts) if keep else (texts, {})
-    encoded = encode_texts(texts, tokenizer, refused, truncate)
-    results = [[] if ids else [empty(alignments)] for ids in encoded]
-    for index, reason in unreadable.items():
+    encoding_limit = None if keep and not truncate else max_source_length
+    texts, invalid = _replace_invalid(texts) if keep else (texts, {})
+    encoded = encode_texts(texts, tokenizer, encoding_limit, truncate)
+    results = [[] if ids else [empty_translation(alignments)] for ids in encoded]
+    for index, reason in invalid.items():
         results[index] = [_failed(reason)]
     if keep and max_source_length is not None:
         for index, ids in enumerate(encoded):
             if len(ids) > max_source_length:
                 results[index] = [_failed(_too_long(max_source_length, len(ids)))]
-    filled = [index for index, ids in enumerate(encoded) if ids and not results[index]]
+    pending = [index for index, ids in enumerate(encoded) if ids and not results[index]]
     report = progress or (lambda done: None)
-    done = len(encoded) - len(filled)
+    done = len(encoded) - len(pending)
     if done:
         report(done)
-    # Longest first: if memory does not suffice, it shows at once.
-    lengths = [len(encoded[index]) for index in filled]
+    # The longest batch runs first, so that a lack of memory shows early.
+    lengths = [len(encoded[index]) for index in pending]
     batches = [
-        [filled[place] for place in batch]
+        [pending[position] for position in batch]
         for batch in length_sorted_batches(lengths, batch_size, batch_tokens)
     ]
 
-    def searched(batch: list[int]) -> list[Outputs | str]:
+    def search_batch(batch: list[int]) -> list[Outputs | str]:
         return _search(search, [encoded[index] for index in batch], n_best, keep)
 
-    with _mapped(searched, batches, workers) as found:
-        for batch, rows in zip(batches, found, strict=True):
+    with _ordered_map(search_batch, batches, parallel_batches) as outputs:
+        for batch, rows in zip(batches, outputs, strict=True):
             for index, row in zip(batch, rows, strict=True):
                 if isinstance(row, str):
                     results[index] = [_failed(row)]
                 else:
-                    results[index] = read_hypotheses(tokenizer, row, encoded[index], n_best)
+                    results[index] = decode_hypotheses(tokenizer, row, encoded[index], n_best)
             done += len(batch)
             report(done)
     return [hypotheses[0] for hypotheses in results] if n_best == 1 else results
 
 
-def _readable(texts: Iterable[str]) -> tuple[list[str], dict[int, str]]:
-    """The texts, blank ones for what is `str` and no Unicode text, and why, by their places."""
-    readable = list(checked_stream("texts", texts, keep=True))
+def _replace_invalid(texts: Iterable[str]) -> tuple[list[str], dict[int, str]]:
+    """Replace each `str` with lone surrogates by a blank text.
+
+    Returns:
+        `(texts, reasons)`: the texts, and an error message by index for each replaced one.
+    """
+    valid = list(checked_stream("texts", texts, allow_surrogates=True))
     reasons = dict[int, str]()
-    for index, text in enumerate(readable):
+    for index, text in enumerate(valid):
         try:
             check_text("text", text)
         except ValueError as error:
-            readable[index], reasons[index] = "", str(error)
-    return readable, reasons
+            valid[index], reasons[index] = "", str(error)
+    return valid, reasons
 
 
 @contextlib.contextmanager
-def _mapped(
-    function: Callable[[_T], _Found], items: list[_T], workers: int
-) -> Iterator[Iterator[_Found]]:
-    """What `function` makes of each item, in order, by as many threads; none is left behind."""
-    if workers == 1 or len(items) < 2:
+def _ordered_map(
+    function: Callable[[_T], _Result], items: list[_T], threads: int
+) -> Iterator[Iterator[_Result]]:
+    """Map a function over items in several threads, which end with the block."""
+    if threads == 1 or len(items) < 2:
         yield map(function, items)
         return
-    pool = ThreadPoolExecutor(min(workers, len(items)), "keras_bahdanau search")
+    pool = ThreadPoolExecutor(min(threads, len(items)), "keras_bahdanau search")
     try:
         yield pool.map(function, items)
     finally:
@@ -173,15 +179,15 @@ def _mapped(
 def _search(
     search: Callable[[NDArray[np.int32]], Outputs], rows: list[list[int]], n_best: int, keep: bool
 ) -> list[Outputs | str]:
-    """For each row its part of the outputs or, with `keep`, why there is none."""
+    """Return the outputs of each row or, with `keep`, the error message of a failed row."""
     try:
         outputs = search(pad(rows))
-    except Exception as error:  # of an engine that is not known here; nothing of it is lost
+    except Exception as error:  # any exception of any engine; its message is returned
         if not keep:
             raise
         if len(rows) == 1:
             return [f"{type(error).__name__}: {error}"]
-        return [found for row in rows for found in _search(search, [row], n_best, keep)]
+        return [outputs for row in rows for outputs in _search(search, [row], n_best, keep)]
     beam = outputs["tokens"].shape[1]
     if n_best > beam:
         raise ValueError(
@@ -197,7 +203,7 @@ def encode_texts(
     max_source_length: int | None = None,
     truncate: bool = False,
 ) -> list[list[int]]:
-    """The ids of texts, none for a blank one; arguments as for `translate_texts`.
+    """Return the ids of texts, an empty list for a blank text; arguments as `translate_texts`.
 
     Example:
 
@@ -208,25 +214,25 @@ def encode_texts(
     texts = checked_texts("texts", texts)
     filled = [index for index, text in enumerate(texts) if text.strip()]
     encoded: list[list[int]] = [[] for _ in texts]
-    found = tokenizer.encode_sources([texts[index] for index in filled])
-    for index, ids in zip(filled, found, strict=True):
+    encodings = tokenizer.encode_sources([texts[index] for index in filled])
+    for index, ids in zip(filled, encodings, strict=True):
         if not truncate and max_source_length is not None and len(ids) > max_source_length:
             raise ValueError(_too_long(max_source_length, len(ids), f" at index {index}"))
         encoded[index] = ids
     if max_source_length is not None:
-        [encoded] = cut(max_source_length, texts=encoded)
+        [encoded] = truncate_sequences(max_source_length, texts=encoded)
     return encoded
 
 
-def _too_long(limit: int, length: int, place: str = "") -> str:
+def _too_long(limit: int, length: int, where: str = "") -> str:
     return (
-        f"Argument `texts` must have at most {limit} tokens each, end of sentence included. "
-        f"Received: {length}{place}. Split the text, or translate it with truncate=True."
+        f"Argument `texts` must have at most {limit} tokens each, including the end of sentence. "
+        f"Received: {length}{where}. Split the text, or translate it with truncate=True."
     )
 
 
-def empty(alignments: bool) -> Translation:
-    """The `Translation` of a blank text; `alignments` says whether it holds an alignment."""
+def empty_translation(alignments: bool) -> Translation:
+    """Return the `Translation` of a blank text, with an empty alignment if `alignments`."""
     return Translation("", 0.0, [], [], np.zeros((0, 0), np.float32) if alignments else None)
 
 
@@ -234,34 +240,34 @@ def _failed(reason: str) -> Translation:
     return Translation("", math.nan, [], [], None, reason)
 
 
-def read_hypotheses(
-    tokenizer: Tokenizer, found: Outputs, source: list[int], n_best: int
+def decode_hypotheses(
+    tokenizer: Tokenizer, outputs: Outputs, source: list[int], n_best: int
 ) -> list[Translation]:
-    """The best hypotheses for one source.
+    """Decode the best hypotheses for one source.
 
     Args:
         tokenizer: `Tokenizer`.
-        found: Its row of each output of a search, as `translate_texts` describes them.
-        source: The ids of the source.
-        n_best: int. Most hypotheses.
+        outputs: One row of each output of a search, as described in `translate_texts`.
+        source: Ids of the source.
+        n_best: int. Largest number of hypotheses.
     """
-    scores = found["scores"][:n_best]
+    scores = outputs["scores"][:n_best]
     existing = [k for k, score in enumerate(scores) if k == 0 or not np.isneginf(score)]
     source_tokens = tokenizer.source_decoder().tokens(source)
-    alignments = found.get("alignments")
+    alignments = outputs.get("alignments")
     translations = []
     for k in existing:
-        ids = found["tokens"][k, : int(found["lengths"][k])].tolist()
+        ids = outputs["tokens"][k, : int(outputs["lengths"][k])].tolist()
         words = ids[: ids.index(EOS)] if EOS in ids else ids
         ids = ids[: len(words) + 1]
         tokens = tokenizer.target_decoder().tokens(ids)
         alignment = None
-        if alignments is not None:  # copied, as a view would keep the whole batch in memory
+        if alignments is not None:  # a view would keep the whole batch in memory
             alignment = alignments[k, : len(ids), : len(source)].copy()
         translations.append(
             Translation(
                 text="".join(tokens[: len(words)]),
-                score=float(found["scores"][k]),
+                score=float(outputs["scores"][k]),
                 tokens=tokens,
                 source_tokens=list(source_tokens),
                 alignment=alignment,
@@ -271,7 +277,7 @@ def read_hypotheses(
 
 
 def load_tokenizer(manifest: Manifest) -> Tokenizer:
-    """The artifact's tokenizer, which may have at most as many ids as the model."""
+    """Load the artifact's tokenizer, which may have at most as many ids as the model."""
     require("tokenizers", extra="runtime")
     path, vocabulary = manifest.folder / TOKENIZER_FILE, manifest.vocabulary
     try:
@@ -282,10 +288,10 @@ def load_tokenizer(manifest: Manifest) -> Tokenizer:
         raise CorruptArtifactError(str(error)) from error
     for side in ("source", "target"):
         size = getattr(tokenizer, f"{side}_vocabulary_size")
-        known = vocabulary.get(side)
-        if known is not None and size > known:
+        model_size = vocabulary.get(side)
+        if model_size is not None and size > model_size:
             raise CorruptArtifactError(
-                f"{path}: expected at most {known} {side} tokens, as many as the model knows. "
+                f"{path}: expected at most {model_size} {side} tokens, the model's vocabulary. "
                 f"Received: {size}"
             )
     return tokenizer

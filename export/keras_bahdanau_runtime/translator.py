@@ -1,4 +1,4 @@
-"""Translates with an artifact: onnxruntime, numpy and tokenizers, and no Keras."""
+"""Translate texts with an artifact: onnxruntime, numpy and tokenizers, without Keras."""
 
 import os
 import threading
@@ -9,26 +9,26 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from keras_bahdanau_runtime.checks import (
+    check_limits,
     check_positive,
-    check_resources,
     check_text,
     checked_ids,
     checked_stream,
 )
 from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtifactError
-from keras_bahdanau_runtime.manifest import Manifest, reading, unreplaced
-from keras_bahdanau_runtime.search import Search, checked_noise, open_search, search_arrays
-from keras_bahdanau_runtime.session import Providers, cores, with_tf32
+from keras_bahdanau_runtime.manifest import Manifest, expect_unreplaced, read_unreplaced
+from keras_bahdanau_runtime.search import Search, checked_noise, checked_outputs, open_search
+from keras_bahdanau_runtime.session import Providers, available_cores, with_tf32
 from keras_bahdanau_runtime.signature import (
     MODEL_FILE,
     NOISE,
     TOKENIZER_FILE,
     TRANSLATE,
-    most_rows,
+    max_batch_size,
     weights_file,
 )
-from keras_bahdanau_runtime.stepper import Stepper, most_tokens
-from keras_bahdanau_runtime.text.batches import windows
+from keras_bahdanau_runtime.stepper import Stepper, max_output_length
+from keras_bahdanau_runtime.text.batches import read_windows
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translation import (
     BATCH_SIZE,
@@ -39,44 +39,43 @@ from keras_bahdanau_runtime.translation import (
     translate_texts,
 )
 
-WINDOW = 2048  # texts: enough for batches of like length
+WINDOW_SIZE = 2048  # texts: enough for batches of similar length
 
 
 class Translator:
-    """Runs an artifact with onnxruntime. One translator may be used by many threads at once.
+    """Translate texts with an artifact, using onnxruntime.
+
+    Many threads may use one translator at the same time. A translator is pickled and copied as its
+    folder and settings: the copy opens the artifact that the folder then contains.
 
     Args:
-        path: Folder of the artifact. Every file in it is checked against its hash first.
-        providers: `"auto"` takes CUDA where onnxruntime has it and the CPU otherwise, and logs
-            which. A name, or a list of names or `(name, options)` pairs, is taken exactly. What
-            runs on the CPU although another provider was asked for is logged, too.
-        threads: int, the threads of one operator. `None` leaves it to onnxruntime, one for each
-            physical core, the fastest for one batch after another. A server that runs several
-            translators or requests at once gives each of them fewer.
-        timeout: float, the longest that one run of the graph may take, the bound of what an
-            artifact from a stranger, or a batch that is too large, can hold up. `None` for no
-            limit.
-        megabytes: float, the most memory that the runs of one graph may take together for their
-            tensors, weights not counted, on the CPU; on CUDA the provider has `gpu_mem_limit`.
-            `None` for no limit. Needs onnxruntime 1.27 or later.
-        workers: int, the batches of one call that run at once; `threads=None` then shares the
-            cores among them. One for each core is the fastest for many texts on a CPU, and holds
-            as many batches in memory.
-        loop: Who drives the loop of a search: "graph", `model.onnx` itself; "captured", this class
-            with the graphs of an artifact that was exported with `captured=True`, whose steps CUDA
-            records and replays, one search at a time; "auto", captured on CUDA where it can be.
-        tf32: bool, whether CUDA may multiply with 10 bits of precision, which is faster. Without it
-            its numbers are float32.
-
-    A translator is pickled and copied as its folder and its settings: the copy opens the artifact
-    that is there then.
+        path: Folder of the artifact. Every file in it is first compared with its hash.
+        providers: `"auto"` uses CUDA if onnxruntime has it and the CPU otherwise, and logs which. A
+            name, or a list of names or `(name, options)` pairs, is used exactly. Operators that run
+            on the CPU although another provider was requested are logged, too.
+        threads: int, threads of one operator. `None` lets onnxruntime use one for each physical
+            core, which is fastest for one batch after another. A server that runs several
+            translators or requests at once should give each fewer threads.
+        timeout: float, seconds that one run of the graph may take. It limits what an untrusted
+            artifact, or a batch that is too large, can block. `None` for no limit.
+        megabytes: float, memory for the tensors of all runs of one graph on the CPU, without its
+            weights. On CUDA, use the provider option `gpu_mem_limit`. `None` for no limit. Needs
+            onnxruntime 1.27 or later.
+        parallel_batches: int, batches of one call that run at the same time; with `threads=None`
+            they share the cores. One for each core is fastest for many texts on a CPU, and needs
+            the memory of as many batches.
+        loop: What runs the loop of a search: "graph" for `model.onnx` itself; "captured" for this
+            class, with the graphs of an artifact exported with `captured=True`, whose steps CUDA
+            records and replays, one search at a time; "auto" for captured on CUDA if possible.
+        tf32: bool, whether CUDA may multiply with 10 bits of precision, which is faster. Otherwise
+            it multiplies in float32.
 
     Raises:
         ValueError: `path` is not a folder, a provider is not available or does not open the graph,
-            `loop` is unknown, `tf32` is no bool, or `threads`, `timeout`, `megabytes` or `workers`
-            is not positive.
+            `loop` is unknown, `tf32` is not a bool, or `threads`, `timeout`, `megabytes` or
+            `parallel_batches` is not positive.
         CorruptArtifactError: The artifact is incomplete, damaged or tampered with.
-        UnsupportedArtifactError: It is in a newer format, holds no `model.onnx`, or one with
+        UnsupportedArtifactError: The artifact has a newer format, has no `model.onnx`, or one with
             operators that are not on the list in `operators`.
         MissingDependencyError: onnxruntime is not installed, or tokenizers is not and the artifact
             needs it.
@@ -95,43 +94,43 @@ class Translator:
         threads: int | None = None,
         timeout: float | None = None,
         megabytes: float | None = None,
-        workers: int = 1,
+        parallel_batches: int = 1,
         loop: str = "auto",
         tf32: bool = False,
     ) -> None:
-        check_positive(workers=workers)
-        check_resources(threads, timeout, megabytes)
+        check_positive(parallel_batches=parallel_batches)
+        check_limits(threads, timeout, megabytes)
         self._providers, self._threads = with_tf32(providers, tf32), threads
         self._timeout, self._megabytes = timeout, megabytes
-        self._workers, self._loop = workers, loop
+        self._parallel_batches, self._loop = parallel_batches, loop
         self._stepper: Stepper | None = None
-        self._opening = threading.Lock()
-        reading(path, self._open)
+        self._stepper_lock = threading.Lock()
+        read_unreplaced(path, self._open)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        resources = self._threads, self._timeout, self._megabytes, self._workers, self._loop
-        return type(self), (str(self.manifest.folder), self._providers, *resources)
+        limits = self._threads, self._timeout, self._megabytes, self._parallel_batches
+        return type(self), (str(self.manifest.folder), self._providers, *limits, self._loop)
 
     def _open(self, manifest: Manifest) -> None:
-        """Reads every file once, and opens what was read."""
+        """Verify every file once, and open the graphs and the tokenizer from the same bytes."""
         self.manifest, folder = manifest, manifest.folder
-        if not manifest.searches():
+        if not manifest.has_search():
             raise UnsupportedArtifactError(
-                f"{folder}: {MODEL_FILE} holds no search but the call of a model. "
+                f"{folder}: {MODEL_FILE} contains no search, only the forward pass of a model. "
                 "Run it with onnxruntime.InferenceSession."
             )
         if "source" not in manifest.vocabulary:
             raise CorruptArtifactError(
-                f"{folder}: the manifest gives no vocabulary size for 'source'."
+                f"{folder}: the manifest has no vocabulary size for 'source'."
             )
-        self._draws = manifest.draws()
-        if self._draws and not {"n", "max_length", "seed"} <= set(manifest.search):
+        self._is_sampling = manifest.is_sampling()
+        if self._is_sampling and not {"n", "max_length", "seed"} <= set(manifest.search):
             raise CorruptArtifactError(
-                f"{folder}: the manifest does not say how many numbers the search draws."
+                f"{folder}: the manifest does not say how many random numbers the search needs."
             )
         self._graph = self._open_search()
-        read = {*self._graph.files, *map(weights_file, self._graph.files), TOKENIZER_FILE}
-        for name in set(manifest.files) - read:
+        verified = {*self._graph.files, *map(weights_file, self._graph.files), TOKENIZER_FILE}
+        for name in set(manifest.files) - verified:
             manifest.check(name)
         self.tokenizer: Tokenizer | None = None
         if TOKENIZER_FILE in manifest.files:
@@ -139,20 +138,21 @@ class Translator:
 
     def _open_search(self) -> Search:
         threads = self._threads
-        if threads is None and self._workers > 1:
-            threads = max(1, cores() // self._workers)
-        given = threads, self._timeout, self._megabytes
-        return open_search(self.manifest, self._loop, self._providers, *given)
+        if threads is None and self._parallel_batches > 1:
+            threads = max(1, available_cores() // self._parallel_batches)
+        limits = threads, self._timeout, self._megabytes
+        return open_search(self.manifest, self._loop, self._providers, *limits)
 
     @property
     def session(self) -> Any:
-        """The session of onnxruntime that searches: of the whole graph, or of a captured step."""
+        """The onnxruntime session of the search: of the whole graph, or of a captured step."""
         return self._graph.session
 
     def with_threads(self, threads: int) -> "Translator":
-        """A translator of the same artifact with so many threads, its weights once more in memory.
+        """Return a translator of the same artifact with another number of threads.
 
-        A server has one for batches that run at once, and one for a batch that runs alone.
+        Its weights are in memory a second time. A server has one translator for batches that run in
+        parallel, and one for a batch that runs alone.
 
         Raises:
             ValueError: `threads` is not positive.
@@ -161,14 +161,14 @@ class Translator:
         check_positive(threads=threads)
         other = object.__new__(type(self))
         vars(other).update(vars(self), _threads=threads)
-        other._stepper, other._opening = None, threading.Lock()
-        with unreplaced(self.manifest):
+        other._stepper, other._stepper_lock = None, threading.Lock()
+        with expect_unreplaced(self.manifest):
             other._graph = other._open_search()
         return other
 
     @property
     def providers(self) -> list[str]:
-        """Names of the execution providers in use, the preferred one first."""
+        """Names of the execution providers in use, in order of preference."""
         return list(self.session.get_providers())
 
     @overload
@@ -204,40 +204,40 @@ class Translator:
         alignments: bool = True,
         on_error: str = "raise",
     ) -> list[Any]:
-        """Translates texts, in batches of similar length, and returns them in the order given.
+        """Translate texts in batches of similar length, and return the results in input order.
 
-        A blank text (empty or only white space) gives an empty `Translation` with score 0, and the
-        model is not run.
+        A blank text (empty or only white space) gives an empty `Translation` with score 0; the
+        model is not run for it.
 
         Args:
             texts: list of str, one sentence each.
-            batch_size: int. Most sentences in one run of the model.
-            batch_tokens: int. Most source ids in one run, padding included, which is what its
-                memory and time grow with; a longer sentence is run alone. `None` for no limit.
-            n_best: int. Hypotheses for each text, best first; at most as many as the
-                search returns. A text gets fewer where the search found fewer.
-            truncate: bool. Whether to cut a text longer than the artifact's limit, with the number
-                of such texts in the log, instead of raising.
-            progress: Called after each batch with the number of texts done so far.
+            batch_size: int. Largest number of sentences in one run of the model.
+            batch_tokens: int. Largest number of source ids in one run, including padding, which
+                determines its memory and time; a longer sentence runs alone. `None` for no limit.
+            n_best: int. Number of hypotheses for each text, best first; at most as many as the
+                search returns. A text has fewer if the search found fewer.
+            truncate: bool. Whether to cut a text that is longer than the artifact's limit, and log
+                the number of such texts, instead of raising an error.
+            progress: Called after each batch with the number of finished texts.
             alignments: bool. Whether to fetch the attention weights, by far the largest output,
-                from where they were computed.
-            on_error: "raise", or "keep" for a `Translation` with an `error` in the place of each
-                text that is too long, no Unicode text, or that a run fails for. The other texts of
-                its batch are then run one by one.
+                from the device.
+            on_error: "raise"; or "keep" to return a `Translation` with an `error` for a text that
+                is too long, is not Unicode, or whose run fails. After a failed run, the texts of
+                the batch run one by one.
 
         Returns:
             A list of `Translation`; with `n_best` above 1, a list of such lists. A blank text, and
             one with an error, has one hypothesis.
 
         Raises:
-            ValueError: `texts` is one str, an item is not a str or too long, a number is out of
-                range, or the artifact holds no tokenizer.
-            RunError: onnxruntime could not run the graph, for want of memory, for example.
-            LimitError: A run took longer than `timeout`, or more than `megabytes`.
+            ValueError: `texts` is a single str, an item is not a str or is too long, a number is
+                out of range, or the artifact has no tokenizer.
+            RunError: onnxruntime could not run the graph, for example without enough memory.
+            LimitError: A run exceeded `timeout` or `megabytes`.
         """
         return translate_texts(
             texts,
-            self.text_tokenizer(),
+            self.require_tokenizer(),
             lambda source: self.search(source, alignments),
             batch_size=batch_size,
             batch_tokens=batch_tokens,
@@ -247,26 +247,26 @@ class Translator:
             progress=progress,
             alignments=alignments,
             on_error=on_error,
-            workers=self._workers,
+            parallel_batches=self._parallel_batches,
         )
 
     def translate_stream(
         self,
         texts: Iterable[str],
-        window: int = WINDOW,
+        window: int = WINDOW_SIZE,
         batch_size: int = BATCH_SIZE,
         batch_tokens: int | None = BATCH_TOKENS,
         truncate: bool = False,
         alignments: bool = False,
         on_error: str = "keep",
     ) -> Iterator[Translation]:
-        """Translates texts while they come, in their order; memory does not grow with their number.
+        """Translate a stream of texts in order, in memory that does not grow with their number.
 
-        What has come while the last window was translated is the next: one text, or a window full.
+        The texts that arrive while one window is translated form the next window.
 
         Args:
-            texts: Any iterable of str, read by a thread; it may wait for its texts.
-            window: int. Most texts that are sorted into batches together, and that are read ahead.
+            texts: Any iterable of str, which may block; a thread reads it.
+            window: int. Largest number of texts that are read ahead and sorted into batches.
             batch_size: As for `translate`.
             batch_tokens: As for `translate`.
             truncate: As for `translate`.
@@ -277,92 +277,92 @@ class Translator:
             An iterator of one `Translation` for each text.
 
         Raises:
-            ValueError: As `translate`. The iterator raises what `texts` raises, after those before.
+            ValueError: As `translate`. The iterator raises the exceptions of `texts` after the
+                translations of the texts before.
 
         Example:
 
-        >>> for one in Translator("artifact").translate_stream(iterate_lines("source.txt")):
-        ...     print(one.text, flush=True)
+        >>> for translation in Translator("artifact").translate_stream(iterate_lines("source.txt")):
+        ...     print(translation.text, flush=True)
         """
         check_positive(window=window)
 
-        def found(texts: Iterable[str]) -> list[Any]:
+        def translate(texts: Iterable[str]) -> list[Any]:
             return self.translate(
                 texts, batch_size, batch_tokens, 1, truncate, None, alignments, on_error
             )
 
-        found(())  # refuses now what it always refuses
-        coming = windows(checked_stream("texts", texts, on_error == "keep"), window)
-        return (one for gathered in coming for one in found(gathered))
+        translate(())  # raises errors in the other arguments now
+        windows = read_windows(checked_stream("texts", texts, on_error == "keep"), window)
+        return (translation for texts in windows for translation in translate(texts))
 
     def encode(self, texts: Iterable[str]) -> list[list[int]]:
-        """The token ids of texts, blank ones left out.
+        """Return the token ids of texts, without blank texts.
 
         Args:
             texts: list of str, one sentence each.
 
         Returns:
-            list of lists of int, each ended by 3 (end of sentence).
+            list of lists of int, each with 3 (end of sentence) as its last id.
 
         Raises:
             ValueError: As `translate`.
         """
         limit = self.manifest.max_source_length
-        return [ids for ids in encode_texts(texts, self.text_tokenizer(), limit) if ids]
+        return [ids for ids in encode_texts(texts, self.require_tokenizer(), limit) if ids]
 
     def translate_ids(
         self, source: ArrayLike, noise: ArrayLike | None = None
     ) -> dict[str, NDArray[Any]]:
-        """Runs the graph on token ids.
+        """Run the search on token ids.
 
         Args:
-            source: Integer array of shape `(B, Tx)`, each row ended by 3 (end of sentence) as in
-                training and padded with 0 at the right.
-            noise: For an artifact that samples, the numbers in [0, 1) to draw with, float32 of
-                shape `(B, n, max_length)`; those of its seed, or fresh ones, if `None`.
+            source: Integer array of shape `(B, Tx)`. Each row ends with 3 (end of sentence), as in
+                training, and is padded with 0 at the right.
+            noise: For an artifact that samples: uniform random numbers in [0, 1), float32 of shape
+                `(B, n, max_length)`; `None` to draw them from the artifact's seed.
 
         Returns:
             Dict of `"tokens"` int32 `(B, K, T)`, `"scores"` float32 `(B, K)`, `"lengths"` int32
             `(B, K)` and `"alignments"` float32 `(B, K, T, Tx)`, hypotheses best first; `T` is the
-            longest length found.
+            longest output.
 
         Raises:
-            ValueError: Wrong rank or dtype, no rows, a row of only padding or with padding inside,
-                an id outside the vocabulary, or a row longer than the artifact's limit; or `noise`
-                of another shape, or for an artifact that does not sample.
+            ValueError: Wrong rank or dtype, no rows, a row with only padding or with padding
+                between ids, an id outside the vocabulary, or a row longer than the artifact's
+                limit; `noise` has another shape, or the artifact does not sample.
             RunError, LimitError: As `translate`.
         """
         vocabulary = self.manifest.vocabulary
         array = checked_ids("source", source, vocabulary["source"], self.manifest.max_source_length)
-        most = most_rows(self.manifest.search, vocabulary.get("target", 1))
-        if len(array) > most:
+        max_rows = max_batch_size(self.manifest.search, vocabulary.get("target", 1))
+        if len(array) > max_rows:
             raise ValueError(
-                f"Argument `source` must have at most {most} rows. Received: {len(array)}"
+                f"Argument `source` must have at most {max_rows} rows. Received: {len(array)}"
             )
-        found = self.search(array, noise=noise)
-        longest = int(found["lengths"].max())
-        cut = {name: found[name][:, :, :longest] for name in ("tokens", "alignments")}
-        return {**found, **cut}
+        outputs = self.search(array, noise=noise)
+        longest = int(outputs["lengths"].max())
+        cut = {name: outputs[name][:, :, :longest] for name in ("tokens", "alignments")}
+        return {**outputs, **cut}
 
     def stream(self, text: str, max_length: int | None = None) -> Iterator[str]:
-        """Translates one text greedily and yields the translation while it is made.
+        """Translate one text greedily and yield the translation piece by piece.
 
-        The `forbidden`, `min_length` and `no_repeat_ngram` of the artifact's search hold here, too.
-        Needs `encoder.onnx` and `step.onnx`, which are opened at the first call.
+        `forbidden`, `min_length` and `no_repeat_ngram` of the artifact's search apply. Needs
+        `encoder.onnx` and `step.onnx`, which are opened by the first call.
 
         Args:
             text: str, one sentence.
-            max_length: int. Tokens after which it is cut; those of the artifact's search if `None`.
+            max_length: int. Largest number of tokens; `None` for that of the artifact's search.
 
         Yields:
-            str, what each step adds to the translation; a step that completes no character yields
-            nothing.
+            str, the text that a step adds. A step that completes no character yields nothing.
 
         Raises:
             ValueError: As `translate`.
-            UnsupportedArtifactError: The artifact holds no steps; export with `stepwise=True`.
-            CorruptArtifactError: Its steps are damaged, or it was replaced since it was opened.
-            RunError, LimitError: As `translate`; the iterator.
+            UnsupportedArtifactError: The artifact has no steps; export with `stepwise=True`.
+            CorruptArtifactError: The steps are damaged, or the artifact was replaced.
+            RunError, LimitError: As `translate`; raised by the iterator.
 
         Example:
 
@@ -370,16 +370,17 @@ class Translator:
         ...     print(piece, end="", flush=True)
         """
         check_text("text", text)
-        [ids] = self.encode([text]) or [[]]  # none of a blank one
-        most = most_tokens(self.manifest.search, len(ids)) if max_length is None else max_length
-        check_positive(max_length=most)
-        stepper = self.open_steps()
+        [ids] = self.encode([text]) or [[]]  # a blank text has none
+        if max_length is None:
+            max_length = max_output_length(self.manifest.search, len(ids))
+        check_positive(max_length=max_length)
+        stepper = self.open_stepper()
         source = np.array([ids], np.int32)
-        made = stepper.greedy(source, self.manifest.search, most) if ids else ()
-        return self.text_tokenizer().target_decoder().stream(made)
+        tokens = stepper.greedy(source, self.manifest.search, max_length) if ids else ()
+        return self.require_tokenizer().target_decoder().stream(tokens)
 
-    def text_tokenizer(self) -> Tokenizer:
-        """The tokenizer; a ValueError says that the artifact has none."""
+    def require_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer, or raise a `ValueError` if the artifact has none."""
         if self.tokenizer is None:
             raise ValueError(
                 f"Argument `texts` needs a tokenizer, and the artifact {self.manifest.folder} was "
@@ -387,13 +388,18 @@ class Translator:
             )
         return self.tokenizer
 
-    def open_steps(self) -> Stepper:
-        """The `Stepper` of this artifact, opened at the first call; raises as `stream`."""
-        with self._opening:
+    def open_stepper(self) -> Stepper:
+        """Return the `Stepper` of this artifact, opened by the first call; raises as `stream`."""
+        with self._stepper_lock:
             if self._stepper is None:
-                given = self.manifest, self._providers, self._threads
-                with unreplaced(self.manifest):
-                    self._stepper = Stepper(*given, False, self._timeout, self._megabytes)
+                with expect_unreplaced(self.manifest):
+                    self._stepper = Stepper(
+                        self.manifest,
+                        self._providers,
+                        self._threads,
+                        timeout=self._timeout,
+                        megabytes=self._megabytes,
+                    )
             return self._stepper
 
     def search(
@@ -402,23 +408,29 @@ class Translator:
         alignments: bool = True,
         noise: ArrayLike | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """The outputs of `translate_ids`, "alignments" if asked for; ids are not checked."""
-        if not source.size:  # onnxruntime's GRU ends the process
+        """Return the outputs of `translate_ids` without checking the ids.
+
+        `T` is the `max_length` of the export. "alignments" are left out if not requested.
+        """
+        if not source.size:  # onnxruntime's GRU would end the process
             raise ValueError(f"Argument `source` must hold ids. Received: shape {source.shape}")
-        feeds: dict[str, NDArray[Any]] = {TRANSLATE.inputs[0].name: source}
-        if self._draws:
-            draws = checked_noise(noise, self.manifest.search, len(source), self._megabytes)
-            feeds[NOISE.name] = draws
+        inputs: dict[str, NDArray[Any]] = {TRANSLATE.inputs[0].name: source}
+        if self._is_sampling:
+            inputs[NOISE.name] = checked_noise(
+                noise, self.manifest.search, len(source), self._megabytes
+            )
         elif noise is not None:
             raise ValueError(
-                "Argument `noise` must be None for an artifact that draws nothing. "
+                "Argument `noise` must be None for an artifact that does not sample. "
                 f"Received: {noise!r:.80}"
             )
-        large = source.size > BATCH_TOKENS  # seldom: the next run would not need as much memory
-        found, shape = self._graph.run(feeds, shrink=large)
-        size = self.manifest.vocabulary.get("target", 2**31)
-        names = [name for name in found if alignments or name != "alignments"]
-        arrays = search_arrays(found, shape, size, names)
-        rows, length = source.shape  # without what was padded
-        cut = {name: array[:rows] for name, array in arrays.items()}
-        return {**cut, "alignments": cut["alignments"][..., :length]} if alignments else cut
+        is_large = source.size > BATCH_TOKENS  # rare: the next run needs less memory
+        outputs, shape = self._graph.run(inputs, shrink=is_large)
+        vocabulary = self.manifest.vocabulary.get("target", 2**31)
+        names = [name for name in outputs if alignments or name != "alignments"]
+        arrays = checked_outputs(outputs, shape, vocabulary, names)
+        rows, length = source.shape
+        unpadded = {name: array[:rows] for name, array in arrays.items()}
+        if alignments:
+            unpadded["alignments"] = unpadded["alignments"][..., :length]
+        return unpadded

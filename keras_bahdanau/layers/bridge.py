@@ -7,8 +7,8 @@ from keras_bahdanau.layers.sequences import (
     SequenceLayer,
     check_widths,
     checked_mask,
-    first_step,
-    last_step,
+    first_kept_step,
+    last_kept_step,
     sequence_lengths,
     zero_masked,
 )
@@ -97,9 +97,9 @@ class Bridge(SequenceLayer):
             if mask is None or right_padded:
                 summary = annotations[:, 0, half:]
             else:
-                summary = first_step(annotations, mask)[:, half:]
+                summary = first_kept_step(annotations, mask)[:, half:]
         elif self.source == "last":
-            summary = last_step(annotations, mask)
+            summary = last_kept_step(annotations, mask)
         elif mask is None:
             summary = ops.mean(annotations, axis=1)
         else:

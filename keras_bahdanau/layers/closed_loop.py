@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_bahdanau.layers.sequences import SequenceLayer
 from keras_bahdanau.layers.sublayers import (
-    build_part,
+    build_sublayer,
     call_rows,
     deserialized,
     output_width,
@@ -83,11 +83,11 @@ class ClosedLoop(SequenceLayer):
             )
         batch, width = first_shape
         inputs = (batch, self.steps, width)
-        build_part(self.decoder, inputs, annotations_shape)
+        build_sublayer(self.decoder, inputs, annotations_shape)
         output = self.decoder.compute_output_shape(inputs, annotations_shape)[-1]
         read = output
         if self.next_input is not None:
-            build_part(self.next_input, (batch, output))
+            build_sublayer(self.next_input, (batch, output))
             row = keras.KerasTensor((batch, output), dtype=self.compute_dtype)
             read = output_width(self.next_input, row)
         if read != width:

@@ -10,14 +10,14 @@ from keras_bahdanau.layers.sequences import (
     SequenceLayer,
     check_widths,
     checked_mask,
-    kept_first,
-    kept_so_far,
+    gather_steps,
+    index_among_kept,
+    order_kept_first,
     reverse_by_length,
     sequence_lengths,
-    take_steps,
     zero_masked,
 )
-from keras_bahdanau.layers.sublayers import tell, told
+from keras_bahdanau.layers.sublayers import apply_settings, pop_settings, record_settings
 from keras_bahdanau_runtime.checks import check_positive, check_range
 
 logger = logging.getLogger("keras_bahdanau")
@@ -119,7 +119,7 @@ class BidirectionalEncoder(SequenceLayer):
             **arguments,
         )
 
-    def made(self):
+    def recurrent_layers(self):
         """The recurrent layers, of both directions."""
         return [*self.forward_layers, *self.backward_layers]
 
@@ -137,7 +137,7 @@ class BidirectionalEncoder(SequenceLayer):
         outputs = zero_masked(ops.cast(inputs, self.compute_dtype), mask)
         moved = not (mask is None or right_padded)
         if moved:
-            outputs = take_steps(outputs, kept_first(mask))
+            outputs = gather_steps(outputs, order_kept_first(mask))
         for i, (forward, backward) in enumerate(
             zip(self.forward_layers, self.backward_layers, strict=True)
         ):
@@ -145,7 +145,7 @@ class BidirectionalEncoder(SequenceLayer):
             layer = self.read_both_ways(forward, backward, inputs, lengths, training=training)
             outputs = outputs + layer if self.residual and i else layer
         if moved:
-            outputs = take_steps(outputs, ops.maximum(kept_so_far(mask), 0))
+            outputs = gather_steps(outputs, ops.maximum(index_among_kept(mask), 0))
         return zero_masked(outputs, mask)
 
     def read_both_ways(self, forward, backward, inputs, lengths, training=None):
@@ -178,12 +178,13 @@ class BidirectionalEncoder(SequenceLayer):
             "reset_after": self.reset_after,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "recurrent_initializer": keras.initializers.serialize(self.recurrent_initializer),
-            "told": told(self.made()),
+            "layer_settings": record_settings(self.recurrent_layers()),
         }
 
     @classmethod
     def from_config(cls, config):
-        settings = config.get("told", [])
-        encoder = cls(**{name: value for name, value in config.items() if name != "told"})
-        tell(encoder.made(), settings)
+        config = dict(config)
+        settings = pop_settings(config)
+        encoder = cls(**config)
+        apply_settings(encoder.recurrent_layers(), settings)
         return encoder

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bahdanau.layers.sequences import kept_so_far
+from keras_bahdanau.layers.sequences import index_among_kept
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import PAD
 
@@ -49,7 +49,7 @@ class ScheduledSampling(keras.layers.Layer):
     Example:
 
     >>> sampling = ScheduledSampling("inverse_sigmoid", k=100.0)
-    >>> [round(float(sampling.truth(step)), 2) for step in (0, 200, 460, 700)]
+    >>> [round(float(sampling.true_token_probability(step)), 2) for step in (0, 200, 460, 700)]
     [0.99, 0.93, 0.5, 0.08]
     """
 
@@ -92,7 +92,7 @@ class ScheduledSampling(keras.layers.Layer):
         )
         self.built = True
 
-    def truth(self, step):
+    def true_token_probability(self, step):
         """Probability `e_i` of the true token in training step `step`, a float or scalar tensor."""
         step = ops.cast(step, "float32")
         if self.schedule == "constant":
@@ -112,12 +112,12 @@ class ScheduledSampling(keras.layers.Layer):
         coins, numbers = (
             keras.random.uniform(shape, dtype="float32", seed=self._seeds) for _ in range(2)
         )
-        later = kept_so_far(ops.not_equal(ids, PAD)) > 0
-        own = ops.logical_and(coins >= self.truth(self.batches), later)
+        later = index_among_kept(ops.not_equal(ids, PAD)) > 0
+        own = ops.logical_and(coins >= self.true_token_probability(self.batches), later)
         self.batches.assign_add(1)
         return own, numbers
 
-    def pick(self, logits, numbers):
+    def predict_tokens(self, logits, numbers):
         """The model's own tokens.
 
         Args:

@@ -1,4 +1,8 @@
-"""Base class of the layers over sequences, and the masks and loops over time that they share."""
+"""Base class of the layers over sequences, and the masks and loops over time that they share.
+
+Masks are boolean, True = keep. They may have any pattern unless a function requires padding at the
+right.
+"""
 
 import functools
 import inspect
@@ -12,62 +16,70 @@ from keras_bahdanau.layers.sublayers import deserialized, serialized
 
 
 class SequenceLayer(keras.layers.Layer):
-    """Names an input that a layer cannot read, before Keras builds the layer; a mixin of layers."""
+    """Base class that checks the arguments of a call before Keras builds the layer.
+
+    Raises:
+        ValueError: If a required argument is missing, an argument is ragged or sparse, or a mask is
+            passed under a name that the layer does not have.
+    """
 
     def __call__(self, *args, **kwargs):
-        owner, names, required, takes_any = type(self).__name__, *_inputs(type(self).call)
+        owner = type(self).__name__
+        names, required, has_kwargs = _call_arguments(type(self).call)
         for name in kwargs:
-            if name.endswith("mask") and name not in names and not takes_any:
-                known = [each for each in names if each.endswith("mask") and each[:4] != "use_"]
-                masks = " or ".join(known) or "no argument"
+            if name.endswith("mask") and name not in names and not has_kwargs:
+                masks = [other for other in names if other.endswith("mask") and other[:4] != "use_"]
                 raise ValueError(
-                    f"{owner} has no argument `{name}`; write {masks} for a mask. "
-                    f"Received: `{name}`"
+                    f"{owner} has no argument `{name}`; write {' or '.join(masks) or 'no argument'}"
+                    f" for a mask. Received: `{name}`"
                 )
-        given = dict(zip(names, args, strict=False)) | kwargs
+        arguments = dict(zip(names, args, strict=False)) | kwargs
         for name in required:
-            if given.get(name) is None:
+            if arguments.get(name) is None:
                 raise ValueError(
                     f"Argument `{name}` of {owner} must be a tensor; call the layer with "
                     f"({', '.join(required)}). Received: None"
                 )
-        check_dense(owner, **given)
+        check_dense(owner, **arguments)
         return super().__call__(*args, **kwargs)
 
 
 @functools.cache
-def _inputs(call):
-    """Names of the arguments of a layer's `call`, those without a default, and if it takes any."""
-    parameters = list(inspect.signature(call).parameters.values())[1:]
-    named = [
-        part for part in parameters if part.kind not in (part.VAR_POSITIONAL, part.VAR_KEYWORD)
-    ]
-    required = [part.name for part in named if part.default is part.empty]
-    takes_any = any(part.kind == part.VAR_KEYWORD for part in parameters)
-    return [part.name for part in named], required, takes_any
+def _call_arguments(call):
+    """Return the argument names of a `call` method.
+
+    Returns:
+        `(names, required, has_kwargs)`: all names, those without a default value, and whether the
+        method accepts any keyword arguments.
+    """
+    parameters = list(inspect.signature(call).parameters.values())[1:]  # without `self`
+    has_kwargs = any(p.kind == p.VAR_KEYWORD for p in parameters)
+    parameters = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    required = [p.name for p in parameters if p.default is p.empty]
+    return [p.name for p in parameters], required, has_kwargs
 
 
 def check_dense(owner, **tensors):
-    """Raises a `ValueError` that names the first of `tensors` that is ragged or sparse.
+    """Raise a `ValueError` if one of `tensors` is ragged or sparse.
 
     Args:
         owner: Name of the layer, for the message.
         **tensors: Tensors of any backend, or lists of them.
     """
-    for name, tensor in tensors.items():
-        for part in tensor if isinstance(tensor, (list, tuple)) else [tensor]:
-            kind = _storage(part)
+    for name, value in tensors.items():
+        for tensor in value if isinstance(value, (list, tuple)) else [value]:
+            kind = _storage_kind(tensor)
             if kind is not None:
                 raise ValueError(
                     f"Argument `{name}` of {owner} must be a dense tensor; pad a ragged one at the "
-                    "right, such as by TensorFlow's `to_tensor()`, and pass a mask of its real "
-                    f"places. Received: a {kind} {type(part).__name__}"
+                    "right, for example by TensorFlow's `to_tensor()`, and pass a mask of its real "
+                    f"positions. Received: a {kind} {type(tensor).__name__}"
                 )
 
 
-def _storage(tensor):
-    """What a tensor is if it is not dense, "ragged" or "sparse"; else `None`."""
-    # `keras.KerasTensor` has the first two of these, and each backend has its own.
+def _storage_kind(tensor):
+    """Return "ragged" or "sparse", or `None` for a dense tensor."""
+    # `keras.KerasTensor` has `ragged` and `sparse`; each backend has its own attributes.
     if any(getattr(tensor, name, False) is True for name in ("ragged", "is_nested")):
         return "ragged"
     if any(getattr(tensor, name, False) is True for name in ("sparse", "is_sparse")):
@@ -78,35 +90,37 @@ def _storage(tensor):
 
 
 def check_widths(**shapes):
-    """Raises a `ValueError` that names the first of `shapes` whose last axis is unknown."""
+    """Raise a `ValueError` if the last axis of one of `shapes` is unknown."""
     for name, shape in shapes.items():
         if shape[-1] is None:
             raise ValueError(
                 f"Argument `{name}` must have a known width, its last axis; write "
-                f"keras.Input((None, 64)) for one of 64. Received: shape {tuple(shape)}"
+                f"keras.Input((None, 64)) for width 64. Received: shape {tuple(shape)}"
             )
 
 
-# Named tuples by their names, which configs hold.
+# --- Methods on symbolic tensors ------------------------------------------------------------------
+
+# Named tuple classes by name. Configs of `MethodLayer` contain these names.
 _NAMED_TUPLES: dict[str, type] = {}
 
 
-def named_in_configs(named_tuple):
-    """Lets configs hold a named tuple of tensors; a decorator of its class."""
+def register_named_tuple(named_tuple):
+    """Register a named tuple of tensors for configs, as a class decorator."""
     _NAMED_TUPLES[named_tuple.__name__] = named_tuple
     return named_tuple
 
 
-def symbolic(method):
-    """Calls a method of a layer as a layer of its own where it gets symbolic tensors; a decorator.
+def accepts_symbolic_tensors(method):
+    """Make a method of a layer usable in functional models, as a decorator.
 
-    A functional model tracks the weights of its layers alone, and a reshape of symbolic tensors has
-    no number for an unknown batch size. A `MethodLayer` tracks the weights and runs the method on
-    real tensors. With real tensors the method is called as it is.
+    A functional model tracks the weights of the layers that it calls, but not of their other
+    methods. On symbolic tensors the decorated method runs inside of a `MethodLayer`, which the
+    model tracks. On real tensors it is called directly.
 
     Args:
-        method: A method whose arguments and results are tensors in nests of tuples and lists, and
-            Python's constants.
+        method: A method whose arguments and results are tensors and Python constants in nested
+            tuples, lists and dicts.
     """
     signature = inspect.signature(method)
 
@@ -116,10 +130,10 @@ def symbolic(method):
             return method(self, *args, **kwargs)
         arguments = dict(signature.bind(self, *args, **kwargs).arguments)
         del arguments[next(iter(signature.parameters))]  # self
-        structure, tensors = _split(arguments)
+        structure, tensors = _encode_nest(arguments)
         layer = MethodLayer(self, method.__name__, structure, dtype=self.dtype_policy)
         outputs = layer(tensors)
-        return _join(layer.result, outputs)
+        return _decode_nest(layer.result, outputs)
 
     return call
 
@@ -130,23 +144,24 @@ def _has_symbolic(values):
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class MethodLayer(keras.layers.Layer):
-    """One method of a layer as a layer; what a method makes and calls of symbolic tensors.
+    """A method of a layer, as a layer of a functional model.
 
     Args:
         layer: A built layer.
         method: Name of the method.
-        arguments: The structure of its arguments, a JSON text that `_split` made.
+        arguments: Structure of the method's arguments, a JSON text of `_encode_nest`.
         **kwargs: Passed to `keras.layers.Layer`.
 
     Call arguments:
-        tensors: List of the tensors among the arguments.
-        training: The method's `training`, unless its arguments have one.
+        tensors: List of the tensors in the arguments.
+        training: Value of the method's `training`, if it has this argument and `arguments` does
+            not contain it.
 
     Returns:
-        A list of the tensors in the method's result.
+        List of the tensors in the method's result.
 
     Attributes:
-        result: The structure of the method's result; `None` before the first call.
+        result: Structure of the method's result, a JSON text; `None` before the first call.
 
     Example:
 
@@ -160,7 +175,7 @@ class MethodLayer(keras.layers.Layer):
     """
 
     def __init__(self, layer, method: str, arguments: str, **kwargs):
-        # Each tensor keeps its dtype: attention states are float32 under mixed precision.
+        # No autocast: attention states are float32 under mixed precision.
         super().__init__(autocast=False, **kwargs)
         self.layer = layer
         self.method = method
@@ -168,14 +183,14 @@ class MethodLayer(keras.layers.Layer):
         self.result = None
 
     def build(self, shapes):
-        """Makes nothing: `layer` is built before its methods are called."""
+        """Do nothing: `layer` is built already."""
 
     def call(self, tensors, training=None):
         method = getattr(self.layer, self.method)
-        arguments = _join(self.arguments, tensors)
+        arguments = _decode_nest(self.arguments, tensors)
         if "training" in inspect.signature(method).parameters:
             arguments = {"training": training} | arguments
-        self.result, outputs = _split(method(**arguments))
+        self.result, outputs = _encode_nest(method(**arguments))
         return outputs
 
     def get_config(self):
@@ -191,55 +206,58 @@ class MethodLayer(keras.layers.Layer):
         return cls(**deserialized(config, "layer"))
 
 
-def _split(nest):
-    """The structure of a nest as a JSON text, and the list of its tensors."""
+def _encode_nest(nest):
+    """Return the structure of a nest as a JSON text, and the list of its tensors."""
     tensors = []
 
-    def structure_of(value):
+    def encode(value):
         if value is None or isinstance(value, (bool, int, float, str)):
             return {"constant": value}
         if isinstance(value, dict):
-            return {"dict": {name: structure_of(part) for name, part in value.items()}}
+            return {"dict": {name: encode(item) for name, item in value.items()}}
         if not isinstance(value, (tuple, list)):
             tensors.append(value)
             return {"tensor": len(tensors) - 1}
-        parts = [structure_of(part) for part in value]
+        items = [encode(item) for item in value]
         if hasattr(value, "_fields"):
             name = type(value).__name__
             if _NAMED_TUPLES.get(name) is not type(value):
                 raise ValueError(
-                    f"{name} must be a named tuple that configs can hold; decorate its class with "
-                    "keras_bahdanau.layers.sequences.named_in_configs. "
+                    f"{name} must be a registered named tuple; decorate its class with "
+                    "keras_bahdanau.layers.sequences.register_named_tuple. "
                     f"Received: {type(value)!r}"
                 )
-            return {"named_tuple": name, "parts": parts}
-        return {"parts": parts}
+            return {"named_tuple": name, "parts": items}
+        return {"parts": items}
 
-    return json.dumps(structure_of(nest)), tensors
+    return json.dumps(encode(nest)), tensors
 
 
-def _join(structure, tensors):
-    """The nest of a structure and the list of its tensors, with tuples for lists."""
+def _decode_nest(structure, tensors):
+    """Return the nest of a structure and the list of its tensors. Lists become tuples."""
 
-    def nest_of(part):
-        if "constant" in part:
-            return part["constant"]
-        if "tensor" in part:
-            return tensors[part["tensor"]]
-        if "dict" in part:
-            return {name: nest_of(of) for name, of in part["dict"].items()}
-        parts = [nest_of(of) for of in part["parts"]]
-        name = part.get("named_tuple")
-        return tuple(parts) if name is None else _NAMED_TUPLES[name](*parts)
+    def decode(node):
+        if "constant" in node:
+            return node["constant"]
+        if "tensor" in node:
+            return tensors[node["tensor"]]
+        if "dict" in node:
+            return {name: decode(item) for name, item in node["dict"].items()}
+        items = [decode(item) for item in node["parts"]]
+        name = node.get("named_tuple")
+        return tuple(items) if name is None else _NAMED_TUPLES[name](*items)
 
-    return nest_of(json.loads(structure))
+    return decode(json.loads(structure))
+
+
+# --- Masks and steps ------------------------------------------------------------------------------
 
 
 def checked_mask(name, mask, sequences):
-    """A mask over the time axis of `sequences` as a tensor, after a look at its shape and dtype.
+    """Check the shape and dtype of a mask over time, and return it as a tensor.
 
     Args:
-        name: What the caller calls the mask, for the message.
+        name: Name of the argument, for the message.
         mask: `(B, T)` bool, True = keep, or `None`.
         sequences: `(B, T, D)` tensor.
 
@@ -247,7 +265,7 @@ def checked_mask(name, mask, sequences):
         The mask as a tensor, or `None`.
 
     Raises:
-        ValueError: If the mask is not bool or not shaped like the sequences.
+        ValueError: If the mask is not bool or not of shape `(B, T)`.
     """
     if mask is None:
         return None
@@ -265,11 +283,11 @@ def checked_mask(name, mask, sequences):
 
 
 def zero_masked(values, mask=None):
-    """Sets the rows of `values` that `mask` drops to zero, whatever they held.
+    """Set masked steps to zero.
 
     Args:
-        values: `(B, Tx, D)` tensor; NaN and inf at masked places do not survive.
-        mask: `(B, Tx)` bool tensor, or `None` to keep everything.
+        values: `(B, Tx, D)` tensor; masked steps may be NaN or inf.
+        mask: `(B, Tx)` bool tensor, or `None` to keep all steps.
 
     Returns:
         A tensor shaped like `values`.
@@ -280,7 +298,7 @@ def zero_masked(values, mask=None):
 
 
 def sequence_lengths(mask):
-    """Number of kept steps in each row.
+    """Return the number of kept steps in each row.
 
     Args:
         mask: `(B, Tx)` bool tensor.
@@ -291,32 +309,33 @@ def sequence_lengths(mask):
     return ops.sum(ops.cast(mask, "int32"), axis=1)
 
 
-def kept_first(mask):
-    """An order of the steps in which the kept ones come first, and keep their order.
+def order_kept_first(mask):
+    """Return the order of steps that moves the kept ones to the front.
 
-    Gathered in this order, a sequence with any mask is one that is padded at the right.
+    A sequence gathered in this order is padded at the right.
 
     Args:
         mask: `(B, Tx)` bool tensor.
 
     Returns:
-        `(B, Tx)` int32 tensor of step numbers.
+        `(B, Tx)` int32 tensor of step indices.
 
     Example:
 
     >>> import numpy as np
-    >>> [int(step) for step in kept_first(np.array([[False, True, False, True]]))[0]]
+    >>> [int(step) for step in order_kept_first(np.array([[False, True, False, True]]))[0]]
     [1, 3, 0, 2]
     """
     steps = ops.shape(mask)[1]
-    places = ops.arange(steps, dtype="int32")
-    return ops.cast(ops.argsort(ops.where(mask, places, places + steps), axis=1), "int32")
+    indices = ops.arange(steps, dtype="int32")
+    return ops.cast(ops.argsort(ops.where(mask, indices, indices + steps), axis=1), "int32")
 
 
-def kept_so_far(mask):
-    """The number of the last kept step up to each step, counted among the kept ones from 0.
+def index_among_kept(mask):
+    """Return the index of each step among the kept steps of its row.
 
-    For kept steps it is the inverse of `kept_first`.
+    A masked step has the index of the kept step before it. For kept steps this is the inverse of
+    `order_kept_first`.
 
     Args:
         mask: `(B, Tx)` bool tensor.
@@ -327,33 +346,33 @@ def kept_so_far(mask):
     Example:
 
     >>> import numpy as np
-    >>> [int(number) for number in kept_so_far(np.array([[False, True, False, True]]))[0]]
+    >>> [int(index) for index in index_among_kept(np.array([[False, True, False, True]]))[0]]
     [-1, 0, 0, 1]
     """
     return ops.cumsum(ops.cast(mask, "int32"), axis=1) - 1
 
 
-def take_steps(sequences, steps):
+def gather_steps(sequences, indices):
     """Gather steps of each row.
 
     Args:
         sequences: `(B, Tx, D)` tensor.
-        steps: `(B, T)` int32 tensor of step numbers.
+        indices: `(B, T)` int32 tensor of step indices.
 
     Returns:
         `(B, T, D)` tensor.
     """
-    return ops.take_along_axis(sequences, ops.expand_dims(steps, -1), axis=1)
+    return ops.take_along_axis(sequences, ops.expand_dims(indices, -1), axis=1)
 
 
-def repeat_kept(sequences, mask=None):
-    """Sets each masked step to the kept step before it, or to zero where there is none.
+def repeat_last_kept(sequences, mask=None):
+    """Set each masked step to the last kept step before it, or to zero if there is none.
 
-    It is what `keras.layers.RNN` returns at masked steps.
+    `keras.layers.RNN` returns the same at masked steps.
 
     Args:
         sequences: `(B, Tx, D)` tensor.
-        mask: `(B, Tx)` bool tensor, or `None` if every step is kept.
+        mask: `(B, Tx)` bool tensor, or `None` to keep all steps.
 
     Returns:
         A tensor shaped like `sequences`.
@@ -362,84 +381,75 @@ def repeat_kept(sequences, mask=None):
 
     >>> import numpy as np
     >>> outputs = np.array([[[1.0], [2.0], [3.0]]])
-    >>> repeated = repeat_kept(outputs, np.array([[False, True, False]]))
+    >>> repeated = repeat_last_kept(outputs, np.array([[False, True, False]]))
     >>> [float(x) for x in repeated[0, :, 0]]
     [0.0, 2.0, 2.0]
     """
     if mask is None:
         return sequences
-    number = kept_so_far(mask)
-    places = ops.take_along_axis(kept_first(mask), ops.maximum(number, 0), axis=1)
-    return zero_masked(take_steps(sequences, places), number >= 0)
+    rank = index_among_kept(mask)
+    indices = ops.take_along_axis(order_kept_first(mask), ops.maximum(rank, 0), axis=1)
+    return zero_masked(gather_steps(sequences, indices), rank >= 0)
 
 
-def reduce_last_axis(extreme, values, keepdims=False):
-    """`ops.max` or `ops.min` over the last axis, which Keras refuses to compute of an empty batch.
-
-    The sum of an empty batch has the same shape, and like the extreme no numbers.
-    """
-    is_empty = 0 in tuple(values.shape[:-1])
-    return (ops.sum if is_empty else extreme)(values, axis=-1, keepdims=keepdims)
-
-
-def last_places(mask):
-    """The last kept place of each row, wherever its padding stands.
+def last_kept_index(mask):
+    """Return the index of the last kept step in each row.
 
     Args:
         mask: `(B, Tx)` bool tensor.
 
     Returns:
-        `(B,)` int32 tensor, -1 for a row that is masked as a whole.
+        `(B,)` int32 tensor, -1 for a fully masked row.
 
     Example:
 
     >>> import numpy as np
-    >>> [int(place) for place in last_places(np.array([[True, False], [False, True]]))]
+    >>> [int(index) for index in last_kept_index(np.array([[True, False], [False, True]]))]
     [0, 1]
     """
-    places = ops.arange(ops.shape(mask)[1], dtype="int32")
-    return reduce_last_axis(ops.max, ops.where(mask, places, -1))
+    indices = ops.arange(ops.shape(mask)[1], dtype="int32")
+    return reduce_last_axis(ops.max, ops.where(mask, indices, -1))
 
 
-def last_step(sequences, mask=None):
-    """The last kept step of each row.
+def last_kept_step(sequences, mask=None):
+    """Return the last kept step of each row.
 
     Args:
         sequences: `(B, Tx, D)` tensor.
-        mask: `(B, Tx)` bool tensor, or `None`. A fully masked row yields its first step.
+        mask: `(B, Tx)` bool tensor, or `None`.
 
     Returns:
-        `(B, D)` tensor.
+        `(B, D)` tensor; for a fully masked row its first step.
     """
     if mask is None:
         return sequences[:, -1]
-    last = ops.maximum(last_places(mask), 0)
-    return ops.squeeze(take_steps(sequences, ops.expand_dims(last, -1)), axis=1)
+    last = ops.maximum(last_kept_index(mask), 0)
+    return ops.squeeze(gather_steps(sequences, ops.expand_dims(last, -1)), axis=1)
 
 
-def first_step(sequences, mask):
-    """The first kept step of each row.
+def first_kept_step(sequences, mask):
+    """Return the first kept step of each row.
 
     Args:
         sequences: `(B, Tx, D)` tensor.
-        mask: `(B, Tx)` bool tensor. A fully masked row yields its first step.
+        mask: `(B, Tx)` bool tensor.
 
     Returns:
-        `(B, D)` tensor.
+        `(B, D)` tensor; for a fully masked row its first step.
     """
     first = ops.argmax(ops.cast(mask, "int32"), axis=1)
-    return ops.squeeze(take_steps(sequences, ops.expand_dims(first, -1)), axis=1)
+    return ops.squeeze(gather_steps(sequences, ops.expand_dims(first, -1)), axis=1)
 
 
 def reverse_by_length(sequences, lengths=None):
-    """Reverses the first `lengths[b]` steps of each row and leaves the padding where it is.
+    """Reverse the first `lengths[b]` steps of each row and leave the padding in its place.
 
-    Applying it twice gives the input back. It lets an unmasked recurrent layer, which every
-    backend runs fast, read sequences padded at the right backwards.
+    Applied twice, it returns its input. With it a recurrent layer without a mask, which every
+    backend runs fast, can read right-padded sequences backwards.
 
     Args:
         sequences: `(B, Tx, D)` tensor.
-        lengths: `(B,)` int32 tensor, or `None` when every row is full.
+        lengths: `(B,)` int32 tensor, or `None` if no row is padded.
 
     Returns:
         A tensor shaped like `sequences`.
@@ -456,47 +466,65 @@ def reverse_by_length(sequences, lengths=None):
     steps = ops.expand_dims(ops.arange(ops.shape(sequences)[1], dtype="int32"), 0)
     lengths = ops.expand_dims(ops.cast(lengths, "int32"), 1)
     order = ops.where(steps < lengths, lengths - 1 - steps, steps)
-    return take_steps(sequences, order)
+    return gather_steps(sequences, order)
+
+
+def reduce_last_axis(reduce, values, keepdims=False):
+    """Return `ops.max` or `ops.min` over the last axis, also for an empty batch.
+
+    Keras refuses to compute the extreme of an empty tensor. The sum has the same shape, and it is
+    as empty.
+    """
+    is_empty = 0 in tuple(values.shape[:-1])
+    return (ops.sum if is_empty else reduce)(values, axis=-1, keepdims=keepdims)
 
 
 def call_masked(layer, sequences, mask, right_padded=False, **arguments):
-    """What a layer makes of sequences.
+    """Call a layer on masked sequences.
 
-    One that takes no mask reads zeros at masked places, as does a model, whose first layer may take
-    none. `right_padded` is passed to a layer whose `call` has an argument of this name.
+    A layer without a `mask` argument gets zeros at masked steps. So does a model, because its first
+    layer may have no such argument.
+
+    Args:
+        layer: The layer or model.
+        sequences: `(B, Tx, D)` tensor.
+        mask: `(B, Tx)` bool tensor, or `None`.
+        right_padded: Passed to a layer whose `call` has an argument of this name.
+        **arguments: Passed to the layer.
     """
     parameters = inspect.signature(layer.call).parameters
-    anything = any(of.kind == of.VAR_KEYWORD for of in parameters.values())
-    takes_mask = anything or "mask" in parameters
-    if isinstance(layer, keras.Model) or not takes_mask:
+    has_kwargs = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
+    has_mask = has_kwargs or "mask" in parameters
+    if isinstance(layer, keras.Model) or not has_mask:
         sequences = zero_masked(sequences, mask)
-    if takes_mask:
+    if has_mask:
         arguments["mask"] = mask
     if "right_padded" in parameters:
         arguments["right_padded"] = right_padded
     return layer(sequences, **arguments)
 
 
-def run_over_time(step, inputs, state, dtype):
-    """Runs `step` over the time axis of `inputs`.
+# --- The loop over time ---------------------------------------------------------------------------
 
-    `keras.layers.RNN` has the loop that TensorFlow and JAX run, differentiate and compile well,
-    but no place for what a step reads besides its state; torch has Python's.
-    The step given here may close over tensors, such as a memory, so nothing is kept on a layer
-    between calls; and it is told its number `t`, by which it takes its row of what was drawn for
-    all steps beforehand.
+
+def run_over_time(step, inputs, state, dtype):
+    """Run a step function over the time axis of `inputs`.
+
+    TensorFlow and JAX run the loop of `keras.layers.RNN`, which they compile and differentiate
+    well; torch runs a Python loop. The step function may close over tensors, such as a memory.
+    Random numbers for all steps can be drawn before the loop and read at the step number.
 
     Args:
-        step: `(t, inputs (B, M), state) -> (outputs, state)`; `t` is an int32 scalar tensor, 0 at
-            first; `outputs` is a list of `(B, width)` tensors, of which only the last may have a
-            width that is unknown while tracing; `state` is a nest of the same structure, shapes
-            and dtypes as the one given.
+        step: `(t, inputs (B, M), state) -> (outputs, state)`. `t` is an int32 scalar tensor, 0 in
+            the first step. `outputs` is a list of `(B, width)` tensors, of which only the last may
+            have an unknown width while tracing. The returned `state` has the structure, shapes and
+            dtypes of its input.
         inputs: `(B, T, M)` tensor.
-        state: Nest of `(B, size)` tensors before the first step, each of any dtype.
-        dtype: Dtype of the outputs, which leave the loop together.
+        state: Nest of `(B, size)` tensors before the first step, of any dtypes.
+        dtype: Dtype of the outputs, which are concatenated inside of the loop.
 
     Returns:
-        A list of `(B, T, width)` tensors of `dtype`, one for each output of the step.
+        A list of `(B, T, width)` tensors of `dtype`, one per output of the step.
 
     Example:
 
@@ -510,42 +538,42 @@ def run_over_time(step, inputs, state, dtype):
     """
     state = ops.convert_to_tensor(0, "int32"), tree.map_structure(ops.convert_to_tensor, state)
     if keras.config.backend() == "torch":
-        return _run_in_python(step, inputs, state, dtype)
+        return _run_python_loop(step, inputs, state, dtype)
     cell = _StepCell(step, state, dtype)
     loop = keras.layers.RNN(cell, return_sequences=True, dtype=dtype)
-    emitted = loop.call(ops.convert_to_tensor(inputs), initial_state=flatten(state))
-    # The last output reaches to the end: its width may be known only when the graph runs.
+    outputs = loop.call(ops.convert_to_tensor(inputs), initial_state=flatten(state))
+    # The last output has no end index: its width may be known only when the graph runs.
     ends = [sum(cell.widths[:i]) for i in range(len(cell.widths))] + [None]
-    parts = [emitted[..., start:end] for start, end in itertools.pairwise(ends)]
-    return [_with_width(part, width) for part, width in zip(parts, cell.widths, strict=True)]
+    parts = [outputs[..., start:end] for start, end in itertools.pairwise(ends)]
+    return [_restore_width(part, width) for part, width in zip(parts, cell.widths, strict=True)]
 
 
-def _run_in_python(step, inputs, state, dtype):
-    """The loop on torch, where any is one of Python.
+def _run_python_loop(step, inputs, state, dtype):
+    """Run `step` in a Python loop, for torch.
 
-    That of Keras takes the first step twice or, unrolled, joins the outputs of each step and makes
-    a layer at every call, which `torch.compile` refuses.
+    On torch `keras.layers.RNN` runs the first step twice. Unrolled it joins the outputs in every
+    step and creates a layer in every call, which `torch.compile` does not support.
     """
-    (t, state), emitted = state, []
+    (t, state), steps = state, []
     for x in ops.unstack(ops.convert_to_tensor(inputs), axis=1):
         outputs, state = step(t, x, state)
-        emitted.append(outputs)
+        steps.append(outputs)
         t = t + 1
-    return [ops.cast(ops.stack(parts, axis=1), dtype) for parts in zip(*emitted, strict=True)]
+    return [ops.cast(ops.stack(parts, axis=1), dtype) for parts in zip(*steps, strict=True)]
 
 
-def _with_width(part, width):
-    # A slice of an axis of unknown length has an unknown length itself on TensorFlow.
+def _restore_width(part, width):
+    # On TensorFlow a slice of an axis of unknown length has an unknown length, too.
     return part if part.shape[-1] == width else ops.reshape(part, (*ops.shape(part)[:-1], width))
 
 
 class _StepCell:
-    """A step function, with its number as one more state, as the cell of a `keras.layers.RNN`."""
+    """A step function as the cell of a `keras.layers.RNN`, with the step number in its state."""
 
-    # Keras casts states to the dtype of the cell. Without one each keeps its own, so that under
-    # half precision no number of a step and no weight of an attention is rounded.
+    # Keras casts states to the dtype of the cell. `None` keeps the dtype of each state, so that
+    # step numbers and attention weights are not rounded under half precision.
     compute_dtype = None
-    # Keras makes no first states here: they are given.
+    # Keras creates no initial states here: they are passed to the loop.
     state_size = ()
 
     def __init__(self, step, state, dtype):
@@ -555,18 +583,18 @@ class _StepCell:
     def call(self, inputs, states):
         t, state = pack(self.state, states)
         outputs, state = self.step(t, inputs, state)
-        self.widths = [part.shape[-1] for part in outputs]
-        outputs = [ops.cast(part, self.dtype) for part in outputs]
+        self.widths = [output.shape[-1] for output in outputs]
+        outputs = [ops.cast(output, self.dtype) for output in outputs]
         return ops.concatenate(outputs, axis=-1), [t + 1, *flatten(state)]
 
     __call__ = call
 
 
-def held(kept, after, before):
-    """The state after a step, and the one before it in rows whose step is masked.
+def select_rows(keep, after, before):
+    """Select the state after a step in kept rows, and the state before it in masked rows.
 
     Args:
-        kept: `(B,)` bool tensor, False for a row whose step is masked.
+        keep: `(B,)` bool tensor, False for masked rows.
         after: Nest of `(B, ...)` tensors.
         before: Nest of the same structure, shapes and dtypes.
 
@@ -574,41 +602,42 @@ def held(kept, after, before):
         A nest of the same structure.
     """
     pairs = zip(flatten(after), flatten(before), strict=True)
-    return pack(before, [_where_row(kept, *pair) for pair in pairs])
+    return pack(before, [_where_row(keep, *pair) for pair in pairs])
 
 
-def _where_row(kept, new, old):
-    return ops.where(ops.reshape(kept, (-1, *[1] * (len(new.shape) - 1))), new, old)
+def _where_row(keep, after, before):
+    return ops.where(ops.reshape(keep, (-1, *[1] * (len(after.shape) - 1))), after, before)
 
 
-def flatten(state):
-    """The tensors of a nest of tuples and lists, in order.
+def flatten(nest):
+    """Return the leaves of nested tuples and lists, in order.
 
-    `keras.tree` takes any structure, and in a loop on torch more time than the products of a step.
+    `keras.tree.flatten` supports any structure, but in a loop on torch it takes longer than the
+    matrix products of a step.
 
     Example:
 
     >>> flatten((1, [2, ()], 3))
     [1, 2, 3]
     """
-    if not isinstance(state, (tuple, list)):
-        return [state]
-    return [tensor for part in state for tensor in flatten(part)]
+    if not isinstance(nest, (tuple, list)):
+        return [nest]
+    return [leaf for part in nest for leaf in flatten(part)]
 
 
-def pack(template, tensors):
-    """The nest `template`, of tuples and lists, with one of `tensors` in each of its places.
+def pack(template, leaves):
+    """Return `template`, nested tuples and lists, with its leaves replaced by `leaves`.
 
     Example:
 
     >>> pack((0, [0, ()], 0), [1, 2, 3])
     (1, [2, ()], 3)
     """
-    return _pack(template, iter(tensors))
+    return _pack(template, iter(leaves))
 
 
-def _pack(template, tensors):
+def _pack(template, leaves):
     if not isinstance(template, (tuple, list)):
-        return next(tensors)
-    parts = [_pack(part, tensors) for part in template]
+        return next(leaves)
+    parts = [_pack(part, leaves) for part in template]
     return type(template)(*parts) if hasattr(template, "_fields") else type(template)(parts)

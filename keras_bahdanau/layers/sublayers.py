@@ -1,108 +1,130 @@
-"""Layers inside a layer: build, call and save them."""
+"""Layers inside of other layers: build, call and save them."""
 
 import copy
 
 import keras
 from keras import ops
 
-_QUANTIZED = ("quantization_config", "dtype_policy")  # of a layer of Keras that was quantized
+# Attributes that Keras's `quantize` and `enable_lora` change. Their configs do not contain them.
+_QUANTIZATION_ATTRIBUTES = ("quantization_config", "dtype_policy")
+_LORA_ATTRIBUTES = ("lora_rank",)
 
 
-_ADAPTED = ("lora_rank",)  # of one that has LoRA, whose scale Keras begins anew
-
-
-def build_part(layer, *shapes):
-    """Builds a part of a layer; one from a saved model, or the user, may be built already."""
+def build_sublayer(layer, *shapes):
+    """Build a layer unless it is built already, for example because it was loaded."""
     if not layer.built:
         layer.build(*shapes)
 
 
 def last_layer(layer):
-    """What makes the output: the last one of the layers of a model, or of one at its end."""
+    """Return the layer that computes the output of a model, or `layer` itself."""
     return all_layers(layer)[-1]
 
 
 def all_layers(layer):
-    """The layers of a model, and of models in it, in the order that it calls them."""
-    parts = ()  # of a model of a class of its own only its code knows them
+    """Return the layers of a model and of its inner models, in the order of their calls.
+
+    Args:
+        layer: A Keras model or layer. For a layer, or a subclassed model, whose order is unknown,
+            the result is `[layer]`.
+    """
+    inner = ()
     if isinstance(layer, keras.Model):
         sequential = isinstance(layer, keras.Sequential)
-        parts = layer.layers if sequential else getattr(layer, "operations", ())
-    return [inner for part in parts for inner in all_layers(part)] or [layer]
+        inner = layer.layers if sequential else getattr(layer, "operations", ())
+    return [leaf for sublayer in inner for leaf in all_layers(sublayer)] or [layer]
 
 
 def call_rows(layer, *rows, **arguments):
-    """What a layer makes of rows `(R, ...)`, even if it is a model made for sequences of them."""
-    if not _reads_sequences(layer, rows[0]):
+    """Call a layer on rows `(R, ...)`, even if it is a model with a time axis in its input."""
+    if not _has_time_axis(layer, rows[0]):
         return layer(*rows, **arguments)
-    steps = [ops.expand_dims(part, 1) for part in rows]
+    steps = [ops.expand_dims(row, 1) for row in rows]
     return ops.squeeze(layer(*steps, **arguments), 1)
 
 
 def call_steps(layer, *sequences, **arguments):
-    """`call_rows` of each step of sequences `(B, T, width)`."""
-    rows = [ops.reshape(part, (-1, part.shape[-1])) for part in sequences]
-    found = call_rows(layer, *rows, **arguments)
-    return ops.reshape(found, (*ops.shape(sequences[0])[:2], found.shape[-1]))
+    """Call a layer on the rows of sequences `(B, T, width)`, and return a sequence."""
+    rows = [ops.reshape(sequence, (-1, sequence.shape[-1])) for sequence in sequences]
+    outputs = call_rows(layer, *rows, **arguments)
+    return ops.reshape(outputs, (*ops.shape(sequences[0])[:2], outputs.shape[-1]))
 
 
 def output_width(layer, *rows):
-    """Width of what `call_rows` makes of rows, given as `KerasTensor`s."""
-    if _reads_sequences(layer, rows[0]):
+    """Return the width of the output of `call_rows`, given the rows as `KerasTensor`s."""
+    if _has_time_axis(layer, rows[0]):
         return layer.output_shape[-1]
     return layer.compute_output_spec(*rows).shape[-1]
 
 
-def _reads_sequences(layer, row):
-    """Whether a model was made for inputs of one axis, that of time, more than `row`."""
-    # Layers, and models of a class of their own, take any rank that their code does.
+def _has_time_axis(layer, row):
+    """Return whether `layer` is a model whose input has one axis more than `row`."""
+    # Layers and subclassed models have no fixed input shape and accept any rank.
     shape = getattr(layer, "input_shape", None)
     return isinstance(shape, tuple) and len(shape) == len(row.shape) + 1
 
 
 def serialized(layer, *names):
-    """The configs of some attributes of a layer, for its own: layers, lists of them, or `None`.
+    """Return the serialized sublayers of a layer, for its config.
 
-    A part that stands elsewhere in the model, too, is loaded as one.
+    A sublayer that also occurs elsewhere in the model is loaded as one shared layer.
+
+    Args:
+        layer: The layer.
+        names: Names of its attributes, each a layer, a list of layers, or `None`.
     """
-    # Keras marks what it meets twice. It marks the first config only after it was copied from here.
+    # Keras marks an object as shared when it serializes it for the second time. The config of the
+    # first time was copied before the mark, so everything is serialized twice.
     for _ in range(2):
-        found = {name: keras.saving.serialize_keras_object(getattr(layer, name)) for name in names}
-    return found
+        configs = {
+            name: keras.saving.serialize_keras_object(getattr(layer, name)) for name in names
+        }
+    return configs
 
 
 def deserialized(config, *names):
-    """A config with the parts themselves in the places of their own, `serialized` configs."""
-    parts = {}
+    """Return `config` with the sublayers in place of their configs under `names`."""
+    sublayers = {}
     for name in names:
-        # Stacked cells take their parts out of the config they are made from.
-        parts[name] = keras.saving.deserialize_keras_object(copy.deepcopy(config[name]))
-    return {**config, **parts}
+        # A copy, because Keras's `StackedRNNCells` removes entries from its config.
+        sublayers[name] = keras.saving.deserialize_keras_object(copy.deepcopy(config[name]))
+    return {**config, **sublayers}
 
 
-def told(parts):
-    """What the layers that a layer makes were told since, for its config: frozen, quantized, LoRA.
+def record_settings(layers):
+    """Return the settings that layers got after their construction, for the config of a model.
+
+    They are `trainable`, quantization and LoRA.
 
     Args:
-        parts: List of layers, outer ones before those within them.
+        layers: List of layers, outer ones before the layers inside of them.
 
     Returns:
-        A dict for each of them, or an empty list if there is nothing to say.
+        A list with a dict per layer, or an empty list if no setting was changed.
     """
-    found = [{"trainable": part.trainable} for part in parts]
-    for part, settings in zip(parts, found, strict=True):
-        quantized = getattr(part.dtype_policy, "quantization_mode", None) is not None
-        adapted = getattr(part, "lora_enabled", False)
-        for name in (*(_QUANTIZED if quantized else ()), *(_ADAPTED if adapted else ())):
-            settings[name] = keras.saving.serialize_keras_object(getattr(part, name, None))
-    return [] if all(settings == {"trainable": True} for settings in found) else found
+    settings = [{"trainable": layer.trainable} for layer in layers]
+    for layer, of_layer in zip(layers, settings, strict=True):
+        names = []
+        if getattr(layer.dtype_policy, "quantization_mode", None) is not None:
+            names += _QUANTIZATION_ATTRIBUTES
+        if getattr(layer, "lora_enabled", False):
+            names += _LORA_ATTRIBUTES
+        for name in names:
+            of_layer[name] = keras.saving.serialize_keras_object(getattr(layer, name, None))
+    return [] if all(of_layer == {"trainable": True} for of_layer in settings) else settings
 
 
-def tell(parts, settings):
-    """Tells layers that are not built yet what `told` has found of others."""
-    for part, of_part in zip(parts, settings, strict=bool(settings)):
-        if part.trainable != of_part["trainable"]:
-            part.trainable = of_part["trainable"]  # also of all within it
-        for name in (*_QUANTIZED, *_ADAPTED):
-            if name in of_part:
-                setattr(part, name, keras.saving.deserialize_keras_object(of_part[name]))
+def pop_settings(config):
+    """Remove the recorded settings from `config` and return them, or an empty list."""
+    old = config.pop("told", [])  # the key in `.keras` files of earlier versions
+    return config.pop("layer_settings", old)
+
+
+def apply_settings(layers, settings):
+    """Apply recorded settings to layers that are not built yet."""
+    for layer, of_layer in zip(layers, settings, strict=bool(settings)):
+        if layer.trainable != of_layer["trainable"]:
+            layer.trainable = of_layer["trainable"]  # also sets the layers inside of it
+        for name in (*_QUANTIZATION_ATTRIBUTES, *_LORA_ATTRIBUTES):
+            if name in of_layer:
+                setattr(layer, name, keras.saving.deserialize_keras_object(of_layer[name]))

@@ -12,7 +12,7 @@ from keras_bahdanau.layers.cells import LayerNormGRUCell
 from keras_bahdanau.layers.decoder import AttentiveDecoder
 from keras_bahdanau.layers.encoder import BidirectionalEncoder
 from keras_bahdanau.layers.readout import DeepOutput
-from keras_bahdanau.layers.sublayers import serialized, told
+from keras_bahdanau.layers.sublayers import record_settings, serialized
 from keras_bahdanau.models.seq2seq import Seq2Seq
 from keras_bahdanau_runtime.checks import check_positive, check_range
 
@@ -177,12 +177,13 @@ class RNNSearch(Seq2Seq):
             "guided_alignment"
         )
         config |= {name: getattr(self, name) for name in names.split()}
-        return {**config, **serialized(self, *self._parts), "told": told(self._made())}
+        config |= serialized(self, *self._parts)
+        return {**config, "layer_settings": record_settings(self._made())}
 
     def _made(self):
         decoder = self.decoder
         within = [decoder.cell, decoder.attention, decoder.readout, decoder.context_cell]
-        parts = [self.bridge, self.encoder, *self.encoder.made(), decoder, *within]
+        parts = [self.bridge, self.encoder, *self.encoder.recurrent_layers(), decoder, *within]
         return super()._made() + [part for part in parts if part is not None]
 
 

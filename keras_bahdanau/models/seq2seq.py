@@ -17,12 +17,13 @@ from keras_bahdanau.layers.scheduled_sampling import ScheduledSampling
 from keras_bahdanau.layers.sequences import call_masked, check_dense
 from keras_bahdanau.layers.sublayers import (
     all_layers,
-    build_part,
+    apply_settings,
+    build_sublayer,
     deserialized,
     last_layer,
+    pop_settings,
+    record_settings,
     serialized,
-    tell,
-    told,
 )
 from keras_bahdanau.losses.crossentropy import guidance
 from keras_bahdanau.models.generation import GenerationMixin
@@ -177,14 +178,14 @@ class Seq2Seq(GenerationMixin, ProjectingSteps, keras.Model):
         embedded = (None, None, self.embedding_dim)
         self.source_embedding.build((None, None))
         self.target_embedding.build((None, None))
-        build_part(self.encoder, embedded)
+        build_sublayer(self.encoder, embedded)
         # A spec, not a shape: Keras finds it even for a layer that only has a `call`.
         spec = self.encoder.compute_output_spec(keras.KerasTensor(embedded, self.compute_dtype))
         annotations = annotations_shape(self.encoder, spec)
-        build_part(self.bridge, annotations)
+        build_sublayer(self.bridge, annotations)
         if self.join_embeddings:
             annotations = (*annotations[:-1], annotations[-1] + self.embedding_dim)
-        build_part(self.decoder, embedded, annotations)
+        build_sublayer(self.decoder, embedded, annotations)
         outputs = tuple(self.decoder.compute_output_shape(embedded, annotations))
         if self.output_layer is not None:
             self.output_layer.build(outputs)
@@ -264,7 +265,9 @@ class Seq2Seq(GenerationMixin, ProjectingSteps, keras.Model):
         """What each step reads: the true token's embedding, or that of the model's own."""
 
         def feedback(t, embedded, output):
-            ids = self.scheduled_sampling.pick(self._logits(output), ops.take(numbers, t, axis=1))
+            ids = self.scheduled_sampling.predict_tokens(
+                self._logits(output), ops.take(numbers, t, axis=1)
+            )
             chosen = ops.expand_dims(ops.take(own, t, axis=1), -1)
             return ops.where(chosen, self.target_embedding(ids), embedded)
 
@@ -367,7 +370,7 @@ class Seq2Seq(GenerationMixin, ProjectingSteps, keras.Model):
             "join_embeddings": self.join_embeddings,
             "guided_alignment": self.guided_alignment,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "told": told(self._made()),
+            "layer_settings": record_settings(self._made()),
         }
 
     def _made(self):
@@ -378,9 +381,9 @@ class Seq2Seq(GenerationMixin, ProjectingSteps, keras.Model):
     @classmethod
     def from_config(cls, config):
         arguments = deserialized(config, *cls._parts)
-        settings = arguments.pop("told", [])
+        settings = pop_settings(arguments)
         model = cls(**arguments)
-        tell(model._made(), settings)
+        apply_settings(model._made(), settings)
         return model
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_bahdanau_runtime.checks import check_range, checked_array
-from keras_bahdanau_runtime.files import written
+from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import PAD, SPECIAL
 from keras_bahdanau_runtime.text.batches import length_sorted_batches, pad
 from keras_bahdanau_runtime.translation import BATCH_TOKENS
@@ -126,7 +126,7 @@ class Shortlist:
 
     def save(self, path):
         """Writes one `.npz` file, whole or not at all."""
-        with written(path) as writing, writing.open("wb") as file:
+        with atomic_write(path) as writing, writing.open("wb") as file:
             np.savez_compressed(file, **{name: getattr(self, name) for name in _PARTS})
 
     @classmethod

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_bahdanau.layers.decoder import AttentiveDecoder
 from keras_bahdanau.layers.sublayers import (
-    build_part,
+    build_sublayer,
     call_rows,
     deserialized,
     last_layer,
@@ -117,12 +117,12 @@ class Decode(keras.layers.Layer):
         self.return_scores = return_scores
 
     def build(self, annotations_shape):
-        build_part(self.embedding, (None, None))
+        build_sublayer(self.embedding, (None, None))
         width = output_width(self.embedding, keras.KerasTensor((None,), "int32"))
         inputs = (None, None, width)
-        build_part(self.decoder, inputs, annotations_shape)
+        build_sublayer(self.decoder, inputs, annotations_shape)
         outputs = self.decoder.compute_output_shape(inputs, annotations_shape)
-        build_part(self.head, outputs)
+        build_sublayer(self.head, outputs)
         row = keras.KerasTensor((None, outputs[-1]), self.compute_dtype)
         logits = output_width(self.head, row)
         check_search(self.search, logits)

@@ -1,4 +1,4 @@
-"""A whole run of `train`: its compiled step, running mean, checkpoints and held-out loss."""
+"""A whole run of `train`: compiled steps, running mean, checkpoints and held-out loss."""
 
 import csv
 

@@ -19,7 +19,7 @@ from keras_bahdanau import BeamSearch, RNNSearch, Sampling
 from keras_bahdanau.models import Shortlist
 from keras_bahdanau_export import parity
 from keras_bahdanau_export.cuda import captured as cut
-from keras_bahdanau_export.cuda.placement import on_host, summary
+from keras_bahdanau_export.cuda.placement import find_fallbacks, summarize
 from keras_bahdanau_export.exporter import export
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.cuda import captured
@@ -41,7 +41,7 @@ def exported(folder, search, shortlist=None, **options):
     sizes = {"units": 6, "embedding_dim": 5, "attention_units": 4, "maxout_units": 3}
     model = RNNSearch(30, 40, **sizes, reset_after=True)
     model.build()
-    # With the paper's initial weights, all tokens are near ties.
+    # With the paper's initial weights, all tokens have nearly equal probabilities.
     model.set_weights([RNG.normal(0, 1, weights.shape) for weights in model.get_weights()])
     export(model, folder, search=search, max_length=9, shortlist=shortlist, **options)
     return folder
@@ -85,7 +85,7 @@ def source(rows, length):
 
 def test_every_part_runs_on_cuda_alone(beam, sampling):
     for path in [*beam.glob("*.onnx"), *sampling.glob("*.onnx")]:
-        assert summary(on_host(onnx_ir.load(path))) == [], path
+        assert summarize(find_fallbacks(onnx_ir.load(path))) == [], path
 
 
 @pytest.mark.parametrize("rows, length", [(1, 1), (1, 16), (3, 5), (5, 17), (33, 2)])
@@ -139,13 +139,13 @@ def test_the_time_limit_does_not_count_the_wait_for_other_searches(beam, monkeyp
 
 
 def test_buffers_of_more_shapes_than_the_limit_are_dropped(beam, monkeypatch, caplog):
-    monkeypatch.setattr(captured, "MOST_SHAPES", 2)
+    monkeypatch.setattr(captured, "MAX_CUDA_GRAPH_SHAPES", 2)
     caplog.set_level("INFO", "keras_bahdanau_runtime")
     steps = Translator(beam, CPU, loop="captured")
     for rows in (1, 2, 4):
         steps.translate_ids(np.full((rows, 3), 3 + rows, "int32"))
     assert list(steps._graph._buffers) == [(4, 16)]
-    assert "Steps for sources of 2 shapes are recorded; begun anew." in caplog.messages
+    assert "Dropped the recorded steps of 2 source shapes." in caplog.messages
 
 
 def test_the_cpu_runs_the_whole_graph_by_default(beam):
@@ -180,7 +180,7 @@ def test_a_deep_residual_encoder_is_cut_in_linear_time():
         node = onnx_ir.node("Add", [values[-1], values[-1]])
         node.outputs[0].name = f"y{depth}"
         values.append(node.outputs[0])
-    assert cut._of_sizes(values[-1], {}) is None
+    assert cut._measured_values(values[-1], {}) is None
 
 
 def test_fixed_dimensions_change_no_part_of_a_search(beam, sampling):
@@ -228,7 +228,7 @@ def test_a_graph_with_two_loops_is_cut_at_the_last(added, first, last, more):
     model = graph_of(TWO_LOOPS % (added, first, last), empty=np.zeros((2, 2), "float32"), **numbers)
     start, step, end = (
         onnx_ir.serde.serialize_model(part)
-        for part in cut.cut_at_loop(onnx_ir.serde.deserialize_model(model))
+        for part in cut.split_at_loop(onnx_ir.serde.deserialize_model(model))
     )
 
     def run_part(part, values):
@@ -275,7 +275,7 @@ os._exit(0)
 def test_a_captured_search_refuses_to_run_in_a_fork(beam):
     command = [sys.executable, "-c", FORKED, beam]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert output.startswith("RunError A captured search runs in the process that opened it")
+    assert output.startswith("RunError A captured search runs only in the process that opened it")
 
 
 def test_one_thread_drives_all_searches(beam):
@@ -322,7 +322,7 @@ def test_parts_of_another_search_are_refused(beam, sampling, tmp_path):
 
     mixed = changed_manifest(beam, tmp_path / "mixed", replace_step)
     shutil.copy(sampling / BEAM_FILES[1], mixed)
-    with pytest.raises(CorruptArtifactError, match="parts of one search"):
+    with pytest.raises(CorruptArtifactError, match="to be the graphs of one search"):
         Translator(mixed, CPU, loop="captured")
 
 

@@ -9,7 +9,7 @@ from keras_bahdanau import BeamSearch, GreedySearch
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.ids import BOS, PAD
 from keras_bahdanau_runtime.manifest import read_manifest
-from keras_bahdanau_runtime.session import MOST_SHAPES
+from keras_bahdanau_runtime.session import MAX_CUDA_GRAPH_SHAPES
 from keras_bahdanau_runtime.stepper import Stepper
 
 
@@ -61,7 +61,7 @@ def test_steps_give_the_results_of_a_greedy_search(artifact, model, tokenizer):
 def test_steps_in_fixed_buffers_give_the_same_results(artifact):
     manifest = read_manifest(artifact[0])
     free = Stepper(manifest, "CPUExecutionProvider", None)
-    fixed = Stepper(manifest, "CPUExecutionProvider", 1, fixed=True)
+    fixed = Stepper(manifest, "CPUExecutionProvider", 1, fixed_buffers=True)
     sources = [[[5, 6, 7, 3], [8, 9, 3, 0]], [[9, 9, 3, 0], [5, 8, 7, 3]], [[4, 3], [3, 0]]]
     sources.append([[*[5] * 16, 3], [6, 3, *[PAD] * 15]])  # beyond 16
     for source in (np.array(ids, "int32") for ids in (*sources, sources[0])):
@@ -76,11 +76,11 @@ def test_steps_in_fixed_buffers_give_the_same_results(artifact):
 
 
 def test_lengths_share_buffers_and_only_buffers_of_the_last_shapes_are_kept(artifact):
-    fixed = Stepper(read_manifest(artifact[0]), "CPUExecutionProvider", None, fixed=True)
+    fixed = Stepper(read_manifest(artifact[0]), "CPUExecutionProvider", None, fixed_buffers=True)
     starts = [fixed.start(np.full((1, length), 3, "int32")) for length in (1, 5, 16)]
     buffers = [{id(value) for part in start for value in part.values()} for start in starts]
     assert buffers[0] == buffers[1] == buffers[2]
-    for rows in range(2, MOST_SHAPES + 2):
+    for rows in range(2, MAX_CUDA_GRAPH_SHAPES + 2):
         state, memory = fixed.start(np.full((rows, 2), 3, "int32"))
     log_probs, weights, _ = fixed.step(np.full(rows, BOS, "int32"), state, memory)
     assert (len(log_probs), weights.shape) == (rows, (rows, 2))
@@ -89,7 +89,7 @@ def test_lengths_share_buffers_and_only_buffers_of_the_last_shapes_are_kept(arti
 
 
 def test_fixed_buffers_refuse_another_state(artifact):
-    fixed = Stepper(read_manifest(artifact[0]), "CPUExecutionProvider", None, fixed=True)
+    fixed = Stepper(read_manifest(artifact[0]), "CPUExecutionProvider", None, fixed_buffers=True)
     state, memory = fixed.start(np.array([[5, 3]], "int32"))
     with pytest.raises(ValueError, match=r"`tokens` must be ints of shape \(1,\).*\(2,\)"):
         fixed.step(np.array([BOS, BOS], "int32"), state, memory)

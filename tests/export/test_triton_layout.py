@@ -291,7 +291,7 @@ def test_the_requests_of_a_batch_are_translated_in_one_call(model, monkeypatch):
         (request("a", alignments=1), "Argument `alignments` must be a bool. Received: 1"),
         (request("a", b"\xed\xa0\x80"), "'utf-8' codec can't decode"),
         (request("a", "b" * 5001), "at most 5000 characters each. Received: 5001"),
-        (request("a", "b " * 60), "at most 40 tokens each, end of sentence included"),
+        (request("a", "b " * 60), "at most 40 tokens each, including the end of sentence"),
     ],
 )
 def test_an_invalid_request_gets_an_error_and_other_requests_their_results(model, wrong, message):
@@ -356,7 +356,9 @@ def test_a_tensor_that_triton_does_not_accept_is_refused(tmp_path, outputs, body
     graph = call_of("float[n, 2] x", outputs, body)
     graph = graph.replace(" { y", " <int64[1] zero = {0}, int64[1] one = {1}> { y")
     artifact = call_artifact(tmp_path / "call", graph)
-    with pytest.raises(UnsupportedArtifactError, match="'y': expected a tensor that Triton takes"):
+    with pytest.raises(
+        UnsupportedArtifactError, match="'y': expected a tensor that Triton supports"
+    ):
         write_triton_repository(artifact, tmp_path / "models")
     assert [path.name for path in tmp_path.iterdir()] == ["call"]
 

@@ -16,7 +16,7 @@ from copy_artifact import make
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.artifact import publish, write_manifest
 from keras_bahdanau_runtime.manifest import read_manifest
-from keras_bahdanau_runtime.translator import WINDOW
+from keras_bahdanau_runtime.translator import WINDOW_SIZE
 
 # Replaces an artifact again and again, each time by another one of another size.
 WRITER = """
@@ -97,20 +97,20 @@ def test_repeatedly_killed_translation_is_complete_after_resuming(tmp_path):
     artifact = make(tmp_path / "artifact")
     (tmp_path / "out").mkdir()
     output, source = tmp_path / "out" / "a.txt", tmp_path / "texts"
-    texts = [f"a {'dog ' * (n * 37 % 11)}{n}".rstrip() for n in range(WINDOW * 8 + 100)]
+    texts = [f"a {'dog ' * (n * 37 % 11)}{n}".rstrip() for n in range(WINDOW_SIZE * 8 + 100)]
     source.write_text("".join(f"{text}\n" for text in texts))
     command = [*TRANSLATE, artifact, source, "-o", output, "--resume"]
     rng, rows = random.Random(0), 0
     journal = output.with_name("a.txt.journal")
-    while rows < WINDOW * 4:  # killed at a random time after one window or more
+    while rows < WINDOW_SIZE * 4:  # killed at a random time after one window or more
         with subprocess.Popen(command) as process:
-            while not journal.exists() or rows_of(journal) < rows + WINDOW:
+            while not journal.exists() or rows_of(journal) < rows + WINDOW_SIZE:
                 assert process.poll() is None
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(rng.uniform(0, 0.1))
             process.kill()
         rows = rows_of(journal)
-        assert not output.exists() and rows % WINDOW == 0
+        assert not output.exists() and rows % WINDOW_SIZE == 0
         with output.with_name("a.txt.partial").open("ab") as partial:
             partial.write(b"torn")  # as after a loss of power
     subprocess.run(command, check=True)

@@ -145,7 +145,7 @@ def test_errors_are_reported_by_file_and_other_files_are_translated(cluster, art
     assert sorted(path.name for path in output.iterdir()) == [".journal", "a.txt", "c.txt"]
     command = [*COMMAND, artifact, source, "-o", output, "--engine", "ray", "--batch-size", "8"]
     other = subprocess.run(command, capture_output=True)
-    assert other.returncode == 1 and b"`batch_size` must be what" in other.stderr
+    assert other.returncode == 1 and b"`batch_size` must be the value" in other.stderr
 
 
 def test_invalid_folders_are_refused(artifact, tmp_path):

@@ -50,7 +50,7 @@ def test_step_graphs_that_do_not_match_the_encoder_are_refused(tmp_path, name):
             "next_state_0 = Add (state_0, next)", "next_state_0 = Add (tokens, next)"
         )
     translator = Translator(make(tmp_path / "a", steps=(COPY_ENCODER, step)))
-    with pytest.raises(CorruptArtifactError, match=r"expected a step\.onnx that reads"):
+    with pytest.raises(CorruptArtifactError, match=r"expected step\.onnx to read"):
         translator.stream("a man")
     assert translator.translate(["a man"])[0].text == "a man"
 
@@ -67,7 +67,7 @@ def test_invalid_tokens_of_a_step_are_refused(tmp_path, name):
     step = COPY_STEP.replace("Identity (flat)", LIES[name])
     step = step.replace("int32 next = {1}", "int32 next = {1}, int32 large = {290}")
     translator = Translator(make(tmp_path / "a", steps=(COPY_ENCODER, step)))
-    with pytest.raises(RunError, match="must give one id below 290"):
+    with pytest.raises(RunError, match="must return one id below 290"):
         list(translator.stream("a man"))
 
 
@@ -77,7 +77,7 @@ def test_state_with_another_number_of_rows_is_refused(tmp_path, graph, name):
     steps[graph] = steps[graph].replace(f"    {name} =", "    last =").rstrip("}\n")
     steps[graph] += f"\n    {name} = Concat <axis = 0> (last, last)\n}}\n"
     translator = Translator(make(tmp_path / "a", steps=steps))
-    with pytest.raises(RunError, match=r"must give a state of 1 rows.*state_0 of shape \(2,\)"):
+    with pytest.raises(RunError, match=r"must return a state of 1 rows.*state_0 of shape \(2,\)"):
         list(translator.stream("a man"))
 
 
@@ -94,16 +94,16 @@ def test_state_with_another_number_of_rows_is_refused(tmp_path, graph, name):
 )
 def test_log_probabilities_of_another_shape_are_refused(tmp_path, odds, wrong):
     steps = COPY_ENCODER, COPY_STEP.replace(odds, wrong)
-    stepper = Translator(make(tmp_path / "a", steps=steps)).open_steps()
+    stepper = Translator(make(tmp_path / "a", steps=steps)).open_stepper()
     state, memory = stepper.start(np.array([[5, 6, 3]], "int32"))
-    with pytest.raises(RunError, match="must give log-probabilities of shape"):
+    with pytest.raises(RunError, match="must return log-probabilities of shape"):
         stepper.step(np.array([2], "int32"), state, memory)
 
 
 @pytest.mark.parametrize("fixed", [False, True])
 def test_invalid_ids_for_a_stepper_are_refused(tmp_path, fixed):
     manifest = Translator(make(tmp_path / "a", steps=COPY_STEPS)).manifest
-    stepper = Stepper(manifest, "CPUExecutionProvider", None, fixed=fixed)
+    stepper = Stepper(manifest, "CPUExecutionProvider", None, fixed_buffers=fixed)
     for wrong, message in (
         (np.zeros((0, 3), "int32"), "must be a non-empty integer array"),
         ([[-5, 3]], "must hold ids from 0 to 289"),

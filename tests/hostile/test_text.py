@@ -28,7 +28,7 @@ def translator(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def translator_with_workers(translator):
-    return Translator(translator.manifest.folder, workers=3)
+    return Translator(translator.manifest.folder, parallel_batches=3)
 
 
 @settings(max_examples=60)
@@ -178,7 +178,7 @@ def test_very_large_and_very_small_limits(tmp_path, limits):
 
 
 def test_exception_of_a_worker_is_raised(tmp_path):
-    translator = Translator(make(tmp_path / "a", GREEDY), workers=2, megabytes=60)
+    translator = Translator(make(tmp_path / "a", GREEDY), parallel_batches=2, megabytes=60)
     texts = ["a man"] * 40 + ["a man on a bike " * 6]
     with pytest.raises(LimitError):
         translator.translate(texts, batch_size=1)
@@ -217,12 +217,12 @@ def test_run_ends_at_its_deadline(tmp_path):
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), "1", True])
-def test_invalid_limits_and_workers_are_refused(translator, value):
+def test_invalid_limits_are_refused(translator, value):
     for name in ("timeout", "megabytes"):
         with pytest.raises(ValueError, match=f"`{name}` must be a number above 0"):
             Translator(translator.manifest.folder, **{name: value})
-    with pytest.raises(ValueError, match="`workers` must be a positive integer"):
-        Translator(translator.manifest.folder, workers=value)
+    with pytest.raises(ValueError, match="`parallel_batches` must be a positive integer"):
+        Translator(translator.manifest.folder, parallel_batches=value)
 
 
 # Needs too much memory for a text with a learned piece, which has an id of 260 or more.
@@ -253,7 +253,7 @@ def test_impossible_outputs_of_a_search_are_refused(tmp_path, name):
     graph = copy_graph().replace(old, new)
     graph = graph.replace("<int32 pad = {0}", "<int32[1] thousand = {1000}, int32 pad = {0}")
     translator = Translator(make(tmp_path / "a", graph), threads=1)
-    with pytest.raises(RunError, match="The graph must give"):
+    with pytest.raises(RunError, match="The graph must return"):
         translator.translate(["a man"])
-    with pytest.raises(RunError, match="The graph must give"):
+    with pytest.raises(RunError, match="The graph must return"):
         translator.translate_ids([[5, 6, 3]])

@@ -12,10 +12,10 @@ from copy_artifact import copy_graph, make
 
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.bulk import file
-from keras_bahdanau_runtime.bulk.file import Journal, Place, fingerprint
+from keras_bahdanau_runtime.bulk.file import Journal, Position, fingerprint
 from keras_bahdanau_runtime.bulk.records import open_records
 from keras_bahdanau_runtime.errors import MissingDependencyError
-from keras_bahdanau_runtime.ray.bulk import _Files
+from keras_bahdanau_runtime.ray.bulk import _FileTranslator
 
 WINDOW = 32
 translate_file = functools.partial(file.translate_file, window=WINDOW)
@@ -112,10 +112,13 @@ def unfinished(translator, lines, tmp_path):
     ("options", "words"),
     [
         ({}, r"`resume` must be True"),
-        ({"resume": True, "batch_size": 8}, "`batch_size` must be what .* begun with, 16. Rec.* 8"),
-        ({"resume": True, "batch_tokens": 99}, "`batch_tokens` must be what"),
-        ({"resume": True, "truncate": True}, "`truncate` must be what"),
-        ({"resume": True, "shard": (1, 2)}, "`shard` must be what"),
+        (
+            {"resume": True, "batch_size": 8},
+            "`batch_size` must be .* started with, 16. Rec.* 8",
+        ),
+        ({"resume": True, "batch_tokens": 99}, "`batch_tokens` must be the value"),
+        ({"resume": True, "truncate": True}, "`truncate` must be the value"),
+        ({"resume": True, "shard": (1, 2)}, "`shard` must be the value"),
     ],
 )
 def test_resuming_with_other_options_is_refused(translator, lines, unfinished, options, words):
@@ -127,7 +130,7 @@ def test_resuming_with_other_options_is_refused(translator, lines, unfinished, o
 
 def test_resuming_with_another_artifact_is_refused(lines, unfinished, tmp_path):
     other = Translator(make(tmp_path / "other", copy_graph(cut=1)))
-    with pytest.raises(ValueError, match="`artifact` must be what"):
+    with pytest.raises(ValueError, match="`artifact` must be the value"):
         translate_file(other, lines[0], unfinished, resume=True)
 
 
@@ -151,7 +154,7 @@ JOURNALS = [b"", b"[]", b"{}", b"\x00", *WRONG_PLACES]
     ("suffix", "contents", "message"),
     [
         *(("journal", contents, "expected a journal of version 1") for contents in JOURNALS),
-        ("partial", b"a dog", r"expected at least the \d+ bytes"),
+        ("partial", b"a dog", r"expected at least \d+ bytes"),
     ],
 )
 def test_damaged_files_of_an_unfinished_output_are_refused(
@@ -171,17 +174,17 @@ def test_existing_output_counts_as_finished(translator, lines, tmp_path, caplog)
         translate_file(translator, lines[0], output)
     assert translate_file(translator, lines[0], output, resume=True) == 0
     assert names(tmp_path) == ["in.txt", "out"] and output.read_text() == "old"
-    assert "it is finished" in caplog.text
+    assert "it is complete" in caplog.text
 
 
 def test_output_of_another_process_is_not_replaced(translator, lines, tmp_path, monkeypatch):
-    count_rows, output = file._span, tmp_path / "out"
+    count_rows, output = file._shard_rows, tmp_path / "out"
 
     def count_while_another_process_writes(*arguments, **options):
         output.write_text("other")
         return count_rows(*arguments, **options)
 
-    monkeypatch.setattr(file, "_span", count_while_another_process_writes)
+    monkeypatch.setattr(file, "_shard_rows", count_while_another_process_writes)
     with pytest.raises(ValueError, match=r"`output` must be a new file.* which another process"):
         translate_file(translator, lines[0], output)
     assert names(tmp_path) == ["in.txt", "out"] and output.read_text() == "other"
@@ -206,7 +209,7 @@ def test_source_with_the_name_of_the_partial_file_is_refused(translator, tmp_pat
     source = tmp_path / f"out.{ending}"
     source.write_text("a\n")
     for resume in (False, True):
-        with pytest.raises(ValueError, match=rf"which out\.{ending} may be made.*the source"):
+        with pytest.raises(ValueError, match=rf"whose out\.{ending} is not the source"):
             translate_file(translator, source, tmp_path / "out", resume=resume)
     assert names(tmp_path) == [source.name] and source.read_text() == "a\n"
 
@@ -234,7 +237,7 @@ def test_source_that_changes_during_the_translation_is_refused(translator, tmp_p
     def progress(done, total):
         write_lines(source, ["a man", "a dog"])
 
-    with pytest.raises(ValueError, match="It changed meanwhile"):
+    with pytest.raises(ValueError, match=r"does not change\. It changed"):
         translate_file(translator, source, tmp_path / "out", progress=progress)
     assert names(tmp_path) == ["in"]
 
@@ -269,7 +272,10 @@ def test_stream_is_resumed_by_reading_it_again(translator, lines, tmp_path):
     path, _ = lines
     with path.open("rb") as stream:
         interrupt(translator, stream, tmp_path / "out")
-    with path.open("rb") as stream, pytest.raises(ValueError, match="`shard` must be given only"):
+    with (
+        path.open("rb") as stream,
+        pytest.raises(ValueError, match="`shard` must be used with"),
+    ):
         translate_file(translator, stream, tmp_path / "out", shard=(1, 2), resume=True)
     totals = set()
     progress = lambda done, total: totals.add(total)  # noqa: E731
@@ -374,10 +380,13 @@ def test_nested_key_is_translated_into_another_column(translator, tmp_path):
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"text_column": "txt"}, "`text_column` must be a key of the objects .* 'txt', which none"),
+        (
+            {"text_column": "txt"},
+            "`text_column` must be a key of the objects .* 'txt', which no",
+        ),
         (
             {"output_column": "id"},
-            r"`output_column` must be a new key.* 'id', which .* line 2, has",
+            r"`output_column` must be a new key.* 'id', which .* line 2, already has",
         ),
     ],
 )
@@ -394,11 +403,11 @@ def test_wrong_columns_are_refused_before_the_translation(translator, tmp_path, 
     [
         ("a.jsonl", "b.txt", (), "`output` must be of the kind"),
         ("a.txt", "b.parquet", (), "`output` must be of the kind"),
-        ("a.txt", "b.txt.bz2", (), "`output` must be plain, or end with .gz"),
-        ("a.txt", "b.txt", ("text",), "`text_column` must be given only"),
-        ("a.txt", "b.txt", (None, "text"), "`output_column` must be given only"),
-        ("a.jsonl", "b.jsonl", ("translation",), "`text_column` must not be"),
-        ("a.parquet", "b.parquet", ("a", "a"), "`text_column` must not be"),
+        ("a.txt", "b.txt.bz2", (), "`output` must be uncompressed, or end with .gz"),
+        ("a.txt", "b.txt", ("text",), "`text_column` must be used only"),
+        ("a.txt", "b.txt", (None, "text"), "`output_column` must be used only"),
+        ("a.jsonl", "b.jsonl", ("translation",), "`text_column` and `output_column` must be diff"),
+        ("a.parquet", "b.parquet", ("a", "a"), "`text_column` and `output_column` must be diff"),
     ],
 )
 def test_source_and_output_must_have_one_format(tmp_path, source, output, columns, words):
@@ -526,15 +535,15 @@ def test_parquet_without_rows(translator, parquet, tmp_path):
 def test_journal_round_trip(tmp_path):
     journal = Journal(tmp_path / "a.journal", {"a": [1, 2], "b": None})
     assert journal.read() is None
-    journal.write(Place(1, 2, 3, "4"))
-    assert journal.read() == Place(1, 2, 3, "4")
+    journal.write(Position(1, 2, 3, "4"))
+    assert journal.read() == Position(1, 2, 3, "4")
 
 
 def test_ray_actor_has_one_thread_for_each_processor(translator, tmp_path):
     """Ray counts processors, but does not bind processes to them."""
-    limits = {"workers": 1, "timeout": None, "megabytes": None}
+    limits = {"parallel_batches": 1, "timeout": None, "megabytes": None}
     manifest = translator.manifest
-    actor = _Files(manifest.folder, fingerprint(manifest), tmp_path, tmp_path, limits, {})
+    actor = _FileTranslator(manifest.folder, fingerprint(manifest), tmp_path, tmp_path, limits, {})
     assert actor._translator.session.get_session_options().intra_op_num_threads == 1
 
 
@@ -560,11 +569,11 @@ def test_resuming_a_shard_of_a_longer_file_is_refused(translator, tmp_path):
     source = write_lines(tmp_path / "in", ["a man"] * 4 * WINDOW)
     interrupt(translator, source, tmp_path / "out", shard=(1, 2))
     write_lines(source, ["a man"] * 8 * WINDOW)
-    with pytest.raises(ValueError, match="`shard` must be what"):
+    with pytest.raises(ValueError, match="`shard` must be the value"):
         translate_file(translator, source, tmp_path / "out", shard=(1, 2), resume=True)
 
 
 def test_resuming_with_other_providers_is_refused(translator, lines, unfinished, monkeypatch):
     monkeypatch.setattr(Translator, "providers", ["CUDAExecutionProvider"])
-    with pytest.raises(ValueError, match="`providers` must be what"):
+    with pytest.raises(ValueError, match="`providers` must be the value"):
         translate_file(translator, lines[0], unfinished, resume=True)

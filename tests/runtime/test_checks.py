@@ -18,7 +18,7 @@ def test_check_positive_refuses_other_values(value):
 
 
 def test_rows_of_different_lengths_are_refused():
-    with pytest.raises(ValueError, match="`source` must be an array, all of whose rows are as l"):
+    with pytest.raises(ValueError, match="`source` must be an array with rows of one length"):
         checked_ids("source", [[5, 3], [6, 7, 3]], vocabulary=10, max_length=None)
 
 
@@ -43,7 +43,7 @@ def test_noise_is_rounded_to_below_one():
 @pytest.mark.parametrize("megabytes", [None, 100])
 def test_noise_that_does_not_fit_in_memory_is_refused(megabytes):
     search = {"n": 10**5, "max_length": 2**31 - 1, "seed": 1}  # 781 TiB of noise
-    with pytest.raises(LimitError, match=r"draws with 819200000 MB of numbers, shape \(1, "):
+    with pytest.raises(LimitError, match=r"needs 819200000 MB of random numbers, shape \(1, "):
         checked_noise(None, search, 1, megabytes)
     assert checked_noise(None, {**search, "n": 1, "max_length": 9}, 2, 100).shape == (2, 1, 9)
 

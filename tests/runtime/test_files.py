@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from keras_bahdanau_runtime.files import locked, written, written_folder
-from keras_bahdanau_runtime.text.batches import windows
+from keras_bahdanau_runtime.files import atomic_folder, atomic_write, try_lock
+from keras_bahdanau_runtime.text.batches import read_windows
 
 if sys.platform != "win32":
     import fcntl
@@ -19,7 +19,7 @@ if sys.platform != "win32":
 
 def test_file_appears_at_the_end_of_the_block(tmp_path):
     path = tmp_path / "notes.txt"
-    with written(path) as writing:
+    with atomic_write(path) as writing:
         writing.write_text("new")
         assert not path.exists() and writing.suffix == ".txt"
     assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
@@ -29,7 +29,7 @@ def test_file_appears_at_the_end_of_the_block(tmp_path):
 def test_exception_in_the_block_leaves_the_old_file(tmp_path, error):
     path = tmp_path / "notes.txt"
     path.write_text("old")
-    with pytest.raises(type(error)), written(path) as writing:
+    with pytest.raises(type(error)), atomic_write(path) as writing:
         writing.write_text("ne")
         raise error
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
@@ -46,19 +46,21 @@ def test_exception_in_the_block_leaves_the_old_file(tmp_path, error):
 @pytest.mark.parametrize("is_folder", [False, True])
 def test_error_that_names_no_file_gets_the_name(tmp_path, arguments, message, is_folder):
     path = tmp_path / "new"
-    kept = written_folder(path, "a folder", lambda folder: False) if is_folder else written(path)
-    with pytest.raises(OSError) as caught, kept:
+    writer = (
+        atomic_folder(path, "a folder", lambda folder: False) if is_folder else atomic_write(path)
+    )
+    with pytest.raises(OSError) as caught, writer:
         raise OSError(*arguments)
     assert str(caught.value) == message.format(path=path)
 
 
 def test_lock_is_exclusive_and_ends_with_its_process(tmp_path):
-    with locked(tmp_path) as first, locked(tmp_path) as second:
+    with try_lock(tmp_path) as first, try_lock(tmp_path) as second:
         assert first and second == (sys.platform == "win32")
     code = (
         "import os, sys, pathlib\n"
-        "from keras_bahdanau_runtime.files import locked\n"
-        "with locked(pathlib.Path(sys.argv[1])) as acquired:\n"
+        "from keras_bahdanau_runtime.files import try_lock\n"
+        "with try_lock(pathlib.Path(sys.argv[1])) as acquired:\n"
         "    print(acquired, flush=True)\n"
         "    sys.stdin.read()\n"
     )
@@ -67,10 +69,10 @@ def test_lock_is_exclusive_and_ends_with_its_process(tmp_path):
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as holder:  # fmt: skip
         assert holder.stdout.readline() == "True\n"
-        with locked(tmp_path) as acquired:
+        with try_lock(tmp_path) as acquired:
             assert acquired == (sys.platform == "win32")
         holder.kill()
-    with locked(tmp_path) as acquired:
+    with try_lock(tmp_path) as acquired:
         assert acquired
 
 
@@ -78,7 +80,7 @@ def test_lock_is_exclusive_and_ends_with_its_process(tmp_path):
 def test_concurrent_writers_do_not_disturb_each_other(tmp_path, names):
     def write(name):
         for number in range(100):
-            with written(tmp_path / name) as path:
+            with atomic_write(tmp_path / name) as path:
                 path.write_text(str(number))
 
     with ThreadPoolExecutor() as pool:
@@ -91,7 +93,7 @@ def test_concurrent_writers_do_not_disturb_each_other(tmp_path, names):
 def test_leftovers_of_a_killed_writer_are_removed_where_permitted(tmp_path, monkeypatch):
     leftover = tmp_path / ".a.0123abcd.writing.json"
     leftover.touch()
-    with written(tmp_path / "a.json") as path:
+    with atomic_write(tmp_path / "a.json") as path:
         path.touch()
         assert not leftover.exists()
     leftover.touch()
@@ -103,7 +105,7 @@ def test_leftovers_of_a_killed_writer_are_removed_where_permitted(tmp_path, monk
         return open_file(path, *arguments, **options)
 
     monkeypatch.setattr(os, "open", open_without_permission)
-    with written(tmp_path / "a.json") as path:
+    with atomic_write(tmp_path / "a.json") as path:
         path.write_text("new")
     assert (tmp_path / "a.json").read_text() == "new" and leftover.exists()
 
@@ -115,10 +117,10 @@ def test_without_locks_no_file_counts_as_a_leftover(tmp_path, monkeypatch, numbe
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("fcntl.flock", unknown)
-    with locked(tmp_path) as acquired:
+    with try_lock(tmp_path) as acquired:
         assert acquired
-    with written(tmp_path / "a.json") as first:
-        with written(tmp_path / "a.json") as second:
+    with atomic_write(tmp_path / "a.json") as first:
+        with atomic_write(tmp_path / "a.json") as second:
             second.write_text("second")
         first.write_text("first")
     assert (tmp_path / "a.json").read_text() == "first"
@@ -134,7 +136,7 @@ def test_files_are_opened_for_writing_to_be_locked_as_nfs_requires(tmp_path, mon
         flock(descriptor, how)
 
     monkeypatch.setattr("fcntl.flock", as_on_nfs)
-    with written(tmp_path / "a.json") as path, locked(path) as again:
+    with atomic_write(tmp_path / "a.json") as path, try_lock(path) as again:
         assert not again
         path.touch()
 
@@ -148,7 +150,7 @@ def test_folder_that_cannot_be_flushed_is_accepted(tmp_path, monkeypatch):
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync_files_only)
-    with written(tmp_path / "a.json") as path:
+    with atomic_write(tmp_path / "a.json") as path:
         path.write_text("new")
     assert (tmp_path / "a.json").read_text() == "new"
 
@@ -163,7 +165,7 @@ def test_windows_have_the_texts_so_far_up_to_their_size():
         permits.acquire()
         yield from map(str, range(10))
 
-    stream = windows(slow_source(), size=4)
+    stream = read_windows(slow_source(), size=4)
     for text in "abc":
         permits.release()
         assert next(stream) == [text]  # although the source waits for a permit
@@ -179,15 +181,15 @@ def test_exception_of_a_source_is_raised_after_its_texts(error):
         yield "a"
         raise error("no more")
 
-    stream = windows(broken(), size=4)
+    stream = read_windows(broken(), size=4)
     assert next(stream) == ["a"]
     with pytest.raises(error, match="no more"):
         next(stream)
-    assert list(windows([], size=4)) == []
+    assert list(read_windows([], size=4)) == []
 
 
 def test_closed_stream_ends_its_thread():
-    stream = windows(map(str, range(100)), size=2)
+    stream = read_windows(map(str, range(100)), size=2)
     next(stream)
     stream.close()
     for thread in threading.enumerate():
@@ -205,6 +207,6 @@ def test_file_is_flushed_before_it_is_renamed_and_its_folder_after(tmp_path, mon
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync_and_record)
-    with written(tmp_path / "a") as writing:
+    with atomic_write(tmp_path / "a") as writing:
         writing.write_text("new")
     assert flushed == [(str(writing), False), (str(tmp_path), True)]

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from keras_bahdanau_runtime import CorruptArtifactError, UnsupportedArtifactError
-from keras_bahdanau_runtime.operators import check_contents
+from keras_bahdanau_runtime.operators import check_onnx_file
 
 PLAIN = """<ir_version: 8, opset_import: ["" : 18, "own" : 1]>
 agraph (float[2] x, bool go) => (float[2] y) {
@@ -36,7 +36,7 @@ def model_with_external_data(location):
 
 def check(proto, files=()):
     contents = proto if isinstance(proto, bytes) else proto.SerializeToString()
-    check_contents(contents, Path("model.onnx"), dict.fromkeys(files, 8))
+    check_onnx_file(contents, Path("model.onnx"), dict.fromkeys(files, 8))
 
 
 def test_allowed_graphs_pass():

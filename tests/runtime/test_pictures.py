@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_bahdanau_runtime.errors import MissingDependencyError
-from keras_bahdanau_runtime.pictures.figures import families_for
+from keras_bahdanau_runtime.pictures.figures import font_families
 from keras_bahdanau_runtime.pictures.plots import (
     plot_alignment,
     plot_alignments,
@@ -171,9 +171,9 @@ def runes(tmp_path):
 
 def test_font_with_the_letters_is_found(runes, caplog, tmp_path):
     with caplog.at_level(logging.WARNING, "keras_bahdanau_runtime"):
-        first, *others = families_for(["a", RUNE])
+        first, *others = font_families(["a", RUNE])
     assert others == [runes] and first != runes
-    assert families_for(["a"]) == [first]
+    assert font_families(["a"]) == [first]
     assert not caplog.records
     plot_alignment([[1.0]], ["a"], [RUNE], tmp_path / "a.png")
 

@@ -17,7 +17,11 @@ from hypothesis import strategies as st
 
 from keras_bahdanau_runtime.ids import EOS
 from keras_bahdanau_runtime.prepared import prepare as module
-from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus, from_lists, join
+from keras_bahdanau_runtime.prepared.corpus import (
+    PreparedCorpus,
+    concatenate_shards,
+    shard_from_lists,
+)
 from keras_bahdanau_runtime.prepared.prepare import prepare
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
@@ -121,7 +125,7 @@ def test_tokenizer_is_an_argument_or_is_learned_from_a_sample(tmp_path):
     tokenizer = Tokenizer.train(["a man"] * 3, ["a bike"] * 3, 270, joint=False)
     corpus = PreparedCorpus(prepare([source], [target], tmp_path / "corpus", tokenizer))
     assert corpus.tokenizer == tokenizer and corpus.pairs == 100
-    with pytest.raises(ValueError, match="`tokenizer` is another"):
+    with pytest.raises(ValueError, match="`tokenizer` is a different one"):
         prepare([source], [target], tmp_path / "corpus", Tokenizer.train(["b"], ["b"], 270))
     for name, value in (("vocabulary_size", 300), ("joint", False), ("sample", 5)):
         with pytest.raises(ValueError, match=f"`{name}` must be left out with a"):
@@ -150,7 +154,7 @@ def test_blank_and_long_pairs_are_counted(tmp_path, caplog):
     assert pairs_of(PreparedCorpus(drop)) == [("abc", "abcdef")]
     manifest = json.loads((drop / "manifest.json").read_text())
     assert (manifest["blank"], manifest["cut"], manifest["dropped"]) == (2, 0, 1)
-    with pytest.raises(ValueError, match=r"`max_length` must leave a pair. Received: 2, and all 2"):
+    with pytest.raises(ValueError, match=r"must leave at least one pair. Received: 2, and all 2"):
         prepare(*arguments, tmp_path / "none", tokenizer, max_length=2, too_long="drop")
 
 
@@ -219,7 +223,7 @@ def test_take_part_and_join_behave_like_list_operations(data):
         for _ in range(2)
     ]
     links = [data.draw(st.lists(st.tuples(numbers, numbers), max_size=3)) for _ in range(count)]
-    shard = from_lists(*sides, "uint16", links)
+    shard = shard_from_lists(*sides, "uint16", links)
     rows = data.draw(st.lists(st.integers(0, count - 1), max_size=10))
 
     def lists(shard):
@@ -233,7 +237,7 @@ def test_take_part_and_join_behave_like_list_operations(data):
     assert lists(shard) == expected
     assert lists(shard.take(np.array(rows, int))) == [expected[row] for row in rows]
     begin = data.draw(st.integers(0, count))
-    assert lists(join([shard.part(begin, count), shard.part(0, begin)])) == (
+    assert lists(concatenate_shards([shard.slice(begin, count), shard.slice(0, begin)])) == (
         expected[begin:] + expected[:begin]
     )
 
@@ -249,16 +253,16 @@ def interrupt(files, output, stage):
         prepare_corpus(files, output, progress=stop)
 
 
-@pytest.mark.parametrize("stage", ["reading", "learning the tokenizer", "encoding", "shuffling"])
+@pytest.mark.parametrize("stage", ["reading", "training the tokenizer", "encoding", "shuffling"])
 def test_interrupted_call_is_resumed(tmp_path, corpus_files, stage):
     whole, output = prepare_corpus(corpus_files, tmp_path / "whole"), tmp_path / "corpus"
     interrupt(corpus_files, output, stage)
-    early = stage in ("reading", "learning the tokenizer")
+    early = stage in ("reading", "training the tokenizer")
     assert output.exists() is not early
     if stage == "encoding":
         block = output / "work" / "block-00000.ids.npy"
         before = block.stat().st_mtime_ns
-        with pytest.raises(ValueError, match="was not finished"):
+        with pytest.raises(ValueError, match="is not finished"):
             PreparedCorpus(output)
         interrupt(corpus_files, output, "shuffling")
         assert block.stat().st_mtime_ns == before  # the finished block is not written again
@@ -292,7 +296,7 @@ def test_texts_that_change_between_the_passes_are_refused(tmp_path, corpus_files
     text = source.read_text()
 
     def change(stage, done, total):
-        if stage == "learning the tokenizer":
+        if stage == "training the tokenizer":
             source.write_text(text.replace("source 99 ", "source 98 "))
 
     with pytest.raises(ValueError, match="after pair 80; they have changed"):
@@ -365,7 +369,7 @@ def flip_last_bit(path):
     [
         (Path.unlink, "is missing"),
         (lambda path: path.write_bytes(path.read_bytes()[:-1]), "bytes instead of"),
-        (flip_last_bit, "its hash is another"),
+        (flip_last_bit, "was changed: its hash differs"),
     ],
 )
 def test_damaged_shards_are_refused(tmp_path, corpus_files, name, damage, message):
@@ -380,7 +384,7 @@ def test_shard_of_another_seed_is_refused(tmp_path, corpus_files):
     other = prepare_corpus(corpus_files, tmp_path / "other", seed=1)
     for kind in ("ids", "offsets"):
         shutil.copy(other / f"shard-00002.{kind}.npy", path)
-    with pytest.raises(ValueError, match=r"shard-00002\.(ids|offsets)\.npy (has|is not)"):
+    with pytest.raises(ValueError, match=r"shard-00002\.(ids|offsets)\.npy (has|was changed)"):
         PreparedCorpus(path).check()
 
 
@@ -389,7 +393,7 @@ def test_unusable_manifests_are_refused(tmp_path, corpus_files):
     manifest = json.loads((path / "manifest.json").read_text())
     for change, message in (
         ({"version": 2}, "must be a corpus of version 1.*version 2"),
-        ({"format": "other"}, "is of something else"),
+        ({"format": "other"}, "is not that of a corpus"),
     ):
         (path / "manifest.json").write_text(json.dumps({**manifest, **change}))
         with pytest.raises(ValueError, match=message):
@@ -397,7 +401,7 @@ def test_unusable_manifests_are_refused(tmp_path, corpus_files):
     (path / "manifest.json").write_text("{")
     with pytest.raises(ValueError, match="cannot be read"):
         PreparedCorpus(path)
-    with pytest.raises(ValueError, match="is not there"):
+    with pytest.raises(ValueError, match="is missing"):
         PreparedCorpus(tmp_path / "nowhere")
 
 
@@ -413,7 +417,7 @@ def test_unusable_manifests_are_refused(tmp_path, corpus_files):
         ({"processes": 0}, "`processes`"),
         ({"normalization": "NFC"}, "`normalization` must be one of"),
         ({"too_long": "keep"}, "`too_long` must be one of"),
-        ({"sources": []}, "`sources` and `targets` must hold as many files"),
+        ({"sources": []}, "`sources` and `targets` must have the same number of files"),
         ({"targets": ["a", "b"]}, "Received: 1, 2"),
         ({"sources": ["."]}, "plain files"),
         ({"targets": "train.de"}, "`targets` must be a list of paths. Received: 'train.de'"),
@@ -432,7 +436,7 @@ def test_files_that_are_no_parallel_text_are_refused(tmp_path, corpus_files):
     target.write_text("one line\n")
     for contents, message in (
         (source.read_bytes(), r"train\.de ends after line 1, .*train\.en goes on"),
-        (b"\n", "must hold a pair of sentences"),
+        (b"\n", "must contain a pair of sentences"),
         (b"\xff\n", r"train\.en, line 1: not UTF-8"),
     ):
         source.write_bytes(contents)
@@ -448,7 +452,7 @@ def test_folder_with_other_files_is_refused(tmp_path, corpus_files, name):
     file = tmp_path / "corpus" / name
     file.parent.mkdir(parents=True)
     file.write_text('{"name": "mine"}')
-    with pytest.raises(ValueError, match="holds something else"):
+    with pytest.raises(ValueError, match="contains other files"):
         prepare_corpus(corpus_files, tmp_path / "corpus")
     assert list(hashes(tmp_path / "corpus")) == [name]
     assert file.read_text() == '{"name": "mine"}'

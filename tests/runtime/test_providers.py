@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_bahdanau_runtime.session import CPU, CUDA, chosen_providers, is_auto, with_tf32
+from keras_bahdanau_runtime.session import CPU, CUDA, is_auto, resolve_providers, with_tf32
 
 BOTH = [CUDA, CPU]
 
@@ -20,12 +20,12 @@ BOTH = [CUDA, CPU]
     ],
 )  # fmt: skip
 def test_tf32_is_off_on_cuda_unless_requested(providers, capture, expected):
-    assert chosen_providers(providers, BOTH, capture) == expected
+    assert resolve_providers(providers, BOTH, capture) == expected
 
 
 def test_auto_means_the_available_providers():
-    assert chosen_providers("auto", [CPU], capture=True) == [(CPU, {})]
-    assert chosen_providers(with_tf32("auto", True), [CPU], capture=False) == [(CPU, {})]
+    assert resolve_providers("auto", [CPU], capture=True) == [(CPU, {})]
+    assert resolve_providers(with_tf32("auto", True), [CPU], capture=False) == [(CPU, {})]
     assert is_auto("auto") and is_auto(with_tf32("auto", True))
     assert not is_auto([CUDA, CPU]) and not is_auto(with_tf32([CUDA, CPU], True))
 
@@ -33,7 +33,7 @@ def test_auto_means_the_available_providers():
 @pytest.mark.parametrize("value", [3, None, [], (CPU, {}), [(CPU, None)], [(CPU,)], [[CPU, {}]]])
 def test_invalid_providers_are_refused(value):
     with pytest.raises(ValueError, match="`providers` must be"):
-        chosen_providers(value, BOTH, capture=False)
+        resolve_providers(value, BOTH, capture=False)
 
 
 def test_tf32_must_be_a_bool():
@@ -43,5 +43,7 @@ def test_tf32_must_be_a_bool():
 
 
 def test_unavailable_provider_is_refused():
-    with pytest.raises(ValueError, match=r"`providers` must be 'auto' or some of .*'NoProvider'"):
-        chosen_providers([CPU, "NoProvider"], BOTH, capture=False)
+    with pytest.raises(
+        ValueError, match=r"`providers` must be 'auto' or a selection from .*'NoProvider'"
+    ):
+        resolve_providers([CPU, "NoProvider"], BOTH, capture=False)

@@ -4,7 +4,7 @@ import pytest
 
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.runs.options import TrainingOptions
-from keras_bahdanau_runtime.runs.start import begun, launched
+from keras_bahdanau_runtime.runs.start import launched_rank, start_run
 
 
 @pytest.fixture
@@ -23,11 +23,11 @@ def options(tmp_path):
 
 def test_texts_are_prepared_as_the_options_say(tmp_path, options):
     chosen, run = options(normalization="nfc", joint=False), tmp_path / "run"
-    with begun(chosen, run, resume=False, rank=0) as held_out:
+    with start_run(chosen, run, resume=False, rank=0) as held_out:
         assert held_out == [(["a", "cafe\u0301"], ["x", "caf\u00e9"])]
         with (
             pytest.raises(ValueError, match="that no other process trains in"),
-            begun(chosen, run, resume=True, rank=0),
+            start_run(chosen, run, resume=True, rank=0),
         ):
             pytest.fail("another process must not begin")
     tokenizer = PreparedCorpus(run / "corpus").tokenizer
@@ -37,7 +37,7 @@ def test_texts_are_prepared_as_the_options_say(tmp_path, options):
 
 @pytest.mark.parametrize(("devices", "rank"), [(2, 0), (2, 1), (1, 1)])
 def test_several_processes_prepare_nothing_before_they_have_met(tmp_path, options, devices, rank):
-    with begun(options(devices=devices), tmp_path / "run", resume=False, rank=rank) as held_out:
+    with start_run(options(devices=devices), tmp_path / "run", resume=False, rank=rank) as held_out:
         assert len(held_out) == 1
         assert not (tmp_path / "run" / "corpus").exists()
 
@@ -67,4 +67,4 @@ def test_process_is_what_the_launcher_of_the_backend_says(monkeypatch, variables
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert launched(backend) == process
+    assert launched_rank(backend) == process

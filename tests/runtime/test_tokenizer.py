@@ -369,9 +369,11 @@ NFC, NFD = "caf\u00e9 \uac00", "cafe\u0301 \u1100\u1161"  # e with an acute, and
 )
 @pytest.mark.parametrize("is_joint", [True, False])
 def test_normalization_is_kept_in_the_file(tmp_path, normalization, text, form, is_joint):
-    made = Tokenizer.train([NFC, "fi W"], [NFC, "fi W"], 300, is_joint, normalization=normalization)
-    made.save(tmp_path / "tokenizer.json")
-    for tokenizer in (made, Tokenizer.load(tmp_path / "tokenizer.json")):
+    trained = Tokenizer.train(
+        [NFC, "fi W"], [NFC, "fi W"], 300, is_joint, normalization=normalization
+    )
+    trained.save(tmp_path / "tokenizer.json")
+    for tokenizer in (trained, Tokenizer.load(tmp_path / "tokenizer.json")):
         assert tokenizer.normalization == normalization
         ids = tokenizer.encode_target(text)
         assert tokenizer.decode(ids) == form

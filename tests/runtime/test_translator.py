@@ -27,7 +27,7 @@ from keras_bahdanau_runtime.errors import (
 )
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.session import open_graph, run
-from keras_bahdanau_runtime.stepper import most_tokens
+from keras_bahdanau_runtime.stepper import max_output_length
 
 VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 BOUNDED = (1, 27)  # the first version that bounds the memory of a session
@@ -223,7 +223,7 @@ def test_operators_that_run_on_the_cpu_instead_are_logged(artifact, caplog):
     providers = ["AzureExecutionProvider", "CPUExecutionProvider"]
     message = "operators of model.onnx run on the CPU and not on AzureExecutionProvider"
     if VERSION < (1, 24):
-        message = "onnxruntime says from 1.24 on which operators of model.onnx run on the CPU"
+        message = "onnxruntime reports only since 1.24 which operators of model.onnx run on the CPU"
     with caplog.at_level("INFO"):
         Translator(artifact, providers=providers)
     assert message in caplog.text
@@ -246,7 +246,7 @@ def test_provider_that_does_not_open_a_graph_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", open_on_the_cpu_only)
     path = make(tmp_path / "whole")
-    with pytest.raises(ValueError, match=r"some that open .*\['AzureExecutionProvider'\], which"):
+    with pytest.raises(ValueError, match=r"that open .*\['AzureExecutionProvider'\], which"):
         Translator(path, providers)
     assert Translator(path, "CPUExecutionProvider").translate(["a man"])[0].text == "a man"
     broken = make(tmp_path / "broken", copy_graph().replace("Not (is_pad)", "Not (pad)"))
@@ -292,7 +292,13 @@ COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda one: pickle.loads(pickle.d
 @pytest.mark.parametrize("how", COPIES)
 def test_copy_of_a_translator_opens_the_artifact_with_the_same_settings(tmp_path, how):
     path = make(tmp_path / "artifact", steps=COPY_STEPS)
-    settings = {"threads": 1, "timeout": 50, "megabytes": 500, "workers": 2, "loop": "graph"}
+    settings = {
+        "threads": 1,
+        "timeout": 50,
+        "megabytes": 500,
+        "parallel_batches": 2,
+        "loop": "graph",
+    }
     if VERSION < BOUNDED:
         settings["megabytes"] = None
     translator = Translator(path, "CPUExecutionProvider", **settings)
@@ -309,14 +315,16 @@ def test_copy_of_a_translator_opens_the_artifact_with_the_same_settings(tmp_path
 @pytest.mark.parametrize("how", COPIES)
 def test_copy_of_a_stepper_gives_the_same_steps(tmp_path, how):
     manifest = read_manifest(make(tmp_path / "artifact", steps=COPY_STEPS))
-    stepper = Stepper(manifest, "CPUExecutionProvider", fixed=True, timeout=50.0)
+    stepper = Stepper(manifest, "CPUExecutionProvider", fixed_buffers=True, timeout=50.0)
     source, tokens = np.array([[5, 6, 3]], np.int32), np.array([2], np.int32)
     expected, *_ = stepper.step(tokens, *stepper.start(source))
     other = COPIES[how](stepper)
     state, memory = other.start(source)
-    found, *_ = other.step(tokens, state, memory)
-    np.testing.assert_array_equal(found, expected)
-    with pytest.raises(ValueError, match="fixed=True"):  # a state that was stepped from already
+    log_probs, *_ = other.step(tokens, state, memory)
+    np.testing.assert_array_equal(log_probs, expected)
+    with pytest.raises(
+        ValueError, match="fixed_buffers=True"
+    ):  # a state that a step has used already
         other.step(tokens, state, memory)
 
 
@@ -333,9 +341,9 @@ def test_copies_of_a_tokenizer_and_a_translation_are_equal(translator, how):
 
 def test_stepper_has_one_thread_unless_threads_are_set(tmp_path, monkeypatch):
     path = make(tmp_path / "artifact", steps=COPY_STEPS)
-    monkeypatch.setattr("keras_bahdanau_runtime.translator.cores", lambda: 8)
-    shared, alone = Translator(path, workers=2), Translator(path)
-    steppers = [shared.open_steps(), alone.open_steps(), alone.with_threads(3).open_steps()]
+    monkeypatch.setattr("keras_bahdanau_runtime.translator.available_cores", lambda: 8)
+    shared, alone = Translator(path, parallel_batches=2), Translator(path)
+    steppers = [shared.open_stepper(), alone.open_stepper(), alone.with_threads(3).open_stepper()]
     sessions = [shared.session, *(stepper._encoder for stepper in steppers)]
     threads = [session.get_session_options().intra_op_num_threads for session in sessions]
     assert threads == [4, 1, 1, 3]
@@ -358,7 +366,9 @@ def test_telemetry_is_off(artifact, tmp_path):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="This system does not fork.")
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # of Python 3.12 and later
 def test_deadlines_work_in_a_process_that_was_forked_during_a_run():
-    with session_module._clock._changed:  # held by another thread when the process is forked
+    with (
+        session_module._deadline_thread._changed
+    ):  # held by another thread when the process is forked
         child = os.fork()
         if not child:
             signal.alarm(60)
@@ -432,7 +442,7 @@ PATTERN = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "b"}
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"graph": None}, UnsupportedArtifactError, "holds no model.onnx"),
+        ({"graph": None}, UnsupportedArtifactError, "has no model.onnx"),
         ({"vocabulary": {}}, CorruptArtifactError, "no vocabulary size"),
         ({"graph": copy_graph("src")}, CorruptArtifactError, "expected the inputs {'source'"),
         ({"vocabulary": {"source": 99}}, CorruptArtifactError, "at most 99 source tokens"),
@@ -468,4 +478,4 @@ def test_missing_package_error_has_the_pip_command(artifact, monkeypatch, packag
 
 def test_length_ratio_is_computed_in_float32_like_in_the_graph():
     settings = {"max_length": 100, "max_length_ratio": 0.29}
-    assert most_tokens(settings, 100) == int(np.float32(0.29) * np.float32(100)) == 29
+    assert max_output_length(settings, 100) == int(np.float32(0.29) * np.float32(100)) == 29

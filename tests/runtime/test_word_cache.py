@@ -49,7 +49,7 @@ def test_each_word_is_encoded_once(tokenizer, monkeypatch):
     cache = WordCache(tokenizer.source, encode)
     assert cache(LINES) == tokenizer.encode_sources(LINES)
     assert sorted(encoded_words) == sorted({word for line in LINES for word in line.split()})
-    monkeypatch.setattr(blocks, "_MOST", len(encoded_words) + 1)
+    monkeypatch.setattr(blocks, "_MAX_WORDS", len(encoded_words) + 1)
     # The cache is full, so it starts again with these two words.
     assert cache(["two words"]) == tokenizer.encode_sources(["two words"])
     encoded_words.clear()

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from keras_bahdanau_runtime.pictures.words import word_alignment, word_places
+from keras_bahdanau_runtime.pictures.words import group_into_words, word_alignment
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 # Tokens, separated by bars, and the words that they form.
@@ -24,7 +24,7 @@ CASES = {
 
 @pytest.mark.parametrize(("tokens", "words"), CASES.values(), ids=CASES)
 def test_tokens_are_joined_to_words(tokens, words):
-    result = word_places(tokens.split("|"))
+    result = group_into_words(tokens.split("|"))
     assert " ".join(word for word, _ in result) == words
     places = [place for _, places in result for place in places]
     assert places == list(range(len(tokens.split("|"))))
@@ -52,7 +52,7 @@ def test_tokens_of_a_tokenizer_give_the_words_of_its_text():
         source = tokenizer.source_tokens(text)
         target = tokenizer.target_tokens(tokenizer.encode_target(text))
         for tokens in (source, target):
-            assert [word for word, _ in word_places(tokens)] == words
+            assert [word for word, _ in group_into_words(tokens)] == words
 
 
 def test_alignment_of_another_shape_is_refused():

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 from copy_artifact import COPY_STEPS, make
-from running_service import held, site
+from running_service import one_busy_thread, site
 from tritonclient.utils import InferenceServerException
 from uvicorn.protocols.http import httptools_impl
 
@@ -263,7 +263,7 @@ def test_a_request_that_takes_too_long_to_arrive_is_cut_off(running, monkeypatch
 def test_the_time_of_a_pipelined_request_starts_after_the_response_before_it(running, monkeypatch):
     monkeypatch.setattr(connection_module, "HEAD_SECONDS", 0.1)
     whole = request("/translate", b'{"text": "a man"}').replace(b"close", b"keep-alive")
-    with held(running) as busy, held(running), connect(running) as connection:
+    with one_busy_thread(running) as busy, one_busy_thread(running), connect(running) as connection:
         connection.sendall(whole + b"GET /v2 HTTP/1.1\r\nX-A")
         while "queue_length 3.0" not in running.web.get("/metrics").text:
             pass
@@ -284,7 +284,7 @@ def test_the_work_of_a_client_who_leaves_after_a_large_body_is_dropped(running, 
     # uvicorn stops reading when 64 KiB of a body arrive at once. Here every piece is that large.
     monkeypatch.setattr(httptools_impl, "HIGH_WATER_LIMIT", 1)
     body = b'{"text": ["a", "b", "c"]}'
-    with held(running), held(running):
+    with one_busy_thread(running), one_busy_thread(running):
         with connect(running) as connection:
             connection.sendall(request("/translate", body).removesuffix(body))
             assert "queue_length 2.0" in running.web.get("/metrics").text

@@ -24,7 +24,7 @@ from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.logs import BufferingHandler, JsonFormatter
 from keras_bahdanau_runtime.service.processes import _serves, _Supervisor, _with_shared_cores
 from keras_bahdanau_runtime.service.server import Settings, bind
-from keras_bahdanau_runtime.session import cores
+from keras_bahdanau_runtime.session import available_cores
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="It needs /proc and /dev of Linux.")
 
@@ -124,7 +124,7 @@ def remove(supervisor, process):
 
 def test_processes_share_the_cores(artifact):
     shared = _with_shared_cores(Settings({"a": artifact}, processes=2))
-    assert (shared.threads, shared.alone_threads) == (max(1, cores() // 2), 1)
+    assert (shared.threads, shared.alone_threads) == (max(1, available_cores() // 2), 1)
     assert _with_shared_cores(Settings({"a": artifact}, processes=1000)).threads == 1
     explicit = Settings({"a": artifact}, threads=3, alone_threads=2, processes=2)
     assert _with_shared_cores(explicit) == explicit
@@ -228,7 +228,7 @@ def test_jumps_of_the_system_clock_change_no_timeout(tmp_path, monkeypatch, hour
         engine, busy = service.service.engine, Echo()
         running = []
         for payload in ("a", "b"):  # the second waits for others to join it
-            running.append(service.begin(engine.run(busy, [payload], [1])))
+            running.append(service.submit(engine.run(busy, [payload], [1])))
             assert busy.begun.acquire(timeout=30)
         with pytest.raises(ServiceError) as caught:
             service.call(ask(engine, busy, "c", timeout=0.01))

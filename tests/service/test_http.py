@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 from copy_artifact import COPY_STEPS, make
-from running_service import held, site
+from running_service import one_busy_thread, site
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
@@ -403,7 +403,7 @@ def test_an_infer_timeout_is_in_microseconds(tmp_path):
     with site({"copy": make(tmp_path / "copy")}, threads=1) as service:
         for model, request in REQUESTS.items():
             request = {**request, "parameters": {"timeout": 2000}}
-            with held(service):
+            with one_busy_thread(service):
                 response = infer(service.web, model, request)
                 assert "longer than 0.002 seconds" in problem(response, 504)
             request["parameters"]["timeout"] = 30_000_000
@@ -412,7 +412,10 @@ def test_an_infer_timeout_is_in_microseconds(tmp_path):
 
 def test_texts_are_not_encoded_while_the_queue_is_full(tmp_path):
     limits = Limits(queue=1, tokens=5)
-    with site({"m": make(tmp_path / "m")}, limits=limits, threads=1) as service, held(service):
+    with (
+        site({"m": make(tmp_path / "m")}, limits=limits, threads=1) as service,
+        one_busy_thread(service),
+    ):
         response = translate(service.web, "too many tokens " * 10)
         assert response.status_code == 429, response.text
 

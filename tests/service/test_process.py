@@ -20,7 +20,7 @@ import httpx
 import pytest
 import tritonclient.grpc
 from copy_artifact import COPY_STEPS, DOCUMENT, endless_graph, make, marked, spinning_graph
-from running_service import held, site
+from running_service import one_busy_thread, site
 from service_process import ENVIRONMENT, SERVE, children, free_port, serving
 
 from keras_bahdanau_export.commands import serve as serve_command
@@ -85,7 +85,7 @@ def test_a_stop_waits_for_responses_that_are_read_slowly(tmp_path, monkeypatch):
             client.connect((service.web.base_url.host, service.web.base_url.port))
             client.sendall(sent)
         received = slow.recv(1)
-        stopping = service.begin(service.service.stop())
+        stopping = service.submit(service.service.stop())
         assert unfinished.recv(1) == b""  # an incomplete request is not accepted
         for _ in range(1000):
             service.call(asyncio.sleep(0))
@@ -184,7 +184,7 @@ def test_sources_and_keys_that_cannot_be_used_are_named(artifact, tmp_path):
         ({"a": tmp_path / "none"}, {}, "`path`"),
         ({"a": tmp_path}, {}, "must be artifacts, or folders"),
         ({"a": tmp_path / "run"}, {}, "is a training run. Export it first: keras-bahdanau export"),
-        ({"a": make(tmp_path / "no graph", graph=None)}, {}, r"holds no model\.onnx"),
+        ({"a": make(tmp_path / "no graph", graph=None)}, {}, r"has no model\.onnx"),
         ({"a b": artifact}, {}, "names of letters"),
         ({"a": artifact, "a-graph": artifact}, {}, "must not have the names"),
         ({"a": artifact}, {"api_key_file": tmp_path / "keys"}, "must contain a key"),
@@ -428,7 +428,9 @@ def test_a_service_that_failed_to_start_can_be_stopped(artifact, used_port):
 def test_a_model_has_the_name_of_its_link_and_not_of_the_target(tmp_path):
     """Deployments exchange releases by changing a link. Model names must not change with it."""
     (tmp_path / "en-de").symlink_to(make(tmp_path / "3f2a1c9"))
-    assert serve_command._sources([str(tmp_path / "en-de")]) == {"en-de": tmp_path / "en-de"}
+    assert serve_command._folders_by_name([str(tmp_path / "en-de")]) == {
+        "en-de": tmp_path / "en-de"
+    }
 
 
 def test_a_signal_loads_a_replaced_artifact(tmp_path):
@@ -514,7 +516,7 @@ def test_json_log_lines_have_request_ids(artifact):
             connection.recv(65536)
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
-    lines = [json.loads(line) for line in process.said]
+    lines = [json.loads(line) for line in process.log_lines]
     by_id = {line["request_id"]: line for line in lines if "request_id" in line}
     assert by_id["abc"]["message"] == "GET /models 200" and by_id["abc"]["milliseconds"] >= 0
     assert by_id["odd"]["message"] == "GET /a%0A%1B[2Jb 404"
@@ -542,7 +544,7 @@ def test_calls_of_a_graph_are_not_batched(artifact):
             return [response.status_code for response in await responses]
 
     with site({"copy": artifact}, threads=1) as service:
-        with held(service) as busy:
+        with one_busy_thread(service) as busy:
             assert asyncio.run(send_all(service.service.url, busy)) == [200] * 3
         metrics = service.web.get("/metrics").text
     assert 'batch_size_count{model="copy-graph"} 3.0' in metrics

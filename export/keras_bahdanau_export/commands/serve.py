@@ -1,4 +1,4 @@
-"""Command `serve`: the service of `keras_bahdanau_runtime.service`."""
+"""Command `serve`: run the HTTP and gRPC service of `keras_bahdanau_runtime.service`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,62 +6,69 @@ from typing import Annotated
 import typer
 
 from keras_bahdanau_runtime.errors import ArtifactError, require
-from keras_bahdanau_runtime.files import given_name
+from keras_bahdanau_runtime.files import folder_name
 
 
 def serve(
     artifacts: Annotated[
         list[str],
         typer.Argument(
-            help="Artifacts, or folders with artifacts by version number: PATH or NAME=PATH.",
+            help="Artifacts, or folders of artifacts by version number: PATH, or NAME=PATH.",
         ),
     ],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="HTTP port; 0 for any free port.")] = 8000,
-    grpc_port: Annotated[int, typer.Option(help="gRPC port; 0 for no gRPC.")] = 8001,
-    processes: Annotated[int, typer.Option(help="Processes that share the port.")] = 1,
+    port: Annotated[int, typer.Option(help="HTTP port; 0 for a free one.")] = 8000,
+    grpc_port: Annotated[int, typer.Option(help="gRPC port; 0 disables gRPC.")] = 8001,
+    processes: Annotated[int, typer.Option(help="Number of processes that share the port.")] = 1,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="File with the API keys, one per line.")
+        Path | None, typer.Option(help="File of accepted API keys, one a line.")
     ] = None,
     no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Listen on any address without API keys.")
+        bool, typer.Option("--no-auth", help="Accept requests without a key on any address.")
     ] = False,
     tls_certificate: Annotated[
-        Path | None, typer.Option(help="File of the certificate chain, PEM.")
+        Path | None, typer.Option(help="TLS certificate chain, PEM.")
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(help="File of the certificate's key, PEM.")
+        Path | None, typer.Option(help="Private key of the certificate, PEM.")
     ] = None,
     watch: Annotated[
-        float, typer.Option(help="Seconds between checks for replaced artifacts; 0 for none.")
+        float, typer.Option(help="Seconds between checks for replaced artifacts; 0 disables them.")
     ] = 0.0,
-    grace: Annotated[float, typer.Option(help="Seconds for accepted work after SIGTERM.")] = 30.0,
-    log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
+    grace: Annotated[
+        float, typer.Option(help="Seconds to finish accepted requests after SIGTERM.")
+    ] = 30.0,
+    log_format: Annotated[str, typer.Option(help="Format of the log: text or json.")] = "text",
     max_wait: Annotated[
-        float, typer.Option(help="Milliseconds that a text waits for a batch.")
+        float, typer.Option(help="Milliseconds that a request waits for others to batch.")
     ] = 5.0,
-    batch_size: Annotated[int, typer.Option(help="Most texts in a batch.")] = 12,
+    batch_size: Annotated[int, typer.Option(help="Maximum number of texts in a batch.")] = 12,
     threads: Annotated[
         int | None,
-        typer.Option(help="Batches at once in a process; by default one per core of the process."),
+        typer.Option(help="Batches that one process runs at once; one per core by default."),
     ] = None,
     alone_threads: Annotated[
         int | None,
         typer.Option(
-            help="Threads of a batch that is the only work: by default one per core, at most 4, or "
-            "1 with several processes. More than 1 keeps the model in memory twice."
+            help="Threads of a batch that is the only work in the queue; by default one per core, "
+            "at most 4, and 1 with several processes. More than 1 loads each model twice."
         ),
     ] = None,
     megabytes: Annotated[
-        float, typer.Option(help="Most memory for the computations of a model, without weights.")
+        float,
+        typer.Option(help="Memory limit for the runs of a model, in MB, without its weights."),
     ] = 1024.0,
-    max_characters: Annotated[int, typer.Option(help="Per text.", min=1)] = 5000,
-    max_tokens: Annotated[int, typer.Option(help="Per text.", min=1)] = 1024,
-    max_texts: Annotated[int, typer.Option(help="Per request.", min=1)] = 256,
-    max_queue: Annotated[int, typer.Option(help="Texts that wait or run.", min=1)] = 4096,
-    timeout: Annotated[float, typer.Option(help="Most seconds for a request.")] = 60.0,
+    max_characters: Annotated[
+        int, typer.Option(help="Maximum characters of a text.", min=1)
+    ] = 5000,
+    max_tokens: Annotated[int, typer.Option(help="Maximum tokens of a text.", min=1)] = 1024,
+    max_texts: Annotated[int, typer.Option(help="Maximum texts of a request.", min=1)] = 256,
+    max_queue: Annotated[
+        int, typer.Option(help="Maximum number of texts that wait or run.", min=1)
+    ] = 4096,
+    timeout: Annotated[float, typer.Option(help="Time limit of a request, in seconds.")] = 60.0,
 ) -> None:
-    """Serve artifacts over HTTP and gRPC: a web page, translation, and the inference protocol."""
+    """Serve artifacts over HTTP and gRPC: web page, /translate, and Open Inference Protocol."""
     for module in ("starlette", "uvicorn", "prometheus_client"):
         require(module, extra="serve")
     from keras_bahdanau_runtime.service.engine import Limits
@@ -70,7 +77,7 @@ def serve(
     from keras_bahdanau_runtime.service.server import Settings
 
     settings = Settings(
-        _sources(artifacts),
+        _folders_by_name(artifacts),
         host,
         port,
         grpc_port or None,
@@ -103,16 +110,16 @@ def serve(
         raise typer.Exit(1)
 
 
-def _sources(artifacts: list[str]) -> dict[str, Path]:
+def _folders_by_name(artifacts: list[str]) -> dict[str, Path]:
     """Return folders by model name: NAME of NAME=PATH, or the name of the folder."""
-    sources: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for argument in artifacts:
         name, separator, path = argument.partition("=")
         if not separator or "/" in name:
-            name, path = given_name(argument), argument
-        if name in sources:
+            name, path = folder_name(argument), argument
+        if name in folders:
             raise ValueError(
                 f"Argument `artifacts` must have different names. Received: {name!r} twice"
             )
-        sources[name] = Path(path)
-    return sources
+        folders[name] = Path(path)
+    return folders

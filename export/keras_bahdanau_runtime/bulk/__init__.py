@@ -1,1 +1,1 @@
-"""Translations of whole files, however large: journals, shards, and many machines."""
+"""Translation of whole files of any size, with resumption and shards."""

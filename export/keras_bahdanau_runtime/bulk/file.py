@@ -1,10 +1,9 @@
-"""A file in, the same file translated out: whole or absent, and resumed after any end.
+"""Translate a file into a file, which is written completely or not at all and can be resumed.
 
     translate_file(Translator("artifact"), Path("source.txt"), Path("target.txt"), resume=True)
 
-Rows are translated in windows that depend on nothing but their places, so that a run which was
-killed and resumed, and one cut into shards, searches in the same batches as an unbroken one and
-writes the same bytes.
+Rows are translated in windows that depend only on row numbers. So a resumed run, and a run split
+into shards, searches in the same batches as an uninterrupted one and writes the same bytes.
 """
 
 import contextlib
@@ -21,22 +20,27 @@ from typing import Any, BinaryIO
 
 from keras_bahdanau_runtime.bulk.records import Records, Row, Source, open_records
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.files import flush, locked, naming, written
+from keras_bahdanau_runtime.files import add_path_to_errors, atomic_write, fsync, try_lock
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
-from keras_bahdanau_runtime.translator import WINDOW, Translator
+from keras_bahdanau_runtime.translator import WINDOW_SIZE, Translator
+
+logger = logging.getLogger("keras_bahdanau_runtime")
+
+Progress = Callable[[int, int | None], object]
+OnFailed = Callable[[int, str], object]
 
 _VERSION = 1
 
 
 @dataclass(frozen=True)
-class Place:
-    """How far a file has come.
+class Position:
+    """Progress within a file.
 
     Args:
         rows: int. Rows that are translated.
-        bytes: int. Bytes of the partial file that hold them.
-        failed: int. How many of the rows have no translation.
+        bytes: int. Bytes of the partial file that contain them.
+        failed: int. Number of these rows without a translation.
         digest: str. SHA-256 of their keys.
     """
 
@@ -47,32 +51,32 @@ class Place:
 
 
 class Journal:
-    """A file with a `Place`, and with the settings that decide about translations.
+    """File with a `Position` and the settings that determine translations.
 
-    It is replaced at one stroke, and whole or absent.
+    It is replaced atomically.
 
     Args:
         path: `Path`.
-        settings: Values of JSON by name.
+        settings: JSON values by name.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         self.path, self._settings = path, dict(settings)
 
-    def read(self) -> Place | None:
-        """The place; `None` where there is no journal.
+    def read(self) -> Position | None:
+        """Return the position, or `None` if there is no journal.
 
         Raises:
-            ValueError: It was begun with other settings, or is none.
+            ValueError: The journal has other settings, or the file is not a journal.
         """
         try:
-            found = json.loads(self.path.read_text("utf-8"))
-            if found["version"] != _VERSION:
-                raise ValueError(f"version {found['version']!r}")
-            place, begun = Place(**found["place"]), dict(found["settings"])
-            for field in dataclasses.fields(Place):
-                if type(getattr(place, field.name)) is not type(field.default):
-                    raise TypeError(f"{field.name}={getattr(place, field.name)!r}")
+            document = json.loads(self.path.read_text("utf-8"))
+            if document["version"] != _VERSION:
+                raise ValueError(f"version {document['version']!r}")
+            position, settings = Position(**document["place"]), dict(document["settings"])
+            for field in dataclasses.fields(Position):
+                if type(getattr(position, field.name)) is not type(field.default):
+                    raise TypeError(f"{field.name}={getattr(position, field.name)!r}")
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
@@ -80,35 +84,29 @@ class Journal:
                 f"{self.path}: expected a journal of version {_VERSION}. Received: {error!r}"
             ) from error
         for name, value in self._settings.items():
-            if begun.get(name) != value:
+            if settings.get(name) != value:
                 raise ValueError(
-                    f"Argument `{name}` must be what {self.path} was begun with, "
-                    f"{begun.get(name)!r}. Received: {value!r}"
+                    f"Argument `{name}` must be the value that {self.path} was started with, "
+                    f"{settings.get(name)!r}. Received: {value!r}"
                 )
-        return place
+        return position
 
-    def write(self, place: Place) -> None:
-        """Keeps a place, on the disk when this returns."""
-        known = {
+    def write(self, position: Position) -> None:
+        """Write a position, which is on the disk when this returns."""
+        document = {
             "version": _VERSION,
             "settings": self._settings,
-            "place": dataclasses.asdict(place),
+            "place": dataclasses.asdict(position),
         }
-        with written(self.path) as path:
-            path.write_text(json.dumps(known, indent=2) + "\n", "utf-8")
+        with atomic_write(self.path) as path:
+            path.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
 
 
 def fingerprint(manifest: Manifest) -> str:
-    """SHA-256 of all that an artifact's manifest says, the hashes of its files among it."""
-    known = dataclasses.asdict(dataclasses.replace(manifest, folder=Path()))
-    text = json.dumps(known, sort_keys=True, default=str)
+    """Return the SHA-256 of an artifact's manifest, which contains the hashes of its files."""
+    values = dataclasses.asdict(dataclasses.replace(manifest, folder=Path()))
+    text = json.dumps(values, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
-
-
-logger = logging.getLogger("keras_bahdanau_runtime")
-
-Progress = Callable[[int, int | None], object]
-Failed = Callable[[int, str], object]
 
 
 def translate_file(
@@ -122,72 +120,71 @@ def translate_file(
     batch_size: int = BATCH_SIZE,
     batch_tokens: int = BATCH_TOKENS,
     truncate: bool = False,
-    window: int = WINDOW,
+    window: int = WINDOW_SIZE,
     progress: Progress | None = None,
-    on_failed: Failed | None = None,
+    on_failed: OnFailed | None = None,
 ) -> int:
-    """Translates a file row by row, in memory that does not grow with it.
+    """Translate a file row by row, in memory that does not grow with the file.
 
-    The rows are read once before, so that a damaged file and wrong columns are named at once. A row
-    whose text cannot be read, or not be translated, has no translation, and the others are
-    translated. What is translated stands in OUTPUT.partial, and how far it is in OUTPUT.journal,
-    until the output takes its name.
+    All rows are read once before, so that a damaged file and wrong columns are reported first. A
+    row that cannot be read or translated has no translation; the other rows are translated.
+    Until the output is complete, translations are in OUTPUT.partial and the progress is in
+    OUTPUT.journal.
 
     Args:
         translator: `Translator`.
         source: `Path` of lines of text, JSON lines or Parquet (see `records`), or a stream of
             lines.
         output: `Path` of a new file of the same kind.
-        resume: bool. Whether to go on with what an interrupted call left. Its result is, byte for
-            byte, that of a call that was not interrupted, on the same machine. An output that is
-            there is finished.
-        shard: `(i, n)`: the i-th, from 1, of n parts with about as many rows each. They are cut
-            between windows; the outputs of lines one after another are, byte for
-            byte, that of the whole file.
-        text_column: The key or column that is translated, for JSON lines and Parquet, "text" if
-            `None`; "translation.en" is "en" inside of "translation".
-        output_column: The key or column that is added to them, "translation" if `None`.
+        resume: bool. Whether to continue an interrupted call. On the same machine, the result has
+            the same bytes as that of an uninterrupted call. An existing output is complete.
+        shard: `(i, n)`: translate the i-th (from 1) of n parts with about the same number of rows.
+            Parts start at windows; the concatenated outputs of lines have the same bytes as the
+            output of the whole file.
+        text_column: Key or column to translate, for JSON lines and Parquet; "text" if `None`.
+            "translation.en" is "en" inside "translation".
+        output_column: Key or column to add to them; "translation" if `None`.
         batch_size: As for `Translator.translate`.
         batch_tokens: As for `Translator.translate`.
         truncate: As for `Translator.translate`.
-        window: int. Rows that are sorted into batches together; after each such window what is done
-            is kept.
-        progress: Called with the rows done and the rows that there are, `None` for a stream: at
-            first with what an interrupted call had done, and after each batch.
-        on_failed: Called with the number of each row, from 1, that there is no translation of, and
-            why.
+        window: int. Number of rows that are sorted into batches together. Progress is saved after
+            each window.
+        progress: Called with the number of finished rows and of all rows, `None` for a stream:
+            first with the rows of an interrupted call, then after each batch.
+        on_failed: Called with the number (from 1) of each row without a translation, and the
+            reason.
 
     Returns:
-        int, how many rows there is no translation of, those before the interruption included.
+        int, number of rows without a translation, including those of an interrupted call.
 
     Raises:
-        ValueError: `source` is damaged, or has no such column; `output` is there, or begun and not
-            to be resumed, or begun with another artifact, settings or rows.
-        OSError: The disk is full, for example; what is done can be resumed.
+        ValueError: `source` is damaged, or has no such column; `output` exists, was started but
+            `resume` is False, or was started with another artifact, other settings or other rows.
+        OSError: For example, the disk is full. The call can be resumed.
     """
     records = open_records(source, output, text_column, output_column)
     report = progress or (lambda done, total: None)
-    partial, kept = (Path(f"{output}{end}") for end in (".partial", ".journal"))
-    before = _state(source)
+    partial, journal_path = (Path(f"{output}{suffix}") for suffix in (".partial", ".journal"))
+    state = _file_state(source)
     if output.exists():
-        itself = isinstance(source, Path) and output.samefile(source)
-        if not resume or itself or not output.is_file():
+        is_source = isinstance(source, Path) and output.samefile(source)
+        if not resume or is_source or not output.is_file():
             raise ValueError(
                 f"Argument `output` must be a new file. Received: {str(output)!r}, which "
-                f"{'is the source' if itself else 'exists'}"
+                f"{'is the source' if is_source else 'exists'}"
             )
-        logger.warning("%s is there already: it is finished.", output)
-        for left in (partial, kept):
-            left.unlink(missing_ok=True)
+        logger.warning("%s exists: it is complete.", output)
+        for path in (partial, journal_path):
+            path.unlink(missing_ok=True)
         return 0
-    for path in (partial, kept):
+    for path in (partial, journal_path):
         if isinstance(source, Path) and path.exists() and path.samefile(source):
             raise ValueError(
-                f"Argument `output` must be a file beside which {path.name} may be made. "
-                f"Received: {str(output)!r}, and that is the source"
+                f"Argument `output` must be a file whose {path.name} is not the source. "
+                f"Received: {str(output)!r}"
             )
     check_positive(window=window)
-    start, stop = _span(records, shard, window, counted=before is not None)
+    start, stop = _shard_rows(records, shard, window, is_stream=state is None)
     settings = {
         "artifact": fingerprint(translator.manifest),
         "providers": translator.providers,
@@ -197,30 +194,31 @@ def translate_file(
         "batch_tokens": batch_tokens,
         "truncate": truncate,
         "window": window,
-        "shard": [*shard, start, stop] if shard[1] > 1 else None,  # a whole file may have grown
+        # A whole file may have grown since an interrupted call.
+        "shard": [*shard, start, stop] if shard[1] > 1 else None,
     }
-    journal = Journal(kept, settings)
+    journal = Journal(journal_path, settings)
     options = {name: settings[name] for name in ("batch_size", "batch_tokens", "truncate")}
-    work = _Work(translator, records, start, stop, window, options, report, on_failed)
-    with _claimed(partial, journal, resume):
+    job = _Job(translator, records, start, stop, window, options, report, on_failed)
+    with _lock_partial(partial, journal, resume):
         if output.exists():
             raise ValueError(
                 f"Argument `output` must be a new file. Received: {str(output)!r}, which another "
                 "process has written meanwhile"
             )
-        with naming(partial), partial.open("r+b") as file:
-            failed = work.run(file, journal)
-        if _state(source) != before:
-            raise ValueError(f"{source}: expected a file that stays. It changed meanwhile.")
+        with add_path_to_errors(partial), partial.open("r+b") as file:
+            failed = job.run(file, journal)
+        if _file_state(source) != state:
+            raise ValueError(f"{source}: expected a file that does not change. It changed.")
         records.publish(partial, output, start, stop)
-        flush(output.parent)
-        kept.unlink(missing_ok=True)
+        fsync(output.parent)
+        journal_path.unlink(missing_ok=True)
     return failed
 
 
 @dataclass(frozen=True)
-class _Work:
-    """The rows of a file from `start` to `stop`, and how they are translated."""
+class _Job:
+    """Translation of the rows of a file from `start` to `stop`."""
 
     translator: Translator
     records: Records
@@ -229,79 +227,81 @@ class _Work:
     window: int
     options: Mapping[str, Any]
     report: Progress
-    on_failed: Failed | None
+    on_failed: OnFailed | None
 
     def run(self, file: BinaryIO, journal: Journal) -> int:
-        """Translates what the journal does not tell of; returns how many rows there failed."""
-        place = journal.read() or Place()
-        if os.fstat(file.fileno()).st_size < place.bytes:
+        """Translate the rows after the journal's position; return the number of failed rows."""
+        position = journal.read() or Position()
+        if os.fstat(file.fileno()).st_size < position.bytes:
             raise ValueError(
-                f"{file.name}: expected at least the {place.bytes} bytes that {journal.path} tells "
-                "of. Remove both to begin anew."
+                f"{file.name}: expected at least {position.bytes} bytes, as {journal.path} says. "
+                "Remove both to start again."
             )
-        file.truncate(place.bytes)
-        file.seek(place.bytes)
-        rows, seen = self.records.rows(self.start, self.stop), hashlib.sha256()
-        _add(seen, itertools.islice(rows, place.rows))
-        if seen.hexdigest() != place.digest:
+        file.truncate(position.bytes)
+        file.seek(position.bytes)
+        rows, digest = self.records.rows(self.start, self.stop), hashlib.sha256()
+        _add_rows(digest, itertools.islice(rows, position.rows))
+        if digest.hexdigest() != position.digest:
             raise ValueError(
-                f"Argument `source` must begin with the {place.rows} rows that {journal.path} "
-                "tells of. Received: other rows. Remove it to begin anew."
+                f"Argument `source` must begin with the {position.rows} rows that {journal.path} "
+                "was written for. Received: other rows. Remove it to start again."
             )
-        self._report(place.rows, 0)
+        self._report(position.rows, 0)
         while window := list(itertools.islice(rows, self.window)):
-            translations = self._translate(window, place.rows)
+            translations = self._translate(window, position.rows)
             data = self.records.render(window, translations)
             file.write(data)
-            _add(seen, window)
-            place = Place(
-                place.rows + len(window),
-                place.bytes + len(data),
-                place.failed + translations.count(None),
-                seen.hexdigest(),
+            _add_rows(digest, window)
+            position = Position(
+                position.rows + len(window),
+                position.bytes + len(data),
+                position.failed + translations.count(None),
+                digest.hexdigest(),
             )
-            if len(window) == self.window:  # should rows be added, a shorter one would be another
+            # If rows are added to the file, a shorter last window would be a different one.
+            if len(window) == self.window:
                 _flush(file)
-                journal.write(place)
+                journal.write(position)
         _flush(file)
-        return place.failed
+        return position.failed
 
     def _translate(self, window: list[Row], done: int) -> list[str | None]:
-        """The translation of each row, `None` where there is none."""
-        found = self.translator.translate(
+        """Return the translation of each row, or `None` for a failed one."""
+        translations = self.translator.translate(
             [row.text for row in window],
             alignments=False,
             on_error="keep",
             progress=lambda count: self._report(done, count),
             **self.options,
         )
-        translations = list[str | None]()
-        for number, (row, one) in enumerate(zip(window, found, strict=True), self.start + done + 1):
-            error = one.error if row.error is None else row.error
-            translations.append(one.text if error is None else None)
+        texts = list[str | None]()
+        rows = zip(window, translations, strict=True)
+        for number, (row, translation) in enumerate(rows, self.start + done + 1):
+            error = translation.error if row.error is None else row.error
+            texts.append(translation.text if error is None else None)
             if error is not None and self.on_failed is not None:
                 self.on_failed(number, error)
-        return translations
+        return texts
 
     def _report(self, done: int, more: int) -> None:
         self.report(done + more, None if self.stop is None else self.stop - self.start)
 
 
 @contextlib.contextmanager
-def _claimed(partial: Path, journal: Journal, resume: bool) -> Iterator[None]:
-    """Keeps the partial file for this process alone; it stays as long as it has a journal."""
+def _lock_partial(partial: Path, journal: Journal, resume: bool) -> Iterator[None]:
+    """Lock the partial file; on an error it is kept only if there is a journal."""
     partial.touch()
-    with locked(partial) as ours:
-        if not ours:
+    with try_lock(partial) as is_locked:
+        if not is_locked:
             raise ValueError(
                 f"Argument `output` must be written by one process. Received: {partial}, which "
-                "another one writes"
+                "another process writes"
             )
         try:
             if not resume and journal.path.exists():
                 raise ValueError(
-                    "Argument `resume` must be True to go on with a file that was begun. Received: "
-                    f"{resume}, and {journal.path} is there. Remove it to begin anew."
+                    "Argument `resume` must be True to continue an interrupted file. Received: "
+                    f"{resume}, and {journal.path} exists. Remove it to start again."
                 )
             yield
         except BaseException:
@@ -310,39 +310,39 @@ def _claimed(partial: Path, journal: Journal, resume: bool) -> Iterator[None]:
             raise
 
 
-def _span(
-    records: Records, shard: tuple[int, int], window: int, counted: bool
+def _shard_rows(
+    records: Records, shard: tuple[int, int], window: int, is_stream: bool
 ) -> tuple[int, int | None]:
-    """The rows of a shard; all of what cannot be counted, as it is read once."""
+    """Return the first row of a shard and the row after its last, `None` for a stream."""
     index, count = shard
     if not 1 <= index <= count:
         raise ValueError(
             f"Argument `shard` must be (i, n) with i from 1 to n. Received: ({index}, {count})"
         )
-    if not counted:
+    if is_stream:
         if count > 1:
             raise ValueError(
-                "Argument `shard` must be given only for a file, which can be counted. "
+                "Argument `shard` must be used with a file, whose rows can be counted. "
                 f"Received: {index}/{count} for a stream"
             )
         return 0, None
     rows = records.count()
     windows = -(-rows // window)
-    start, stop = ((windows * place // count) * window for place in (index - 1, index))
+    start, stop = ((windows * part // count) * window for part in (index - 1, index))
     return min(start, rows), min(stop, rows)
 
 
-def _state(source: Source) -> tuple[int, ...] | None:
-    """What changes when a file does; `None` for what is no file."""
+def _file_state(source: Source) -> tuple[int, ...] | None:
+    """Return values that change with a file; `None` for a stream."""
     if not isinstance(source, Path) or (source.exists() and not source.is_file()):
         return None
-    found = source.stat()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    status = source.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _add(seen: Any, rows: Iterable[Row]) -> None:
+def _add_rows(digest: Any, rows: Iterable[Row]) -> None:
     for row in rows:
-        seen.update(row.key + b"\n")
+        digest.update(row.key + b"\n")
 
 
 def _flush(file: BinaryIO) -> None:

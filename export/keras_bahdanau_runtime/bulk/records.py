@@ -1,4 +1,4 @@
-"""Files of texts row by row, and the same files with a translation in each row.
+"""Read texts from files row by row, and write the files with a translation in each row.
 
 | name ends with | a row     | the translation                | without a translation            |
 |----------------|-----------|--------------------------------|----------------------------------|
@@ -6,9 +6,9 @@
 | `.parquet`     | a row     | its last column, `translation` | null                             |
 | anything else  | a line    | a line                         | a blank line                     |
 
-Lines and JSON lines are compressed by gzip where `.gz` follows. A row whose text cannot be read
-(bytes that are not UTF-8, a key that is missing or null, a line that is no JSON object) has an
-`error` instead, and the others are translated.
+With a further suffix `.gz`, lines and JSON lines are compressed by gzip. A row without a readable
+text (bytes that are not UTF-8, a missing key or null, a line that is not a JSON object) has an
+`error`; the other rows are translated.
 """
 
 import gzip
@@ -21,24 +21,24 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from keras_bahdanau_runtime.checks import check_text
 from keras_bahdanau_runtime.errors import require
-from keras_bahdanau_runtime.files import written
+from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.text.corpus import iterate_raw_lines, not_utf8
 
-TEXT, TRANSLATION = "text", "translation"  # columns: the usual one, and the one that is added
-_PACKED = (".bz2", ".xz", ".zst", ".zip")  # names of what is not written
-_AT_ONCE = 8192  # rows that are read from Parquet together
-_GROUP = 65_536  # rows of a group of Parquet that is written
-_NO_OBJECT = b"{}"  # the key of a line of JSON that holds no object: nothing of it is kept
+TEXT, TRANSLATION = "text", "translation"  # default names of the columns
+_UNSUPPORTED_COMPRESSION = (".bz2", ".xz", ".zst", ".zip")
+_READ_ROWS = 8192  # rows of a batch read from Parquet
+_GROUP_ROWS = 65_536  # rows of a Parquet row group to write
+_NO_OBJECT = b"{}"  # key of a line that is not a JSON object; its content is dropped
 Source = Path | BinaryIO
 
 
 class Row(NamedTuple):
-    """A row.
+    """A row of a file.
 
     Args:
-        key: bytes. All of it that decides what is written for it.
-        text: str. What is translated, blank where there is an `error`.
-        error: str. Why the row has no text; `None` where it has one.
+        key: bytes. The part of the row that determines its output.
+        text: str. Text to translate; blank if there is an `error`.
+        error: str. Reason why the row has no text; otherwise `None`.
     """
 
     key: bytes
@@ -47,14 +47,14 @@ class Row(NamedTuple):
 
 
 class Records(Protocol):
-    """The rows of a file, and how they are written.
+    """Reader and writer of the rows of a file.
 
-    While rows are translated, a partial file takes what `render` makes of them. In the end
-    `publish` makes the output of it.
+    During translation, the results of `render` are appended to a partial file. At the end,
+    `publish` turns it into the output.
     """
 
     def count(self) -> int:
-        """Reads the file once and returns the number of its rows.
+        """Read the file once and return the number of rows.
 
         Raises:
             ValueError: The file is damaged, or `text_column` or `output_column` does not fit it.
@@ -62,7 +62,7 @@ class Records(Protocol):
         ...
 
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[Row]:
-        """Reads the rows from `start` to `stop`, counted from 0.
+        """Read the rows from `start` (from 0) up to but not including `stop`.
 
         Raises:
             ValueError: As `count`.
@@ -70,11 +70,11 @@ class Records(Protocol):
         ...
 
     def render(self, rows: list[Row], translations: list[str | None]) -> bytes:
-        """What the partial file takes for these rows; `None` where there is no translation."""
+        """Return the bytes of rows for the partial file; a failed row's translation is `None`."""
         ...
 
     def publish(self, partial: Path, output: Path, start: int, stop: int | None) -> None:
-        """Gives a whole partial file, of these rows, the name and the form of the output."""
+        """Convert the complete partial file of these rows to the output."""
         ...
 
 
@@ -84,18 +84,18 @@ def open_records(
     text_column: str | None = None,
     output_column: str | None = None,
 ) -> Records:
-    """The records of a file, by its name.
+    """Return the `Records` of a file, selected by its name.
 
     Args:
         source: `Path`, or a stream of lines that is read once.
-        output: Where translations go; of the same kind.
-        text_column: The key or column that is translated, "text" if `None`. A name with dots that
-            is no key itself is a path of keys: "translation.en" is "en" of "translation".
-        output_column: The key or column that is added, "translation" if `None`.
+        output: `Path` of the translations, of the same kind.
+        text_column: Key or column to translate; "text" if `None`. A name with dots that is not a
+            key itself is a path of keys: "translation.en" is "en" inside "translation".
+        output_column: Key or column to add; "translation" if `None`.
 
     Raises:
-        ValueError: The kinds differ, lines have no columns, or the column is not there.
-        MissingDependencyError: It is Parquet, and pyarrow is not installed.
+        ValueError: The kinds differ, a column is given for lines, or the column is missing.
+        MissingDependencyError: The file is Parquet, and pyarrow is not installed.
     """
     kind = _kind(source)
     if _kind(output) is not kind:
@@ -103,39 +103,39 @@ def open_records(
             "Argument `output` must be of the kind of the source: .jsonl, .parquet or lines of "
             f"text. Received: {str(output)!r}"
         )
-    if output.suffix in _PACKED:
+    if output.suffix in _UNSUPPORTED_COMPRESSION:
         raise ValueError(
-            "Argument `output` must be plain, or end with .gz. "
+            "Argument `output` must be uncompressed, or end with .gz. "
             f"Received: {str(output)!r}, which names another compression"
         )
-    packed = output.suffix == ".gz"
+    compress = output.suffix == ".gz"
     if kind is Lines or not isinstance(source, Path):
         for name, column in (("text_column", text_column), ("output_column", output_column)):
             if column is not None:
                 raise ValueError(
-                    f"Argument `{name}` must be given only for .jsonl and .parquet. "
+                    f"Argument `{name}` must be used only with .jsonl and .parquet. "
                     f"Received: {column!r} for lines of text"
                 )
-        return Lines(source, packed)
+        return Lines(source, compress)
     column = TEXT if text_column is None else text_column
-    added = TRANSLATION if output_column is None else output_column
-    if column == added:
+    new_column = TRANSLATION if output_column is None else output_column
+    if column == new_column:
         raise ValueError(
-            "Argument `text_column` must not be the column that is added, `output_column`. "
+            "Arguments `text_column` and `output_column` must be different columns. "
             f"Received: {column!r} for both"
         )
     if kind is Parquet:
-        return Parquet(source, column, added)
-    return JsonLines(source, column, added, packed)
+        return Parquet(source, column, new_column)
+    return JsonLines(source, column, new_column, compress)
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks, which a translation may hold: one line in is one line out."""
+    """Replace line breaks, which a translation may contain, by spaces."""
     return " ".join(text.splitlines())
 
 
 def is_text(source: Source) -> bool:
-    """Whether a file, by its name, or a stream holds lines of text."""
+    """Return whether a stream, or a file with this name, contains lines of text."""
     return _kind(source) is Lines
 
 
@@ -147,15 +147,15 @@ def _kind(source: Source) -> "type[Lines | JsonLines | Parquet]":
 
 
 class Lines:
-    """`Records` of text with one sentence a line; one that has no translation gives a blank line.
+    """`Records` of text with one sentence per line; a failed row gives a blank line.
 
     Args:
-        source: Path or stream, as `iterate_lines` takes it.
-        packed: bool. Whether what is written is compressed by gzip.
+        source: Path or stream, as for `iterate_lines`.
+        compress: bool. Whether to compress the output by gzip.
     """
 
-    def __init__(self, source: Source, packed: bool = False) -> None:
-        self._source, self._packed = source, packed
+    def __init__(self, source: Source, compress: bool = False) -> None:
+        self._source, self._compress = source, compress
         self._counted = False
 
     def count(self) -> int:
@@ -176,34 +176,35 @@ class Lines:
 
     def render(self, rows: list[Row], translations: list[str | None]) -> bytes:
         lines = (one_line(text or "") for text in translations)
-        return self._pack("".join(f"{line}\n" for line in lines).encode("utf-8"))
+        return self._compressed("".join(f"{line}\n" for line in lines).encode("utf-8"))
 
     def publish(self, partial: Path, output: Path, start: int, stop: int | None) -> None:
-        if self._packed and not partial.stat().st_size:
-            partial.write_bytes(self._pack(b""))  # no line: gzip opens no file of no bytes
+        if self._compress and not partial.stat().st_size:
+            partial.write_bytes(self._compressed(b""))  # an empty file is not valid gzip
         os.replace(partial, output)
 
-    def _pack(self, data: bytes) -> bytes:
-        """A member of gzip for itself, before which the file may be cut; the same every time."""
-        return gzip.compress(data, mtime=0) if self._packed else data
+    def _compressed(self, data: bytes) -> bytes:
+        """Return a separate gzip member, so that a resumed file can be cut in front of it."""
+        # Without a time, so that the bytes are reproducible.
+        return gzip.compress(data, mtime=0) if self._compress else data
 
 
 class JsonLines(Lines):
-    """`Records` of JSON lines. What stands in an object besides stays as it is, to the byte.
+    """`Records` of JSON lines. The other content of an object keeps its bytes.
 
-    A blank line stays blank. A line that is no JSON object becomes one that holds the null of a row
-    without a translation and nothing else.
+    A blank line stays blank. A line that is not a JSON object becomes an object with only the
+    translation, null.
 
     Args:
         source: `Path`.
-        column: The key of the text, or a path of keys with dots between them.
-        added: The key of the translation.
-        packed: As for `Lines`.
+        column: Key of the text, or a path of keys separated by dots.
+        new_column: Key of the translation.
+        compress: As for `Lines`.
     """
 
-    def __init__(self, source: Path, column: str, added: str, packed: bool = False) -> None:
-        super().__init__(source, packed)
-        self._column, self._added = column, added
+    def __init__(self, source: Path, column: str, new_column: str, compress: bool = False) -> None:
+        super().__init__(source, compress)
+        self._column, self._new_column = column, new_column
         self._missing = f"expected a str as {column!r}. Received: an object without this key"
 
     def count(self) -> int:
@@ -215,7 +216,7 @@ class JsonLines(Lines):
         if 0 < missing == rows - blank:
             raise ValueError(
                 f"Argument `text_column` must be a key of the objects in {self._source}. "
-                f"Received: {self._column!r}, which none of them has"
+                f"Received: {self._column!r}, which no object has"
             )
         self._counted = True
         return rows
@@ -227,18 +228,18 @@ class JsonLines(Lines):
         try:
             if text.error is not None:
                 raise ValueError(text.error)
-            found = json.loads(text.text)
+            record = json.loads(text.text)
         except (ValueError, RecursionError) as error:
             return Row(_NO_OBJECT, "", f"expected a JSON object. Received: {error}")
-        if not isinstance(found, dict):
+        if not isinstance(record, dict):
             return Row(_NO_OBJECT, "", f"expected a JSON object. Received: {text.text!r:.80}")
-        if self._added in found:
+        if self._new_column in record:
             raise ValueError(
                 "Argument `output_column` must be a new key. Received: "
-                f"{self._added!r}, which {self._source}, line {number}, has already"
+                f"{self._new_column!r}, which {self._source}, line {number}, already has"
             )
         try:
-            return Row(line, self._text(found))
+            return Row(line, self._text(record))
         except ValueError as error:
             return Row(line, "", str(error))
 
@@ -256,7 +257,7 @@ class JsonLines(Lines):
         return value
 
     def render(self, rows: list[Row], translations: list[str | None]) -> bytes:
-        lines, name = [], json.dumps(self._added, ensure_ascii=False).encode("utf-8")
+        lines, name = [], json.dumps(self._new_column, ensure_ascii=False).encode("utf-8")
         for row, text in zip(rows, translations, strict=True):
             if not row.key.strip():
                 lines.append(row.key + b"\n")
@@ -265,31 +266,31 @@ class JsonLines(Lines):
             members = row.key.rstrip().removesuffix(b"}").rstrip()
             comma = b"" if members.endswith(b"{") else b", "
             lines.append(b"%s%s%s: %s}\n" % (members, comma, name, value))
-        return self._pack(b"".join(lines))
+        return self._compressed(b"".join(lines))
 
 
 class Parquet:
-    """`Records` of Parquet; a row that has no translation gets a null.
+    """`Records` of Parquet; a failed row gets a null.
 
-    The partial file is JSON, a string or null a line: Parquet can only be written at one go.
+    The partial file contains JSON, a string or null per line, because a Parquet file cannot be
+    continued.
 
     Args:
         source: `Path`.
-        column: The column of texts, or a path of names with dots between them into a column of
-            structs.
-        added: The column of translations.
+        column: Column of the texts, or a path of names separated by dots into a column of structs.
+        new_column: Column of the translations.
 
     Raises:
-        ValueError: It is no Parquet, has no such column of strings, or has the column `added`.
+        ValueError: The file is not Parquet, has no such column of strings, or has `new_column`.
         MissingDependencyError: pyarrow is not installed.
     """
 
-    def __init__(self, source: Path, column: str, added: str) -> None:
+    def __init__(self, source: Path, column: str, new_column: str) -> None:
         self._arrow = require("pyarrow", extra="parquet")
         self._parquet = require("pyarrow.parquet", extra="parquet")
         self._compute = require("pyarrow.compute", extra="parquet")
-        self._source, self._column, self._added = source, column, added
-        with self._opened() as file:
+        self._source, self._column, self._new_column = source, column, new_column
+        with self._open() as file:
             schema = file.schema_arrow
         types, names = self._arrow.types, schema.names
         self._path = [column] if column in names else column.split(".")
@@ -312,20 +313,20 @@ class Parquet:
                 "Argument `text_column` must be a column of strings. "
                 f"Received: {column!r} of {kind}"
             )
-        if added in names:
+        if new_column in names:
             raise ValueError(
                 "Argument `output_column` must be a new column. "
-                f"Received: {added!r}, which {source} has already"
+                f"Received: {new_column!r}, which {source} already has"
             )
 
-    def _leaves(self, fields: Any, before: str = "") -> list[str]:
-        """The names of columns, those inside of structs with a path."""
+    def _leaves(self, fields: Any, prefix: str = "") -> list[str]:
+        """Return the names of columns, as paths for columns inside structs."""
         names = []
         for field in fields:
             if self._arrow.types.is_struct(field.type):
-                names += self._leaves(field.type, f"{before}{field.name}.")
+                names += self._leaves(field.type, f"{prefix}{field.name}.")
             else:
-                names.append(f"{before}{field.name}")
+                names.append(f"{prefix}{field.name}")
         return names
 
     def count(self) -> int:
@@ -344,7 +345,7 @@ class Parquet:
                 yield from map(self._row, texts)
 
     def _row(self, value: Any) -> Row:
-        """The row of a text, of `None`, or of a scalar of pyarrow that may be no text."""
+        """Return the row of a text, of `None`, or of a pyarrow scalar that may not be UTF-8."""
         try:
             text = value.as_py() if isinstance(value, self._arrow.Scalar) else value
         except UnicodeDecodeError as error:
@@ -357,42 +358,41 @@ class Parquet:
         return "".join(f"{json.dumps(text)}\n" for text in translations).encode("ascii")
 
     def publish(self, partial: Path, output: Path, start: int, stop: int | None) -> None:
-        added = self._arrow.field(self._added, self._arrow.string())
-        with self._opened() as file:
-            schema = file.schema_arrow.append(added)
-        with written(output) as path, partial.open("rb") as lines:
+        new_field = self._arrow.field(self._new_column, self._arrow.string())
+        with self._open() as file:
+            schema = file.schema_arrow.append(new_field)
+        with atomic_write(output) as path, partial.open("rb") as lines:
             with self._parquet.ParquetWriter(path, schema) as writer:
-                for batch in self._batches(start, stop, None, _GROUP):
-                    found = [json.loads(line) for line in itertools.islice(lines, len(batch))]
-                    column = self._arrow.array(found, self._arrow.string())
-                    parts = [*batch.columns, column]
-                    writer.write_batch(self._arrow.RecordBatch.from_arrays(parts, schema=schema))
+                for batch in self._batches(start, stop, None, _GROUP_ROWS):
+                    texts = [json.loads(line) for line in itertools.islice(lines, len(batch))]
+                    columns = [*batch.columns, self._arrow.array(texts, self._arrow.string())]
+                    writer.write_batch(self._arrow.RecordBatch.from_arrays(columns, schema=schema))
         partial.unlink()
 
     def _batches(
-        self, start: int, stop: int | None, columns: list[str] | None, size: int = _AT_ONCE
+        self, start: int, stop: int | None, columns: list[str] | None, size: int = _READ_ROWS
     ) -> Iterator[Any]:
-        """Record batches of the rows from `start` to `stop`; groups without any are not read."""
-        with self._opened() as file:
-            wanted, first, place = [], 0, 0
+        """Yield record batches of the rows from `start` to `stop`, without reading other groups."""
+        with self._open() as file:
+            groups, first_row, row = [], 0, 0
             for group in range(file.num_row_groups):
                 count = file.metadata.row_group(group).num_rows
-                if place + count <= start:
-                    first = place + count
-                elif stop is None or place < stop:
-                    wanted.append(group)
-                place += count
-            place = first
-            for batch in file.iter_batches(size, row_groups=wanted, columns=columns):
-                end = place + len(batch) if stop is None else min(stop, place + len(batch))
-                begin = max(start, place)
+                if row + count <= start:
+                    first_row = row + count
+                elif stop is None or row < stop:
+                    groups.append(group)
+                row += count
+            row = first_row
+            for batch in file.iter_batches(size, row_groups=groups, columns=columns):
+                end = row + len(batch) if stop is None else min(stop, row + len(batch))
+                begin = max(start, row)
                 if begin < end:
-                    yield batch.slice(begin - place, end - begin)
-                place += len(batch)
+                    yield batch.slice(begin - row, end - begin)
+                row += len(batch)
 
-    def _opened(self) -> Any:
+    def _open(self) -> Any:
         try:
-            # A page at a time, and not a group, which may be larger than memory.
+            # Read page by page, because a group may be larger than memory.
             return self._parquet.ParquetFile(self._source, buffer_size=2**16, pre_buffer=False)
         except self._arrow.ArrowInvalid as error:
             raise ValueError(f"{self._source}: expected Parquet. Received: {error}") from error

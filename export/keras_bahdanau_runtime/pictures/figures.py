@@ -21,13 +21,13 @@ _GAP = 0.25  # inches between panels, and around them
 _BAR = 0.75  # inches of the bar of shades and what is written at it
 
 
-def checked_style(style: str) -> None:
+def check_style(style: str) -> None:
     """Raises a ValueError for a style of pictures that there is not."""
     if style not in _STYLES:
         raise ValueError(f"Argument `style` must be one of {_STYLES}. Received: {style!r}")
 
 
-def checked_ending(path: str | os.PathLike[str] | IO[bytes] | None) -> None:
+def check_suffix(path: str | os.PathLike[str] | IO[bytes] | None) -> None:
     """Raises an error unless matplotlib is there and writes what the ending of a path names.
 
     Raises:
@@ -65,7 +65,7 @@ def label(token: str) -> str:
     return printable(token).replace(" ", "\N{OPEN BOX}") or "\N{MIDDLE DOT}"
 
 
-def finish(
+def arrange_and_save(
     figure: Any,
     panels: Sequence[Any],
     sizes: Sequence[tuple[float, float]],
@@ -150,7 +150,7 @@ _SCRIPT = re.compile(
 _CJK = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "FULLWIDTH", "IDEOGRAPHIC", "BOPOMOFO")
 
 
-def families_for(texts: Iterable[str]) -> list[str]:
+def font_families(texts: Iterable[str]) -> list[str]:
     """Families of fonts that together hold the characters of texts, for matplotlib's `family`.
 
     The configured fonts come first; each further one holds the most of what is still missing.

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from keras_bahdanau_runtime.files import written
+from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import SPECIAL
 from keras_bahdanau_runtime.pictures.figures import Panel, checked_panels
 
@@ -18,7 +18,7 @@ _PARTS = {
 }
 
 
-def assembled(path: str | os.PathLike[str]) -> str:
+def assemble_page(path: str | os.PathLike[str]) -> str:
     """A page with the look, the markup and the script of an alignment in their places.
 
     Args:
@@ -67,9 +67,9 @@ def alignment_page(
     ]
     # What a text may hold must not end the script that it stands in.
     text = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
-    page = assembled(_FOLDER / "page.html").replace("/* data */", text)
+    page = assemble_page(_FOLDER / "page.html").replace("/* data */", text)
     if path is not None:
-        with written(path) as writing:
+        with atomic_write(path) as writing:
             writing.write_text(page, "utf-8")
     return page
 

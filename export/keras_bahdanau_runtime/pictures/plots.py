@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.pictures.figures import (
     Panel,
-    checked_ending,
+    arrange_and_save,
+    check_style,
+    check_suffix,
     checked_panels,
-    checked_style,
-    families_for,
-    finish,
+    font_families,
     label,
     printable,
 )
@@ -82,13 +82,13 @@ def plot_alignments(
         MissingDependencyError: matplotlib is not installed.
     """
     check_positive(columns=columns)
-    checked_style(style)
+    check_style(style)
     panels = checked_panels(alignments, titles)
-    checked_ending(path)
+    check_suffix(path)
     from matplotlib.figure import Figure
 
     texts = [label(token) for _, *sides in panels for side in sides for token in side]
-    families = families_for([*texts, *map(printable, titles or ())])
+    families = font_families([*texts, *map(printable, titles or ())])
     for number, (_, *sides) in enumerate(panels):
         if not all(sides):
             raise ValueError(
@@ -104,7 +104,9 @@ def plot_alignments(
             axes.set_title(printable(titles[number]), fontsize=10, family=families, pad=10)
         drawn.append(axes)
     sizes = [(_CELL * len(sources), _CELL * len(targets)) for _, sources, targets in panels]
-    finish(figure, drawn, sizes, columns, "attention weight" if style == "light" else None, path)
+    arrange_and_save(
+        figure, drawn, sizes, columns, "attention weight" if style == "light" else None, path
+    )
     return figure
 
 
@@ -171,11 +173,11 @@ def plot_image_alignment(
             f"{len(tokens)} target tokens. Received: shape {weights.shape}"
         )
     picture = _checked_image(image)
-    checked_ending(path)
+    check_suffix(path)
     from matplotlib.figure import Figure
 
     written = [printable(title), *map(label, tokens)]
-    families = families_for(written)
+    families = font_families(written)
     figure = Figure(dpi=120)
     height, width = picture.shape[:2]
     panels = []
@@ -185,7 +187,7 @@ def plot_image_alignment(
         axes.set_title(text, fontsize=10, family=families)
         panels.append(axes)
     sizes = [(_WIDTH, _WIDTH * height / width)] * len(panels)
-    finish(figure, panels, sizes, columns, "attention weight", path)
+    arrange_and_save(figure, panels, sizes, columns, "attention weight", path)
     return figure
 
 

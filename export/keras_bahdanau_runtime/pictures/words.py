@@ -17,7 +17,7 @@ _KINDS = {**dict.fromkeys("'’", "q"), ".": "d", ",": "c", "\u200c": "m", "\u20
 _WORD = re.compile("[LNm]+(?:(?:(?<=[Lm])[qd](?=L)|(?<=N)[dc](?=N))[LNm]+)*|Um*|S|[Pqdcm]+")
 
 
-def word_places(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
+def group_into_words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
     """Words, and the places of the tokens that each consists of.
 
     A word begins at the start, after a space, and where letters, digits and other signs meet; of a
@@ -57,7 +57,7 @@ def word_alignment(
 ) -> tuple[NDArray[np.float32], list[str], list[str]]:
     """An alignment between words: weights summed over a source word, averaged over a target word.
 
-    A row of weights that summed to one still does. Which tokens make a word, see `word_places`.
+    A row of weights that sums to 1 still does. `group_into_words` defines the words.
 
     Args:
         alignment: `(Ty, Tx)` float array of attention weights.
@@ -78,7 +78,7 @@ def word_alignment(
     ([[0.25, 0.75]], [['a', 'bc'], ['de']])
     """
     weights = checked_weights(alignment, source_tokens, target_tokens)
-    sources, targets = word_places(source_tokens), word_places(target_tokens)
+    sources, targets = group_into_words(source_tokens), group_into_words(target_tokens)
     joined = np.zeros((len(targets), len(sources)), "float32")
     for i, (_, rows) in enumerate(targets):
         for j, (_, columns) in enumerate(sources):

@@ -13,22 +13,29 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.files import written
+from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
-LAST = "offsets"  # the file that is written last: where it is, the others are
-_AT_ONCE = 16384  # pairs that are moved together, lest the indices take more than the ids
+FORMAT = "keras_bahdanau corpus"
+VERSION = 1
+MANIFEST_FILE, TOKENIZER_FILE = "manifest.json", "tokenizer.json"
+SHARD_PREFIX = "shard-"  # of the names of a shard's files
+LAST_KIND = "offsets"  # the file of a shard that is written last: if it exists, the others do
+_KEYS = {
+    "aligned", "blank", "cut", "dropped", "files", "longest", "options", "shards", "text", "tokens",
+}  # fmt: skip
+_GATHER_PAIRS = 16384  # pairs gathered at once, so that the indices need less memory than the ids
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Pairs of id sequences, one after the other.
+    """Pairs of id sequences in a few flat arrays.
 
     Args:
-        ids: `(tokens,)`, any unsigned type or int32: of each pair the source, then the target.
+        ids: `(tokens,)`, any unsigned type or int32: the source and then the target of each pair.
         offsets: `(2 * pairs + 1,)` int64. Source `i` is `ids[offsets[2 * i] : offsets[2 * i + 1]]`,
-            and its target follows up to `offsets[2 * i + 2]`.
-        links: `(links, 2)`, (source place, target place) of the pairs' alignments, or `None`.
+            and its target ends at `offsets[2 * i + 2]`.
+        links: `(links, 2)`, (source position, target position) of the pairs' alignments, or `None`.
         starts: `(pairs + 1,)` int64. The links of pair `i` are `links[starts[i] : starts[i + 1]]`.
     """
 
@@ -50,8 +57,8 @@ class Shard:
         """Lengths of source and target, `(pairs, 2)`."""
         return np.diff(self.offsets).reshape(-1, 2)
 
-    def part(self, begin: int, end: int) -> "Shard":
-        """The pairs from `begin` up to `end`."""
+    def slice(self, begin: int, end: int) -> "Shard":
+        """Return the pairs from `begin` up to but not including `end`."""
         offsets = self.offsets[2 * begin : 2 * end + 1]
         ids = self.ids[offsets[0] : offsets[-1]]
         if self.links is None or self.starts is None:
@@ -61,189 +68,180 @@ class Shard:
         return Shard(ids, offsets - offsets[0], links, starts - starts[0])
 
     def take(self, rows: NDArray[Any]) -> "Shard":
-        """The pairs `rows`, ints `(n,)`, in that order."""
-        places = self.offsets[2 * rows[:, None] + np.arange(3)]  # (n, 3): source, target, end
-        ids = _gathered(self.ids, places[:, 0], places[:, 2] - places[:, 0])
-        offsets = _sums(np.diff(places).ravel())
+        """Return the pairs `rows`, ints `(n,)`, in that order."""
+        bounds = self.offsets[2 * rows[:, None] + np.arange(3)]  # (n, 3): source, target, end
+        ids = _gather(self.ids, bounds[:, 0], bounds[:, 2] - bounds[:, 0])
+        offsets = _offsets(np.diff(bounds).ravel())
         if self.links is None or self.starts is None:
             return Shard(ids, offsets)
         counts = self.starts[rows + 1] - self.starts[rows]
-        return Shard(ids, offsets, _gathered(self.links, self.starts[rows], counts), _sums(counts))
+        links = _gather(self.links, self.starts[rows], counts)
+        return Shard(ids, offsets, links, _offsets(counts))
 
-    def cut(self, max_length: int) -> "Shard":
-        """The pairs, longer sequences cut to `max_length` ids, the last of which stays the last.
+    def truncate(self, max_length: int) -> "Shard":
+        """Return the pairs with sequences cut to `max_length` ids; the last id stays the last.
 
-        Links to what is cut away are dropped; those to the last id follow it.
+        Links of removed ids are dropped; links of the last id move with it.
         """
-        lengths = np.diff(self.offsets)
-        kept = np.minimum(lengths, max_length)
-        if (kept == lengths).all():
+        old_lengths = np.diff(self.offsets)
+        lengths = np.minimum(old_lengths, max_length)
+        if (lengths == old_lengths).all():
             return self
-        offsets = _sums(kept)
-        ids = self.ids[_ranges(self.offsets[:-1], kept)]
-        some = kept > 0
-        ids[offsets[1:][some] - 1] = self.ids[self.offsets[1:][some] - 1]
+        offsets = _offsets(lengths)
+        ids = self.ids[_ranges(self.offsets[:-1], lengths)]
+        is_filled = lengths > 0
+        ids[offsets[1:][is_filled] - 1] = self.ids[self.offsets[1:][is_filled] - 1]
         if self.links is None or self.starts is None:
             return Shard(ids, offsets)
         counts = np.diff(self.starts)
-        before = np.repeat(lengths.reshape(-1, 2), counts, axis=0)
-        moved = (before > max_length) & (self.links == before - 1)
-        lost = (before > max_length) & ~moved & (self.links >= max_length - 1)
-        links = np.where(moved, max_length - 1, self.links)
-        stay = ~lost.any(axis=1)
-        counts = np.bincount(np.repeat(np.arange(len(self)), counts)[stay], minlength=len(self))
-        return Shard(ids, offsets, links[stay], _sums(counts))
+        before = np.repeat(old_lengths.reshape(-1, 2), counts, axis=0)
+        is_moved = (before > max_length) & (self.links == before - 1)
+        is_removed = (before > max_length) & ~is_moved & (self.links >= max_length - 1)
+        links = np.where(is_moved, max_length - 1, self.links)
+        remains = ~is_removed.any(axis=1)
+        counts = np.bincount(np.repeat(np.arange(len(self)), counts)[remains], minlength=len(self))
+        return Shard(ids, offsets, links[remains], _offsets(counts))
 
     def save(self, folder: Path, name: str) -> None:
-        """Writes the files `NAME.ids.npy` and so on, each whole or not at all, `offsets` last."""
-        for kind in files_of(self.aligned):
-            _save(folder / file_name(name, kind), getattr(self, kind))
+        """Write the files `NAME.ids.npy` and so on, each one atomically and `offsets` last."""
+        for kind in shard_kinds(self.aligned):
+            _save(folder / shard_file(name, kind), getattr(self, kind))
 
     @classmethod
     def load(cls, folder: Path, name: str, aligned: bool) -> "Shard":
-        """Maps into memory what `save` wrote.
+        """Map the files of `save` into memory.
 
         Raises:
-            ValueError: If a file is no array of the right form.
-            OSError: If a file cannot be read.
+            ValueError: A file is not an array of the right form.
+            OSError: A file cannot be read.
         """
-        arrays = {kind: _load(folder / file_name(name, kind)) for kind in files_of(aligned)}
+        arrays = {kind: _load(folder / shard_file(name, kind)) for kind in shard_kinds(aligned)}
         shard = cls(**arrays)
         _check_shard(folder / name, shard)
         return shard
 
 
-def files_of(aligned: bool) -> tuple[str, ...]:
-    """The kinds of file that a shard has, in the order in which they are written."""
-    return ("links", "starts", "ids", LAST) if aligned else ("ids", LAST)
+def shard_kinds(aligned: bool) -> tuple[str, ...]:
+    """Return the kinds of files of a shard, in the order in which they are written."""
+    return ("links", "starts", "ids", LAST_KIND) if aligned else ("ids", LAST_KIND)
 
 
-def file_name(name: str, kind: str) -> str:
-    """The name of a shard's file."""
+def shard_file(name: str, kind: str) -> str:
+    """Return the name of a shard's file."""
     return f"{name}.{kind}.npy"
 
 
-def join(shards: Sequence[Shard]) -> Shard:
-    """The pairs of all shards, at least one, in one."""
+def concatenate_shards(shards: Sequence[Shard]) -> Shard:
+    """Return one shard with the pairs of all shards, at least one."""
     links, starts = None, None
     if shards[0].links is not None:
         links = np.concatenate([shard.links for shard in shards])
-        starts = _chain([shard.starts for shard in shards])
+        starts = _concatenate_offsets([shard.starts for shard in shards])
     return Shard(
         np.concatenate([shard.ids for shard in shards]),
-        _chain([shard.offsets for shard in shards]),
+        _concatenate_offsets([shard.offsets for shard in shards]),
         links,
         starts,
     )
 
 
-def from_lists(
+def shard_from_lists(
     sources: Sequence[Any], targets: Sequence[Any], dtype: Any, links: Sequence[Any] | None = None
 ) -> Shard:
-    """A shard of lists of ids; `links` has an array `(n, 2)` for each pair."""
-    both = [ids for pair in zip(sources, targets, strict=True) for ids in pair]
-    offsets = _sums(np.fromiter(map(len, both), np.int64, len(both)))
-    ids = np.fromiter(chain.from_iterable(both), dtype, int(offsets[-1]))
+    """Return a shard of lists of ids; `links` has an array `(n, 2)` for each pair."""
+    sequences = [ids for pair in zip(sources, targets, strict=True) for ids in pair]
+    offsets = _offsets(np.fromiter(map(len, sequences), np.int64, len(sequences)))
+    ids = np.fromiter(chain.from_iterable(sequences), dtype, int(offsets[-1]))
     if links is None:
         return Shard(ids, offsets)
-    starts = _sums(np.fromiter(map(len, links), np.int64, len(links)))
-    pairs = [np.zeros((0, 2), dtype), *(np.reshape(each, (-1, 2)) for each in links)]
-    return Shard(ids, offsets, np.concatenate(pairs).astype(np.int32), starts)
+    starts = _offsets(np.fromiter(map(len, links), np.int64, len(links)))
+    arrays = [np.zeros((0, 2), dtype), *(np.reshape(array, (-1, 2)) for array in links)]
+    return Shard(ids, offsets, np.concatenate(arrays).astype(np.int32), starts)
 
 
-def _sums(counts: NDArray[Any]) -> NDArray[np.int64]:
-    """Where each of so many begins, and the last ends."""
+def _offsets(counts: NDArray[Any]) -> NDArray[np.int64]:
+    """Return where each of consecutive parts begins, and the end of the last."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
-def _chain(offsets: Sequence[Any]) -> NDArray[np.int64]:
-    """The offsets of arrays that are put one after the other."""
-    return _sums(np.concatenate([np.diff(each) for each in offsets]))
+def _concatenate_offsets(offsets: Sequence[Any]) -> NDArray[np.int64]:
+    return _offsets(np.concatenate([np.diff(part) for part in offsets]))
 
 
-def _gathered(
+def _gather(
     values: NDArray[Any], begins: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> NDArray[Any]:
-    """The `values` at `_ranges(begins, counts)`, whose places are never all there at once."""
-    found = np.empty((int(counts.sum()), *values.shape[1:]), values.dtype)
+    """Return `values[_ranges(begins, counts)]` without all indices in memory at once."""
+    gathered = np.empty((int(counts.sum()), *values.shape[1:]), values.dtype)
     done = 0
-    for begin in range(0, len(begins), _AT_ONCE):
-        some = slice(begin, begin + _AT_ONCE)
-        places = _ranges(begins[some], counts[some])
-        found[done : done + len(places)] = values[places]
-        done += len(places)
-    return found
+    for begin in range(0, len(begins), _GATHER_PAIRS):
+        pairs = slice(begin, begin + _GATHER_PAIRS)
+        indices = _ranges(begins[pairs], counts[pairs])
+        gathered[done : done + len(indices)] = values[indices]
+        done += len(indices)
+    return gathered
 
 
 def _ranges(begins: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The places `begins[i]`, `begins[i] + 1`, ..., `counts[i]` of them, for each i in turn."""
+    """Return the indices `begins[i]`, `begins[i] + 1`, ..., `counts[i]` of them, for each `i`."""
     ends = np.cumsum(counts)
     return np.repeat(begins - ends + counts, counts) + np.arange(ends[-1] if len(ends) else 0)
 
 
 def _save(path: Path, array: Any) -> None:
-    # `numpy.save` writes through a stream of C and misses a full disk where it closes that.
+    # `numpy.save` writes through a C stream and does not notice a full disk when it closes it.
     array = np.ascontiguousarray(array)
-    with written(path) as writing, writing.open("wb") as file:
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
-        file.write(array.reshape(-1).view(np.uint8))  # the bytes as they lie there
+        file.write(array.reshape(-1).view(np.uint8))
 
 
 def _load(path: Path) -> NDArray[Any]:
     try:
-        # A plain array over the map: indexing a `memmap` costs several times as much.
+        # Indexing a `memmap` takes several times as long as indexing a plain array over it.
         return np.asarray(np.load(path, mmap_mode="r"))
     except (ValueError, EOFError) as error:
         raise ValueError(f"{path}: expected an array. Received: {error}") from error
 
 
 def _check_shard(path: Path, shard: Shard) -> None:
-    wrong = shard.ids.ndim != 1 or _broken(shard.offsets, len(shard.ids))
-    if shard.links is not None:
-        wrong = wrong or shard.links.ndim != 2 or _broken(shard.starts, len(shard.links))
-        wrong = wrong or len(shard.starts) != len(shard) + 1  # type: ignore[arg-type]
-    if wrong or len(shard.offsets) % 2 == 0:
+    is_valid = shard.ids.ndim == 1 and _are_offsets(shard.offsets, len(shard.ids))
+    if is_valid and shard.links is not None and shard.starts is not None:
+        is_valid = shard.links.ndim == 2 and _are_offsets(shard.starts, len(shard.links))
+        is_valid = is_valid and len(shard.starts) == len(shard) + 1
+    if not is_valid or len(shard.offsets) % 2 == 0:
         raise ValueError(f"{path}: expected the arrays of one shard. Received: others")
 
 
-def _broken(offsets: Any, end: int) -> bool:
-    """Whether these are no offsets into so many; a look at their ends, not at all of them."""
+def _are_offsets(offsets: Any, end: int) -> bool:
+    """Check the form and both ends of offsets, without reading all of them."""
     return bool(
-        offsets.ndim != 1 or offsets.dtype != np.int64 or offsets[0] != 0 or offsets[-1] != end
+        offsets.ndim == 1 and offsets.dtype == np.int64 and offsets[0] == 0 and offsets[-1] == end
     )
 
 
-FORMAT = "keras_bahdanau corpus"
-SHARD = "shard-"  # so the names of a shard's files begin
-VERSION = 1
-MANIFEST_FILE, TOKENIZER_FILE = "manifest.json", "tokenizer.json"
-_KEYS = {
-    "aligned", "blank", "cut", "dropped", "files", "longest", "options", "shards", "text", "tokens",
-}  # fmt: skip
-
-
 class PreparedCorpus:
-    """A folder that `prepare` has made, opened to be read.
+    """Folder written by `prepare`, opened for reading.
 
-    Opening reads the manifest and looks at the size of every file, no more. A file's hash is
-    compared when it is first read.
+    Opening reads the manifest and checks the size of every file. The hash of a file is compared
+    when the file is first read.
 
     Args:
         path: The folder.
 
     Attributes:
         path: The folder, a `Path`.
-        manifest: dict, what the manifest holds.
+        manifest: dict, contents of the manifest.
         pairs: Number of pairs.
-        tokens: Number of ids of all targets, the ends included.
+        tokens: Number of ids of all targets, including the ends of sentences.
         source_tokens: Number of ids of all sources.
-        longest: Most ids of a source and of a target.
+        longest: Largest number of ids of a source and of a target.
         aligned: Whether the pairs have alignments.
         sizes: Number of pairs of each shard.
 
     Raises:
-        ValueError: If the folder is no finished corpus of this version, or a file is missing or of
-            another size; as it is read, if a file is not the one that `prepare` wrote.
+        ValueError: The folder is not a complete corpus of this version, or a file is missing or has
+            another size. While reading: a file is not the one that `prepare` wrote.
 
     Example:
 
@@ -266,86 +264,86 @@ class PreparedCorpus:
         self.source_tokens, self.tokens = self.manifest["tokens"]
         self.longest: tuple[int, int] = tuple(self.manifest["longest"])
         self.aligned: bool = self.manifest["aligned"]
-        self._known: set[str] = set()  # files whose hash has been compared
+        self._verified: set[str] = set()  # files whose hash was compared
         for name, record in self.manifest["files"].items():
             self._check_size(name, record["bytes"])
         for number in range(len(self.sizes)):
-            for kind in files_of(self.aligned):
-                if file_name(shard_name(number), kind) not in self.manifest["files"]:
-                    self._refuse(f"its {MANIFEST_FILE} names no {shard_name(number)}.{kind}.npy")
+            for kind in shard_kinds(self.aligned):
+                if shard_file(shard_name(number), kind) not in self.manifest["files"]:
+                    self._raise(f"its {MANIFEST_FILE} lists no {shard_name(number)}.{kind}.npy")
 
     @property
     def tokenizer_hash(self) -> str:
-        """The SHA-256 of the tokenizer's file: corpora of one tokenizer have one."""
+        """SHA-256 of the tokenizer's file, to compare the tokenizers of two corpora."""
         return str(self.manifest["files"][TOKENIZER_FILE]["sha256"])
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """The `Tokenizer` that made the ids."""
+        """The `Tokenizer` of the ids."""
         self._check_hash(TOKENIZER_FILE)
         return Tokenizer.load(self.path / TOKENIZER_FILE)
 
     def lengths(self, number: int) -> Any:
-        """Lengths of the sources and targets of a shard, `(pairs, 2)` ints; read, not mapped."""
+        """Return the lengths of a shard's sources and targets, `(pairs, 2)` ints, in memory."""
         return self._open(number).lengths
 
     def shard(self, number: int) -> Shard:
-        """Maps a shard into memory.
+        """Map a shard into memory.
 
         Raises:
-            ValueError: If a file is not the one that `prepare` wrote.
+            ValueError: A file is not the one that `prepare` wrote.
         """
-        for kind in files_of(self.aligned):
-            self._check_hash(file_name(shard_name(number), kind))
+        for kind in shard_kinds(self.aligned):
+            self._check_hash(shard_file(shard_name(number), kind))
         return self._open(number)
 
     def check(self) -> None:
-        """Compares the hash of every file; reads all of the corpus.
+        """Compare the hash of every file, which reads the whole corpus.
 
         Raises:
-            ValueError: If one is not the file that `prepare` wrote.
+            ValueError: A file is not the one that `prepare` wrote.
         """
         for name in self.manifest["files"]:
-            self._known.discard(name)
+            self._verified.discard(name)
             self._check_hash(name)
 
     def _open(self, number: int) -> Shard:
         shard = Shard.load(self.path, shard_name(number), self.aligned)
         if len(shard) != self.sizes[number]:
-            self._refuse(
+            self._raise(
                 f"{shard_name(number)} has {len(shard)} pairs instead of {self.sizes[number]}"
             )
         return shard
 
-    def _check_size(self, name: str, size: int) -> None:
+    def _check_size(self, name: str, expected: int) -> None:
         try:
-            found = (self.path / name).stat().st_size
+            size = (self.path / name).stat().st_size
         except FileNotFoundError:
-            self._refuse(f"{name} is missing")
-        if found != size:
-            self._refuse(f"{name} has {found} bytes instead of {size}")
+            self._raise(f"{name} is missing")
+        if size != expected:
+            self._raise(f"{name} has {size} bytes instead of {expected}")
 
     def _check_hash(self, name: str) -> None:
-        if name in self._known:
+        if name in self._verified:
             return
-        if hash_of(self.path / name) != self.manifest["files"][name]["sha256"]:
-            self._refuse(f"{name} is not the file that was written: its hash is another")
-        self._known.add(name)
+        if sha256_of(self.path / name) != self.manifest["files"][name]["sha256"]:
+            self._raise(f"{name} was changed: its hash differs from the one in {MANIFEST_FILE}")
+        self._verified.add(name)
 
-    def _refuse(self, why: str) -> NoReturn:
+    def _raise(self, reason: str) -> NoReturn:
         raise ValueError(
-            "Argument `path` must be a whole corpus, as `prepare` writes it. "
-            f"Received: {str(self.path)!r}: {why}"
+            "Argument `path` must be a complete corpus written by `prepare`. "
+            f"Received: {str(self.path)!r}: {reason}"
         )
 
 
 def shard_name(number: int) -> str:
-    """The name of a shard's files."""
-    return f"{SHARD}{number:05d}"
+    """Return the common part of the names of a shard's files."""
+    return f"{SHARD_PREFIX}{number:05d}"
 
 
-def hash_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits."""
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -355,15 +353,15 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((path / MANIFEST_FILE).read_bytes())
     except FileNotFoundError:
-        begun = "was not finished: give the same command again" if path.is_dir() else "is not there"
-        raise ValueError(f"{expected}Received: {str(path)!r}, which {begun}") from None
+        problem = "is not finished: run the same command again" if path.is_dir() else "is missing"
+        raise ValueError(f"{expected}Received: {str(path)!r}, which {problem}") from None
     except (ValueError, OSError) as error:
         raise ValueError(
             f"{expected}Received: {str(path)!r}, whose {MANIFEST_FILE} cannot be read: {error}"
         ) from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise ValueError(
-            f"{expected}Received: {str(path)!r}, whose {MANIFEST_FILE} is of something else"
+            f"{expected}Received: {str(path)!r}, whose {MANIFEST_FILE} is not that of a corpus"
         )
     if manifest.get("version") != VERSION:
         raise ValueError(

@@ -1,10 +1,10 @@
-"""From text files of any size to a prepared corpus, in memory that does not grow with them.
+"""Prepare a corpus from text files of any size, in memory that does not grow with them.
 
-The files are read twice. The first pass counts, hashes and samples: the tokenizer is learned from
-the sample. The second encodes blocks of pairs, in many processes, each into files of its own,
-sorted by the shard that every pair goes to at random. Then each shard gathers its pairs from all
-blocks and permutes them. Every file appears whole or not at all, so an interrupted `prepare` goes
-on behind the last; and every file is a function of the texts and options alone.
+The files are read twice. The first pass counts, hashes and samples pairs; the tokenizer is trained
+on the sample. In the second pass, several processes encode blocks of pairs, and write each block
+sorted by the random shard of every pair. Then each shard gathers its pairs from all blocks and
+permutes them. Every file is written atomically, so an interrupted `prepare` continues after the
+last one, and every file depends only on the texts and options.
 """
 
 import contextlib
@@ -28,34 +28,34 @@ from typing import Any
 import numpy as np
 
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.files import claimed, flush, written
+from keras_bahdanau_runtime.files import atomic_write, claim_folder, fsync
 from keras_bahdanau_runtime.prepared.blocks import (
-    BLOCK,
+    BLOCK_PREFIX,
     Block,
     BlockRecord,
-    Encoding,
+    EncodingOptions,
     Paths,
     block_name,
-    blocks,
     check_files,
-    encode,
+    encode_block,
+    read_blocks,
     read_record,
 )
 from keras_bahdanau_runtime.prepared.corpus import (
     FORMAT,
-    LAST,
+    LAST_KIND,
     MANIFEST_FILE,
-    SHARD,
+    SHARD_PREFIX,
     TOKENIZER_FILE,
     VERSION,
     Shard,
-    file_name,
-    files_of,
-    hash_of,
-    join,
+    concatenate_shards,
+    sha256_of,
+    shard_file,
+    shard_kinds,
     shard_name,
 )
-from keras_bahdanau_runtime.session import cores
+from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.text.tokenizer import (
     MOST_PIECES,
     SMALLEST_VOCABULARY,
@@ -66,10 +66,10 @@ from keras_bahdanau_runtime.text.tokenizer import (
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 TOO_LONG = ("cut", "drop")
-WORK = "work"  # the folder of unfinished files, inside of the corpus
+WORK = "work"  # folder of intermediate files inside the corpus
 PLAN_FILE = "plan.json"
-_BLOCK_PAIRS = 25_000  # pairs that are encoded at once
-_FEW = 100_000  # pairs that one process encodes sooner than others have started
+_BLOCK_PAIRS = 25_000  # pairs of a block
+_SINGLE_PROCESS_PAIRS = 100_000  # one process encodes fewer before others have started
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -91,49 +91,48 @@ def prepare(
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """CorpusMixer parallel text into a corpus for `PreparedDataset`.
+    """Prepare parallel text as a corpus for `PreparedDataset`.
 
     The same texts, options and seed give the same bytes, with any number of processes, interrupted
-    or not. A call that was interrupted goes on where it was when it is made again; one that has
-    ended checks that texts and options are still the same.
+    or not. An interrupted call continues when it is repeated. A finished call that is repeated
+    checks that texts and options are unchanged.
 
     Args:
-        sources: Files of source sentences, one a line, UTF-8, plain or `.gz`.
-        targets: As many files of their translations, line by line. Pairs with a blank side are left
-            out; a warning in the log says how many. Others warn of files that cannot be right and
-            of lines that are not in Unicode's form NFC.
-        output: The corpus's folder, new or of an interrupted call.
-        tokenizer: A `Tokenizer`; `None` to learn one.
-        alignments: As many files of word alignments in Pharaoh format, whose places count the
+        sources: Files of source sentences, one per line, UTF-8, plain or `.gz`.
+        targets: As many files of their translations, line by line. Pairs with a blank side are
+            dropped, and their number is logged. Files that look wrong, and lines that are not in
+            Unicode form NFC, are logged as warnings.
+        output: Folder of the corpus, new or of an interrupted call.
+        tokenizer: A `Tokenizer`; `None` to train one.
+        alignments: As many files of word alignments in Pharaoh format, whose positions count the
             tokens of `tokenizer`; `None` for none.
-        vocabulary_size: See `Tokenizer.train`; likewise `joint` and `normalization`. To be left
-            out, as is `sample`, with a `tokenizer`.
+        vocabulary_size: See `Tokenizer.train`. With a `tokenizer`, leave out this argument, and
+            also `joint`, `sample` and `normalization`.
         joint: Whether both languages share a vocabulary.
-        sample: Number of pairs, drawn at random, that the tokenizer is learned from.
-        normalization: "nfc" or "nfkc": the Unicode form that the tokenizer brings all text into.
-        shard_pairs: Number of pairs of a shard, about.
-        max_length: Most ids of a source or a target; `None` for no limit.
-        too_long: Whether longer ones are "cut", the last id stays the last, or their pairs "drop".
-            A warning in the log says how many.
-        seed: Non-negative int, of the sample and the order.
-        processes: How many processes encode. `None` for one for each core, or for this one alone
-            where there are fewer than 100,000 pairs.
-        progress: Called now and then as `progress(stage, pairs done, pairs of all or None)`.
+        sample: Number of random pairs that the tokenizer is trained on.
+        normalization: "nfc" or "nfkc": Unicode form that the tokenizer converts all text to.
+        shard_pairs: Approximate number of pairs of a shard.
+        max_length: Largest number of ids of a source or a target; `None` for no limit.
+        too_long: "cut" to cut longer sequences, whose last id stays the last; "drop" to drop their
+            pairs. Their number is logged.
+        seed: Non-negative int, seed of the sample and the order.
+        processes: Number of processes that encode. `None` for one for each core, or for only this
+            one with fewer than 100,000 pairs.
+        progress: Called repeatedly as `progress(stage, finished pairs, all pairs or None)`.
 
     Returns:
         The folder, a `Path`.
 
     Raises:
-        ValueError: If an argument is out of range or of no use, files that belong together differ
-            in their number of lines, a line is not UTF-8, there is no pair, the texts change while
-            they are read, the folder is of other options or texts, or another process is at work in
-            it.
-        OSError: If the disk is full, or a process was killed. The same call then goes on.
+        ValueError: An argument is out of range or not applicable, files that belong together have
+            different numbers of lines, a line is not UTF-8, there is no pair, the texts change
+            while they are read, the folder has other options or texts, or another process uses it.
+        OSError: The disk is full, or a process was killed. Repeat the call to continue.
 
     Example:
 
     ```python
-    if __name__ == "__main__":  # more processes run this file once more
+    if __name__ == "__main__":  # other processes import this file
         prepare(["part1.en.gz", "part2.en.gz"], ["part1.de.gz", "part2.de.gz"], "corpus")
     ```
     """
@@ -142,19 +141,19 @@ def prepare(
     check_files(sources=sources, targets=targets, alignments=alignments)
     if alignments is not None and tokenizer is None:
         raise ValueError(
-            "Argument `tokenizer` must be given with `alignments`, which count its tokens. "
+            "Argument `tokenizer` must be given with `alignments`, whose positions count tokens. "
             "Received: None"
         )
-    learned = {
+    tokenizer_options = {
         "vocabulary_size": vocabulary_size,
         "joint": joint,
         "sample": sample,
         "normalization": normalization,
     }
     if tokenizer is not None:
-        _check_left_out(learned)
+        _check_defaults(tokenizer_options)
     options = {
-        **(learned if tokenizer is None else dict.fromkeys(learned)),
+        **(tokenizer_options if tokenizer is None else dict.fromkeys(tokenizer_options)),
         "shard_pairs": shard_pairs,
         "max_length": max_length,
         "too_long": too_long,
@@ -164,11 +163,11 @@ def prepare(
         output=Path(output),
         files=(sources, targets, alignments),
         options=options,
-        normalized=(normalization if tokenizer is None else tokenizer.normalization) is not None,
+        is_normalized=(normalization if tokenizer is None else tokenizer.normalization) is not None,
         processes=processes,
         progress=progress or (lambda stage, done, total: None),
     )
-    with _claimed(job.output):
+    with _claim(job.output):
         if (job.output / MANIFEST_FILE).exists():
             job.check_finished(tokenizer)
         else:
@@ -181,7 +180,7 @@ def prepare(
 
 @dataclass
 class _Plan:
-    """What the first pass has found: the digest of every block, and counts."""
+    """Result of the first pass: the digest of every block, and counts."""
 
     digests: list[str] = field(default_factory=list)
     pairs: int = 0
@@ -189,18 +188,18 @@ class _Plan:
 
     @property
     def text(self) -> str:
-        """The digest of all blocks."""
+        """SHA-256 of the digests of all blocks."""
         return hashlib.sha256("".join(self.digests).encode()).hexdigest()
 
 
 @dataclass
 class _Job:
-    """One call of `prepare`: its files and options, and the steps of its work."""
+    """Files and options of a call of `prepare`, and its steps."""
 
     output: Path
     files: tuple[Paths, Paths, Paths | None]
     options: dict[str, Any]
-    normalized: bool
+    is_normalized: bool
     processes: int | None
     progress: Progress
 
@@ -213,23 +212,25 @@ class _Job:
         return self.files[2] is not None
 
     def blocks(self, warn: bool) -> Iterator[Block]:
-        return blocks(*self.files, pairs=_BLOCK_PAIRS, warn=warn, forms=not self.normalized)
+        return read_blocks(
+            *self.files, pairs=_BLOCK_PAIRS, warn=warn, check_unicode=not self.is_normalized
+        )
 
     def plan(self, tokenizer: Tokenizer | None) -> _Plan:
-        """The first pass, or what an interrupted call has found; the tokenizer stands by then."""
+        """Run the first pass and write the tokenizer, or read the plan of an interrupted call."""
         path = self.work / PLAN_FILE
         if path.exists():
-            before = json.loads(path.read_bytes())
-            self._check_options(before.pop("version"), before.pop("options"), tokenizer)
-            return _Plan(**before)
-        plan, sample = self._survey(0 if tokenizer else self.options["sample"])
+            document = json.loads(path.read_bytes())
+            self._check_options(document.pop("version"), document.pop("options"), tokenizer)
+            return _Plan(**document)
+        plan, sample = self._scan(0 if tokenizer else self.options["sample"])
         if not plan.pairs:
             raise ValueError(
-                "Arguments `sources` and `targets` must hold a pair of sentences. Received: none "
-                "without a blank side"
+                "Arguments `sources` and `targets` must contain a pair of sentences. Received: "
+                "none without a blank side"
             )
         if tokenizer is None:
-            self.progress("learning the tokenizer", len(sample), None)
+            self.progress("training the tokenizer", len(sample), None)
             tokenizer = Tokenizer.train(
                 [source for source, _ in sample],
                 [target for _, target in sample],
@@ -237,72 +238,72 @@ class _Job:
                 self.options["joint"],
                 normalization=self.options["normalization"],
             )
-        self.work.mkdir(exist_ok=True)  # before all else: by it the folder is known again
+        self.work.mkdir(exist_ok=True)  # first: it marks the folder as that of `prepare`
         tokenizer.save(self.output / TOKENIZER_FILE)
-        _write_json(path, {"version": VERSION, "options": self._described(), **vars(plan)})
+        _write_json(path, {"version": VERSION, "options": self._all_options(), **vars(plan)})
         return plan
 
-    def _survey(self, most: int) -> tuple[_Plan, list[tuple[str, str]]]:
-        """Reads everything once; keeps `most` pairs, each as likely as any other."""
+    def _scan(self, sample_size: int) -> tuple[_Plan, list[tuple[str, str]]]:
+        """Read all files once; return the plan and a uniform random sample of pairs."""
         plan, sample = _Plan(), list[tuple[str, str]]()
         rng = random.Random(self.options["seed"])
         for block in self.blocks(warn=True):
             plan.digests.append(block.digest())
             plan.blank += block.blank
-            for pair in zip(block.sources, block.targets, strict=True) if most else ():
-                if len(sample) < most:
+            for pair in zip(block.sources, block.targets, strict=True) if sample_size else ():
+                if len(sample) < sample_size:
                     sample.append(pair)
-                elif (place := int(rng.random() * (plan.pairs + 1))) < most:
-                    sample[place] = pair
+                elif (index := int(rng.random() * (plan.pairs + 1))) < sample_size:
+                    sample[index] = pair
                 plan.pairs += 1
-            if not most:
+            if not sample_size:
                 plan.pairs += len(block.sources)
             self.progress("reading", plan.pairs, None)
         return plan, sample
 
     def encode(self, plan: _Plan) -> list[BlockRecord]:
-        """The second pass: blocks that are not there yet become ids."""
-        found = [read_record(self.work, number) for number in range(len(plan.digests))]
+        """Run the second pass: encode the blocks that are not encoded yet."""
+        records = [read_record(self.work, number) for number in range(len(plan.digests))]
         tokenizer = Tokenizer.load(self.output / TOKENIZER_FILE)
         pieces = max(tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size)
-        how = Encoding(
+        options = EncodingOptions(
             work=str(self.work),
             tokenizer=str(self.output / TOKENIZER_FILE),
-            digest=hash_of(self.output / TOKENIZER_FILE),
+            digest=sha256_of(self.output / TOKENIZER_FILE),
             dtype="uint16" if pieces <= 2**16 else "uint32",
             shards=max(1, -(-plan.pairs // self.options["shard_pairs"])),
             max_length=self.options["max_length"],
             drop=self.options["too_long"] == "drop",
             seed=self.options["seed"],
         )
-        missing = [number for number, record in enumerate(found) if record is None]
-        tasks = ((how, block) for block in self._again(plan) if found[block.number] is None)
-        records = each(encode, tasks, self._processes(plan))
+        missing = [number for number, record in enumerate(records) if record is None]
+        tasks = ((options, block) for block in self._reread(plan) if records[block.number] is None)
+        new_records = ordered_map(encode_block, tasks, self._processes(plan))
         done = plan.pairs - min(plan.pairs, len(missing) * _BLOCK_PAIRS)
-        for number, record in zip(missing, records, strict=True):
-            found[number] = record
+        for number, record in zip(missing, new_records, strict=True):
+            records[number] = record
             done = min(plan.pairs, done + _BLOCK_PAIRS)
             self.progress("encoding", done, plan.pairs)
-        return [record for record in found if record is not None]
+        return [record for record in records if record is not None]
 
-    def _again(self, plan: _Plan) -> Iterator[Block]:
-        """The blocks once more, as long as they are those of the first pass."""
+    def _reread(self, plan: _Plan) -> Iterator[Block]:
+        """Read the blocks again; raise a `ValueError` if they differ from the first pass."""
         number = -1
         for number, block in enumerate(self.blocks(warn=False)):
             if number >= len(plan.digests) or block.digest() != plan.digests[number]:
-                self._refuse_texts(number)
+                self._raise_changed_texts(number)
             yield block
         if number + 1 < len(plan.digests):
-            self._refuse_texts(number + 1)
+            self._raise_changed_texts(number + 1)
 
     def finish(self, plan: _Plan, records: list[BlockRecord]) -> None:
-        """Gathers each shard from all blocks; the manifest, which comes last, makes it a corpus."""
+        """Write each shard from all blocks, and then the manifest, which completes the corpus."""
         bounds = np.array([record.bounds for record in records])  # (blocks, shards + 1)
         sizes = np.diff(bounds).sum(axis=0).tolist()
         dropped = sum(record.dropped for record in records)
         if not sum(sizes):
             raise ValueError(
-                "Argument `max_length` must leave a pair. "
+                "Argument `max_length` must leave at least one pair. "
                 f"Received: {self.options['max_length']}, and all {dropped} pairs are longer"
             )
         seed = self.options["seed"]
@@ -310,20 +311,22 @@ class _Job:
             (self.output, number, bounds[:, number : number + 2], self.aligned, seed)
             for number in range(len(sizes))
         ]
-        files = {TOKENIZER_FILE: record_of(self.output / TOKENIZER_FILE)}
+        files = {TOKENIZER_FILE: file_record(self.output / TOKENIZER_FILE)}
         done = 0
-        for size, record in zip(sizes, each(gather, tasks, self._processes(plan)), strict=True):
+        for size, record in zip(
+            sizes, ordered_map(write_shard, tasks, self._processes(plan)), strict=True
+        ):
             files.update(record)
             done += size
             self.progress("shuffling", done, sum(sizes))
         cut = sum(record.cut for record in records)
-        flush(self.output)
+        fsync(self.output)
         _write_json(
             self.output / MANIFEST_FILE,
             {
                 "format": FORMAT,
                 "version": VERSION,
-                "options": self._described(),
+                "options": self._all_options(),
                 "text": plan.text,
                 "blank": plan.blank,
                 "cut": cut,
@@ -335,53 +338,53 @@ class _Job:
                 "files": files,
             },
         )
-        for count, what in (
+        for count, message in (
             (plan.blank, "Dropped %d of %d pairs: one side is blank."),
             (dropped, "Dropped %d of %d pairs: one side is longer than max_length."),
             (cut, "Cut %d of %d pairs: one side is longer than max_length."),
         ):
             if count:
-                logger.warning(what, count, plan.pairs + plan.blank)
+                logger.warning(message, count, plan.pairs + plan.blank)
 
     def check_finished(self, tokenizer: Tokenizer | None) -> None:
-        """Refuses a finished corpus unless this call would make the same."""
+        """Raise a `ValueError` unless this call would write the same corpus."""
         manifest = json.loads((self.output / MANIFEST_FILE).read_bytes())
         self._check_options(manifest.get("version"), manifest.get("options"), tokenizer)
-        if self._survey(0)[0].text != manifest.get("text"):
-            self._refuse_texts(None)
+        if self._scan(0)[0].text != manifest.get("text"):
+            self._raise_changed_texts(None)
 
-    def _described(self) -> dict[str, Any]:
+    def _all_options(self) -> dict[str, Any]:
         return {**self.options, "alignments": self.aligned}
 
     def _processes(self, plan: _Plan) -> int:
         if self.processes is not None:
             return self.processes
-        return cores() if plan.pairs >= _FEW else 1
+        return available_cores() if plan.pairs >= _SINGLE_PROCESS_PAIRS else 1
 
-    def _check_options(self, version: Any, before: Any, tokenizer: Tokenizer | None) -> None:
+    def _check_options(self, version: Any, previous: Any, tokenizer: Tokenizer | None) -> None:
         if version != VERSION:
             raise ValueError(
                 f"Argument `output` must be a new folder, or of version {VERSION}. "
                 f"Received: {str(self.output)!r}, of version {version!r}"
             )
         changed = [
-            f"`{name}` was {before.get(name)!r}, is {value!r}"
-            for name, value in self._described().items()
-            if before.get(name) != value
+            f"`{name}` was {previous.get(name)!r}, is {value!r}"
+            for name, value in self._all_options().items()
+            if previous.get(name) != value
         ]
         if tokenizer is not None and tokenizer != Tokenizer.load(self.output / TOKENIZER_FILE):
-            changed.append("`tokenizer` is another")
+            changed.append("`tokenizer` is a different one")
         if changed:
             raise ValueError(
-                "Argument `output` must be a new folder, or be given the options that it was made "
-                f"with. Received: {str(self.output)!r}, but {', '.join(changed)}"
+                "Argument `output` must be a new folder, or one that was written with the same "
+                f"options. Received: {str(self.output)!r}, but {', '.join(changed)}"
             )
 
-    def _refuse_texts(self, block: int | None) -> None:
+    def _raise_changed_texts(self, block: int | None) -> None:
         where = "" if block is None else f", after pair {block * _BLOCK_PAIRS}"
         raise ValueError(
-            "Arguments `sources` and `targets` must name the texts that the corpus in "
-            f"{self.output} was begun with. Received: others{where}; they have changed"
+            "Arguments `sources` and `targets` must contain the texts that the corpus in "
+            f"{self.output} was started with. Received: other texts{where}; they have changed"
         )
 
 
@@ -406,68 +409,68 @@ def _check_arguments(
         raise ValueError(f"Argument `too_long` must be one of {TOO_LONG}. Received: {too_long!r}")
 
 
-def _check_left_out(learned: dict[str, Any]) -> None:
+def _check_defaults(tokenizer_options: dict[str, Any]) -> None:
     parameters = inspect.signature(prepare).parameters
-    for name, value in learned.items():
+    for name, value in tokenizer_options.items():
         if value != parameters[name].default:
             raise ValueError(
-                f"Argument `{name}` must be left out with a `tokenizer`, which is not learned. "
+                f"Argument `{name}` must be left out with a `tokenizer`, which is not trained. "
                 f"Received: {value!r}"
             )
 
 
 @contextlib.contextmanager
-def _claimed(output: Path) -> Iterator[None]:
-    """Claims the folder, unless it holds something else."""
-    with claimed(output, "prepares"):
-        if not may_become_corpus(output):
+def _claim(output: Path) -> Iterator[None]:
+    """Lock the folder; raise a `ValueError` if it contains other files."""
+    with claim_folder(output, "prepares"):
+        if not may_prepare_in(output):
             raise ValueError(
-                "Argument `output` must be a new folder, or of an interrupted call. "
-                f"Received: {str(output)!r}, which holds something else"
+                "Argument `output` must be a new folder, or that of an interrupted call. "
+                f"Received: {str(output)!r}, which contains other files"
             )
         yield
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:
-    with written(path) as writing:
+    with atomic_write(path) as writing:
         writing.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 
 
-def gather(output: Path, number: int, bounds: Any, aligned: bool, seed: int) -> dict[str, Any]:
-    """Writes a shard, unless it is there: its pairs of all blocks, in an order drawn at random.
+def write_shard(output: Path, number: int, bounds: Any, aligned: bool, seed: int) -> dict[str, Any]:
+    """Write the pairs of a shard from all blocks in random order, unless the shard exists.
 
     Args:
-        output: The corpus's folder.
-        number: The shard's.
+        output: Folder of the corpus.
+        number: Index of the shard.
         bounds: Where its pairs begin and end in each block, ints `(blocks, 2)`.
         aligned: Whether there are alignments.
-        seed: Of the order.
+        seed: Seed of the order.
 
     Returns:
         Size and hash of each file, by its name.
     """
     name = shard_name(number)
-    if not (output / file_name(name, LAST)).exists():
-        # The maps of the blocks are let go as soon as they are joined.
-        shard = join(
+    if not (output / shard_file(name, LAST_KIND)).exists():
+        # No variable refers to the blocks, so that their memory maps are closed here.
+        shard = concatenate_shards(
             [
-                Shard.load(output / WORK, block_name(block), aligned).part(begin, end)
+                Shard.load(output / WORK, block_name(block), aligned).slice(begin, end)
                 for block, (begin, end) in enumerate(bounds)
             ]
         )
         rng = np.random.default_rng([seed, 1, number])
         shard.take(rng.permutation(len(shard))).save(output, name)
-    names = [file_name(name, kind) for kind in files_of(aligned)]
-    return {name: record_of(output / name) for name in names}
+    names = [shard_file(name, kind) for kind in shard_kinds(aligned)]
+    return {name: file_record(output / name) for name in names}
 
 
-def record_of(path: Path) -> dict[str, Any]:
-    """Size and hash of a file, as the manifest has them."""
-    return {"bytes": path.stat().st_size, "sha256": hash_of(path)}
+def file_record(path: Path) -> dict[str, Any]:
+    """Return size and hash of a file for the manifest."""
+    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
-def may_become_corpus(output: Path) -> bool:
-    """Whether a folder holds nothing, a corpus, or what an interrupted call has left of one."""
+def may_prepare_in(output: Path) -> bool:
+    """Return whether a folder is empty, a corpus, or that of an interrupted call."""
     names = {path.name for path in output.iterdir() if not path.name.startswith(".")}
     if MANIFEST_FILE in names:
         try:
@@ -475,75 +478,74 @@ def may_become_corpus(output: Path) -> bool:
         except (ValueError, KeyError, TypeError):
             return False
     work = output / WORK
-    if names and not (work.is_dir() and all(map(_is_ours, work.iterdir()))):
+    if names and not (work.is_dir() and all(map(_is_own_file, work.iterdir()))):
         return False
-    return all(name in (WORK, TOKENIZER_FILE) or name.startswith(SHARD) for name in names)
+    return all(name in (WORK, TOKENIZER_FILE) or name.startswith(SHARD_PREFIX) for name in names)
 
 
 def remove_work(output: Path) -> None:
-    """Removes the folder with what was written into it, and leaves what anybody else did."""
+    """Remove the intermediate files and their folder, but no files of others."""
     work = output / WORK
     if work.is_dir():
-        for path in filter(_is_ours, work.iterdir()):
+        for path in filter(_is_own_file, work.iterdir()):
             path.unlink()
-        with contextlib.suppress(OSError):  # it holds something else
+        with contextlib.suppress(OSError):  # it contains other files
             work.rmdir()
 
 
-def _is_ours(path: Path) -> bool:
-    """Whether a file of the folder is one of `prepare`; hidden ones are those of `written`."""
-    return path.is_file() and (path.name == PLAN_FILE or path.name.startswith((BLOCK, ".")))
+def _is_own_file(path: Path) -> bool:
+    """Return whether `prepare` wrote a file; hidden files are those of `atomic_write`."""
+    return path.is_file() and (path.name == PLAN_FILE or path.name.startswith((BLOCK_PREFIX, ".")))
 
 
-def each(
+def ordered_map(
     function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]], processes: int
 ) -> Iterator[Any]:
-    """Calls `function(*task)` for each task.
+    """Call `function(*task)` for each task in several processes.
 
     Args:
-        function: A function of a module; processes import that module, and whatever the script that
-            was started imports outside of `if __name__ == "__main__"`.
-        tasks: Taken one by one, two more than there are processes in advance.
-        processes: How many processes share the work; 1 for none but this one.
+        function: A module's function. The processes import its module, and everything that the
+            main script imports outside of `if __name__ == "__main__"`.
+        tasks: Arguments; read lazily, at most two more than there are processes in advance.
+        processes: Number of processes; 1 for only this one.
 
     Yields:
         The results, in the order of the tasks.
 
     Raises:
-        ChildProcessError: If a process was killed.
+        ChildProcessError: A process was killed.
     """
     if processes == 1:
         for task in tasks:
             yield function(*task)
         return
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
-    pool = ProcessPoolExecutor(processes, context, initializer=_begin)
-    waiting: deque[Future[Any]] = deque()
+    pool = ProcessPoolExecutor(processes, context, initializer=_start_worker)
+    futures: deque[Future[Any]] = deque()
     try:
         for task in tasks:
-            waiting.append(pool.submit(function, *task))
-            if len(waiting) == processes + 2:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            futures.append(pool.submit(function, *task))
+            if len(futures) == processes + 2:
+                yield futures.popleft().result()
+        while futures:
+            yield futures.popleft().result()
     except BrokenProcessPool as error:
         raise ChildProcessError(
-            "A process that shared the work has died: killed for lack of memory, or started by a "
-            'script that does its work outside of `if __name__ == "__main__"`. The same call goes '
-            "on where it was."
+            "A worker process has died: it was killed for lack of memory, or the main script does "
+            'its work outside of `if __name__ == "__main__"`. Repeat the call to continue.'
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _begin() -> None:
-    """Makes a process one of many: no threads of the library's, no life after its parent."""
+def _start_worker() -> None:
+    """Initialize a worker process, which has one thread and exits with its parent."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it, too, and ends this process
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent receives it, too, and stops workers
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

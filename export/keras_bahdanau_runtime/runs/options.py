@@ -24,9 +24,9 @@ MODELS = ("rnnsearch", "rnnencdec")
 SCHEDULES = ("cosine", "inverse-sqrt", "constant")
 # Options by their names in files of earlier versions.
 _FORMER_NAMES = {
-    "loss_chunk_size": "loss_chunk_size",
+    "loss_chunk": "loss_chunk_size",
     "precision": "dtype_policy",
-    "validation_beam_size": "validation_beam_size",
+    "validation_beam": "validation_beam_size",
 }
 
 

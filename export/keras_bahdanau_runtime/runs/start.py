@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_bahdanau_runtime.files import claimed, written
+from keras_bahdanau_runtime.files import atomic_write, claim_folder
 from keras_bahdanau_runtime.prepared.blocks import check_files
 from keras_bahdanau_runtime.prepared.corpus import MANIFEST_FILE, PreparedCorpus
 from keras_bahdanau_runtime.prepared.prepare import prepare
@@ -30,7 +30,7 @@ from keras_bahdanau_runtime.text.scores import bleu_metric
 logger = logging.getLogger("keras_bahdanau")
 
 
-def check_folder(options: TrainingOptions, output: Path, resume: bool) -> None:
+def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> None:
     """Refuses a folder that is taken, or whose run had other options."""
     if (options.target is None and options.source.is_file()) or (
         options.target is not None and options.source.is_dir()
@@ -90,7 +90,7 @@ def _check_texts(options: TrainingOptions, path: Path) -> None:
         logger.warning("%s is missing: the texts may be others than the run's.", path)
         return
     before = read_options(path)
-    changed = [name for name, value in hashes(options).items() if before.get(name) != value]
+    changed = [name for name, value in text_hashes(options).items() if before.get(name) != value]
     if changed:
         raise ValueError(
             "Argument `options` must name the texts that the run was started with. "
@@ -98,7 +98,7 @@ def _check_texts(options: TrainingOptions, path: Path) -> None:
         )
 
 
-def hashes(options: TrainingOptions) -> dict[str, str]:
+def text_hashes(options: TrainingOptions) -> dict[str, str]:
     """The SHA-256 of each text file by the name of its option and, for further ones, a number.
 
     Of a prepared corpus it is that of the manifest, which has the others.
@@ -120,12 +120,12 @@ def hashes(options: TrainingOptions) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def claimed_run(output: Path) -> Iterator[None]:
+def claim_run(output: Path) -> Iterator[None]:
     """Makes the run's folder and keeps other processes out; takes it away again if it stays empty.
 
     Files that a killed process was writing are removed.
     """
-    with claimed(output, "trains in"):
+    with claim_folder(output, "trains in"):
         for path in output.glob(".*.writing.*"):
             path.unlink()
         yield
@@ -133,7 +133,7 @@ def claimed_run(output: Path) -> Iterator[None]:
 
 def write_json(path: Path, values: Any) -> None:
     """Writes a JSON file, whole or not at all."""
-    with written(path) as writing:
+    with atomic_write(path) as writing:
         writing.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
@@ -145,7 +145,7 @@ _LAUNCHED = {
 }
 
 
-def launched(backend: str | None = None) -> tuple[int, int]:
+def launched_rank(backend: str | None = None) -> tuple[int, int]:
     """`(rank, processes)`: which of the processes that a launcher has started this is.
 
     Args:
@@ -158,7 +158,7 @@ def launched(backend: str | None = None) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def begun(
+def start_run(
     options: TrainingOptions, output: Path, resume: bool, rank: int
 ) -> Iterator[list[tuple[list[str], list[str]]]]:
     """Checks a run, and keeps other processes out of its folder while the block runs.
@@ -182,13 +182,13 @@ def begun(
     """
     bleu_metric(options.tokenize)  # refuses it before the texts are prepared
     if rank == 0:
-        check_folder(options, output, resume)
+        check_run_folder(options, output, resume)
     _check_corpus(options)
     held_out = [
         read_parallel(*paths)
         for paths in zip(options.validation_source, options.validation_target, strict=True)
     ]
-    with claimed_run(output) if rank == 0 else contextlib.nullcontext():
+    with claim_run(output) if rank == 0 else contextlib.nullcontext():
         if rank == 0 and options.devices == 1:
             prepare_texts(options, output)
         yield held_out

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.metrics import Metrics, ModelMetrics
-from keras_bahdanau_runtime.session import cores
+from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.translation import BATCH_TOKENS
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -138,7 +138,7 @@ class Engine:
     draining: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self.threads = cores() if self.threads is None else self.threads
+        self.threads = available_cores() if self.threads is None else self.threads
         check_positive(
             batch_size=self.batch_size, batch_tokens=self.batch_tokens, threads=self.threads
         )

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
 
-from keras_bahdanau_runtime.pictures.page import assembled
+from keras_bahdanau_runtime.pictures.page import assemble_page
 from keras_bahdanau_runtime.service.connection import DISCONNECTED, Connection
 from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import KINDS, ServiceError, refuse
@@ -47,7 +47,7 @@ from keras_bahdanau_runtime.translation import Translation
 
 # Arguments of zlib for the three formats.
 _GZIP, _ZLIB, _DEFLATE = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
-_PAGE = assembled(Path(__file__).with_name("page.html")).encode("utf-8")
+_PAGE = assemble_page(Path(__file__).with_name("page.html")).encode("utf-8")
 _PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'"

@@ -21,9 +21,14 @@ from keras_bahdanau_runtime.service.protocol import (
     as_json,
 )
 from keras_bahdanau_runtime.session import run_arrays
-from keras_bahdanau_runtime.signature import STEP_FILE, returned
+from keras_bahdanau_runtime.signature import STEP_FILE, num_returned
 from keras_bahdanau_runtime.text.batches import pad
-from keras_bahdanau_runtime.translation import Translation, empty, encode_texts, read_hypotheses
+from keras_bahdanau_runtime.translation import (
+    Translation,
+    decode_hypotheses,
+    empty_translation,
+    encode_texts,
+)
 from keras_bahdanau_runtime.translator import Translator
 
 _NO_SCORE = np.finfo(np.float32).min  # of a missing hypothesis, as JSON has no infinity
@@ -206,9 +211,9 @@ class TextModel(Model):
     def __init__(self, name: str, version: str, engine: Engine, translator: Translator) -> None:
         super().__init__(name, version, engine)
         self.translator = translator
-        self.tokenizer = translator.text_tokenizer()
+        self.tokenizer = translator.require_tokenizer()
         self.streams = STEP_FILE in translator.manifest.files
-        self.max_n_best = returned(translator.manifest.search)
+        self.max_n_best = num_returned(translator.manifest.search)
         self.inputs = [TensorSpec("text", "BYTES", (-1,))]
         self.outputs = [
             TensorSpec("translation", "BYTES", (-1,)),
@@ -269,7 +274,7 @@ class TextModel(Model):
         if alignments:
             _check_weights(results)
         remaining = iter(results)
-        return [next(remaining) if ids else [empty(alignments)] for ids in encoded]
+        return [next(remaining) if ids else [empty_translation(alignments)] for ids in encoded]
 
     async def stream(self, text: str) -> AsyncIterator[str]:
         """Yield the pieces of the greedy translation of a text, one per step.
@@ -406,7 +411,7 @@ class _SearchJob(_ModelJob):
                 for name, values in arrays.items()
                 if alignments or name != "alignments"
             }
-            results.append(read_hypotheses(self._tokenizer, hypotheses, ids, n_best))
+            results.append(decode_hypotheses(self._tokenizer, hypotheses, ids, n_best))
         return results
 
 

@@ -18,7 +18,7 @@ from prometheus_client import multiprocess
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.logs import log_to_stderr
 from keras_bahdanau_runtime.service.server import Settings, bind, listen, serve
-from keras_bahdanau_runtime.session import cores
+from keras_bahdanau_runtime.session import available_cores
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -63,7 +63,7 @@ def _with_shared_cores(settings: Settings) -> Settings:
     """Return settings that divide the cores among the processes."""
     threads, alone_threads = settings.threads, settings.alone_threads
     if threads is None:
-        threads = max(1, cores() // settings.processes)
+        threads = max(1, available_cores() // settings.processes)
     if alone_threads is None:
         alone_threads = 1  # waiting threads spin, which takes time from the other processes
     return dataclasses.replace(settings, threads=threads, alone_threads=alone_threads)

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import ArtifactError
-from keras_bahdanau_runtime.manifest import Manifest, reading
+from keras_bahdanau_runtime.manifest import Manifest, read_unreplaced
 from keras_bahdanau_runtime.runs.folder import is_run
 from keras_bahdanau_runtime.service.engine import Engine
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.models import GraphModel, Model, TextModel
-from keras_bahdanau_runtime.session import CPU, cores, open_graph
+from keras_bahdanau_runtime.session import CPU, available_cores, open_graph
 from keras_bahdanau_runtime.signature import MANIFEST_FILE, MODEL_FILE, STEP_FILE
 from keras_bahdanau_runtime.translator import Translator
 
@@ -66,7 +66,7 @@ class Repository:
     ) -> None:
         self.sources, self.engine, self._megabytes = dict(sources), engine, megabytes
         if alone_threads is None:
-            alone_threads = min(_MAX_ALONE_THREADS, cores())
+            alone_threads = min(_MAX_ALONE_THREADS, available_cores())
         check_positive(alone_threads=alone_threads)
         self._alone_threads = alone_threads
         for name in sources:
@@ -319,14 +319,14 @@ class Repository:
         timeout = self.engine.limits.timeout
 
         def open_models(manifest: Manifest) -> list[Model]:
-            if manifest.searches():
+            if manifest.has_search():
                 translator = Translator(folder, CPU, 1, timeout, self._megabytes)
                 graph = GraphModel(name + _GRAPH_SUFFIX, version, self.engine, translator.session)
                 if translator.tokenizer is None:
                     return [graph]
                 translator.translate(["a"])  # the first run is slower than later ones
                 if STEP_FILE in manifest.files:
-                    translator.open_steps()
+                    translator.open_stepper()
                 return [TextModel(name, version, self.engine, translator), graph]
             for other in manifest.files:
                 if other != MODEL_FILE:
@@ -334,7 +334,7 @@ class Repository:
             session = open_graph(manifest, MODEL_FILE, CPU, 1, self._megabytes)
             return [GraphModel(name + _GRAPH_SUFFIX, version, self.engine, session)]
 
-        return reading(folder, open_models)
+        return read_unreplaced(folder, open_models)
 
 
 def _file_state(path: Path) -> Any:

@@ -20,7 +20,7 @@ from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.service.engine import Engine, Limits
 from keras_bahdanau_runtime.service.logs import discard_unwritten, log_to_stderr
 from keras_bahdanau_runtime.service.repository import Repository
-from keras_bahdanau_runtime.session import give_memory_back
+from keras_bahdanau_runtime.session import release_memory
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -203,7 +203,7 @@ class Service:
             await asyncio.sleep(0.001)
         if self._tasks[0].done():
             await self.stop()
-        give_memory_back()  # 4 MB after the imports
+        release_memory()  # 4 MB after the imports
         logger.info(
             "Serving %s at %s%s.",
             ", ".join(name for name, _ in self.repository.names()),

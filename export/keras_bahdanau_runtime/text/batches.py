@@ -42,7 +42,7 @@ def pad(
     check_range("bucket", bucket, int, 1)
     if max_length is not None:
         check_range("max_length", max_length, int, 1)
-        (sequences,) = cut(max_length, sequences=sequences)
+        (sequences,) = truncate_sequences(max_length, sequences=sequences)
     width = int(round_up(max(1, max(map(len, sequences))), bucket))
     padded = np.full((len(sequences), width), PAD, np.int32)
     for row, sequence in zip(padded, sequences, strict=True):
@@ -96,7 +96,7 @@ def round_up(lengths: int | Sequence[int], bucket: int) -> Any:
     return -(np.negative(lengths) // bucket) * bucket
 
 
-def cut(max_length: int, **lists: Sequence[Sequence[int]]) -> list[list[Any]]:
+def truncate_sequences(max_length: int, **lists: Sequence[Sequence[int]]) -> list[list[Any]]:
     """Each of `lists` with its sequences cut to `max_length` ids; one warning counts them.
 
     The last id of a sequence stays the last.
@@ -118,7 +118,7 @@ _END = object()
 _PATIENCE = 0.1  # seconds between looks whether anybody still waits
 
 
-def windows(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+def read_windows(texts: Iterable[str], size: int) -> Iterator[list[str]]:
     """What has come of `texts` since the last window: one text at least, `size` at most.
 
     A thread reads ahead, by no more than `size` texts, while the caller works on a window. A slow

@@ -11,12 +11,12 @@ from typing import Any, NoReturn
 
 from keras_bahdanau_runtime.checks import check_range, check_text, checked_texts
 from keras_bahdanau_runtime.errors import RunError, require
-from keras_bahdanau_runtime.files import written
+from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL, UNK
 
 
 class TextDecoder:
-    """CorpusMixer the ids of one text back into it, id by id.
+    """Decoder of the ids of one text, id by id.
 
     A character spread over several ids comes with the last of them; bytes that form no character
     come out as U+FFFD. `PAD` and `BOS` add nothing. An id that has no piece, which a model with
@@ -255,7 +255,7 @@ class Tokenizer:
             path: The file to write. An existing one is replaced.
         """
         text = json.dumps(self._document(), ensure_ascii=False)
-        with written(path) as writing:
+        with atomic_write(path) as writing:
             writing.write_text(text + "\n", encoding="utf-8")
 
     def _document(self) -> dict[str, Any]:

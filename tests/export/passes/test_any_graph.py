@@ -1,4 +1,4 @@
-"""Graphs that the passes must leave with the same results; each was once changed or refused."""
+"""Graphs whose results the passes must not change; each was once changed or refused."""
 
 import numpy as np
 import onnx
@@ -7,7 +7,7 @@ import pytest
 from graphs import RNG, graph_of, normal, results
 
 from keras_bahdanau_export.graph.passes import optimizer
-from keras_bahdanau_export.precision import reduce_precision
+from keras_bahdanau_export.graph.precision import reduce_precision
 
 YES, ZERO, ONE, MINUS_ONE = True, 0, 1, [-1]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from keras_bahdanau.data.batching import Shapes, choose_sides, distinct_first, shaped_batches
 from keras_bahdanau.data.bpe_dropout import BPEDropout
 from keras_bahdanau.data.prepared_dataset import PreparedDataset
-from keras_bahdanau.data.streams import CorpusMixer, merge_counts, shares
+from keras_bahdanau.data.streams import CorpusMixer, cycle_shares, merge_counts
 from keras_bahdanau_runtime.ids import BOS, PAD
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.prepared.prepare import prepare
@@ -273,7 +273,7 @@ def test_shapes_hold_all_pairs_and_batches_are_full(lengths, limit, bucket, rows
     sides = choose_sides(distinct, counts, limit, bucket, padding)
     assert len(sides) <= limit and (sides % bucket == 0).all()
     shapes = Shapes(sides, np.full(len(sides), rows))
-    kinds = shapes.of(lengths)
+    kinds = shapes.smallest_for(lengths)
     without_merging = choose_sides(distinct, counts, limit, bucket)
     assert len(sides) <= len(without_merging)
     if len(sides) < len(without_merging):
@@ -292,7 +292,7 @@ def test_shapes_hold_all_pairs_and_batches_are_full(lengths, limit, bucket, rows
         assert 1 <= len(chosen) <= size == rows
         assert (lengths[chosen] <= [tx, ty]).all()
     # Only a shape that fits into no other has a batch with missing rows.
-    maximal = set(map(tuple, sides[shapes.larger() < 0].tolist()))
+    maximal = set(map(tuple, sides[shapes.next_larger() < 0].tolist()))
     missing = [(tx, ty) for chosen, size, tx, ty in batches if len(chosen) < size]
     assert len(missing) == len(set(missing)) and set(missing) <= maximal
 
@@ -311,7 +311,7 @@ def test_two_clusters_of_lengths_make_two_shapes():
 @given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=5),
        temperature=st.sampled_from([0.5, 1.0, 2.0, 5.0]))  # fmt: skip
 def test_turns_leave_out_no_batch(sizes, temperature):
-    batches = shares(sizes, temperature)
+    batches = cycle_shares(sizes, temperature)
     assert (batches >= 1).all()
     if temperature == 1.0:
         assert batches.tolist() == sizes
@@ -324,7 +324,7 @@ def test_turns_leave_out_no_batch(sizes, temperature):
 
 
 def test_shares_at_temperature_two_are_proportional_to_square_roots():
-    assert shares([900, 100], 2.0).tolist() == [750, 250]  # 3 to 1
+    assert cycle_shares([900, 100], 2.0).tolist() == [750, 250]  # 3 to 1
 
 
 def test_a_batch_of_another_shape_comes_second():
@@ -365,7 +365,7 @@ def test_unusable_corpora_and_updates_are_refused(corpus, tmp_path):
         PreparedDataset([])
     with pytest.raises(ValueError, match="`corpora` must be a PreparedCorpus"):
         PreparedDataset(3)
-    with pytest.raises(ValueError, match="is not there"):
+    with pytest.raises(ValueError, match="is missing"):
         PreparedDataset(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="`update`"):
         PreparedDataset(other).batch(-1)

@@ -54,12 +54,12 @@ def test_states_match_the_reference(source, masked, rng):
 
 
 @summaries
-def test_states_of_any_mask_are_those_of_the_kept_annotations_alone(source, rng):
+def test_states_depend_on_the_unmasked_annotations_alone(source, rng):
     bridge, annotations = built(source, rng), array(rng, B, TX, D)
     mask = np.array([[0, 0, 1, 1, 1], [1, 0, 1, 1, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0]], bool)
     moved = np.zeros_like(annotations)
-    for row, kept in enumerate(mask):
-        moved[row, : kept.sum()] = annotations[row, kept]
+    for row, keep in enumerate(mask):
+        moved[row, : keep.sum()] = annotations[row, keep]
     expected = reference_bridge(bridge, moved, mask.sum(axis=1))
     assert_close(concatenated(bridge(annotations, mask=mask)), expected)
 

@@ -224,6 +224,6 @@ def test_no_two_layers_start_with_the_same_weights():
     encoder = BidirectionalEncoder(4, num_layers=2)
     encoder.build((None, None, 8))
     for index in (0, 1):  # kernels and recurrent kernels
-        kernels = [numpy(layer.cell.weights[index]) for layer in encoder.made()]
+        kernels = [numpy(layer.cell.weights[index]) for layer in encoder.recurrent_layers()]
         for first, second in itertools.combinations(kernels, 2):
             assert not np.array_equal(first, second)

@@ -14,9 +14,9 @@ from layer_checks import array, assert_close, numpy, right_mask, spoiled
 from keras_bahdanau.layers.attention.base import masked_softmax, masked_sparsemax
 from keras_bahdanau.layers.sequences import (
     checked_mask,
-    first_step,
-    last_places,
-    last_step,
+    first_kept_step,
+    last_kept_index,
+    last_kept_step,
     reverse_by_length,
     sequence_lengths,
     zero_masked,
@@ -184,7 +184,7 @@ def test_reverse_by_length_without_lengths_reverses_all_steps(rng):
 def test_the_first_and_last_steps_are_valid_ones_with_padding_on_either_side(rng):
     values = array(rng, 5, 4, 2)
     mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 0, 0], [0, 0, 0, 0]], bool)
-    assert_close(last_step(values), values[:, -1], 0)
-    assert_close(last_places(mask), [3, 1, 3, 1, -1], 0)
-    assert_close(last_step(values, mask), values[range(5), [3, 1, 3, 1, 0]], 0)
-    assert_close(first_step(values, mask), values[range(5), [0, 0, 2, 1, 0]], 0)
+    assert_close(last_kept_step(values), values[:, -1], 0)
+    assert_close(last_kept_index(mask), [3, 1, 3, 1, -1], 0)
+    assert_close(last_kept_step(values, mask), values[range(5), [3, 1, 3, 1, 0]], 0)
+    assert_close(first_kept_step(values, mask), values[range(5), [0, 0, 2, 1, 0]], 0)

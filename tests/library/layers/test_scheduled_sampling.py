@@ -45,7 +45,9 @@ def test_schedules_are_the_papers(name):
     sampling = ScheduledSampling(**arguments)
     for step in (0, 1, 7, 60, 75, 400, 10_000):
         expected = formula(min(step, 5_000))  # exp overflows for larger steps
-        np.testing.assert_allclose(float(sampling.truth(step)), expected, rtol=1e-5)
+        np.testing.assert_allclose(
+            float(sampling.true_token_probability(step)), expected, rtol=1e-5
+        )
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ def test_a_number_selects_a_token_by_cumulative_probability(shares):
     numbers = np.array([0.0, *numbers, np.nextafter(1.0, 0.0, dtype="float32")], "float32")
     with np.errstate(divide="ignore"):
         logits = np.maximum(np.log(np.tile(shares, (1002, 1))), -1e9).astype("float32")
-    ids = numpy(ScheduledSampling().pick(logits, numbers))
+    ids = numpy(ScheduledSampling().predict_tokens(logits, numbers))
     assert ids.dtype == np.int32
     np.testing.assert_array_equal(ids, expected)
 
@@ -131,12 +133,12 @@ def test_half_precision_draws_from_a_large_vocabulary(dtype):
     # The numbers stay float32, so they select as many different tokens as with float32 logits.
     numbers = ((np.arange(2000) + 0.5) / 2000).astype("float32")
     logits = ops.zeros((2000, 2000), dtype=dtype)
-    assert len(np.unique(numpy(ScheduledSampling().pick(logits, numbers)))) > 1990
+    assert len(np.unique(numpy(ScheduledSampling().predict_tokens(logits, numbers)))) > 1990
 
 
 def test_without_sampling_the_likeliest_token_is_read():
     logits = np.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]], "float32")
-    ids = ScheduledSampling(sample=False).pick(logits, np.full(2, 0.99, "float32"))
+    ids = ScheduledSampling(sample=False).predict_tokens(logits, np.full(2, 0.99, "float32"))
     assert numpy(ids).tolist() == [1, 0]
 
 

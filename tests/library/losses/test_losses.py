@@ -291,3 +291,9 @@ def test_links_and_weights_must_have_the_same_shape(rng, shape):
     _, weights = random_links(rng)
     with pytest.raises(ValueError, match=r"must both be \(B, Ty, Tx\).*Received: shapes"):
         AlignmentCrossentropy()(np.ones(shape), weights)
+
+
+def test_a_config_of_earlier_versions_names_the_chunk_size_chunk():
+    config = TokenCrossentropy(chunk_size=4).get_config()
+    config["chunk"] = config.pop("chunk_size")
+    assert TokenCrossentropy.from_config(config).chunk_size == 4

@@ -48,7 +48,7 @@ def paper_names(model):
     readout = numpy(model.decoder.readout.kernel).astype("float64")
     p["U_o"], p["V_o"], p["C_o"] = np.split(readout, [N, N + M])
     if not isinstance(model, RNNEncoderDecoder):
-        attention = reference.named(model.decoder.attention)
+        attention = reference.weights_by_name(model.decoder.attention)
         p |= {"W_a": attention["query_kernel"], "U_a": attention["key_kernel"]}
         p |= {"v_a": attention["score_kernel"][:, 0], "b_a": attention["bias"]}
     return p
@@ -56,7 +56,7 @@ def paper_names(model):
 
 def gates(cell):
     """Return a cell's weights by gate. Keras's z is one minus the paper's: sigma(-x)."""
-    w, u, b = reference.named(cell).values()
+    w, u, b = reference.weights_by_name(cell).values()
     (w_z, w_r, w), (u_z, u_r, u), (b_z, b_r, b) = (np.split(part, 3, axis=-1) for part in (w, u, b))
     return {
         **{"W_z": -w_z, "U_z": -u_z, "b_z": -b_z},

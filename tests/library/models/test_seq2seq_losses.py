@@ -65,7 +65,7 @@ def test_guided_alignment_does_not_apply_to_a_fixed_context():
 class Penalized(BahdanauAttention):
     """Attention whose penalty is a given tensor."""
 
-    penalized = True
+    has_penalty = True
     loss = 0.0
 
     def penalty(self, weights, query_mask):

@@ -54,7 +54,7 @@ def test_a_loaded_model_has_the_frozen_layers_of_the_saved_one(name, tmp_path):
 def test_a_config_without_recorded_layer_settings_is_accepted():
     for name in ("rnnsearch", "stacked_lstm"):
         config = MODELS[name]().get_config()
-        assert config.pop("told") == []
+        assert config.pop("layer_settings") == []
         assert len(type(MODELS[name]()).from_config(config)._made()) >= 3
 
 

@@ -149,7 +149,7 @@ def test_a_link_equals_an_alignment_weight_of_one():
     for wrong in ([[0.2, 0.8]], [(0, 0, 1)], [0, 0]):
         with pytest.raises(ValueError, match="`pairs` must link two places by two ints"):
             Shortlist.from_links([([5, 3], [20], wrong)], S, V, size=12)
-    with pytest.raises(ValueError, match="`pairs` must be an array, all of whose rows"):
+    with pytest.raises(ValueError, match="`pairs` must be an array with rows of one length"):
         Shortlist.from_links([([5, 3], [20], [(0, 0), (0, 0, 1)])], S, V, size=12)
     pairs = [([5, 3], [20, 3], []), ([5], [20], [(0, 0)])]  # the first pair has no links
     assert Shortlist.from_links(pairs, S, V, size=12).table[5, 0] == 20

@@ -11,7 +11,7 @@ SCALES = [None, 0.5, "learned"]
 
 
 def expected(attention, query, values, score, scale):
-    weights = reference.named(attention)
+    weights = reference.weights_by_name(attention)
     scale = scale if isinstance(scale, float) else 1.0
     rows = [
         reference.luong(weights, q, v, m, score, scale)
@@ -70,7 +70,7 @@ def test_config_keeps_everything(scale):
     )
     assert_config_round_trip(attention)
     attention(np.ones((1, N)), np.ones((1, TX, D)))
-    assert (reference.named(attention)["query_kernel"] == 1).all()
+    assert (reference.weights_by_name(attention)["query_kernel"] == 1).all()
 
 
 @pytest.mark.parametrize(
