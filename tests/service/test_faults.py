@@ -344,7 +344,7 @@ def test_a_damaged_artifact_is_refused_until_it_is_repaired(artifact, own_artifa
             caplog.clear()
             damage(own_artifact)
             assert any(load_fails(service.web) for _ in range(600)), name
-            assert "could not be loaded, the old one goes on" in caplog.text
+            assert "could not be loaded, the old one stays" in caplog.text
             assert translate(service.web)["text"] == "a man"
             shutil.copytree(artifact, own_artifact, dirs_exist_ok=True)
             assert any(not load_fails(service.web) for _ in range(600)), name
