@@ -162,7 +162,7 @@ def test_rows_are_rounded_down_to_a_multiple(corpus):
         PreparedDataset(corpus, batch_tokens=200, multiple=4)
 
 
-def test_corpora_take_turns(corpus, small):
+def test_corpora_are_mixed_by_size_and_temperature(corpus, small):
     both = PreparedDataset([corpus, small], batch_size=16)
     pairs = pairs_of_pass(both, 0)
     assert sorted(pairs) == sorted([*shard_of_pairs(corpus), *shard_of_pairs(small)])
@@ -310,7 +310,7 @@ def test_two_clusters_of_lengths_make_two_shapes():
 
 @given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=5),
        temperature=st.sampled_from([0.5, 1.0, 2.0, 5.0]))  # fmt: skip
-def test_turns_leave_out_no_batch(sizes, temperature):
+def test_mixed_corpora_keep_every_batch_in_order(sizes, temperature):
     batches = cycle_shares(sizes, temperature)
     assert (batches >= 1).all()
     if temperature == 1.0:
