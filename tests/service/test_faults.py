@@ -50,7 +50,7 @@ def translate(web):
 # The log cannot be written.
 
 
-@pytest.fixture(params=["a full disk", "a pipe that nobody reads"])
+@pytest.fixture(params=["a full disk", "a pipe without a reader"])
 def unwritable(request):
     if request.param == "a full disk":
         with open("/dev/full", "w") as file:
@@ -78,7 +78,7 @@ def test_a_service_goes_on_without_its_log(own_artifact, unwritable):
                 (own_artifact / "model.onnx").unlink()
                 for _ in range(5):
                     assert translate(web)["text"] == "a man"
-                    # Its log line is an error, which is written at once.
+                    # Errors are logged without a buffer.
                     assert web.post("/v2/repository/models/a/load").status_code == 422
             process.send_signal(signal.SIGTERM)
             assert process.wait() == 0
@@ -168,7 +168,7 @@ def test_a_worker_that_cannot_start_does_not_end_the_others(crew, own_artifact):
     crew._start()
     [_, second] = crew._workers
     assert not remove(crew, second)
-    assert crew._replace(second, False)  # the service goes on
+    assert crew._replace(second, False)  # the service continues
     assert list(crew._workers) == [first] and first.is_alive()
     first.kill()
     assert remove(crew, first)

@@ -300,7 +300,7 @@ def test_shapes_hold_all_pairs_and_batches_are_full(lengths, limit, bucket, rows
 def test_two_clusters_of_lengths_make_two_shapes():
     lengths = np.array([[3, 4], [4, 4], [4, 3], [20, 21], [22, 20]])
     assert choose_sides(lengths, np.ones(5, int), 2).tolist() == [[4, 4], [22, 21]]
-    # Many pairs of one length keep a shape of their own.
+    # Many pairs of one length have a separate shape.
     sides = choose_sides(lengths, np.array([1, 1, 1, 1000, 1000]), 3)
     assert sides.tolist() == [[4, 4], [20, 21], [22, 20]]
     # 105 tokens in 107 positions, and in 110.
