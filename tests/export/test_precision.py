@@ -11,7 +11,8 @@ from graphs import graph_of, operators, results
 
 from keras_bahdanau import BeamSearch, GreedySearch, RNNSearch, Tokenizer
 from keras_bahdanau_export import export
-from keras_bahdanau_export.precision import PrecisionLoss, reduce_precision
+from keras_bahdanau_export.graph.precision import reduce_precision
+from keras_bahdanau_export.quality_loss import PrecisionLoss
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.errors import PrecisionError
 from keras_bahdanau_runtime.manifest import read_manifest

@@ -7,7 +7,7 @@ import pytest
 from graphs import RNG, graph_of, normal, results
 
 from keras_bahdanau_export.graph.passes import optimizer
-from keras_bahdanau_export.precision import reduce_precision
+from keras_bahdanau_export.graph.precision import reduce_precision
 
 YES, ZERO, ONE, MINUS_ONE = True, 0, 1, [-1]
 

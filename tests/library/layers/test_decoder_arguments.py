@@ -69,7 +69,9 @@ IS_A_LAYER = "`cell` must be a cell, not a layer .* write GRUCell in the place o
 NOT_ATTENTION = r"`attention` must be an Attention, such as .* Received: "
 
 
-NOT_A_READOUT = r'`readout` must be a layer of one input, .* write DeepOutput\(n, "linear"\) .* Rec'
+NOT_A_READOUT = (
+    r'`readout` must be a layer with one input, .* write DeepOutput\(n, "linear"\) .* Rec'
+)
 
 
 WRONG_PARTS = [
@@ -124,7 +126,9 @@ def test_feedback_is_a_function_that_returns_rows(feedback, message, rng):
 def test_feedback_must_be_as_wide_as_the_inputs(width, rng):
     decoder = random_decoder(rng, readout="state")
     inputs, annotations, _ = random_inputs(rng, decoder)
-    message = r"`feedback` .* return \(batch, 7\).* keras.layers.Dense\(7\) first. Received: sh"
+    message = (
+        r"`feedback` .* return \(batch, 7\).* keras.layers.Dense\(7\) to the output. Received: sh"
+    )
     with pytest.raises(ValueError, match=message):
         decoder(inputs, annotations, feedback=lambda t, x, o: o if width else ops.ones((B, 1, M)))
 
@@ -146,7 +150,7 @@ def test_a_cell_must_return_states_of_its_state_size(rng):
     ],
 )
 def test_a_context_cell_with_other_states_or_query_is_refused(cell, context_cell, query):
-    message = '`context_cell` must come with query="current" .* sizes of `cell`, .*. Received: '
+    message = '`context_cell` requires query="current" .* sizes of `cell`, .*. Received: '
     with pytest.raises(ValueError, match=message + f"query='{query}' and state sizes"):
         unbuilt(cell, context_cell=context_cell, query=query)
 
@@ -157,7 +161,7 @@ def test_first_state_must_have_every_tensor(cell, rng):
     inputs, annotations, states = random_inputs(rng, decoder)
     narrow = [states[0][:, :1], *states[1:]]
     flat = [*states[:-1], states[-1][0]]
-    message = "`initial_state` must hold a tensor for each state of the cell, .* Received: "
+    message = "`initial_state` must have one tensor for each state of the cell, .* Received: "
     with pytest.raises(ValueError, match=message + r"values of type \['NoneType'\]"):
         decoder(inputs, annotations, initial_state=[[None, *states[1:]]])
     for wrong in (states[:-1], [*states, states[0]], narrow, flat, states[-1][:, :1]):
@@ -210,10 +214,15 @@ def test_a_step_needs_a_built_decoder():
 
 WRONG_SHAPES = {
     "inputs of rank 2": ((B, M), (B, TX, D), "inputs", "(batch, time, "),
-    "no step": ((B, 0, M), (B, TX, D), "inputs", "a step at least"),
+    "no step": ((B, 0, M), (B, TX, D), "inputs", "at least one step"),
     "annotations of rank 2": ((B, TY, M), (B, D), "annotations", "return_sequences=True"),
     "annotations of rank 4": ((B, TY, M), (B, TX, D, 1), "annotations", "(batch, time, "),
-    "two annotations": ((B, TY, M), [(B, TX, D)] * 2, "annotations", "one tensor; of an encoder"),
+    "two annotations": (
+        (B, TY, M),
+        [(B, TX, D)] * 2,
+        "annotations",
+        "one tensor; use the first output",
+    ),
     "other rows": ((B, TY, M), (B + 1, TX, D), "annotations", f"as many rows as `inputs`, {B}"),
 }
 

@@ -317,7 +317,7 @@ def test_mixed_precision_returns_float32_weights(name, policy, rng):
 
 QUERY, VALUES = np.ones((B, TQ, N)), np.ones((B, TX, D))
 INVALID_CALLS = {
-    r"`query` .* write attention\(query, value\), .* list of 2": dict(query=[QUERY, VALUES]),
+    r"`query` .* write attention\(query, value\) .* list of 2": dict(query=[QUERY, VALUES]),
     r"`query` of \w+ must be .* shape \(3, 2, 4, 1\)": dict(query=QUERY[..., None]),
     r"`value` of \w+ must be .* shape \(3, 6\)": dict(value=VALUES[:, 0]),
     r"`query` .* as many rows as `value`, 3, or one .* \(2, 2": dict(query=QUERY[:2]),

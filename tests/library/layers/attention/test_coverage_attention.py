@@ -131,7 +131,9 @@ def test_invalid_options_are_refused(options, message):
 
 
 def test_multi_source_attention_refuses_a_penalty():
-    with pytest.raises(ValueError, match="`attentions` must hold no mechanism with a penalty"):
+    with pytest.raises(
+        ValueError, match="`attentions` must not contain a mechanism with a penalty"
+    ):
         MultiSourceAttention([CoverageAttention(U, coverage_loss_weight=1.0)])
 
 

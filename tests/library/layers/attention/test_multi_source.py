@@ -147,7 +147,12 @@ def test_arguments_are_checked_for_each_source(rng):
         ("`values` of .* each of 2 sources. Received: ndarray", memory, sources[:1], {}),
         ("`mask` of .* an entry for each of 2 sources", memory, [sources], {"mask": [MASK]}),
         ("`value` of .* an entry for each of 2 sources", unbuilt, [query, sources[:1]], {}),
-        ("`values` .* many rows for each source", memory, [[sources[0], sources[1][:1]]], {}),
+        (
+            "`values` .* same number of rows",
+            memory,
+            [[sources[0], sources[1][:1]]],
+            {},
+        ),
         (r"`value_mask` .* \(3, 5\)", call, [query, sources], {"value_mask": [MASK2, MASK]}),
         (r"`values` of [\w.]+ must be .*6\)", call, [query, sources[::-1]], {}),
         (r"`query` of .* must be 4 wide", call, [query[..., 1:], sources], {}),

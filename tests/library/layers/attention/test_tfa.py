@@ -174,8 +174,8 @@ def test_other_arguments_reach_the_layer(rng):
         ({"attention_v": np.ones((U, 1))}, r"`attention_v` must be \(7\).*\(7, 1\)"),
         ({"attention_g": np.ones(U)}, r"`attention_g` must be a single number.*\(7,\)"),
         ({"attention_b": np.ones(2)}, r"`attention_b` must be \(7\).*\(2,\)"),
-        ({"attention_b": None}, "`attention_g` and `attention_b` must be given together"),
-        ({"attention_g": None}, "`attention_g` and `attention_b` must be given together"),
+        ({"attention_b": None}, "`attention_g` and `attention_b` must be passed together"),
+        ({"attention_g": None}, "`attention_g` and `attention_b` must be passed together"),
     ],
 )
 def test_bahdanau_weights_of_other_shapes_are_refused(change, message, rng):
