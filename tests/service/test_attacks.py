@@ -1,4 +1,4 @@
-"""Malformed and malicious HTTP requests: each is answered or cut off, and the service goes on.
+"""Malformed and malicious HTTP requests: each is answered or cut off, and the service continues.
 
 `make test-soak` sends many more of them. It sets REQUESTS and CLIENTS.
 """

@@ -127,7 +127,7 @@ async def test_the_work_of_a_client_who_leaves_is_dropped():
         task.cancel()
     await asyncio.gather(running, waiting, return_exceptions=True)
     assert not engine._queue  # dropped although no thread is free
-    assert engine.busy and await engine.drain(0.0)  # nobody waits for the running batch
+    assert engine.busy and await engine.drain(0.0)  # `drain` does not wait for the running batch
     engine.draining = False
     job.gate.set()
     assert await ask(engine, job, "w") == ["w"]

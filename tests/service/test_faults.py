@@ -50,7 +50,7 @@ def translate(web):
 # The log cannot be written.
 
 
-@pytest.fixture(params=["a full disk", "a pipe that nobody reads"])
+@pytest.fixture(params=["a full disk", "a pipe without a reader"])
 def unwritable(request):
     if request.param == "a full disk":
         with open("/dev/full", "w") as file:
@@ -78,7 +78,7 @@ def test_a_service_goes_on_without_its_log(own_artifact, unwritable):
                 (own_artifact / "model.onnx").unlink()
                 for _ in range(5):
                     assert translate(web)["text"] == "a man"
-                    # Its log line is an error, which is written at once.
+                    # Errors are logged without a buffer.
                     assert web.post("/v2/repository/models/a/load").status_code == 422
             process.send_signal(signal.SIGTERM)
             assert process.wait() == 0
@@ -131,9 +131,8 @@ def test_processes_share_the_cores(artifact):
 
 
 def test_a_process_that_starts_during_a_stop_stops_too(supervisor, tmp_path):
-    supervisor._is_stopping = (
-        True  # the signal came after a process had died, before it was replaced
-    )
+    # The signal came after a process had died, before it was replaced.
+    supervisor._is_stopping = True
     supervisor._start()
     [first] = supervisor._processes
     first.join(20)
@@ -169,7 +168,7 @@ def test_a_process_that_cannot_start_does_not_end_the_others(supervisor, own_art
     supervisor._start()
     [_, second] = supervisor._processes
     assert not remove(supervisor, second)
-    assert supervisor._replace(second, False)  # the service goes on
+    assert supervisor._replace(second, False)  # the service continues
     assert list(supervisor._processes) == [first] and first.is_alive()
     first.kill()
     assert remove(supervisor, first)
