@@ -158,7 +158,9 @@ class Middleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = {name.decode("latin-1"): of.decode("latin-1") for name, of in scope["headers"]}
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
         log = RequestLog(headers)
         status = 0
 
@@ -187,7 +189,7 @@ class Middleware:
                 await _response(failure)(scope, receive, send_with_id)
         finally:
             name = scope.get("path_params", {}).get("name", "")
-            # Clients may send any number of other names, and each would be a label for ever.
+            # Clients may send any name, and Prometheus keeps every value of a label.
             model = scope.get("model", name if self._is_model(name) else "")
             call = getattr(scope.get("endpoint"), "__name__", "")
             self._metrics.requests.labels(model, call, str(status)).inc()
@@ -212,7 +214,7 @@ def _single_host(scope: Scope) -> str:
         ServiceError: "invalid" for several headers, of which a proxy may use another one, and for
             none (RFC 9112, 3.2).
     """
-    hosts = [of.decode("latin-1") for name, of in scope["headers"] if name == b"host"]
+    hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
     if len(hosts) > 1 or (not hosts and scope["http_version"] != "1.0"):
         raise ServiceError(
             "invalid",
@@ -251,7 +253,7 @@ def _check_same_site(headers: Mapping[str, str]) -> None:
         ServiceError: "forbidden".
     """
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-    if site is None and origin is not None:  # browsers send no `Sec-Fetch-Site` over plain HTTP
+    if site is None and origin is not None:  # browsers omit `Sec-Fetch-Site` over plain HTTP
         site = "none" if _netloc(origin) == headers.get("host") else "cross-site"
     if site not in (None, *_SAME_SITE):
         raise ServiceError("forbidden", "Pages of other sites may not call this service.")
