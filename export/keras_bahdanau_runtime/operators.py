@@ -43,8 +43,8 @@ _OPERATORS = frozenset(
     Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze Where Xor
     """.split()
 )
-# The allowed fields of ONNX messages, in the format of `protobuf.file_of`. Other fields, such as
-# functions, sparse tensors, sequences or training, are refused.
+# Fields of ONNX messages that a graph may have, in the format of `protobuf.build_file`. Others are
+# refused, such as functions, sparse tensors, sequences and training.
 _MESSAGES = {
     "Model": """
         1 ir_version int64, 2 producer_name string, 3 producer_version string, 4 domain string,
@@ -250,5 +250,5 @@ def subgraph_node_names(contents: bytes) -> set[str]:
 @functools.cache
 def _model_class() -> Any:
     """Return the protobuf class of a model; the onnx package is not a dependency of the runtime."""
-    pool = protobuf.pool_of(protobuf.file_of(_PACKAGE, _MESSAGES, syntax="proto2"))
+    pool = protobuf.create_pool(protobuf.build_file(_PACKAGE, _MESSAGES, syntax="proto2"))
     return protobuf.message_class(pool, f"{_PACKAGE}.Model")

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from keras_bahdanau import BeamSearch, TrainingOptions, TranslationDataset, train
 from keras_bahdanau.callbacks import ResumableEpochs
-from keras_bahdanau.training.run import _judges, build, load_best
+from keras_bahdanau.training.run import _evaluators, build, load_best
 from keras_bahdanau_runtime.files import try_lock
 from keras_bahdanau_runtime.runs.options import read_options
 
@@ -71,7 +71,7 @@ def test_the_optimizer_has_the_schedule_and_running_mean_of_the_options(finished
     # The mean moves at every batch, so the two batches of an update together give `ema`.
     assert optimizer.ema_momentum**optimizer.gradient_accumulation_steps == pytest.approx(0.5)
     schedule = optimizer.get_config()["learning_rate"]["config"]
-    # By default the rate rises for half a pass, which is one of its three updates.
+    # The default warm-up is half a pass, which is one of its three updates.
     expected = {"shape": "cosine", "updates": 6, "warmup": 1, "batches": 2}
     assert schedule.items() >= expected.items()
 
@@ -271,6 +271,18 @@ def test_missing_options_are_listed():
         TrainingOptions.from_values({"target": "a", "validation_source": "b"})
 
 
+def test_files_of_earlier_versions_have_other_option_names(tmp_path):
+    current = options(loss_chunk_size=7, dtype_policy="mixed_bfloat16", validation_beam_size=3)
+    names = {
+        "loss_chunk_size": "loss_chunk",
+        "dtype_policy": "precision",
+        "validation_beam_size": "validation_beam",
+    }
+    old = {names.get(name, name): value for name, value in current.to_dict().items()}
+    (tmp_path / "options.json").write_text(json.dumps(old))
+    assert TrainingOptions.from_file(tmp_path / "options.json") == current
+
+
 def test_options_that_contradict_each_other_are_refused():
     with pytest.raises(ValueError, match=r"`validation_target` must have as many .* 2 and 1"):
         options(validation_source=["a", "b"])
@@ -449,7 +461,7 @@ def test_a_run_is_not_resumed_with_another_number_of_updates(copied):
     chosen, folder = copied
     more = dataclasses.replace(chosen, epochs=3)
     (folder / "options.json").write_text(json.dumps(more.to_dict()))
-    with pytest.raises(ValueError, match=r"`resume` must go on with a run of 10 updates.* of 6;"):
+    with pytest.raises(ValueError, match=r"`resume` must continue a run of 10 updates.* of 6;"):
         train(more, folder, resume=True, verbose=False)
 
 
@@ -537,6 +549,6 @@ def test_options_reach_the_model_its_optimizer_and_its_validation(finished):
     rate = model.optimizer.get_config()["learning_rate"]["config"]
     assert (rate["peak"], rate["shape"], rate["batches"]) == (0.5, "inverse-sqrt", 2)
     held_out = [(["say abc 1"], ["1 cba and much more of it"])]
-    loss, score = _judges(changed, held_out, tokenizer)
+    loss, score = _evaluators(changed, held_out, tokenizer)
     assert score.search == BeamSearch(3, 1.0) and score.tokenize == "char"
     assert max(side for shape in loss.dataset.shapes for side in shape) <= 8
