@@ -768,13 +768,13 @@ MUTATIONS = (
         "export/keras_bahdanau_runtime/text/tokenizer.py",
         "    tokenizer.no_truncation()\n",
         "",
-        "runtime/test_tokenizer.py hostile/test_spoiled_artifacts.py",
+        "runtime/test_tokenizer.py hostile/test_corrupted_artifacts.py",
     ),
     Mutation(
         "unread-files-are-not-verified",
         "export/keras_bahdanau_runtime/translator.py",
         "for name in set(manifest.files) - verified:",
         "for name in set(manifest.files) & verified:",
-        "runtime/test_translator.py hostile/test_spoiled_artifacts.py runtime/test_artifact.py",
+        "runtime/test_translator.py hostile/test_corrupted_artifacts.py runtime/test_artifact.py",
     ),
 )
