@@ -127,8 +127,8 @@ MUTATIONS = (
     Mutation(
         "encoder-reads-over-holes-in-its-mask",
         "keras_bahdanau/layers/encoder.py",
-        "moved = not (mask is None or right_padded)",
-        "moved = False",
+        "must_move = not (mask is None or right_padded)",
+        "must_move = False",
         "library/layers/test_encoder.py library/models/test_seq2seq.py",
     ),
     Mutation(
