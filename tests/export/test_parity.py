@@ -82,7 +82,7 @@ def test_random_sources_are_at_most_as_long_as_the_limit():
 
 
 @pytest.mark.parametrize("output", ["scores", "alignments"])
-def test_nan_fails_parity(artifact, model, tokenizer, output, monkeypatch):
+def test_nan_scores_or_alignments_fail_parity(artifact, model, tokenizer, output, monkeypatch):
     translator = Translator(artifact[0])
     search = translator.search
 

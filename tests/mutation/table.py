@@ -46,7 +46,7 @@ MUTATIONS = (
         "library/layers/attention/test_attention.py",
     ),
     Mutation(
-        "a-mask-by-query-keeps-what-no-query-reads",
+        "attention-mask-keeps-positions-that-no-query-reads",
         "keras_bahdanau/layers/attention/base.py",
         "        mask = visible if mask is None else ops.logical_and(mask, visible)\n",
         "",
@@ -60,7 +60,7 @@ MUTATIONS = (
         "library/layers/attention/test_attention.py conformance/test_layers.py",
     ),
     Mutation(
-        "class-weight-of-the-largest-id-is-that-of-larger-ones",
+        "class-weight-of-the-largest-id-applies-to-larger-ids",
         "keras_bahdanau/losses/crossentropy.py",
         'table = np.ones(max(class_weight) + 2, "float32")',
         'table = np.ones(max(class_weight) + 1, "float32")',
@@ -82,7 +82,7 @@ MUTATIONS = (
         "library/layers/test_decoder_keras_layer.py",
     ),
     Mutation(
-        "monotonic-attention-doubles-too-seldom",
+        "monotonic-attention-doubles-too-few-times",
         "keras_bahdanau/layers/attention/monotonic.py",
         "doublings = (count - 1).bit_length() if",
         "doublings = count.bit_length() - 1 if",
@@ -103,7 +103,7 @@ MUTATIONS = (
         "library/layers/test_cells.py library/layers/test_decoder.py",
     ),
     Mutation(
-        "decoder-asks-with-the-first-of-stacked-cells",
+        "query-comes-from-the-first-of-stacked-cells",
         "keras_bahdanau/layers/decoder.py",
         "return len(self.state_sizes) - len(flatten(inner_cells(self.cell)[-1].state_size))",
         "return 0",
@@ -118,14 +118,14 @@ MUTATIONS = (
         "library/layers/test_closed_loop.py",
     ),
     Mutation(
-        "decoder-moves-its-state-at-masked-steps",
+        "decoder-changes-its-state-at-masked-steps",
         "keras_bahdanau/layers/decoder.py",
         "return outputs, select_rows(ops.take(mask, t, axis=1), after, state)",
         "return outputs, after",
         "library/layers/test_decoder_masks.py library/models/test_seq2seq.py",
     ),
     Mutation(
-        "encoder-reads-over-holes-in-its-mask",
+        "encoder-ignores-holes-in-its-mask",
         "keras_bahdanau/layers/encoder.py",
         "must_move = not (mask is None or right_padded)",
         "must_move = False",
@@ -146,7 +146,7 @@ MUTATIONS = (
         "library/layers/test_encoder.py",
     ),
     Mutation(
-        "masked-score-is-not-low-enough",
+        "masked-score-is-too-high",
         "keras_bahdanau/layers/attention/base.py",
         "_MASKED_SCORE = -1e30",
         "_MASKED_SCORE = -1e4",
@@ -211,7 +211,7 @@ MUTATIONS = (
         "library/models/test_shortlist.py",
     ),
     Mutation(
-        "limits-go-to-the-wrong-sentences",
+        "limits-of-sentences-are-reversed",
         "keras_bahdanau/search/base.py",
         "limits = ops.reshape(limits, (batch, 1))",
         "limits = ops.reshape(ops.flip(limits), (batch, 1))",
@@ -226,7 +226,7 @@ MUTATIONS = (
         "library/search/test_search.py",
     ),
     Mutation(
-        "beam-goes-on-when-enough-hypotheses-have-ended",
+        "beam-continues-when-enough-hypotheses-have-ended",
         "keras_bahdanau/search/beam.py",
         "done = ops.logical_or(done, ended[..., self._group_size - 1 :] > NEG_INF)",
         "pass",
@@ -240,7 +240,7 @@ MUTATIONS = (
         "library/search/test_search.py",
     ),
     Mutation(
-        "beam-asks-for-too-few-candidates",
+        "beam-ranks-one-candidate-too-few",
         "keras_bahdanau/search/beam.py",
         "width = self.size + 1 + len(set(self.forbidden))",
         "width = self.size + len(set(self.forbidden))",
@@ -255,7 +255,7 @@ MUTATIONS = (
         "library/search/test_search.py library/search/test_sampling.py hostile/test_steps.py",
     ),
     Mutation(
-        "torch-does-not-see-a-tie-at-the-border",
+        "torch-misses-ties-at-the-last-candidate",
         "keras_bahdanau/search/candidates.py",
         "min(k + 1, values.shape[-1])",
         "min(k, values.shape[-1])",
@@ -269,7 +269,7 @@ MUTATIONS = (
         "library/search/test_sampling.py",
     ),
     Mutation(
-        "every-epoch-repeats-its-randomness",
+        "every-epoch-has-the-same-random-numbers",
         "keras_bahdanau/callbacks/checkpoint.py",
         "np.random.default_rng([self.seed, self.rank, epoch])",
         "np.random.default_rng([self.seed, self.rank])",
@@ -304,7 +304,7 @@ MUTATIONS = (
         "library/training/test_run.py",
     ),
     Mutation(
-        "run-that-lost-patience-goes-on",
+        "run-continues-after-its-patience-ended",
         "keras_bahdanau/training/run.py",
         "if dataset.epoch >= epochs or broadcast_from_rank0(checkpoint.exhausted):",
         "if dataset.epoch >= epochs:",
@@ -325,7 +325,7 @@ MUTATIONS = (
         "export/test_captured.py",
     ),
     Mutation(
-        "file-names-are-taken-for-markup",
+        "file-names-are-rendered-as-markup",
         "export/keras_bahdanau_export/commands/inspect.py",
         "table.add_row(plain(name), plain(row))",
         "table.add_row(name, plain(row))",
@@ -346,7 +346,7 @@ MUTATIONS = (
         "export/test_onnx_graph.py export/test_captured.py export/passes/test_any_graph.py",
     ),
     Mutation(
-        "parity-overlooks-a-score-that-is-no-number",
+        "parity-ignores-nan-scores",
         "export/keras_bahdanau_export/parity.py",
         "score_difference = np.maximum(score_difference, difference)",
         "score_difference = max(score_difference, difference)",
@@ -360,7 +360,7 @@ MUTATIONS = (
         "export/passes/test_conditions.py export/test_exporter.py",
     ),
     Mutation(
-        "what-a-removed-body-reads-stays",
+        "inputs-of-a-removed-body-are-kept",
         "export/keras_bahdanau_export/graph/passes/editing.py",
         "        detach_inputs(removed)\n",
         "",
@@ -383,7 +383,7 @@ MUTATIONS = (
     Mutation(
         "session-options-in-metadata-are-accepted",
         "export/keras_bahdanau_runtime/operators.py",
-        "if any(entry.key == _SETTINGS for entry in model.metadata_props):",
+        "if any(entry.key == _SESSION_OPTIONS_KEY for entry in model.metadata_props):",
         "if False:",
         "runtime/test_operators.py",
     ),
@@ -402,7 +402,7 @@ MUTATIONS = (
         "export/passes/test_loops.py export/test_exporter.py",
     ),
     Mutation(
-        "two-draws-become-one",
+        "two-random-nodes-become-one",
         "export/keras_bahdanau_export/graph/passes/optimizer.py",
         'if has_subgraph(node) or node.op_type.startswith("Random"):\n'
         "            continue\n"
@@ -488,7 +488,7 @@ MUTATIONS = (
         "export/test_stepwise.py hostile/test_steps.py",
     ),
     Mutation(
-        "translations-wait-in-a-buffer",
+        "translations-are-not-flushed",
         "export/keras_bahdanau_export/commands/translate.py",
         "            file.flush()\n",
         "",
@@ -530,7 +530,7 @@ MUTATIONS = (
         "runtime/test_bulk.py",
     ),
     Mutation(
-        "error-keeps-no-name-of-a-file",
+        "error-has-no-file-name",
         "export/keras_bahdanau_runtime/files.py",
         "if error.errno is not None and error.filename is None:",
         "if error.errno is None and error.filename is None:",
@@ -544,9 +544,9 @@ MUTATIONS = (
         "runtime/test_tokenizer.py",
     ),
     Mutation(
-        "half-identical-pairs-are-no-warning",
+        "half-identical-pairs-give-no-warning",
         "export/keras_bahdanau_runtime/text/corpus.py",
-        "if self._identical >= least:",
+        "if self._identical >= threshold:",
         "if self._identical == self._pairs:",
         "runtime/test_tokenizer.py",
     ),
@@ -558,7 +558,7 @@ MUTATIONS = (
         "commands/test_early_checks.py",
     ),
     Mutation(
-        "infinity-is-a-number-in-any-range",
+        "infinity-passes-every-range-check",
         "export/keras_bahdanau_runtime/checks.py",
         "isinstance(value, float) and math.isinf(value):",
         "isinstance(value, float) and math.isnan(value):",
@@ -580,14 +580,14 @@ MUTATIONS = (
         "runtime/test_artifact.py",
     ),
     Mutation(
-        "loop-without-an-end-passes",
+        "endless-loop-is-accepted",
         "export/keras_bahdanau_runtime/operators.py",
-        "endless = given[0][0] == _NO_LIMIT and len(node.input) > 1 and node.input[1]",
-        "endless = given[0][0] == _NO_LIMIT",
+        "steps == _NO_STEP_LIMIT and len(node.input) > 1 and node.input[1]",
+        "steps == _NO_STEP_LIMIT",
         "runtime/test_operators.py",
     ),
     Mutation(
-        "page-takes-texts-for-markup",
+        "page-renders-texts-as-markup",
         "export/keras_bahdanau_runtime/pictures/page.py",
         'allow_nan=False).replace("<", "\\\\u003c")',
         "allow_nan=False)",
@@ -604,13 +604,13 @@ MUTATIONS = (
     Mutation(
         "bytes-after-a-packed-body-are-ignored",
         "export/keras_bahdanau_runtime/service/http.py",
-        "if unpacking.eof and not unpacking.unused_data:",
-        "if unpacking.eof:",
+        "if decompressor.eof and not decompressor.unused_data:",
+        "if decompressor.eof:",
         "service/test_http.py service/test_attacks.py",
     ),
     Mutation(
-        "client-who-leaves-after-a-large-body-is-not-seen",
-        "export/keras_bahdanau_runtime/service/connections.py",
+        "disconnect-after-a-large-body-is-missed",
+        "export/keras_bahdanau_runtime/service/connection.py",
         "self.flow.resume_reading()",
         "pass",
         "service/test_attacks.py service/test_process.py",
@@ -623,7 +623,7 @@ MUTATIONS = (
         "service/test_engine.py",
     ),
     Mutation(
-        "clients-try-again-after-milliseconds",
+        "retry-delay-is-a-thousand-times-too-short",
         "export/keras_bahdanau_runtime/service/grpc.py",
         "str(1000 * error.retry_after)",
         "str(error.retry_after)",
@@ -632,7 +632,7 @@ MUTATIONS = (
     Mutation(
         "any-model-is-ready",
         "export/keras_bahdanau_runtime/service/http.py",
-        'asked(request).name, "ready": True',
+        'get_model(request).name, "ready": True',
         'request.path_params["name"], "ready": True',
         "service/test_http.py service/test_grpc.py",
     ),
@@ -679,8 +679,8 @@ MUTATIONS = (
         "runtime/test_translator.py",
     ),
     Mutation(
-        "bearer-needs-its-capital",
-        "export/keras_bahdanau_runtime/service/keys.py",
+        "bearer-scheme-is-case-sensitive",
+        "export/keras_bahdanau_runtime/service/middleware.py",
         'if scheme.lower() == "bearer"',
         'if scheme == "Bearer"',
         "service/test_http.py service/test_grpc_refusals.py",
@@ -688,50 +688,50 @@ MUTATIONS = (
     Mutation(
         "clients-may-forge-lines-of-the-log",
         "export/keras_bahdanau_runtime/service/logs.py",
-        "record.message = harmless(record.message)",
+        "record.message = escape_unprintable(record.message)",
         "record.message = str(record.message)",
         "service/test_process.py service/test_faults.py service/test_attacks.py",
     ),
     Mutation(
         "unnamed-outputs-are-never-binary",
         "export/keras_bahdanau_runtime/service/protocol.py",
-        "if binary.get(tensor.name, usual):",
+        "if binary.get(tensor.name, default):",
         "if binary.get(tensor.name, False):",
         "service/test_protocol.py service/test_http.py",
     ),
     Mutation(
         "latest-version-is-the-last-in-the-alphabet",
         "export/keras_bahdanau_runtime/service/repository.py",
-        'max(found, key=int, default="")',
-        'max(found, default="")',
+        'max(candidates, key=int, default="")',
+        'max(candidates, default="")',
         "service/test_process.py service/test_http.py",
     ),
     Mutation(
         "paths-may-end-in-a-newline",
-        "export/keras_bahdanau_runtime/service/http.py",
-        "regex.fullmatch(path)",
-        "regex.match(path)",
+        "export/keras_bahdanau_runtime/service/middleware.py",
+        'if "\\n" in scope["path"]:',
+        'if "\\n" in scope["method"]:',
         "service/test_http.py service/test_attacks.py",
     ),
     Mutation(
         "grpc-needs-no-key",
         "export/keras_bahdanau_runtime/service/server.py",
-        "authorize=self.keys.check if self.keys else None,",
-        "authorize=None,",
+        "keys=self.keys,",
+        "keys=None,",
         "service/test_process.py service/test_grpc_refusals.py service/test_http.py",
     ),
     Mutation(
-        "empty-axis-hides-a-huge-one",
-        "export/keras_bahdanau_runtime/service/tensors.py",
-        "math.prod(filter(None, shape)) > _LARGEST",
-        "math.prod(shape) > _LARGEST",
+        "empty-axis-hides-a-huge-axis",
+        "export/keras_bahdanau_runtime/service/protocol.py",
+        "math.prod(filter(None, shape)) > _MAX_ITEMS",
+        "math.prod(shape) > _MAX_ITEMS",
         "service/test_protocol.py service/test_attacks.py",
     ),
     Mutation(
-        "text-may-be-longer-than-its-model-takes",
-        "export/keras_bahdanau_runtime/service/text_model.py",
-        "most = min(limit, self.translator.manifest.max_source_length or limit)",
-        "most = limit",
+        "text-may-be-longer-than-the-limit-of-its-model",
+        "export/keras_bahdanau_runtime/service/models.py",
+        "max_length = min(limit, self.translator.manifest.max_source_length or limit)",
+        "max_length = limit",
         "service/test_http.py",
     ),
     Mutation(
@@ -771,7 +771,7 @@ MUTATIONS = (
         "runtime/test_tokenizer.py hostile/test_spoiled_artifacts.py",
     ),
     Mutation(
-        "files-that-are-not-read-go-unchecked",
+        "unread-files-are-not-verified",
         "export/keras_bahdanau_runtime/translator.py",
         "for name in set(manifest.files) - verified:",
         "for name in set(manifest.files) & verified:",

@@ -424,6 +424,6 @@ def test_elements_have_names_and_roles_for_screen_readers(page):
     expect(page.locator("#error")).to_have_attribute("role", "alert")
     expect(page.get_by_role("group", name="Alternatives")).to_be_visible()
     expect(page.get_by_role("button", name="end of sentence")).to_have_count(2)
-    table = page.get_by_role("table", name="How much of each word")
+    table = page.get_by_role("table", name="Attention of each word")
     expect(table.get_by_role("columnheader", name="Rad")).to_have_count(1)
     expect(table.get_by_role("rowheader", name="bike")).to_have_count(1)

@@ -6,21 +6,19 @@ import threading
 
 import httpx
 
+from keras_bahdanau_runtime.service.metrics import Metrics
 from keras_bahdanau_runtime.service.server import Service, Settings
 
 
 class Echo:
     """A job that returns its payloads and records its batches. It waits for `gate`."""
 
-    name, shared = "echo", True
+    batches_requests = True
 
     def __init__(self):
-        self.batches, self.alone, self.gate, self.begun = (
-            [],
-            [],
-            threading.Event(),
-            threading.Semaphore(0),
-        )
+        self.metrics = Metrics().for_model("echo")
+        self.batches, self.alone = [], []
+        self.gate, self.begun = threading.Event(), threading.Semaphore(0)
 
     def run(self, payloads, alone):
         self.begun.release()
@@ -31,13 +29,13 @@ class Echo:
             raise ArithmeticError("bad")
         return list(payloads)
 
-    def spent(self, waited, worked):
+    def record_times(self, queued, computed):
         pass
 
 
-async def ask(engine, job, *payloads, seconds=None):
+async def ask(engine, job, *payloads, timeout=None):
     """Submit strings. The length of a payload is its number of letters."""
-    async with engine.timely(seconds):
+    async with engine.deadline(timeout):
         return await engine.run(job, payloads, list(map(len, payloads)))
 
 

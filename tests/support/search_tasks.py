@@ -56,7 +56,7 @@ def coverage_task(seed, batch=1, steps=3, places=4):
 
 
 def constrained_task(seed, vocabulary=4, steps=4):
-    """Two sentences with limits and prefixes of their own; some prefixes end with `EOS`."""
+    """Two sentences with different limits and prefixes; some prefixes end with `EOS`."""
     rng = np.random.default_rng(seed)
     limits = rng.integers(1, steps + 1, size=2)
     prefix = np.full((2, 3), PAD)

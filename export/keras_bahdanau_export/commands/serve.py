@@ -19,7 +19,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="HTTP port; 0 for a free one.")] = 8000,
     grpc_port: Annotated[int, typer.Option(help="gRPC port; 0 disables gRPC.")] = 8001,
-    workers: Annotated[int, typer.Option(help="Number of processes that share the port.")] = 1,
+    processes: Annotated[int, typer.Option(help="Number of processes that share the port.")] = 1,
     api_key_file: Annotated[
         Path | None, typer.Option(help="File of accepted API keys, one a line.")
     ] = None,
@@ -51,7 +51,7 @@ def serve(
         int | None,
         typer.Option(
             help="Threads of a batch that is the only work in the queue; by default one per core, "
-            "at most 4, and 1 with several workers. More than 1 loads each model twice."
+            "at most 4, and 1 with several processes. More than 1 loads each model twice."
         ),
     ] = None,
     megabytes: Annotated[
@@ -73,8 +73,8 @@ def serve(
         require(module, extra="serve")
     from keras_bahdanau_runtime.service.engine import Limits
     from keras_bahdanau_runtime.service.errors import ServiceError
+    from keras_bahdanau_runtime.service.processes import supervise
     from keras_bahdanau_runtime.service.server import Settings
-    from keras_bahdanau_runtime.service.workers import supervise
 
     settings = Settings(
         _folders_by_name(artifacts),
@@ -98,11 +98,12 @@ def serve(
             tokens=max_tokens,
             texts=max_texts,
             queue=max_queue,
-            seconds=timeout,
+            timeout=timeout,
         ),
+        processes=processes,
     )
     try:
-        finished = supervise(settings, workers)
+        finished = supervise(settings)
     except ServiceError as error:
         raise ArtifactError(str(error)) from error
     if not finished:

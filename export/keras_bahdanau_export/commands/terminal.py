@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 from rich.console import Console
 from rich.text import Text
 
-from keras_bahdanau_runtime.service.logs import harmless
+from keras_bahdanau_runtime.service.logs import escape_unprintable
 
 console = Console(stderr=True)
 
@@ -17,7 +17,7 @@ _DASH = Path("-")
 
 def plain(value: Any) -> Text:
     """Return untrusted text without terminal escape sequences; rich does not read markup in it."""
-    return Text("\n".join(map(harmless, str(value).split("\n"))))
+    return Text("\n".join(map(escape_unprintable, str(value).split("\n"))))
 
 
 def print_message(message: str) -> None:

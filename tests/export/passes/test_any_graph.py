@@ -136,7 +136,7 @@ GRAPHS = {
         3,
         other=normal(4, 2, 2),
     ),
-    "directions with activations of their own": recurrence(
+    "directions with different activations": recurrence(
         f"""agraph (float[4,2,2] x) => (float[4,1,2,3] y, float[4,1,2,3] z) {{
           y = {GRU}, activations = ["HardSigmoid", "Tanh"], activation_alpha = [0.1],
             activation_beta = [0.4]> (x, w0, r0, b0)

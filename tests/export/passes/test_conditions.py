@@ -79,9 +79,9 @@ agraph (bool[2] c, bool[2] d, float[2] x) => (float[2] y) {
 """
 
 
-@pytest.mark.parametrize("beside, count", [("c", 1), ("d", 0)])
-def test_replace_bool_casts_replaces_casts_of_masks_in_a_loop(beside, count, capfd):
-    model = graph_of(MASKED % beside, three=3, yes=True)
+@pytest.mark.parametrize("cast_condition, count", [("c", 1), ("d", 0)])
+def test_replace_bool_casts_replaces_casts_of_masks_in_a_loop(cast_condition, count, capfd):
+    model = graph_of(MASKED % cast_condition, three=3, yes=True)
     feeds = {"c": [True, False], "d": [False, True], "x": np.ones(2, "float32")}
     graph, counts = rewritten(model, conditions.replace_bool_casts, **feeds)
     assert counts == [count]

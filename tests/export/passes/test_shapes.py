@@ -84,13 +84,13 @@ def test_widen_ranges_counts_sizes_in_int64(dtype, limit, count):
         agraph (float[n,6] x, int32 given) => ({dtype}[m] y) {{
           sizes = Shape(x)
           narrow = Cast<to = 6>(sizes)
-          first = Slice(narrow, nought, single, nought)
-          n = Squeeze(first, nought)
+          first = Slice(narrow, zero, single, zero)
+          n = Squeeze(first, zero)
           {limit}
           y = Range(start, limit, step)
         }}
         """,
-        nought=[0],
+        zero=[0],
         single=[1],
         one=np.array(1, "int32"),
         two=np.array(2, "int32"),

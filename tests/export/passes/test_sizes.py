@@ -54,7 +54,10 @@ def sizes_of(text, **constants):
         ("y = Expand(row, sizes)", ["x.0", "x.1", 6]),
         ("y = Tile(half, counts)", ["x.0", 12]),
         ("y = ConstantOfShape(sizes)", ["x.0", "x.1", 6]),
-        ("n = ReduceProd<keepdims = 0>(sizes, zero) y = Range(nought, n, single)", ["6 x.0 x.1"]),
+        (
+            "n = ReduceProd<keepdims = 0>(sizes, zero) y = Range(scalar_zero, n, single)",
+            ["6 x.0 x.1"],
+        ),
         ("n = Mul(sizes, two) y = ConstantOfShape(n)", ["2 x.0", "2 x.1", 12]),
         ("n = Add(sizes, two) y = ConstantOfShape(n)", None),
         ("n = Div(sizes, two) y = ConstantOfShape(n)", None),
@@ -82,7 +85,7 @@ def test_sizes_of_the_outputs_of_operators(statement, expected):
         one=[1],
         two=[2],
         last=[-1],
-        nought=0,
+        scalar_zero=0,
         single=1,
     )
     if expected is not None:  # an unknown size is named after its axis
@@ -138,13 +141,13 @@ def test_simplify_sizes_computes_a_size_without_slices():
           first = Slice(narrow, zero, one, zero)
           rows = Squeeze(first, zero)
           more = Mul(rows, five)
-          y = Range(nought, more, single)
+          y = Range(scalar_zero, more, single)
         }
         """,
         zero=[0],
         one=[1],
         five=np.array(5, "int32"),
-        nought=np.array(0, "int32"),
+        scalar_zero=np.array(0, "int32"),
         single=np.array(1, "int32"),
     )
     graph, counts = rewritten(model, shapes.simplify_sizes, x=np.zeros((3, 2), "int32"))

@@ -85,7 +85,7 @@ def randomize_all(layer, rng):
 
 
 @every_cell
-def test_a_sequence_gives_the_numbers_of_the_reference(name, rng):
+def test_a_sequence_equals_the_reference(name, rng):
     cell, inputs = random_cell(name, rng), array(rng, B, T, WIDTHS[name])
     layer = keras.layers.RNN(cell, return_sequences=True, return_state=True)
     states = [array(rng, B, N) for _ in keras.tree.flatten(cell.state_size)]
@@ -149,7 +149,7 @@ STACKS = [["gru"], ["lstm"], ["lstm", "residual_lstm"], ["gru", "residual_gru", 
 
 
 @pytest.mark.parametrize("names", STACKS, ids="+".join)
-def test_a_decoder_of_stacked_cells_gives_the_numbers_of_the_reference(names, rng):
+def test_a_decoder_of_stacked_cells_equals_the_reference(names, rng):
     decoder = decoder_of(names, rng)
     inputs, annotations = array(rng, B, T, N), array(rng, B, 7, 2)
     states = [array(rng, B, size) for size in decoder.state_sizes]
@@ -220,7 +220,7 @@ def test_one_dropout_mask_of_the_inputs_holds_for_a_whole_sequence(name, rng):
 
 
 @normalized_cells
-def test_steps_with_dropout_give_the_numbers_of_the_reference(name, rng):
+def test_steps_with_dropout_equal_the_reference(name, rng):
     cell, inputs = random_cell(name, rng, dropout=0.4, recurrent_dropout=0.4), array(rng, B, T, M)
     input_mask = numpy(cell.get_dropout_mask(tensor(np.ones((B, M), "float32"))))
     mask = numpy(cell.get_recurrent_dropout_mask(tensor(np.ones((B, N), "float32"))))
@@ -271,7 +271,7 @@ def test_a_model_survives_saving(name, rng, tmp_path):
 
 @every_cell
 @pytest.mark.parametrize("policy", WIDE_POLICIES)
-def test_half_precision_stays_close_to_the_reference(name, policy, rng):
+def test_mixed_precision_stays_close_to_the_reference(name, policy, rng):
     inputs = array(rng, B, T, WIDTHS[name])
     with dtype_policy(policy):
         cell = random_cell(name, rng)

@@ -102,7 +102,7 @@ WRONG_PARTS = [
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG_PARTS)
-def test_parts_and_orders_are_checked(options, message):
+def test_invalid_parts_and_orders_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         AttentiveDecoder(**{"cell": GRU(3), "attention": BahdanauAttention(4), **options})
 
@@ -151,7 +151,7 @@ def test_a_cell_must_return_states_of_its_state_size(rng):
         ("lstm", "gru_on_lstm", "current"),
     ],
 )
-def test_context_cell_must_fit(cell, context_cell, query):
+def test_a_context_cell_with_other_states_or_query_is_refused(cell, context_cell, query):
     message = '`context_cell` requires query="current" .* sizes of `cell`, .*. Received: '
     with pytest.raises(ValueError, match=message + f"query='{query}' and state sizes"):
         unbuilt(cell, context_cell=context_cell, query=query)
@@ -248,7 +248,7 @@ def for_each_shape(make, shape):
         *[(case, True) for case in WRONG_SHAPES | WRONG_WIDTHS],
     ],
 )
-def test_sequences_must_fit(case, is_built):
+def test_sequences_of_other_shapes_are_refused(case, is_built):
     *shapes, name, expected = (WRONG_SHAPES | WRONG_WIDTHS)[case]
     decoder = build(unbuilt()) if is_built else unbuilt()
     message = rf"`{name}` of AttentiveDecoder must .*{re.escape(expected)}.* Received: sh"
@@ -296,7 +296,7 @@ WRONG_MASKS = {
 
 
 @pytest.mark.parametrize("name", WRONG_MASKS)
-def test_masks_must_fit(name, rng):
+def test_masks_of_other_shapes_or_dtypes_are_refused(name, rng):
     decoder = random_decoder(rng)
     inputs, annotations, _ = random_inputs(rng, decoder)
     expected = (B, TX) if name == "annotations_mask" else (B, TY)
@@ -306,7 +306,7 @@ def test_masks_must_fit(name, rng):
             decoder(inputs, annotations, **{name: mask})
 
 
-def test_masks_of_every_source_must_fit(rng):
+def test_masks_that_do_not_fit_the_sources_are_refused(rng):
     decoder = random_decoder(rng, attention="two_sources")
     inputs, annotations, _ = random_inputs(rng, decoder)
     with pytest.raises(ValueError, match=r"`annotations_mask` must be .* shape \(3, 3\)"):

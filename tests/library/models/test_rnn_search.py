@@ -70,7 +70,7 @@ def gates(cell):
 
 @both
 @pytest.mark.parametrize("readout_state", ["previous", "current"])
-def test_logits_are_the_papers(name, readout_state, rng):
+def test_logits_equal_the_equations_of_the_paper(name, readout_state, rng):
     model = small_model(name, readout_state)
     model.build()
     for weight in model.trainable_variables:
@@ -88,7 +88,7 @@ def test_logits_are_the_papers(name, readout_state, rng):
 
 
 @both
-def test_widths_are_the_papers(name):
+def test_widths_are_those_of_the_paper(name):
     model = small_model(name)
     model.build()
     context = N if name == "rnnencdec" else 2 * N
@@ -105,7 +105,7 @@ def test_widths_are_the_papers(name):
     assert sorted(tuple(w.shape) for w in model.trainable_weights) == sorted(expected)
 
 
-def test_sizes_are_the_papers_by_default():
+def test_default_sizes_are_those_of_the_paper():
     for model in MODELS.values():
         defaults = {
             name: parameter.default
@@ -140,7 +140,7 @@ def initial_weights(model):
 
 
 @both
-def test_initial_weights_are_the_papers(name):
+def test_initial_weights_have_the_distributions_of_the_paper(name):
     units = 64
     model = MODELS[name](
         200, 220, units=units, embedding_dim=48, attention_units=56, maxout_units=32

@@ -49,7 +49,7 @@ def test_keys_may_differ_from_values(rng):
     assert_close(attention(query, values, keys, value_mask=MASK), actual[0], 1e-6)
 
 
-def test_keys_are_checked(rng):
+def test_invalid_keys_are_refused(rng):
     attention, values = built(rng, KEY), np.ones((B, TX, D))
     for shape, message in [
         ((B, TX, D), r"`key` of [\w.]+ must be .*5\).* \(3, 5, 6\)"),

@@ -22,7 +22,7 @@ def expected(attention, query, values, score, scale):
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("score", ["dot", "general", "concat"])
-def test_every_score_and_scale_gives_the_references_numbers(score, scale, rng):
+def test_every_score_and_scale_equals_the_reference(score, scale, rng):
     width = D if score == "dot" else N
     attention = LuongAttention(score, units=U if score == "concat" else None, scale=scale)
     query, values = array(rng, B, 3, width), array(rng, B, TX, D)
@@ -57,7 +57,7 @@ def test_keys_may_differ_from_values(rng):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_config_keeps_everything(scale):
+def test_config_round_trip_keeps_every_option(scale):
     attention = LuongAttention(
         "concat",
         units=3,
@@ -86,7 +86,7 @@ def test_config_keeps_everything(scale):
     ],
     ids=str,
 )
-def test_options_are_checked(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         LuongAttention(**options)
 

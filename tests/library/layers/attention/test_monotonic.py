@@ -255,7 +255,7 @@ def test_a_call_and_a_decoder_draw_noise_for_all_their_steps(rng):
 # --- Configuration --------------------------------------------------------------------------------
 
 
-def test_config_keeps_everything():
+def test_config_round_trip_keeps_every_option():
     assert_config_round_trip(MonotonicAttention(LuongAttention("dot"), 1.5, -3.0, "soft", 7))
 
 
@@ -291,6 +291,6 @@ def test_the_inner_mechanism_must_have_scores_of_one_head(attention):
     ],
     ids=str,
 )
-def test_options_are_checked(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         MonotonicAttention(LuongAttention(), **options)

@@ -119,7 +119,7 @@ def test_compute_output_shape_adds_the_widths_of_the_sources():
 
 
 @pytest.mark.parametrize("policy", WIDE_POLICIES)
-def test_mixed_precision(policy, rng):
+def test_mixed_precision_gives_the_compute_dtype_and_float32_weights(policy, rng):
     query, sources = random_inputs(rng)
     with dtype_policy(policy):
         attention = MultiSourceAttention(mechanisms())

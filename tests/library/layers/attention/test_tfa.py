@@ -81,7 +81,7 @@ by_case = pytest.mark.parametrize("case", CASES)
 
 
 @by_case
-def test_alignments_and_contexts_are_tfas(case, rng):
+def test_alignments_and_contexts_equal_those_of_tfa(case, rng):
     convert, score, make = CASES[case]
     weights = make(rng)
     query, memory = array(rng, B, TY, N), array(rng, B, TX, D)
@@ -97,7 +97,7 @@ def test_alignments_and_contexts_are_tfas(case, rng):
 
 @pytest.mark.parametrize("mode", ["soft", "hard"])
 @by_case
-def test_monotonic_alignments_are_tfas(case, mode, rng):
+def test_monotonic_alignments_equal_those_of_tfa(case, mode, rng):
     convert, score, make = CASES[case]
     weights, bias = make(rng), -0.3
     query, memory = array(rng, B, TY, N), array(rng, B, TX, D)
@@ -123,7 +123,7 @@ class ReadContext(keras.layers.Layer):
 
 
 @pytest.mark.parametrize("layer", [None, "linear", "tanh"])
-def test_a_decoder_equals_tfas_attention_wrapper(layer, rng):
+def test_a_decoder_equals_the_attention_wrapper_of_tfa(layer, rng):
     """The cell's new state is the query. The attention, at first zero, is fed back as input."""
     weights = luong_weights(rng)
     readout = ReadContext() if layer is None else DeepOutput(4, layer, reads_inputs=False)
