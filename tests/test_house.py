@@ -40,13 +40,16 @@ FLOORS = [
 ]
 # Folders of code that needs a GPU or a server, and the only module outside that may import each.
 SEAMS = {
+    "keras_bahdanau_export.cuda": "keras_bahdanau_export.graph.writer",
+    "keras_bahdanau_export.triton": "keras_bahdanau_export.commands.export",
     "keras_bahdanau_runtime.cuda": "keras_bahdanau_runtime.search",
     "keras_bahdanau_runtime.ray": "keras_bahdanau_export.commands.translate",
 }
 # Modules that load without Keras until a command needs it.
 WITHOUT_KERAS = [
-    *(EXPORT / f"{name}.py" for name in ("__init__", "checks", "cli", "options", "quiet")),
-    EXPORT / "triton" / "layout.py",
+    *(EXPORT / f"{name}.py" for name in ("__init__", "cli", "options")),
+    EXPORT / "graph" / "writer.py",
+    EXPORT / "triton" / "repository.py",
     *(EXPORT / "commands").glob("*.py"),
 ]
 BACKENDS = ["keras", "tensorflow", "jax", "torch"]

@@ -43,8 +43,8 @@ _OPERATORS = frozenset(
     Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze Where Xor
     """.split()
 )
-# What an artifact's graph is written in: the fields of ONNX's messages, as `protobuf.file_of` reads
-# them. What is not here, such as functions, sparse tensors, sequences or training, is refused.
+# Fields of ONNX messages that a graph may have, in the format of `protobuf.build_file`. Others are
+# refused, such as functions, sparse tensors, sequences and training.
 _MESSAGES = {
     "Model": """
         1 ir_version int64, 2 producer_name string, 3 producer_version string, 4 domain string,
@@ -253,5 +253,5 @@ def subgraph_node_names(contents: bytes) -> set[str]:
 @functools.cache
 def _model_class() -> Any:
     """A message class of protobuf, which onnxruntime brings along; the onnx package it does not."""
-    pool = protobuf.pool_of(protobuf.file_of(_PACKAGE, _MESSAGES, syntax="proto2"))
+    pool = protobuf.create_pool(protobuf.build_file(_PACKAGE, _MESSAGES, syntax="proto2"))
     return protobuf.message_class(pool, f"{_PACKAGE}.Model")

@@ -121,7 +121,7 @@ def test_joint_and_separate_vocabularies(joint, separate):
 
 
 @pytest.mark.parametrize("name", ["joint", "separate"])
-def test_save_and_load(name, request, tmp_path):
+def test_loaded_tokenizer_gives_the_same_ids(name, request, tmp_path):
     tokenizer = request.getfixturevalue(name)
     path = tmp_path / "tokenizer.json"
     path.write_text("replaced")
@@ -246,7 +246,7 @@ def test_missing_library_error_has_the_pip_command(monkeypatch):
     ],
 )
 @pytest.mark.parametrize("name, write", [("a.txt", bytes), ("a.txt.gz", gzip.compress)])
-def test_read_lines(tmp_path, name, write, data, lines):
+def test_lines_of_any_form_and_compression_are_read(tmp_path, name, write, data, lines):
     (tmp_path / name).write_bytes(write(data))
     assert read_lines(tmp_path / name) == lines
 
@@ -283,7 +283,7 @@ def test_read_lines_error_has_file_and_line(tmp_path, name, data, message):
 
 
 @pytest.mark.parametrize("data", [b"a\r\nb", b"\xef\xbb\xbfa\nb\n"])
-def test_read_lines_of_a_stream(tmp_path, data):
+def test_lines_of_a_stream_are_read_once(tmp_path, data):
     assert read_lines(io.BytesIO(data)) == ["a", "b"]
     (tmp_path / "a.txt").write_bytes(data)
     with (tmp_path / "a.txt").open("rb") as file:
@@ -296,7 +296,7 @@ def test_read_lines_of_a_stream(tmp_path, data):
         assert read_lines(io.BytesIO(empty), may_be_empty=True) == []
 
 
-def test_read_lines_without_a_file(tmp_path):
+def test_lines_of_a_missing_file_or_a_folder_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_lines(tmp_path / "none.txt")
     with pytest.raises(ValueError, match="is a folder: expected a file"):
@@ -369,9 +369,11 @@ NFC, NFD = "caf\u00e9 \uac00", "cafe\u0301 \u1100\u1161"  # e with an acute, and
 )
 @pytest.mark.parametrize("is_joint", [True, False])
 def test_normalization_is_kept_in_the_file(tmp_path, normalization, text, form, is_joint):
-    made = Tokenizer.train([NFC, "fi W"], [NFC, "fi W"], 300, is_joint, normalization=normalization)
-    made.save(tmp_path / "tokenizer.json")
-    for tokenizer in (made, Tokenizer.load(tmp_path / "tokenizer.json")):
+    trained = Tokenizer.train(
+        [NFC, "fi W"], [NFC, "fi W"], 300, is_joint, normalization=normalization
+    )
+    trained.save(tmp_path / "tokenizer.json")
+    for tokenizer in (trained, Tokenizer.load(tmp_path / "tokenizer.json")):
         assert tokenizer.normalization == normalization
         ids = tokenizer.encode_target(text)
         assert tokenizer.decode(ids) == form

@@ -32,7 +32,7 @@ MASK_BY_QUERY = np.array(
 
 
 class Mechanism(NamedTuple):
-    """How to make a mechanism, and its equations for all queries of one source."""
+    """A factory of a mechanism, and its equations for all queries of one source."""
 
     make: Callable[[], Attention]
     attend: Callable  # (weights, queries (Tq, N), values (Tx, D), mask (Tx,)) -> contexts, weights

@@ -7,7 +7,7 @@ from layer_checks import array
 
 from keras_bahdanau.losses.projection import Projection
 
-VOCABULARY = 13  # the width of nothing else
+VOCABULARY = 13  # differs from every other width
 
 
 def projection_by_hand(features, kernel, bias, labels, weight, smoothing, ids=None, shares=None):

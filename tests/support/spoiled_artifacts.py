@@ -1,9 +1,9 @@
-"""Artifacts spoiled by chance; each seed is one artifact. Run by `test_spoiled_artifacts.py`.
+"""Randomly damaged artifacts, one for each seed. Run by `test_spoiled_artifacts.py`.
 
     python tests/support/spoiled_artifacts.py ARTIFACT SCRATCH FIRST LAST
 
-For every seed it prints what was done, before it opens and runs the artifact, and then how that
-ended. A process of its own, so that a crash is seen and has a seed.
+For each seed it prints the damage, opens and runs the artifact, and prints the outcome. It runs in
+a child process, so that a crash does not end the tests and its seed is known.
 """
 
 import copy
@@ -21,14 +21,14 @@ import onnx
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.errors import ArtifactError
 
-SECONDS = 2.0  # of one run
+SECONDS = 2.0  # time limit of one run
 TEXTS = ["a man on a bike", "a dog"]
 ODD_NUMBERS = [0, -1, 1, 2**31 - 1, 2**31, 2**62, 2**63 - 1, 10**30, 1.5, float("inf")]
 ODD_VALUES = [None, True, "", "a", "../x", "\x1b[2J", [], [1], {}, {"a": 1}, *ODD_NUMBERS]
 
 
 def spoil_bytes(rng, contents):
-    """Flips, drops, repeats or inserts bytes at one or more places."""
+    """Flip, drop, repeat or insert bytes at one or more positions."""
     contents = bytearray(contents)
     for _ in range(rng.choice([1, 1, 1, 3, 10])):
         at = rng.randrange(len(contents) + 1)
@@ -45,25 +45,25 @@ def spoil_bytes(rng, contents):
     return bytes(contents)
 
 
-def places(document):
-    """Every place in nested lists and dicts, as `(container, key)`."""
+def entries(document):
+    """Every entry of nested lists and dicts, as `(container, key)`."""
     items = document.items() if isinstance(document, dict) else enumerate(document)
     for key, value in list(items):
         yield document, key
         if isinstance(value, (dict, list)):
-            yield from places(value)
+            yield from entries(value)
 
 
 def spoil_json(rng, document):
-    """Replaces or removes a value somewhere, or adds one; returns what was done."""
-    container, key = rng.choice(list(places(document)))
+    """Replace, remove or add a random value; return a description of the change."""
+    container, key = rng.choice(list(entries(document)))
     kind = rng.randrange(5)
     if kind == 0:
         del container[key]
         return f"without {key!r}"
     if kind == 1 and isinstance(container, dict):
         container[rng.choice(["extra", "search", "class", "size", ""])] = rng.choice(ODD_VALUES)
-        return f"more beside {key!r}"
+        return f"one more than {key!r}"
     container[key] = copy.deepcopy(rng.choice(ODD_VALUES))
     return f"{key!r} = {container[key]!r}"
 
@@ -77,7 +77,7 @@ def messages(message):
 
 
 def odd_value(rng, field):
-    """A value of a field's type that is seldom meant."""
+    """A value of a field's type that is rarely valid."""
     kind = field.cpp_type
     if kind in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
         return rng.choice([0.0, -1.0, 1e38, float("nan"), float("inf")])
@@ -95,7 +95,7 @@ def odd_value(rng, field):
 
 
 def spoil_graph(rng, contents):
-    """Changes, adds or removes a field of one message, known by name."""
+    """Change, add or remove a field of a random message."""
     model = onnx.ModelProto.FromString(contents)
     message = rng.choice(list(messages(model)))
     field = rng.choice(list(message.DESCRIPTOR.fields))
@@ -113,18 +113,18 @@ def spoil_graph(rng, contents):
         return model.SerializeToString(), f"more {name}"
     value = odd_value(rng, field)
     if field.is_repeated:
-        held = getattr(message, field.name)
-        if held and rng.random() < 0.7:
-            held[rng.randrange(len(held))] = value
+        values = getattr(message, field.name)
+        if values and rng.random() < 0.7:
+            values[rng.randrange(len(values))] = value
         else:
-            held.append(value)
+            values.append(value)
     else:
         setattr(message, field.name, value)
     return model.SerializeToString(), f"{name} = {value!r}"
 
 
 def spoil(seed, artifact, folder):
-    """Makes the artifact of a seed in `folder`; returns what was done to it."""
+    """Write the artifact of a seed to `folder`; return a description of its damage."""
     rng = random.Random(seed)
     shutil.copytree(artifact, folder)
     names = sorted(path.name for path in folder.iterdir())
@@ -132,27 +132,27 @@ def spoil(seed, artifact, folder):
     if kind.startswith("bytes"):
         path = folder / rng.choice(names)
         path.write_bytes(spoil_bytes(rng, path.read_bytes()))
-        done = f"bytes of {path.name}"
+        damage = f"bytes of {path.name}"
     elif kind == "graph":
         path = folder / rng.choice([name for name in names if name.endswith(".onnx")])
-        contents, done = spoil_graph(rng, path.read_bytes())
+        contents, damage = spoil_graph(rng, path.read_bytes())
         path.write_bytes(contents)
     else:
         path = folder / {"manifest": "manifest.json", "tokenizer": "tokenizer.json"}[kind]
         document = json.loads(path.read_text("utf-8"))
-        done = spoil_json(rng, document)
+        damage = spoil_json(rng, document)
         path.write_text(json.dumps(document), "utf-8")
-    if path.name != "manifest.json" and kind != "bytes":  # so that it gets beyond the hashes
+    if path.name != "manifest.json" and kind != "bytes":  # so that the hashes match
         manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
         contents = path.read_bytes()
         digest = hashlib.sha256(contents).hexdigest()
         manifest["files"][path.name] = {"sha256": digest, "bytes": len(contents)}
         (folder / "manifest.json").write_text(json.dumps(manifest), "utf-8")
-    return f"{kind}: {done}"
+    return f"{kind}: {damage}"
 
 
 def attempt(folder):
-    """Opens and runs an artifact: "fine", or the class of the clear error."""
+    """Open and run an artifact; return "fine" or the class of the expected error."""
     try:
         translator = Translator(folder, threads=1, timeout=SECONDS)
         if "tokenizer.json" in translator.manifest.files:
@@ -172,10 +172,10 @@ def main(artifact, scratch, first, last):
         print(seed, spoil(seed, artifact, folder).encode("ascii", "backslashreplace").decode())
         sys.stdout.flush()
         began = time.monotonic()
-        found = attempt(folder)
+        outcome = attempt(folder)
         shutil.rmtree(folder)
         megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        print("->", found, f"{time.monotonic() - began:.2f}", megabytes, flush=True)
+        print("->", outcome, f"{time.monotonic() - began:.2f}", megabytes, flush=True)
 
 
 if __name__ == "__main__":

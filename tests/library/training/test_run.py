@@ -71,7 +71,7 @@ def test_the_optimizer_has_the_schedule_and_running_mean_of_the_options(finished
     # The mean moves at every batch, so the two batches of an update together give `ema`.
     assert optimizer.ema_momentum**optimizer.gradient_accumulation_steps == pytest.approx(0.5)
     schedule = optimizer.get_config()["learning_rate"]["config"]
-    # By default the rate rises for half a pass, which is one of its three updates.
+    # The default warm-up is half a pass, which is one of its three updates.
     expected = {"shape": "cosine", "updates": 6, "warmup": 1, "batches": 2}
     assert schedule.items() >= expected.items()
 

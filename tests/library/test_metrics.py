@@ -68,7 +68,7 @@ def test_sample_weights_may_be_those_of_rows_or_of_tokens(rng, metric, shape):
     np.testing.assert_allclose(float(measured.result()), expected_of(metric, batches), rtol=1e-5)
 
 
-def test_perplexity_and_accuracy_by_hand():
+def test_perplexity_and_accuracy_equal_hand_computed_values():
     # The labels have p = 1/2, 1/8 and 1, with geometric mean (1/16)^(1/3). The padding has p = 0.9.
     logits = np.log([[[0.25, 0.25, 0.5, 1e-9], [0.5, 0.125, 0.375, 1e-9]],
                      [[1e-9, 1e-9, 1e-9, 1.0], [0.9, 0.1, 1e-9, 1e-9]]])  # fmt: skip

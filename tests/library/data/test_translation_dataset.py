@@ -86,7 +86,7 @@ def some_lengths():
     return [(int(tx), int(ty)) for tx, ty in rng.integers(1, 60, (200, 2))]
 
 
-def test_order_is_a_function_of_seed_and_epoch():
+def test_order_depends_only_on_seed_and_epoch():
     lengths = some_lengths()
     *_, dataset = make(lengths, batch_size=8, seed=3)
     first = pairs_of(dataset)
@@ -196,7 +196,7 @@ def test_long_sentences_are_cut_and_counted(caplog):
         ({"targets": [[2**31, EOS], [EOS]]}, r"`targets\[0\]` must hold ids from 1"),
     ],
 )
-def test_arguments_are_checked(change, message):
+def test_invalid_arguments_are_refused(change, message):
     arguments = {"sources": [[5, EOS], [EOS]], "targets": [[5, EOS], [EOS]], **change}
     with pytest.raises(ValueError, match=message):
         TranslationDataset(**arguments)
@@ -350,7 +350,7 @@ def test_alignments_follow_their_tokens(lengths, data, max_length):
         ([3, []], r"`alignments\[0\]` must be a list of pairs of ints"),
     ],
 )
-def test_alignments_are_checked(alignments, message):
+def test_invalid_alignments_are_refused(alignments, message):
     with pytest.raises(ValueError, match=message):
         make([(3, 3), (2, 3)], alignments=alignments)
 

@@ -1,4 +1,4 @@
-"""Imports of Keras and TensorFlow without what its C++ libraries say while they are loaded."""
+"""Imports of Keras and TensorFlow without the log lines that TensorFlow's C++ libraries print."""
 
 import contextlib
 import importlib.util
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from keras_bahdanau_runtime.errors import KERAS_BACKENDS, missing_keras
 
-# Lines of absl's and TensorFlow's logs below "fatal", in the two forms that they have, and the line
-# that follows that on CPU instructions. They are dropped; every other line is passed on as it is.
+# A program that copies standard input to standard error, except log lines of absl and TensorFlow
+# below "fatal", in both of their formats, and the line about CPU instructions that follows one.
 FILTER = r"""
 import re, sys
 noise = re.compile(
@@ -27,29 +27,29 @@ for line in sys.stdin.buffer:
 
 
 @contextlib.contextmanager
-def quiet_imports() -> Iterator[None]:
-    """While it holds, what C++ logs to standard error as TensorFlow is loaded is not shown.
+def filter_tensorflow_logs() -> Iterator[None]:
+    """Hide the lines that TensorFlow's C++ libraries log to standard error while it is imported.
 
-    `TF_CPP_MIN_LOG_LEVEL` is read too late for these lines. They pass through a process of their
-    own, so that the last words of a library that ends this process are still heard.
+    `TF_CPP_MIN_LOG_LEVEL` is read too late for these lines. A separate process filters them, so
+    that a library which ends this process can still print its last lines.
     """
     sys.stderr.flush()
-    shown = os.dup(2)
+    original = os.dup(2)
     arguments = [sys.executable, "-I", "-S", "-c", FILTER]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stderr=shown) as process:
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stderr=original) as process:
         os.dup2(process.stdin.fileno(), 2)
         try:
             yield
         finally:
             sys.stderr.flush()
-            os.dup2(shown, 2)
-            os.close(shown)
+            os.dup2(original, 2)
+            os.close(original)
 
 
 def check_keras() -> None:
-    """Raises an `ImportError` where Keras is not installed, or not the backend it is set to.
+    """Raise an `ImportError` if Keras, or the backend in KERAS_BACKEND, is not installed.
 
-    It imports neither, so that work which takes minutes can come before the import.
+    It imports neither, so that minutes of other work can precede the import.
     """
     backend = os.environ.get("KERAS_BACKEND")
     for package in ("keras", *({backend} & set(KERAS_BACKENDS))):
@@ -58,13 +58,13 @@ def check_keras() -> None:
 
 
 def import_keras(tensorflow: bool = True) -> None:
-    """Imports Keras, and TensorFlow where it is installed, without the lines that come with it.
+    """Import Keras, and TensorFlow if it is installed, without their log lines.
 
     Args:
-        tensorflow: Whether TensorFlow is needed whatever the backend. Export traces with it, and
-            Keras's `set_random_seed` imports it if it can.
+        tensorflow: Whether TensorFlow is needed on every backend. Export traces with it, and
+            Keras's `set_random_seed` imports it if possible.
     """
-    with quiet_imports():
+    with filter_tensorflow_logs():
         import keras_bahdanau  # noqa: F401
 
         if tensorflow and importlib.util.find_spec("tensorflow") is not None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from graphs import bodies, graph_of, normal, operators, rewritten
 
-from keras_bahdanau_export.graph.passes import loops, products
+from keras_bahdanau_export.graph.passes import loops, matmuls
 
 PRODUCT = """
 agraph (float[b,t,6] x) => (float[%s] y) {
@@ -22,7 +22,7 @@ agraph (float[b,t,6] x) => (float[%s] y) {
     "dims, target, count", [("b,t,4", "target", 1), ("c,4", "other", 0)], ids=["same", "other"]
 )
 @pytest.mark.parametrize("bent", [False, True])
-def test_whole_products_multiplies_without_reshapes(dims, target, count, bent):
+def test_drop_matmul_reshapes_multiplies_without_reshapes(dims, target, count, bent):
     text = PRODUCT % (dims, target)
     if bent:
         text = text.replace("MatMul(flat", "MatMul(bent")
@@ -30,7 +30,7 @@ def test_whole_products_multiplies_without_reshapes(dims, target, count, bent):
     model = graph_of(
         text, zero=[0], two=[2], four=[4], flattened=[-1, 6], other=[-1, 4], w=normal(6, 4)
     )
-    graph, counts = rewritten(model, products.whole_products, x=normal(2, 3, 6))
+    graph, counts = rewritten(model, matmuls.drop_matmul_reshapes, x=normal(2, 3, 6))
     assert counts == [count]
     assert (operators(graph) == [*["Tanh"] * bent, "MatMul"]) == bool(count)
 
@@ -56,7 +56,7 @@ agraph (float[n,3] x) => (float[a,b] even, float[c,d] odd) {
     ],
     ids=["even and odd", "even twice", "not all rows", "not all columns", "odd width"],
 )
-def test_contiguous_slices_sorts_the_columns_of_a_product(width, start, end, count):
+def test_make_slices_contiguous_sorts_the_columns_of_a_product(width, start, end, count):
     model = graph_of(
         PAIRS,
         w=normal(3, width),
@@ -67,7 +67,7 @@ def test_contiguous_slices_sorts_the_columns_of_a_product(width, start, end, cou
         axes=[0, 1],
         steps=[1, 2],
     )
-    _, counts = rewritten(model, products.contiguous_slices, x=normal(2, 3))
+    _, counts = rewritten(model, matmuls.make_slices_contiguous, x=normal(2, 3))
     assert counts == [count]
 
 
@@ -121,7 +121,7 @@ SHIFTED = [
         "two contexts per row",
     ],
 )
-def test_early_products_multiplies_tables_before_the_loop(changes, count, inside, outside):
+def test_hoist_matmuls_multiplies_tables_before_the_loop(changes, count, inside, outside):
     text = DECODER
     for old, new in changes:
         text = text.replace(old, new)
@@ -144,24 +144,24 @@ def test_early_products_multiplies_tables_before_the_loop(changes, count, inside
         "other_table": normal(9, 3),
         "target": np.array([6, 4]),
     }
-    graph, counts = rewritten(model, products.early_products, loops.hoist_invariants, **feeds)
+    graph, counts = rewritten(model, matmuls.hoist_matmuls, loops.hoist_invariants, **feeds)
     (body,) = bodies(graph)
     assert counts[0] == count
     assert operators(body).count("MatMul") == inside
     assert operators(graph).count("MatMul") == outside
 
 
-def test_early_products_makes_no_table_above_the_size_limit(monkeypatch):
-    monkeypatch.setattr(products, "_TABLE", 9 * 5 - 1)
-    test_early_products_multiplies_tables_before_the_loop([], count=1, inside=2, outside=1)
+def test_hoist_matmuls_makes_no_table_above_the_size_limit(monkeypatch):
+    monkeypatch.setattr(matmuls, "_MAX_TABLE", 9 * 5 - 1)
+    test_hoist_matmuls_multiplies_tables_before_the_loop([], count=1, inside=2, outside=1)
 
 
 @pytest.mark.parametrize("more", ["sum", "other"])
-def test_contiguous_slices_leaves_columns_that_other_nodes_read(more):
+def test_make_slices_contiguous_leaves_columns_that_other_nodes_read(more):
     text = PAIRS.replace("odd) {", f"odd, float[n,4] {more}) {{")
     text = text.replace("  sum = Add", "  other = Neg(product)\n  sum = Add")
     slices = {"zeros": [0, 0], "start": [0, 1], "ends": [10**9, 10**9]}
     slices |= {"axes": [0, 1], "steps": [1, 2]}
     model = graph_of(text, w=normal(3, 4), b=normal(4), **slices)
-    _, counts = rewritten(model, products.contiguous_slices, x=normal(2, 3))
+    _, counts = rewritten(model, matmuls.make_slices_contiguous, x=normal(2, 3))
     assert counts == [0]
