@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_bahdanau_runtime.checks import check_positive, check_range, checked_texts
-from keras_bahdanau_runtime.runs.options import check_known
+from keras_bahdanau_runtime.runs.options import check_option_names
 from keras_bahdanau_runtime.signature import PRECISIONS
 
 FORMATS = ("onnx", "tf_saved_model")
@@ -143,5 +143,5 @@ class ExportOptions:
             ValueError: If a name is not an option (the message suggests the closest one), or as
                 the class.
         """
-        check_known(cls, values, "an export")
+        check_option_names(cls, values, "an export")
         return cls(**values)

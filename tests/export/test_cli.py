@@ -145,7 +145,7 @@ def test_help_lists_every_option_with_its_default(monkeypatch, command):
         ),
         (DEV + "units: 8", ("--units", 0), "Argument `units` must be an int of at least 1."),
         ("units: 8", (), "Argument `validation_source`, `validation_target` must be given."),
-        ("8", (), "Argument `config` must hold a mapping of options to values."),
+        ("8", (), "Argument `config` must contain a mapping of options to values."),
     ],
 )
 def test_invalid_options_are_named_before_any_file_is_written(

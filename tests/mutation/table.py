@@ -383,7 +383,7 @@ MUTATIONS = (
     Mutation(
         "session-options-in-metadata-are-accepted",
         "export/keras_bahdanau_runtime/operators.py",
-        "if any(entry.key == _SETTINGS for entry in model.metadata_props):",
+        "if any(entry.key == _SESSION_OPTIONS_KEY for entry in model.metadata_props):",
         "if False:",
         "runtime/test_operators.py",
     ),
@@ -546,7 +546,7 @@ MUTATIONS = (
     Mutation(
         "half-identical-pairs-give-no-warning",
         "export/keras_bahdanau_runtime/text/corpus.py",
-        "if self._identical >= least:",
+        "if self._identical >= threshold:",
         "if self._identical == self._pairs:",
         "runtime/test_tokenizer.py",
     ),
@@ -582,8 +582,8 @@ MUTATIONS = (
     Mutation(
         "endless-loop-is-accepted",
         "export/keras_bahdanau_runtime/operators.py",
-        "endless = given[0][0] == _NO_LIMIT and len(node.input) > 1 and node.input[1]",
-        "endless = given[0][0] == _NO_LIMIT",
+        "steps == _NO_STEP_LIMIT and len(node.input) > 1 and node.input[1]",
+        "steps == _NO_STEP_LIMIT",
         "runtime/test_operators.py",
     ),
     Mutation(

@@ -259,7 +259,7 @@ def test_lines_of_any_form_and_compression_are_read(tmp_path, name, write, data,
         ("a.txt", b"", "a.txt is empty"),
         ("a.txt", b"\xef\xbb\xbf", "a.txt is empty"),
         ("a.gz", gzip.compress(b"", mtime=0), "a.gz is empty"),
-        ("a.gz", b"plain text", "a.gz is not a whole gzip file"),
+        ("a.gz", b"plain text", "a.gz is not a complete gzip file"),
         ("a.bz2", bz2.compress(b"a"), "a.bz2: expected UTF-8 text.* Received: bzip2. Unpack"),
         ("a.bz2", bz2.compress(b""), "a.bz2: expected UTF-8 text.* Received: bzip2"),
         ("a.txt", lzma.compress(b"a"), "a.txt: expected UTF-8 text.* Received: xz"),
@@ -272,8 +272,12 @@ def test_lines_of_any_form_and_compression_are_read(tmp_path, name, write, data,
         ("a.gz", gzip.compress(b"\x28\xb5\x2f\xfd", mtime=0), "Received: zstd"),
         ("a.txt", b"PK\x03\x04", "Received: zip"),
         ("a.txt", "a\n".encode("utf-16"), "Received: UTF-16. Convert it"),
-        ("a.gz", gzip.compress(b"a line\n" * 99, mtime=0)[:-9], "a.gz is not a whole gzip file"),
-        ("a.gz", gzip.compress(b"a", mtime=0)[:10] + b"\xff" * 20, "a.gz is not a whole gzip file"),
+        ("a.gz", gzip.compress(b"a line\n" * 99, mtime=0)[:-9], "a.gz is not a complete gzip file"),
+        (
+            "a.gz",
+            gzip.compress(b"a", mtime=0)[:10] + b"\xff" * 20,
+            "a.gz is not a complete gzip file",
+        ),
     ],
 )
 def test_read_lines_error_has_file_and_line(tmp_path, name, data, message):
@@ -316,7 +320,7 @@ def test_lines_of_a_missing_file_or_a_folder_are_refused(tmp_path):
 def test_lines_that_carriage_returns_may_end_are_a_warning(tmp_path, caplog, data, counts):
     (tmp_path / "a.txt").write_bytes(data)
     read_lines(tmp_path / "a.txt")
-    expected = f"{tmp_path / 'a.txt'}: the number of carriage returns inside of lines is {counts}"
+    expected = f"{tmp_path / 'a.txt'}: the number of carriage returns inside lines is {counts}"
     messages = [record.getMessage().partition(". ")[0] for record in caplog.records]
     assert messages == ([] if counts is None else [expected])
 
@@ -339,8 +343,8 @@ def test_read_parallel_drops_blank_pairs(tmp_path, caplog):
     [
         ("a\nb\nc\n", "a\nb\nC\n", ["{s} and {t}: 2 of 3 (66.7%) pairs are identical"]),
         ("a\nb\nc\n", "a\nB\nC\n", []),
-        ("a\tA\nb\tB\n", "a\nb\n", ["{s}: 2 of 2 (100.0%) lines hold a tab"]),
-        ("a\nb\n", "a\tA\nB\n", ["{t}: 1 of 2 (50.0%) lines hold a tab"]),
+        ("a\tA\nb\tB\n", "a\nb\n", ["{s}: 2 of 2 (100.0%) lines contain a tab"]),
+        ("a\nb\n", "a\tA\nB\n", ["{t}: 1 of 2 (50.0%) lines contain a tab"]),
         ("e\u0301\n", "E\u0301\n", []),  # only the tokenizer's texts matter
     ],
 )

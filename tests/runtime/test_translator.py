@@ -459,7 +459,7 @@ PATTERN = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "b"}
         (
             {"document": {**DOCUMENT, "source": {**SIDE, "normalizer": PATTERN}}},
             CorruptArtifactError,
-            "by no pattern but our own",
+            "only by the pattern of this package",
         ),
     ],
 )
