@@ -21,7 +21,7 @@ from service_process import ENVIRONMENT, SERVE, free_port, serving
 
 from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
-from keras_bahdanau_runtime.service.logs import BufferingHandler, JsonFormatter
+from keras_bahdanau_runtime.service.logs import JsonFormatter, buffer_lines
 from keras_bahdanau_runtime.service.processes import _serves, _Supervisor, _with_shared_cores
 from keras_bahdanau_runtime.service.server import Settings, bind
 from keras_bahdanau_runtime.session import available_cores
@@ -90,7 +90,7 @@ def test_log_lines_that_cannot_be_written_are_dropped(unwritable, monkeypatch):
     monkeypatch.setattr(logging, "raiseExceptions", False)  # as `log_to_stderr` does
     target = logging.StreamHandler(unwritable)
     target.setFormatter(JsonFormatter())
-    handler = BufferingHandler(target)
+    handler = buffer_lines(target)
     for number in range(3000):
         handler.handle(logging.makeLogRecord({"msg": "a" * 100, "levelno": logging.INFO}))
         assert len(handler.buffer) < 1000, number

@@ -49,8 +49,8 @@ def application(settings: Settings, autoscaling: Mapping[str, Any] = _AUTOSCALIN
         settings: `Settings`. Its paths must be valid on every machine. A replica has `threads`
             threads, by default one, and the same number of CPUs. Ray sets host, ports, TLS and log.
             Requests need a key if there is a file of keys.
-        autoscaling: Ray's `autoscaling_config`. By default a replica should have one batch per
-            thread at once.
+        autoscaling: Ray's `autoscaling_config`. The default target is one batch per thread of a
+            replica.
 
     Raises:
         MissingDependencyError: Ray is not installed.

@@ -115,16 +115,16 @@ class _Work:
 class Engine:
     """Queue that batches payloads of similar length and runs the batches in threads.
 
-    A batch starts if a thread is free and one of three conditions is met: no other batch runs, the
-    batch is full, or its oldest payload has waited `max_wait`. The oldest payload of the queue goes
+    A batch starts only if a thread is free. It waits for more payloads unless no other batch runs,
+    it is full, or its oldest payload has waited `max_wait`. The oldest payload of the queue goes
     first, with those payloads of its job whose lengths are nearest.
 
     Args:
         limits: `Limits`.
         max_wait: float, seconds that a payload may wait for others while a thread is free.
         batch_size: int, payloads in a batch at most.
-        batch_tokens: int, tokens in a batch at most, including padding. A longer payload is a batch
-            by itself.
+        batch_tokens: int, tokens in a batch at most, including padding. A longer payload runs in a
+            batch of one.
         threads: int, batches at once; `None` for the cores that this process may use.
         metrics: `Metrics` to count in.
     """
@@ -189,7 +189,7 @@ class Engine:
 
         Raises:
             ServiceError: As `reserve`.
-            Exception: Of the job.
+            Exception: Raised by the job.
         """
         with self.reserve(len(payloads) - reserved, sum(lengths), is_accepted=reserved > 0):
             loop = asyncio.get_running_loop()

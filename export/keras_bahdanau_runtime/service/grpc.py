@@ -240,7 +240,9 @@ class _KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     ) -> Any:
         if details.method.startswith(f"/{_HEALTH}/"):
             return await continuation(details)
-        metadata = {key: of for key, of in details.invocation_metadata if isinstance(of, str)}
+        metadata = {
+            key: value for key, value in details.invocation_metadata if isinstance(value, str)
+        }
         try:
             self._keys.check(metadata)
         except Exception as error:
@@ -281,7 +283,7 @@ def _handler(
             status = failure.grpc_status
             await _abort(context, failure, log.id)
         finally:
-            # Clients may send any number of other names, and each would be a label for ever.
+            # Clients may send any name, and Prometheus keeps every value of a label.
             model = name if repository.has(name) else ""
             metrics.requests.labels(model, method, status).inc()
             log.write(method, status)

@@ -135,7 +135,7 @@ def _translation_endpoints(repository: Repository) -> list[Endpoint]:
         body = await _read_body(request, repository.engine.limits)
         options = await _parse(body, parse_request, StreamRequest, repository.engine.limits)
         pieces = _text_model(request, repository, options.model).stream(options.text)
-        # An error before the first piece gets a status of its own, a later one is an event.
+        # An error before the first piece sets the status, a later error is an event.
         first = await _cancel_on_disconnect(request, anext(pieces, None))
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         events = _events(first, pieces)

@@ -6,12 +6,13 @@ import logging.handlers
 import os
 import sys
 import threading
+import time
 from typing import Any
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
-_FLUSH_SECONDS = 0.2  # that a line may wait for others
-_MAX_LINES = 1000  # that wait
+_FLUSH_SECONDS = 0.2  # between two writes
+_MAX_LINES = 1000  # that are buffered
 _OTHER_LOGGERS = ("uvicorn", "asyncio", "grpc")
 
 
@@ -26,7 +27,7 @@ def log_to_stderr(format: str) -> None:
     """
     stream = logging.StreamHandler()
     stream.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
-    handler = BufferingHandler(stream)
+    handler = buffer_lines(stream)
     for each in (logger, *map(logging.getLogger, _OTHER_LOGGERS)):
         each.handlers, each.propagate = [handler], False
     logger.setLevel(logging.INFO)
@@ -47,18 +48,6 @@ def discard_unwritten() -> None:
         os.close(null)
 
 
-def printable_ascii(value: str, limit: int) -> str:
-    r"""Return the printable ASCII characters among the first `limit` of a client's value.
-
-    >>> printable_ascii("a\x1b[2J\nb", 128)
-    'a[2Jb'
-    """
-    short = value[:limit]
-    if short.isascii() and short.isprintable():
-        return short
-    return "".join(c for c in short if c.isascii() and c.isprintable())
-
-
 def escape_unprintable(text: str) -> str:
     r"""Return a text in one line, with Python's escapes for unprintable characters.
 
@@ -70,23 +59,21 @@ def escape_unprintable(text: str) -> str:
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
-class BufferingHandler(logging.handlers.MemoryHandler):
-    """Handler that passes records on when the first of them has waited long enough.
+def buffer_lines(target: logging.Handler) -> logging.handlers.MemoryHandler:
+    """Return a handler that passes its records on to another one periodically.
 
     Args:
         target: The handler that writes the records.
     """
+    handler = logging.handlers.MemoryHandler(_MAX_LINES, logging.WARNING, target)
 
-    def __init__(self, target: logging.Handler) -> None:
-        super().__init__(_MAX_LINES, logging.WARNING, target)
+    def flush_periodically() -> None:
+        while True:
+            time.sleep(_FLUSH_SECONDS)
+            handler.flush()
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Buffer a record."""
-        if not self.buffer:
-            timer = threading.Timer(_FLUSH_SECONDS, self.flush)
-            timer.daemon = True
-            timer.start()
-        super().emit(record)
+    threading.Thread(target=flush_periodically, name="keras_bahdanau log", daemon=True).start()
+    return handler
 
 
 def _warning_to_info(record: logging.LogRecord) -> bool:

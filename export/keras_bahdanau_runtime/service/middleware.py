@@ -15,14 +15,13 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from keras_bahdanau_runtime.service.errors import ServiceError
-from keras_bahdanau_runtime.service.logs import printable_ascii
 from keras_bahdanau_runtime.service.metrics import Metrics
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 _PATHS_WITHOUT_KEY = {"/", "/v2/health/live", "/v2/health/ready"}
 _SAME_SITE = ("same-origin", "none")  # values of `Sec-Fetch-Site`; "none" is a typed address
-_MAX_ID_LENGTH = 128  # characters of a client's request id
+_MAX_LOGGED = 128  # characters of a value that a client sends
 _random = random.Random()  # ids are not secret, and the system's generator takes 0.1 ms
 
 
@@ -97,8 +96,8 @@ class RequestLog:
 
     def __init__(self, headers: Mapping[str, Any]) -> None:
         self._start = time.perf_counter()
-        self.trace = printable_ascii(headers.get("traceparent", ""), _MAX_ID_LENGTH)
-        self.id = printable_ascii(headers.get("x-request-id", ""), _MAX_ID_LENGTH)
+        self.trace = _printable_ascii(headers.get("traceparent", ""))
+        self.id = _printable_ascii(headers.get("x-request-id", ""))
         self.id = self.id or f"{_random.getrandbits(64):016x}"
 
     def write(self, call: str, status: Any) -> None:
@@ -112,9 +111,21 @@ class RequestLog:
         extra = {"request_id": self.id, "traceparent": self.trace, "milliseconds": milliseconds}
         # `logger.info` would search the stack for its caller, which no line contains.
         if logger.isEnabledFor(logging.INFO):
-            arguments = (printable_ascii(call, _MAX_ID_LENGTH), status)
+            arguments = (_printable_ascii(call), status)
             record = (logger.name, logging.INFO, "", 0, "%s %s", arguments, None)
             logger.handle(logger.makeRecord(*record, extra=extra))
+
+
+def _printable_ascii(value: str) -> str:
+    r"""Return the printable ASCII characters of a client's value, which may be cut.
+
+    >>> _printable_ascii("a\x1b[2J\nb")
+    'a[2Jb'
+    """
+    short = value[:_MAX_LOGGED]
+    if short.isascii() and short.isprintable():
+        return short
+    return "".join(c for c in short if c.isascii() and c.isprintable())
 
 
 class Middleware:
@@ -147,7 +158,9 @@ class Middleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = {name.decode("latin-1"): of.decode("latin-1") for name, of in scope["headers"]}
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
         log = RequestLog(headers)
         status = 0
 
@@ -176,7 +189,7 @@ class Middleware:
                 await _response(failure)(scope, receive, send_with_id)
         finally:
             name = scope.get("path_params", {}).get("name", "")
-            # Clients may send any number of other names, and each would be a label for ever.
+            # Clients may send any name, and Prometheus keeps every value of a label.
             model = scope.get("model", name if self._is_model(name) else "")
             call = getattr(scope.get("endpoint"), "__name__", "")
             self._metrics.requests.labels(model, call, str(status)).inc()
@@ -201,7 +214,7 @@ def _single_host(scope: Scope) -> str:
         ServiceError: "invalid" for several headers, of which a proxy may use another one, and for
             none (RFC 9112, 3.2).
     """
-    hosts = [of.decode("latin-1") for name, of in scope["headers"] if name == b"host"]
+    hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
     if len(hosts) > 1 or (not hosts and scope["http_version"] != "1.0"):
         raise ServiceError(
             "invalid",
@@ -240,7 +253,7 @@ def _check_same_site(headers: Mapping[str, str]) -> None:
         ServiceError: "forbidden".
     """
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-    if site is None and origin is not None:  # browsers send no `Sec-Fetch-Site` over plain HTTP
+    if site is None and origin is not None:  # browsers omit `Sec-Fetch-Site` over plain HTTP
         site = "none" if _netloc(origin) == headers.get("host") else "cross-site"
     if site not in (None, *_SAME_SITE):
         raise ServiceError("forbidden", "Pages of other sites may not call this service.")

@@ -123,7 +123,7 @@ class Model:
         """Answer a request of the Open Inference Protocol.
 
         Raises:
-            ServiceError: Of any kind.
+            ServiceError: The request is invalid, is refused, or fails.
         """
         with self._measure():
             _check_names("outputs", [output.name for output in request.outputs], self.outputs)
@@ -248,7 +248,7 @@ class TextModel(Model):
             timeout: float, seconds; at most and by default the timeout of the service's limits.
 
         Raises:
-            ServiceError: Of any kind.
+            ServiceError: The request is invalid, is refused, or fails.
         """
         with self._measure():
             return await self._translate(texts, n_best, alignments, timeout)

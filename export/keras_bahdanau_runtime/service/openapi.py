@@ -19,9 +19,9 @@ from keras_bahdanau_runtime.service.schemas import ErrorResponse
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
-_NAMED = {"name": {"type": "string"}, "parameters": {"type": "object"}}
+_NAME_SCHEMAS = {"name": {"type": "string"}, "parameters": {"type": "object"}}
 _TENSOR = {
-    **_NAMED,
+    **_NAME_SCHEMAS,
     "datatype": {"type": "string", "description": 'such as "INT32", or "BYTES" for texts'},
     "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
     "data": {"type": "array", "description": "the items, flat or nested as the shape"},
@@ -42,7 +42,7 @@ INFERENCE: Mapping[str, Any] = {
         },
         "outputs": {
             "type": "array",
-            "items": {"type": "object", "properties": _NAMED, "required": ["name"]},
+            "items": {"type": "object", "properties": _NAME_SCHEMAS, "required": ["name"]},
         },
     },
     "required": ["inputs"],

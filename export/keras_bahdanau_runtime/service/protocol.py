@@ -210,7 +210,7 @@ def check_parameters(parameters: Mapping[str, Any], path: str) -> None:
     """Refuse parameters for shared memory and classification.
 
     Args:
-        parameters: Of an input or a requested output.
+        parameters: Parameters of an input or a requested output.
         path: Position in the request, for messages.
 
     Raises:
@@ -242,7 +242,7 @@ def tensor_from_bytes(header: TensorHeader, raw: bytes, parameters: dict[str, An
     r"""Return a tensor from raw bytes in the layout of Triton's binary tensor extension.
 
     Args:
-        header: Of `check_header`.
+        header: Created by `check_header`.
         raw: bytes; each item of BYTES is preceded by its length in 4 bytes.
         parameters: Parameters of the tensor.
 
@@ -272,7 +272,7 @@ def tensor_from_list(header: TensorHeader, items: list[Any], parameters: dict[st
     """Return a tensor from a flat list of its items in row-major order.
 
     Args:
-        header: Of `check_header`.
+        header: Created by `check_header`.
         items: list of int, float or bool; list of bytes for BYTES.
         parameters: Parameters of the tensor.
 

@@ -10,13 +10,13 @@ from keras_bahdanau_runtime.service.errors import KINDS, ServiceError
 from keras_bahdanau_runtime.service.protocol import parse_json
 
 
-def _encodable(text: str) -> str:
+def _check_encodable(text: str) -> str:
     """Raise a `ValueError` for a lone surrogate, which JSON can escape and UTF-8 cannot encode."""
     check_text("text", text)
     return text
 
 
-_Text = Annotated[str, AfterValidator(_encodable)]
+_Text = Annotated[str, AfterValidator(_check_encodable)]
 _Request = TypeVar("_Request", bound="StreamRequest")
 
 

@@ -221,7 +221,7 @@ class Service:
         """Refuse new work, finish the accepted work, close, and return whether all of it finished.
 
         Raises:
-            Exception: Of the HTTP server.
+            Exception: Raised by the HTTP server.
         """
         end = time.monotonic() + self.settings.grace
         finished = await self.engine.drain(self.settings.grace)
