@@ -1,4 +1,4 @@
-"""Imports Keras first of all, or says what to install."""
+"""Imports Keras, or raises an error that says what to install."""
 
 from keras_bahdanau_runtime.errors import KERAS_BACKENDS, missing_keras
 

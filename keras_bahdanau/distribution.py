@@ -14,40 +14,40 @@ __all__ = ["average_gradients", "data_parallel", "rank_and_world_size"]
 
 
 def rank_and_world_size():
-    """`(rank, processes)`: which of the processes that train together this is, and how many.
+    """Return `(rank, world_size)`: the index of this process, and how many train together.
 
-    On PyTorch, torchrun starts them, one for each device of each host. On JAX there is one for each
-    host, with all its devices, where `KERAS_DISTRIBUTION_PROCESS_ID` and
-    `KERAS_DISTRIBUTION_NUM_PROCESSES` say so. On TensorFlow there is one.
+    On PyTorch, torchrun starts one process for each device of each host. On JAX there is one
+    process for each host, with all its devices, if `KERAS_DISTRIBUTION_PROCESS_ID` and
+    `KERAS_DISTRIBUTION_NUM_PROCESSES` are set. On TensorFlow there is always one process.
     """
     return launched_rank(keras.config.backend())
 
 
 def is_spmd():
-    """Whether the processes run one program on arrays that all of them hold, as on JAX.
+    """Whether all processes run one program on shared arrays, as several hosts do on JAX.
 
-    Then whatever one of them computes with the model all must compute.
+    Then a computation with the model must run in all processes.
     """
     return keras.config.backend() == "jax" and rank_and_world_size()[1] > 1
 
 
 @contextlib.contextmanager
 def data_parallel(devices):
-    """Shares the batches of a model that is built, compiled and trained in this block.
+    """Share the batches of a model that is built, compiled and trained in this block.
 
-    The loss and the gradients are those of one device with whole batches, however unevenly their
-    tokens are spread.
+    The loss and the gradients equal those of one device with whole batches, however the tokens are
+    distributed over the devices.
 
     Args:
-        devices: How many, of all hosts. JAX and TensorFlow take the first of those that they see.
-            On PyTorch there must be as many processes. Each of several processes sees its own rows:
-            pass `rank_and_world_size()` to its dataset, and on PyTorch the model to
-            `average_gradients`.
+        devices: Number of devices on all hosts. JAX and TensorFlow use the first ones that they
+            list. On PyTorch it must equal the number of processes. With several processes, each
+            one reads its own rows: pass `rank_and_world_size()` to its dataset. On PyTorch, also
+            call `average_gradients` with the model.
 
     Raises:
-        ValueError: If there are fewer devices, on PyTorch another number of processes, on several
-            hosts with JAX another number of devices, or several hosts with TensorFlow, on which
-            Keras 3 does not train.
+        ValueError: If there are fewer devices, a different number of processes on PyTorch, a
+            different number of devices on several JAX hosts, or several hosts on TensorFlow, where
+            Keras 3 cannot train.
 
     Example:
 
@@ -71,12 +71,12 @@ def data_parallel(devices):
 
 
 def average_gradients(model):
-    """Gives each PyTorch process the mean of all processes' gradients in every step from now on.
+    """Average the gradients of all PyTorch processes in every training step from now on.
 
-    Without `torch.distributed`, and on other backends, nothing is to be done.
+    This does nothing without `torch.distributed` and on other backends.
 
     Args:
-        model: A built `keras.Model`, with the same weights in all processes.
+        model: A built `keras.Model` with the same weights in all processes.
     """
     if keras.config.backend() != "torch":
         return
@@ -84,11 +84,11 @@ def average_gradients(model):
 
     if not distributed.is_initialized() or distributed.get_world_size() == 1:
         return
-    processes = distributed.get_world_size()
+    world_size = distributed.get_world_size()
 
     def average(weight):
         distributed.all_reduce(weight.grad)
-        weight.grad /= processes
+        weight.grad /= world_size
 
     for variable in model.trainable_variables:
         variable.value.register_post_accumulate_grad_hook(average)
@@ -96,22 +96,22 @@ def average_gradients(model):
 
 @contextlib.contextmanager
 def single_process():
-    """In the block this process works by itself: others need not take part.
+    """Let this process work without the others in the block.
 
-    Variables that Keras makes, such as the optimiser of a model that it saves, are the process's
-    own, and losses are of its own rows.
+    Variables that Keras creates, such as the optimizer of a model that it saves, belong to this
+    process only, and losses are reduced over its own rows.
     """
     distribution = keras.distribution.distribution()
     keras.distribution.set_distribution(None)
     try:
-        with alone():
+        with _local_reductions():
             yield
     finally:
         keras.distribution.set_distribution(distribution)
 
 
 def broadcast_from_rank0(flag):
-    """The flag, a bool, of the first process, in all of them; they wait for it here."""
+    """Return the bool `flag` of the process with rank 0 in all processes, which wait for it."""
     if rank_and_world_size()[1] == 1:
         return flag
     if is_spmd():
@@ -120,27 +120,145 @@ def broadcast_from_rank0(flag):
         return bool(multihost_utils.broadcast_one_to_all(np.asarray(flag)))
     from torch import distributed
 
-    said = [flag]
-    distributed.broadcast_object_list(said)
-    return said[0]
+    flags = [flag]
+    distributed.broadcast_object_list(flags)
+    return flags[0]
+
+
+def batch_mean(total, count):
+    """Return `total / count` over the whole batch, or 0 if `count` is 0.
+
+    Under a `tf.distribute` strategy, each replica has a share of the batch. Both arguments are
+    summed over all replicas, so every replica gets the loss of the whole batch. Keras divides a
+    loss by the number of replicas and sums their gradients, which gives the gradient of one device.
+    The processes of PyTorch also get the loss of the whole batch, and `average_gradients` averages
+    their gradients. On JAX a distributed batch is one array and needs nothing.
+
+    Args:
+        total: Float32 scalar, the sum over this replica's share.
+        count: Float32 scalar, the number of summed values in this replica's share.
+
+    Returns:
+        Float32 scalar. For `add_loss`, pass it through `first_replica_loss`.
+
+    Example:
+
+    >>> float(batch_mean(6.0, 4.0))
+    1.5
+    """
+    # `keras.ops` has no collective operations, so these are the backends' own.
+    if _has_torch_peers():
+        total, count = _sum_over_processes(total, count)
+    replica = _tensorflow_replica()
+    if replica is not None:
+        from tensorflow import distribute
+
+        total, count = replica.all_reduce(distribute.ReduceOp.SUM, [total, count])
+    return ops.divide_no_nan(total, count)
+
+
+def batch_sum(total):
+    """Return the sum of a loss over the whole batch.
+
+    Under a `tf.distribute` strategy it is the sum over this replica's share, because Keras sums the
+    gradients of a loss with reduction "sum" and does not divide them.
+
+    Args:
+        total: Float32 scalar, the sum over this replica's share.
+
+    Returns:
+        Float32 scalar.
+    """
+    return _sum_over_processes(total, total)[0] if _has_torch_peers() else total
+
+
+def first_replica_loss(loss):
+    """Return a loss of the whole batch in the form that `add_loss` needs.
+
+    The replicas of a `MirroredStrategy` are threads that call the same layers in turn, so the
+    losses that they add accumulate. The returned value is the loss on the first replica and zero on
+    the others. The gradient is that of the loss on all replicas.
+
+    Args:
+        loss: Float32 scalar of `batch_mean`, the same on every replica.
+
+    Returns:
+        Float32 scalar.
+
+    Example:
+
+    >>> float(first_replica_loss(ops.ones(())))
+    1.0
+    """
+    replica = _tensorflow_replica()
+    if replica is None:
+        return loss
+    is_first = ops.equal(replica.replica_id_in_sync_group, 0)
+    return ops.where(is_first, loss, loss - ops.stop_gradient(loss))
+
+
+# Whether the losses of this PyTorch process are reduced without the other processes.
+_is_local = contextvars.ContextVar("is_local", default=False)
+
+
+@contextlib.contextmanager
+def _local_reductions():
+    token = _is_local.set(True)
+    try:
+        yield
+    finally:
+        _is_local.reset(token)
+
+
+def _tensorflow_replica():
+    """Return TensorFlow's context of one of several replicas, or `None`."""
+    if keras.config.backend() != "tensorflow":
+        return None
+    from tensorflow import distribute
+
+    replica = distribute.get_replica_context()
+    return replica if replica is not None and replica.num_replicas_in_sync > 1 else None
+
+
+def _has_torch_peers():
+    """Whether this is one of several PyTorch processes with a common loss."""
+    if keras.config.backend() != "torch" or _is_local.get():
+        return False
+    from torch import distributed
+
+    return distributed.is_available() and distributed.is_initialized()
+
+
+def _sum_over_processes(total, count):
+    """Sum both scalars over all processes.
+
+    The gradient of the sum of `total` is the gradient of this process's `total` times the number of
+    processes, so the mean of the gradients of all processes is that of the whole batch.
+    """
+    from torch import distributed
+
+    sums = ops.stack([ops.stop_gradient(total), ops.stop_gradient(count)])
+    distributed.all_reduce(sums)
+    local = total * distributed.get_world_size()
+    return local + ops.stop_gradient(sums[0] - local), sums[1]
 
 
 @contextlib.contextmanager
 def _torch_processes(devices):
-    _, processes = rank_and_world_size()
-    if processes != devices:
+    _, world_size = rank_and_world_size()
+    if world_size != devices:
         raise ValueError(
             "Argument `devices` must be the number of processes on PyTorch, which torchrun starts: "
-            f"torchrun --nproc-per-node {devices} ... Received: {devices} for {processes} "
-            f"process{'es' if processes > 1 else ''}"
+            f"torchrun --nproc-per-node {devices} ... Received: {devices} for {world_size} "
+            f"process{'es' if world_size > 1 else ''}"
         )
-    if processes == 1:
+    if world_size == 1:
         yield
         return
     import torch
     from torch import distributed
 
-    if distributed.is_initialized():  # by who called, who will end it, too
+    if distributed.is_initialized():  # by the caller, who also destroys the group
         yield
         return
     on_gpu = torch.cuda.is_available()
@@ -154,7 +272,7 @@ def _torch_processes(devices):
 
 
 def _tensorflow_scope(devices):
-    # Keras leaves the devices of TensorFlow to TensorFlow.
+    # `keras.distribution` does not place variables on TensorFlow devices.
     import tensorflow as tf
 
     if "TF_CONFIG" in os.environ:
@@ -162,155 +280,34 @@ def _tensorflow_scope(devices):
             "Several hosts need JAX or PyTorch: Keras 3 does not train on more than one with "
             f"TensorFlow. Received: TF_CONFIG={os.environ['TF_CONFIG']!r}"
         )
-    found = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
-    return tf.distribute.MirroredStrategy(_first(found, devices, lambda each: each.name)).scope()
+    listed = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+    names = _first_devices([device.name for device in listed], devices)
+    return tf.distribute.MirroredStrategy(names).scope()
 
 
 def _jax_scope(devices):
     if is_spmd():
-        _join_hosts()
-    found = keras.distribution.list_devices()  # of all hosts
-    if is_spmd() and len(found) != devices:
+        import jax
+
+        if not jax.distributed.is_initialized():
+            keras.distribution.initialize()
+    listed = keras.distribution.list_devices()  # of all hosts
+    if is_spmd() and len(listed) != devices:
         raise ValueError(
-            f"Argument `devices` must be all {len(found)} of the {rank_and_world_size()[1]} hosts. "
-            f"Received: {devices}"
+            f"Argument `devices` must be all {len(listed)} of the {rank_and_world_size()[1]} "
+            f"hosts. Received: {devices}"
         )
     return keras.distribution.DataParallel(
-        devices=_first(found, devices, str),
-        # Its datasets know which rows are theirs.
+        devices=_first_devices(list(map(str, listed)), devices),
+        # The datasets of this package select the rows of their process themselves.
         auto_shard_dataset=False,
     ).scope()
 
 
-def _join_hosts():
-    import jax
-
-    if not jax.distributed.is_initialized():
-        keras.distribution.initialize()
-
-
-def _first(found, devices, name):
-    if len(found) < devices:
+def _first_devices(names, count):
+    if len(names) < count:
         raise ValueError(
-            f"Argument `devices` must be at most the {len(found)} that "
-            f"{keras.config.backend()} sees. Received: {devices}"
+            f"Argument `devices` must be at most the {len(names)} that "
+            f"{keras.config.backend()} lists. Received: {count}"
         )
-    return [name(each) for each in found[:devices]]
-
-
-_alone = contextvars.ContextVar("alone", default=False)
-
-
-@contextlib.contextmanager
-def alone():
-    """In the block, PyTorch's process has losses of its own rows: others take no part in them."""
-    token = _alone.set(True)
-    try:
-        yield
-    finally:
-        _alone.reset(token)
-
-
-def batch_mean(total, count):
-    """`total / count` over the whole batch; 0 if it counts nothing.
-
-    Under a `tf.distribute` strategy each replica sees its share of the batch: here both are summed
-    over all shares, so that every replica has the loss of the whole batch, however its rows and
-    their tokens are spread. Keras divides a loss by the number of replicas and adds up their
-    gradients, which makes the gradient that of one device. PyTorch's processes likewise have the
-    loss of the whole batch, and `average_gradients` takes the mean of their gradients. On JAX a
-    distributed batch is one array and needs nothing.
-
-    Args:
-        total: Float32 scalar, the sum of what is averaged over this replica's share.
-        count: Float32 scalar, how many that is.
-
-    Returns:
-        Float32 scalar. Keras scales what `add_loss` gets by itself; see `first_replica_loss`.
-
-    Example:
-
-    >>> float(batch_mean(6.0, 4.0))
-    1.5
-    """
-    # The only ways to other replicas are those of the backends; `keras.ops` has none.
-    if _among_processes():
-        total, count = _of_all_processes(total, count)
-    replica = _replica()
-    if replica is not None:
-        from tensorflow import distribute
-
-        total, count = replica.all_reduce(distribute.ReduceOp.SUM, [total, count])
-    return ops.divide_no_nan(total, count)
-
-
-def batch_sum(total):
-    """The sum of a loss over the whole batch, where `batch_mean` would be its mean.
-
-    Under a `tf.distribute` strategy it stays that of this replica's share: Keras adds up the
-    gradients of a sum and does not divide it.
-
-    Args:
-        total: Float32 scalar, the sum over this replica's share.
-
-    Returns:
-        Float32 scalar.
-    """
-    return _of_all_processes(total, total)[0] if _among_processes() else total
-
-
-def first_replica_loss(loss):
-    """A loss of the whole batch, as `batch_mean` makes it, in the form that `add_loss` is to get.
-
-    Mirrored replicas are threads that take turns over the same layers, so that each finds what
-    those before it have added, too. Here the value is that of the first replica alone; gradients
-    are those of all.
-
-    Args:
-        loss: Float32 scalar, the same on every replica.
-
-    Returns:
-        Float32 scalar.
-
-    Example:
-
-    >>> float(first_replica_loss(ops.ones(())))
-    1.0
-    """
-    replica = _replica()
-    if replica is None:
-        return loss
-    first = ops.equal(replica.replica_id_in_sync_group, 0)
-    return ops.where(first, loss, loss - ops.stop_gradient(loss))
-
-
-def _replica():
-    """TensorFlow's context of one of several replicas, or `None` elsewhere."""
-    if keras.config.backend() != "tensorflow":
-        return None
-    from tensorflow import distribute
-
-    replica = distribute.get_replica_context()
-    return replica if replica is not None and replica.num_replicas_in_sync > 1 else None
-
-
-def _among_processes():
-    """Whether this is one of PyTorch's processes that have a loss together."""
-    if keras.config.backend() != "torch" or _alone.get():
-        return False
-    from torch import distributed
-
-    return distributed.is_available() and distributed.is_initialized()
-
-
-def _of_all_processes(total, count):
-    """Both sums over all processes; the gradient of `total` is that of its own, times their number.
-
-    The mean of the gradients is then that of the whole batch.
-    """
-    from torch import distributed
-
-    sums = ops.stack([ops.stop_gradient(total), ops.stop_gradient(count)])
-    distributed.all_reduce(sums)
-    own = total * distributed.get_world_size()
-    return own + ops.stop_gradient(sums[0] - own), sums[1]
+    return names[:count]

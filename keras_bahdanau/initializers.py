@@ -1,4 +1,4 @@
-"""Initialisers that several weights, or the gates of one weight, share without sharing numbers."""
+"""Initializers for several weights, or for the gates of one weight."""
 
 import keras
 import numpy as np
@@ -10,14 +10,14 @@ __all__ = ["PerGate"]
 
 
 def clone_initializer(initializer):
-    """A copy of an initialiser for one weight.
+    """Return a copy of an initializer, for one of several weights.
 
-    A Keras initialiser without a seed draws one when it is made, and so returns the same numbers
-    every time it is called; its clone draws another. One with a `SeedGenerator` moves on by itself,
-    and its clone would begin anew: it is given back as it is.
+    A Keras initializer without a seed draws one when it is created, so it returns the same numbers
+    at every call. Its clone draws another seed. An initializer with a `SeedGenerator` returns other
+    numbers at every call, and its clone would restart the sequence, so it is returned unchanged.
 
     Args:
-        initializer: What `keras.initializers.get` returned.
+        initializer: The result of `keras.initializers.get`.
 
     Example:
 
@@ -26,36 +26,36 @@ def clone_initializer(initializer):
     >>> bool((initializer((3,)) == clone_initializer(initializer)((3,)))[0])
     False
     """
-    moves_on = isinstance(getattr(initializer, "seed", None), keras.random.SeedGenerator)
-    if isinstance(initializer, keras.initializers.Initializer) and not moves_on:
+    has_generator = isinstance(getattr(initializer, "seed", None), keras.random.SeedGenerator)
+    if isinstance(initializer, keras.initializers.Initializer) and not has_generator:
         return initializer.clone()
     return initializer
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class PerGate(keras.initializers.Initializer):
-    """Draws the matrix of each gate by itself (arXiv 1409.0473, appendix B.1).
+    """Draws the matrix of each gate separately (arXiv 1409.0473, appendix B.1).
 
         kernel = [U_1 ; ... ; U_gates], side by side, each U_i from `initializer`
 
-    Keras keeps the matrices of all gates in one kernel and so draws them as one: the rows of a
-    GRU's `(n, 3n)` recurrent kernel are orthogonal, its three `(n, n)` matrices are not. The paper
-    draws each of `U`, `U_z` and `U_r` orthogonal.
+    Keras stores the matrices of all gates in one kernel and initializes them as one. The rows of a
+    GRU's `(n, 3n)` recurrent kernel are then orthogonal, but its three `(n, n)` matrices are not.
+    In the paper, each of `U`, `U_z` and `U_r` is orthogonal.
 
     Args:
-        initializer: A Keras initialiser or its name, called for each matrix. Its seed, if it has
-            one, is made another for each gate.
+        initializer: A Keras initializer or its name, called once for each matrix. If it has a seed,
+            each gate gets a different one derived from it.
         gates: Number of matrices: 3 for a GRU, 4 for an LSTM.
 
     Call arguments:
         shape: `(..., gates * n)`.
-        dtype: Dtype of the numbers, or `None` for Keras's `floatx`.
+        dtype: Dtype of the weights; Keras's `floatx` if `None`.
 
     Returns:
         A tensor of that shape.
 
     Raises:
-        ValueError: If `gates` is not a positive integer, or divides no last axis it meets.
+        ValueError: If `gates` is not a positive integer, or does not divide the last axis.
 
     Example:
 
@@ -71,7 +71,7 @@ class PerGate(keras.initializers.Initializer):
 
     @property
     def seed(self):
-        """That of the initialiser; `None` if it has none."""
+        """The seed of the initializer, or `None` if it has none."""
         return getattr(self.initializer, "seed", None)
 
     def __call__(self, shape, dtype=None):
@@ -80,16 +80,17 @@ class PerGate(keras.initializers.Initializer):
                 f"Argument `shape` must end in a multiple of `gates`, {self.gates}. "
                 f"Received: {tuple(shape)}"
             )
-        matrix = (*shape[:-1], shape[-1] // self.gates)
+        gate_shape = (*shape[:-1], shape[-1] // self.gates)
         return ops.concatenate(
-            [self._of_gate(gate)(matrix, dtype=dtype) for gate in range(self.gates)], axis=-1
+            [self._gate_initializer(gate)(gate_shape, dtype=dtype) for gate in range(self.gates)],
+            axis=-1,
         )
 
-    def _of_gate(self, gate):
-        if not isinstance(self.seed, int):  # constants have none; a generator moves on by itself
+    def _gate_initializer(self, gate):
+        if not isinstance(self.seed, int):  # no seed, or a generator that advances at each call
             return self.initializer
-        own = int(np.random.SeedSequence([self.seed, gate]).generate_state(1)[0])
-        config = {**self.initializer.get_config(), "seed": own}
+        seed = int(np.random.SeedSequence([self.seed, gate]).generate_state(1)[0])
+        config = {**self.initializer.get_config(), "seed": seed}
         return type(self.initializer).from_config(config)
 
     def get_config(self):

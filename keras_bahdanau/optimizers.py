@@ -1,4 +1,4 @@
-"""A learning rate schedule, and what optimizers keep of a model."""
+"""A learning rate schedule, and the moving average of weights that an optimizer keeps."""
 
 import contextlib
 import math
@@ -14,9 +14,9 @@ __all__ = ["WarmupSchedule", "ema_weights"]
 
 @keras.saving.register_keras_serializable("keras_bahdanau")
 class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """A learning rate that rises by a straight line to its peak and then falls.
+    """A learning rate that rises linearly to its peak and then follows one of three curves.
 
-    With update `t = 0, 1, ...` and `w` updates of rise,
+    With update `t = 0, 1, ...` and `w` warmup updates,
 
         rate(t) = peak (t + 1) / w                                   while t < w, and then
         peak                                                         "constant"
@@ -24,15 +24,15 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         peak (1 + cos(pi min(1, (t - w) / (updates - w)))) / 2       "cosine"
 
     Args:
-        peak: The largest rate.
+        peak: The largest learning rate.
         shape: "cosine", "inverse-sqrt" (arXiv 1706.03762) or "constant".
-        updates: Updates of the whole run, after which "cosine" is zero.
-        warmup: Updates of the rise, fewer than `updates`.
-        batches: Batches of an update: `gradient_accumulation_steps` of the optimiser, by whose
-            batches Keras counts.
+        updates: Number of updates of the whole run, after which "cosine" is zero.
+        warmup: Number of updates until the peak, less than `updates`.
+        batches: Number of batches per update: the optimizer's `gradient_accumulation_steps`. Keras
+            passes a schedule the number of batches.
 
     Call arguments:
-        step: Int scalar, the batches that the optimiser has seen.
+        step: Int scalar, the number of batches that the optimizer has processed.
 
     Returns:
         float32 scalar.
@@ -64,14 +64,14 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step):
         update = ops.cast(step // self.batches, "float32")
         if self.shape == "constant":
-            after = ops.ones_like(update)
+            decay = ops.ones_like(update)
         elif self.shape == "inverse-sqrt":
-            after = ops.sqrt(max(self.warmup, 1) / ops.maximum(update, 1.0))
+            decay = ops.sqrt(max(self.warmup, 1) / ops.maximum(update, 1.0))
         else:
-            share = (update - self.warmup) / (self.updates - self.warmup)
-            after = (1.0 + ops.cos(math.pi * ops.clip(share, 0.0, 1.0))) / 2.0
+            progress = (update - self.warmup) / (self.updates - self.warmup)
+            decay = (1.0 + ops.cos(math.pi * ops.clip(progress, 0.0, 1.0))) / 2.0
         rise = (update + 1.0) / max(self.warmup, 1)
-        return self.peak * ops.where(update < self.warmup, rise, after)
+        return self.peak * ops.where(update < self.warmup, rise, decay)
 
     def get_config(self):
         names = ("peak", "shape", "updates", "warmup", "batches")
@@ -79,12 +79,13 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def update_count(model):
-    """How many updates the optimiser of a model has made, also where devices mirror the number."""
+    """Return the number of updates that the optimizer of a model has made."""
+    # A distributed variable needs the conversion.
     return int(keras.ops.convert_to_numpy(model.optimizer.iterations))
 
 
 def uses_ema(model):
-    """Whether a model is trained by an optimiser that keeps a running mean of its weights."""
+    """Whether the optimizer of a model keeps a moving average of its weights (`use_ema`)."""
     optimizer = getattr(model, "optimizer", None)
     # Under mixed_float16 Keras wraps it in a `LossScaleOptimizer`.
     return getattr(getattr(optimizer, "inner_optimizer", optimizer), "use_ema", False)
@@ -92,14 +93,15 @@ def uses_ema(model):
 
 @contextlib.contextmanager
 def ema_weights(model):
-    """Gives a model the running mean of its weights in the block, where its optimiser keeps one.
+    """Replace the weights of a model by their exponential moving average in the block.
 
         m_t = decay m_{t-1} + (1 - decay) theta_t
 
+    The weights stay as they are unless the optimizer has `use_ema` and has made an update.
+
     Args:
-        model: A compiled model. Nothing happens unless its optimiser has `use_ema` and has made an
-            update: before the first one the mean is that of nothing. On JAX an `evaluate` in the
-            block would delete the mean; `HeldOutLoss` evaluates copies.
+        model: A compiled model. On JAX do not call `evaluate` in the block, because it deletes the
+            average; `HeldOutLoss` evaluates copies.
 
     Example:
 
@@ -114,8 +116,8 @@ def ema_weights(model):
         yield
         return
     weights = model.trainable_variables
-    # JAX's arrays never change, and must not be computed with by one of several hosts alone.
-    before = [
+    # JAX arrays are immutable, so they need no copy. A single host cannot convert shared ones.
+    saved = [
         weight.value
         if keras.config.backend() == "jax"
         else keras.ops.convert_to_numpy(weight).copy()
@@ -125,5 +127,5 @@ def ema_weights(model):
     try:
         yield
     finally:
-        for weight, value in zip(weights, before, strict=True):
+        for weight, value in zip(weights, saved, strict=True):
             weight.assign(value)

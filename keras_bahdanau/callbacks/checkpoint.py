@@ -13,45 +13,39 @@ from keras_bahdanau.optimizers import ema_weights, update_count, uses_ema
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.files import atomic_write
 
-# The words that end a value's name and tell which way is better.
-DIRECTIONS = {
+# The mode of a monitored value by the last word of its name.
+MODES = {
     **dict.fromkeys(("loss", "error", "perplexity", "crossentropy", "mse", "mae", "ter"), "min"),
     **dict.fromkeys(("accuracy", "acc", "bleu", "chrf", "auc", "f1", "precision", "recall"), "max"),
 }
 
 
-def kept_epochs(folder):
-    """The files of single epochs that `RunCheckpoint` has kept, by epoch, the earliest first."""
-    numbers = {path: path.stem.removeprefix("epoch-") for path in folder.glob("epoch-*.keras")}
-    return dict(sorted((int(n), path) for path, n in numbers.items() if n.isdecimal()))
-
-
 class RunCheckpoint(keras.callbacks.Callback):
-    """Keeps a training run on disk so that it can be stopped at any moment and go on.
+    """Saves a training run after each epoch, so that it can be stopped at any time and resumed.
 
-    After each epoch it writes `last.keras` (weights and optimiser), `best.keras` if the
-    monitored value is the best so far, and `history.csv`, each to a temporary file first and then
-    renamed: a run killed while writing keeps what it had. `last.keras` comes last, and all else
-    of an epoch that it does not hold is written once more by a resumed run. With `keep`, also
-    `epoch-01.keras` and so on, for `average_checkpoints`. With an optimiser that keeps a running
-    mean of the weights (`use_ema`), all but `last.keras` hold the mean.
+    It writes `last.keras` (weights and optimizer), `best.keras` if the monitored value is the best
+    so far, and `history.csv`. Each file is written under a temporary name and then renamed, so a
+    run that is killed while writing keeps its old files. `last.keras` is written last: a resumed
+    run repeats the epochs after it and rewrites their files. With `keep`, it also writes
+    `epoch-01.keras` and so on, for `average_checkpoints`. If the optimizer keeps a moving average
+    of the weights (`use_ema`), all files but `last.keras` contain the average.
 
     Args:
-        folder: Where the files go; must exist.
-        monitor: Name of the value in the logs that tells the best epoch, such as "val_bleu".
-        mode: "max" if the best is the largest value, "min" if it is the smallest, "auto" to tell by
-            the name's last word: that of "val_loss" falls, that of "val_token_accuracy" grows.
-        keep: How many of the last epochs keep a file of their own; older ones are deleted, and so
-            are those of epochs that a resumed run is yet to repeat. 0 for none, and to leave alone
-            what is there.
-        epochs_done: How many epochs the model has behind it; rows of an older `history.csv`
-            beyond them are dropped.
-        patience: Epochs without a better one, those of an older `history.csv` too, after which
-            training ends; 0 for never.
+        folder: An existing folder for the files.
+        monitor: Name of the value in the logs that selects the best epoch, such as "val_bleu".
+        mode: "max" if the largest value is the best, "min" if the smallest is, or "auto" to choose
+            by the last word of the name: "min" for "val_loss", "max" for "val_token_accuracy".
+        keep: Number of last epochs with a file of their own. Older files are deleted, and so are
+            files of later epochs, which a resumed run repeats. With 0, no such file is written or
+            deleted.
+        epochs_done: Number of epochs that the model has been trained for. Later rows of an existing
+            `history.csv` are dropped.
+        patience: Number of epochs without an improvement after which training stops, including
+            those in an existing `history.csv`; 0 for never.
 
     Raises:
-        ValueError: If `folder` does not exist, `keep` or `patience` is not an int of at least 0,
-            `mode` is unknown, or "auto" and the name tells nothing; at the end of an epoch, if
+        ValueError: If `folder` does not exist, `keep` or `patience` is not a non-negative int,
+            `mode` is unknown, or "auto" does not apply to the name; at the end of an epoch, if
             `monitor` is not in the logs.
 
     Example:
@@ -76,28 +70,28 @@ class RunCheckpoint(keras.callbacks.Callback):
                 f"Argument `folder` must be a folder that exists. Received: {str(folder)!r}"
             )
         self.monitor = monitor
-        self.mode = _direction(monitor, mode)
+        self.mode = _mode_of(monitor, mode)
         self.keep = keep
         self.patience = patience
         self.rows = [row for row in self._read_history() if int(row["epoch"]) <= epochs_done]
 
     @property
     def best(self):
-        """The row of `history.csv` that `best.keras` is of, or `None`."""
+        """The row of `history.csv` that belongs to `best.keras`, or `None`."""
         rows = [row for row in self.rows if not math.isnan(self._quality(row))]
-        return max(reversed(rows), key=self._quality, default=None)  # the latest of equals
+        return max(reversed(rows), key=self._quality, default=None)  # the latest of equal ones
 
     @property
     def exhausted(self):
-        """Whether `patience` has run out."""
+        """Whether there was no improvement in the last `patience` epochs."""
         best, first = self.best, 0
-        if best is not None:  # the earliest of equals
+        if best is not None:  # the earliest of equal ones
             first = 1 + [self._quality(row) for row in self.rows].index(self._quality(best))
         return 0 < self.patience <= len(self.rows) - first
 
     def _quality(self, row):
-        """What the best epoch has the most of: the monitored value, or its negative."""
-        # An older run may have monitored something else.
+        """Return the monitored value, negated for the mode "min"; NaN if the row has none."""
+        # An older run may have monitored another value.
         value = row.get(self.monitor, "")
         value = math.nan if value == "" else float(value)
         return -value if self.mode == "min" else value
@@ -115,26 +109,23 @@ class RunCheckpoint(keras.callbacks.Callback):
         copies = [f"epoch-{epoch + 1:02d}.keras"] if self.keep else []
         if best is None or self._quality(row) >= self._quality(best):
             copies.append("best.keras")
-        with single_process(), atomic_write(self.folder / "last.keras") as fresh:
+        with single_process(), atomic_write(self.folder / "last.keras") as path:
             if copies:
                 with ema_weights(self.model):
-                    self.model.save(fresh)
+                    self.model.save(path)
                 for name in copies:
-                    self._copy(fresh, name)
+                    with atomic_write(self.folder / name) as copy:
+                        shutil.copyfile(path, copy)
             if not copies or uses_ema(self.model):
-                self.model.save(fresh)
-            # Before the model: a kill between leaves a row too many, which a resumed run drops.
+                self.model.save(path)
+            # Before `last.keras` is renamed: a resumed run drops the rows after its epoch.
             self._write_history()
         if self.keep:
             self._delete_all_but(range(epoch + 2 - self.keep, epoch + 2))
         self.model.stop_training |= self.exhausted
 
-    def _copy(self, fresh, name):
-        with atomic_write(self.folder / name) as copy:
-            shutil.copyfile(fresh, copy)
-
     def _delete_all_but(self, epochs):
-        for number, path in kept_epochs(self.folder).items():
+        for number, path in epoch_checkpoints(self.folder).items():
             if number not in epochs:
                 path.unlink()
 
@@ -158,10 +149,9 @@ class RunCheckpoint(keras.callbacks.Callback):
         return rows
 
     def _write_history(self):
-        path = self.folder / "history.csv"
         with (
-            atomic_write(path) as writing,
-            writing.open("w", newline="", encoding="utf-8") as file,
+            atomic_write(self.folder / "history.csv") as path,
+            path.open("w", newline="", encoding="utf-8") as file,
         ):
             names = dict.fromkeys(name for row in self.rows for name in row)
             writer = csv.DictWriter(file, fieldnames=names, restval="")
@@ -169,32 +159,37 @@ class RunCheckpoint(keras.callbacks.Callback):
             writer.writerows(self.rows)
 
 
-def _direction(monitor, mode):
-    """Whether the best of a value of this name is its "max" or its "min"."""
+def _mode_of(monitor, mode):
     if mode not in ("auto", "max", "min"):
         raise ValueError(f'Argument `mode` must be "auto", "max" or "min". Received: {mode!r}')
     if mode != "auto":
         return mode
     word = monitor.lower().rsplit("_", 1)[-1]
-    if word not in DIRECTIONS:
+    if word not in MODES:
         raise ValueError(
             'Argument `mode` must be "max" or "min" where the name of `monitor` ends in none of '
-            f"{sorted(DIRECTIONS)}. Received: monitor={monitor!r}"
+            f"{sorted(MODES)}. Received: monitor={monitor!r}"
         )
-    return DIRECTIONS[word]
+    return MODES[word]
+
+
+def epoch_checkpoints(folder):
+    """Return the files of single epochs that `RunCheckpoint` has kept, by epoch, in order."""
+    numbers = {path: path.stem.removeprefix("epoch-") for path in folder.glob("epoch-*.keras")}
+    return dict(sorted((int(n), path) for path, n in numbers.items() if n.isdecimal()))
 
 
 class ResumableEpochs(keras.callbacks.Callback):
-    """Makes each epoch's data and random draws functions of its number, and of nothing before it.
+    """Makes the data and the random numbers of each epoch functions of its number only.
 
-    A run that goes on after epoch `n` then has the batches and the dropout masks that an unbroken
-    one would have had. Keras saves neither, and tells a dataset of one epoch's end too many. The
-    seeds of Python, NumPy and the backend are set, too, anew for each epoch.
+    A run that is resumed after epoch `n` then gets the same batches and dropout masks as an
+    uninterrupted run. Keras saves neither of them, and calls `on_epoch_end` of a dataset once too
+    often. The seeds of Python, NumPy and the backend are also set at the start of each epoch.
 
     Args:
-        dataset: A dataset with an `epoch` that can be set, such as `TranslationDataset`.
+        dataset: A dataset with an assignable `epoch`, such as `TranslationDataset`.
         seed: Non-negative int.
-        rank: Which this is of several processes that train together; each has other draws.
+        rank: Rank of this process among those that train together; each draws other numbers.
 
     Example:
 
@@ -218,9 +213,9 @@ class ResumableEpochs(keras.callbacks.Callback):
         if self.dataset.epoch != epoch:
             self.dataset.epoch = epoch
         rng = np.random.default_rng([self.seed, self.rank, epoch])
-        # On torch, Keras's dropout draws from torch's own generator.
+        # On torch, Keras's dropout uses torch's own generator.
         keras.utils.set_random_seed(int(rng.integers(2**32)))
         for variable in self.model.variables:
-            # Only the states of seed generators are no weights, metrics or counters.
+            # Seed generators hold the only random state among the variables.
             if variable.name == "seed_generator_state":
                 variable.assign(rng.integers(2**31, size=2))

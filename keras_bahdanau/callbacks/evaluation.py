@@ -12,25 +12,25 @@ from keras_bahdanau_runtime.text.scores import bleu_metric, corpus_scores
 
 
 class TranslationScore(keras.callbacks.Callback):
-    """Translates held-out sentences after each epoch: `val_bleu` and `val_chrf` in the logs.
+    """Translates held-out sentences after each epoch and adds BLEU and chrF to the logs.
 
-    Put it before callbacks that read the logs, such as `EarlyStopping(monitor="val_bleu",
-    mode="max")`. With an optimiser that keeps a running mean of the weights (`use_ema`), the mean
-    translates.
+    The names in the logs are `val_bleu` and `val_chrf`. Place it before callbacks that read the
+    logs, such as `EarlyStopping(monitor="val_bleu", mode="max")`. If the optimizer keeps a moving
+    average of the weights (`use_ema`), the model translates with the average.
 
     Args:
         sources: List of `str`.
         references: List of `str`, one for each source.
-        tokenizer: A `Tokenizer` to attach to the model; `None` if it has one.
+        tokenizer: A `Tokenizer` to attach to the model; `None` if the model has one.
         search: A `BeamSearch` or `GreedySearch`; `GreedySearch()` if `None`.
-        max_length: Number of tokens after which a hypothesis is cut.
-        batch_size: Sentences searched at once.
-        prefix: What the names in the logs begin with.
-        tokenize: How BLEU splits words; see `corpus_scores`.
+        max_length: Largest number of tokens of a hypothesis.
+        batch_size: Number of sentences in a batch.
+        prefix: Prefix of the names in the logs.
+        tokenize: BLEU tokenizer; see `corpus_scores`.
 
     Raises:
-        ValueError: If there is no source, or not one reference for each, one of them is no `str`,
-            another argument is of the wrong kind; when training begins, if there is no tokenizer.
+        ValueError: If `sources` is empty, `references` has a different length, or an argument has
+            the wrong type; when training begins, if the model has no tokenizer.
         MissingDependencyError: If sacrebleu is not installed.
     """
 
@@ -46,7 +46,7 @@ class TranslationScore(keras.callbacks.Callback):
         tokenize="13a",
     ):
         super().__init__()
-        bleu_metric(tokenize)  # refuses it before an epoch is trained
+        bleu_metric(tokenize)  # raises an error for an unknown tokenizer before training starts
         self.sources = checked_texts("sources", sources)
         self.references = checked_texts("references", references)
         if len(self.references) != len(self.sources):
@@ -81,7 +81,7 @@ class TranslationScore(keras.callbacks.Callback):
             logs.update({f"{self.prefix}{name}": score for name, score in scores.items()})
 
     def score(self, model):
-        """The scores of a model on the held-out sentences, `{"bleu": float, "chrf": float}`."""
+        """Return the scores on the held-out sentences, `{"bleu": float, "chrf": float}`."""
         with ema_weights(model):
             translations = model.translate(
                 self.sources,
@@ -90,23 +90,24 @@ class TranslationScore(keras.callbacks.Callback):
                 batch_size=self.batch_size,
                 alignments=False,
             )
-        texts = [found.text for found in translations]
+        texts = [translation.text for translation in translations]
         return corpus_scores(texts, self.references, self.tokenize)
 
 
 class HeldOutLoss(keras.callbacks.Callback):
     """Evaluates held-out pairs after each epoch: `val_loss` and other metrics in the logs.
 
-    It differs from `fit(validation_data=...)` where the optimiser keeps a running mean of the
-    weights (`use_ema`): the mean is evaluated, as it is what `RunCheckpoint` keeps. And the loss is
-    the mean over tokens, however they are cut into batches; Keras's is that over rows.
+    There are two differences to `fit(validation_data=...)`. If the optimizer keeps a moving average
+    of the weights (`use_ema`), the average is evaluated, because `RunCheckpoint` saves it. The loss
+    is the mean over tokens for any batch size, while Keras averages over rows.
 
     Args:
         dataset: A `TranslationDataset` or `PreparedDataset`.
 
     Raises:
-        ValueError: If `dataset` is no `keras.utils.PyDataset`; when training begins, if the model
-            is compiled with `steps_per_execution`, of whose batches Keras tells only the mean.
+        ValueError: If `dataset` is not a `keras.utils.PyDataset`; when training begins, if the
+            model is compiled with `steps_per_execution`, because Keras then reports only the mean
+            of several batches.
     """
 
     def __init__(self, dataset):
@@ -118,7 +119,7 @@ class HeldOutLoss(keras.callbacks.Callback):
         self.dataset = dataset
 
     def on_train_begin(self, logs=None):
-        _check_batch_by_batch(self.model)
+        _check_steps_per_execution(self.model)
 
     def on_epoch_end(self, epoch, logs=None):
         values = self.score(self.model)
@@ -126,19 +127,19 @@ class HeldOutLoss(keras.callbacks.Callback):
             logs.update({f"val_{name}": value for name, value in values.items()})
 
     def score(self, model):
-        """The loss and metrics of a compiled model on the held-out pairs, a `dict` of floats."""
-        _check_batch_by_batch(model)
+        """Return the loss and the metrics of a compiled model, a `dict` of floats."""
+        _check_steps_per_execution(model)
         losses = _BatchLosses(self.dataset)
         with ema_weights(model):
             if keras.config.backend() == "jax" and uses_ema(model):
-                # The arrays are the optimiser's own, and an evaluation deletes those it is given.
+                # Keras on JAX donates the arrays of an evaluation, and these are the optimizer's.
                 for weight in model.trainable_variables:
                     weight.assign(keras.ops.copy(weight))
             values = model.evaluate(self.dataset, verbose=0, return_dict=True, callbacks=[losses])
-        return {**values, "loss": losses.mean()}
+        return {**values, "loss": losses.token_mean()}
 
 
-def _check_batch_by_batch(model):
+def _check_steps_per_execution(model):
     steps = getattr(model, "steps_per_execution", 1)
     if steps != 1:
         raise ValueError(
@@ -148,22 +149,22 @@ def _check_batch_by_batch(model):
 
 
 class _BatchLosses(keras.callbacks.Callback):
-    """Gathers the loss of each batch of an evaluation, for the mean over tokens."""
+    """Collects the loss of each batch of an evaluation and averages it over tokens."""
 
     def __init__(self, dataset):
         super().__init__()
         self._dataset = dataset
         self._rows = self._tokens = 0
-        self._of_rows = self._of_tokens = 0.0
+        self._row_sum = self._token_sum = 0.0
 
     def on_test_batch_end(self, batch, logs=None):
         _, labels = self._dataset[batch]
-        # Keras tells the mean of the rows so far.
-        of_rows = logs["loss"] * (self._rows + len(labels))
-        loss = (of_rows - self._of_rows) / len(labels)
+        # The logs hold the mean over all rows up to this batch.
+        row_sum = logs["loss"] * (self._rows + len(labels))
+        loss = (row_sum - self._row_sum) / len(labels)
         tokens = np.count_nonzero(labels)
         self._rows, self._tokens = self._rows + len(labels), self._tokens + tokens
-        self._of_rows, self._of_tokens = of_rows, self._of_tokens + loss * tokens
+        self._row_sum, self._token_sum = row_sum, self._token_sum + loss * tokens
 
-    def mean(self):
-        return self._of_tokens / max(self._tokens, 1)
+    def token_mean(self):
+        return self._token_sum / max(self._tokens, 1)

@@ -1,4 +1,4 @@
-"""What a training run shows while it goes: a line an epoch, and a bar where somebody watches."""
+"""A callback that shows the progress of training on a console."""
 
 import time
 
@@ -19,15 +19,16 @@ _HELD_OUT = (("val_loss", "val_loss", 3), ("val_bleu", "BLEU", 2), ("val_chrf", 
 
 
 class ProgressDisplay(keras.callbacks.Callback):
-    """Shows epoch, loss, tokens per second and the time left on a rich console.
+    """Shows epoch, loss, tokens per second and the remaining time on a rich console.
 
-    After each epoch one line stays, with what held-out text says of the model; where the console
-    is no terminal there is no bar. The bar takes standard output until training ends, of which
-    Keras tells no callback after an error or Ctrl-C: `with display: model.fit(...)` gives it back.
+    After each epoch it prints one line that also contains the results on held-out text. If the
+    console is not a terminal, there is no progress bar. The bar redirects standard output until
+    training ends. Keras calls no callback after an error or Ctrl-C, so use
+    `with display: model.fit(...)` to restore standard output in any case.
 
     Args:
         tokens_per_step: Mean number of target tokens in a batch.
-        console: A `rich.console.Console`, which Keras itself brings; one on standard error if
+        console: A `rich.console.Console` (rich is a dependency of Keras); one on standard error if
             `None`.
     """
 
@@ -52,7 +53,7 @@ class ProgressDisplay(keras.callbacks.Callback):
         self.progress.start()
 
     def on_epoch_begin(self, epoch, logs=None):
-        self.began = time.perf_counter()
+        self.start_time = time.perf_counter()
         self.task = self.progress.add_task(
             f"epoch {epoch + 1}/{self.params['epochs']}",
             total=self.params["steps"],
@@ -61,13 +62,13 @@ class ProgressDisplay(keras.callbacks.Callback):
         )
 
     def on_train_batch_end(self, batch, logs=None):
-        rate = self.tokens_per_step * (batch + 1) / (time.perf_counter() - self.began)
+        rate = self.tokens_per_step * (batch + 1) / (time.perf_counter() - self.start_time)
         loss = float(logs["loss"])
         self.progress.update(self.task, completed=batch + 1, loss=loss, rate=rate)
 
     def on_epoch_end(self, epoch, logs=None):
         self.progress.remove_task(self.task)
-        seconds = time.perf_counter() - self.began
+        seconds = time.perf_counter() - self.start_time
         held_out = "".join(
             f"{label} {logs[name]:.{places}f}  "
             for name, label, places in _HELD_OUT

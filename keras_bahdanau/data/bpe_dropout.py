@@ -1,4 +1,4 @@
-"""BPE dropout: words cut into other pieces each time, as a regulariser."""
+"""BPE dropout: random segmentations of words, as a regularizer."""
 
 import functools
 import json
@@ -11,42 +11,42 @@ from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import SPECIAL
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer, byte_pieces
 
-_DRAWS = 16  # ways to cut a word, one of which is taken each time
-_WORDS = 200_000  # of which these are kept
+_SEGMENTATIONS = 16  # per word
+_CACHED_WORDS = 200_000
 
 
 class BPEDropout:
-    """Words cut anew each time, by merges that are left out at random (arXiv 1910.13267).
+    """Segments words differently each time, by dropping merges at random (arXiv 1910.13267).
 
-    At every step of cutting a word, each merge that could be made is left out with probability `p`,
-    and the most frequent of the others is made; where all are left out, the word stays as it is.
-    There are sixteen cuts of every word, functions of `seed` and the word; each time that the word
-    comes, one of them is taken.
+    At every step of the segmentation of a word, each possible merge is dropped with probability
+    `p`, and the most frequent of the others is applied. If all are dropped, the segmentation ends.
+    Each word has sixteen segmentations, which are functions of `seed` and the word. One of them is
+    drawn for each occurrence of the word.
 
     Args:
         tokenizer: A `Tokenizer`.
-        dropout: `p`, in [0, 1). With 0 the ids stay as they are.
+        dropout: Probability `p`, in [0, 1). With 0 the ids do not change.
         seed: Non-negative int.
 
     Call arguments:
-        sources: Lists of source ids, as `Tokenizer.encode_source` gives.
-        targets: Lists of target ids, likewise.
-        rng: A NumPy generator, which takes the cuts.
+        sources: Lists of source ids, as returned by `Tokenizer.encode_source`.
+        targets: Lists of target ids, as returned by `Tokenizer.encode_target`.
+        rng: A NumPy generator that draws the segmentations.
 
     Returns:
-        `(sources, targets)`: lists of ids that spell the same texts.
+        `(sources, targets)`: lists of ids with the same texts.
 
     Raises:
-        ValueError: If `tokenizer` is none or not of byte pairs, or `dropout` or `seed` is out of
-            range.
+        ValueError: If `tokenizer` is not a `Tokenizer` with byte-pair encoding, or `dropout` or
+            `seed` is out of range.
 
     Example:
 
     >>> tokenizer = Tokenizer.train(["a man on a bike"] * 2, ["ein Mann"] * 2, 300)
-    >>> cut = BPEDropout(tokenizer, dropout=0.5)
+    >>> bpe_dropout = BPEDropout(tokenizer, dropout=0.5)
     >>> ids = tokenizer.encode_target("ein Mann")
-    >>> _, [other] = cut([], [ids], np.random.default_rng(0))
-    >>> len(other) > len(ids), tokenizer.decode(other)
+    >>> _, [resampled] = bpe_dropout([], [ids], np.random.default_rng(0))
+    >>> len(resampled) > len(ids), tokenizer.decode(resampled)
     (True, 'ein Mann')
     """
 
@@ -55,17 +55,17 @@ class BPEDropout:
             raise ValueError(f"Argument `tokenizer` must be a Tokenizer. Received: {tokenizer!r}")
         check_range("dropout", dropout, float, 0, 1, open_high=True)
         check_range("seed", seed, int, 0)
-        self._source = _Side(tokenizer.source, dropout, seed)
+        self._source = _Segmenter(tokenizer.source, dropout, seed)
         self._target = self._source
         if not tokenizer.joint:
-            self._target = _Side(tokenizer.target, dropout, seed)
+            self._target = _Segmenter(tokenizer.target, dropout, seed)
 
     def __call__(self, sources, targets, rng):
-        return self._source.cut(sources, rng), self._target.cut(targets, rng)
+        return self._source.resample(sources, rng), self._target.resample(targets, rng)
 
 
-class _Side:
-    """The pieces of one language, and the ways to cut the words that have come."""
+class _Segmenter:
+    """The pieces of one language, and the cached segmentations of its words."""
 
     def __init__(self, tokenizer, dropout, seed):
         model = json.loads(tokenizer.to_str())["model"]
@@ -79,61 +79,64 @@ class _Side:
         self._dropout, self._seed = dropout, seed
         self._bytes = byte_pieces(model["vocab"])
         spaced = {index for index, piece in enumerate(self._bytes) if piece.startswith(b" ")}
-        self._begins = spaced.union(SPECIAL)
-        self._remember()
+        self._word_starts = spaced.union(SPECIAL)
+        self._create_cache()
 
-    def _remember(self):
-        self._known = functools.lru_cache(_WORDS)(self._split)
+    def _create_cache(self):
+        self._analyze_cached = functools.lru_cache(_CACHED_WORDS)(self._analyze)
 
     def __getstate__(self):
-        """All but what was drawn, which is the same when it is drawn again."""
-        return {name: value for name, value in vars(self).items() if name != "_known"}
+        """Return the state without the cache, whose content can be computed again."""
+        return {name: value for name, value in vars(self).items() if name != "_analyze_cached"}
 
     def __setstate__(self, state):
         vars(self).update(state)
-        self._remember()
+        self._create_cache()
 
-    def cut(self, sentences, rng):
+    def resample(self, sentences, rng):
         words = [self._words(ids) for ids in sentences]
-        chosen = iter(rng.integers(_DRAWS, size=sum(map(len, words))).tolist())
+        numbers = iter(rng.integers(_SEGMENTATIONS, size=sum(map(len, words))).tolist())
         return [
-            [index for word in each for index in self._way(word, next(chosen))] for each in words
+            [index for word in sentence for index in self._segmentation(word, next(numbers))]
+            for sentence in words
         ]
 
     def _words(self, ids):
-        """The ids in runs: what a space begins, and specials by themselves."""
-        places = [place for place, index in enumerate(ids) if place and index in self._begins]
-        return [tuple(ids[a:b]) for a, b in pairwise([0, *places, len(ids)])]
+        """Split ids at pieces that start with a space, and around special ids."""
+        starts = [place for place, index in enumerate(ids) if place and index in self._word_starts]
+        return [tuple(ids[a:b]) for a, b in pairwise([0, *starts, len(ids)])]
 
-    def _way(self, ids, number):
-        """One of the ways to cut a word, drawn when it is first taken."""
-        parts, seed, drawn = self._known(ids)
-        if number not in drawn:
-            rng = np.random.default_rng([self._seed, seed, number])
+    def _segmentation(self, ids, number):
+        """Return the ids of segmentation `number` of a word, which is computed when first used."""
+        parts, word_seed, segmentations = self._analyze_cached(ids)
+        if number not in segmentations:
+            rng = np.random.default_rng([self._seed, word_seed, number])
             pieces = (
-                piece for part in parts for piece in _cut(part, self._ranks, self._dropout, rng)
+                piece
+                for part in parts
+                for piece in _merge_pieces(part, self._ranks, self._dropout, rng)
             )
-            drawn[number] = [self._vocabulary[piece] for piece in pieces] if parts else ids
-        return drawn[number]
+            segmentations[number] = [self._vocabulary[piece] for piece in pieces] if parts else ids
+        return segmentations[number]
 
-    def _split(self, ids):
-        """What a word's merges are made within, a seed that is the word's own, and no cuts yet."""
+    def _analyze(self, ids):
+        """Return the pre-tokens of a word, its seed, and an empty dict of segmentations."""
         text = b"".join(self._bytes[index] for index in ids if index not in SPECIAL)
         try:
             parts = self._tokenizer.pre_tokenizer.pre_tokenize_str(text.decode())
-        except UnicodeDecodeError:  # cut in the middle of a character
+        except UnicodeDecodeError:  # truncated within a character
             parts = []
         return [part for part, _ in parts], zlib.crc32(text), {}
 
 
-def _cut(word, ranks, dropout, rng):
-    """The pieces of a word after merges in the order of their ranks, some of them left out."""
+def _merge_pieces(word, ranks, dropout, rng):
+    """Return the pieces of a word after merges in the order of their ranks, with dropout."""
     pieces = list(word)
     while True:
         pairs = [ranks.get(pair) for pair in pairwise(pieces)]
-        left = rng.random(len(pairs)) >= dropout
-        made = [(rank, i) for i, rank in enumerate(pairs) if rank is not None and left[i]]
-        if not made:
+        is_kept = rng.random(len(pairs)) >= dropout
+        merges = [(rank, i) for i, rank in enumerate(pairs) if rank is not None and is_kept[i]]
+        if not merges:
             return pieces
-        _, i = min(made)
+        _, i = min(merges)
         pieces[i : i + 2] = [pieces[i] + pieces[i + 1]]

@@ -6,137 +6,216 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keras_bahdanau.data.batching import BatchRows, longest_first, shape_counts, shaped_batches
+from keras_bahdanau.data.batching import (
+    PlannedBatch,
+    count_batches,
+    longest_first,
+    shaped_batches,
+)
 from keras_bahdanau_runtime.prepared.corpus import concatenate_shards, shard_from_lists
 from keras_bahdanau_runtime.text.batches import round_up
 
-_SHARDS_KEPT = 2  # threads that fetch ahead may stand on both sides of a border
+_CACHED_SHARDS = 2  # threads that prefetch may need the shards on both sides of a border
+_WINDOW = 256  # number of batches whose pairs are sorted together again
 
 
 class Stream:
-    """The batches of one corpus, pass after pass; each is found by its place.
+    """The batches of one corpus in pass after pass, accessible by their index.
 
     Args:
         corpus: A `PreparedCorpus`.
         shapes: `Shapes` of the batches.
         lengths: `LengthCounts` of the corpus.
-        seed: list of ints; every pass has another order, or the same one if `None`.
+        seed: list of ints. Every pass has a different order, or the same one if `None`.
 
     Attributes:
-        batches: Number of batches of a pass.
+        batches: Number of batches in a pass.
     """
 
     def __init__(self, corpus, shapes, lengths, seed):
         self._corpus, self._shapes, self._seed = corpus, shapes, seed
-        self._longest = lengths.most
+        self._max_length = lengths.max_length
         self._sizes = np.array(
             [
-                shape_counts(
-                    np.bincount(shapes.of(known), counts, len(shapes.rows)).astype("int64"), shapes
+                count_batches(
+                    np.bincount(shapes.smallest_for(distinct), counts, len(shapes.rows)).astype(
+                        "int64"
+                    ),
+                    shapes,
                 )[0].sum()
-                for known, counts in lengths.shards
+                for distinct, counts in lengths.shards
             ]
         )
         self.batches = int(self._sizes.sum())
-        self._pass = LRUCache(self._order, 2)
-        self._shards = LRUCache(self._arrange, _SHARDS_KEPT)
+        self._shard_order = LRUCache(self._order_shards, 2)
+        self._plans = LRUCache(self._plan_shard, _CACHED_SHARDS)
 
-    def find(self, place):
-        """The shard of a batch, and its `BatchRows`."""
-        number, place = divmod(place, self.batches)
-        order, ends = self._pass(number)
-        turn = int(np.searchsorted(ends, place, side="right"))
-        shard, batches = self._shards((number, int(order[turn])))
-        return shard, batches[place - int(ends[turn] - self._sizes[order[turn]])]
+    def batch(self, index):
+        """Return the shard of a batch, and its `PlannedBatch`."""
+        number, index = divmod(index, self.batches)
+        order, ends = self._shard_order(number)
+        turn = int(np.searchsorted(ends, index, side="right"))
+        shard, plan = self._plans((number, int(order[turn])))
+        return shard, plan[index - int(ends[turn] - self._sizes[order[turn]])]
 
-    def _order(self, number):
-        """The shards of a pass, and after how many batches each ends."""
+    def _order_shards(self, number):
+        """Return the order of the shards in a pass, and the index after the last batch of each."""
         order = np.arange(len(self._sizes))
         if self._seed is not None:
             order = np.random.default_rng([*self._seed, number]).permutation(order)
         return order, np.cumsum(self._sizes[order])
 
-    def _arrange(self, key):
-        """A shard and its `Batches` in a pass; `key` is the pass and the shard."""
-        number, place = key
-        shard = self._corpus.shard(place)
+    def _plan_shard(self, key):
+        """Return a shard and its `BatchPlan`; `key` is the pass and the index of the shard."""
+        number, index = key
+        shard = self._corpus.shard(index)
         lengths = shard.lengths
-        if self._longest is not None:
-            lengths = np.minimum(lengths, self._longest)
-        kinds, order, rng = self._shapes.of(lengths), np.arange(len(shard)), None
+        if self._max_length is not None:
+            lengths = np.minimum(lengths, self._max_length)
+        shape_ids, order = self._shapes.smallest_for(lengths), np.arange(len(shard))
+        rng = None
         if self._seed is not None:
-            rng = np.random.default_rng([*self._seed, number, place])
+            rng = np.random.default_rng([*self._seed, number, index])
             order = rng.permutation(order)
-        return shard, shaped_batches(kinds, order, self._shapes, rng)
+        return shard, shaped_batches(shape_ids, order, self._shapes, rng)
+
+
+class ResampledStream:
+    """The batches of a `Stream` with resampled ids.
+
+    Resampling changes the lengths, so a third of a batch would be padding. Therefore the pairs are
+    sorted by length again within windows of consecutive batches, and the batches with the largest
+    widths get the longest pairs. The number of pairs in each batch does not change.
+
+    Args:
+        stream: A `Stream` of pairs without alignments.
+        resample: `(sources, targets, rng) -> (sources, targets)`, as in `PreparedDataset`.
+        seed: list of ints. The ids are a function of it, the pass and the window.
+        bucket: Widths are multiples of this.
+        max_length: Longest sequence; `None` for no limit.
+
+    Attributes:
+        batches: Number of batches in a pass.
+    """
+
+    def __init__(self, stream, resample, seed, bucket, max_length):
+        self._stream, self._resample, self._seed = stream, resample, seed
+        self._bucket, self._max_length = bucket, max_length
+        self.batches = stream.batches
+        self._windows = LRUCache(self._resample_window, 2)
+
+    def batch(self, index):
+        """Return the pairs of a batch's window, and its `PlannedBatch`."""
+        number, index = divmod(index, self.batches)
+        window, index = divmod(index, _WINDOW)
+        pairs, batches = self._windows((number, window))
+        return pairs, batches[index]
+
+    def _resample_window(self, key):
+        """Return the pairs of a window and a list of `PlannedBatch`."""
+        number, window = key
+        start = window * _WINDOW
+        indices = number * self.batches + np.arange(start, min(start + _WINDOW, self.batches))
+        shards, old = zip(*[self._stream.batch(int(index)) for index in indices], strict=True)
+        pairs = self._resampled(
+            concatenate_shards(
+                [shard.take(batch.indices) for shard, batch in zip(shards, old, strict=True)]
+            ),
+            np.random.default_rng([*self._seed, number, window]),
+        )
+        sides = round_up(pairs.lengths, self._bucket)
+        counts = np.array([len(batch.indices) for batch in old])
+        widest_first = np.argsort(
+            [-(batch.source_width + batch.target_width) for batch in old], kind="stable"
+        )
+        groups = np.split(longest_first(sides, self._bucket), np.cumsum(counts[widest_first])[:-1])
+        batches = [None] * len(old)
+        for index, group in zip(widest_first.tolist(), groups, strict=True):
+            widths = sides[group].max(axis=0).tolist()
+            batches[index] = PlannedBatch(group, old[index].rows, *widths)
+        return pairs, batches
+
+    def _resampled(self, pairs, rng):
+        limit = self._max_length
+        if limit is not None:
+            pairs = pairs.truncate(limit)
+        lists = [ids.tolist() for ids in np.split(pairs.ids, pairs.offsets[1:-1])]
+        lists = self._resample(lists[0::2], lists[1::2], rng)
+        resampled = shard_from_lists(*lists, pairs.ids.dtype)
+        return resampled if limit is None else resampled.truncate(limit)
 
 
 @dataclass(frozen=True)
 class LengthCounts:
-    """How many pairs of a corpus have which lengths.
+    """Number of pairs of a corpus with each pair of lengths.
 
     Args:
-        shards: For each shard `(lengths (n, 2), counts (n,))`, distinct lengths.
-        longer: `(2,)`, how many sources and targets are longer than `most`, and count as that.
-        most: The greatest length; `None` for no limit.
+        shards: For each shard `(lengths (n, 2), counts (n,))` with distinct lengths.
+        truncated: `(2,)`, number of sources and targets longer than `max_length`. They count as
+            sequences of that length.
+        max_length: Longest sequence; `None` for no limit.
     """
 
     shards: list
-    longer: np.ndarray
-    most: int | None
+    truncated: np.ndarray
+    max_length: int | None
 
 
-def length_counts(corpus, most):
-    """The `LengthCounts` of a `PreparedCorpus`."""
-    shards, longer = [], np.zeros(2, "int64")
+def length_counts(corpus, max_length):
+    """Return the `LengthCounts` of a `PreparedCorpus`."""
+    shards, truncated = [], np.zeros(2, "int64")
     for number in range(len(corpus.sizes)):
         lengths = corpus.lengths(number)
-        if most is not None:
-            longer += (lengths > most).sum(axis=0)
-            lengths = np.minimum(lengths, most)
+        if max_length is not None:
+            truncated += (lengths > max_length).sum(axis=0)
+            lengths = np.minimum(lengths, max_length)
         shards.append(merge_counts([(lengths, np.ones(len(lengths), "int64"))]))
-    return LengthCounts(shards, longer, most)
+    return LengthCounts(shards, truncated, max_length)
 
 
-def merge_counts(counted):
-    """One `(lengths, counts)`, each pair of lengths once, of a list of such."""
-    lengths = np.concatenate([lengths for lengths, _ in counted]).astype("int64")
-    counts = np.concatenate([counts for _, counts in counted])
-    known, places = np.unique(lengths[:, 0] << 32 | lengths[:, 1], return_inverse=True)
-    found = np.stack([known >> 32, known & 2**32 - 1], axis=1)
-    return found, np.bincount(places, counts, len(known)).astype("int64")
+def merge_counts(parts):
+    """Merge a list of `(lengths, counts)` into one with distinct lengths."""
+    lengths = np.concatenate([lengths for lengths, _ in parts]).astype("int64")
+    counts = np.concatenate([counts for _, counts in parts])
+    distinct, inverse = np.unique(lengths[:, 0] << 32 | lengths[:, 1], return_inverse=True)
+    lengths = np.stack([distinct >> 32, distinct & 2**32 - 1], axis=1)
+    return lengths, np.bincount(inverse, counts, len(distinct)).astype("int64")
 
 
 @dataclass(frozen=True)
 class CorpusMixer:
-    """Which of several streams of batches a step takes, in cycles of fixed shares.
+    """Assigns training steps to several streams, in cycles with a fixed share for each.
 
     Args:
-        shares: `(streams,)` ints, how many steps of a cycle each stream has.
-        seed: list of ints; every cycle has another order, or the same one if `None`.
+        shares: `(streams,)` ints, number of steps of each stream in a cycle.
+        seed: list of ints. Every cycle has a different order, or the same one if `None`.
     """
 
     shares: np.ndarray
     seed: list | None
 
-    def __call__(self, number):
-        """`(streams, places)` of the steps of a cycle; a place counts the stream's own batches."""
+    def __call__(self, cycle):
+        """Return `(streams, indices)` of the steps of a cycle.
+
+        `streams` holds the stream of each step, `indices` the index of its batch in that stream.
+        """
         streams = np.repeat(np.arange(len(self.shares)), self.shares)
         if self.seed is not None and len(self.shares) > 1:
-            streams = np.random.default_rng([*self.seed, number]).permutation(streams)
-        places = np.empty(len(streams), "int64")
-        places[np.argsort(streams, kind="stable")] = np.concatenate(
-            [number * share + np.arange(share) for share in self.shares]
+            streams = np.random.default_rng([*self.seed, cycle]).permutation(streams)
+        indices = np.empty(len(streams), "int64")
+        indices[np.argsort(streams, kind="stable")] = np.concatenate(
+            [cycle * share + np.arange(share) for share in self.shares]
         )
-        return streams, places
+        return streams, indices
 
 
-def shares(sizes, temperature):
-    """The shares of streams in a cycle of as many steps as all have batches together.
+def cycle_shares(sizes, temperature):
+    """Return the number of steps of each stream in a cycle of `sum(sizes)` steps.
 
     Args:
-        sizes: `(streams,)` ints, the batches of each.
-        temperature: A stream is taken as often as the `1 / temperature` power of its size says; 1
-            is as often as it has batches, more takes small streams more often.
+        sizes: `(streams,)` ints, number of batches of each stream.
+        temperature: The share of a stream is proportional to the `1 / temperature` power of its
+            size. With 1 each batch is used once per cycle. Larger values favor small streams.
 
     Returns:
         `(streams,)` ints, each at least 1.
@@ -144,93 +223,31 @@ def shares(sizes, temperature):
     sizes = np.asarray(sizes)
     weights = sizes ** (1.0 / temperature)
     exact = sizes.sum() * weights / weights.sum()
-    found = np.maximum(1, np.floor(exact).astype("int64"))
-    missing = max(0, sizes.sum() - found.sum())
-    found[np.argsort(found - exact, kind="stable")[:missing]] += 1
-    return found
+    shares = np.maximum(1, np.floor(exact).astype("int64"))
+    missing = max(0, sizes.sum() - shares.sum())
+    shares[np.argsort(shares - exact, kind="stable")[:missing]] += 1
+    return shares
 
 
 class LRUCache:
-    """The last few results of a function of one argument, for many threads."""
+    """Thread-safe cache of the last results of a function of one argument.
 
-    def __init__(self, function, most):
-        self._function, self._most = function, most
+    Unlike `functools.lru_cache` it can be pickled, without the results, and computes each result
+    only once if several threads need it at the same time.
+    """
+
+    def __init__(self, function, max_size):
+        self._function, self._max_size = function, max_size
         self._results, self._lock = OrderedDict(), threading.Lock()
 
     def __call__(self, argument):
         with self._lock:
             if argument not in self._results:
-                while len(self._results) >= self._most:
+                while len(self._results) >= self._max_size:
                     self._results.popitem(last=False)
                 self._results[argument] = self._function(argument)
             self._results.move_to_end(argument)
             return self._results[argument]
 
     def __reduce__(self):
-        return LRUCache, (self._function, self._most)
-
-
-_WINDOW = 256  # batches whose pairs are sorted together
-
-
-class ResampledStream:
-    """The batches of a `Stream` with other ids, pairs of like length together again.
-
-    Other ids have other lengths: a batch of once equal lengths would be a third padding. So pairs
-    are exchanged among a window of batches that come one after the other in a pass, the longest for
-    those that were widest. How many pairs a batch has stays as it was.
-
-    Args:
-        stream: A `Stream` of pairs without alignments.
-        resample: `(sources, targets, rng) -> (sources, targets)`, as `PreparedDataset` takes it.
-        seed: list of ints; the ids are a function of these, the pass and the window.
-        bucket: Widths are multiples of this.
-        max_length: The greatest length; `None` for no limit.
-
-    Attributes:
-        batches: Number of batches of a pass.
-    """
-
-    def __init__(self, stream, resample, seed, bucket, max_length):
-        self._stream, self._resample, self._seed = stream, resample, seed
-        self._bucket, self._max_length = bucket, max_length
-        self.batches = stream.batches
-        self._windows = LRUCache(self._exchange, 2)
-
-    def find(self, place):
-        """The pairs of a batch's window, and its `BatchRows`, as `Stream.find`."""
-        number, place = divmod(place, self.batches)
-        window, place = divmod(place, _WINDOW)
-        pairs, batches = self._windows((number, window))
-        return pairs, batches[place]
-
-    def _exchange(self, key):
-        """The pairs of a window, and a list of `BatchRows`."""
-        number, window = key
-        begin = window * _WINDOW
-        places = number * self.batches + np.arange(begin, min(begin + _WINDOW, self.batches))
-        found = [self._stream.find(int(place)) for place in places]
-        old = [batch for _, batch in found]
-        pairs = self._other(
-            concatenate_shards([shard.take(batch.places) for shard, batch in found]),
-            np.random.default_rng([*self._seed, number, window]),
-        )
-        sides = round_up(pairs.lengths, self._bucket)
-        counts = np.array([len(batch.places) for batch in old])
-        wide_first = np.argsort(
-            [-(batch.source_width + batch.target_width) for batch in old], kind="stable"
-        )
-        parts = np.split(longest_first(sides, self._bucket), np.cumsum(counts[wide_first])[:-1])
-        batches = [None] * len(found)
-        for place, chosen in zip(wide_first.tolist(), parts, strict=True):
-            widths = sides[chosen].max(axis=0).tolist()
-            batches[place] = BatchRows(chosen, old[place].rows, *widths)
-        return pairs, batches
-
-    def _other(self, pairs, rng):
-        most = self._max_length
-        if most is not None:
-            pairs = pairs.truncate(most)
-        lists = [ids.tolist() for ids in np.split(pairs.ids, pairs.offsets[1:-1])]
-        made = shard_from_lists(*self._resample(lists[0::2], lists[1::2], rng), pairs.ids.dtype)
-        return made if most is None else made.truncate(most)
+        return LRUCache, (self._function, self._max_size)

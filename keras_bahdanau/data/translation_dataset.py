@@ -1,4 +1,4 @@
-"""Batches for training and for generation: few shapes, each pair exactly once an epoch."""
+"""Batches of sentence pairs that fit into memory."""
 
 from collections.abc import Sequence, Sized
 
@@ -7,9 +7,9 @@ import numpy as np
 from keras_bahdanau.data.batching import (
     EpochDataset,
     distinct_first,
+    log_truncation,
     make_batch,
     sorted_batches,
-    warn_of_cut,
 )
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import PAD
@@ -21,52 +21,53 @@ class TranslationDataset(EpochDataset):
     """Batches of sentence pairs with similar lengths, for `model.fit` and `model.evaluate`.
 
     Each epoch shuffles the pairs, sorts them by length in steps of `bucket`, cuts batches of
-    exactly `batch_size` rows and shuffles these. The set of batch shapes is the same in every epoch
-    and small, so that a compiled training step is compiled only for a few. Rows missing from the
-    last batch are filled with `PAD` alone: the loss must leave out labels that are `PAD`.
+    exactly `batch_size` rows and shuffles the batches. The set of batch shapes is small and the
+    same in every epoch, so a training step is compiled only a few times. Missing rows of the last
+    batch are padding, so the loss must ignore labels that are `PAD`.
 
     With `sort_window`, that many pairs at a time are taken in their shuffled order, sorted and cut
     into batches, which keep their order (arXiv 1409.0473, appendix B.2). Batch shapes may then
     differ from epoch to epoch unless `shuffle="once"`.
 
-    The order of an epoch is a function of `seed + epoch`, or of `seed` if shuffled once. Keras
-    reports the end of an epoch once more before `fit` begins, so the first epoch trained is
-    `epoch + 1`. To continue an interrupted run in the order it would have had, set `epoch` to the
-    number of epochs that are done and call `fit` with `shuffle=False` (as in the first run: Keras
-    by default shuffles the batches once more, by Python's `random`). Leave `steps_per_epoch` unset.
+    The order of an epoch is a function of `seed + epoch`, or of `seed` with `shuffle="once"`. Keras
+    calls `on_epoch_end` once before `fit` begins, so the first trained epoch is `epoch + 1`. To
+    resume an interrupted run with the order of an uninterrupted one, set `epoch` to the number of
+    finished epochs. Call `fit` with `shuffle=False` in both runs, because Keras by default shuffles
+    the batches with Python's `random`. Leave `steps_per_epoch` unset.
 
     Args:
-        sources: Source ids, one list of ints for each sentence, `EOS` last, as
-            `Tokenizer.encode_source` gives.
-        targets: Target ids, likewise, as many sentences.
+        sources: One list of ints for each source sentence, with `EOS` last, as returned by
+            `Tokenizer.encode_source`.
+        targets: As many lists for the target sentences.
         batch_size: Number of rows of every batch.
-        bucket: Lengths are padded up to a multiple of this.
-        max_length: Longer sentences are cut to this many ids, the last of which stays the last; a
-            warning in the log says how many. `None` for no limit.
-        shuffle: Whether pairs and batches are shuffled: anew for each epoch, or "once" for the same
-            order in all. Otherwise they come from the longest to the shortest target, save what
-            moves to the front (see `shapes`).
-        seed: Non-negative int, the randomness of the order.
-        alignments: One list for each pair of (source place, target place), places in `sources` and
-            `targets` from 0, as `read_alignments` gives; for a loss of guided alignment
-            (`AlignmentCrossentropy`). What `max_length` cuts away is dropped. `None` for none.
+        bucket: Widths are multiples of this.
+        max_length: Longest sentence. Longer ones are truncated to this many ids, with their last id
+            at the end, and a warning in the log states their number. `None` for no limit.
+        shuffle: Whether pairs and batches are shuffled: `True` for another order in each epoch,
+            "once" for the same order in all. `False` orders them from the longest to the shortest
+            target, except for the batches that move to the front (see `shapes`).
+        seed: Non-negative int, the seed of the order.
+        alignments: One list of (source position, target position) for each pair, with positions in
+            `sources` and `targets` from 0, as returned by `read_alignments`; for the loss of guided
+            alignment (`AlignmentCrossentropy`). Links to truncated ids are dropped. `None` for no
+            alignments.
         sort_window: Number of pairs sorted together, a multiple of `batch_size`; `None` for all.
 
     Attributes:
-        epoch: Which epoch's order holds, 0 at first. May be set.
-        tokens: Number of target tokens in an epoch, padding left out.
+        epoch: The epoch that determines the order, 0 at first. May be set.
+        tokens: Number of target tokens in an epoch, without padding.
 
     Returns:
         From `dataset[i]` the pair `(inputs, labels)`: `inputs` is `{"source": (B, Tx), "target":
-        (B, Ty)}`, `labels` is `(B, Ty)`, all int32. `target` is `labels` moved by one place, `BOS`
-        first. With `alignments`, `inputs["alignment"]` is `(B, Ty, Tx)` float32: each label's row
-        sums to one over the source places aligned to it, or is zero if there are none.
+        (B, Ty)}`, `labels` is `(B, Ty)`, all int32. `target` is `labels` shifted right by one, with
+        `BOS` first. With `alignments`, `inputs["alignment"]` is `(B, Ty, Tx)` float32. Its row of a
+        label has the sum one over the aligned source positions, or is zero if there are none.
 
     Raises:
         ValueError: If there are no pairs, `sources` and `targets` differ in length, a sentence is
-            empty or holds anything but positive ints, `batch_size`, `bucket` or `max_length` is
-            too small, `shuffle` is unknown, `sort_window` is no multiple of `batch_size`, or
-            `alignments` name a place that is not there.
+            empty or contains anything but positive ints, `batch_size`, `bucket` or `max_length` is
+            too small, `shuffle` is unknown, `sort_window` is not a multiple of `batch_size`, or
+            `alignments` contain a position outside a sentence.
 
     Example:
 
@@ -125,12 +126,12 @@ class TranslationDataset(EpochDataset):
         self.shuffle = shuffle
         self.sort_window = sort_window
         self.seed = seed
-        sources, targets = _checked("sources", sources), _checked("targets", targets)
+        sources, targets = _checked_ids("sources", sources), _checked_ids("targets", targets)
         if alignments is not None:
-            alignments = _aligned(alignments, sources, targets)
+            alignments = _checked_alignments(alignments, sources, targets)
         pairs = shard_from_lists(sources, targets, "int32", alignments)
         if max_length is not None:
-            warn_of_cut((pairs.lengths > max_length).sum(axis=0), len(pairs), max_length)
+            log_truncation((pairs.lengths > max_length).sum(axis=0), len(pairs), max_length)
             pairs = pairs.truncate(max_length)
         self._pairs = pairs
         self._buckets = round_up(pairs.lengths, bucket)
@@ -146,17 +147,17 @@ class TranslationDataset(EpochDataset):
             self._buckets, order, self.batch_size, self.bucket, self.sort_window
         )
         if self.shuffle and self.sort_window is None:
-            places = list(range(len(batches)))
-            rng.shuffle(places)
-            batches = batches.reordered(places)
+            batch_order = list(range(len(batches)))
+            rng.shuffle(batch_order)
+            batches = batches.reordered(batch_order)
         self._batches = batches.reordered(distinct_first(batches.shapes))
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
         """The distinct `(Tx, Ty)` of the batches, sorted; the same in every epoch.
 
-        Keras on TensorFlow takes for variable only what differs between the first two batches. They
-        are chosen so that they differ in `Tx` if any two batches do, and so for `Ty`.
+        Keras on TensorFlow treats an axis as variable only if the first two batches differ in it.
+        These differ in `Tx` if any two batches do, and in `Ty` if any two batches do.
         """
         return sorted(set(map(tuple, self._batches.shapes.tolist())))
 
@@ -164,11 +165,11 @@ class TranslationDataset(EpochDataset):
         return len(self._batches)
 
     def __getitem__(self, index: int):
-        rows, *shape = self._batches[index]
-        return make_batch(self._pairs.take(rows), *shape)
+        indices, *shape = self._batches[index]
+        return make_batch(self._pairs.take(indices), *shape)
 
 
-def _checked(name, sequences):
+def _checked_ids(name, sequences):
     checked = []
     for index, ids in enumerate(sequences):
         try:
@@ -192,32 +193,32 @@ def _checked(name, sequences):
     return checked
 
 
-def _aligned(alignments, sources, targets):
-    """An int array `(links, 2)` of (source place, target place) for each pair."""
+def _checked_alignments(alignments, sources, targets):
+    """Return an int array `(links, 2)` of (source position, target position) for each pair."""
     if len(alignments) != len(sources):
         raise ValueError(
             "Argument `alignments` must hold one list for each pair of sentences. "
             f"Received: {len(alignments)} for {len(sources)} pairs"
         )
-    aligned = []
+    checked = []
     for index, links in enumerate(alignments):
         lengths = np.array([len(sources[index]), len(targets[index])])
         try:
-            places = np.asarray(links)
+            positions = np.asarray(links)
         except ValueError:  # ragged
-            places = np.asarray(None)
-        if not places.size:
-            places = np.zeros((0, 2), int)
-        if places.ndim != 2 or places.shape[1] != 2 or places.dtype.kind not in "iu":
+            positions = np.asarray(None)
+        if not positions.size:
+            positions = np.zeros((0, 2), int)
+        if positions.ndim != 2 or positions.shape[1] != 2 or positions.dtype.kind not in "iu":
             raise ValueError(
                 f"Argument `alignments[{index}]` must be a list of pairs of ints. "
                 f"Received: {links!s:.80}"
             )
-        if (places < 0).any() or (places >= lengths).any():
+        if (positions < 0).any() or (positions >= lengths).any():
             raise ValueError(
-                f"Argument `alignments[{index}]` must hold pairs (source place, target place) "
-                f"below {tuple(lengths.tolist())}, the lengths of the sentences. "
+                f"Argument `alignments[{index}]` must hold pairs (source position, target "
+                f"position) below {tuple(lengths.tolist())}, the lengths of the sentences. "
                 f"Received: {links!s:.80}"
             )
-        aligned.append(places)
-    return aligned
+        checked.append(positions)
+    return checked

@@ -10,22 +10,22 @@ from keras_bahdanau_runtime.files import atomic_write
 
 
 def average_checkpoints(paths, output):
-    """Writes a model whose weights are the mean of those in several `.keras` files.
+    """Write a model whose weights are the mean of those in several `.keras` files.
 
         theta = 1 / n sum_k theta_k
 
     The mean of the last checkpoints of a run often translates better than any of them (Gao et al.
-    2022, arXiv 2210.11803); `RunCheckpoint(folder, keep=n)` keeps them. Sums are taken in float64.
-    Weights that are not floating, such as counters, are those of the last of `paths`. The model
-    written is not compiled and has no optimiser.
+    2022, arXiv 2210.11803). `RunCheckpoint(folder, keep=n)` keeps them. Sums are computed in
+    float64. Non-floating weights, such as counters, are those of the last file. The written model
+    is not compiled and has no optimizer.
 
     Args:
         paths: Iterable of `.keras` files of the same model.
-        output: The `.keras` file to write, first under another name and then renamed, so that it is
-            whole or absent. It may be one of `paths`.
+        output: The `.keras` file to write. It is written under a temporary name and then renamed,
+            so it may be one of `paths`.
 
     Raises:
-        ValueError: If `paths` is empty or a single file, `output` does not end with `.keras`, or
+        ValueError: If `paths` is empty or a single path, `output` does not end with `.keras`, or
             the weights of a file have other names or shapes than those of the first.
 
     Example:
@@ -35,9 +35,9 @@ def average_checkpoints(paths, output):
     average_checkpoints(Path("run").glob("epoch-*.keras"), "run/average.keras")
     ```
     """
-    single = isinstance(paths, str | os.PathLike)
-    paths = paths if single else list(paths)
-    if single or not paths:
+    is_single = isinstance(paths, str | os.PathLike)
+    paths = paths if is_single else list(paths)
+    if is_single or not paths:
         raise ValueError(
             f"Argument `paths` must be a list of at least one file. Received: {paths!r}"
         )
@@ -47,28 +47,27 @@ def average_checkpoints(paths, output):
     expected, sums = None, {}
     for path in paths:
         model = keras.saving.load_model(path, compile=False)
-        # Paths would be too strict: layers without a name of their own are numbered as they load.
-        found = [(weight.name, tuple(weight.shape)) for weight in model.weights]
-        expected = found if expected is None else expected
-        if found != expected:
+        # Not the paths of weights: Keras numbers layers without a name as they are loaded.
+        weights = [(weight.name, tuple(weight.shape)) for weight in model.weights]
+        expected = weights if expected is None else expected
+        if weights != expected:
             raise ValueError(
                 f"Argument `paths` must be files of one model. {path} differs from {paths[0]}: "
-                f"{_difference(found, expected)}"
+                f"{_difference(weights, expected)}"
             )
         for index, weight in enumerate(model.weights):
             if "float" in weight.dtype:
                 value = np.asarray(keras.ops.convert_to_numpy(weight), "float64")
                 sums[index] = sums.get(index, 0.0) + value
-    weights = model.weights
     for index, total in sums.items():
-        weights[index].assign(total / len(paths))
-    with atomic_write(output) as writing:
-        model.save(writing)
+        model.weights[index].assign(total / len(paths))
+    with atomic_write(output) as temporary_path:
+        model.save(temporary_path)
 
 
-def _difference(found, expected):
-    """The first weight that two lists of (name, shape) do not share."""
-    for index, (of_found, of_expected) in enumerate(zip(found, expected, strict=False)):
-        if of_found != of_expected:
-            return f"weight {index} is {of_found}, not {of_expected}"
-    return f"it has {len(found)} weights, not {len(expected)}"
+def _difference(weights, expected):
+    """Describe the first difference of two lists of (name, shape)."""
+    for index, (actual, wanted) in enumerate(zip(weights, expected, strict=False)):
+        if actual != wanted:
+            return f"weight {index} is {actual}, not {wanted}"
+    return f"it has {len(weights)} weights, not {len(expected)}"

@@ -1,4 +1,4 @@
-"""The length penalty by which a beam search translates held-out sentences best."""
+"""BLEU of held-out sentences for several length penalties of a beam search."""
 
 import logging
 
@@ -19,24 +19,24 @@ def length_penalty_scores(
     tokenize="13a",
     max_length_ratio=None,
 ):
-    """BLEU of held-out sentences for each of several length penalties.
+    """Return BLEU of held-out sentences for each of several length penalties.
 
     Args:
-        model: A `Seq2Seq` or an `Ensemble`, with a tokenizer.
-        sources: List of `str`, sentences that are in no test set.
-        references: List of `str`, a translation of each.
-        penalties: List of float, as `BeamSearch(length_penalty=)` takes them.
-        beam_size: Hypotheses that the search keeps.
-        max_length: Number of tokens after which a hypothesis is cut.
-        tokenize: How BLEU splits words; see `corpus_scores`.
-        max_length_ratio: Tokens for each source token after which it is cut, too; see `Search`.
+        model: A `Seq2Seq` or an `Ensemble` with a tokenizer.
+        sources: List of `str`. Do not use a test set.
+        references: List of `str`, one translation for each source.
+        penalties: List of floats for `BeamSearch(length_penalty=)`.
+        beam_size: Number of hypotheses in the beam.
+        max_length: Largest number of tokens of a hypothesis.
+        tokenize: BLEU tokenizer; see `corpus_scores`.
+        max_length_ratio: Largest number of tokens per source token; see `Search`.
 
     Returns:
-        A dict of BLEU (0 to 100) by penalty, in the order given.
+        A dict from penalties to BLEU (0 to 100), in the given order.
 
     Raises:
-        ValueError: If there are no sentences, not as many references, or no penalties, one is
-            negative, or the model has no tokenizer.
+        ValueError: If `sources` or `penalties` is empty, `references` has a different length, a
+            penalty is negative, or the model has no tokenizer.
 
     Example:
 
@@ -49,7 +49,7 @@ def length_penalty_scores(
     if not sources or len(sources) != len(references):
         raise ValueError(
             "Argument `references` must hold a translation of each of `sources`, of which there is "
-            f"one at least. Received: {len(references)} of {len(sources)}"
+            f"at least one. Received: {len(references)} of {len(sources)}"
         )
     searches = {
         penalty: BeamSearch(beam_size, penalty, max_length_ratio=max_length_ratio)
@@ -59,8 +59,10 @@ def length_penalty_scores(
         raise ValueError("Argument `penalties` must hold at least one. Received: none")
     scores = {}
     for penalty, search in searches.items():
-        found = model.translate(sources, search=search, max_length=max_length, alignments=False)
-        texts = [translation.text for translation in found]
+        translations = model.translate(
+            sources, search=search, max_length=max_length, alignments=False
+        )
+        texts = [translation.text for translation in translations]
         scores[penalty] = corpus_scores(texts, references, tokenize)["bleu"]
         logger.info("Length penalty %g: BLEU %.2f.", penalty, scores[penalty])
     return scores

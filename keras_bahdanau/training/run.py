@@ -1,16 +1,16 @@
-"""A training run: text or a prepared corpus in, a folder with a model out, resumable at any moment.
+"""A training run: text or a prepared corpus in, a folder with a model out, resumable at any time.
 
 run/
-  options.json     what the run was started with
-  texts.json       hashes of the files it was started with
-  corpus/          the texts as `prepare` leaves them, unless a prepared corpus was given
-  last.keras       model, tokenizer and optimiser at the last checkpoint
-  best.keras       the same at the best one by held-out text
-  history.csv      one row a checkpoint
+  options.json     the options of the run
+  texts.json       hashes of the text files
+  corpus/          the texts as written by `prepare`, unless a prepared corpus is given
+  last.keras       model, tokenizer and optimizer at the last checkpoint
+  best.keras       the checkpoint with the best result on held-out text
+  history.csv      one row per checkpoint
   epoch-01.keras   each of the last checkpoints, with `keep` or `average`
   average.keras    the mean of the last checkpoints, with `average`
 
-An epoch, to Keras, is what lies between two checkpoints: `every` updates, or a pass over the text.
+For Keras, an epoch is the time between two checkpoints: `every` updates, or a pass over the text.
 """
 
 import logging
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import keras
 
-from keras_bahdanau.callbacks.checkpoint import ResumableEpochs, RunCheckpoint, kept_epochs
+from keras_bahdanau.callbacks.checkpoint import ResumableEpochs, RunCheckpoint, epoch_checkpoints
 from keras_bahdanau.callbacks.evaluation import HeldOutLoss, TranslationScore
 from keras_bahdanau.callbacks.progress import ProgressDisplay
 from keras_bahdanau.callbacks.tensorboard import TensorBoardScalars
@@ -57,34 +57,35 @@ from keras_bahdanau_runtime.runs.start import prepare_texts, start_run, text_has
 logger = logging.getLogger("keras_bahdanau")
 
 _MODELS = dict(zip(MODELS, (RNNSearch, RNNEncoderDecoder), strict=True))
-_LONGEST_WARMUP = 4000  # updates, where the options leave it open
+_LONGEST_WARMUP = 4000  # updates, if `warmup` is not set
 
 
 def train(options, output, resume=False, callbacks=(), verbose=True, console=None):
-    """Trains a model, or goes on with an interrupted run.
+    """Train a model, or resume an interrupted run.
 
-    A run that was interrupted after a checkpoint has the weights of an unbroken one, bit for bit
-    on TensorFlow and JAX.
+    A resumed run ends with the same weights as an uninterrupted one, bit for bit on TensorFlow and
+    JAX.
 
     Args:
         options: `TrainingOptions`.
-        output: The run's folder. It must not exist, unless `resume`, or hold nothing but `corpus`;
-            its parents are made. Several hosts must all see it, and the texts.
-        resume: Whether to go on from `last.keras` of an earlier run with the same options.
-        callbacks: More callbacks for `fit`, several or one, in the first of several processes. One
-            that ends training ends it with the next checkpoint. The logs they read at the end of an
-            epoch hold `val_bleu` and `val_chrf`, `val2_bleu` and so on for further held-out sets,
-            and `val_loss` where `options.best_by` is "loss".
-        verbose: Whether progress is shown, by a `ProgressDisplay`.
-        console: The `rich.console.Console` that shows it; one on standard error if `None`.
+        output: Folder of the run; its parents are created. Without `resume` it must not exist, or
+            contain only `corpus`. With several hosts, all of them need access to it and to the
+            texts.
+        resume: Whether to resume from `last.keras` of a run with the same options.
+        callbacks: Additional callbacks for `fit`, several or a single one. With several processes
+            they run in the first. A callback that stops training stops it at the next checkpoint.
+            At the end of an epoch the logs contain `val_bleu` and `val_chrf`, `val2_bleu` and so on
+            for further held-out sets, and `val_loss` if `options.best_by` is "loss".
+        verbose: Whether to show progress with a `ProgressDisplay`.
+        console: A `rich.console.Console` for the progress; one on standard error if `None`.
 
     Returns:
         The path of `best.keras`.
 
     Raises:
-        ValueError: If `callbacks` are none, the folder exists without `resume`, another process
-            trains in it, the options or texts differ from the run's, sacreBLEU knows no such
-            `tokenize`, or a text file is not as `read_parallel` wants it.
+        ValueError: If `callbacks` has the wrong type, the folder exists without `resume`, another
+            process trains in it, the options or texts differ from those of the run, sacreBLEU does
+            not have the tokenizer `tokenize`, or `read_parallel` refuses a text file.
         MissingDependencyError: If sacrebleu is not installed.
 
     Example:
@@ -102,16 +103,16 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
         raise ValueError(f"Argument `options` must be TrainingOptions. Received: {options!r:.80}")
     output, callbacks = Path(output), _checked_callbacks(callbacks)
     with start_run(options, output, resume, rank=rank_and_world_size()[0]) as held_out:
-        return train_begun(options, output, held_out, callbacks, verbose, console)
+        return run_training(options, output, held_out, callbacks, verbose, console)
 
 
-def train_begun(options, output, held_out, callbacks=(), verbose=True, console=None):
-    """Train inside the block of `start_run`, which yields `held_out`."""
+def run_training(options, output, held_out, callbacks=(), verbose=True, console=None):
+    """Do the part of `train` that needs Keras, with the held-out texts that `start_run` yields."""
     rank, _ = rank_and_world_size()
     with data_parallel(options.devices):
-        corpus = _corpus(options, output, rank)
-        model, dataset, epochs = _begin(options, output, corpus)
-        judges = _judges(options, held_out, corpus.tokenizer)
+        corpus = _open_corpus(options, output, rank)
+        model, dataset, epochs = _start_or_resume(options, output, corpus)
+        evaluators = _evaluators(options, held_out, corpus.tokenizer)
         checkpoint = RunCheckpoint(
             output,
             f"val_{options.best_by}",
@@ -120,15 +121,17 @@ def train_begun(options, output, held_out, callbacks=(), verbose=True, console=N
             patience=options.patience,
         )
         display = ProgressDisplay(dataset.tokens / dataset.pass_steps, console)
-        writing = [
+        rank0_callbacks = [
             *callbacks,
             checkpoint,
             *([TensorBoardScalars(options.log_dir)] if options.log_dir else []),
             *([display] * verbose),
         ]
-        # Losses are of all processes, and so are asked for in each.
-        everywhere = [
-            each for each in judges if rank == 0 or is_spmd() or isinstance(each, HeldOutLoss)
+        # A loss is reduced over all processes, so all of them must evaluate it.
+        local_evaluators = [
+            evaluator
+            for evaluator in evaluators
+            if rank == 0 or is_spmd() or isinstance(evaluator, HeldOutLoss)
         ]
         if dataset.epoch >= epochs or broadcast_from_rank0(checkpoint.exhausted):
             logger.warning(
@@ -146,78 +149,82 @@ def train_begun(options, output, held_out, callbacks=(), verbose=True, console=N
                     verbose=0,
                     callbacks=[
                         ResumableEpochs(dataset, options.seed, 0 if is_spmd() else rank),
-                        *everywhere,
-                        *(writing if rank == 0 else []),
-                        SynchronizedStop(),
+                        *local_evaluators,
+                        *(rank0_callbacks if rank == 0 else []),
+                        _SynchronizedStop(),
                     ],
                 )
     if options.average and rank == 0:
         with single_process():
-            _try_average(options, output, judges)
+            _try_average(options, output, evaluators[0])
     return output / BEST_FILE
 
 
 def load_best(*runs):
-    """The best model of a run, with its tokenizer and without its optimiser.
+    """Load the best model of a training run, with its tokenizer and without its optimizer.
 
     Args:
-        *runs: A run's folder, as `train` leaves it; of several, an `Ensemble` of their models.
+        *runs: Folders that `train` has written.
+
+    Returns:
+        The model, or an `Ensemble` of the models of several runs.
 
     Raises:
-        ValueError: If a folder holds no best model yet, or one without a tokenizer; or the models
-            have other vocabularies.
+        ValueError: If a folder contains no best model, a model has no tokenizer, or the models have
+            different vocabularies.
     """
-    models = [load(best_file(run), compile=False) for run in runs]
+    models = [_load(best_file(run), compile=False) for run in runs]
     return models[0] if len(models) == 1 else Ensemble(models)
 
 
-def load(path, compile):
-    """A model of a run, which must hold its tokenizer."""
+def _load(path, compile):
     model = keras.saving.load_model(path, compile=compile)
     if getattr(model, "tokenizer", None) is None:
         raise ValueError(
             "Argument `run` must be the folder of a run of this version of keras_bahdanau. "
             f"Received: {str(path.parent)!r}, whose {path.name} holds no tokenizer: set "
-            "`model.tokenizer` and save it again, or train anew"
+            "`model.tokenizer` and save it again, or train again"
         )
     return model
 
 
-class SynchronizedStop(keras.callbacks.Callback):
-    """Ends training in all processes when the first one ends it, with an epoch. Put it last.
+class _SynchronizedStop(keras.callbacks.Callback):
+    """Stops training in all processes after the epoch in which the first process stops it.
 
-    Within an epoch the others would wait for it, and a checkpoint would lie between two epochs.
+    It must be the last callback. If one process stopped within an epoch, the others would wait for
+    it forever, and there would be a checkpoint between two epochs.
     """
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._told = False
+        self._is_stopping = False
 
     def on_train_batch_end(self, batch, logs=None):
-        self._told = self._told or self.model.stop_training
+        self._is_stopping = self._is_stopping or self.model.stop_training
         self.model.stop_training = False
 
     def on_epoch_end(self, epoch, logs=None):
-        self.model.stop_training = broadcast_from_rank0(self._told or self.model.stop_training)
+        is_stopping = self._is_stopping or self.model.stop_training
+        self.model.stop_training = broadcast_from_rank0(is_stopping)
 
 
 def _checked_callbacks(callbacks):
-    """Callbacks as a list, from what `fit` takes: several, a single one, `None`."""
+    """Return the `callbacks` of `fit`, which may be `None`, one or several, as a list."""
     if callbacks is None:
         return []
     if isinstance(callbacks, keras.callbacks.Callback):
         return [callbacks]
     if not isinstance(callbacks, list | tuple) or not all(
-        isinstance(each, keras.callbacks.Callback) for each in callbacks
+        isinstance(callback, keras.callbacks.Callback) for callback in callbacks
     ):
         raise ValueError(f"Argument `callbacks` must be Keras callbacks. Received: {callbacks!r}")
     return list(callbacks)
 
 
-def _begin(options, output, corpus):
-    """The model, the data and the number of epochs of a run that begins, or goes on."""
-    resuming = (output / LAST_FILE).exists()
+def _start_or_resume(options, output, corpus):
+    """Return the model, the dataset and the number of epochs of a new or resumed run."""
+    is_resuming = (output / LAST_FILE).exists()
     keras.utils.set_random_seed(options.seed)
-    rank, processes = rank_and_world_size()
+    rank, world_size = rank_and_world_size()
     dropout, on_jax = options.bpe_dropout, keras.config.backend() == "jax"
     dataset = PreparedDataset(
         corpus,
@@ -226,38 +233,39 @@ def _begin(options, output, corpus):
         max_length=options.max_length,
         seed=options.seed,
         rank=rank,
-        replicas=processes,
-        # Keras on JAX refuses a batch whose rows the devices cannot share evenly.
+        replicas=world_size,
+        # Keras on JAX needs a number of rows that is a multiple of the number of devices.
         multiple=options.devices if on_jax else 1,
-        # JAX compiles a step for every shape; the others run any shape, so padding only costs.
+        # JAX compiles a step for each shape. The other backends run any shape, and more shapes
+        # need less padding.
         **({} if on_jax else {"shapes": 256, "padding": 0.0}),
         bucket=8 if on_jax and dropout else 1,
         resample=BPEDropout(corpus.tokenizer, dropout, options.seed) if dropout else None,
     )
-    a_pass = -(-dataset.pass_steps // options.accumulate)
-    every = options.every or a_pass
-    updates = options.updates or options.epochs * a_pass
+    updates_per_pass = -(-dataset.pass_steps // options.accumulate)
+    every = options.every or updates_per_pass
+    updates = options.updates or options.epochs * updates_per_pass
     epochs = -(-updates // every)
     dataset.steps = every * options.accumulate
     if keras.config.backend() == "tensorflow" and dataset.steps == 1 < epochs:
-        _check_one_shape(dataset, dropout)
-    if resuming:
-        model = load(output / LAST_FILE, compile=True)
+        _check_single_shape(dataset, dropout)
+    if is_resuming:
+        model = _load(output / LAST_FILE, compile=True)
         _check_updates(model, epochs * every)
         dataset.epoch = update_count(model) // every
-        logger.info("Going on after epoch %d of %d.", dataset.epoch, epochs)
+        logger.info("Resuming after epoch %d of %d.", dataset.epoch, epochs)
     else:
         warmup = options.warmup
         if warmup is None:
-            warmup = min(a_pass // 2, _LONGEST_WARMUP, epochs * every - 1)
+            warmup = min(updates_per_pass // 2, _LONGEST_WARMUP, epochs * every - 1)
         model = build(options, corpus.tokenizer, epochs * every, warmup)
         if rank == 0:
             write_json(output / TEXTS_FILE, text_hashes(options))
             write_json(output / OPTIONS_FILE, options.to_dict())
     average_gradients(model)
     logger.info(
-        "%d pairs, %d target tokens and %d batches a pass in %d shapes; %d updates, %d from one "
-        "checkpoint to the next; %s weights on %s.",
+        "%d pairs, %d target tokens, %d batches per pass in %d shapes; %d updates, a checkpoint "
+        "every %d; %s weights on %s.",
         corpus.pairs,
         corpus.tokens,
         dataset.pass_steps,
@@ -271,42 +279,42 @@ def _begin(options, output, corpus):
 
 
 def _check_updates(model, updates):
-    """Raises a `ValueError` where a run was begun with another number of updates."""
-    saved_updates = model.optimizer.get_config()["learning_rate"]["config"]["updates"]
-    if saved_updates != updates:
+    """Raise a `ValueError` if the schedule of a resumed run has another number of updates."""
+    scheduled = model.optimizer.get_config()["learning_rate"]["config"]["updates"]
+    if scheduled != updates:
         raise ValueError(
-            f"Argument `resume` must go on with a run of {updates} updates, which these options "
-            f"come to on {keras.config.backend()}. Received: True, for one of "
-            f"{saved_updates}; go on with "
-            "the backend that it was begun with, as they cut other batches"
+            f"Argument `resume` must continue a run of {updates} updates, which is what these "
+            f"options give on {keras.config.backend()}. Received: a run of {scheduled}; use the "
+            "backend of that run, because backends cut different batches"
         )
 
 
-def _check_one_shape(dataset, dropout):
-    """Raises a `ValueError` where TensorFlow would see several shapes, and has seen one."""
+def _check_single_shape(dataset, dropout):
+    """Raise a `ValueError` if batches differ in shape but epochs have only one batch."""
     if dropout or len(dataset.shapes) > 1:
         raise ValueError(
-            "Argument `every` must be at least 2 on TensorFlow for batches of several shapes, as "
-            "Keras takes those of all from the first two between validations. Received: 1. Choose "
-            "a larger `every` or, where all pairs are one batch, a smaller `batch_size`"
+            "Argument `every` must be at least 2 on TensorFlow for batches of several shapes, "
+            "because Keras compares the first two batches of an epoch to find the variable axes. "
+            "Received: 1. Choose a larger `every` or, if all pairs are one batch, a smaller "
+            "`batch_size`"
         )
 
 
-def _corpus(options, output, rank):
-    """The prepared corpus of a run, which with several devices the first process makes here."""
+def _open_corpus(options, output, rank):
+    """Open the prepared corpus of a run; with several devices, rank 0 prepares the texts first."""
     if options.target is None:
         return PreparedCorpus(options.source)
     if rank == 0 and options.devices > 1:
         prepare_texts(options, output)
-    broadcast_from_rank0(True)  # has made it
+    broadcast_from_rank0(True)  # wait until the corpus is complete
     return PreparedCorpus(output / CORPUS_FOLDER)
 
 
-def _judges(options, held_out, tokenizer):
-    """The callbacks that judge a model by held-out texts; the one that decides comes first."""
-    beam = options.validation_beam_size
-    search = BeamSearch(beam, 1.0 if beam > 1 else 0.0)
-    judges = [
+def _evaluators(options, held_out, tokenizer):
+    """Return the callbacks that evaluate held-out texts; the first one selects the best model."""
+    beam_size = options.validation_beam_size
+    search = BeamSearch(beam_size, 1.0 if beam_size > 1 else 0.0)
+    evaluators = [
         TranslationScore(
             *texts,
             search=search,
@@ -325,39 +333,39 @@ def _judges(options, held_out, tokenizer):
             max_length=options.max_length,
             shuffle=False,
         )
-        judges.insert(0, HeldOutLoss(pairs))
-    return judges
+        evaluators.insert(0, HeldOutLoss(pairs))
+    return evaluators
 
 
-def _try_average(options, output, judges):
-    """Makes the mean of the last checkpoints the best model, where it is better than that."""
-    paths = list(kept_epochs(output).values())
+def _try_average(options, output, evaluator):
+    """Replace the best model by the mean of the last checkpoints if the mean is better."""
+    paths = list(epoch_checkpoints(output).values())
     average = output / AVERAGE_FILE
     average_checkpoints(paths[-options.average :], average)
-    mean, best = (_judged(options, judges[0], path) for path in (average, output / BEST_FILE))
-    better = mean > best if options.best_by == "bleu" else mean < best
-    if better:
+    mean, best = (_evaluate(options, evaluator, path) for path in (average, output / BEST_FILE))
+    is_better = mean > best if options.best_by == "bleu" else mean < best
+    if is_better:
         with atomic_write(output / BEST_FILE) as copy:
             shutil.copyfile(average, copy)
     logger.info(
-        "The mean of the last checkpoints has a %s of %.2f, the best one %.2f: %s stays.",
+        "%s of the mean of the last checkpoints: %.2f, of the best one: %.2f. Keeping %s.",
         options.best_by,
         mean,
         best,
-        "the mean" if better else "the checkpoint",
+        "the mean" if is_better else "the checkpoint",
     )
 
 
-def _judged(options, judge, path):
-    """What held-out text says of the model in a file: the value that is monitored."""
-    model = load(path, compile=False)
+def _evaluate(options, evaluator, path):
+    """Return the monitored value of the model in a file."""
+    model = _load(path, compile=False)
     if options.best_by == "loss":
         model.compile(loss=_loss(options))
-    return judge.score(model)[options.best_by]
+    return evaluator.score(model)[options.best_by]
 
 
 def build(options, tokenizer, updates, warmup):
-    """The compiled model of a run; `updates` and `warmup` set the schedule."""
+    """Return the compiled model of a run; `updates` and `warmup` are those of the schedule."""
     model = _MODELS[options.model](
         tokenizer.source_vocabulary_size,
         tokenizer.target_vocabulary_size,
@@ -386,12 +394,12 @@ def build(options, tokenizer, updates, warmup):
             schedule,
             global_clipnorm=options.clip_norm,
             use_ema=options.ema > 0,
-            # Keras moves the mean at every batch, and not only where it updates the weights.
+            # Keras updates the average at every batch, not only when it updates the weights.
             ema_momentum=options.ema ** (1 / accumulate) if options.ema else None,
             gradient_accumulation_steps=accumulate if accumulate > 1 else None,
         ),
         loss=_loss(options),
-        # Measured on two cores: TensorFlow's own kernels run a step in about 0.6 of XLA's time.
+        # Measured on two cores: a step without XLA takes 0.6 times as long on TensorFlow.
         jit_compile="auto" if keras.config.backend() == "jax" else False,
     )
     return model

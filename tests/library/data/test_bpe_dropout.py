@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from keras_bahdanau import Tokenizer
 from keras_bahdanau.data import BPEDropout
-from keras_bahdanau.data.bpe_dropout import _cut
+from keras_bahdanau.data.bpe_dropout import _merge_pieces
 from keras_bahdanau_runtime.ids import EOS
 
 SOURCES = ["a man on a bike rides", "the man rides a bike 12 times", "bikes"] * 3
@@ -75,9 +75,9 @@ def test_the_remaining_merge_of_the_lowest_rank_is_applied():
             return np.asarray(step)
 
     ranks = {("a", "b"): 1, ("b", "c"): 0, ("ab", "c"): 2}
-    assert _cut("abc", ranks, 0.5, Draws()) == ["a", "bc"]  # b c has rank 0
-    assert _cut("abc", ranks, 0.5, Draws([1.0, 0.1])) == ["abc"]  # b c is dropped
-    assert _cut("abc", ranks, 0.5, Draws([0.1, 0.1])) == ["a", "b", "c"]  # all are dropped
+    assert _merge_pieces("abc", ranks, 0.5, Draws()) == ["a", "bc"]  # b c has rank 0
+    assert _merge_pieces("abc", ranks, 0.5, Draws([1.0, 0.1])) == ["abc"]  # b c is dropped
+    assert _merge_pieces("abc", ranks, 0.5, Draws([0.1, 0.1])) == ["a", "b", "c"]  # all are dropped
 
 
 def test_the_tokenizer_must_be_a_byte_pair_tokenizer():

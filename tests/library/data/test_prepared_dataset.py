@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from keras_bahdanau.data.batching import Shapes, choose_sides, distinct_first, shaped_batches
 from keras_bahdanau.data.bpe_dropout import BPEDropout
 from keras_bahdanau.data.prepared_dataset import PreparedDataset
-from keras_bahdanau.data.streams import CorpusMixer, merge_counts, shares
+from keras_bahdanau.data.streams import CorpusMixer, cycle_shares, merge_counts
 from keras_bahdanau_runtime.ids import BOS, PAD
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.prepared.prepare import prepare
@@ -162,7 +162,7 @@ def test_rows_are_rounded_down_to_a_multiple(corpus):
         PreparedDataset(corpus, batch_tokens=200, multiple=4)
 
 
-def test_corpora_take_turns(corpus, small):
+def test_corpora_are_mixed_by_size_and_temperature(corpus, small):
     both = PreparedDataset([corpus, small], batch_size=16)
     pairs = pairs_of_pass(both, 0)
     assert sorted(pairs) == sorted([*shard_of_pairs(corpus), *shard_of_pairs(small)])
@@ -273,7 +273,7 @@ def test_shapes_hold_all_pairs_and_batches_are_full(lengths, limit, bucket, rows
     sides = choose_sides(distinct, counts, limit, bucket, padding)
     assert len(sides) <= limit and (sides % bucket == 0).all()
     shapes = Shapes(sides, np.full(len(sides), rows))
-    kinds = shapes.of(lengths)
+    kinds = shapes.smallest_for(lengths)
     without_merging = choose_sides(distinct, counts, limit, bucket)
     assert len(sides) <= len(without_merging)
     if len(sides) < len(without_merging):
@@ -292,7 +292,7 @@ def test_shapes_hold_all_pairs_and_batches_are_full(lengths, limit, bucket, rows
         assert 1 <= len(chosen) <= size == rows
         assert (lengths[chosen] <= [tx, ty]).all()
     # Only a shape that fits into no other has a batch with missing rows.
-    maximal = set(map(tuple, sides[shapes.larger() < 0].tolist()))
+    maximal = set(map(tuple, sides[shapes.next_larger() < 0].tolist()))
     missing = [(tx, ty) for chosen, size, tx, ty in batches if len(chosen) < size]
     assert len(missing) == len(set(missing)) and set(missing) <= maximal
 
@@ -300,7 +300,7 @@ def test_shapes_hold_all_pairs_and_batches_are_full(lengths, limit, bucket, rows
 def test_two_clusters_of_lengths_make_two_shapes():
     lengths = np.array([[3, 4], [4, 4], [4, 3], [20, 21], [22, 20]])
     assert choose_sides(lengths, np.ones(5, int), 2).tolist() == [[4, 4], [22, 21]]
-    # Many pairs of one length keep a shape of their own.
+    # Many pairs of one length have a separate shape.
     sides = choose_sides(lengths, np.array([1, 1, 1, 1000, 1000]), 3)
     assert sides.tolist() == [[4, 4], [20, 21], [22, 20]]
     # 105 tokens in 107 positions, and in 110.
@@ -310,8 +310,8 @@ def test_two_clusters_of_lengths_make_two_shapes():
 
 @given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=5),
        temperature=st.sampled_from([0.5, 1.0, 2.0, 5.0]))  # fmt: skip
-def test_turns_leave_out_no_batch(sizes, temperature):
-    batches = shares(sizes, temperature)
+def test_mixed_corpora_keep_every_batch_in_order(sizes, temperature):
+    batches = cycle_shares(sizes, temperature)
     assert (batches >= 1).all()
     if temperature == 1.0:
         assert batches.tolist() == sizes
@@ -324,7 +324,7 @@ def test_turns_leave_out_no_batch(sizes, temperature):
 
 
 def test_shares_at_temperature_two_are_proportional_to_square_roots():
-    assert shares([900, 100], 2.0).tolist() == [750, 250]  # 3 to 1
+    assert cycle_shares([900, 100], 2.0).tolist() == [750, 250]  # 3 to 1
 
 
 def test_a_batch_of_another_shape_comes_second():

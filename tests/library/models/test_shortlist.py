@@ -203,7 +203,7 @@ def test_a_learned_shortlist_holds_the_ids_the_model_attends_to():
         Shortlist.learned(model, sources, targets[:1], 30)
 
 
-def test_save_and_load(shortlist, tmp_path):
+def test_a_loaded_shortlist_has_the_same_tables(shortlist, tmp_path):
     shortlist.save(tmp_path / "few.npz")
     loaded = Shortlist.load(tmp_path / "few.npz")
     assert_same_tables(loaded, shortlist)
