@@ -1,4 +1,4 @@
-"""Request queue: batching, waiting, limits, draining, and clients that leave."""
+"""Request queue: batching, waiting, limits, draining, and disconnected clients."""
 
 import asyncio
 import functools
@@ -11,7 +11,7 @@ from keras_bahdanau_runtime.service.errors import ServiceError
 
 
 def in_event_loop(test):
-    """Make an `async` test a plain one."""
+    """Run an `async` test in an event loop."""
 
     @functools.wraps(test)
     def run(**arguments):
@@ -43,7 +43,7 @@ async def run_queued(engine, job, *requests):
 
 
 @in_event_loop
-async def test_an_idle_engine_runs_a_request_at_once():
+async def test_an_idle_engine_runs_a_request_immediately():
     engine, job = make_engine(), Echo()
     job.gate.set()
     assert await ask(engine, job, "a") == ["a"]
@@ -118,7 +118,7 @@ async def test_a_batch_that_is_not_full_runs_after_max_wait():
 
 
 @in_event_loop
-async def test_the_work_of_a_client_who_leaves_is_dropped():
+async def test_the_work_of_a_disconnected_client_is_dropped():
     engine, job = make_engine(), Echo()
     running = await start(engine, job, "x")
     waiting = asyncio.ensure_future(ask(engine, job, "y", "z"))

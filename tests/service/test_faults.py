@@ -62,7 +62,7 @@ def unwritable(request):
             yield file
 
 
-def test_a_service_goes_on_without_its_log(own_artifact, unwritable):
+def test_a_service_continues_without_its_log(own_artifact, unwritable):
     port = free_port()
     command = [*SERVE, str(own_artifact), "--port", str(port), "--grpc-port", "0"]
     # Buffered output, Python's default, fails a second time at the end of the process.

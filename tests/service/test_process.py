@@ -307,7 +307,7 @@ def test_a_replaced_model_is_freed_without_garbage_collection(tmp_path):
             gc.enable()
 
 
-def test_a_damaged_artifact_is_reported_and_the_old_one_goes_on(tmp_path):
+def test_a_damaged_artifact_is_reported_and_the_old_one_keeps_serving(tmp_path):
     path = marked(tmp_path / "a", 1)
     with site({"a": path}) as service:
         (path / "model.onnx").write_bytes(b"damaged")
@@ -322,7 +322,7 @@ def test_a_damaged_artifact_is_reported_and_the_old_one_goes_on(tmp_path):
         assert service.web.post("/v2/repository/index").json()[0]["reason"] == ""
 
 
-def test_watching_goes_on_after_an_unexpected_exception(tmp_path, monkeypatch, caplog):
+def test_watching_continues_after_an_unexpected_exception(tmp_path, monkeypatch, caplog):
     path = marked(tmp_path / "a", 1)
 
     def fail(*arguments):
@@ -355,7 +355,7 @@ def test_watching_loads_an_artifact_that_is_restored_after_a_failed_load(tmp_pat
             pass
 
 
-def test_a_load_goes_on_after_its_client_left(artifact, monkeypatch):
+def test_a_load_continues_after_its_client_disconnected(artifact, monkeypatch):
     with site({"copy": artifact}, alone_threads=1) as service:
         repository, gate = service.service.repository, threading.Event()
         open_source = repository._open
