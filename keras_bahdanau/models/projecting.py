@@ -13,7 +13,7 @@ _PROJECTING: ContextVar[object] = ContextVar("projecting", default=None)
 
 
 class ProjectingSteps:
-    """What Keras does in a step, for a loss that says it `projects`; a mixin for a `keras.Model`.
+    """Mixin for a `keras.Model`: steps for a loss that `computes_logits`.
 
     Then, and in steps alone, `projecting` is true: `call` gives what the output layer reads, and
     loss and metrics get a `Projection` of it. All else that calls the model gets logits.
@@ -29,7 +29,7 @@ class ProjectingSteps:
     @contextlib.contextmanager
     def _step(self):
         losses = keras.tree.flatten(self.loss)
-        projects = losses and all(getattr(loss, "projects", False) for loss in losses)
+        projects = losses and all(getattr(loss, "computes_logits", False) for loss in losses)
         token = _PROJECTING.set(self if projects else None)
         try:
             yield
@@ -60,9 +60,9 @@ class ProjectingSteps:
         """
         if not self.projecting:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
-        ranked = any(metric.ranks for metric in self._compiled_metrics(y, y_pred))
+        needs_correct = any(metric.needs_correct for metric in self._compiled_metrics(y, y_pred))
         kernel, bias = self.output_weights()
-        projection = Projection(y_pred, kernel, bias, self.candidate_seeds, training, ranked)
+        projection = Projection(y_pred, kernel, bias, self.candidate_seeds, training, needs_correct)
         loss = super().compute_loss(x, y, projection, sample_weight, training)
         super().compute_metrics(x, y, projection, sample_weight)
         return loss

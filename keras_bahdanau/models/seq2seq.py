@@ -25,7 +25,7 @@ from keras_bahdanau.layers.sublayers import (
     record_settings,
     serialized,
 )
-from keras_bahdanau.losses.crossentropy import guidance
+from keras_bahdanau.losses.crossentropy import guided_alignment_loss
 from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau.models.projecting import ProjectingSteps
 from keras_bahdanau_runtime.checks import check_positive, check_range
@@ -254,7 +254,7 @@ class Seq2Seq(GenerationMixin, ProjectingSteps, keras.Model):
         )
         if guided:
             outputs, weights = outputs
-            guide = guidance(ops.convert_to_tensor(inputs["alignment"]), weights)
+            guide = guided_alignment_loss(ops.convert_to_tensor(inputs["alignment"]), weights)
             # By the decoder, which forgets its losses whenever it is called. On JAX Keras tells
             # whose a loss is by its `id`, and a model in training keeps those of tensors long gone.
             self.decoder.add_loss(first_replica_loss(self.guided_alignment * guide))

@@ -307,7 +307,10 @@ def test_export_chooses_the_length_penalty_with_the_best_bleu(
     assert "`source` and `reference` must be left out" in error_of(*without_onnx)
     status, _, err = command(*arguments)
     assert status == 0, err
-    bleu = {float(p): of for p, of in re.findall(r"length penalty (\S+): BLEU (\S+)", err)}
+    bleu = {
+        float(penalty): score
+        for penalty, score in re.findall(r"length penalty (\S+): BLEU (\S+)", err)
+    }
     assert list(bleu) == [0.2, 1.5]
     search = read_manifest(output).search
     chosen = search["length_penalty"]

@@ -86,11 +86,11 @@ def test_nan_scores_or_alignments_fail_parity(artifact, model, tokenizer, output
     translator = Translator(artifact[0])
     search = translator.search
 
-    def spoiled(*arguments, **options):
+    def search_with_nan(*arguments, **options):
         results = search(*arguments, **options)
         return {**results, output: np.full_like(results[output], np.nan)}
 
-    monkeypatch.setattr(translator, "search", spoiled)
+    monkeypatch.setattr(translator, "search", search_with_nan)
     sources = random_sources(tokenizer.source_vocabulary_size, 30)
     parity = compare(model, translator, sources, BeamSearch(3, 0.6), 9)
     with pytest.raises(ParityError, match="by nan"):

@@ -62,8 +62,8 @@ MUTATIONS = (
     Mutation(
         "class-weight-of-the-largest-id-applies-to-larger-ids",
         "keras_bahdanau/losses/crossentropy.py",
-        'factors = np.ones(max(class_weight) + 2, "float32")',
-        'factors = np.ones(max(class_weight) + 1, "float32")',
+        'table = np.ones(max(class_weight) + 2, "float32")',
+        'table = np.ones(max(class_weight) + 1, "float32")',
         "library/losses/test_losses.py",
     ),
     Mutation(
@@ -127,8 +127,8 @@ MUTATIONS = (
     Mutation(
         "encoder-ignores-holes-in-its-mask",
         "keras_bahdanau/layers/encoder.py",
-        "moved = not (mask is None or right_padded)",
-        "moved = False",
+        "must_move = not (mask is None or right_padded)",
+        "must_move = False",
         "library/layers/test_encoder.py library/models/test_seq2seq.py",
     ),
     Mutation(
@@ -163,15 +163,15 @@ MUTATIONS = (
     Mutation(
         "projection-counts-gradients-twice",
         "keras_bahdanau/losses/projection.py",
-        "_sweep(*map(ops.stop_gradient, read), kept, weight / unit, chunk_size, self)",
-        "_sweep(*read, kept, weight / unit, chunk_size, self)",
+        "*map(ops.stop_gradient, tensors), columns, weight / scale, chunk_size, self",
+        "*tensors, columns, weight / scale, chunk_size, self",
         "library/losses/test_projection.py",
     ),
     Mutation(
         "projection-loses-gradients-of-small-weights",
         "keras_bahdanau/losses/projection.py",
-        "unit = ops.where(most > 0.0, most, 1.0)",
-        "unit = ops.ones_like(most)",
+        "scale = ops.where(largest > 0.0, largest, 1.0)",
+        "scale = ops.ones_like(largest)",
         "library/losses/test_projection.py",
     ),
     Mutation(
@@ -768,13 +768,13 @@ MUTATIONS = (
         "export/keras_bahdanau_runtime/text/tokenizer.py",
         "    tokenizer.no_truncation()\n",
         "",
-        "runtime/test_tokenizer.py hostile/test_spoiled_artifacts.py",
+        "runtime/test_tokenizer.py hostile/test_corrupted_artifacts.py",
     ),
     Mutation(
         "unread-files-are-not-verified",
         "export/keras_bahdanau_runtime/translator.py",
         "for name in set(manifest.files) - verified:",
         "for name in set(manifest.files) & verified:",
-        "runtime/test_translator.py hostile/test_spoiled_artifacts.py runtime/test_artifact.py",
+        "runtime/test_translator.py hostile/test_corrupted_artifacts.py runtime/test_artifact.py",
     ),
 )

@@ -286,7 +286,7 @@ def test_with_threads_opens_the_same_artifact_again(tmp_path):
         first.with_threads(2)
 
 
-COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda one: pickle.loads(pickle.dumps(one))}
+COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda value: pickle.loads(pickle.dumps(value))}
 
 
 @pytest.mark.parametrize("how", COPIES)

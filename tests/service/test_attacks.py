@@ -40,7 +40,7 @@ ODD_VALUES = [
 def running(tmp_path_factory):
     path = make(tmp_path_factory.mktemp("attacks") / "copy", steps=COPY_STEPS)
     limits = Limits(characters=500, tokens=200, texts=50, body=100_000, timeout=20)
-    with site({"copy": path}, limits=limits, grpc_port=0, threads=2) as service:
+    with site({"copy": path}, limits=limits, grpc_port=0, parallel_batches=2) as service:
         yield service
 
 
@@ -85,7 +85,7 @@ def entries(value):
             yield from entries(value[key])
 
 
-def spoiled_request(rng):
+def malformed_request(rng):
     """Return a request with one random mistake."""
     path = rng.choice(list(BODIES))
     document = json.loads(json.dumps(BODIES[path]))
@@ -116,9 +116,9 @@ def spoiled_request(rng):
     return bytes(sent)
 
 
-def test_spoiled_requests_are_answered_and_the_service_goes_on(running):
+def test_malformed_requests_are_answered_and_the_service_continues(running):
     for seed in range(REQUESTS):
-        sent = spoiled_request(random.Random(seed))
+        sent = malformed_request(random.Random(seed))
         received = exchange(running, sent)
         if received:
             status = int(received.split(b" ", 2)[1])
@@ -162,7 +162,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_malformed_requests_do_no_harm(running, name):
+def test_malformed_connections_are_answered_or_closed(running, name):
     received = exchange(running, MALFORMED[name])
     head, _, body = received.partition(b"\r\n\r\n")
     assert b" 5" not in head.split(b"\r\n")[0]
@@ -280,7 +280,7 @@ def test_a_response_before_the_end_of_a_body_arrives(running):
     assert exchange(running, http_1_0).startswith(b"HTTP/1.1 404 ")
 
 
-def test_the_work_of_a_client_who_leaves_after_a_large_body_is_dropped(running, monkeypatch):
+def test_the_work_of_a_client_that_disconnects_after_a_large_body_is_dropped(running, monkeypatch):
     # uvicorn stops reading when 64 KiB of a body arrive at once. Here every piece is that large.
     monkeypatch.setattr(httptools_impl, "HIGH_WATER_LIMIT", 1)
     body = b'{"text": ["a", "b", "c"]}'
@@ -316,7 +316,7 @@ def test_simultaneous_clients_are_all_answered(running):
             assert received.startswith(b"HTTP/1.1 200") and b'"a man"' in received
 
 
-def test_clients_that_vanish_leave_no_work_behind(running):
+def test_work_of_disconnected_clients_is_dropped(running):
     for path, body in BODIES.items():
         for _ in range(20):
             connection = connect(running)

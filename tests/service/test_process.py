@@ -254,7 +254,7 @@ def test_max_wait_is_in_milliseconds(artifact, tmp_path):
             return response
 
     endless = make(tmp_path / "endless", endless_graph())
-    options = ("--port", 0, "--threads", 2, "--alone-threads", 1, "--max-wait", 50)
+    options = ("--port", 0, "--parallel-batches", 2, "--alone-threads", 1, "--max-wait", 50)
     with serving(endless, artifact, *options) as (_, url):
         response = asyncio.run(translate_beside_an_endless_run(url))
     assert response.status_code == 200 and texts(response) == ["a man"]
@@ -307,7 +307,7 @@ def test_a_replaced_model_is_freed_without_garbage_collection(tmp_path):
             gc.enable()
 
 
-def test_a_damaged_artifact_is_reported_and_the_old_one_goes_on(tmp_path):
+def test_a_damaged_artifact_is_reported_and_the_old_one_keeps_serving(tmp_path):
     path = marked(tmp_path / "a", 1)
     with site({"a": path}) as service:
         (path / "model.onnx").write_bytes(b"damaged")
@@ -322,7 +322,7 @@ def test_a_damaged_artifact_is_reported_and_the_old_one_goes_on(tmp_path):
         assert service.web.post("/v2/repository/index").json()[0]["reason"] == ""
 
 
-def test_watching_goes_on_after_an_unexpected_exception(tmp_path, monkeypatch, caplog):
+def test_watching_continues_after_an_unexpected_exception(tmp_path, monkeypatch, caplog):
     path = marked(tmp_path / "a", 1)
 
     def fail(*arguments):
@@ -355,7 +355,7 @@ def test_watching_loads_an_artifact_that_is_restored_after_a_failed_load(tmp_pat
             pass
 
 
-def test_a_load_goes_on_after_its_client_left(artifact, monkeypatch):
+def test_a_load_continues_after_its_client_disconnected(artifact, monkeypatch):
     with site({"copy": artifact}, alone_threads=1) as service:
         repository, gate = service.service.repository, threading.Event()
         open_source = repository._open
@@ -543,7 +543,7 @@ def test_calls_of_a_graph_are_not_batched(artifact):
             busy.gate.set()
             return [response.status_code for response in await responses]
 
-    with site({"copy": artifact}, threads=1) as service:
+    with site({"copy": artifact}, parallel_batches=1) as service:
         with one_busy_thread(service) as busy:
             assert asyncio.run(send_all(service.service.url, busy)) == [200] * 3
         metrics = service.web.get("/metrics").text

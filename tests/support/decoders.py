@@ -171,8 +171,8 @@ def reference_attend(attention, values, mask, weights_of):
     """A function from a query `(N,)` to its context and weights, to be called in step order."""
     if isinstance(attention, MultiSourceAttention):
         parts = [
-            reference_attend(*of, weights_of)
-            for of in zip(attention.attentions, values, mask, strict=True)
+            reference_attend(*args, weights_of)
+            for args in zip(attention.attentions, values, mask, strict=True)
         ]
         return lambda query: [
             np.concatenate(pair) for pair in zip(*[part(query) for part in parts], strict=True)
@@ -250,10 +250,10 @@ def reference_of_kept_steps(decoder, inputs, inputs_mask, annotations, mask, sta
     """
     rows = []
     for row, keep in enumerate(inputs_mask):
-        one = slice(row, row + 1)
+        one_row = slice(row, row + 1)
         outputs, alignments = reference_decoder(
-            decoder, inputs[one][:, keep], annotations[one], mask[one],
-            [state[one] for state in states], weights,
+            decoder, inputs[one_row][:, keep], annotations[one_row], mask[one_row],
+            [state[one_row] for state in states], weights,
         )  # fmt: skip
         before = np.cumsum(keep) - 1
         outputs = np.where((before >= 0)[:, None], outputs[0][np.maximum(before, 0)], 0.0)

@@ -46,7 +46,12 @@ class ProjectionTotal(keras.layers.Layer):
 
     def call(self, features):
         projection = Projection(
-            features, self.kernel.value, self.bias.value, self.seeds, training=True, ranked=False
+            features,
+            self.kernel.value,
+            self.bias.value,
+            self.seeds,
+            training=True,
+            needs_correct=False,
         )
         weight = ops.convert_to_tensor(self.weighed)
         return self.scale * projection.total(self.labels, weight, **self.options)

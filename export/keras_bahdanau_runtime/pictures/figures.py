@@ -1,4 +1,4 @@
-"""What the matplotlib figures share: input checks, labels, fonts and layout."""
+"""Input checks, labels, fonts and layout of the matplotlib figures."""
 
 import functools
 import logging
@@ -205,8 +205,8 @@ def font_families(texts: Iterable[str]) -> list[str]:
         missing -= _characters(os.fspath(file))
     if not missing:
         return families
-    listed = {entry.fname for entry in font_manager.fontManager.ttflist}
-    for path in set(font_manager.findSystemFonts()) - listed:  # installed since the list was made
+    listed_paths = {entry.fname for entry in font_manager.fontManager.ttflist}
+    for path in set(font_manager.findSystemFonts()) - listed_paths:  # installed recently
         _add_font(path)
     entries = sorted(font_manager.fontManager.ttflist, key=_style_distance)
     while missing:

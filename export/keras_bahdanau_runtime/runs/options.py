@@ -321,7 +321,7 @@ def check_option_names(options: type[Any], values: Mapping[str, Any], purpose: s
     Args:
         options: Dataclass of options.
         values: Mapping of names to values.
-        purpose: What the options are for, for the message.
+        purpose: Purpose of the options, such as "training", for the message.
     """
     names = [option.name for option in fields(options)]
     for name in values:

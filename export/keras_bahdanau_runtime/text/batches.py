@@ -61,7 +61,7 @@ def length_sorted_batches(
         lengths: Length of each sentence.
         batch_size: Largest number of sentences in a batch.
         batch_tokens: Largest number of ids in a batch, including padding; a longer sentence is a
-            batch by itself. `None` for no limit.
+            batch of one. `None` for no limit.
 
     Returns:
         An int array of indices into `lengths` for each batch.

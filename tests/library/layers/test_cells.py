@@ -307,7 +307,9 @@ def test_a_residual_cell_returns_states_in_the_structure_of_its_input(count, rng
 
 
 def test_a_residual_cell_refuses_layers_and_other_widths():
-    with pytest.raises(ValueError, match=r"`cell` must be a cell, not a layer .* write LSTMCell"):
+    with pytest.raises(
+        ValueError, match=r"`cell` must be a cell, not a recurrent layer; write LSTMCell"
+    ):
         ResidualCell(keras.layers.LSTM(3))
     with pytest.raises(ValueError, match=r"`cell` must be a Keras RNN cell .* Received: <Dense"):
         ResidualCell(keras.layers.Dense(3))

@@ -63,7 +63,9 @@ def model_of_three_inputs():
 NOT_CELLS = [keras.layers.Dense(3), "gru", [], [GRU(3), keras.layers.Dense(3)]]
 
 
-IS_A_LAYER = "`cell` must be a cell, not a layer .* write GRUCell in the place of GRU. Received: "
+IS_A_LAYER = (
+    "`cell` must be a cell, not a recurrent layer; write GRUCell instead of GRU. Received: "
+)
 
 
 NOT_ATTENTION = r"`attention` must be an Attention, such as .* Received: "

@@ -64,9 +64,9 @@ def test_feedback_reads_the_output_of_the_last_unmasked_step(rng):
 
     actual = decoder(inputs, annotations, inputs_mask=INPUTS_MASK, feedback=feedback)
     for row, keep in enumerate(INPUTS_MASK):
-        one = slice(row, row + 1)
-        alone = decoder(inputs[one][:, keep], annotations[one], feedback=feedback)
-        assert_close(numpy(actual)[one][:, keep], alone, 1e-6)
+        one_row = slice(row, row + 1)
+        alone = decoder(inputs[one_row][:, keep], annotations[one_row], feedback=feedback)
+        assert_close(numpy(actual)[one_row][:, keep], alone, 1e-6)
 
 
 @pytest.mark.parametrize("scores", [False, True])

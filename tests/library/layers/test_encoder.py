@@ -191,7 +191,8 @@ def test_a_dropout_without_effect_is_logged(caplog):
     assert not caplog.messages
     BidirectionalEncoder(UNITS, dropout=0.5)
     assert caplog.messages == [
-        "The encoder drops nothing: a dropout of 0.5 acts between its layers, and it has one."
+        "The dropout of 0.5 has no effect: it acts between the layers of the encoder, "
+        "which has only one."
     ]
 
 

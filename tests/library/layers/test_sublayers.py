@@ -187,7 +187,7 @@ CALLS = {
     "decoder": (decoder, "inputs annotations", "annotations_mask or inputs_mask"),
     "closed loop": (lambda: ClosedLoop(decoder(), 3), "first annotations", "annotations_mask"),
 }
-CALLED = [(name, which) for name, (_, of, _) in CALLS.items() for which in of.split()]
+CALLED = [(name, which) for name, (_, inputs, _) in CALLS.items() for which in inputs.split()]
 VALUES = np.ones((2, 3, 4), "float32")
 
 

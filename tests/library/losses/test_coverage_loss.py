@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 from gradients import differentiate
-from layer_checks import assert_close, right_mask, spoiled
+from layer_checks import assert_close, right_mask, with_garbage
 
 from keras_bahdanau.losses import coverage_loss
 
@@ -31,7 +31,7 @@ def test_the_loss_is_the_overlap_with_earlier_steps(weights):
 def test_masked_steps_have_no_loss_and_add_no_coverage(weights):
     for mask in (right_mask([5, 2, 0], 5), np.array([[1, 0, 1, 0, 1]] * 3, bool)):
         expected = expected_losses(weights, mask)
-        for copy in [weights, *spoiled(weights, mask)]:
+        for copy in [weights, *with_garbage(weights, mask)]:
             assert_close(coverage_loss(copy, mask), expected, 1e-6)
 
 

@@ -76,7 +76,8 @@ def test_padding_at_any_place_changes_no_logits_and_no_loss(name):
     assert ((inputs["target"] != PAD) == (labels != PAD)).all() and (labels[:, 0] == PAD).any()
     logits = model.predict(inputs, verbose=0)[labels != PAD]
     np.testing.assert_allclose(logits, model.predict(INPUTS, verbose=0)[places], 0, 1e-4)
-    losses = [float(model.evaluate(*of, verbose=0)) for of in ((inputs, labels), (INPUTS, LABELS))]
+    data = (inputs, labels), (INPUTS, LABELS)
+    losses = [float(model.evaluate(*pair, verbose=0)) for pair in data]
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 

@@ -18,7 +18,7 @@ def test_kernels_of_any_size_keep_the_positions(kernel_size, cumulative, rng):
     attention.build(query.shape, values.shape)
     weights = reference.weights_by_name(randomize(attention, rng))
     actual = attention(query, values, value_mask=MASK, return_attention_scores=True)
-    rows = [reference.location(weights, *of) for of in zip(query, values, MASK, strict=True)]
+    rows = [reference.location(weights, *row) for row in zip(query, values, MASK, strict=True)]
     assert_close(actual, tuple(np.array(part) for part in zip(*rows, strict=True)))
 
 

@@ -14,12 +14,12 @@ from copy_artifact import COPY_STEPS, make
 
 COUNT = int(os.environ.get("MUTATIONS", "400"))
 PART = 2000  # seeds for one process
-SCRIPT = Path(__file__).parents[1] / "support" / "spoiled_artifacts.py"
+SCRIPT = Path(__file__).parents[1] / "support" / "corrupted_artifacts.py"
 GROWTH = 150  # MB, over one process; the first artifacts load the libraries
 
 
 @pytest.mark.parametrize("first", range(0, COUNT, PART))
-def test_spoiled_artifacts_are_refused_or_run(first, tmp_path):
+def test_corrupted_artifacts_are_refused_or_run(first, tmp_path):
     artifact = make(tmp_path / "artifact", steps=COPY_STEPS)
     scratch = tmp_path / "scratch"
     scratch.mkdir()

@@ -1,6 +1,6 @@
-"""Randomly damaged artifacts, one for each seed. Run by `test_spoiled_artifacts.py`.
+"""Randomly damaged artifacts, one for each seed. Run by `test_corrupted_artifacts.py`.
 
-    python tests/support/spoiled_artifacts.py ARTIFACT SCRATCH FIRST LAST
+    python tests/support/corrupted_artifacts.py ARTIFACT SCRATCH FIRST LAST
 
 For each seed it prints the damage, opens and runs the artifact, and prints the outcome. It runs in
 a child process, so that a crash does not end the tests and its seed is known.
@@ -27,7 +27,7 @@ ODD_NUMBERS = [0, -1, 1, 2**31 - 1, 2**31, 2**62, 2**63 - 1, 10**30, 1.5, float(
 ODD_VALUES = [None, True, "", "a", "../x", "\x1b[2J", [], [1], {}, {"a": 1}, *ODD_NUMBERS]
 
 
-def spoil_bytes(rng, contents):
+def corrupt_bytes(rng, contents):
     """Flip, drop, repeat or insert bytes at one or more positions."""
     contents = bytearray(contents)
     for _ in range(rng.choice([1, 1, 1, 3, 10])):
@@ -54,7 +54,7 @@ def entries(document):
             yield from entries(value)
 
 
-def spoil_json(rng, document):
+def corrupt_json(rng, document):
     """Replace, remove or add a random value; return a description of the change."""
     container, key = rng.choice(list(entries(document)))
     kind = rng.randrange(5)
@@ -94,7 +94,7 @@ def odd_value(rng, field):
     return word.encode() if field.type == field.TYPE_BYTES else word
 
 
-def spoil_graph(rng, contents):
+def corrupt_graph(rng, contents):
     """Change, add or remove a field of a random message."""
     model = onnx.ModelProto.FromString(contents)
     message = rng.choice(list(messages(model)))
@@ -123,7 +123,7 @@ def spoil_graph(rng, contents):
     return model.SerializeToString(), f"{name} = {value!r}"
 
 
-def spoil(seed, artifact, folder):
+def corrupt(seed, artifact, folder):
     """Write the artifact of a seed to `folder`; return a description of its damage."""
     rng = random.Random(seed)
     shutil.copytree(artifact, folder)
@@ -131,16 +131,16 @@ def spoil(seed, artifact, folder):
     kind = rng.choice(["bytes", "bytes known", "manifest", "tokenizer", "graph", "graph", "graph"])
     if kind.startswith("bytes"):
         path = folder / rng.choice(names)
-        path.write_bytes(spoil_bytes(rng, path.read_bytes()))
+        path.write_bytes(corrupt_bytes(rng, path.read_bytes()))
         damage = f"bytes of {path.name}"
     elif kind == "graph":
         path = folder / rng.choice([name for name in names if name.endswith(".onnx")])
-        contents, damage = spoil_graph(rng, path.read_bytes())
+        contents, damage = corrupt_graph(rng, path.read_bytes())
         path.write_bytes(contents)
     else:
         path = folder / {"manifest": "manifest.json", "tokenizer": "tokenizer.json"}[kind]
         document = json.loads(path.read_text("utf-8"))
-        damage = spoil_json(rng, document)
+        damage = corrupt_json(rng, document)
         path.write_text(json.dumps(document), "utf-8")
     if path.name != "manifest.json" and kind != "bytes":  # so that the hashes match
         manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
@@ -169,7 +169,7 @@ def attempt(folder):
 def main(artifact, scratch, first, last):
     for seed in range(first, last):
         folder = scratch / "artifact"
-        print(seed, spoil(seed, artifact, folder).encode("ascii", "backslashreplace").decode())
+        print(seed, corrupt(seed, artifact, folder).encode("ascii", "backslashreplace").decode())
         sys.stdout.flush()
         began = time.monotonic()
         outcome = attempt(folder)
