@@ -389,7 +389,7 @@ def _text_models(repository: Repository) -> list[TextModel]:
 
 
 def _text_model(request: Request, repository: Repository, name: str | None) -> TextModel:
-    """Return the text model of a name, by default the first one, and note it for the metrics."""
+    """Return a text model, by default the first one, and set its name in the scope for metrics."""
     models = _text_models(repository) if name is None else [repository.get(name)]
     if not models and not repository.complete:
         raise ServiceError("unavailable", "No text model is ready.", "model", 1)
