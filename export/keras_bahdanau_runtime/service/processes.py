@@ -32,7 +32,7 @@ def supervise(settings: Settings) -> bool:
 
     SIGHUP is passed on to all processes. The operating system distributes the connections of HTTP
     and gRPC among them. A process that dies is replaced. If its replacement cannot start, for
-    example as the artifact is corrupt by now, the others continue without it. The processes share
+    example because the artifact is corrupt, the others continue without it. The processes share
     the cores unless the settings name a number of parallel batches.
 
     Args:

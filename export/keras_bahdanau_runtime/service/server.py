@@ -119,12 +119,12 @@ class Service:
     Args:
         settings: `Settings`.
 
-    Raises:
-        ValueError: The file of API keys is invalid.
-
     Attributes:
         url: str, the address of HTTP once the service has started.
         grpc_address: str, the address of gRPC once the service has started.
+
+    Raises:
+        ValueError: The file of API keys is invalid.
 
     Example:
 
