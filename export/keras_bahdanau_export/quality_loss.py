@@ -18,7 +18,7 @@ _BATCH_SIZE = 32
 
 @dataclass(frozen=True)
 class PrecisionLoss:
-    """What a reduced precision saves and costs, compared with the float32 graph of the same model.
+    """Savings and cost of a reduced precision, compared with the float32 graph of the model.
 
     Attributes:
         precision: "float16" or "int8".
@@ -47,7 +47,7 @@ class PrecisionLoss:
 
 @dataclass(frozen=True)
 class ShortlistLoss:
-    """What a shortlist costs, compared with a search over all target ids.
+    """Cost of a shortlist, compared with a search over all target ids.
 
     Attributes:
         ids: Number of target ids that the search of one batch is limited to.
@@ -159,7 +159,7 @@ def _enforce(cause, bleu, loss, max_bleu_loss):
     """Raise `PrecisionError` if a loss of BLEU is above the limit; warn if it was not measured.
 
     Args:
-        cause: What reduced the quality, for the message.
+        cause: The reason of the loss, for the message.
         bleu: BLEU after the reduction, or `None`.
         loss: The loss of BLEU, or `None`.
         max_bleu_loss: The limit.

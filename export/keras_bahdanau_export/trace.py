@@ -35,7 +35,7 @@ class TracedGraph(NamedTuple):
         function: A `tf.function`.
         signature: Its `Signature`.
         file: Name of its ONNX file; `None` if only the SavedModel contains it.
-        description: What the graph computes, for people who open the file.
+        description: A sentence on the graph for people who open the file.
         captured: Whether the graph is a search that is also written split at its loop.
     """
 

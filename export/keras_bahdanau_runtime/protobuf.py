@@ -78,16 +78,7 @@ def message_class(pool: Any, name: str) -> Any:
 def _add_field(
     message: Any, path: str, tables: Mapping[str, str], number: str, name: str, type: str
 ) -> Any:
-    """Add a field to a message and return its descriptor.
-
-    Args:
-        message: `DescriptorProto`.
-        path: Name of the message with its package.
-        tables: As for `build_file`.
-        number: Number of the field.
-        name: Name of the field.
-        type: Type of the field, as in a table.
-    """
+    """Add a field to a message, whose name with its package is `path`; return its descriptor."""
     package = path.partition(".")[0]
     descriptor = message.field.add(name=name, number=int(number))
     is_repeated, is_map, type = type[0] in "*%", type[0] == "%", type.lstrip("*%")

@@ -362,7 +362,8 @@ class GenerationMixin:
                 `keras_bahdanau_export.export`.
 
         Returns:
-            The `Parity` that was reached, or `None` if no ONNX graph was asked for.
+            The `Parity` of the artifact and this model, or `None` without an ONNX graph. Keras's
+            method returns `None`, as it compares nothing; here the figures are for tests and logs.
 
         Raises:
             ValueError: If an argument is wrong, or one of Keras's that has no place here is given;

@@ -40,7 +40,7 @@ ODD_VALUES = [
 def running(tmp_path_factory):
     path = make(tmp_path_factory.mktemp("attacks") / "copy", steps=COPY_STEPS)
     limits = Limits(characters=500, tokens=200, texts=50, body=100_000, timeout=20)
-    with site({"copy": path}, limits=limits, grpc_port=0, threads=2) as service:
+    with site({"copy": path}, limits=limits, grpc_port=0, parallel_batches=2) as service:
         yield service
 
 

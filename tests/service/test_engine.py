@@ -21,7 +21,7 @@ def in_event_loop(test):
 
 
 def make_engine(**options):
-    return Engine(**{"threads": 1, "max_wait": 60.0, **options})
+    return Engine(**{"parallel_batches": 1, "max_wait": 60.0, **options})
 
 
 async def start(engine, job, *payloads):
@@ -53,7 +53,7 @@ async def test_an_idle_engine_runs_a_request_immediately():
 
 @in_event_loop
 async def test_a_batch_is_alone_if_there_is_no_other_work():
-    engine, job = make_engine(threads=2, max_wait=0.0), Echo()
+    engine, job = make_engine(parallel_batches=2, max_wait=0.0), Echo()
     first = await start(engine, job, "a", "b")
     second = await start(engine, job, "c")
     job.gate.set()
@@ -100,7 +100,7 @@ async def test_the_padded_tokens_of_a_batch_are_limited(lengths, sizes):
 
 @in_event_loop
 async def test_a_batch_waits_for_others_while_a_thread_is_free():
-    engine, job = make_engine(threads=2, batch_size=2), Echo()
+    engine, job = make_engine(parallel_batches=2, batch_size=2), Echo()
     first = await start(engine, job, "x")
     second = asyncio.ensure_future(ask(engine, job, "y"))
     third = await start(engine, job, "z")  # fills the batch
@@ -111,7 +111,7 @@ async def test_a_batch_waits_for_others_while_a_thread_is_free():
 
 @in_event_loop
 async def test_a_batch_that_is_not_full_runs_after_max_wait():
-    engine, job = make_engine(threads=2, max_wait=0.001, batch_size=2), Echo()
+    engine, job = make_engine(parallel_batches=2, max_wait=0.001, batch_size=2), Echo()
     tasks = [await start(engine, job, "x"), await start(engine, job, "y")]
     job.gate.set()
     await asyncio.gather(*tasks)

@@ -124,9 +124,9 @@ def remove(supervisor, process):
 
 def test_processes_share_the_cores(artifact):
     shared = _with_shared_cores(Settings({"a": artifact}, processes=2))
-    assert (shared.threads, shared.alone_threads) == (max(1, available_cores() // 2), 1)
-    assert _with_shared_cores(Settings({"a": artifact}, processes=1000)).threads == 1
-    explicit = Settings({"a": artifact}, threads=3, alone_threads=2, processes=2)
+    assert (shared.parallel_batches, shared.alone_threads) == (max(1, available_cores() // 2), 1)
+    assert _with_shared_cores(Settings({"a": artifact}, processes=1000)).parallel_batches == 1
+    explicit = Settings({"a": artifact}, parallel_batches=3, alone_threads=2, processes=2)
     assert _with_shared_cores(explicit) == explicit
 
 
@@ -222,7 +222,7 @@ def test_jumps_of_the_system_clock_change_no_timeout(tmp_path, monkeypatch, hour
     times = itertools.count(now, 3600 * hours)
     monkeypatch.setattr(time, "time", lambda: next(times))
     monkeypatch.setattr(time, "time_ns", lambda: int(next(times) * 1e9))
-    with site({"a": path}, watch=0.01, threads=2) as service:
+    with site({"a": path}, watch=0.01, parallel_batches=2) as service:
         assert translate(service.web)["score"] == 3
         engine, busy = service.service.engine, Echo()
         running = []

@@ -400,7 +400,7 @@ def test_an_infer_timeout_is_a_positive_int(web, model, timeout):
 
 
 def test_an_infer_timeout_is_in_microseconds(tmp_path):
-    with site({"copy": make(tmp_path / "copy")}, threads=1) as service:
+    with site({"copy": make(tmp_path / "copy")}, parallel_batches=1) as service:
         for model, request in REQUESTS.items():
             request = {**request, "parameters": {"timeout": 2000}}
             with one_busy_thread(service):
@@ -413,7 +413,7 @@ def test_an_infer_timeout_is_in_microseconds(tmp_path):
 def test_texts_are_not_encoded_while_the_queue_is_full(tmp_path):
     limits = Limits(queue=1, tokens=5)
     with (
-        site({"m": make(tmp_path / "m")}, limits=limits, threads=1) as service,
+        site({"m": make(tmp_path / "m")}, limits=limits, parallel_batches=1) as service,
         one_busy_thread(service),
     ):
         response = translate(service.web, "too many tokens " * 10)

@@ -254,7 +254,7 @@ def test_max_wait_is_in_milliseconds(artifact, tmp_path):
             return response
 
     endless = make(tmp_path / "endless", endless_graph())
-    options = ("--port", 0, "--threads", 2, "--alone-threads", 1, "--max-wait", 50)
+    options = ("--port", 0, "--parallel-batches", 2, "--alone-threads", 1, "--max-wait", 50)
     with serving(endless, artifact, *options) as (_, url):
         response = asyncio.run(translate_beside_an_endless_run(url))
     assert response.status_code == 200 and texts(response) == ["a man"]
@@ -543,7 +543,7 @@ def test_calls_of_a_graph_are_not_batched(artifact):
             busy.gate.set()
             return [response.status_code for response in await responses]
 
-    with site({"copy": artifact}, threads=1) as service:
+    with site({"copy": artifact}, parallel_batches=1) as service:
         with one_busy_thread(service) as busy:
             assert asyncio.run(send_all(service.service.url, busy)) == [200] * 3
         metrics = service.web.get("/metrics").text

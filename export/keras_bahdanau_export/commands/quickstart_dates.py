@@ -1,9 +1,8 @@
-"""Dates as people write them, in many languages: the data of the quickstart, made on the spot.
+"""Generated dates as people write them in many languages: the data of the quickstart.
 
-Every text determines its date. A date is written either with the month's name or with the year
-first, so no text leaves the order of day and month to be guessed, and no two of the languages below
-give one name to two months (which is why Croatian is absent: its `listopad` is October, the Polish
-and the Czech one November).
+Every text has exactly one date. Texts contain the month's name or begin with the year, so the order
+of day and month is never ambiguous. No name means different months in two of the languages. This
+excludes Croatian, where `listopad` is October; in Polish and Czech it is November.
 """
 
 import datetime
@@ -15,12 +14,12 @@ from types import ModuleType
 FIRST_DAY = datetime.date(1900, 1, 1)
 LAST_DAY = datetime.date(2100, 12, 31)
 
-# Every day can be written in more ways than this, so that many texts of one day are always found.
+# Maximum number of texts per day. Every day can be written in more ways, so drawing them ends.
 TEXTS_PER_DAY = 40
 
 _OWN_FORMATS = ("full", "long", "medium")
 
-# Patterns beside the language's own formats, in the notation of Unicode CLDR.
+# Patterns in addition to the language's own formats, in the notation of Unicode CLDR.
 _DAY_FIRST = ("d MMMM y", "EEEE d MMMM y", "EEE d MMM y")
 _DAY_FIRST_COMMA = ("d MMMM y", "EEEE, d MMMM y", "EEE, d MMM y")
 _DAY_FIRST_DOT = ("d. MMMM y", "EEEE d. MMMM y", "EEE d. MMM y")
@@ -64,14 +63,14 @@ LOCALES: dict[str, tuple[str, ...]] = {
 
 
 def date_pairs(count: int, seed: int, exclude: Iterable[str] = ()) -> list[tuple[str, str]]:
-    """Draws unique pairs of a date as people write it and its ISO form.
+    """Return random, unique pairs of a date as people write it and its ISO form.
 
-    Days are drawn uniformly from 1900 to 2100, languages and then their formats uniformly too. The
+    Days from 1900 to 2100, languages, and then the formats of a language are drawn uniformly. The
     same arguments give the same pairs.
 
     Args:
-        count: How many pairs, at most 40 for each day that is not excluded.
-        seed: Where the random numbers start.
+        count: Number of pairs, at most 40 for each day that is not excluded.
+        seed: Seed of the random numbers.
         exclude: ISO dates that must not be drawn.
 
     Returns:
@@ -83,29 +82,29 @@ def date_pairs(count: int, seed: int, exclude: Iterable[str] = ()) -> list[tuple
 def split_dates(
     train: int, validation: int, test: int, seed: int = 0
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]], list[tuple[str, str]]]:
-    """Draws three lists of pairs that share no date, and so no text.
+    """Return three lists of random pairs that have no date in common, and so no text.
 
-    The test pairs are drawn first: they stay the same however many the others are.
+    The test pairs are drawn first, so they do not depend on the number of other pairs.
 
     Args:
-        train: How many pairs to train on.
-        validation: How many pairs to validate with.
-        test: How many pairs to test with.
-        seed: Where the random numbers start.
+        train: Number of training pairs.
+        validation: Number of validation pairs.
+        test: Number of test pairs.
+        seed: Seed of the random numbers.
 
     Returns:
-        `(train, validation, test)`, each as `date_pairs` gives them.
+        `(train, validation, test)`, each as `date_pairs` returns it.
     """
     generator = random.Random(seed)
     test_pairs = _draw(test, generator, set())
-    taken = {iso for _, iso in test_pairs}
-    validation_pairs = _draw(validation, generator, taken)
-    taken |= {iso for _, iso in validation_pairs}
-    return _draw(train, generator, taken), validation_pairs, test_pairs
+    exclude = {iso for _, iso in test_pairs}
+    validation_pairs = _draw(validation, generator, exclude)
+    exclude |= {iso for _, iso in validation_pairs}
+    return _draw(train, generator, exclude), validation_pairs, test_pairs
 
 
 def date_texts(day: datetime.date) -> set[str]:
-    """All the ways in which `date_pairs` may write one day."""
+    """Return all texts that `date_pairs` can write for one day."""
     return {_write(day, pattern, locale) for locale in LOCALES for pattern in _patterns(locale)}
 
 
@@ -118,8 +117,8 @@ def _draw(count: int, generator: random.Random, exclude: set[str]) -> list[tuple
     ]
     if not 0 <= count <= TEXTS_PER_DAY * len(days):
         raise ValueError(
-            f"count must be between 0 and {TEXTS_PER_DAY * len(days)}, {TEXTS_PER_DAY} texts for "
-            f"each of the {len(days)} days that may be drawn. Received: count={count}"
+            f"Argument `count` must be from 0 to {TEXTS_PER_DAY * len(days)}: {TEXTS_PER_DAY} "
+            f"texts for each of {len(days)} days. Received: {count}"
         )
     locales = sorted(LOCALES)
     pairs: dict[str, str] = {}
@@ -131,7 +130,7 @@ def _draw(count: int, generator: random.Random, exclude: set[str]) -> list[tuple
 
 @cache
 def _patterns(locale: str) -> tuple[str, ...]:
-    """The locale's patterns that leave no doubt about the order, each once."""
+    """Return the unambiguous patterns of a locale, each once."""
     own = (_babel_dates().get_date_format(f, locale=locale).pattern for f in _OWN_FORMATS)
     return tuple(dict.fromkeys(p for p in (*own, *LOCALES[locale]) if _is_unambiguous(p)))
 
@@ -142,9 +141,8 @@ def _is_unambiguous(pattern: str) -> bool:
 
 def _write(day: datetime.date, pattern: str, locale: str) -> str:
     text: str = _babel_dates().format_date(day, pattern, locale=locale)
-    return " ".join(
-        text.split()
-    )  # people type plain spaces where CLDR has narrow, unbreakable ones
+    # People type plain spaces where CLDR has narrow, non-breaking ones.
+    return " ".join(text.split())
 
 
 def _babel_dates() -> ModuleType:

@@ -43,7 +43,7 @@ def serve(
         float, typer.Option(help="Milliseconds that a request waits for others to batch.")
     ] = 5.0,
     batch_size: Annotated[int, typer.Option(help="Maximum number of texts in a batch.")] = 12,
-    threads: Annotated[
+    parallel_batches: Annotated[
         int | None,
         typer.Option(help="Batches that one process runs at once; one per core by default."),
     ] = None,
@@ -90,7 +90,7 @@ def serve(
         log_format=log_format,
         max_wait=max_wait / 1000,
         batch_size=batch_size,
-        threads=threads,
+        parallel_batches=parallel_batches,
         alone_threads=alone_threads,
         megabytes=megabytes,
         limits=Limits(

@@ -217,7 +217,7 @@ class _ProgressBar:
     """Progress, speed and remaining time: as a bar in a terminal, else as a line every minute.
 
     Args:
-        unit: str. What is counted.
+        unit: Plural name of the counted items.
     """
 
     def __init__(self, unit: str = "sentences") -> None:

@@ -21,7 +21,7 @@ from keras_bahdanau.layers.encoder import BidirectionalEncoder
 
 logger = logging.getLogger("keras_bahdanau_export")
 
-# By function, not by name, as a custom function may have the same name.
+# Keys are functions, as a custom function can have the name of one of Keras.
 _ACTIVATIONS = {
     keras.activations.tanh: "Tanh",
     keras.activations.sigmoid: "Sigmoid",

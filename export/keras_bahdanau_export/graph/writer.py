@@ -36,7 +36,7 @@ def write_onnx(function, signature, path, variables=(), captured=False, descript
         variables: The Keras variables of its model.
         captured: Whether the function is a search that is also written split at its loop, as
             `BEAM_FILES` in the folder of `path`.
-        description: What the graph computes, for people who open the file.
+        description: A sentence on the graph for people who open the file.
 
     Returns:
         The signatures of `BEAM_FILES` by name; empty unless `captured`.

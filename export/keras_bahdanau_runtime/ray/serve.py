@@ -46,24 +46,24 @@ def application(settings: Settings, autoscaling: Mapping[str, Any] = _AUTOSCALIN
     """Return a service as an application of Ray Serve.
 
     Args:
-        settings: `Settings`. Its paths must be valid on every machine. A replica has `threads`
-            threads, by default one, and the same number of CPUs. Ray sets host, ports, TLS and log.
-            Requests need a key if there is a file of keys.
-        autoscaling: Ray's `autoscaling_config`. The default target is one batch per thread of a
-            replica.
+        settings: `Settings`. Its paths must be valid on every machine. A replica runs
+            `parallel_batches` batches at once, by default one, and has as many CPUs. Ray sets host,
+            ports, TLS and log. Requests need a key if there is a file of keys.
+        autoscaling: Ray's `autoscaling_config`. The default target is the number of requests that
+            fill the parallel batches of a replica.
 
     Raises:
         MissingDependencyError: Ray is not installed.
     """
     serve = require("ray.serve", extra="ray")
-    threads = settings.threads or 1
-    settings = dataclasses.replace(settings, threads=threads, alone_threads=1)
-    batch_requests = settings.batch_size * threads
+    parallel_batches = settings.parallel_batches or 1
+    settings = dataclasses.replace(settings, parallel_batches=parallel_batches, alone_threads=1)
+    batch_requests = settings.batch_size * parallel_batches
     deployment = serve.deployment(
         name="Translations",
         autoscaling_config={"target_ongoing_requests": batch_requests, **autoscaling},
         max_ongoing_requests=_MAX_BATCHES * batch_requests,
-        ray_actor_options={"num_cpus": threads},
+        ray_actor_options={"num_cpus": parallel_batches},
     )
     return deployment(serve.ingress(_Replica(settings))()).bind()
 

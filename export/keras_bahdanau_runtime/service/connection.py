@@ -132,7 +132,7 @@ class Connection(HttpToolsProtocol):
     def _buffer_head(self, data: bytes) -> bytes:
         """Buffer the bytes of a request until its head is complete, then return them.
 
-        The header `Upgrade` is renamed, as an HTTP/1.1 server may ignore it (RFC 9110, 7.8). The
+        The header `Upgrade` is renamed: an HTTP/1.1 server may ignore it (RFC 9110, 7.8), but the
         parser would end the request at the head and take the body for another protocol. Java's
         client and `curl --http2` send the header with every request.
         """

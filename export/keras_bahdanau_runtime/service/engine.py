@@ -125,7 +125,7 @@ class Engine:
         batch_size: int, payloads in a batch at most.
         batch_tokens: int, tokens in a batch at most, including padding. A longer payload runs in a
             batch of one.
-        threads: int, batches at once; `None` for the cores that this process may use.
+        parallel_batches: int, batches that run at once, each in a thread; `None` for one per core.
         metrics: `Metrics` to count in.
     """
 
@@ -133,17 +133,21 @@ class Engine:
     max_wait: float = 0.005
     batch_size: int = 12
     batch_tokens: int = BATCH_TOKENS
-    threads: int | None = None
+    parallel_batches: int | None = None
     metrics: Metrics = field(default_factory=Metrics)
     draining: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self.threads = available_cores() if self.threads is None else self.threads
+        self.parallel_batches = (
+            available_cores() if self.parallel_batches is None else self.parallel_batches
+        )
         check_positive(
-            batch_size=self.batch_size, batch_tokens=self.batch_tokens, threads=self.threads
+            batch_size=self.batch_size,
+            batch_tokens=self.batch_tokens,
+            parallel_batches=self.parallel_batches,
         )
         check_range("max_wait", self.max_wait, float, 0)
-        self._pool = ThreadPoolExecutor(self.threads, "keras_bahdanau service")
+        self._pool = ThreadPoolExecutor(self.parallel_batches, "keras_bahdanau service")
         self._queue: deque[_Work] = deque()
         self._running_batches = 0
         self._reserved, self._reserved_tokens = 0, 0  # payloads that wait or run
@@ -263,7 +267,7 @@ class Engine:
     def _estimate_wait(self) -> int:
         """Return the seconds until the current work is done, at the average speed so far."""
         average = self._thread_seconds / self._finished if self._finished else 0.0
-        return max(1, math.ceil(self._reserved * average / (self.threads or 1)))
+        return max(1, math.ceil(self._reserved * average / (self.parallel_batches or 1)))
 
     async def drain(self, seconds: float) -> bool:
         """Refuse new work, wait for the accepted work, and return whether all of it finished."""
@@ -286,7 +290,7 @@ class Engine:
 
     def _dispatch(self) -> None:
         """Start batches while a thread is free."""
-        while self._running_batches < (self.threads or 1):
+        while self._running_batches < (self.parallel_batches or 1):
             while self._queue and self._queue[0].future.done():
                 self._queue.popleft()
             if not self._queue or self._cannot_fill_batch():

@@ -302,18 +302,7 @@ async def _page(request: Request) -> Response:
 
 
 async def _read_body(request: Request, limits: Limits) -> bytes:
-    """Return the uncompressed body of a request.
-
-    `Connection` limits the time for its arrival.
-
-    Args:
-        request: The request.
-        limits: `Limits`; `body` limits the bytes before and after decompression.
-
-    Raises:
-        ServiceError: "too_large"; "gone" if the client disconnects; "unsupported" for an encoding
-            other than gzip and deflate; "invalid" for corrupt data, or bytes after its end.
-    """
+    """Return the uncompressed body of a request. `Connection` limits the time for its arrival."""
     length = request.headers.get("content-length", "0")
     if length.isdigit() and int(length[:20]) > limits.body:
         raise _too_large(limits)
@@ -389,7 +378,7 @@ def _text_models(repository: Repository) -> list[TextModel]:
 
 
 def _text_model(request: Request, repository: Repository, name: str | None) -> TextModel:
-    """Return the text model of a name, by default the first one, and note it for the metrics."""
+    """Return a text model, by default the first one, and set its name in the scope for metrics."""
     models = _text_models(repository) if name is None else [repository.get(name)]
     if not models and not repository.complete:
         raise ServiceError("unavailable", "No text model is ready.", "model", 1)
@@ -404,11 +393,7 @@ def _text_model(request: Request, repository: Repository, name: str | None) -> T
 
 
 async def _cancel_on_disconnect(request: Request, result: Awaitable[_Result]) -> _Result:
-    """Await a result, and cancel it if the client disconnects.
-
-    Raises:
-        ServiceError: "gone".
-    """
+    """Await a result, and cancel it if the client disconnects."""
     task = cast("asyncio.Task[Any]", asyncio.current_task())
     disconnected, is_waiting = request.scope[DISCONNECTED], True
 
@@ -430,12 +415,7 @@ async def _cancel_on_disconnect(request: Request, result: Awaitable[_Result]) ->
 
 
 async def _events(first: str | None, pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
-    """Yield the events of a translation.
-
-    Args:
-        first: The first piece; `None` if the translation is empty.
-        pieces: The later pieces.
-    """
+    """Yield the events of a translation. If it is empty, `first` is `None`."""
     text = []
     try:
         if first is not None:

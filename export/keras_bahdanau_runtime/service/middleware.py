@@ -210,9 +210,7 @@ class Middleware:
 def _single_host(scope: Scope) -> str:
     """Return the header `Host`, or localhost for HTTP/1.0 without one.
 
-    Raises:
-        ServiceError: "invalid" for several headers, of which a proxy may use another one, and for
-            none (RFC 9112, 3.2).
+    Several are refused, because a proxy may use another one, and none is refused (RFC 9112, 3.2).
     """
     hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
     if len(hosts) > 1 or (not hosts and scope["http_version"] != "1.0"):
@@ -229,9 +227,6 @@ def _check_local_host(host: str) -> None:
 
     The owner of a web page can point its host name to this machine. A browser then sends requests
     of the page here as requests to its own site.
-
-    Raises:
-        ServiceError: "forbidden".
     """
     try:
         name = urlsplit(f"//{host}").hostname or ""
@@ -247,11 +242,7 @@ def _check_local_host(host: str) -> None:
 
 
 def _check_same_site(headers: Mapping[str, str]) -> None:
-    """Refuse requests from pages of other sites, which could unload models without a key.
-
-    Raises:
-        ServiceError: "forbidden".
-    """
+    """Refuse requests from pages of other sites, which could unload models without a key."""
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     if site is None and origin is not None:  # browsers omit `Sec-Fetch-Site` over plain HTTP
         site = "none" if _netloc(origin) == headers.get("host") else "cross-site"

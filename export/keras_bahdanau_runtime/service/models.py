@@ -171,7 +171,7 @@ class Model:
 class _ModelJob:
     """Base class of jobs that count their runs.
 
-    A job has no reference to its model, as a cycle would keep the memory of an unloaded model until
+    A job has no reference to its model. A cycle would keep the memory of an unloaded model until
     the next garbage collection.
     """
 
@@ -522,11 +522,7 @@ def get_parameter(
 
 
 def _timeout(parameters: Mapping[str, Any]) -> float | None:
-    """Return the parameter `timeout` in seconds; in the request it is in microseconds, as Triton's.
-
-    Raises:
-        ServiceError: "invalid".
-    """
+    """Return the parameter `timeout` in seconds. Requests have microseconds, as for Triton."""
     microseconds = get_parameter(parameters, "timeout", (int,), None)
     if microseconds is None:
         return None
@@ -543,11 +539,7 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
 def _check_names(
     argument: str, names: Sequence[str], specs: Sequence[TensorSpec], complete: bool = False
 ) -> None:
-    """Refuse unknown and duplicate names, and missing names if they must be `complete`.
-
-    Raises:
-        ServiceError: "invalid".
-    """
+    """Refuse unknown and duplicate names, and missing names if they must be `complete`."""
     expected = [spec.name for spec in specs]
     if len(set(names)) < len(names) or not set(names) <= set(expected):
         raise ServiceError(
@@ -565,11 +557,7 @@ def _check_names(
 
 
 def _check_weights(results: Sequence[Sequence[Translation]]) -> None:
-    """Refuse a response with too many attention weights.
-
-    Raises:
-        ServiceError: "too_large".
-    """
+    """Refuse a response with too many attention weights."""
     alignments = [each.alignment for hypotheses in results for each in hypotheses]
     count = sum(alignment.size for alignment in alignments if alignment is not None)
     if count > _MAX_WEIGHTS:

@@ -32,8 +32,8 @@ def supervise(settings: Settings) -> bool:
 
     SIGHUP is passed on to all processes. The operating system distributes the connections of HTTP
     and gRPC among them. A process that dies is replaced. If its replacement cannot start, for
-    example as the artifact is corrupt by now, the others continue without it. The processes share
-    the cores unless the settings name a number of threads.
+    example because the artifact is corrupt, the others continue without it. The processes share
+    the cores unless the settings name a number of parallel batches.
 
     Args:
         settings: `Settings`.
@@ -61,12 +61,14 @@ def supervise(settings: Settings) -> bool:
 
 def _with_shared_cores(settings: Settings) -> Settings:
     """Return settings that divide the cores among the processes."""
-    threads, alone_threads = settings.threads, settings.alone_threads
-    if threads is None:
-        threads = max(1, available_cores() // settings.processes)
+    parallel_batches, alone_threads = settings.parallel_batches, settings.alone_threads
+    if parallel_batches is None:
+        parallel_batches = max(1, available_cores() // settings.processes)
     if alone_threads is None:
         alone_threads = 1  # waiting threads spin, which takes time from the other processes
-    return dataclasses.replace(settings, threads=threads, alone_threads=alone_threads)
+    return dataclasses.replace(
+        settings, parallel_batches=parallel_batches, alone_threads=alone_threads
+    )
 
 
 class _Supervisor:

@@ -49,7 +49,7 @@ class Settings:
         log_format: "text" or "json".
         max_wait: float, seconds; as for `Engine`.
         batch_size: int; as for `Engine`.
-        threads: int; as for `Engine`.
+        parallel_batches: int; as for `Engine`.
         alone_threads: int; as for `Repository`.
         megabytes: float; as for `Translator`.
         limits: `Limits`.
@@ -73,7 +73,7 @@ class Settings:
     log_format: str = "text"
     max_wait: float = 0.005
     batch_size: int = 12
-    threads: int | None = None
+    parallel_batches: int | None = None
     alone_threads: int | None = None
     megabytes: float | None = 1024.0
     limits: Limits = field(default_factory=Limits)
@@ -119,12 +119,12 @@ class Service:
     Args:
         settings: `Settings`.
 
-    Raises:
-        ValueError: The file of API keys is invalid.
-
     Attributes:
         url: str, the address of HTTP once the service has started.
         grpc_address: str, the address of gRPC once the service has started.
+
+    Raises:
+        ValueError: The file of API keys is invalid.
 
     Example:
 
@@ -140,7 +140,10 @@ class Service:
     def __post_init__(self) -> None:
         settings = self.settings
         self.engine = Engine(
-            settings.limits, settings.max_wait, settings.batch_size, threads=settings.threads
+            settings.limits,
+            settings.max_wait,
+            settings.batch_size,
+            parallel_batches=settings.parallel_batches,
         )
         self.repository = Repository(
             settings.sources, self.engine, settings.megabytes, settings.alone_threads

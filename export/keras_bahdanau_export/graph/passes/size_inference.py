@@ -83,12 +83,12 @@ class SizeInference:
 
     def __init__(self, graph):
         self.dims, self.contents = {}, {}
-        named = {}
+        by_name = {}
         for value in graph.inputs:
             self._set_unknown(value)
             for axis, size in enumerate(value.shape or ()):
                 if not isinstance(size, int) and size.value is not None:
-                    first = named.setdefault(size.value, self.dims[value][axis])
+                    first = by_name.setdefault(size.value, self.dims[value][axis])
                     self.dims[value][axis] = first
         self._infer(graph)
 
