@@ -237,15 +237,14 @@ def compare_recurrent_operators(folder):
     import keras
     import numpy as np
 
-    from keras_bahdanau_export.call import call_signature
     from keras_bahdanau_export.graph.writer import write_onnx
-    from keras_bahdanau_export.trace import forward_function
+    from keras_bahdanau_export.trace import forward_function, forward_signature
     from keras_bahdanau_runtime.session import open_session
 
     x = keras.Input((None, UNITS), name="x")
     layer = keras.layers.Bidirectional(keras.layers.GRU(UNITS, return_sequences=True), name="y")
     model = keras.Model(x, layer(x))
-    function, signature = forward_function(model, call_signature(model))
+    function, signature = forward_function(model, forward_signature(model))
     loops_path, operator_path = Path(folder) / "loops.onnx", Path(folder) / "operator.onnx"
     loops_path.write_bytes(convert_with_tf2onnx(function).SerializeToString())
     write_onnx(function, signature, operator_path)

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "export"), str(ROOT / "tests" / "support")]
 
 from http_load import percentile_ms, run_load  # noqa: E402
-from server_process import megabytes, read_texts, service_parser, start_service  # noqa: E402
+from server_process import megabytes, read_texts, running_service, service_parser  # noqa: E402
 from timing import median_seconds  # noqa: E402
 
 from keras_bahdanau_runtime import Translator  # noqa: E402
@@ -53,23 +53,6 @@ def grpc_rate(clients, seconds):
             return count / seconds
 
     return asyncio.run(run_clients())
-
-
-def start(artifact):
-    """Start the service; return its process and the seconds until it answers."""
-    began = time.perf_counter()
-    server = start_service(artifact, PORT)
-    while True:
-        try:
-            run_load(PORT, 1, "/v2/repository/index", [b""], 5)
-            return server, time.perf_counter() - began
-        except OSError:
-            if server.poll() is not None:
-                raise SystemExit(
-                    f"The service for {artifact} has ended. "
-                    f"Run `keras-bahdanau serve model={artifact}` to see why."
-                ) from None
-            time.sleep(0.01)
 
 
 def report(server, seconds, artifact, texts, arguments):
@@ -124,12 +107,10 @@ def main():
             from copy_artifact import make
 
             artifact = make(Path(folder) / "copy")
-        server, seconds = start(artifact)
-        try:
+        began = time.perf_counter()
+        with running_service(artifact, PORT) as server:
+            seconds = time.perf_counter() - began
             report(server, seconds, artifact, texts, arguments)
-        finally:
-            server.terminate()
-            server.wait()
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class Client:
 
     async def _post(self, body):
         head = (
-            f"POST {self.path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+            f"POST {self.path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         self.writer.write(head.encode() + body)

@@ -1,6 +1,8 @@
 """Server processes of the benchmarks: start one, measure it, and stop all of its processes."""
 
 import argparse
+import contextlib
+import http.client
 import os
 import secrets
 import signal
@@ -23,13 +25,38 @@ def serve_command(artifact, port):
     return [*command, "--port", str(port), "--grpc-port", str(port + 1)]
 
 
-def start_service(artifact, port):
-    """Start `keras-bahdanau serve` without its log; return the process."""
-    return subprocess.Popen(
+@contextlib.contextmanager
+def running_service(artifact, port):
+    """Start `keras-bahdanau serve` without its log, yield its process when ready, and stop it."""
+    process = subprocess.Popen(
         serve_command(artifact, port),
         stderr=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": str(ROOT / "export")},
     )
+    try:
+        while not is_ready(port):
+            if process.poll() is not None:
+                raise SystemExit(
+                    f"The service for {artifact} has ended. "
+                    f"Run `keras-bahdanau serve model={artifact}` to see why."
+                )
+            time.sleep(0.01)
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def is_ready(port):
+    """Whether the service on a port is ready."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/v2/health/ready")
+        return connection.getresponse().status == 200
+    except OSError:  # it does not listen yet
+        return False
+    finally:
+        connection.close()
 
 
 def service_parser(description):

@@ -22,7 +22,7 @@ import httpx
 import numpy as np
 import tritonclient.grpc.aio
 import tritonclient.http.aio
-from server_process import megabytes, read_texts, service_parser, start_service
+from server_process import megabytes, read_texts, running_service, service_parser
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "export"), str(ROOT / "tests" / "support")]
@@ -110,7 +110,7 @@ class MixedLoad:
         path = random.choice(["/translate", "/translate/stream"])
         text = self.sample_texts()[0]
         body = json.dumps({"text": text}).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: {ADDRESS}\r\nContent-Length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
         await writer.drain()
         with contextlib.suppress(TimeoutError):
@@ -138,14 +138,7 @@ async def print_memory(process, load, minutes):
 
 
 async def soak(process, texts, minutes):
-    """Wait until the service is ready, then run the load and print the memory."""
-    async with httpx.AsyncClient(base_url=f"http://{ADDRESS}") as web:
-        is_ready = False
-        while not is_ready:
-            assert process.poll() is None, "the service has ended"
-            with contextlib.suppress(httpx.TransportError):
-                is_ready = (await web.get("/v2/health/ready")).status_code == 200
-            await asyncio.sleep(0.05)
+    """Run the load and print the memory."""
     load = MixedLoad(texts, time.monotonic() + 60 * minutes)
     await asyncio.gather(load.run(), print_memory(process, load, minutes))
     print(", ".join(f"{name}: {count}" for name, count in load.counts.items()))
@@ -162,12 +155,9 @@ def main():
             from copy_artifact import COPY_STEPS, make
 
             artifact = make(Path(folder) / "copy", steps=COPY_STEPS)
-        process = start_service(artifact, PORT)
-        try:
+        with running_service(artifact, PORT) as process:
             asyncio.run(soak(process, texts, arguments.minutes))
-        finally:
-            process.terminate()
-            print(f"the service ended with {process.wait()}")
+        print(f"the service ended with {process.returncode}")
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ import keras
 from keras import ops
 
 from keras_bahdanau.losses.crossentropy import (
+    broadcast_weight,
     check_logits,
-    per_word,
-    predicted,
+    convert_predictions,
     token_ids,
     token_losses,
 )
@@ -19,7 +19,7 @@ __all__ = ["Perplexity", "TokenAccuracy"]
 class _TokenMean(keras.metrics.Mean):
     """Mean of one value per real token, over the tokens of all batches."""
 
-    ranks = False  # whether the metric reads `Projection.right`
+    needs_correct = False  # whether the metric reads `Projection.correct`
 
     def __init__(self, name):
         super().__init__(name=name, dtype="float32")
@@ -29,12 +29,12 @@ class _TokenMean(keras.metrics.Mean):
         raise NotImplementedError
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        logits = predicted(y_pred)
+        logits = convert_predictions(y_pred)
         labels = token_ids(y_true, logits)
         is_real = ops.cast(ops.not_equal(labels, PAD), "float32")
         weight = is_real
         if sample_weight is not None:
-            weight = is_real * per_word(sample_weight, like=is_real)
+            weight = is_real * broadcast_weight(sample_weight, like=is_real)
         # Flat, because Keras first averages each row and so ignores its number of tokens.
         values = self.token_values(labels, logits)
         values = ops.reshape(ops.where(ops.equal(weight, 0.0), 0.0, values), (-1,))
@@ -115,14 +115,14 @@ class TokenAccuracy(_TokenMean):
     0.5
     """
 
-    ranks = True
+    needs_correct = True
 
     def __init__(self, name="token_accuracy"):
         super().__init__(name)
 
     def token_values(self, labels, logits):
         if isinstance(logits, Projection):
-            return ops.cast(logits.right, "float32")
+            return ops.cast(logits.correct, "float32")
         check_logits(labels, logits)
         best = ops.argmax(logits, axis=-1)
         return ops.cast(ops.equal(ops.cast(labels, best.dtype), best), "float32")

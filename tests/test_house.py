@@ -1,9 +1,11 @@
-"""Rules for imports and clocks, checked by parsing the source files."""
+"""Rules for imports, clocks, docstrings and documents, checked by parsing the source files."""
 
 import ast
+import functools
 import graphlib
 import io
 import os
+import re
 import subprocess
 import sys
 import tokenize
@@ -12,6 +14,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from documented_names import (
+    command_options,
+    docstrings,
+    missing_files,
+    missing_identifiers,
+    missing_names,
+    missing_options,
+    public_names,
+    script_options,
+    summary,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "keras_bahdanau"
@@ -40,13 +53,16 @@ FLOORS = [
 ]
 # Folders of code that needs a GPU or a server, and the only module outside that may import each.
 SEAMS = {
+    "keras_bahdanau_export.cuda": "keras_bahdanau_export.graph.writer",
+    "keras_bahdanau_export.triton": "keras_bahdanau_export.commands.export",
     "keras_bahdanau_runtime.cuda": "keras_bahdanau_runtime.search",
     "keras_bahdanau_runtime.ray": "keras_bahdanau_export.commands.translate",
 }
 # Modules that load without Keras until a command needs it.
 WITHOUT_KERAS = [
-    *(EXPORT / f"{name}.py" for name in ("__init__", "checks", "cli", "options", "quiet")),
-    EXPORT / "triton" / "layout.py",
+    *(EXPORT / f"{name}.py" for name in ("__init__", "cli", "options")),
+    EXPORT / "graph" / "writer.py",
+    EXPORT / "triton" / "repository.py",
     *(EXPORT / "commands").glob("*.py"),
 ]
 BACKENDS = ["keras", "tensorflow", "jax", "torch"]
@@ -132,6 +148,7 @@ def imports_of(source: str, module: str, is_package: bool, modules: set[str]) ->
 MODULES = {module_name(path) for path in ALL_FILES}
 
 
+@functools.cache
 def imports(path: Path) -> list[Import]:
     source = path.read_text("utf-8")
     return imports_of(source, module_name(path), path.name == "__init__.py", MODULES)
@@ -271,7 +288,113 @@ def test_importing_the_runtime_does_not_import_keras():
     assert result.stdout.split() == []
 
 
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *(path for name in ("docs", "examples", "export") for path in (ROOT / name).rglob("*.md")),
+    ROOT / "benchmarks" / "README.md",
+]
+# Options and identifiers of other programs and libraries.
+OTHER_OPTIONS = {"--durations", "--logdir", *script_options()}
+OTHER_IDENTIFIERS = {
+    "DescriptorProto",
+    "KIND_GPU",
+    "ServerCredentials",
+    "SummaryWriter",
+    "decode_0",
+    "decode_1",
+    "gpu_mem_limit",
+    "grpc_service",
+    "name_1",
+    "name_2",
+    "steps_per_epoch",
+}
+
+
+def is_plain(line: str) -> bool:
+    """Whether a docstring begins with one line that is a sentence or a noun phrase."""
+    begins_plainly = not line.startswith(("Of ", "What ", "By ", "Whatever ", "Beside"))
+    return begins_plainly and re.fullmatch(r"[A-Z0-9`\"].*\.", line) is not None
+
+
+@pytest.mark.parametrize("name", public_names())
+def test_public_object_has_a_one_line_summary(name):
+    line = summary(name)
+    assert line is None or is_plain(line), line
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=file_id)
+def test_documents_mention_only_what_exists(path):
+    text = path.read_text("utf-8")
+    assert missing_names(text) == []
+    assert missing_files(text, path.parent) == []
+    assert missing_options(text, command_options(), OTHER_OPTIONS) == []
+    if path.name != "migration.md":  # which maps the names of other libraries to ours
+        assert missing_identifiers(text, OTHER_IDENTIFIERS) == []
+
+
+def test_docstrings_mention_only_what_exists():
+    commands = command_options()
+    missing = {
+        (module, name)
+        for module, text in docstrings()
+        for name in [
+            *missing_names(text),
+            *missing_files(text, ROOT),
+            *missing_options(text, commands, OTHER_OPTIONS),
+            *missing_identifiers(text, OTHER_IDENTIFIERS),
+        ]
+    }
+    assert missing == set()
+
+
 # The parsing that the rules above need is tested on short sources.
+
+
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        ("Return the projected keys.", True),
+        ("Beam search over a step function.", True),
+        ("A loss without a period", False),
+        ("What a step chooses from.", False),
+        ("A sentence that runs over\ntwo lines.", False),
+        ("", False),
+    ],
+)
+def test_summaries_are_plain_lines(line, expected):
+    assert is_plain(line) == expected
+
+
+@pytest.mark.parametrize(
+    "text, missing",
+    [
+        ("`keras_bahdanau.layers.BahdanauAttention` and `BeamSearch.n_best`", []),
+        ("keras_bahdanau.layers.NoSuchLayer", ["keras_bahdanau.layers.NoSuchLayer"]),
+        (
+            "from keras_bahdanau.search import (\n    BeamSearch,\n    Dream,\n)",
+            ["keras_bahdanau.search.Dream"],
+        ),
+        ("`BeamSearch.breadth`", ["keras_bahdanau.search.BeamSearch.breadth"]),
+        ("`Seq2Seq.fit` and `RNNSearch.generate` are methods", []),
+        ("`keras_bahdanau_export.export`", []),
+    ],
+)
+def test_missing_names_are_found(text, missing):
+    assert missing_names(text) == missing
+
+
+def test_missing_files_options_and_identifiers_are_found():
+    assert missing_files("`layers/decoder.py`, [here](docs/recipes.md)", ROOT) == []
+    assert missing_files("`layers/no_file.py`, [here](no_page.md)", ROOT) == [
+        "layers/no_file.py",
+        "no_page.md",
+    ]
+    commands = {"train": {"--output"}, "export": {"--stepwise"}}
+    text = "keras-bahdanau train a \\\n  --output b --stepwise\n`--precise` `export --stepwise`"
+    assert missing_options(text, commands, set()) == ["--precise", "train --stepwise"]
+    assert missing_identifiers("`BeamSearch` reads `e_ij`, `n_best` and `NoSuchName`") == [
+        "NoSuchName"
+    ]
 
 
 def test_imports_of_every_form_are_parsed():

@@ -25,8 +25,8 @@ class Padded(NamedTuple):
 
     source: np.ndarray  # (B, n + 1) int, word + 1; 0 for NULL and padding
     target: np.ndarray  # (B, m) int; 0 for padding
-    source_real: np.ndarray  # (B, 1, n + 1) bool, not padding
-    target_real: np.ndarray  # (B, m) bool
+    source_mask: np.ndarray  # (B, 1, n + 1) bool, not padding
+    target_mask: np.ndarray  # (B, m) bool
     distance: np.ndarray  # (B, m, n + 1) float, |i/m - j/n|, 0 for NULL
 
 
@@ -35,14 +35,14 @@ def pad_pairs(pairs):
     n = np.array([len(pair[0]) for pair in pairs])[:, None]
     m = np.array([len(pair[1]) for pair in pairs])[:, None]
     source_positions, target_positions = np.arange(n.max() + 1), np.arange(1, m.max() + 1)
-    source_real, target_real = source_positions <= n, target_positions <= m
-    source = np.zeros(source_real.shape, int)
-    target = np.zeros(target_real.shape, int)
-    source[source_real & (source_positions > 0)] = [word + 1 for pair in pairs for word in pair[0]]
-    target[target_real] = [word for pair in pairs for word in pair[1]]
+    source_mask, target_mask = source_positions <= n, target_positions <= m
+    source = np.zeros(source_mask.shape, int)
+    target = np.zeros(target_mask.shape, int)
+    source[source_mask & (source_positions > 0)] = [word + 1 for pair in pairs for word in pair[0]]
+    target[target_mask] = [word for pair in pairs for word in pair[1]]
     distance = abs((target_positions / m)[:, :, None] - (source_positions / n)[:, None, :])
     distance[:, :, 0] = 0.0
-    return Padded(source, target, source_real[:, None, :], target_real, distance)
+    return Padded(source, target, source_mask[:, None, :], target_mask, distance)
 
 
 class Aligner:
@@ -75,9 +75,9 @@ class Aligner:
     def prior(self, data):
         """Return p(a_i = j), `(B, m, n + 1)`, without regard to the words."""
         if not self.diagonal:
-            scores = data.source_real / data.source_real.sum(-1, keepdims=True)
+            scores = data.source_mask / data.source_mask.sum(-1, keepdims=True)
             return np.broadcast_to(scores, data.distance.shape)
-        scores = np.exp(-self.tension * data.distance) * data.source_real
+        scores = np.exp(-self.tension * data.distance) * data.source_mask
         scores[:, :, 0] = 0.0
         scores *= (1.0 - NULL_PROBABILITY) / scores.sum(-1, keepdims=True)
         scores[:, :, 0] = NULL_PROBABILITY
@@ -86,15 +86,15 @@ class Aligner:
     def posterior(self, data):
         """Return p(a_i = j | f, e), `(B, m, n + 1)`; zero at padding."""
         joint = self.prior(data) * self.table[data.source[:, None, :], data.target[:, :, None]]
-        joint *= data.target_real[:, :, None]
+        joint *= data.target_mask[:, :, None]
         return joint / np.maximum(joint.sum(-1, keepdims=True), 1e-300)
 
     def _learn_tension(self, data, posterior):
         """Gradient ascent: the gradient is the prior's minus the posterior's mean distance."""
-        words = data.target_real.sum()
+        words = data.target_mask.sum()
         mean_distance = (posterior * data.distance).sum() / words
         for _ in range(TENSION_STEPS):
-            expected = (self.prior(data) * data.distance * data.target_real[:, :, None]).sum()
+            expected = (self.prior(data) * data.distance * data.target_mask[:, :, None]).sum()
             step = TENSION_STEP_SIZE * (expected / words - mean_distance)
             self.tension = float(np.clip(self.tension + step, *TENSION_LIMITS))
 

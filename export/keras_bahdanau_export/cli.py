@@ -1,4 +1,4 @@
-"""The entry point of the command `keras-bahdanau`: a mistake is one line, not a traceback."""
+"""Entry point of the command `keras-bahdanau`, which prints errors as one line."""
 
 import os
 import sys
@@ -8,16 +8,16 @@ from keras_bahdanau_runtime.files import add_path_to_errors
 
 
 def main() -> None:
-    """Runs the command; exit status 1 and one line on standard error for a user's mistake."""
-    # TensorFlow reads these when it is imported. Without the first, notes on GPUs drown results;
-    # with the second, a training step takes two thirds of the time on processors without AVX-512,
-    # for which it leaves oneDNN out.
+    """Run the command; for a user's mistake print one line and exit with status 1."""
+    # TensorFlow reads these when it is imported. The first hides its notes on GPUs. Without the
+    # second a training step takes two thirds of the time on processors without AVX-512, for which
+    # TensorFlow disables oneDNN.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     try:
-        # Imported here, because an installation without the extra `cli` has this entry point, too.
+        # Imported here, because this entry point is also installed without the extra `cli`.
         from keras_bahdanau_export.commands.app import app
-        from keras_bahdanau_export.commands.shown import say_error
+        from keras_bahdanau_export.commands.terminal import print_error
     except MissingDependencyError as error:
         sys.exit(f"error: {error}")
     try:
@@ -25,15 +25,15 @@ def main() -> None:
             app()
         finally:
             _flush_output()
-    except BrokenPipeError:  # nobody reads on, as after `| head`
+    except BrokenPipeError:  # the reader of the pipe has exited, as after `| head`
         sys.exit(1)
     except (ValueError, OSError, ImportError, MemoryError, ArtifactError) as error:
-        say_error(error)
+        print_error(error)
         sys.exit(1)
 
 
 def _flush_output() -> None:
-    """Writes what standard output still holds, or drops it, so that Python does not try again."""
+    """Flush standard output; if that fails, discard the rest, so that Python does not try again."""
     if sys.stdout is None:
         return
     try:

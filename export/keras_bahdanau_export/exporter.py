@@ -1,17 +1,35 @@
-"""Export: a model into one artifact folder, in five steps: check, trace, write, compare, shrink."""
+"""Export a model to an artifact folder: check, trace, write, compare, reduce precision."""
 
 import importlib.metadata
+import itertools
 import logging
+from dataclasses import replace
 
 import keras
 
-from keras_bahdanau_export.jobs import job_for
+from keras_bahdanau.models.generation import GenerationMixin
+from keras_bahdanau.models.shortlist import check_shortlist
+from keras_bahdanau.search import BeamSearch
+from keras_bahdanau.search.base import check_search
+from keras_bahdanau_export import parity
+from keras_bahdanau_export.model_config import check_policies, to_float32
 from keras_bahdanau_export.options import ExportOptions
-from keras_bahdanau_export.serialized import in_float32
-from keras_bahdanau_export.tracing_process import write_elsewhere
+from keras_bahdanau_export.quality_loss import measure_precision_loss, measure_shortlist_loss
+from keras_bahdanau_export.trace import as_functional, forward_signature, trace_and_write
+from keras_bahdanau_export.tracing_process import trace_in_subprocess
 from keras_bahdanau_runtime.artifact import publish, write_manifest
 from keras_bahdanau_runtime.errors import require
-from keras_bahdanau_runtime.signature import SHORTLIST_FILE, TOKENIZER_FILE
+from keras_bahdanau_runtime.manifest import read_manifest
+from keras_bahdanau_runtime.session import CPU, open_graph
+from keras_bahdanau_runtime.signature import (
+    MODEL_FILE,
+    SHORTLIST_FILE,
+    TOKENIZER_FILE,
+    max_batch_size,
+    num_hypotheses,
+)
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
+from keras_bahdanau_runtime.translator import Translator
 
 logger = logging.getLogger("keras_bahdanau_export")
 
@@ -23,86 +41,326 @@ def export(model, path, overwrite=False, **options):
 
     For a `Seq2Seq` or an `Ensemble`, `model.onnx` contains the whole search. For any other Keras
     model it contains the forward pass. A model on JAX or torch is traced by a short-lived
-    TensorFlow process that loads its `.keras` file. What was trained with "mixed_bfloat16" is
-    exported, and compared, as it computes in float32. The ONNX graphs are then compared with the
-    model on its own backend, and the artifact appears only if they agree.
+    TensorFlow process that loads its `.keras` file. A model trained with "mixed_bfloat16" or
+    "mixed_float16" is exported, and compared, in float32. The ONNX graphs are compared with the
+    model on its own backend, and the artifact is only published if they agree.
 
     Args:
         model: A built `Seq2Seq`, `Ensemble`, or functional or `Sequential` Keras model, on any
-            backend. Of models that neither generate nor hold layers of this package, too, GRU and
-            LSTM layers come out as operators.
-        path: The folder to make.
+            backend. GRU and LSTM layers become ONNX operators, also in models without layers of
+            this package.
+        path: The folder to create.
         overwrite: Whether an artifact at `path` may be replaced.
-        **options: Those of `ExportOptions`, by name: `format`, `search`, `max_length`,
+        **options: The fields of `ExportOptions`: `format`, `search`, `max_length`,
             `max_source_length`, `tokenizer`, `texts`, `references`, `stepwise`, `captured`,
             `precision`, `max_bleu_loss`, `imports`, `input_names`, `output_names`, `shortlist`.
 
     Returns:
-        The `Parity` that was reached, a `CallParity` of a model that does not generate, or `None`
-        if no ONNX graph was asked for.
+        The measured `Parity`, or a `CallParity` for a model without a search, or `None` if no ONNX
+        graph was written. Keras's `Model.export` returns `None`, because it compares nothing.
 
     Raises:
-        ValueError: If an argument is wrong, the model is not built, computes in numbers that
-            onnxruntime does not or holds what the TensorFlow process could not load, or `path`
-            exists.
-        UnsupportedModelError: If the model holds what ONNX has no operator for.
+        ValueError: If an argument is wrong, `path` exists, or the model is not built, has a dtype
+            policy without operators in onnxruntime, or contains objects that the TensorFlow process
+            cannot load.
+        UnsupportedModelError: If ONNX has no operator for a part of the model.
         ParityError: If the graph and the model disagree.
         PrecisionError: If the precision or the shortlist costs more than `max_bleu_loss`.
         ArtifactError: If the TensorFlow process fails otherwise.
         MissingDependencyError: If a package of the extra `export` is missing.
     """
-    options = ExportOptions.from_values(options)
-    job = job_for(model, options)
+    job = make_job(model, ExportOptions.from_values(options))
     job.check()
-    job.model = in_float32(job.model)
+    job.model = to_float32(job.model)
     with publish(path, overwrite=overwrite) as folder:
-        contents = {"packages": _versions(), "signatures": _trace_and_write(job, folder)}
-        contents |= job.describe()
-        write_manifest(folder, contents)
-        if "onnx" not in options.formats:
+        manifest = {"packages": _versions(), "signatures": _write_files(job, folder)}
+        manifest |= job.describe()
+        write_manifest(folder, manifest)
+        if "onnx" not in job.options.formats:
             return None
         graphs = job.open(folder)
-        parity = job.compare(graphs)
-        contents["parity"] = {**parity.to_json(), "tf32": False}  # as a runtime without it computes
-        logger.info("%s", parity)
+        result = job.compare(graphs)
+        manifest["parity"] = {**result.to_json(), "tf32": False}  # runtimes default to no TF32
+        logger.info("%s", result)
+        if job.options.shortlist is not None:
+            manifest["shortlist"] = job.shortlist_loss(graphs)
+            logger.info("Shortlist: %s", manifest["shortlist"])
+        if job.options.precision != "float32":
+            manifest["precision"] = _reduce_precision(job, folder, manifest, graphs)
+            logger.info("Precision: %s", manifest["precision"])
+        write_manifest(folder, manifest)
+    return result
+
+
+def make_job(model, options):
+    """Return the `Job` that exports a model with these `ExportOptions`."""
+    return (SearchJob if isinstance(model, GenerationMixin) else ForwardJob)(model, options)
+
+
+class Job:
+    """Export of one kind of model.
+
+    Args:
+        model: As for `export`.
+        options: `ExportOptions`.
+    """
+
+    def __init__(self, model, options):
+        self.model = model
+        self.options = options
+
+    def check(self):
+        """Raise a `ValueError` that names the first argument that does not fit the model."""
+        if not isinstance(self.model, keras.Model):
+            raise ValueError(
+                f"Argument `model` must be a Keras model. Received: {type(self.model).__name__}"
+            )
+        if not self.model.built:
+            raise ValueError(
+                "Argument `model` must have weights: train it, or call `model.build()` first. "
+                f"Received: a {type(self.model).__name__} that is not built"
+            )
+        check_policies(self.model)
+
+    def describe(self):
+        """Return the manifest entries of this kind of model."""
+        raise NotImplementedError
+
+    def open(self, folder):
+        """Open the graphs in `folder`, as `compare` and `precision_loss` need them."""
+        raise NotImplementedError
+
+    def compare(self, graphs):
+        """Return the parity of the opened float32 graphs and the model, or raise `ParityError`."""
+        raise NotImplementedError
+
+    def precision_loss(self, full, reduced, size):
+        """Return the cost of the reduced precision for the manifest.
+
+        Args:
+            full: The opened float32 graphs.
+            reduced: The opened graphs in reduced precision.
+            size: Bytes of the reduced graphs, as a fraction of those in float32.
+
+        Raises:
+            PrecisionError: If the loss of BLEU is above `max_bleu_loss`.
+        """
+        raise NotImplementedError
+
+
+class SearchJob(Job):
+    """Export of a model that generates: the whole search and, optionally, its single steps."""
+
+    def __init__(self, model, options):
+        search = BeamSearch() if options.search is None else options.search
+        tokenizer = options.tokenizer
+        if tokenizer is None:
+            tokenizer = getattr(model, "tokenizer", None)
+        if tokenizer is False:
+            tokenizer = None
+        super().__init__(model, replace(options, search=search, tokenizer=tokenizer))
+
+    def check(self):
+        super().check()
+        options = self.options
+        for name in ("input_names", "output_names"):
+            if getattr(options, name) is not None:
+                raise ValueError(
+                    f"Argument `{name}` must be None for a {type(self.model).__name__}, whose "
+                    f"graphs have the names that the runtime reads. Received: "
+                    f"{getattr(options, name)!r}"
+                )
+        check_search(options.search, self.model.target_vocabulary_size)
+        if options.tokenizer is not None:
+            self._check_tokenizer()
+        elif options.texts:
+            raise ValueError(
+                "Argument `tokenizer` must be passed, or attached to the model, to compare on "
+                "`texts`. Received: none"
+            )
+        if len(options.references) not in (0, len(options.texts)):
+            raise ValueError(
+                f"Argument `references` must have one item for each of {len(options.texts)} texts. "
+                f"Received: {len(options.references)}"
+            )
+        if "onnx" not in options.formats and options.texts:
+            raise ValueError(
+                "Arguments `texts` and `references` must be left out if no ONNX graph is written, "
+                f"as they are only used to compare it. Received: {len(options.texts)} texts"
+            )
+        if options.max_source_length is not None and options.texts:
+            self._drop_long_texts()
         if options.shortlist is not None:
-            contents["shortlist"] = job.cost_of_shortlist(graphs)
-            logger.info("Shortlist: %s", contents["shortlist"])
-        if options.precision != "float32":
-            contents["precision"] = _shrink(job, folder, contents, graphs)
-            logger.info("Precision: %s", contents["precision"])
-        write_manifest(folder, contents)
-    return parity
+            check_shortlist(options.shortlist, self.model, options.search)
+        settings, vocabulary = self._search_settings(), self.model.target_vocabulary_size
+        if max_batch_size(settings, vocabulary) < 1:
+            raise ValueError(
+                "Arguments `search` and `max_length` must leave a number of candidates and steps "
+                f"that fits int32. Received: {num_hypotheses(settings)} hypotheses of up to "
+                f"{options.max_length} tokens out of {vocabulary}"
+            )
+
+    def _check_tokenizer(self):
+        if not isinstance(self.options.tokenizer, Tokenizer):
+            raise ValueError(
+                "Argument `tokenizer` must be a Tokenizer, `None` for the one attached to the "
+                f"model, or `False` for none. Received: {self.options.tokenizer!r}"
+            )
+        self.model.check_tokenizer(self.options.tokenizer)
+
+    def _drop_long_texts(self):
+        """Keep only the texts, with their references, that the artifact will accept."""
+        encoded = self.options.tokenizer.encode_sources(self.options.texts)
+        fits = [len(ids) <= self.options.max_source_length for ids in encoded]
+        if not all(fits):
+            logger.warning(
+                "%d of %d texts have more than %d tokens and are left out.",
+                fits.count(False),
+                len(fits),
+                self.options.max_source_length,
+            )
+        self.options = replace(
+            self.options,
+            texts=list(itertools.compress(self.options.texts, fits)),
+            references=list(itertools.compress(self.options.references, fits)),
+        )
+
+    def describe(self):
+        source, target = self.model.source_vocabulary_size, self.model.target_vocabulary_size
+        return {
+            "search": self._search_settings(),
+            "vocabulary": {"source": source, "target": target},
+            "max_source_length": self.options.max_source_length,
+        }
+
+    def open(self, folder):
+        return Translator(folder, CPU)
+
+    def compare(self, translator):
+        result = parity.compare(
+            self.model,
+            translator,
+            self._sources(),
+            self.options.search,
+            self.options.max_length,
+            self.options.shortlist,
+        )
+        result.enforce()
+        if self.options.captured:
+            parity.compare_loops(translator, self._sources())
+        return result
+
+    def precision_loss(self, full, reduced, size):
+        loss = measure_precision_loss(
+            full,
+            reduced,
+            self.options.precision,
+            size,
+            self._sources(),
+            self.options.texts,
+            self.options.references,
+        )
+        loss.enforce(self.options.max_bleu_loss)
+        return loss.to_json()
+
+    def shortlist_loss(self, translator):
+        """Return the cost of the shortlist for the manifest.
+
+        Raises:
+            PrecisionError: If the loss of BLEU is above `max_bleu_loss`.
+        """
+        loss = measure_shortlist_loss(
+            self.model,
+            translator,
+            self.options.search,
+            self.options.max_length,
+            self.options.shortlist.size,
+            self.options.texts,
+            self.options.references,
+        )
+        loss.enforce(self.options.max_bleu_loss)
+        return loss.to_json()
+
+    def _search_settings(self):
+        search = self.options.search
+        config = {"class": type(search).__name__, **search.get_config()}
+        return {**config, "max_length": self.options.max_length}
+
+    def _sources(self):
+        """Return the sources to compare on: random ones and the encoded texts, lists of ids."""
+        max_length = self.options.max_source_length or 40
+        sources = parity.random_sources(self.model.source_vocabulary_size, max_length)
+        return sources + [self.options.tokenizer.encode_source(text) for text in self.options.texts]
 
 
-def _trace_and_write(job, folder):
-    """Writes what goes into the artifact besides the manifest; returns the graphs' signatures."""
+class ForwardJob(Job):
+    """Export of a Keras model without a search: its forward pass."""
+
+    def check(self):
+        super().check()
+        for name in (
+            "search",
+            "tokenizer",
+            "max_source_length",
+            "stepwise",
+            "captured",
+            "texts",
+            "references",
+            "shortlist",
+        ):
+            if getattr(self.options, name) not in (None, False, (), []):
+                raise ValueError(
+                    f"Argument `{name}` must be left out for a model without a search. "
+                    f"Received: one for a {type(self.model).__name__}"
+                )
+        model = as_functional(self.model)
+        forward_signature(model, self.options.input_names, self.options.output_names)  # checks
+
+    def describe(self):
+        return {}
+
+    def open(self, folder):
+        return open_graph(read_manifest(folder), MODEL_FILE, CPU, None)
+
+    def compare(self, session):
+        result = parity.compare_calls(self.model, session)
+        result.enforce(parity.call_tolerance(self.model))
+        return result
+
+    def precision_loss(self, full, reduced, size):
+        result = parity.compare_calls(self.model, reduced)
+        return {"precision": self.options.precision, "size": size, **result.to_json()}
+
+
+def _write_files(job, folder):
+    """Write the graphs, tokenizer and shortlist of an artifact; return the graphs' signatures."""
     require("tensorflow", extra="export")
-    if job.tokenizer:
-        job.tokenizer.save(folder / TOKENIZER_FILE)
+    if job.options.tokenizer:
+        job.options.tokenizer.save(folder / TOKENIZER_FILE)
     if job.options.shortlist is not None:
         job.options.shortlist.save(folder / SHORTLIST_FILE)
-    if keras.config.backend() != "tensorflow":
-        return write_elsewhere(job, folder)
-    return job.write(job.functions(), folder)
+    is_tensorflow = keras.config.backend() == "tensorflow"
+    write = trace_and_write if is_tensorflow else trace_in_subprocess
+    return write(job.model, job.options, folder)
 
 
-def _shrink(job, folder, contents, graphs):
-    """Writes every graph in smaller numbers; returns what that saves and costs.
+def _reduce_precision(job, folder, manifest, graphs):
+    """Rewrite every graph in reduced precision; return what that saves and costs.
 
     Args:
         job: A `Job`.
-        folder: Its folder, a `Path`.
-        contents: The manifest, for the runtime opens nothing that it does not list.
-        graphs: The float32 graphs, opened.
+        folder: The `Path` of the artifact.
+        manifest: The manifest's entries. It is written again, as the runtime checks the size and
+            hash of each file.
+        graphs: The opened float32 graphs.
     """
-    from keras_bahdanau_export.precision import reduce_precision
+    from keras_bahdanau_export.graph.precision import reduce_precision  # needs onnx_ir
 
-    before = _size(folder)
+    size = _size(folder)
     for path in sorted(folder.glob("*.onnx")):
         reduce_precision(path, job.options.precision)
-    write_manifest(folder, contents)
-    return job.measure(graphs, job.open(folder), _size(folder) / before)
+    write_manifest(folder, manifest)
+    return job.precision_loss(graphs, job.open(folder), _size(folder) / size)
 
 
 def _size(folder):

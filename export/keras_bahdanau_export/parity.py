@@ -1,4 +1,4 @@
-"""Holds an artifact against the Keras model it was written from."""
+"""Comparison of an artifact with the Keras model that it was exported from."""
 
 from dataclasses import asdict, dataclass, replace
 
@@ -8,8 +8,8 @@ import numpy as np
 from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau.models.shortlist import Shortlist
 from keras_bahdanau.search.base import search_classes
-from keras_bahdanau_export.call import functional
-from keras_bahdanau_export.serialized import dtype_policies, in_float32
+from keras_bahdanau_export.model_config import dtype_policies, to_float32
+from keras_bahdanau_export.trace import as_functional
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import CorruptArtifactError, ParityError
 from keras_bahdanau_runtime.manifest import read_manifest
@@ -20,27 +20,28 @@ from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.translation import encode_texts
 from keras_bahdanau_runtime.translator import Translator
 
-# Two hypotheses whose scores differ by less are tied: rounding decides which one leads.
+# Two hypotheses are tied if their scores differ by less: rounding decides which one is first.
 _TIE = 1e-4
-# In a beam of near ties rounding decides, too, which hypotheses stay; so the best one that is left
-# may be better or worse by more. The beams of untrained models are full of them.
+# Rounding also decides which of two nearly tied hypotheses stays in the beam, so the best remaining
+# one can differ by more. This is common in the beams of untrained models.
 _NEAR_TIE = 1e-3
-_TOLERANCE = 1e-3  # of a score or a weight of a search
-_LENGTHS = (7, 16, 64, 256)  # of axes of any length, until the model takes one
+_TOLERANCE = 1e-3  # for scores and alignment weights of a search
+_LENGTHS = (7, 16, 64, 256)  # tried in turn for axes of dynamic size, until the model accepts one
 
 
 @dataclass(frozen=True)
 class Parity:
-    """How far an artifact is from the Keras model, over `sentences` sources.
+    """Differences between an artifact and the Keras model, over `sentences` sources.
 
     Attributes:
-        sentences: Number of sources compared.
-        equal: Of those, how many got the same best tokens.
-        ties: How many got other tokens with the same score to within 1e-4; or to within 1e-3, if
-            the model gives those tokens the same score as the artifact, to within 1e-4.
+        sentences: Number of compared sources.
+        equal: Number of sources with the same best tokens.
+        ties: Number of sources with other best tokens, but the same score to within 1e-4. A
+            difference of up to 1e-3 also counts, if the model scores the artifact's tokens as the
+            artifact does, to within 1e-4.
         score_difference: Largest difference of a best score, in nats per penalty unit.
-        alignment_difference: Largest difference of a best alignment weight.
-        backend: Keras backend that the model ran on.
+        alignment_difference: Largest difference of an alignment weight of a best hypothesis.
+        backend: Keras backend of the model.
     """
 
     sentences: int
@@ -51,19 +52,19 @@ class Parity:
     backend: str
 
     def enforce(self, tolerance=_TOLERANCE):
-        """Raises `ParityError` unless all tokens are equal or tied and differences are small."""
+        """Raise `ParityError` unless all tokens are equal or tied and differences are small."""
         wrong = self.sentences - self.equal - self.ties
-        worst = np.maximum(self.score_difference, self.alignment_difference)  # NaN if one is
-        if wrong or not worst <= tolerance:
+        largest = np.maximum(self.score_difference, self.alignment_difference)  # NaN if one is NaN
+        if wrong or not largest <= tolerance:
             raise ParityError(
-                "The artifact must find the tokens of the Keras model, with differences of at "
+                "The artifact must return the tokens of the Keras model, with differences of at "
                 f"most {tolerance}. Received: other tokens for {wrong} of {self.sentences} "
                 f"sources; differences of a score by {self.score_difference:.2g}, of an alignment "
                 f"weight by {self.alignment_difference:.2g}"
             )
 
     def to_json(self):
-        """The figures as a plain dict, for the manifest."""
+        """Return the figures as a plain dict, for the manifest."""
         return asdict(self)
 
     def __str__(self):
@@ -76,13 +77,13 @@ class Parity:
 
 @dataclass(frozen=True)
 class CallParity:
-    """How far the graph of a model's call is from the Keras model, over random inputs.
+    """Differences between a forward-pass graph and the Keras model, over random inputs.
 
     Attributes:
-        examples: Number of examples compared.
-        difference: Largest difference of an output, as a share of the largest number of that
-            output; 1 where integers differ.
-        backend: Keras backend that the model ran on.
+        examples: Number of compared examples.
+        difference: Largest difference of an output, divided by the largest absolute value of that
+            output; 1 if integers differ.
+        backend: Keras backend of the model.
     """
 
     examples: int
@@ -90,7 +91,7 @@ class CallParity:
     backend: str
 
     def enforce(self, tolerance):
-        """Raises `ParityError` unless the outputs agree to within `tolerance`."""
+        """Raise `ParityError` unless the outputs agree to within `tolerance`."""
         if not self.difference <= tolerance:
             raise ParityError(
                 "The graph's outputs must differ from the Keras model's by at most "
@@ -98,7 +99,7 @@ class CallParity:
             )
 
     def to_json(self):
-        """The figures as a plain dict, for the manifest."""
+        """Return the figures as a plain dict, for the manifest."""
         return asdict(self)
 
     def __str__(self):
@@ -108,259 +109,106 @@ class CallParity:
         )
 
 
-def compare_loops(translator, sources, providers=CPU):
-    """Raises `ParityError` unless a search driven step by step finds what its graph does.
-
-    Args:
-        translator: Of the whole graph, a `Translator`.
-        sources: Lists of source ids.
-        providers: What it runs on; as for `Translator`.
-    """
-    manifest = translator.manifest
-    driven = Translator(manifest.folder, providers, loop="captured")
-    for i in range(0, len(sources), 8):
-        batch = pad(sources[i : i + 8])
-        # Drawn once, for a search without a seed, too.
-        noise = checked_noise(None, manifest.search, len(batch)) if manifest.is_sampling() else None
-        ours, theirs = (one.search(batch, noise=noise) for one in (translator, driven))
-        different = [name for name in ("tokens", "lengths") if (ours[name] != theirs[name]).any()]
-        if different or not np.allclose(ours["scores"], theirs["scores"], rtol=1e-4, atol=1e-4):
-            raise ParityError(
-                "The search step by step must find what its whole graph does. Received: other "
-                f"{' and '.join(different) or 'scores'} for sources {i} to {i + len(batch) - 1}"
-            )
-
-
-def random_sources(vocabulary_size, max_length, count=16, seed=0):
-    """Sources of varied length and random tokens: `count` lists of ids that end with `EOS`.
-
-    Args:
-        vocabulary_size: Number of source ids.
-        max_length: Longest source, in tokens; none has more than 40.
-        count: Number of sources.
-        seed: Randomness.
-    """
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(1, min(max_length, 40) + 1, count)
-    lowest = min(4, vocabulary_size - 1)
-    return [[*rng.integers(lowest, vocabulary_size, n - 1).tolist(), 3] for n in lengths]
-
-
 def verify(model, path, texts=(), count=16, seed=0, providers=CPU):
-    """Holds a written artifact against the Keras model it came from.
+    """Compare a written artifact with the Keras model that it was exported from.
 
-    An artifact in float16 or int8 differs from the model by design: it is compared, but only its
-    tokens are counted.
+    An artifact in float16 or int8 differs from the model by design: the differences are returned,
+    but raise no error.
 
     Args:
         model: The Keras model, on any backend.
         path: The artifact.
-        texts: Sentences to compare on; needs the tokenizer in the artifact.
-        count: Number of random sources to compare on, too; of examples, for the call of a model.
-        seed: Randomness of these.
-        providers: What the artifact runs on; as for `Translator`.
+        texts: Sentences to compare on; they need a tokenizer in the artifact.
+        count: Number of random sources to compare on, in addition to `texts`; for a model without a
+            search, the number of random examples.
+        seed: Seed of the random sources or examples.
+        providers: Execution providers of the artifact, as for `Translator`.
 
     Returns:
-        A `Parity`, or a `CallParity` for the call of a model.
+        A `Parity`, or a `CallParity` for a model without a search.
 
     Raises:
-        ValueError: `count` or `seed` is negative, there is nothing to compare on, or the model is
-            none that generates where the artifact holds a search, or has other inputs or outputs
-            than a graph of its call; or `texts` are given for such a graph.
+        ValueError: If `count` or `seed` is negative, there are no sources to compare on, `texts`
+            are passed for a model without a search, or the model does not fit the artifact: it has
+            no search, or other inputs or outputs than the graph.
         ParityError: If they disagree.
-        ArtifactError: As `Translator`, of the artifact.
+        ArtifactError: As `Translator` raises it for the artifact.
     """
-    manifest, model = read_manifest(path), in_float32(model)
+    manifest, model = read_manifest(path), to_float32(model)
     check_range("count", count, int, 0 if manifest.search else 1)
     check_range("seed", seed, int, 0)
-    reduced = "precision" in manifest.other
+    is_reduced = "precision" in manifest.other
     if not manifest.search:
         if len(texts):
             raise ValueError(
-                "Argument `texts` must be left out for the call of a model, which takes arrays. "
-                f"Received: {len(texts)} texts"
+                "Argument `texts` must be left out for a model without a search, which takes "
+                f"arrays. Received: {len(texts)} texts"
             )
         session = open_graph(manifest, MODEL_FILE, providers, None)
-        found = compare_calls(model, session, examples=count, seed=seed)
+        result = compare_calls(model, session, examples=count, seed=seed)
         tolerance = call_tolerance(model)
     else:
-        if not isinstance(model, GenerationMixin):
-            raise ValueError(
-                "Argument `model` must be the one that the artifact was exported from, which "
-                f"generates. Received: a {type(model).__name__}"
-            )
-        settings = dict(manifest.search)
-        max_length, name = settings.pop("max_length", 1), settings.pop("class", None)
-        try:
-            search = search_classes()[name].from_config(settings)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptArtifactError(
-                f"{manifest.folder}: expected the settings of a search that is imported. "
-                f"Received: {manifest.search!r:.200}"
-            ) from error
-        translator = Translator(path, providers, loop="graph")
-        limit = manifest.max_source_length
-        sources = random_sources(model.source_vocabulary_size, limit or 40, count, seed)
-        encoded = encode_texts(texts, translator.require_tokenizer()) if len(texts) else []
-        sources += [ids for ids in encoded if ids and (limit is None or len(ids) <= limit)]
-        if not sources:
-            raise ValueError(
-                "Arguments `texts` and `count` must give sources to compare on. Received: "
-                f"{len(texts)} texts, blank or too long, and count={count}"
-            )
-        shortlist = None
-        if SHORTLIST_FILE in manifest.files:
-            shortlist = Shortlist.parse(manifest.read(SHORTLIST_FILE), SHORTLIST_FILE)
-        found = compare(model, translator, sources, search, max_length, shortlist)
+        result = _compare_search(model, manifest, texts, count, seed, providers, not is_reduced)
         tolerance = _TOLERANCE
-        # Smaller numbers are scaled by what they stand beside, and the step pads other sources.
-        if set(BEAM_FILES) <= set(manifest.files) and not reduced:
-            compare_loops(translator, sources, providers)
-    if not reduced:
-        found.enforce(tolerance)
-    return found
+    if not is_reduced:
+        result.enforce(tolerance)
+    return result
 
 
-def call_tolerance(model):
-    """What the graph of a model's call may differ by: half precision knows three digits."""
-    return 1e-4 if dtype_policies(model) <= {"float32", "float64"} else 5e-3
-
-
-def compare_calls(model, session, examples=3, seed=0):
-    """Calls a model and its graph with random inputs.
-
-    Numbers are normally distributed, or their sizes are where the model makes NaN of such ones;
-    integers are 0 or 1, as ids of any embedding may be. Axes of any length have the first of
-    7, 16, 64 and 256 places that the model takes.
-
-    Args:
-        model: A functional or `Sequential` Keras model, on any backend.
-        session: The graph of its call, opened by `open_session`.
-        examples: Size of the batch.
-        seed: Randomness.
-
-    Returns:
-        A `CallParity`.
-
-    Raises:
-        ValueError: The model has other inputs or outputs than the graph, or takes no such lengths.
-    """
-    model = functional(model)
-    _check_same(model, session)
-    inputs, ours = _called(model, examples, np.random.default_rng(seed))
-    names = [given.name for given in session.get_inputs()]
-    theirs = session.run(None, dict(zip(names, inputs, strict=True)))
-    gaps = list(map(difference, ours, theirs))
-    return CallParity(examples, float(np.max(gaps)), keras.config.backend())
-
-
-def _check_same(model, session):
-    """Raises a `ValueError` unless a model's inputs and outputs are those of the graph."""
-    for side, graph in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
-        ours = [tuple(part.shape) for part in getattr(model, side)]
-        theirs = [tuple(n if type(n) is int else None for n in part.shape) for part in graph]
-        if len(ours) != len(theirs) or not all(map(_fit, ours, theirs)):
-            raise ValueError(
-                "Argument `model` must be the one that the artifact was exported from, with "
-                f"{side} of shapes {theirs}. Received: a model with {ours}"
-            )
-
-
-def _fit(shape, other):
-    """Whether an array may have both shapes, where `None` is any size."""
-    pairs = zip(shape, other, strict=False)
-    return len(shape) == len(other) and all(a == b or None in (a, b) for a, b in pairs)
-
-
-def _called(model, examples, rng):
-    """Random inputs that a functional model takes, and its outputs: lists of arrays."""
-    found = failed = None
-    for length in _LENGTHS:
-        for positive in (False, True):
-            inputs = [_drawn(part, examples, length, positive, rng) for part in model.inputs]
-            given = keras.tree.pack_sequence_as(model.input, inputs)
-            try:
-                outputs = keras.tree.flatten(model(given, training=False))
-            except Exception as error:  # whatever the backend raises where axes are too short
-                failed = error
-                break
-            found = inputs, list(map(keras.ops.convert_to_numpy, outputs))
-            if all(part.size and not np.isnan(part).any() for part in found[1]):
-                return found
-    if found is None:
+def _compare_search(model, manifest, texts, count, seed, providers, check_loops):
+    """Compare the search of an artifact with the model's; arguments as for `verify`."""
+    if not isinstance(model, GenerationMixin):
         raise ValueError(
-            "Argument `model` must take inputs whose axes of any length have one of "
-            f"{_LENGTHS} places, to be compared on. Received: {failed}"
-        ) from failed
-    return found
-
-
-def _drawn(part, examples, length, positive, rng):
-    free = [examples, *[length] * (len(part.shape) - 1)]
-    shape = [n if size is None else size for n, size in zip(free, part.shape, strict=True)]
-    dtype = keras.backend.standardize_dtype(part.dtype)
-    if np.dtype(dtype).kind != "f":  # ids padded with zeros at the right, or a mask that is so
-        return np.sort(rng.integers(0, 2, shape))[..., ::-1].astype(dtype)
-    drawn = rng.normal(size=shape)
-    return (np.abs(drawn) if positive else drawn).astype(dtype)
-
-
-def difference(ours, theirs):
-    """The largest difference as a share of our largest number; of integers 1 if any differs.
-
-    Two of the same infinity, such as scores of hypotheses that do not exist, do not differ. Raises
-    `ParityError` for two shapes.
-    """
-    if ours.shape != theirs.shape:
-        raise ParityError(
-            "The graph's outputs must have the shapes of the Keras model's. "
-            f"Received: {theirs.shape} for {ours.shape}"
+            "Argument `model` must be the model that the artifact was exported from, which has a "
+            f"search. Received: a {type(model).__name__}"
         )
-    differ = ours != theirs
-    if ours.dtype.kind != "f" or not differ.any():
-        return float(differ.any())
-    largest = float(np.abs(ours[np.isfinite(ours)]).max(initial=0))
-    return _gap(ours, theirs) / max(largest, 1e-30)
-
-
-def _gap(ours, theirs):
-    """The largest difference; two of the same infinity do not differ, and NaN does from all."""
-    differ = ours != theirs
-    return float(np.abs(ours[differ] - theirs[differ]).max(initial=0))
-
-
-def forced_score(model, source, tokens, search, max_length, shortlist=None):
-    """The score that a search of the model gives to tokens that it has no choice but to find.
-
-    Args:
-        model: The Keras model.
-        source: List of source ids.
-        tokens: List of target ids, up to `EOS` or as long as the limit.
-        search: A `BeamSearch` or `GreedySearch`.
-        max_length: The length limit.
-        shortlist: A `Shortlist`, or `None`.
-    """
-    found = model.generate([source], search, max_length, prefix=[tokens], shortlist=shortlist)
-    return float(found.scores[0, 0])
+    settings = dict(manifest.search)
+    max_length, name = settings.pop("max_length", 1), settings.pop("class", None)
+    try:
+        search = search_classes()[name].from_config(settings)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptArtifactError(
+            f"{manifest.folder}: expected the settings of a search that is imported. "
+            f"Received: {manifest.search!r:.200}"
+        ) from error
+    translator = Translator(manifest.folder, providers, loop="graph")
+    limit = manifest.max_source_length
+    sources = random_sources(model.source_vocabulary_size, limit or 40, count, seed)
+    encoded = encode_texts(texts, translator.require_tokenizer()) if len(texts) else []
+    sources += [ids for ids in encoded if ids and (limit is None or len(ids) <= limit)]
+    if not sources:
+        raise ValueError(
+            "Arguments `texts` and `count` must give sources to compare on. Received: "
+            f"{len(texts)} texts, blank or too long, and count={count}"
+        )
+    shortlist = None
+    if SHORTLIST_FILE in manifest.files:
+        shortlist = Shortlist.parse(manifest.read(SHORTLIST_FILE), SHORTLIST_FILE)
+    result = compare(model, translator, sources, search, max_length, shortlist)
+    # In int8 the loop's results differ: quantization ranges depend on the whole batch, and the
+    # single step pads its batch differently.
+    if set(BEAM_FILES) <= set(manifest.files) and check_loops:
+        compare_loops(translator, sources, providers)
+    return result
 
 
 def compare(model, translator, sources, search, max_length, shortlist=None, batch_size=32):
-    """Searches `sources` with both and compares the best hypotheses.
+    """Search `sources` with the model and the artifact, and compare the best hypotheses.
 
     Args:
         model: The Keras model, on any backend.
         translator: A `Translator` of the artifact.
         sources: Lists of source ids.
-        search: The search inside the artifact.
-        max_length: The length limit inside the artifact.
-        shortlist: The `Shortlist` inside the artifact, or `None`.
-        batch_size: Sources searched at once.
+        search: The search in the artifact.
+        max_length: The `max_length` of the artifact.
+        shortlist: The `Shortlist` of the artifact, or `None`.
+        batch_size: Number of sources in a batch.
 
     Returns:
         A `Parity`.
     """
     draws = search.noise(1, 1) is not None
-    if draws:  # with the same numbers on both sides
+    if draws:  # both use the same random numbers
         search = replace(search, seed=0)
     equal = ties = 0
     score_difference = alignment_difference = 0.0
@@ -373,14 +221,18 @@ def compare(model, translator, sources, search, max_length, shortlist=None, batc
         for i in range(len(rows)):
             length = ours.lengths[i, 0]
             same_length = theirs["lengths"][i, 0] == length
-            difference = _gap(ours.scores[i, 0], theirs["scores"][i, 0])
+            difference = _largest_difference(ours.scores[i, 0], theirs["scores"][i, 0])
             score_difference = np.maximum(score_difference, difference)
             if same_length and np.array_equal(
                 ours.tokens[i, 0, :length], theirs["tokens"][i, 0, :length]
             ):
                 equal += 1
-                gap = _gap(ours.alignments[i, 0, :length], theirs["alignments"][i, 0, :length])
-                alignment_difference = np.maximum(alignment_difference, gap)
+                alignment_difference = np.maximum(
+                    alignment_difference,
+                    _largest_difference(
+                        ours.alignments[i, 0, :length], theirs["alignments"][i, 0, :length]
+                    ),
+                )
             elif difference < _TIE:
                 ties += 1
             elif difference < _NEAR_TIE and not draws:
@@ -395,3 +247,171 @@ def compare(model, translator, sources, search, max_length, shortlist=None, batc
         alignment_difference=float(alignment_difference),
         backend=keras.config.backend(),
     )
+
+
+def compare_loops(translator, sources, providers=CPU):
+    """Raise `ParityError` unless the search driven step by step equals the search in one graph.
+
+    Args:
+        translator: A `Translator` of the whole graph.
+        sources: Lists of source ids.
+        providers: Execution providers, as for `Translator`.
+    """
+    manifest = translator.manifest
+    stepwise = Translator(manifest.folder, providers, loop="captured")
+    for i in range(0, len(sources), 8):
+        batch = pad(sources[i : i + 8])
+        # Drawn here, so that both use the same numbers even if the search has no seed.
+        noise = checked_noise(None, manifest.search, len(batch)) if manifest.is_sampling() else None
+        ours, theirs = (engine.search(batch, noise=noise) for engine in (translator, stepwise))
+        different = [name for name in ("tokens", "lengths") if (ours[name] != theirs[name]).any()]
+        if different or not np.allclose(ours["scores"], theirs["scores"], rtol=1e-4, atol=1e-4):
+            raise ParityError(
+                "The search step by step must return what its whole graph returns. Received: other "
+                f"{' and '.join(different) or 'scores'} for sources {i} to {i + len(batch) - 1}"
+            )
+
+
+def random_sources(vocabulary_size, max_length, count=16, seed=0):
+    """Return random sources of different lengths: `count` lists of ids that end with `EOS`.
+
+    Args:
+        vocabulary_size: Number of source ids.
+        max_length: Maximum length of a source, in tokens; values above 40 count as 40.
+        count: Number of sources.
+        seed: Seed of the random numbers.
+    """
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, min(max_length, 40) + 1, count)
+    lowest = min(4, vocabulary_size - 1)
+    return [[*rng.integers(lowest, vocabulary_size, n - 1).tolist(), 3] for n in lengths]
+
+
+def forced_score(model, source, tokens, search, max_length, shortlist=None):
+    """Return the model's score of given tokens, by a search that is forced to choose them.
+
+    Args:
+        model: The Keras model.
+        source: List of source ids.
+        tokens: List of target ids, which end with `EOS` or have the maximum length.
+        search: A `BeamSearch` or `GreedySearch`.
+        max_length: The maximum length.
+        shortlist: A `Shortlist`, or `None`.
+    """
+    result = model.generate([source], search, max_length, prefix=[tokens], shortlist=shortlist)
+    return float(result.scores[0, 0])
+
+
+def call_tolerance(model):
+    """Return the relative tolerance for the outputs of a forward pass.
+
+    Half precision has three significant digits.
+    """
+    return 1e-4 if dtype_policies(model) <= {"float32", "float64"} else 5e-3
+
+
+def compare_calls(model, session, examples=3, seed=0):
+    """Call a model and its graph with random inputs, and compare the outputs.
+
+    Floating-point inputs are normally distributed; their absolute values are used if the model
+    returns NaN otherwise. Integers are 0 or 1, which are valid ids of any embedding. Axes of
+    dynamic size have the first of the sizes 7, 16, 64 and 256 that the model accepts.
+
+    Args:
+        model: A functional or `Sequential` Keras model, on any backend.
+        session: The session of its forward-pass graph, from `open_graph`.
+        examples: Size of the batch.
+        seed: Seed of the random inputs.
+
+    Returns:
+        A `CallParity`.
+
+    Raises:
+        ValueError: If the model has other inputs or outputs than the graph, or accepts none of the
+            sizes.
+    """
+    model = as_functional(model)
+    _check_same_shapes(model, session)
+    inputs, ours = _random_call(model, examples, np.random.default_rng(seed))
+    names = [tensor.name for tensor in session.get_inputs()]
+    theirs = session.run(None, dict(zip(names, inputs, strict=True)))
+    differences = list(map(relative_difference, ours, theirs))
+    return CallParity(examples, float(np.max(differences)), keras.config.backend())
+
+
+def _check_same_shapes(model, session):
+    """Raise a `ValueError` unless a model's inputs and outputs have the shapes of the graph's."""
+    for side, tensors in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
+        ours = [tuple(tensor.shape) for tensor in getattr(model, side)]
+        theirs = [tuple(n if type(n) is int else None for n in t.shape) for t in tensors]
+        if len(ours) != len(theirs) or not all(map(_are_compatible, ours, theirs)):
+            raise ValueError(
+                "Argument `model` must be the model that the artifact was exported from, with "
+                f"{side} of shapes {theirs}. Received: a model with {ours}"
+            )
+
+
+def _are_compatible(shape, other):
+    """Whether an array can have both shapes, where `None` is any size."""
+    sizes = zip(shape, other, strict=False)
+    return len(shape) == len(other) and all(a == b or None in (a, b) for a, b in sizes)
+
+
+def _random_call(model, examples, rng):
+    """Return random inputs that a functional model accepts, and its outputs: lists of arrays."""
+    result = failure = None
+    for length in _LENGTHS:
+        for positive in (False, True):
+            inputs = [_random_input(spec, examples, length, positive, rng) for spec in model.inputs]
+            nested = keras.tree.pack_sequence_as(model.input, inputs)
+            try:
+                outputs = keras.tree.flatten(model(nested, training=False))
+            except Exception as error:  # any type: the backend decides what a short axis raises
+                failure = error
+                break
+            result = inputs, list(map(keras.ops.convert_to_numpy, outputs))
+            if all(array.size and not np.isnan(array).any() for array in result[1]):
+                return result
+    if result is None:
+        raise ValueError(
+            "Argument `model` must accept inputs whose dynamic axes all have one of the sizes "
+            f"{_LENGTHS}, to be compared on. Received: {failure}"
+        ) from failure
+    return result
+
+
+def _random_input(spec, examples, length, positive, rng):
+    dynamic = [examples, *[length] * (len(spec.shape) - 1)]
+    shape = [n if size is None else size for n, size in zip(dynamic, spec.shape, strict=True)]
+    dtype = keras.backend.standardize_dtype(spec.dtype)
+    if np.dtype(dtype).kind != "f":  # ids or a mask with padding at the right
+        return np.sort(rng.integers(0, 2, shape))[..., ::-1].astype(dtype)
+    values = rng.normal(size=shape)
+    return (np.abs(values) if positive else values).astype(dtype)
+
+
+def relative_difference(ours, theirs):
+    """Return the largest difference, divided by the largest absolute value of `ours`.
+
+    For integers it is 1 if any differ. Equal infinities, such as scores of hypotheses that do not
+    exist, do not differ.
+
+    Raises:
+        ParityError: If the shapes differ.
+    """
+    if ours.shape != theirs.shape:
+        raise ParityError(
+            "The graph's outputs must have the shapes of the Keras model's. "
+            f"Received: {theirs.shape} for {ours.shape}"
+        )
+    differ = ours != theirs
+    if ours.dtype.kind != "f" or not differ.any():
+        return float(differ.any())
+    largest = float(np.abs(ours[np.isfinite(ours)]).max(initial=0))
+    return _largest_difference(ours, theirs) / max(largest, 1e-30)
+
+
+def _largest_difference(ours, theirs):
+    """Return the largest absolute difference; equal infinities do not differ, NaN always does."""
+    differ = ours != theirs
+    return float(np.abs(ours[differ] - theirs[differ]).max(initial=0))

@@ -1,50 +1,152 @@
-"""What goes into the graphs: TensorFlow functions with the names, dtypes and axes of a signature.
+"""TensorFlow functions of a model, traced with named inputs and outputs, and their files.
 
-Each function here returns a `tf.function` and its `Signature`, which the writers of SavedModel and
-ONNX take from there.
+The `*_function` functions return a `tf.function` and its `Signature`: names, dtypes and axes. The
+SavedModel and the ONNX files are written from these. TensorFlow is imported inside functions, as
+`as_functional` and `forward_signature` also serve models on JAX and torch.
 """
 
+import re
+from collections import Counter
+from typing import Any, NamedTuple
+
 import keras
-import tensorflow as tf
 from keras import ops, tree
 
+from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau.search.candidates import stable_top_k
-from keras_bahdanau_export.call import tensor_of
-from keras_bahdanau_runtime.signature import SAMPLE, TRANSLATE, Signature, Tensor
+from keras_bahdanau_runtime.signature import (
+    ENCODER_FILE,
+    MODEL_FILE,
+    SAMPLE,
+    SAVED_MODEL_FOLDER,
+    STEP_FILE,
+    TRANSLATE,
+    Signature,
+    Tensor,
+)
+
+_NAME = re.compile(r"[A-Za-z]\w*", re.ASCII)  # names that TensorFlow does not change
+
+
+class TracedGraph(NamedTuple):
+    """One function of a model, to be written as a graph.
+
+    Attributes:
+        function: A `tf.function`.
+        signature: Its `Signature`.
+        file: Name of its ONNX file; `None` if only the SavedModel contains it.
+        description: A sentence on the graph for people who open the file.
+        captured: Whether the graph is a search that is also written split at its loop.
+    """
+
+    function: Any
+    signature: Signature
+    file: str | None
+    description: str
+    captured: bool = False
+
+
+def trace_graphs(model, options):
+    """Trace the functions that go into an artifact.
+
+    Args:
+        model: A `Seq2Seq`, an `Ensemble` or a functional model, on the TensorFlow backend.
+        options: `ExportOptions` with a search if the model generates.
+
+    Returns:
+        A dict from names of SavedModel signatures to `TracedGraph`s.
+    """
+    if not isinstance(model, GenerationMixin):
+        model = as_functional(model)
+        signature = forward_signature(model, options.input_names, options.output_names)
+        description = f"Forward pass of the Keras model {model.name}"
+        return {"call": TracedGraph(*forward_function(model, signature), MODEL_FILE, description)}
+    kind = type(model).__name__
+    graphs = {
+        "translate": TracedGraph(
+            *search_function(model, options.search, options.max_length, options.shortlist),
+            MODEL_FILE,
+            f"{type(options.search).__name__} of a {kind}: source ids in, target ids out",
+            options.captured,
+        )
+    }
+    if options.stepwise or "tf_saved_model" in options.formats:
+        graphs["encode"] = TracedGraph(
+            *encode_function(model),
+            ENCODER_FILE if options.stepwise else None,
+            f"Encoder of a {kind}: source ids in, memory and first state of the decoder out",
+        )
+        graphs["step"] = TracedGraph(
+            *step_function(model),
+            STEP_FILE if options.stepwise else None,
+            f"Decoder step of a {kind}: last ids, memory and state in, log-probabilities of the "
+            "next ids and next state out",
+        )
+    return graphs
+
+
+def trace_and_write(model, options, folder):
+    """Trace a model and write its SavedModel and ONNX files.
+
+    Args:
+        model: As for `trace_graphs`.
+        options: As for `trace_graphs`.
+        folder: The `Path` to write into.
+
+    Returns:
+        The signatures of the ONNX files as plain dicts, by file name.
+    """
+    from keras_bahdanau_export.graph.writer import write_onnx
+
+    graphs = trace_graphs(model, options)
+    if "tf_saved_model" in options.formats:
+        functions = {name: graph.function for name, graph in graphs.items()}
+        _write_saved_model(model, folder / SAVED_MODEL_FOLDER, functions)
+    if "onnx" not in options.formats:
+        return {}
+    signatures = {}
+    for function, signature, file, description, captured in graphs.values():
+        if file is not None:
+            signatures[file] = signature
+            signatures |= write_onnx(
+                function, signature, folder / file, model.variables, captured, description
+            )
+    return {name: signature.to_json() for name, signature in signatures.items()}
 
 
 def search_function(model, search, max_length, shortlist=None):
-    """The whole search: source ids in; tokens, scores, lengths and alignments out.
+    """Return the whole search: source ids to tokens, scores, lengths and alignments.
 
     Args:
         model: A `Seq2Seq` or an `Ensemble` on the TensorFlow backend.
-        search: The search that goes into the graph.
-        max_length: Number of tokens after which hypotheses are cut, an int.
-        shortlist: A `Shortlist` of the ids that it chooses from, or `None`.
+        search: The search in the graph.
+        max_length: Maximum number of tokens of a hypothesis, an int.
+        shortlist: A `Shortlist` of the ids to search, or `None`.
 
     Returns:
-        `(function, signature)`: `TRANSLATE`, or `SAMPLE` for a search that draws.
+        `(function, signature)`. The signature is `SAMPLE` for a search that draws random numbers,
+        else `TRANSLATE`.
     """
     signature = search_signature(search)
 
     def translate(source, noise=None):
-        extra = {} if noise is None else {"noise": noise}
-        found = model.search(source, search, max_length, shortlist, **extra)._asdict()
-        return [found[tensor.name] for tensor in signature.outputs]
+        inputs = {} if noise is None else {"noise": noise}
+        result = model.search(source, search, max_length, shortlist, **inputs)._asdict()
+        return [result[tensor.name] for tensor in signature.outputs]
 
     return _traced(translate, signature), signature
 
 
 def search_signature(search):
-    """`TRANSLATE`, or `SAMPLE` for a search that draws."""
+    """Return `SAMPLE` for a search that draws random numbers, else `TRANSLATE`."""
     return TRANSLATE if search.noise(1, 1) is None else SAMPLE
 
 
 def encode_function(model):
-    """The encoder: source ids in; the memory and the first state of the decoder out.
+    """Return the encoder: source ids to the memory and the first state of the decoder.
 
-    The outputs `memory_0`, ... and `state_0`, ... are inputs of `step_function`, each with the
-    batch as its first axis.
+    The outputs `memory_0`, ... and `state_0`, ... are inputs of `step_function`. Their first axis
+    is the batch.
 
     Args:
         model: A `Seq2Seq` or an `Ensemble` on the TensorFlow backend.
@@ -56,20 +158,20 @@ def encode_function(model):
     memory, state = _start_specs(model)
 
     def encode(source):
-        found, first, _ = model.start(source)
-        return [*_tensors(found), *_tensors(first)]
+        memory, state, _ = model.start(source)
+        return [*_tensors(memory), *_tensors(state)]
 
-    outputs = (*_named("memory", _tensors(memory)), *_named("state", _tensors(state)))
+    outputs = (*_numbered("memory", _tensors(memory)), *_numbered("state", _tensors(state)))
     signature = Signature(inputs=(source,), outputs=outputs)
     return _traced(encode, signature), signature
 
 
 def step_function(model):
-    """One step of the decoder: the last tokens, memory and state in; the next token's odds out.
+    """Return one decoder step: last tokens, memory and state to log-probabilities and next state.
 
-    Its outputs are `log_probs` `(batch, vocabulary)`, `best` `(batch,)`, the likeliest token,
-    `alignment` `(batch, source_length)` and `next_state_0`, ..., which the next step reads as
-    `state_0`, ...
+    Its outputs are `log_probs` `(batch, vocabulary)`, `best` `(batch,)` with the most likely
+    tokens, `alignment` `(batch, source_length)` and `next_state_0`, ..., which the next step reads
+    as `state_0`, ...
 
     Args:
         model: A `Seq2Seq` or an `Ensemble` on the TensorFlow backend.
@@ -80,35 +182,35 @@ def step_function(model):
     memory, state = _start_specs(model)
     inputs = (
         Tensor("tokens", "int32", ("batch",)),
-        *_named("memory", _tensors(memory)),
-        *_named("state", _tensors(state)),
+        *_numbered("memory", _tensors(memory)),
+        *_numbered("state", _tensors(state)),
     )
     outputs = (
         Tensor("log_probs", "float32", ("batch", model.target_vocabulary_size)),
         Tensor("best", "int32", ("batch",)),
         Tensor("alignment", "float32", ("batch", "source_length")),
-        *_named("next_state", _tensors(state)),
+        *_numbered("next_state", _tensors(state)),
     )
 
-    def step(tokens, *parts):
+    def step(tokens, *tensors):
         count = len(_tensors(memory))
-        logits, after, weights = model.step(
-            tokens, _filled(state, parts[count:]), _filled(memory, parts[:count])
+        logits, next_state, weights = model.step(
+            tokens, _packed(state, tensors[count:]), _packed(memory, tensors[:count])
         )
         log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
         _, best = stable_top_k(log_probs, 1)
-        return [log_probs, best[:, 0], ops.cast(weights, "float32"), *_tensors(after)]
+        return [log_probs, best[:, 0], ops.cast(weights, "float32"), *_tensors(next_state)]
 
     signature = Signature(inputs=inputs, outputs=outputs)
     return _traced(step, signature), signature
 
 
 def forward_function(model, signature):
-    """The call of any Keras model.
+    """Return the forward pass of any functional Keras model.
 
     Args:
         model: A functional model on the TensorFlow backend.
-        signature: Its `call_signature`.
+        signature: Its `forward_signature`.
 
     Returns:
         `(function, signature)`.
@@ -120,7 +222,107 @@ def forward_function(model, signature):
     return _traced(forward, signature), signature
 
 
+def as_functional(model):
+    """Return the model as a functional one, whose nested inputs and outputs are declared.
+
+    Args:
+        model: A functional or built `Sequential` model.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if not getattr(model, "inputs", None):
+        name = type(model).__name__
+        raise ValueError(
+            "Argument `model` must be a Seq2Seq, an Ensemble, or a built functional or Sequential "
+            f"model, which declare their inputs. Received: {name}. Make a functional model of it: "
+            'x = keras.Input(shape, name="x"); export(keras.Model(x, model(x)), path)'
+        )
+    if isinstance(model, keras.Sequential):
+        return keras.Model(model.inputs, model.outputs, name=model.name)
+    return model
+
+
+def forward_signature(model, input_names=None, output_names=None):
+    """Return the `Signature` of a functional model's forward pass.
+
+    Args:
+        model: A functional model.
+        input_names: A name for each input; the names of the `keras.Input`s if `None`.
+        output_names: A name for each output. If `None`: the keys if the outputs are a dict, else
+            the layer names, numbered where a layer has several outputs.
+
+    Raises:
+        ValueError: If the number of names is wrong, a name occurs twice, or TensorFlow would change
+            a name.
+    """
+    arguments = {"input_names": input_names, "output_names": output_names}
+    defaults = {
+        "input_names": [tensor.name for tensor in model.inputs],
+        "output_names": _default_output_names(model),
+    }
+    for argument, names in arguments.items():
+        if names is not None:
+            _check_names(argument, names, defaults[argument])
+    inputs, outputs = (
+        defaults[argument] if names is None else names for argument, names in arguments.items()
+    )
+    repeated = sorted(name for name, count in Counter([*inputs, *outputs]).items() if count > 1)
+    if repeated:
+        raise ValueError(
+            "Arguments `input_names` and `output_names` must give every input and output a "
+            f"different name. Received: {repeated}"
+        )
+    return Signature(
+        inputs=tuple(map(tensor_of, inputs, model.inputs)),
+        outputs=tuple(map(tensor_of, outputs, model.outputs)),
+    )
+
+
+def tensor_of(name, spec, dynamic_axis=None):
+    """Return a signature's `Tensor` for a spec.
+
+    The first axis is named `batch` if its size is unknown. Other axes of unknown size are named
+    `dynamic_axis`, or by tensor and axis if that is `None`.
+    """
+    axes = [
+        (("batch" if i == 0 else dynamic_axis or f"{name}_axis_{i}") if size is None else size)
+        for i, size in enumerate(spec.shape)
+    ]
+    return Tensor(name, keras.backend.standardize_dtype(spec.dtype), tuple(axes))
+
+
+def _default_output_names(model):
+    paths = [path for path, _ in tree.flatten_with_path(model.output)]
+    names = [
+        path[-1] if path and isinstance(path[-1], str) else layer
+        for path, layer in zip(paths, model.output_names, strict=True)
+    ]
+    totals, used = Counter(names), Counter()
+    for i, name in enumerate(names):
+        if totals[name] > 1:
+            names[i] = f"{name}_{used[name]}"
+            used[name] += 1
+    return names
+
+
+def _check_names(argument, names, defaults):
+    if not isinstance(names, (list, tuple)) or len(names) != len(defaults):
+        raise ValueError(
+            f"Argument `{argument}` must be a list of {len(defaults)} names, instead of "
+            f"{defaults}. Received: {names!r}"
+        )
+    invalid = [name for name in names if not isinstance(name, str) or not _NAME.fullmatch(name)]
+    if invalid:
+        raise ValueError(
+            f"Argument `{argument}` must contain names of ASCII letters, digits and _ that begin "
+            f"with a letter. Received: {invalid[0]!r}"
+        )
+
+
 def _traced(function, signature):
+    import tensorflow as tf
+
     if keras.config.backend() != "tensorflow":
         raise ValueError(
             "Argument `model` must be on the TensorFlow backend to be traced. "
@@ -131,32 +333,53 @@ def _traced(function, signature):
         for t in signature.inputs
     ]
 
-    def named(*inputs):
-        found = function(*inputs)
-        # An identity gives each output the name that the graph's users will see.
+    def with_names(*inputs):
+        results = function(*inputs)
+        # An identity gives each output its name in the graph.
         return {
-            tensor.name: tf.identity(value, name=tensor.name)
-            for tensor, value in zip(signature.outputs, found, strict=True)
+            tensor.name: tf.identity(result, name=tensor.name)
+            for tensor, result in zip(signature.outputs, results, strict=True)
         }
 
-    return tf.function(named, input_signature=specs, autograph=False)
+    return tf.function(with_names, input_signature=specs, autograph=False)
 
 
 def _start_specs(model):
-    """Memory and state as nests of shapes and dtypes, `None` where there is no tensor."""
+    """Return memory and state as nests of `TensorSpec`s, with `None` where there is no tensor."""
+    import tensorflow as tf
+
     source = tf.TensorSpec((None, None), "int32")
-    found = tf.function(lambda source: model.start(source)[:2], autograph=False)
-    return found.get_concrete_function(source).structured_outputs
+    start = tf.function(lambda source: model.start(source)[:2], autograph=False)
+    return start.get_concrete_function(source).structured_outputs
 
 
 def _tensors(nest):
-    return [part for part in tree.flatten(nest) if part is not None]
+    return [tensor for tensor in tree.flatten(nest) if tensor is not None]
 
 
-def _filled(nest, tensors):
+def _packed(nest, tensors):
     tensors = iter(tensors)
-    return tree.map_structure(lambda part: None if part is None else next(tensors), nest)
+    return tree.map_structure(lambda spec: None if spec is None else next(tensors), nest)
 
 
-def _named(name, parts):
-    return tuple(tensor_of(f"{name}_{i}", part, "source_length") for i, part in enumerate(parts))
+def _numbered(name, specs):
+    return tuple(tensor_of(f"{name}_{i}", spec, "source_length") for i, spec in enumerate(specs))
+
+
+def _write_saved_model(model, folder, functions):
+    """Write a SavedModel that loads without this package.
+
+    Args:
+        model: The Keras model whose variables the functions use, on the TensorFlow backend.
+        folder: The folder to write.
+        functions: `tf.function`s by signature name; the first is the default signature.
+    """
+    import tensorflow as tf
+
+    module = tf.Module()
+    signatures = {name: function.get_concrete_function() for name, function in functions.items()}
+    for name, function in functions.items():
+        setattr(module, name, function)
+    module.variables_ = [v.value for v in model.variables]  # a SavedModel needs them on the module
+    default = {"serving_default": next(iter(signatures.values()))}
+    tf.saved_model.save(module, str(folder), signatures={**signatures, **default})

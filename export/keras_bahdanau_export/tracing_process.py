@@ -1,7 +1,7 @@
 """A short-lived TensorFlow process that traces the models of other backends.
 
-It reads a request from its standard input, loads the model from a `.keras` file, and writes the
-graphs and, as JSON, their signatures.
+The process reads a request as JSON from standard input, loads the model from a `.keras` file, and
+writes the graphs and a JSON file with their signatures.
 """
 
 import importlib
@@ -17,51 +17,52 @@ from pathlib import Path
 import keras
 
 from keras_bahdanau.models.shortlist import Shortlist
-from keras_bahdanau_export.jobs import job_for
+from keras_bahdanau_export.model_config import config_dicts, unloadable_objects
 from keras_bahdanau_export.options import ExportOptions
-from keras_bahdanau_export.serialized import lacking_elsewhere, serialized_parts
+from keras_bahdanau_export.trace import trace_and_write
 from keras_bahdanau_runtime.errors import ArtifactError
 from keras_bahdanau_runtime.signature import SHORTLIST_FILE
 
 logger = logging.getLogger("keras_bahdanau_export")
 
-# Options that JSON can hold. The tokenizer and the texts are for the comparison, which follows.
-_PLAIN = [
+# Options that are sent as JSON. The process does not need the tokenizer and the texts.
+_JSON_OPTIONS = [
     option.name
     for option in fields(ExportOptions)
     if option.name not in ("search", "tokenizer", "texts", "references", "shortlist")
 ]
 
 
-def write_elsewhere(job, folder):
-    """Traces a model on JAX or torch, and writes its graphs, in a TensorFlow process.
+def trace_in_subprocess(model, options, folder):
+    """Trace a model on JAX or torch in a TensorFlow process, which writes the graphs.
 
     Args:
-        job: A `Job`.
-        folder: The folder to write into.
+        model: A built Keras model.
+        options: `ExportOptions` with a search if the model generates. A shortlist must already be
+            saved in `folder`.
+        folder: The `Path` to write into.
 
     Returns:
-        What `Job.write` returns.
+        The signatures of the ONNX files as plain dicts, by file name.
 
     Raises:
-        ValueError: If the model holds what no other process can load.
-        ArtifactError: If the process failed; the message holds the end of what it said.
+        ValueError: If the model contains a class or function that another process cannot load.
+        ArtifactError: If the process failed; the message contains the end of its standard error.
     """
-    options = job.options
-    _check_parts(job.model, options.imports)
+    check_loadable(model, options.imports)
     logger.info("The model runs on %s: a TensorFlow process traces it.", keras.config.backend())
     with tempfile.TemporaryDirectory() as scratch:
-        saved, answer = Path(scratch) / "model.keras", Path(scratch) / "signatures.json"
-        job.model.save(saved)
+        model_file, response = Path(scratch) / "model.keras", Path(scratch) / "signatures.json"
+        model.save(model_file)
         request = {
-            "model": str(saved),
-            "answer": str(answer),
+            "model": str(model_file),
+            "response": str(response),
             "folder": str(folder),
-            "search": keras.saving.serialize_keras_object(job.search),
+            "search": keras.saving.serialize_keras_object(options.search),
             "shortlist": None if options.shortlist is None else str(folder / SHORTLIST_FILE),
-            "options": {name: getattr(options, name) for name in _PLAIN},
-            "imports": [*options.imports, *_modules_of_parts(job.model)],
-            "path": sys.path,  # with the folder of the script that runs
+            "options": {name: getattr(options, name) for name in _JSON_OPTIONS},
+            "imports": [*options.imports, *_custom_modules(model)],
+            "path": sys.path,  # includes the folder of the running script
         }
         finished = subprocess.run(
             [sys.executable, "-m", "keras_bahdanau_export.tracing_process"],
@@ -73,38 +74,43 @@ def write_elsewhere(job, folder):
         )
         if finished.returncode:
             raise ArtifactError(
-                "The TensorFlow process that traces the model failed. If it could not find a class "
-                "of yours, register it with keras.saving.register_keras_serializable() and name "
-                "its module in imports=[...] (--import on the command line).\n"
+                "The TensorFlow process that traces the model failed. If it could not find one of "
+                "your classes, register it with keras.saving.register_keras_serializable() and "
+                "name its module in imports=[...] (--import on the command line).\n"
                 f"{finished.stderr[-4000:]}"
             )
-        return json.loads(answer.read_text(encoding="utf-8"))
+        return json.loads(response.read_text(encoding="utf-8"))
 
 
-def _check_parts(model, imports):
-    """Raises a `ValueError` that names the classes and functions that another process lacks."""
-    lacking = lacking_elsewhere(model, imports)
-    if lacking:
+def check_loadable(model, imports):
+    """Raise a `ValueError` that names classes and functions that another process cannot load.
+
+    Args:
+        model: A Keras model.
+        imports: Names of modules that the process imports first.
+    """
+    unloadable = unloadable_objects(model, imports)
+    if unloadable:
         raise ValueError(
-            "Argument `model` must hold only classes and functions that the TensorFlow process "
-            "which traces it can import: write them in a module of their own, not in the script or "
-            "notebook that runs, each under @keras.saving.register_keras_serializable(), and "
-            "import them from there. (With KERAS_BACKEND=tensorflow no process is needed.) "
-            f"Received: {', '.join(lacking)}"
+            "Argument `model` must contain only classes and functions that the TensorFlow process "
+            "which traces it can import. Define them in a module, not in the script or notebook "
+            "that runs, each under @keras.saving.register_keras_serializable(), and import them "
+            "from there. (With KERAS_BACKEND=tensorflow no process is needed.) "
+            f"Received: {', '.join(unloadable)}"
         )
 
 
-def _modules_of_parts(model):
-    """The modules, other than Keras's and ours, that a process has to import to load the model."""
-    known = ("keras", "keras_bahdanau", "builtins", "__main__")
-    named = {part.get("module") for part in serialized_parts(model)}
-    named = (module for module in named if isinstance(module, str))
-    return sorted(module for module in named if module.split(".")[0] not in known)
+def _custom_modules(model):
+    """Return the modules, other than Keras's and ours, that a process imports to load the model."""
+    loaded = ("keras", "keras_bahdanau", "builtins", "__main__")
+    modules = {config.get("module") for config in config_dicts(model)}
+    modules = (module for module in modules if isinstance(module, str))
+    return sorted(module for module in modules if module.split(".")[0] not in loaded)
 
 
 def _main():
     request = json.load(sys.stdin)
-    sys.path += [place for place in request["path"] if place not in sys.path]
+    sys.path += [entry for entry in request["path"] if entry not in sys.path]
     for module in request["imports"]:
         importlib.import_module(module)
     options = ExportOptions(
@@ -112,9 +118,9 @@ def _main():
         shortlist=None if request["shortlist"] is None else Shortlist.load(request["shortlist"]),
         **request["options"],
     )
-    job = job_for(keras.saving.load_model(request["model"], compile=False), options)
-    signatures = job.write(job.functions(), Path(request["folder"]))
-    Path(request["answer"]).write_text(json.dumps(signatures), encoding="utf-8")
+    model = keras.saving.load_model(request["model"], compile=False)
+    signatures = trace_and_write(model, options, Path(request["folder"]))
+    Path(request["response"]).write_text(json.dumps(signatures), encoding="utf-8")
 
 
 if __name__ == "__main__":

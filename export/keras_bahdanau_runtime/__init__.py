@@ -1,4 +1,4 @@
-"""Runs artifacts: text in, translations out, with onnxruntime and without Keras."""
+"""Run artifacts with onnxruntime and without Keras: text in, translations out."""
 
 from keras_bahdanau_runtime.errors import (
     ArtifactError,

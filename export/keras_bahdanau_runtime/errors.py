@@ -24,7 +24,7 @@ class ArtifactError(Exception):
 
 
 class CorruptArtifactError(ArtifactError):
-    """A file of the artifact is missing, damaged, or not what the manifest says."""
+    """A file of the artifact is missing, damaged, or does not match the manifest."""
 
 
 class UnsupportedArtifactError(ArtifactError):

@@ -246,7 +246,7 @@ def claim_folder(folder: Path, action: str) -> Iterator[None]:
 
     Args:
         folder: The caller's argument `output`.
-        action: What no other process may do in the folder, for the message, such as "trains in".
+        action: Action of this process, for the message, such as "trains in".
 
     Raises:
         ValueError: Another process has locked the folder.

@@ -1,8 +1,8 @@
-"""What an ONNX file asks of onnxruntime, known before onnxruntime opens it.
+"""Allow-lists for ONNX files from untrusted sources, checked before onnxruntime opens a file.
 
-A graph may name operators of other domains, which load native libraries, tensors in other files, or
-tensors larger than the memory. An artifact needs none of them. What is not on the lists of this
-file is refused: an operator, a field of a message, a key of data outside the graph.
+A graph may contain operators of other domains, which load native libraries, tensors in other files,
+or tensors larger than the memory. Artifacts need none of these. An operator, a message field or a
+key of external data that is not on the lists of this file is refused.
 """
 
 import functools
@@ -21,10 +21,10 @@ from keras_bahdanau_runtime.errors import (
     require,
 )
 
-_PACKAGE = "keras_bahdanau_contents"
-_STANDARD = ("", "ai.onnx")
-# Arithmetic on tensors and control flow: all that a layer may need, and nothing that reads a file,
-# an image or a text. Another operator of ONNX is added here when a model wants it.
+_PACKAGE = "keras_bahdanau_contents"  # of the protobuf messages
+_STANDARD_DOMAINS = ("", "ai.onnx")
+# Operators for arithmetic and control flow, which layers need; none that reads a file, an image or
+# a text. Add other operators of ONNX when a model needs them.
 _OPERATORS = frozenset(
     """
     Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization
@@ -43,8 +43,8 @@ _OPERATORS = frozenset(
     Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze Where Xor
     """.split()
 )
-# What an artifact's graph is written in: the fields of ONNX's messages, as `protobuf.file_of` reads
-# them. What is not here, such as functions, sparse tensors, sequences or training, is refused.
+# Fields of ONNX messages that a graph may have, in the format of `protobuf.build_file`. Others are
+# refused, such as functions, sparse tensors, sequences and training.
 _MESSAGES = {
     "Model": """
         1 ir_version int64, 2 producer_name string, 3 producer_version string, 4 domain string,
@@ -77,35 +77,31 @@ _MESSAGES = {
     "Shape": "1 dim *Dimension",
     "Dimension": "1 dim_value int64, 2 dim_param string, 3 denotation string",
 }
-_SETTINGS = (
-    "ort_config"  # metadata that onnxruntime reads as session options, if its user allows it
-)
-_EXTERNAL = 1  # of `data_location`
-# Numbers of a tensor whose size stands in the graph; 1 GB in float32.
-_LARGEST = 2**28
-# Steps of a loop whose number stands in the graph. A loop that stops by its condition has none.
-_MOST_STEPS = 2**20
-_NO_LIMIT = 2**63 - 1
-# Operators whose result has the shape, or so many times the shape, that one of their inputs says.
-_SHAPED_BY = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1, "OneHot": 1}
+_SESSION_OPTIONS_KEY = "ort_config"  # metadata that onnxruntime can read as session options
+_EXTERNAL = 1  # value of `data_location`
+_MAX_ELEMENTS = 2**28  # of a tensor whose size is a constant of the graph; 1 GB in float32
+_MAX_STEPS = 2**20  # of a loop whose number of steps is a constant of the graph
+_NO_STEP_LIMIT = 2**63 - 1  # of a loop that ends only by its condition
+# Operators whose output shape, or a multiple of it, is the value of the input with this index.
+_SHAPE_INPUT = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1, "OneHot": 1}
 _DIGITS = re.compile("[0-9]{1,18}")
-_DATA = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
+_DATA_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 _INTEGERS = {6: ("<i4", "int32_data"), 7: ("<i8", "int64_data")}  # by `data_type`
 
 
-def check_onnx_file(contents: bytes, path: Path, listed: Mapping[str, int]) -> None:
-    """Refuses a graph that holds what is not on the lists of this file.
+def check_onnx_file(contents: bytes, path: Path, external: Mapping[str, int]) -> None:
+    """Check an ONNX file against the lists of this module.
 
     Args:
-        contents: The bytes of an ONNX file.
-        path: Its `Path`, for messages.
-        listed: The files that may hold its tensors and their sizes in bytes, by name relative to
-            the file's folder.
+        contents: Bytes of the ONNX file.
+        path: `Path` of the file, for messages.
+        external: Sizes in bytes of the files that may contain its tensors, by name relative to the
+            file's folder.
 
     Raises:
-        CorruptArtifactError: It is no ONNX file, or names data that is not in the artifact.
-        UnsupportedArtifactError: It has operators or fields that are not on the list, or a constant
-            that asks for more memory or steps than any model does.
+        CorruptArtifactError: The file is not ONNX, or refers to data outside the artifact.
+        UnsupportedArtifactError: The file has operators or fields that are not on the lists, or a
+            constant that requires more memory or steps than any model.
         MissingDependencyError: protobuf is not installed.
     """
     require("google.protobuf", extra="runtime")
@@ -118,19 +114,19 @@ def check_onnx_file(contents: bytes, path: Path, listed: Mapping[str, int]) -> N
         raise CorruptArtifactError(f"{path}: expected an ONNX file. Received: {error}") from error
     if not model.HasField("graph") or not model.graph.node:
         raise CorruptArtifactError(f"{path}: expected an ONNX file. Received: one without a graph")
-    if any(entry.key == _SETTINGS for entry in model.metadata_props):
-        _refuse(path, f"metadata {_SETTINGS!r}")
+    if any(entry.key == _SESSION_OPTIONS_KEY for entry in model.metadata_props):
+        _refuse(path, f"metadata {_SESSION_OPTIONS_KEY!r}")
     for message in _messages(model, path):
         kind = message.DESCRIPTOR.name
         if kind == "Node":
             _check_node(message, path)
         elif kind == "Tensor":
-            _check_tensor(message, path, listed)
+            _check_tensor(message, path, external)
     _check_sizes(model.graph, {}, path)
 
 
 def _messages(message: Any, path: Path) -> Iterator[Any]:
-    """The message and every one inside it; one with an unknown field is refused."""
+    """Yield the message and all messages inside it; refuse an unknown field."""
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     name = message.DESCRIPTOR.name
@@ -139,88 +135,89 @@ def _messages(message: Any, path: Path) -> Iterator[Any]:
         _refuse(path, f"field {unknown[0].field_number} of a {name}Proto of ONNX")
     yield message
     for field, value in message.ListFields():
-        held = value if isinstance(value, MutableSequence) else [value]
+        values = value if isinstance(value, MutableSequence) else [value]
         if field.message_type is not None:
-            for inner in held:
+            for inner in values:
                 yield from _messages(inner, path)
         elif field.type == field.TYPE_STRING:
-            wrong = [text for text in held if not isinstance(text, str)]
-            if wrong:  # protobuf gives bytes for what is no text
+            invalid = [text for text in values if not isinstance(text, str)]
+            if invalid:  # protobuf returns bytes if a string is not UTF-8
                 raise CorruptArtifactError(
-                    f"{path}: expected names in UTF-8. Received: {wrong[0]!r:.80}"
+                    f"{path}: expected names in UTF-8. Received: {invalid[0]!r:.80}"
                 )
 
 
 def _check_node(node: Any, path: Path) -> None:
-    if node.domain not in _STANDARD or node.op_type not in _OPERATORS:
+    if node.domain not in _STANDARD_DOMAINS or node.op_type not in _OPERATORS:
         _refuse(path, f"{node.op_type!r} of {node.domain or 'ai.onnx'!r}")
 
 
-def _check_tensor(tensor: Any, path: Path, listed: Mapping[str, int]) -> None:
-    held = max(len(tensor.raw_data), *(len(getattr(tensor, field)) for field in _DATA))
-    told = {entry.key: entry.value for entry in tensor.external_data}
-    if told or tensor.data_location == _EXTERNAL:
-        offset, length = (told.get(key, "0") for key in ("offset", "length"))
-        size = listed.get(told.get("location", ""))
+def _check_tensor(tensor: Any, path: Path, external: Mapping[str, int]) -> None:
+    data_size = max(len(tensor.raw_data), *(len(getattr(tensor, name)) for name in _DATA_FIELDS))
+    reference = {entry.key: entry.value for entry in tensor.external_data}
+    if reference or tensor.data_location == _EXTERNAL:
+        offset, length = (reference.get(key, "0") for key in ("offset", "length"))
+        size = external.get(reference.get("location", ""))
         if (
             size is None
-            or len(told) < len(tensor.external_data)
-            or not set(told) <= {"location", "offset", "length", "checksum"}
+            or len(reference) < len(tensor.external_data)
+            or not set(reference) <= {"location", "offset", "length", "checksum"}
             or not all(_DIGITS.fullmatch(number) for number in (offset, length))
             or int(offset) + int(length) > size
         ):
             raise CorruptArtifactError(
                 f"{path}: expected data in files of the artifact. "
-                f"Received: {tensor.name!r:.80} in {told!r:.200}"
+                f"Received: {tensor.name!r:.80} in {reference!r:.200}"
             )
-        held = int(length) or size - int(offset)
-    # Of no type are there more than two numbers in a byte.
-    if min(tensor.dims, default=0) < 0 or math.prod(tensor.dims) > 2 * held:
+        data_size = int(length) or size - int(offset)
+    # The smallest type has two elements per byte.
+    if min(tensor.dims, default=0) < 0 or math.prod(tensor.dims) > 2 * data_size:
         raise CorruptArtifactError(
-            f"{path}: expected as many numbers as a tensor's shape says. "
+            f"{path}: expected tensors with as many elements as their shapes say. "
             f"Received: {tensor.name!r:.80} of shape {list(tensor.dims)[:8]}"
         )
 
 
-def _check_sizes(graph: Any, around: Mapping[str, Any], path: Path) -> None:
-    """Refuses constants that make tensors or loops of a size that no model has.
+def _check_sizes(graph: Any, outer: Mapping[str, Any], path: Path) -> None:
+    """Refuse constants that lead to larger tensors or more steps than any model has.
 
     Args:
         graph: A graph.
-        around: Tensors of the graphs around it, by name.
+        outer: Constants of the outer graphs, by name.
         path: For messages.
     """
-    known = {**around, **{tensor.name: tensor for tensor in graph.initializer}}
+    constants = {**outer, **{tensor.name: tensor for tensor in graph.initializer}}
     for value in graph.input:
-        known.pop(value.name, None)
+        constants.pop(value.name, None)
     for node in graph.node:
         attributes = {attribute.name: attribute for attribute in node.attribute}
         if node.op_type == "Constant" and "value" in attributes:
-            known.update((name, attributes["value"].t) for name in node.output)
-        given = [_integers(known.get(name)) for name in node.input]
+            constants.update((name, attributes["value"].t) for name in node.output)
+        inputs = [_integers(constants.get(name)) for name in node.input]
         size = 0
-        if node.op_type in _SHAPED_BY and len(given) > _SHAPED_BY[node.op_type]:
-            size = math.prod(map(abs, given[_SHAPED_BY[node.op_type]] or [0]))
+        if node.op_type in _SHAPE_INPUT and len(inputs) > _SHAPE_INPUT[node.op_type]:
+            size = math.prod(map(abs, inputs[_SHAPE_INPUT[node.op_type]] or [0]))
         elif node.op_type in ("RandomNormal", "RandomUniform") and "shape" in attributes:
             size = math.prod(map(abs, attributes["shape"].ints))
-        elif node.op_type == "Pad" and len(given) > 1:
-            size = sum(map(abs, given[1] or []))
-        elif node.op_type == "Range" and len(given) == 3 and all(given):
-            (start,), (end,), (step,) = (part[:1] for part in given if part)
+        elif node.op_type == "Pad" and len(inputs) > 1:
+            size = sum(map(abs, inputs[1] or []))
+        elif node.op_type == "Range" and len(inputs) == 3 and all(inputs):
+            (start,), (end,), (step,) = (numbers[:1] for numbers in inputs if numbers)
             size = abs(end - start) // max(abs(step), 1)
-        if size > _LARGEST:
+        if size > _MAX_ELEMENTS:
             _refuse(path, f"{node.op_type} to {size:,} numbers")
-        if node.op_type == "Loop" and given and given[0]:
-            endless = given[0][0] == _NO_LIMIT and len(node.input) > 1 and node.input[1]
-            if given[0][0] > _MOST_STEPS and not endless:
-                _refuse(path, f"a Loop of {given[0][0]:,} steps")
+        if node.op_type == "Loop" and inputs and inputs[0]:
+            steps = inputs[0][0]
+            ends_by_condition = steps == _NO_STEP_LIMIT and len(node.input) > 1 and node.input[1]
+            if steps > _MAX_STEPS and not ends_by_condition:
+                _refuse(path, f"a Loop of {steps:,} steps")
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                _check_sizes(attribute.g, known, path)
+                _check_sizes(attribute.g, constants, path)
 
 
 def _integers(tensor: Any) -> list[int] | None:
-    """The numbers of an int32 or int64 tensor of a few that stand in the graph; or `None`."""
+    """Return the values of a small int32 or int64 constant; `None` for other tensors."""
     if tensor is None or tensor.data_type not in _INTEGERS or len(tensor.raw_data) > 1024:
         return None
     dtype, field = _INTEGERS[tensor.data_type]
@@ -238,20 +235,20 @@ def _refuse(path: Path, received: str) -> NoReturn:
 
 
 def subgraph_node_names(contents: bytes) -> set[str]:
-    """Names of the nodes that stand in graphs inside nodes, of an ONNX file that was checked."""
+    """Return the names of all nodes in subgraphs of a checked ONNX file."""
     model = _model_class()()
     model.ParseFromString(contents)
-    inner = [attribute.g for node in model.graph.node for attribute in node.attribute]
+    subgraphs = [attribute.g for node in model.graph.node for attribute in node.attribute]
     names: set[str] = set()
-    while inner:
-        nodes = inner.pop().node
+    while subgraphs:
+        nodes = subgraphs.pop().node
         names.update(node.name for node in nodes)
-        inner += [attribute.g for node in nodes for attribute in node.attribute]
+        subgraphs += [attribute.g for node in nodes for attribute in node.attribute]
     return names
 
 
 @functools.cache
 def _model_class() -> Any:
-    """A message class of protobuf, which onnxruntime brings along; the onnx package it does not."""
-    pool = protobuf.pool_of(protobuf.file_of(_PACKAGE, _MESSAGES, syntax="proto2"))
+    """Return the protobuf class of a model; the onnx package is not a dependency of the runtime."""
+    pool = protobuf.create_pool(protobuf.build_file(_PACKAGE, _MESSAGES, syntax="proto2"))
     return protobuf.message_class(pool, f"{_PACKAGE}.Model")

@@ -1,32 +1,32 @@
-"""Messages of protobuf from tables in Python: what a format has, and nothing that it has not.
+"""Protobuf messages defined by tables in Python.
 
 tables = {"Shape": "1 dim *int64, 2 name string"}
-Shape = message_class(pool_of(file_of("shapes", tables)), "shapes.Shape")
+Shape = message_class(create_pool(build_file("shapes", tables)), "shapes.Shape")
 
-A field is `number name type`: `*` before a type for many, `%` for a map from str. A message whose
-name has a dot stands inside another. The descriptors stand in pools of their own, so that a library
-which brings the same messages can live in the same process.
+A field is `number name type`. A type with `*` is repeated, one with `%` is a map from str. A dot in
+the name of a message nests it in another one. Each pool is separate from protobuf's default pool,
+so that libraries with the same messages can be imported in the same process.
 """
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
-CHOICE = "parameter_choice"  # the oneof of messages whose fields exclude each other
+ONEOF = "parameter_choice"  # name of the oneof in `oneofs` messages
 
 
-def file_of(
+def build_file(
     package: str,
     tables: Mapping[str, str],
     syntax: str = "proto3",
-    choices: Collection[str] = (),
+    oneofs: Collection[str] = (),
 ) -> Any:
-    """The `FileDescriptorProto` of messages; needs protobuf.
+    """Return a `FileDescriptorProto` with messages; requires protobuf.
 
     Args:
         package: str, the package of the messages.
-        tables: The fields of each message, by its name; an outer message before its inner ones.
-        syntax: "proto2", where a field that is absent is told from one of zero, or "proto3".
-        choices: Names of the messages whose fields are in one oneof, `CHOICE`.
+        tables: Fields by message name; an outer message comes before its nested ones.
+        syntax: "proto3", or "proto2", where a missing field differs from one of value zero.
+        oneofs: Names of messages whose fields are all in one oneof, `ONEOF`.
     """
     from google.protobuf import descriptor_pb2
 
@@ -35,21 +35,21 @@ def file_of(
     )
     messages: dict[str, Any] = {}
     for name in tables:
-        outer, dot, inner = name.rpartition(".")
-        inside = messages[outer].nested_type if dot else file.message_type
-        messages[name] = inside.add(name=inner)
+        parent, dot, short_name = name.rpartition(".")
+        siblings = messages[parent].nested_type if dot else file.message_type
+        messages[name] = siblings.add(name=short_name)
     for name, message in messages.items():
-        if name in choices:
-            message.oneof_decl.add(name=CHOICE)
-        for text in filter(None, tables[name].split(",")):
-            added = _add_field(message, f"{package}.{name}", tables, *text.split())
-            if name in choices:
-                added.oneof_index = 0
+        if name in oneofs:
+            message.oneof_decl.add(name=ONEOF)
+        for field in filter(None, tables[name].split(",")):
+            descriptor = _add_field(message, f"{package}.{name}", tables, *field.split())
+            if name in oneofs:
+                descriptor.oneof_index = 0
     return file
 
 
-def pool_of(file: Any) -> Any:
-    """The `DescriptorPool` with the messages of a `FileDescriptorProto`, and with nothing else."""
+def create_pool(file: Any) -> Any:
+    """Return a `DescriptorPool` with only the messages of a `FileDescriptorProto`."""
     from google.protobuf import descriptor_pool
 
     pool = descriptor_pool.DescriptorPool()
@@ -58,7 +58,7 @@ def pool_of(file: Any) -> Any:
 
 
 def message_class(pool: Any, name: str) -> Any:
-    """The class of a message.
+    """Return the class of a message.
 
     Args:
         pool: `DescriptorPool`.
@@ -66,7 +66,7 @@ def message_class(pool: Any, name: str) -> Any:
 
     Example:
 
-    >>> pool = pool_of(file_of("shapes", {"Shape": "1 dim *int64, 2 name string"}))
+    >>> pool = create_pool(build_file("shapes", {"Shape": "1 dim *int64, 2 name string"}))
     >>> list(message_class(pool, "shapes.Shape")(dim=[2, 3]).dim)
     [2, 3]
     """
@@ -76,21 +76,21 @@ def message_class(pool: Any, name: str) -> Any:
 
 
 def _add_field(
-    message: Any, path: str, tables: Mapping[str, str], number: str, name: str, kind: str
+    message: Any, path: str, tables: Mapping[str, str], number: str, name: str, type: str
 ) -> Any:
-    """Adds a field to a message, whose name with its package is `path`."""
+    """Add a field to a message, whose name with its package is `path`; return its descriptor."""
     package = path.partition(".")[0]
-    added = message.field.add(name=name, number=int(number))
-    added.label = added.LABEL_REPEATED if kind[0] in "*%" else added.LABEL_OPTIONAL
-    mapped, kind = kind[0] == "%", kind.lstrip("*%")
-    if mapped:  # which is sent as many messages of a key and a value
+    descriptor = message.field.add(name=name, number=int(number))
+    is_repeated, is_map, type = type[0] in "*%", type[0] == "%", type.lstrip("*%")
+    descriptor.label = descriptor.LABEL_REPEATED if is_repeated else descriptor.LABEL_OPTIONAL
+    if is_map:  # protobuf encodes a map as repeated messages of key and value
         entry = message.nested_type.add(name=f"{name.capitalize()}Entry")
         entry.options.map_entry = True
         _add_field(entry, path, tables, "1", "key", "string")
-        _add_field(entry, path, tables, "2", "value", kind)
-        added.type, added.type_name = added.TYPE_MESSAGE, f".{path}.{entry.name}"
-    elif kind in tables:
-        added.type, added.type_name = added.TYPE_MESSAGE, f".{package}.{kind}"
+        _add_field(entry, path, tables, "2", "value", type)
+        descriptor.type, descriptor.type_name = descriptor.TYPE_MESSAGE, f".{path}.{entry.name}"
+    elif type in tables:
+        descriptor.type, descriptor.type_name = descriptor.TYPE_MESSAGE, f".{package}.{type}"
     else:
-        added.type = getattr(added, f"TYPE_{kind.upper()}")
-    return added
+        descriptor.type = getattr(descriptor, f"TYPE_{type.upper()}")
+    return descriptor

@@ -444,8 +444,8 @@ def run(
         graph_id: int. CUDA graph to record or replay, for a session opened with `capture`.
         timeout: float, seconds. onnxruntime checks it before each operator, also inside loops, but
             does not interrupt an operator.
-        shrink: Whether to return memory to the system after the run. By default, onnxruntime keeps
-            it for the next run. Only on the CPU.
+        shrink: Whether to return memory to the system after the run; otherwise onnxruntime keeps it
+            for the next run. Only on the CPU.
 
     Returns:
         dict of outputs, `OrtValue`s by name; `.numpy()` copies one to the host.

@@ -83,7 +83,7 @@ def translate_texts(
             has a score of -inf.
         batch_size: int. Largest number of sentences in a batch.
         batch_tokens: int. Largest number of source ids in a batch, including padding; a longer
-            sentence is a batch by itself. `None` for no limit.
+            sentence is a batch of one. `None` for no limit.
         n_best: int. Number of hypotheses for each text, best first; fewer if the search found
             fewer.
         max_source_length: int, longest source in tokens; `None` for no limit.

@@ -64,9 +64,9 @@ class Translator:
         parallel_batches: int, batches of one call that run at the same time; with `threads=None`
             they share the cores. One for each core is fastest for many texts on a CPU, and needs
             the memory of as many batches.
-        loop: What runs the loop of a search: "graph" for `model.onnx` itself; "captured" for this
+        loop: Where the loop of a search runs: "graph" in `model.onnx` itself; "captured" in this
             class, with the graphs of an artifact exported with `captured=True`, whose steps CUDA
-            records and replays, one search at a time; "auto" for captured on CUDA if possible.
+            records and replays, one search at a time; "auto" is "captured" on CUDA if possible.
         tf32: bool, whether CUDA may multiply with 10 bits of precision, which is faster. Otherwise
             it multiplies in float32.
 

@@ -1,4 +1,4 @@
-"""From annotations to the decoder's first state."""
+"""Bridge from the encoder to the first state of the decoder."""
 
 import keras
 from keras import ops
@@ -19,24 +19,24 @@ SOURCES = ("backward_first", "last", "mean", "zero")
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class Bridge(SequenceLayer):
-    """Makes the decoder's first state from a summary of the annotations (A.2.2).
+    """Layer from annotations to the first state of a decoder (arXiv 1409.0473, A.2.2).
 
-        s_0 = tanh(W_s summary)
+        s_0 = tanh(W_s summary + b)
 
     Args:
-        sizes: Width of each state tensor to make, in order.
-        source: The summary: "backward_first", the second half of the first annotation, which
-            for a bidirectional encoder is the backward state at the first word (the paper);
-            "last", the last annotation; "mean", the mean of all; "zero", no summary, zero states.
-            Masked annotations do not count, wherever they are.
-        kernel_initializer: Initialiser of `W_s`.
+        sizes: List with the width of each state tensor.
+        source: Summary of the annotations. "backward_first": the second half of the first
+            annotation, which is the backward state of a bidirectional encoder at the first word
+            (the paper). "last": the last annotation. "mean": the mean of all. "zero": zero states
+            without a summary. Masked annotations are ignored.
+        kernel_initializer: Initializer of `W_s`.
         **kwargs: Passed to `keras.layers.Layer`.
 
     Call arguments:
         annotations: `(B, Tx, D)` float tensor.
         mask: `(B, Tx)` bool, True = keep, or `None`.
-        right_padded: Whether the mask is False only at the right of each row, so that the first
-            annotation is at place 0.
+        right_padded: Whether only the right of each row is masked, so that the first annotation is
+            at position 0.
 
     Returns:
         A list of `(B, size)` tensors, one for each of `sizes`.
@@ -60,7 +60,7 @@ class Bridge(SequenceLayer):
             raise ValueError(f"Argument `source` must be one of {SOURCES}. Received: {source!r}")
         if not isinstance(sizes, (list, tuple)):
             raise ValueError(
-                "Argument `sizes` must be a list, of the width of each state tensor. "
+                "Argument `sizes` must be a list with the width of each state tensor. "
                 f"Received: {sizes!r}"
             )
         check_positive(**{f"sizes[{number}]": size for number, size in enumerate(sizes)})
@@ -107,13 +107,15 @@ class Bridge(SequenceLayer):
             summary = ops.sum(annotations, axis=1) / ops.cast(count, annotations.dtype)
         states = ops.tanh(ops.matmul(summary, self.kernel) + self.bias)
         starts = [sum(self.sizes[:i]) for i in range(len(self.sizes))]
-        return [states[:, a : a + size] for a, size in zip(starts, self.sizes, strict=True)]
+        return [
+            states[:, start : start + size] for start, size in zip(starts, self.sizes, strict=True)
+        ]
 
     def compute_output_shape(self, annotations_shape):
         return [(annotations_shape[0], size) for size in self.sizes]
 
     def compute_mask(self, annotations, mask=None):
-        """States have no time axis, and so no mask."""
+        """Return `None`: states have no time axis."""
         return None
 
     def get_config(self):

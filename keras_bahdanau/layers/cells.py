@@ -1,7 +1,7 @@
-"""Recurrent cells that Keras does not offer: residual ones, and ones with layer normalisation.
+"""Recurrent cells with residual connections or layer normalization.
 
-Variational dropout needs no cell of its own: the `dropout` and `recurrent_dropout` of Keras's
-cells, and of those here, draw one mask for a whole sequence (Gal and Ghahramani, arXiv 1512.05287).
+Variational dropout needs no special cell: `dropout` and `recurrent_dropout` of Keras's cells, and
+of these, use one mask for a whole sequence (Gal and Ghahramani, arXiv 1512.05287).
 """
 
 import keras
@@ -12,33 +12,32 @@ from keras_bahdanau.layers.sublayers import deserialized, serialized
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class ResidualCell(keras.layers.StackedRNNCells):
-    """Adds a cell's input to its output (Wu et al. 2016, arXiv 1609.08144, Eq. 6).
+    """Cell that adds its input to its output (Wu et al. 2016, arXiv 1609.08144, Eq. 6).
 
         o_i = x_i + cell(x_i, s_{i-1})
 
-    The state stays that of the cell inside: the sum goes up to what reads the output, not on to the
-    next step. It is a stack of one cell, whose states it nests in a list as Keras's stacks do; in
-    a stack with others, `keras.layers.RNN` takes such states on JAX only without a mask. A decoder
-    takes both.
+    The sum is the output only. The state is that of the inner cell. It is nested in a list of one,
+    as in `keras.layers.StackedRNNCells`. As part of a larger stack in `keras.layers.RNN`, this
+    works on JAX only without a mask; `AttentiveDecoder` has no such limit.
 
     Args:
-        cell: A Keras RNN cell whose output is as wide as its input.
+        cell: Keras RNN cell whose output is as wide as its input.
         **kwargs: Passed to `keras.layers.Layer`.
 
     Attributes:
-        cell: The cell inside.
+        cell: The inner cell.
 
     Call arguments:
         inputs: `(B, N)` float tensor.
-        states: List of one, the states of `cell`.
+        states: List with one item, the states of `cell`.
         training: Whether the call is part of training.
 
     Returns:
         `(output, states)`: `(B, N)`, and the next states.
 
     Raises:
-        ValueError: If `cell` has no `state_size`, or, when built, its output is not as wide as its
-            input.
+        ValueError: If `cell` has no `state_size`, or its output is not as wide as its input, which
+            is checked when it is built.
 
     Example:
 
@@ -66,10 +65,10 @@ class ResidualCell(keras.layers.StackedRNNCells):
 
     def call(self, inputs, states, training=False):
         output, after = super().call(inputs, states, training=training)
-        # Keras takes the states of a single cell out of their list.
-        # The cell inside may have another dtype policy, but a loop keeps the dtype of its states.
+        # A loop must keep the dtype of its states, even if the cell has another dtype policy.
         pairs = zip(tree.flatten(after), tree.flatten(states), strict=True)
         after = [ops.cast(new, old.dtype) for new, old in pairs]
+        # Keras returns the states of a single cell without the list around them.
         return inputs + ops.cast(output, inputs.dtype), tree.pack_sequence_as(states, after)
 
     def get_config(self):
@@ -84,21 +83,21 @@ class ResidualCell(keras.layers.StackedRNNCells):
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class LayerNormGRUCell(keras.layers.GRUCell):
-    """A gated recurrent unit with layer normalisation (arXiv 1607.06450, Eq. 22-24).
+    """Gated recurrent unit with layer normalization (arXiv 1607.06450, Eq. 22-24).
 
         LN(a; gain, b) = gain * (a - mean(a)) / sqrt(var(a) + epsilon) + b
         (z, r) = sigma(LN([W_z ; W_r] x) + LN([U_z ; U_r] h))
         g      = tanh(LN(W x) + r * LN(U h))                    or LN(U (r * h)), reset_after=False
-        h'     = z * h + (1 - z) * g                            Keras's z weighs the old state
+        h'     = z * h + (1 - z) * g                            z is the factor of the old state
 
-    Both gates are normalised together, the candidate by itself; the cell's biases are those of
-    `LN`. Under mixed precision means and variances are float32.
+    The two gates are normalized together, and the candidate state separately. The biases of the
+    cell are those of `LN`. Under mixed precision means and variances are float32.
 
     Args:
         units: Width `n` of the state.
-        epsilon: What is added to the variance.
-        **kwargs: Passed to `keras.layers.GRUCell`. `dropout` and `recurrent_dropout` draw one mask
-            each for a sequence, which all gates share.
+        epsilon: Small float added to the variance.
+        **kwargs: Passed to `keras.layers.GRUCell`. `dropout` and `recurrent_dropout` use one mask
+            each per sequence, which all gates share.
 
     Call arguments:
         inputs: `(B, M)` float tensor.
@@ -122,7 +121,7 @@ class LayerNormGRUCell(keras.layers.GRUCell):
     def __init__(self, units: int, epsilon: float = 1e-5, **kwargs):
         super().__init__(units, **kwargs)
         self.epsilon = epsilon
-        self.dropout_mask_count = None  # one for all gates
+        self.dropout_mask_count = None  # one mask for all gates
 
     def build(self, input_shape):
         super().build(input_shape)
@@ -131,7 +130,7 @@ class LayerNormGRUCell(keras.layers.GRUCell):
 
     def call(self, inputs, states, training=False):
         h = states[0] if tree.is_nested(states) else states
-        inputs, dropped = _dropped(self, inputs, h, training)
+        inputs, dropped = _apply_dropout(self, inputs, h, training)
         input_bias, recurrent_bias = self.bias, None
         if self.use_bias and self.reset_after:
             input_bias, recurrent_bias = self.bias[0], self.bias[1]
@@ -155,9 +154,9 @@ class LayerNormGRUCell(keras.layers.GRUCell):
         return h, [h] if tree.is_nested(states) else h
 
     def _norm(self, product, gain, bias, part):
-        """Normalises one part of the columns."""
+        """Normalize the columns `part` of a product."""
         bias = None if bias is None else bias[part]
-        return _normalized(product, gain[part], bias, self.epsilon)
+        return _normalize(product, gain[part], bias, self.epsilon)
 
     def get_config(self):
         return {**super().get_config(), "epsilon": self.epsilon}
@@ -165,21 +164,21 @@ class LayerNormGRUCell(keras.layers.GRUCell):
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class LayerNormLSTMCell(keras.layers.LSTMCell):
-    """Long short-term memory with layer normalisation (arXiv 1607.06450, Eq. 20-22).
+    """Long short-term memory with layer normalization (arXiv 1607.06450, Eq. 20-22).
 
         LN(a; gain, b) = gain * (a - mean(a)) / sqrt(var(a) + epsilon) + b
         (i, f, g, o) = LN(W x) + LN(U h) + b
         c' = sigma(f) * c + sigma(i) * tanh(g)
         h' = sigma(o) * tanh(LN(c'))
 
-    The four gates are normalised together. The cell state that goes on to the next step is not
-    normalised. Under mixed precision means and variances are float32.
+    The four gates are normalized together. The cell state `c'` in the next step is not normalized.
+    Under mixed precision means and variances are float32.
 
     Args:
         units: Width `n` of the state.
-        epsilon: What is added to the variance.
-        **kwargs: Passed to `keras.layers.LSTMCell`. `dropout` and `recurrent_dropout` draw one mask
-            each for a sequence, which all gates share.
+        epsilon: Small float added to the variance.
+        **kwargs: Passed to `keras.layers.LSTMCell`. `dropout` and `recurrent_dropout` use one mask
+            each per sequence, which all gates share.
 
     Call arguments:
         inputs: `(B, M)` float tensor.
@@ -203,7 +202,7 @@ class LayerNormLSTMCell(keras.layers.LSTMCell):
     def __init__(self, units: int, epsilon: float = 1e-5, **kwargs):
         super().__init__(units, **kwargs)
         self.epsilon = epsilon
-        self.dropout_mask_count = None  # one for all gates
+        self.dropout_mask_count = None  # one mask for all gates
 
     def build(self, input_shape):
         super().build(input_shape)
@@ -218,16 +217,16 @@ class LayerNormLSTMCell(keras.layers.LSTMCell):
 
     def call(self, inputs, states, training=False):
         h, c = states
-        inputs, h = _dropped(self, inputs, h, training)
-        gates = _normalized(
+        inputs, h = _apply_dropout(self, inputs, h, training)
+        gates = _normalize(
             ops.matmul(inputs, self.kernel), self.input_gain, self.bias, self.epsilon
-        ) + _normalized(
+        ) + _normalize(
             ops.matmul(h, self.recurrent_kernel), self.recurrent_gain, None, self.epsilon
         )
         i, f, g, o = ops.split(gates, 4, axis=-1)
         forget, write = self.recurrent_activation(f), self.recurrent_activation(i)
         c = forget * c + write * self.activation(g)
-        normalized = _normalized(c, self.cell_gain, self.cell_bias, self.epsilon)
+        normalized = _normalize(c, self.cell_gain, self.cell_bias, self.epsilon)
         h = self.recurrent_activation(o) * self.activation(normalized)
         return h, [h, c]
 
@@ -239,8 +238,8 @@ def _add_gain(cell, name, width):
     return cell.add_weight(shape=(width,), initializer="ones", name=name)
 
 
-def _dropped(cell, inputs, state, training):
-    """Inputs and state under the masks that the cell keeps for the sequence."""
+def _apply_dropout(cell, inputs, state, training):
+    """Apply the dropout masks of the sequence, which the cell stores, to inputs and state."""
     if training and cell.dropout:
         inputs = inputs * cell.get_dropout_mask(inputs)
     if training and cell.recurrent_dropout:
@@ -248,16 +247,16 @@ def _dropped(cell, inputs, state, training):
     return inputs, state
 
 
-def _normalized(x, gain, bias, epsilon):
+def _normalize(x, gain, bias, epsilon):
     return ops.layer_normalization(x, gain, bias, axis=-1, epsilon=epsilon)
 
 
 def check_cell(name, cell):
-    """Raises a `ValueError` unless this is a recurrent cell, and no layer that runs one."""
+    """Raise a `ValueError` unless `cell` is a recurrent cell."""
     if isinstance(cell, keras.layers.RNN):
         raise ValueError(
-            f"Argument `{name}` must be a cell, not a layer that runs one over time; write "
-            f"{type(cell.cell).__name__} in the place of {type(cell).__name__}. Received: {cell!r}"
+            f"Argument `{name}` must be a cell, not a recurrent layer; write "
+            f"{type(cell.cell).__name__} instead of {type(cell).__name__}. Received: {cell!r}"
         )
     if not hasattr(cell, "state_size"):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The closed loop: a decoder that reads its own outputs, as one layer."""
+"""Closed loop: a decoder on its own outputs, as one layer."""
 
 import keras
 from keras import ops
@@ -16,34 +16,36 @@ from keras_bahdanau_runtime.checks import check_positive
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class ClosedLoop(SequenceLayer):
-    """Runs a decoder on its own outputs; what `AttentiveDecoder.unroll` makes and calls.
+    """Decoder whose inputs are its own outputs. `AttentiveDecoder.unroll` creates and calls it.
 
         x_1 = first        x_{i+1} = next_input(o_i)
 
-    Gradients flow through all steps. The decoder stays the one that was given, with its weights: it
-    may be trained on true inputs beside it, in the same model or before. `next_input` runs inside
-    the loop, so it must draw no random numbers and keep no state; on JAX, nor must the readout. To
-    copy a model of it save and load it: `keras.models.clone_model` makes a decoder for each.
+    Gradients flow through all steps. The decoder is shared: it can also be trained on true inputs,
+    in the same model or before. `next_input` runs inside of a traced loop, so it must not draw
+    random numbers or have a state. On JAX this holds for the readout, too. To copy a model with
+    this layer, save and load it: `keras.models.clone_model` would copy the decoder twice.
 
     Args:
         decoder: An `AttentiveDecoder`.
         steps: Number of steps.
-        next_input: A Keras layer from an output `(B, R)` to the next input `(B, M)`, such as
-            `keras.layers.Dense(M)`; without one the output itself is the next input.
+        next_input: Keras layer from an output `(B, R)` to the next input `(B, M)`, such as
+            `keras.layers.Dense(M)`; if `None`, the output is the next input.
         **kwargs: Passed to `keras.layers.Layer`.
 
     Call arguments:
         first: `(B, M)` float tensor, the input of the first step.
-        annotations: `(B, Tx, D)` float tensor; a list of them for `MultiSourceAttention`.
-        annotations_mask: `(B, Tx)` bool, True = keep, or `None`; likewise a list.
-        initial_state: The cell's first states, as in a call of the decoder.
+        annotations: `(B, Tx, D)` float tensor, or a list of them for `MultiSourceAttention`.
+        annotations_mask: `(B, Tx)` bool, True = keep, or `None`; a list for
+            `MultiSourceAttention`.
+        initial_state: First states of the cell, as in a call of the decoder.
 
     Returns:
         `(outputs, weights)`: `(B, steps, R)`, and `(B, steps, Tx)` float32.
 
     Raises:
-        ValueError: If `decoder` is none, `steps` is not a positive integer, `next_input` is no
-            layer, or, when built, what it makes of an output is not as wide as `first`.
+        ValueError: If `decoder` is not an `AttentiveDecoder`, `steps` is not a positive int,
+            `next_input` is not a layer, or its output is not as wide as `first`, which is checked
+            when the layer is built.
 
     Example:
 
@@ -59,7 +61,7 @@ class ClosedLoop(SequenceLayer):
         super().__init__(**kwargs)
         if not (
             isinstance(decoder, keras.layers.Layer)
-            and callable(getattr(decoder, "unroll", None))  # of Keras's RNN it is a bool
+            and callable(getattr(decoder, "unroll", None))  # a bool in `keras.layers.RNN`
         ):
             raise ValueError(
                 f"Argument `decoder` must be an AttentiveDecoder. Received: {decoder!r}"
@@ -85,25 +87,25 @@ class ClosedLoop(SequenceLayer):
         inputs = (batch, self.steps, width)
         build_sublayer(self.decoder, inputs, annotations_shape)
         output = self.decoder.compute_output_shape(inputs, annotations_shape)[-1]
-        read = output
+        next_width = output
         if self.next_input is not None:
             build_sublayer(self.next_input, (batch, output))
             row = keras.KerasTensor((batch, output), dtype=self.compute_dtype)
-            read = output_width(self.next_input, row)
-        if read != width:
+            next_width = output_width(self.next_input, row)
+        if next_width != width:
             raise ValueError(
-                f"Argument `next_input` must turn an output of width {output} into an input of "
-                f"width {width}, that of `first`; write next_input=keras.layers.Dense({width}). "
-                f"Received: {self.next_input!r}, which gives width {read}"
+                f"Argument `next_input` must map an output of width {output} to an input of width "
+                f"{width}, like `first`; write next_input=keras.layers.Dense({width}). "
+                f"Received: {self.next_input!r}, which returns width {next_width}"
             )
 
     def call(self, first, annotations, annotations_mask=None, initial_state=None, training=None):
         def feedback(t, x, output):
-            begun = t > 0
-            # Of the zeros before the first step a layer may have no finite gradient.
-            output = ops.where(begun, output, ops.ones_like(output))
-            read = output if self.next_input is None else call_rows(self.next_input, output)
-            return ops.where(begun, ops.cast(read, x.dtype), x)
+            has_output = t > 0
+            # Some layers have no finite gradient at the zero output before the first step.
+            output = ops.where(has_output, output, ops.ones_like(output))
+            next_x = output if self.next_input is None else call_rows(self.next_input, output)
+            return ops.where(has_output, ops.cast(next_x, x.dtype), x)
 
         outputs, weights = self.decoder(
             ops.repeat(ops.expand_dims(first, 1), self.steps, axis=1),
@@ -117,7 +119,7 @@ class ClosedLoop(SequenceLayer):
         return ops.cast(outputs, self.compute_dtype), weights
 
     def compute_mask(self, first, annotations, *args, **kwargs):
-        """Every step counts: no mask."""
+        """Return `None`: no step is masked."""
         return None
 
     def compute_output_spec(
@@ -130,8 +132,8 @@ class ClosedLoop(SequenceLayer):
         return keras.KerasTensor(outputs.shape, dtype=self.compute_dtype), weights
 
     def get_config(self):
-        parts = serialized(self, "decoder", "next_input")
-        return {**super().get_config(), **parts, "steps": self.steps}
+        sublayers = serialized(self, "decoder", "next_input")
+        return {**super().get_config(), **sublayers, "steps": self.steps}
 
     @classmethod
     def from_config(cls, config):

@@ -1,4 +1,4 @@
-"""The bidirectional encoder: annotations that see the whole source from each place."""
+"""Bidirectional recurrent encoder."""
 
 import logging
 
@@ -27,37 +27,37 @@ _CELLS = {"gru": keras.layers.GRU, "lstm": keras.layers.LSTM}
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class BidirectionalEncoder(SequenceLayer):
-    """Reads a sequence in both directions (arXiv 1409.0473, section 3.2 and A.2.1).
+    """Encoder that reads a sequence in both directions (arXiv 1409.0473, section 3.2 and A.2.1).
 
         h_j = [forward h_j ; backward h_j]
 
-    The annotations equal those of masked Keras layers for any mask: padding at the right or at the
-    left, and holes. Both directions run without a mask, because backends run recurrent layers fast
-    only then: the kept steps are moved to the front, the backward direction runs forward over each
-    sequence reversed by its length, and the annotations are moved back to their places.
+    The annotations equal those of masked Keras layers for any mask: padding at the right or left,
+    and gaps. Both directions run without a mask, because only then do backends use their fast
+    recurrent kernels. The kept steps are moved to the front, the backward direction reads each
+    sequence reversed by its length, and the annotations are moved back.
 
     Args:
         units: Width `n` of each direction.
         cell: "gru" or "lstm".
-        num_layers: How many bidirectional layers stand on each other.
-        dropout: Share of a layer's inputs dropped between layers, in [0, 1). A single layer has
-            none before it, and the log says so.
+        num_layers: Number of stacked bidirectional layers.
+        dropout: Fraction of a layer's inputs dropped between layers, in [0, 1). It has no effect
+            with a single layer, which is logged as a warning.
         residual: Whether layers after the first add their input to their output.
-        reset_after: For "gru": whether the reset gate acts after the recurrent product (what
-            fast kernels want) or before it (what the paper writes).
-        kernel_initializer: Initialiser of the input kernels.
-        recurrent_initializer: Initialiser of the recurrent kernels.
+        reset_after: For "gru": whether the reset gate is applied after the recurrent product
+            (required by fast kernels) or before it (as in the paper).
+        kernel_initializer: Initializer of the input kernels.
+        recurrent_initializer: Initializer of the recurrent kernels.
         **kwargs: Passed to `keras.layers.Layer`.
 
     Call arguments:
         inputs: `(B, Tx, M)` float tensor.
         mask: `(B, Tx)` bool, True = keep, or `None`.
-        right_padded: Whether the mask is False only at the right of each row. Then no step is
-            moved: `Seq2Seq.generate` and exported searches, which refuse other padding, compute so.
-            The annotations are undefined if the mask is of another kind.
+        right_padded: Whether only the right of each row is masked. Then no step is moved. This is
+            the mode of `Seq2Seq.generate` and of exported searches, which reject other padding.
+            With any other mask the annotations are undefined.
 
     Returns:
-        Annotations `(B, Tx, 2 * units)`, zero at masked places.
+        Annotations `(B, Tx, 2 * units)`, zero at masked positions.
 
     Raises:
         ValueError: If `units` or `num_layers` is not positive, `dropout` is out of range, `cell` is
@@ -89,8 +89,8 @@ class BidirectionalEncoder(SequenceLayer):
             raise ValueError(f"Argument `cell` must be one of {sorted(_CELLS)}. Received: {cell!r}")
         if dropout and num_layers == 1:
             logger.warning(
-                "The encoder drops nothing: a dropout of %g acts between its layers, and it has "
-                "one.",
+                "The dropout of %g has no effect: it acts between the layers of the encoder, which "
+                "has only one.",
                 dropout,
             )
         self.units = units
@@ -114,13 +114,13 @@ class BidirectionalEncoder(SequenceLayer):
             kernel_initializer=clone_initializer(self.kernel_initializer),
             recurrent_initializer=clone_initializer(self.recurrent_initializer),
             dtype=self.dtype_policy,
-            trainable=self.trainable,  # of a saved encoder, or as it was told
+            trainable=self.trainable,
             name=name,
             **arguments,
         )
 
     def recurrent_layers(self):
-        """The recurrent layers, of both directions."""
+        """Return the recurrent layers of both directions."""
         return [*self.forward_layers, *self.backward_layers]
 
     def build(self, inputs_shape):
@@ -135,8 +135,8 @@ class BidirectionalEncoder(SequenceLayer):
         mask = checked_mask("mask", mask, inputs)
         lengths = None if mask is None else sequence_lengths(mask)
         outputs = zero_masked(ops.cast(inputs, self.compute_dtype), mask)
-        moved = not (mask is None or right_padded)
-        if moved:
+        must_move = not (mask is None or right_padded)
+        if must_move:
             outputs = gather_steps(outputs, order_kept_first(mask))
         for i, (forward, backward) in enumerate(
             zip(self.forward_layers, self.backward_layers, strict=True)
@@ -144,25 +144,26 @@ class BidirectionalEncoder(SequenceLayer):
             inputs = outputs if i == 0 else self.dropout_layer(outputs, training=training)
             layer = self.read_both_ways(forward, backward, inputs, lengths, training=training)
             outputs = outputs + layer if self.residual and i else layer
-        if moved:
+        if must_move:
             outputs = gather_steps(outputs, ops.maximum(index_among_kept(mask), 0))
         return zero_masked(outputs, mask)
 
     def read_both_ways(self, forward, backward, inputs, lengths, training=None):
-        """Both directions of sequences padded at the right, `(B, Tx, 2 * units)`.
-
-        The outputs after the length of a row are undefined.
+        """Run two recurrent layers over right-padded sequences, in opposite directions.
 
         Args:
-            forward: The layer that reads from left to right.
-            backward: The layer that reads from right to left.
+            forward: Layer that reads from left to right.
+            backward: Layer that reads from right to left.
             inputs: `(B, Tx, M)` float tensor.
-            lengths: `(B,)` int tensor, or `None` if every place counts.
-            training: Whether to drop out.
+            lengths: `(B,)` int tensor, or `None` if no step is masked.
+            training: Whether the call is part of training.
+
+        Returns:
+            `(B, Tx, 2 * units)` float tensor, undefined after the length of a row.
         """
-        ahead = forward(inputs, training=training)
-        back = backward(reverse_by_length(inputs, lengths), training=training)
-        return ops.concatenate([ahead, reverse_by_length(back, lengths)], axis=-1)
+        left_to_right = forward(inputs, training=training)
+        reversed_ = backward(reverse_by_length(inputs, lengths), training=training)
+        return ops.concatenate([left_to_right, reverse_by_length(reversed_, lengths)], axis=-1)
 
     def compute_output_shape(self, inputs_shape):
         return (*inputs_shape[:-1], 2 * self.units)

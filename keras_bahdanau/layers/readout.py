@@ -1,4 +1,4 @@
-"""From state, input and context to what the output layer reads."""
+"""Readout: the layer between the decoder and the output layer."""
 
 import keras
 from keras import ops
@@ -9,23 +9,23 @@ from keras_bahdanau_runtime.checks import check_positive
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class DeepOutput(SequenceLayer):
-    """The deep output with one hidden layer (arXiv 1409.0473, A.2.2).
+    """Deep output with one hidden layer (arXiv 1409.0473, A.2.2).
 
         t~_i = U_o s + V_o E y_{i-1} + C_o c_i                  width 2l for maxout
         t_i  = [max(t~_{i,2j-1}, t~_{i,2j})]_{j=1..l}           maxout over pairs
 
-    With an activation in place of maxout, `t_i = activation(t~_i)` of width `l`.
+    With another activation `t_i = activation(t~_i)` has width `l`.
 
     Args:
         units: Width `l` of the output.
         activation: "maxout", or any Keras activation such as "tanh".
-        reads_inputs: Whether `V_o E y_{i-1}` is part of the sum. Without it, and with "tanh", this
-            is the attentional vector `tanh(W_c [s ; c])` of Luong (arXiv 1508.04025, Eq. 5).
-        kernel_initializer: Initialiser of the three kernels.
+        reads_inputs: Whether the sum has the term `V_o E y_{i-1}`. With False and "tanh", the
+            output is the attentional vector `tanh(W_c [s ; c])` of Luong (arXiv 1508.04025, Eq. 5).
+        kernel_initializer: Initializer of the three kernels.
         **kwargs: Passed to `keras.layers.Layer`.
 
     Call arguments:
-        state: `(..., N)` float tensor, the decoder's state.
+        state: `(..., N)` float tensor, the state of the decoder.
         inputs: `(..., M)` float tensor, the embedded previous output.
         context: `(..., D)` float tensor.
 
@@ -33,7 +33,7 @@ class DeepOutput(SequenceLayer):
         `(..., units)` float tensor.
 
     Raises:
-        ValueError: If `units` is not a positive integer, or a width is unknown.
+        ValueError: If `units` is not a positive int, or a width is unknown.
 
     Example:
 
@@ -51,7 +51,7 @@ class DeepOutput(SequenceLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True  # that of the state goes on
+        self.supports_masking = True
         check_positive(units=units)
         self.units = units
         self.reads_inputs = reads_inputs
@@ -71,12 +71,12 @@ class DeepOutput(SequenceLayer):
         self.bias = self.add_weight(shape=(width,), initializer="zeros", name="bias")
 
     def call(self, state, inputs, context):
-        parts = [state, inputs, context] if self.reads_inputs else [state, context]
-        hidden = ops.matmul(ops.concatenate(parts, -1), self.kernel) + self.bias
+        tensors = [state, inputs, context] if self.reads_inputs else [state, context]
+        hidden = ops.matmul(ops.concatenate(tensors, -1), self.kernel) + self.bias
         if not self.maxout:
             return self.activation(hidden)
-        # Neighbouring pairs, as the paper pairs 2j - 1 with 2j.
-        # Keras on torch returns float32 for two float64 tensors.
+        # Pairs of neighbors, like 2j - 1 and 2j in the paper. The cast is for torch, where Keras
+        # returns float32 for two float64 tensors.
         return ops.cast(ops.maximum(hidden[..., 0::2], hidden[..., 1::2]), hidden.dtype)
 
     def compute_output_shape(self, state_shape, inputs_shape, context_shape):

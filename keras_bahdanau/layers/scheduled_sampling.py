@@ -1,4 +1,4 @@
-"""Scheduled sampling: training on the model's own outputs, more of them as training goes on."""
+"""Scheduled sampling: training partly on the model's own outputs."""
 
 import keras
 from keras import ops
@@ -12,39 +12,41 @@ _SCHEDULES = ("constant", "linear", "exponential", "inverse_sigmoid")
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class ScheduledSampling(keras.layers.Layer):
-    """Decides where a decoder in training reads its own last token (arXiv 1506.03099, 2.4).
+    """Choice of true or predicted tokens as a decoder's input (arXiv 1506.03099, 2.4).
 
-    In training step `i` (a batch, counted from 0) each place keeps the true last token with
-    probability `e_i` and otherwise gets one that the model predicts itself:
+    In training step `i` (a batch, starting with 0) each position of the decoder's input has the
+    true token with probability `e_i`, and a token predicted by the model otherwise:
 
         constant:         e_i = k                            0 <= k <= 1
         linear:           e_i = max(floor, k - slope i)      0 <= k <= 1
         exponential:      e_i = max(floor, k^i)              0 < k < 1
         inverse_sigmoid:  e_i = max(floor, k / (k + exp(i / k)))    k >= 1
 
-    The count is a weight of the layer: it is saved with the model and goes on where it stopped.
+    The number of steps is a weight of the layer, so it is saved with the model.
 
     Args:
         schedule: "constant", "linear", "exponential" or "inverse_sigmoid".
-        k: The constant of the schedule, a float.
-        slope: By how much "linear" falls in a step, a float of at least 0.
-        floor: The least `e_i`, in [0, 1].
-        sample: Whether the model's token is drawn from its distribution; else it is the likeliest.
-        seed: Int, the randomness of the choices, or `None`.
+        k: Constant of the schedule, a float.
+        slope: Decrease per step with "linear", a float of at least 0.
+        floor: Minimum of `e_i`, in [0, 1].
+        sample: Whether to sample the predicted token from the model's distribution instead of
+            taking the most probable one.
+        seed: Int seed, or `None`.
         **kwargs: Passed to `keras.layers.Layer`.
 
     Call arguments:
-        ids: `(B, Ty)` int32 tensor, the true last tokens, padded with 0 at any place.
-        training: Whether the call is part of training; only then the count moves on.
+        ids: `(B, Ty)` int32 tensor, the true tokens, padded with 0 anywhere.
+        training: Whether the call is part of training. Otherwise all tokens are true ones, and the
+            step is not counted.
 
     Returns:
-        `(own, numbers)`: `(B, Ty)` bool, where the model's token is to be read (never at the
-        first id that is not padding), and `(B, Ty)` float32 in [0, 1), what to draw that token
-        with, see `pick`. A decoder's `feedback` takes those of its step,
-        `ops.take(own, t, axis=1)`.
+        `(is_predicted, noise)`: `(B, Ty)` bool, True where the predicted token is read (never at
+        the first token after padding), and `(B, Ty)` float32 random numbers in [0, 1) for
+        `predict_tokens`. The `feedback` of a decoder reads those of its step, for example by
+        `ops.take(is_predicted, t, axis=1)`.
 
     Raises:
-        ValueError: If `schedule` is unknown or a number is out of its range.
+        ValueError: If `schedule` is unknown or a number is out of range.
 
     Example:
 
@@ -93,47 +95,54 @@ class ScheduledSampling(keras.layers.Layer):
         self.built = True
 
     def true_token_probability(self, step):
-        """Probability `e_i` of the true token in training step `step`, a float or scalar tensor."""
+        """Return `e_i`, the probability of the true token in training step `step`.
+
+        Args:
+            step: Number of the step, a number or a scalar tensor.
+
+        Returns:
+            A scalar float32 tensor.
+        """
         step = ops.cast(step, "float32")
         if self.schedule == "constant":
             return ops.convert_to_tensor(self.k, "float32")
         if self.schedule == "linear":
-            share = self.k - self.slope * step
+            probability = self.k - self.slope * step
         elif self.schedule == "exponential":
-            share = ops.power(self.k, step)
+            probability = ops.power(self.k, step)
         else:
-            share = ops.sigmoid(ops.log(self.k) - step / self.k)
-        return ops.maximum(share, self.floor)
+            probability = ops.sigmoid(ops.log(self.k) - step / self.k)
+        return ops.maximum(probability, self.floor)
 
     def call(self, ids, training=None):
         shape = ops.shape(ids)
         if not training:
             return ops.zeros(shape, dtype="bool"), ops.zeros(shape, dtype="float32")
-        coins, numbers = (
+        coins, noise = (
             keras.random.uniform(shape, dtype="float32", seed=self._seeds) for _ in range(2)
         )
-        later = index_among_kept(ops.not_equal(ids, PAD)) > 0
-        own = ops.logical_and(coins >= self.true_token_probability(self.batches), later)
+        is_after_first = index_among_kept(ops.not_equal(ids, PAD)) > 0
+        is_sampled = coins >= self.true_token_probability(self.batches)
+        is_predicted = ops.logical_and(is_sampled, is_after_first)
         self.batches.assign_add(1)
-        return own, numbers
+        return is_predicted, noise
 
-    def predict_tokens(self, logits, numbers):
-        """The model's own tokens.
+    def predict_tokens(self, logits, noise):
+        """Return the model's own tokens, without a gradient.
 
         Args:
             logits: `(B, V)` float tensor of the last step.
-            numbers: `(B,)` float32 tensor in [0, 1), one for each draw.
+            noise: `(B,)` float32 random numbers in [0, 1).
 
         Returns:
-            `(B,)` int32 ids; no gradient flows through them.
+            `(B,)` int32 ids.
         """
         logits = ops.stop_gradient(ops.cast(logits, "float32"))
         if not self.sample:
             return ops.cast(ops.argmax(logits, axis=-1), "int32")
-        # The id whose share of the line from 0 to 1 the number falls on; rounding may leave the
-        # sum of all shares a little below 1.
-        ends = ops.cumsum(ops.softmax(logits, axis=-1), axis=-1)
-        ids = ops.sum(ops.cast(ends <= ops.expand_dims(numbers, -1), "int32"), axis=-1)
+        # Inverse of the cumulative distribution. Rounding may leave its last value below 1.
+        cumulative = ops.cumsum(ops.softmax(logits, axis=-1), axis=-1)
+        ids = ops.sum(ops.cast(cumulative <= ops.expand_dims(noise, -1), "int32"), axis=-1)
         return ops.minimum(ids, logits.shape[-1] - 1)
 
     def get_config(self):

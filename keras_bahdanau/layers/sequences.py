@@ -52,11 +52,11 @@ def _call_arguments(call):
         `(names, required, has_kwargs)`: all names, those without a default value, and whether the
         method accepts any keyword arguments.
     """
-    parameters = list(inspect.signature(call).parameters.values())[1:]
-    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    required = [p.name for p in named if p.default is p.empty]
+    parameters = list(inspect.signature(call).parameters.values())[1:]  # without `self`
     has_kwargs = any(p.kind == p.VAR_KEYWORD for p in parameters)
-    return [p.name for p in named], required, has_kwargs
+    parameters = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    required = [p.name for p in parameters if p.default is p.empty]
+    return [p.name for p in parameters], required, has_kwargs
 
 
 def check_dense(owner, **tensors):

@@ -369,8 +369,8 @@ class GenerationMixin:
                 `keras_bahdanau_export.export`.
 
         Returns:
-            A `Parity` with the differences between the ONNX graphs and the model, or `None` without
-            ONNX graphs.
+            A `Parity` with the differences between the ONNX graphs and the model, for tests and
+            logs, or `None` without ONNX graphs. Keras's method always returns `None`.
 
         Raises:
             ValueError: If an argument is wrong, or is one of Keras's that is not supported. See

@@ -27,7 +27,7 @@ from keras_bahdanau.layers.sublayers import (
     record_settings,
     serialized,
 )
-from keras_bahdanau.losses.crossentropy import guidance
+from keras_bahdanau.losses.crossentropy import guided_alignment_loss
 from keras_bahdanau.losses.projection import Projection, check_metrics
 from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau_runtime.checks import check_positive, check_range
@@ -238,8 +238,8 @@ class Seq2Seq(GenerationMixin, keras.Model):
     @contextlib.contextmanager
     def _step(self):
         losses = keras.tree.flatten(self.loss)
-        has_projection = losses and all(getattr(loss, "projects", False) for loss in losses)
-        token = _model_without_logits.set(self if has_projection else None)
+        computes_logits = losses and all(getattr(loss, "computes_logits", False) for loss in losses)
+        token = _model_without_logits.set(self if computes_logits else None)
         try:
             yield
         finally:
@@ -268,9 +268,9 @@ class Seq2Seq(GenerationMixin, keras.Model):
         _check_reads_logits("loss", keras.tree.flatten(self.loss))
         if not self._returns_features:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
-        ranked = any(metric.ranks for metric in self._projection_metrics(y, y_pred))
+        needs_correct = any(m.needs_correct for m in self._projection_metrics(y, y_pred))
         kernel, bias = self.output_weights()
-        projection = Projection(y_pred, kernel, bias, self.candidate_seeds, training, ranked)
+        projection = Projection(y_pred, kernel, bias, self.candidate_seeds, training, needs_correct)
         loss = super().compute_loss(x, y, projection, sample_weight, training)
         super().compute_metrics(x, y, projection, sample_weight)
         return loss
@@ -321,7 +321,7 @@ class Seq2Seq(GenerationMixin, keras.Model):
         )
         if is_guided:
             outputs, weights = outputs
-            loss = guidance(ops.convert_to_tensor(inputs["alignment"]), weights)
+            loss = guided_alignment_loss(ops.convert_to_tensor(inputs["alignment"]), weights)
             # The decoder clears its losses at every call. The losses of the model itself would stay
             # on JAX, where Keras identifies them by the `id` of tensors that no longer exist.
             self.decoder.add_loss(first_replica_loss(self.guided_alignment * loss))

@@ -43,7 +43,9 @@ MISTAKES = [
     ([*EXPORT, "--max-length-ratio", "0"], "`max_length_ratio` must be a number above 0"),
     ([*EXPORT, "--format", "tf_saved_model", "--captured"], "`captured` must be False"),
     ([*EXPORT, "--shortlist", "none"], "`shortlist` must be a file"),
-    ([*EXPORT, "--import", "no_such"], "`import` must be the name of a module"),
+    ([*EXPORT, "--config", "none.yaml"], "'none.yaml'"),
+    ([*EXPORT, "--config", "export.json"], "export.json: Argument `precision` must be one of"),
+    ([*EXPORT, "--import", "no_such"], "`import` must be the name of an importable module"),
     ([*EXPORT, "--source", "en", "--reference", "none"], "'none'"),
     (["evaluate", "en", "de", "artifact"], "`path` must be .* come before the texts.*'en'"),
     (["evaluate", "new", "en", "de"], "`path` must be .*'new', which is absent"),
@@ -69,6 +71,7 @@ def test_mistakes_are_reported_before_keras_is_imported(tmp_path):
         ("de", b"x\ny\n"),
         ("short", b"x\n"),
         ("latin", b"x\n\xff"),
+        ("export.json", b'{"precision": "x"}'),
     ):
         (tmp_path / name).write_bytes(data)
     before = sorted(path.name for path in tmp_path.iterdir())

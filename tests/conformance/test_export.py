@@ -59,6 +59,6 @@ def test_a_model_with_a_layer_of_the_users_module_is_exported_in_float32(tmp_pat
     translations = Translator(tmp_path / "a").translate(texts, n_best=3)
     expected = plain.translate(texts, search, max_length=9, n_best=3)
     for ours, theirs in zip(translations, expected, strict=True):
-        assert [one.text for one in ours] == [one.text for one in theirs]
+        assert [h.text for h in ours] == [h.text for h in theirs]
         # In bfloat16 they would agree to three digits.
         np.testing.assert_allclose([h.score for h in ours], [h.score for h in theirs], rtol=1e-5)

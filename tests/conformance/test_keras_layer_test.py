@@ -49,7 +49,7 @@ COMPUTE = "the compute dtype"
 
 
 class Case(NamedTuple):
-    """How to make a layer from its policy, what it is called with and what it returns."""
+    """A factory of a layer from its policy, its inputs, and the dtypes of its outputs."""
 
     make: Callable
     shapes: Any = SEQUENCE
@@ -137,7 +137,7 @@ CASES = {
         lambda **a: ScheduledSampling(**a), (2, 5), ("bool", "float32"), input_dtype="int32"
     ),
 }
-# Keras's test takes no list in the place of one input.
+# Keras's test does not accept a list as one input.
 TWO_SOURCES = [(2, 3, 4), [SEQUENCE, (2, 4, 3)]]
 
 
@@ -194,7 +194,7 @@ def test_sources_may_have_mechanisms_of_another_policy(policy, rng):
 
 EMPTY = list(CASES)
 if keras.config.backend() == "jax":
-    EMPTY.remove("Decode")  # what JAX takes from a table without numbers has lost its last axis
+    EMPTY.remove("Decode")  # on JAX, `ops.take` from an empty table loses the last axis
 
 
 def without_rows(shapes):

@@ -41,14 +41,14 @@ class Case(NamedTuple):
     masks: dict[int, np.ndarray]  # bool over the first axes of the array with this index
 
 
-# Those of the attention cases that get a mask of positions for each query, too.
+# Attention cases that also get a mask of positions for each query.
 MASKED_BY_QUERY = ("bahdanau_chunks", "bahdanau_heads_normalized")
 
 
 def attention_case(name, rng):
     attention = mechanisms.random_attention(name, rng)
     mask = mechanisms.MASK
-    names = list(reference.named(attention))
+    names = list(reference.weights_by_name(attention))
     arguments = dict(value_mask=mask, return_attention_scores=True)
     by_query = name in MASKED_BY_QUERY
     if by_query:
@@ -203,7 +203,7 @@ def attention_model(name):
     outputs = attention(query, values, value_mask=mask, return_attention_scores=True)
 
     def expected(q, v, keep):
-        return mechanisms.expected_call(name, reference.named(attention), q, v, keep)
+        return mechanisms.expected_call(name, reference.weights_by_name(attention), q, v, keep)
 
     return keras.Model([query, values, mask], list(outputs)), attention, expected
 
@@ -232,8 +232,8 @@ def step_model(attention):
     model = keras.Model([inputs, annotations, mask, *states], [outputs, weights])
 
     def expected(x, values, keep, *states):
-        found = decoders.reference_decoder(decoder, x[:, None], values, keep, states)
-        return [part[:, 0] for part in found]
+        sequences = decoders.reference_decoder(decoder, x[:, None], values, keep, states)
+        return [part[:, 0] for part in sequences]
 
     return model, decoder, expected
 

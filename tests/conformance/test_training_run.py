@@ -1,4 +1,4 @@
-"""A whole run of `train`: its compiled step, running mean, checkpoints and held-out loss."""
+"""A whole run of `train`: compiled steps, running mean, checkpoints and held-out loss."""
 
 import csv
 
@@ -42,7 +42,7 @@ def test_the_best_file_is_the_running_mean_with_the_held_out_loss_of_the_history
     losses = [float(row["val_loss"]) for row in rows]
     assert len(losses) == 2 and losses[1] < losses[0]
     np.testing.assert_allclose(losses[1], held_out_loss(best, options.label_smoothing), rtol=1e-4)
-    # The weights that training goes on with are not their running mean.
+    # The last file has the weights themselves, and not their running mean.
     last, mean = (
         keras.saving.load_model(best.parent / name).get_weights()
         for name in ("last.keras", "best.keras")

@@ -1,4 +1,4 @@
-"""Training on two devices, both of them this CPU, gives the losses and weights of one."""
+"""Training on two devices, both on this CPU, gives the losses and weights of one device."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from layer_checks import assert_close
 from python_process import run_python
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
-# PyTorch has a process for each device: tests/library/training/test_distribution.py.
+# PyTorch has a process for each device: tests/library/test_distribution.py.
 CASES = {"tensorflow": ["padded", "ragged", "lacking"], "jax": ["padded", "smaller"], "torch": []}
 
 

@@ -19,7 +19,7 @@ from keras_bahdanau import BeamSearch, RNNSearch, Sampling
 from keras_bahdanau.models import Shortlist
 from keras_bahdanau_export import parity
 from keras_bahdanau_export.cuda import captured as cut
-from keras_bahdanau_export.cuda.placement import on_host, summary
+from keras_bahdanau_export.cuda.placement import find_fallbacks, summarize
 from keras_bahdanau_export.exporter import export
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.cuda import captured
@@ -41,7 +41,7 @@ def exported(folder, search, shortlist=None, **options):
     sizes = {"units": 6, "embedding_dim": 5, "attention_units": 4, "maxout_units": 3}
     model = RNNSearch(30, 40, **sizes, reset_after=True)
     model.build()
-    # With the paper's initial weights, all tokens are near ties.
+    # With the paper's initial weights, all tokens have nearly equal probabilities.
     model.set_weights([RNG.normal(0, 1, weights.shape) for weights in model.get_weights()])
     export(model, folder, search=search, max_length=9, shortlist=shortlist, **options)
     return folder
@@ -85,7 +85,7 @@ def source(rows, length):
 
 def test_every_part_runs_on_cuda_alone(beam, sampling):
     for path in [*beam.glob("*.onnx"), *sampling.glob("*.onnx")]:
-        assert summary(on_host(onnx_ir.load(path))) == [], path
+        assert summarize(find_fallbacks(onnx_ir.load(path))) == [], path
 
 
 @pytest.mark.parametrize("rows, length", [(1, 1), (1, 16), (3, 5), (5, 17), (33, 2)])
@@ -180,7 +180,7 @@ def test_a_deep_residual_encoder_is_cut_in_linear_time():
         node = onnx_ir.node("Add", [values[-1], values[-1]])
         node.outputs[0].name = f"y{depth}"
         values.append(node.outputs[0])
-    assert cut._of_sizes(values[-1], {}) is None
+    assert cut._measured_values(values[-1], {}) is None
 
 
 def test_fixed_dimensions_change_no_part_of_a_search(beam, sampling):
@@ -228,7 +228,7 @@ def test_a_graph_with_two_loops_is_cut_at_the_last(added, first, last, more):
     model = graph_of(TWO_LOOPS % (added, first, last), empty=np.zeros((2, 2), "float32"), **numbers)
     start, step, end = (
         onnx_ir.serde.serialize_model(part)
-        for part in cut.cut_at_loop(onnx_ir.serde.deserialize_model(model))
+        for part in cut.split_at_loop(onnx_ir.serde.deserialize_model(model))
     )
 
     def run_part(part, values):

@@ -145,7 +145,7 @@ def test_help_lists_every_option_with_its_default(monkeypatch, command):
         ),
         (DEV + "units: 8", ("--units", 0), "Argument `units` must be an int of at least 1."),
         ("units: 8", (), "Argument `validation_source`, `validation_target` must be given."),
-        ("8", (), "Argument `config` must hold a mapping of options to values."),
+        ("8", (), "Argument `config` must contain a mapping of options to values."),
     ],
 )
 def test_invalid_options_are_named_before_any_file_is_written(
@@ -187,7 +187,7 @@ def test_prepare_writes_a_corpus(command, error_of, files, tmp_path):
     assert (status, out, corpus.pairs) == (0, "", len(PAIRS) + 5)
     assert f"{corpus.pairs} pairs" in err and f"{corpus.tokens} target tokens in 1 shards" in err
     error = error_of("prepare", *texts[:3], "-o", tmp_path / "odd")
-    assert "`texts` must hold as many files" in error
+    assert "`texts` must contain as many files" in error
     assert not (tmp_path / "odd").exists()
 
 
@@ -250,8 +250,8 @@ def test_commands_on_an_artifact_import_no_keras(files, artifact, tmp_path):
 
 LOADS_A_LIBRARY = """
 import os, sys
-from keras_bahdanau_export.quiet import quiet_imports
-with quiet_imports():
+from keras_bahdanau_export.commands.tensorflow_logging import filter_tensorflow_logs
+with filter_tensorflow_logs():
     os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are written to"
                 b" STDERR\\n")
     os.write(2, b"I0000 00:00:1795297885.877061   11221 cudart_stub.cc:31] Could not find cuda\\n")
@@ -289,7 +289,9 @@ def test_evaluate_gives_keras_and_the_artifact_the_same_score(
     assert by_keras.startswith("BLEU ")
     for option in ("--beam-size", "--length-penalty", "--max-length"):
         error = error_of("evaluate", artifact, *test_set, option, 2)
-        assert f"`{option[2:].replace('-', '_')}` must be given to export" in error
+        assert (
+            f"`{option[2:].replace('-', '_')}` must be set when the artifact is exported" in error
+        )
 
 
 def test_export_chooses_the_length_penalty_with_the_best_bleu(
@@ -298,14 +300,17 @@ def test_export_chooses_the_length_penalty_with_the_best_bleu(
     output, test_set = tmp_path / "artifact", (files / "dev.src", files / "dev.tgt")
     arguments = ["export", trained, output, "--beam-size", 2, "--max-length", 12]
     arguments += ["--max-length-ratio", 0.9, "--length-penalty", 0.2, "--length-penalty", 1.5]
-    message = "`length_penalty` must be given once where there is no `source`"
+    message = "`length_penalty` must be passed once if there is no `source`"
     assert message in error_of(*arguments)
     arguments += ["--source", test_set[0], "--reference", test_set[1]]
     without_onnx = [*arguments[:-8], *arguments[-4:], "--format", "tf_saved_model"]
     assert "`source` and `reference` must be left out" in error_of(*without_onnx)
     status, _, err = command(*arguments)
     assert status == 0, err
-    bleu = {float(p): of for p, of in re.findall(r"length penalty (\S+): BLEU (\S+)", err)}
+    bleu = {
+        float(penalty): score
+        for penalty, score in re.findall(r"length penalty (\S+): BLEU (\S+)", err)
+    }
     assert list(bleu) == [0.2, 1.5]
     search = read_manifest(output).search
     chosen = search["length_penalty"]
@@ -323,7 +328,7 @@ def test_several_runs_are_an_ensemble(command, error_of, files, trained, artifac
     )
     assert alone == twice and alone[0] == 0  # the mean of equal models
     error = error_of("evaluate", artifact, *test_set[:2], "--with", trained)
-    assert "`with` must be given to export" in error
+    assert "`with` must be set when the artifact is exported" in error
 
 
 def test_evaluate_truncates_long_sources_with_the_flag(command, error_of, tmp_path):
@@ -350,7 +355,7 @@ def test_a_shortlist_from_an_alignments_file(command, error_of, files, trained, 
     for lines in (1, pairs + 1):  # a wrong count may mean that pairs were left out
         links.write_text("0-0\n" * lines)
         more = ["--alignments", links, "--sentences", min(lines, pairs)]
-        assert f"a line for each of {pairs} pairs" in error_of(*arguments, *more)
+        assert f"one line for each of {pairs} pairs" in error_of(*arguments, *more)
     assert "`size` must be an int of at least 8" in error_of(*arguments, "--size", 7)
     assert "`output` must be a file" in error_of(*arguments[:-1], tmp_path)
 
@@ -395,7 +400,7 @@ def test_inspect_prints_the_manifest(command, artifact):
 def test_inspect_lists_nodes_that_would_not_run_on_cuda(command, artifact):
     status, out, _ = command("inspect", artifact, "--provider", "cuda")
     assert status == 0
-    assert "model.onnx on cuda" in out and "all of it but sizes runs there" in out
+    assert "model.onnx on cuda" in out and "all operators run there" in out
     status, _, err = command("inspect", artifact, "--provider", "tpu")
     assert status == 2 and "'cuda'" in err
 
@@ -403,6 +408,34 @@ def test_inspect_lists_nodes_that_would_not_run_on_cuda(command, artifact):
 def test_verify_compares_the_artifact_with_the_model(command, trained, artifact):
     status, out, _ = command("verify", artifact, trained / "best.keras", "--count", 3)
     assert status == 0 and "3 of 3 sources equal" in out
+
+
+def test_export_takes_options_from_a_file_which_flags_override(command, trained, tmp_path):
+    config = tmp_path / "export.yaml"
+    config.write_text("max_length: 12\nmax_source_length: 30\nstepwise: true\nformat: [onnx]\n")
+    output = tmp_path / "artifact"
+    arguments = ("export", trained, output, "--config", config, "--beam-size", 1)
+    status, _, err = command(*arguments, "--max-length", 11, "--no-stepwise")
+    assert (status, err) == (0, f"The artifact is {output}.")
+    manifest = read_manifest(output)
+    assert (manifest.search["max_length"], manifest.max_source_length) == (11, 30)
+    assert "step.onnx" not in manifest.files
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("max_lenght: 9", "Argument `max_lenght` must be an option of an export."),
+        ("max_length: 0", "Argument `max_length` must be a positive integer. Received: 0"),
+        ("search: greedy", "Argument `search` must be set by flags of the command"),
+        ("8", "Argument `config` must hold a mapping of options to values."),
+    ],
+)
+def test_export_names_the_file_and_the_invalid_option(error_of, tmp_path, content, message):
+    config = tmp_path / "export.yaml"
+    config.write_text(content)
+    error = error_of("export", tmp_path / "run", tmp_path / "artifact", "--config", config)
+    assert message in error and str(config) in error
 
 
 def test_export_refuses_a_folder_that_is_not_a_run(error_of, tmp_path):
@@ -427,9 +460,9 @@ def test_export_writes_a_triton_repository(command, trained, tmp_path):
     ("options", "message"),
     [
         (("--layout", "zip"), "Argument `layout` must be one of"),
-        (("--name", "a"), "Argument `name` must be given only for the layout 'triton'."),
+        (("--name", "a"), "Argument `name` must be left out for the layout 'artifact'."),
         (("--layout", "triton", "--name", "a/b"), "Argument `name` must be at most 100 letters"),
-        (("--layout", "triton", "--format", "tf_saved_model"), "Argument `format` must hold"),
+        (("--layout", "triton", "--format", "tf_saved_model"), "Argument `format` must include"),
     ],
 )
 def test_invalid_layouts_are_refused_before_any_file_is_written(

@@ -29,9 +29,9 @@ from keras_bahdanau.layers import (
     MonotonicAttention,
 )
 from keras_bahdanau.models import Shortlist
-from keras_bahdanau_export.cuda.placement import on_host, summary
-from keras_bahdanau_export.graph.passes.graph import constant, nodes_within
-from keras_bahdanau_export.graph.passes.sizes import Sizes
+from keras_bahdanau_export.cuda.placement import find_fallbacks, summarize
+from keras_bahdanau_export.graph.passes.editing import constant_array, nodes_including_loops
+from keras_bahdanau_export.graph.passes.size_inference import SizeInference
 from keras_bahdanau_export.graph.writer import write_onnx
 from keras_bahdanau_export.trace import encode_function, search_function
 
@@ -44,14 +44,17 @@ EVERY_OPTION = BeamSearch(
 
 
 def host_lines(text, **constants):
-    return summary(on_host(onnx_ir.serde.deserialize_model(graph_of(text, **constants))))
+    return summarize(find_fallbacks(onnx_ir.serde.deserialize_model(graph_of(text, **constants))))
 
 
 @pytest.mark.parametrize(
     "statement, expected",
     [
         ("y = Tanh(x)", None),
-        ("y = Tan(x)", "1 Tan: CUDA has no kernel for it, or the table of kernels does not know"),
+        (
+            "y = Tan(x)",
+            "1 Tan: CUDA has no kernel for it, or it is missing in the table",
+        ),
         ("y = other.Tan(x)", "1 Tan: operators of other are not in the table of kernels"),
         ("y = GatherND(n, places)", "1 GatherND: its kernels are for .*float.*, not for int32"),
     ],
@@ -60,7 +63,7 @@ def test_nodes_without_a_cuda_kernel_are_listed(statement, expected):
     text = "agraph (float[2,3] x, int32[2,2] n, int64[1,1] places) => (float[a,b] out)"
     model = graph_of(f"{text} {{ {statement} out = Cast<to = 1>(y) }}")
     model.opset_import.add(domain="other", version=1)
-    lines = summary(on_host(onnx_ir.serde.deserialize_model(model)))
+    lines = summarize(find_fallbacks(onnx_ir.serde.deserialize_model(model)))
     assert len(lines) == (expected is not None)
     assert all(re.match(expected, line) for line in lines)
 
@@ -71,10 +74,10 @@ def test_nodes_without_a_cuda_kernel_are_listed(statement, expected):
         ("GRU", "linear_before_reset = 1", None),
         ("GRU", "linear_before_reset = 0", "resets after the recurrent product"),
         ("GRU", 'linear_before_reset = 1, activations = ["Sigmoid", "Relu"]', "sigmoid and tanh"),
-        ("GRU", "linear_before_reset = 1, clip = 1.0", "knows no clip"),
+        ("GRU", "linear_before_reset = 1, clip = 1.0", "has no clip"),
         ("LSTM", "input_forget = 0", None),
-        ("LSTM", "input_forget = 1", "couples no input and forget gates"),
-        ("RNN", 'activations = ["Relu"]', "with tanh, not relu"),
+        ("LSTM", "input_forget = 1", "does not couple input and forget gates"),
+        ("RNN", 'activations = ["Relu"]', "activations tanh, not relu"),
     ],
 )
 def test_recurrent_operators_that_cudnn_lacks_are_listed(operator, attributes, why):
@@ -113,7 +116,7 @@ def test_values_copied_at_every_step_of_a_loop_are_listed():
     )
     assert len(lines) == 3 and all("at every step of a loop" in line for line in lines)
     assert "computes a size" in lines[0] and "no step reads this state" in " ".join(lines)
-    assert "reads this constant, too" in " ".join(lines)
+    assert "also reads this constant" in " ".join(lines)
 
 
 def rnn_search(**options):
@@ -181,9 +184,9 @@ def test_every_search_and_attention_runs_on_cuda_alone(graph_file):
     path, messages = graph_file
     assert messages == []
     graph = onnx_ir.load(path).graph
-    sizes, widths = Sizes(graph), []
-    for node in nodes_within(graph, "TopK"):
-        width, count = sizes.dims[node.inputs[0]][-1].number, constant(node.inputs[1])
+    sizes, widths = SizeInference(graph), []
+    for node in nodes_including_loops(graph, "TopK"):
+        width, count = sizes.dims[node.inputs[0]][-1].as_int, constant_array(node.inputs[1])
         if count is not None and count.item() <= 64:  # larger counts are not split into chunks
             widths.append(width)
     assert max(widths, default=0) <= 256

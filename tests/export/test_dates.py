@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("babel")
 
-from keras_bahdanau_export.quickstart import dates
-from keras_bahdanau_export.quickstart.dates import date_pairs, date_texts, split_dates
+from keras_bahdanau_export.commands import quickstart_dates as dates
+from keras_bahdanau_export.commands.quickstart_dates import date_pairs, date_texts, split_dates
 
 
 def days_of(year):
@@ -83,7 +83,7 @@ def test_texts_have_single_spaces_only():
         assert text == " ".join(text.split())
 
 
-def test_same_seed_same_pairs():
+def test_equal_seeds_give_equal_pairs():
     assert date_pairs(200, seed=7) == date_pairs(200, seed=7)
     assert date_pairs(200, seed=7) != date_pairs(200, seed=8)
     assert split_dates(50, 20, 20, seed=3) == split_dates(50, 20, 20, seed=3)
@@ -108,7 +108,7 @@ def test_test_pairs_do_not_depend_on_the_other_sizes():
 
 @pytest.mark.parametrize("count", [-1, 10**9])
 def test_impossible_count_is_refused(count):
-    with pytest.raises(ValueError, match=f"count must be between .* Received: count={count}"):
+    with pytest.raises(ValueError, match=f"`count` must be from 0 to .* Received: count={count}"):
         date_pairs(count, seed=0)
 
 

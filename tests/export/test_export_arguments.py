@@ -6,7 +6,7 @@ from models import SMALL, TEXTS
 
 from keras_bahdanau import BeamSearch, GreedySearch, RNNSearch
 from keras_bahdanau_export import export
-from keras_bahdanau_export.jobs import job_for
+from keras_bahdanau_export.exporter import make_job
 from keras_bahdanau_export.options import ExportOptions
 
 
@@ -14,9 +14,9 @@ def test_texts_longer_than_the_limit_are_left_out(model, tokenizer):
     text = TEXTS[0]
     limit, references = len(tokenizer.encode_source(text)), ["long", "as long as the limit"]
     options = ExportOptions(texts=[2 * text, text], references=references, max_source_length=limit)
-    job = job_for(model, options)
+    job = make_job(model, options)
     job.check()
-    assert (job.texts, job.references) == ([text], references[1:])
+    assert (job.options.texts, job.options.references) == ([text], references[1:])
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_texts_longer_than_the_limit_are_left_out(model, tokenizer):
             {"max_lenght": 5},
             "`max_lenght` must be an option of an export. Did you mean `max_length`",
         ),
-        ({"format": "litert"}, "`format`.*exports no search.*Received: 'litert'"),
+        ({"format": "litert"}, "`format`.*without a search.*Received: 'litert'"),
     ],
 )
 def test_invalid_arguments_are_named(model, tmp_path, arguments, message):
@@ -67,7 +67,9 @@ def test_a_model_that_does_not_generate_takes_no_search(tmp_path):
     model = keras.Sequential([keras.Input((None, 3)), keras.layers.GRU(2)])
     for arguments in ({"search": GreedySearch()}, {"stepwise": True}, {"texts": ["a"]}):
         (name,) = arguments
-        with pytest.raises(ValueError, match=f"`{name}` must .*only for models that generate"):
+        with pytest.raises(
+            ValueError, match=f"`{name}` must .*left out for a model without a search"
+        ):
             export(model, tmp_path / "a", **arguments)
     with pytest.raises(ValueError, match=r"Keras's own `model\.export`"):
         export(model, tmp_path / "a", format="litert")

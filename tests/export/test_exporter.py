@@ -29,11 +29,10 @@ from keras_bahdanau import (
 )
 from keras_bahdanau.search import Decode
 from keras_bahdanau_export import export
-from keras_bahdanau_export.jobs import job_for
+from keras_bahdanau_export.model_config import to_float32
 from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.parity import random_sources, verify
-from keras_bahdanau_export.serialized import in_float32
-from keras_bahdanau_export.tracing_process import write_elsewhere
+from keras_bahdanau_export.tracing_process import trace_in_subprocess
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.ids import BOS, PAD, UNK
 from keras_bahdanau_runtime.manifest import read_manifest
@@ -166,7 +165,7 @@ def test_onnxruntime_opens_the_graphs_without_warnings(artifact, captioning, cap
     assert capfd.readouterr().err == ""
 
 
-def test_graphs_say_what_wrote_them_and_what_they_compute(artifact, captioning):
+def test_graphs_name_their_producer_and_describe_their_computation(artifact, captioning):
     version = importlib.metadata.version("keras-bahdanau")
     descriptions = {
         artifact[0] / MODEL_FILE: "BeamSearch of a RNNSearch: source ids in",
@@ -228,7 +227,7 @@ def test_a_search_trained_in_bfloat16_is_compared_in_float32(artifact, model, to
     trained.set_weights(model.get_weights())
     trained.compile("adam", "sparse_categorical_crossentropy")
     assert verify(trained, artifact[0]).score_difference < 1e-4
-    models, search = (model, in_float32(trained)), BeamSearch(3)
+    models, search = (model, to_float32(trained)), BeamSearch(3)
     expected, translations = (each.translate(TEXTS, search, max_length=9) for each in models)
     for translation, reference in zip(translations, expected, strict=True):
         assert translation.text == reference.text
@@ -239,8 +238,7 @@ def test_a_search_trained_in_bfloat16_is_compared_in_float32(artifact, model, to
 def test_the_process_that_traces_for_other_backends_gives_the_same_graph(artifact, model, tmp_path):
     """Names and the order in the file may differ."""
     options = ExportOptions(search=BeamSearch(3, length_penalty=0.6), max_length=9)
-    job = job_for(model, options)
-    write_elsewhere(job, tmp_path)
+    trace_in_subprocess(model, options, tmp_path)
     ours, theirs = (
         structure(onnx.load(path / "model.onnx").graph, {}) for path in (artifact[0], tmp_path)
     )

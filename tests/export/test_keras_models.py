@@ -15,12 +15,11 @@ from graphs import graph_of
 
 from keras_bahdanau import BahdanauAttention
 from keras_bahdanau_export import export
-from keras_bahdanau_export.call import call_signature, functional
-from keras_bahdanau_export.graph.passes import graph
-from keras_bahdanau_export.jobs import job_for
+from keras_bahdanau_export.graph.passes import editing
 from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.parity import verify
-from keras_bahdanau_export.tracing_process import write_elsewhere
+from keras_bahdanau_export.trace import as_functional, forward_signature
+from keras_bahdanau_export.tracing_process import trace_in_subprocess
 from keras_bahdanau_runtime import CorruptArtifactError, Translator, UnsupportedArtifactError
 from keras_bahdanau_runtime.errors import ArtifactError, UnsupportedModelError
 from keras_bahdanau_runtime.manifest import read_manifest
@@ -61,15 +60,14 @@ def test_tracing_in_a_process_that_cannot_import_a_layer_raises_an_error(tmp_pat
     monkeypatch.syspath_prepend(tmp_path)
     x = keras.Input((3,), name="x")
     model = keras.Model(x, importlib.import_module("own_layers").Doubled(name="y")(x))
-    job = job_for(model, ExportOptions())
     module.unlink()
     with pytest.raises(ArtifactError, match=r"No module named 'own_layers'"):
-        write_elsewhere(job, tmp_path)
+        trace_in_subprocess(model, ExportOptions(), tmp_path)
 
 
 MODEL_OF_MAIN = """
 import keras
-from keras_bahdanau_export.tracing_process import _check_parts
+from keras_bahdanau_export.tracing_process import check_loadable
 
 class Bare(keras.layers.Layer):
     def call(self, inputs):
@@ -91,7 +89,7 @@ activations = [keras.layers.Activation(function) for function in (bare, known, "
 for layer in (Bare(), Known(), *activations, keras.layers.Lambda(lambda x: x)):
     for imports in ((), ("a_module",)):
         try:
-            _check_parts(keras.Model(x, layer(x)), imports)
+            check_loadable(keras.Model(x, layer(x)), imports)
             print("taken")
         except ValueError as error:
             print(str(error).rpartition("Received: ")[2])
@@ -128,11 +126,11 @@ def test_the_error_for_a_model_without_inputs_shows_how_to_wrap_it(tmp_path):
     with pytest.raises(ValueError, match=r"keras\.Model\(x, model\(x\)\), path\)"):
         export(model, tmp_path / "a")
     x = keras.Input((3,), name="x")
-    functional(keras.Model(x, model(x)))
+    as_functional(keras.Model(x, model(x)))
 
 
 def names_of(model, **names):
-    signature = call_signature(functional(model), **names)
+    signature = forward_signature(as_functional(model), **names)
     return [[tensor.name for tensor in side] for side in (signature.inputs, signature.outputs)]
 
 
@@ -153,13 +151,16 @@ def test_every_input_and_output_has_a_unique_name():
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ({"output_names": ["a"]}, r"`output_names` must be a list of 2 names, in .*'dense_0'"),
+        (
+            {"output_names": ["a"]},
+            r"`output_names` must be a list of 2 names, instead of .*'dense_0'",
+        ),
         ({"output_names": "ab"}, "`output_names` must be a list of 2 names.*Received: 'ab'"),
         ({"input_names": []}, "`input_names` must be a list of 1 names"),
-        ({"output_names": ["a", "a"]}, r"a name of its own\. Received: \['a'\]"),
-        ({"output_names": ["x", "a"]}, r"a name of its own\. Received: \['x'\]"),
-        ({"output_names": ["a", "b c"]}, "must hold names of ASCII.*Received: 'b c'"),
-        ({"output_names": ["a", 3]}, "must hold names of ASCII.*Received: 3"),
+        ({"output_names": ["a", "a"]}, r"a different name\. Received: \['a'\]"),
+        ({"output_names": ["x", "a"]}, r"a different name\. Received: \['x'\]"),
+        ({"output_names": ["a", "b c"]}, "must contain names of ASCII.*Received: 'b c'"),
+        ({"output_names": ["a", 3]}, "must contain names of ASCII.*Received: 3"),
     ],
 )
 def test_invalid_input_and_output_names_are_refused(names, message):
@@ -208,9 +209,9 @@ def test_layers_of_mixed_precision_are_exported_in_float32(tmp_path):
         np.testing.assert_allclose(output, inputs @ kernel + bias, rtol=1e-5, atol=1e-6)
 
 
-@keras.saving.register_keras_serializable(package="test_exporter")
+@keras.saving.register_keras_serializable(package="tests")
 class Outer(keras.layers.Layer):
-    """A layer with an inner layer that has no policy of its own."""
+    """A layer whose inner layer has no explicit dtype policy."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -253,7 +254,7 @@ def test_half_precision_agrees_to_three_digits(tmp_path):
 def test_weights_too_large_for_one_file_are_in_a_second(
     tmp_path, monkeypatch, precision, bytes_per_weight
 ):
-    monkeypatch.setattr(graph, "LARGEST_FILE", 2000)  # bytes
+    monkeypatch.setattr(editing, "MAX_WEIGHT_BYTES", 2000)  # bytes
     x = keras.Input((None, 64), name="x")
     model = keras.Model(x, keras.layers.Dense(64, name="y")(keras.layers.GRU(64)(x)))
     path = tmp_path / "a"
@@ -269,10 +270,10 @@ def test_weights_too_large_for_one_file_are_in_a_second(
 
 @pytest.mark.parametrize("limit, is_external", [(16, False), (15, True)])
 def test_the_size_of_weights_is_counted_in_bytes(tmp_path, monkeypatch, limit, is_external):
-    monkeypatch.setattr(graph, "LARGEST_FILE", limit)
+    monkeypatch.setattr(editing, "MAX_WEIGHT_BYTES", limit)
     text = "agraph (float[4] x) => (float[4] y) { y = Add(x, w) }"
     model = onnx_ir.serde.deserialize_model(graph_of(text, w=np.ones(4, "float32")))
-    assert graph.save(model, tmp_path / "model.onnx") == is_external
+    assert editing.save_model(model, tmp_path / "model.onnx") == is_external
     assert (tmp_path / "model.onnx.data").exists() == is_external
 
 

@@ -10,11 +10,11 @@ from keras_bahdanau_export import export
 from keras_bahdanau_export.parity import (
     CallParity,
     Parity,
-    _drawn,
+    _random_input,
     call_tolerance,
     compare,
-    difference,
     random_sources,
+    relative_difference,
     verify,
 )
 from keras_bahdanau_runtime import ParityError, Translator
@@ -39,18 +39,18 @@ def test_a_comparison_without_sources_is_refused(artifact, model, arguments, nam
 
 def test_differences_are_relative_to_large_numbers_and_exact_for_integers():
     ours = np.array([1.0, -np.inf, 200.0])
-    assert difference(ours, ours) == 0
-    assert difference(ours, np.array([1.0, -np.inf, 198.0])) == pytest.approx(0.01)
-    assert difference(ours, np.array([1.0, 3.0, 200.0])) == np.inf
-    assert np.isnan(difference(ours, np.array([1.0, np.nan, 200.0])))
+    assert relative_difference(ours, ours) == 0
+    assert relative_difference(ours, np.array([1.0, -np.inf, 198.0])) == pytest.approx(0.01)
+    assert relative_difference(ours, np.array([1.0, 3.0, 200.0])) == np.inf
+    assert np.isnan(relative_difference(ours, np.array([1.0, np.nan, 200.0])))
     ids = np.array([10**6, 5])
-    assert difference(ids, ids) == 0 and difference(ids, ids + 1) == 1
+    assert relative_difference(ids, ids) == 0 and relative_difference(ids, ids + 1) == 1
 
 
 def test_random_ids_and_masks_are_padded_at_the_right():
     rng = np.random.default_rng(0)
     for dtype in ("int32", "bool"):
-        drawn = _drawn(keras.KerasTensor((None, None), dtype), 50, 7, False, rng)
+        drawn = _random_input(keras.KerasTensor((None, None), dtype), 50, 7, False, rng)
         lengths = drawn.sum(axis=1, keepdims=True)
         np.testing.assert_array_equal(drawn, np.arange(7) < lengths)
         assert drawn.shape == (50, 7) and drawn.dtype == dtype and len(np.unique(lengths)) > 3
@@ -71,7 +71,7 @@ def test_random_inputs_are_long_enough_and_finite_for_the_model(tmp_path):
     with pytest.raises(ValueError, match=r"outputs of shapes \[\(None, 3\)\]. Received: .*4\)"):
         verify(short, tmp_path / "a")
     long = keras.Model(x, keras.layers.GlobalMaxPooling1D()(keras.layers.Conv1D(3, 257)(x)))
-    with pytest.raises(ValueError, match=r"have one of \(7, 16, 64, 256\) places"):
+    with pytest.raises(ValueError, match=r"one of the sizes \(7, 16, 64, 256\)"):
         verify(long, tmp_path / "a")
 
 
@@ -82,15 +82,15 @@ def test_random_sources_are_at_most_as_long_as_the_limit():
 
 
 @pytest.mark.parametrize("output", ["scores", "alignments"])
-def test_nan_fails_parity(artifact, model, tokenizer, output, monkeypatch):
+def test_nan_scores_or_alignments_fail_parity(artifact, model, tokenizer, output, monkeypatch):
     translator = Translator(artifact[0])
     search = translator.search
 
-    def spoiled(*arguments, **options):
+    def search_with_nan(*arguments, **options):
         results = search(*arguments, **options)
         return {**results, output: np.full_like(results[output], np.nan)}
 
-    monkeypatch.setattr(translator, "search", spoiled)
+    monkeypatch.setattr(translator, "search", search_with_nan)
     sources = random_sources(tokenizer.source_vocabulary_size, 30)
     parity = compare(model, translator, sources, BeamSearch(3, 0.6), 9)
     with pytest.raises(ParityError, match="by nan"):
@@ -145,4 +145,4 @@ def test_the_tolerance_of_a_call_depends_on_its_precision():
 
 def test_the_error_for_outputs_of_different_shapes_names_both():
     with pytest.raises(ParityError, match=r"Received: \(3, 1, 2\) for \(3, 7, 2\)"):
-        difference(np.ones((3, 7, 2)), np.ones((3, 1, 2)))
+        relative_difference(np.ones((3, 7, 2)), np.ones((3, 1, 2)))

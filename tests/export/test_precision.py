@@ -11,7 +11,8 @@ from graphs import graph_of, operators, results
 
 from keras_bahdanau import BeamSearch, GreedySearch, RNNSearch, Tokenizer
 from keras_bahdanau_export import export
-from keras_bahdanau_export.precision import PrecisionLoss, reduce_precision
+from keras_bahdanau_export.graph.precision import reduce_precision
+from keras_bahdanau_export.quality_loss import PrecisionLoss
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.errors import PrecisionError
 from keras_bahdanau_runtime.manifest import read_manifest
@@ -83,7 +84,7 @@ def test_every_node_of_a_reduced_graph_has_its_own_name(artifact):
         assert all(names) and len(set(names)) == len(names), path
 
 
-def test_reduced_graphs_say_what_wrote_them(artifact):
+def test_reduced_graphs_name_their_producer(artifact):
     session = onnxruntime.InferenceSession(artifact[0] / "model.onnx")
     metadata, version = session.get_modelmeta(), importlib.metadata.version("keras-bahdanau")
     assert metadata.producer_name == "keras_bahdanau"

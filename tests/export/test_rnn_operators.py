@@ -10,9 +10,8 @@ import pytest
 from graphs import assert_fixed_dimensions_change_nothing
 
 from keras_bahdanau import BidirectionalEncoder
-from keras_bahdanau_export.call import call_signature
 from keras_bahdanau_export.graph.writer import write_onnx
-from keras_bahdanau_export.trace import forward_function
+from keras_bahdanau_export.trace import forward_function, forward_signature
 
 LAYERS = {
     "gru": lambda: keras.layers.GRU(4, return_sequences=True, bias_initializer="normal"),
@@ -54,7 +53,7 @@ def model():
 @pytest.fixture(scope="module")
 def graph(model, tmp_path_factory):
     path = tmp_path_factory.mktemp("graph") / "model.onnx"
-    write_onnx(*forward_function(model, call_signature(model)), path)
+    write_onnx(*forward_function(model, forward_signature(model)), path)
     return path
 
 
@@ -124,7 +123,7 @@ def test_a_layer_without_an_operator_keeps_its_loop_and_logs_the_reason(
     x = keras.Input((None, 3), batch_size=2, name="x")
     model = keras.Model(x, layer()(x))
     with caplog.at_level(logging.WARNING, "keras_bahdanau_export"):
-        write_onnx(*forward_function(model, call_signature(model)), tmp_path / "model.onnx")
+        write_onnx(*forward_function(model, forward_signature(model)), tmp_path / "model.onnx")
     assert reason in caplog.text
     kinds = [node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node]
     assert "Loop" in kinds and not {"GRU", "LSTM"} & set(kinds)

@@ -356,7 +356,9 @@ def test_a_tensor_that_triton_does_not_accept_is_refused(tmp_path, outputs, body
     graph = call_of("float[n, 2] x", outputs, body)
     graph = graph.replace(" { y", " <int64[1] zero = {0}, int64[1] one = {1}> { y")
     artifact = call_artifact(tmp_path / "call", graph)
-    with pytest.raises(UnsupportedArtifactError, match="'y': expected a tensor that Triton takes"):
+    with pytest.raises(
+        UnsupportedArtifactError, match="'y': expected a tensor that Triton supports"
+    ):
         write_triton_repository(artifact, tmp_path / "models")
     assert [path.name for path in tmp_path.iterdir()] == ["call"]
 

@@ -156,8 +156,8 @@ def test_full_disk_leaves_no_partial_output(artifact, tmp_path):
         (["--shard", "2"], "`shard` must be I/N"),
         (["--shard", "3/2"], "`shard` must be (i, n) with i from 1 to n. Received: (3, 2)"),
         (["--engine", "spark"], "`engine` must be local or ray. Received: 'spark'"),
-        (["--actors", "2"], "`actors` must be given with `engine` ray. Received: 2"),
-        (["--engine", "ray", "--resume"], "`resume` must be given with `engine` local"),
+        (["--actors", "2"], "`actors` must be used with `engine` ray. Received: 2"),
+        (["--engine", "ray", "--resume"], "`resume` must be used with `engine` local"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(artifact, tmp_path, call, arguments, words):

@@ -37,7 +37,7 @@ def test_stream_applies_the_constraints_of_the_search(tmp_path, limits, expected
 NOT_STEPS = {
     "another input": ("int32[batch] tokens", "int32[batch] words"),
     "another output": ("next_state_0", "next_state_1"),
-    "a memory that nobody makes": ("memory_0", "memory_1"),
+    "a memory that the encoder does not return": ("memory_0", "memory_1"),
     "a state of another type": ("int32[batch] state_0", "int64[batch] state_0"),
 }
 

@@ -46,7 +46,7 @@ def test_equal_seeds_repeat_and_adjacent_seeds_share_no_numbers():
     assert not np.isin(np.ravel(first), np.ravel(adjacent)).any()
 
 
-def test_fresh_copies_differ():
+def test_cloned_initializers_draw_different_values():
     initializer = PerGate("orthogonal", GATES)
     first, second = matrices(initializer), matrices(clone_initializer(initializer))
     assert np.abs(np.subtract(first, second)).max() > 0.1

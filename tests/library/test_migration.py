@@ -82,7 +82,7 @@ def sections():
 
 def test_every_name_and_argument_has_a_row():
     documented = {heading: sorted(names) for heading, names in sections() if names}
-    assert documented == {name: sorted(of.split()) for name, of in SIGNATURES.items()}
+    assert documented == {name: sorted(arguments.split()) for name, arguments in SIGNATURES.items()}
 
 
 @pytest.fixture(scope="module")

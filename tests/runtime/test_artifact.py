@@ -49,7 +49,7 @@ def artifact(tmp_path):
 
 
 def change(artifact, **keys):
-    """Change keys of the manifest, as somebody who tampers with it would."""
+    """Change keys of the manifest without changing anything else."""
     path = artifact / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **keys}), "utf-8")
 

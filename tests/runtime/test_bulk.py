@@ -526,7 +526,7 @@ def test_nested_parquet_column_is_translated_into_another_column(translator, par
         translate_file(translator, *paths, text_column="translation.fr", output_column="mt")
 
 
-def test_parquet_without_rows(translator, parquet, tmp_path):
+def test_parquet_without_rows_is_translated_to_parquet_without_rows(translator, parquet, tmp_path):
     parquet.write_table(table(parquet, []), tmp_path / "in.parquet")
     translate_file(translator, tmp_path / "in.parquet", tmp_path / "out.parquet")
     assert parquet.read_table(tmp_path / "out.parquet").num_rows == 0

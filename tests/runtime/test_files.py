@@ -46,10 +46,10 @@ def test_exception_in_the_block_leaves_the_old_file(tmp_path, error):
 @pytest.mark.parametrize("is_folder", [False, True])
 def test_error_that_names_no_file_gets_the_name(tmp_path, arguments, message, is_folder):
     path = tmp_path / "new"
-    kept = (
+    writer = (
         atomic_folder(path, "a folder", lambda folder: False) if is_folder else atomic_write(path)
     )
-    with pytest.raises(OSError) as caught, kept:
+    with pytest.raises(OSError) as caught, writer:
         raise OSError(*arguments)
     assert str(caught.value) == message.format(path=path)
 

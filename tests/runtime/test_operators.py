@@ -225,7 +225,7 @@ def test_tensor_shape_must_match_its_data(dims):
     del tensor.dims[:]
     tensor.dims.extend(dims)
     proto.graph.initializer.append(tensor)
-    with pytest.raises(CorruptArtifactError, match="as many numbers as a tensor's shape says"):
+    with pytest.raises(CorruptArtifactError, match="as many elements as their shapes say"):
         check(proto)
 
 

@@ -167,12 +167,12 @@ def test_texts_that_cannot_be_right_are_warned_of_once(tmp_path, caplog, normali
     three.write_text("b\n", encoding="utf-8")
     options = {**OPTIONS, "normalization": normalization}
     prepare([one, two], [one, three], tmp_path / "corpus", **options)
-    forms = [] if normalization else [f"{one}: 1 of 2 (50.0%) lines are not in Unicode's form NFC"]
+    forms = [] if normalization else [f"{one}: 1 of 2 (50.0%) lines are not in Unicode form NFC"]
     assert [record.getMessage().partition(". ")[0] for record in caplog.records] == [
         f"{one} and {one}: 2 of 2 (100.0%) pairs are identical",
-        f"{one}: 1 of 2 (50.0%) lines hold a tab",
+        f"{one}: 1 of 2 (50.0%) lines contain a tab",
         *forms,
-        f"{two}: the number of carriage returns inside of lines is 8, of lines 1",
+        f"{two}: the number of carriage returns inside lines is 8, of lines 1",
     ]
     corpus = PreparedCorpus(tmp_path / "corpus")
     assert corpus.tokenizer.normalization == normalization

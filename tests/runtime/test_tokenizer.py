@@ -121,7 +121,7 @@ def test_joint_and_separate_vocabularies(joint, separate):
 
 
 @pytest.mark.parametrize("name", ["joint", "separate"])
-def test_save_and_load(name, request, tmp_path):
+def test_loaded_tokenizer_gives_the_same_ids(name, request, tmp_path):
     tokenizer = request.getfixturevalue(name)
     path = tmp_path / "tokenizer.json"
     path.write_text("replaced")
@@ -246,7 +246,7 @@ def test_missing_library_error_has_the_pip_command(monkeypatch):
     ],
 )
 @pytest.mark.parametrize("name, write", [("a.txt", bytes), ("a.txt.gz", gzip.compress)])
-def test_read_lines(tmp_path, name, write, data, lines):
+def test_lines_of_any_form_and_compression_are_read(tmp_path, name, write, data, lines):
     (tmp_path / name).write_bytes(write(data))
     assert read_lines(tmp_path / name) == lines
 
@@ -259,7 +259,7 @@ def test_read_lines(tmp_path, name, write, data, lines):
         ("a.txt", b"", "a.txt is empty"),
         ("a.txt", b"\xef\xbb\xbf", "a.txt is empty"),
         ("a.gz", gzip.compress(b"", mtime=0), "a.gz is empty"),
-        ("a.gz", b"plain text", "a.gz is not a whole gzip file"),
+        ("a.gz", b"plain text", "a.gz is not a complete gzip file"),
         ("a.bz2", bz2.compress(b"a"), "a.bz2: expected UTF-8 text.* Received: bzip2. Unpack"),
         ("a.bz2", bz2.compress(b""), "a.bz2: expected UTF-8 text.* Received: bzip2"),
         ("a.txt", lzma.compress(b"a"), "a.txt: expected UTF-8 text.* Received: xz"),
@@ -272,8 +272,12 @@ def test_read_lines(tmp_path, name, write, data, lines):
         ("a.gz", gzip.compress(b"\x28\xb5\x2f\xfd", mtime=0), "Received: zstd"),
         ("a.txt", b"PK\x03\x04", "Received: zip"),
         ("a.txt", "a\n".encode("utf-16"), "Received: UTF-16. Convert it"),
-        ("a.gz", gzip.compress(b"a line\n" * 99, mtime=0)[:-9], "a.gz is not a whole gzip file"),
-        ("a.gz", gzip.compress(b"a", mtime=0)[:10] + b"\xff" * 20, "a.gz is not a whole gzip file"),
+        ("a.gz", gzip.compress(b"a line\n" * 99, mtime=0)[:-9], "a.gz is not a complete gzip file"),
+        (
+            "a.gz",
+            gzip.compress(b"a", mtime=0)[:10] + b"\xff" * 20,
+            "a.gz is not a complete gzip file",
+        ),
     ],
 )
 def test_read_lines_error_has_file_and_line(tmp_path, name, data, message):
@@ -283,7 +287,7 @@ def test_read_lines_error_has_file_and_line(tmp_path, name, data, message):
 
 
 @pytest.mark.parametrize("data", [b"a\r\nb", b"\xef\xbb\xbfa\nb\n"])
-def test_read_lines_of_a_stream(tmp_path, data):
+def test_lines_of_a_stream_are_read_once(tmp_path, data):
     assert read_lines(io.BytesIO(data)) == ["a", "b"]
     (tmp_path / "a.txt").write_bytes(data)
     with (tmp_path / "a.txt").open("rb") as file:
@@ -296,7 +300,7 @@ def test_read_lines_of_a_stream(tmp_path, data):
         assert read_lines(io.BytesIO(empty), may_be_empty=True) == []
 
 
-def test_read_lines_without_a_file(tmp_path):
+def test_lines_of_a_missing_file_or_a_folder_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_lines(tmp_path / "none.txt")
     with pytest.raises(ValueError, match="is a folder: expected a file"):
@@ -316,7 +320,7 @@ def test_read_lines_without_a_file(tmp_path):
 def test_lines_that_carriage_returns_may_end_are_a_warning(tmp_path, caplog, data, counts):
     (tmp_path / "a.txt").write_bytes(data)
     read_lines(tmp_path / "a.txt")
-    expected = f"{tmp_path / 'a.txt'}: the number of carriage returns inside of lines is {counts}"
+    expected = f"{tmp_path / 'a.txt'}: the number of carriage returns inside lines is {counts}"
     messages = [record.getMessage().partition(". ")[0] for record in caplog.records]
     assert messages == ([] if counts is None else [expected])
 
@@ -339,8 +343,8 @@ def test_read_parallel_drops_blank_pairs(tmp_path, caplog):
     [
         ("a\nb\nc\n", "a\nb\nC\n", ["{s} and {t}: 2 of 3 (66.7%) pairs are identical"]),
         ("a\nb\nc\n", "a\nB\nC\n", []),
-        ("a\tA\nb\tB\n", "a\nb\n", ["{s}: 2 of 2 (100.0%) lines hold a tab"]),
-        ("a\nb\n", "a\tA\nB\n", ["{t}: 1 of 2 (50.0%) lines hold a tab"]),
+        ("a\tA\nb\tB\n", "a\nb\n", ["{s}: 2 of 2 (100.0%) lines contain a tab"]),
+        ("a\nb\n", "a\tA\nB\n", ["{t}: 1 of 2 (50.0%) lines contain a tab"]),
         ("e\u0301\n", "E\u0301\n", []),  # only the tokenizer's texts matter
     ],
 )
@@ -369,9 +373,11 @@ NFC, NFD = "caf\u00e9 \uac00", "cafe\u0301 \u1100\u1161"  # e with an acute, and
 )
 @pytest.mark.parametrize("is_joint", [True, False])
 def test_normalization_is_kept_in_the_file(tmp_path, normalization, text, form, is_joint):
-    made = Tokenizer.train([NFC, "fi W"], [NFC, "fi W"], 300, is_joint, normalization=normalization)
-    made.save(tmp_path / "tokenizer.json")
-    for tokenizer in (made, Tokenizer.load(tmp_path / "tokenizer.json")):
+    trained = Tokenizer.train(
+        [NFC, "fi W"], [NFC, "fi W"], 300, is_joint, normalization=normalization
+    )
+    trained.save(tmp_path / "tokenizer.json")
+    for tokenizer in (trained, Tokenizer.load(tmp_path / "tokenizer.json")):
         assert tokenizer.normalization == normalization
         ids = tokenizer.encode_target(text)
         assert tokenizer.decode(ids) == form

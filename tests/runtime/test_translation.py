@@ -67,7 +67,7 @@ def test_n_best_leaves_out_hypotheses_that_do_not_exist(tokenizer):
         translate_texts(["x"], tokenizer, Copy(), n_best=3)
 
 
-def test_translations_without_alignments(tokenizer):
+def test_alignments_can_be_left_out(tokenizer):
     translations = translate_texts(["x", " "], tokenizer, Copy(alignments=False), alignments=False)
     assert [translation.alignment for translation in translations] == [None, None]
 

@@ -106,7 +106,7 @@ def test_unfinished_hypothesis_has_no_eos(tmp_path):
     assert translation.alignment.shape == (len(translation.tokens), len(translation.source_tokens))
 
 
-def test_separate_target_vocabulary(tmp_path):
+def test_separate_target_vocabulary_decodes_the_translation(tmp_path):
     target = json.loads(json.dumps(SIDE))
     vocabulary = target["model"]["vocab"]
     vocabulary["x"], vocabulary["y"] = vocabulary["y"], vocabulary["x"]
@@ -198,7 +198,7 @@ def test_auto_provider_is_logged(artifact, caplog):
 
 
 @pytest.mark.parametrize("providers", ["CPUExecutionProvider", [("CPUExecutionProvider", {})]])
-def test_named_provider(artifact, providers):
+def test_provider_is_selected_by_name(artifact, providers):
     assert Translator(artifact, providers=providers).providers == ["CPUExecutionProvider"]
     with pytest.raises(ValueError, match=r"`providers` must be .*CPUExecutionProvider"):
         Translator(artifact, providers="NoSuchProvider")
@@ -254,7 +254,7 @@ def test_provider_that_does_not_open_a_graph_is_named(tmp_path, monkeypatch):
         Translator(broken, providers)
 
 
-def test_alignments_are_optional(translator):
+def test_translations_without_alignments_have_the_same_texts_and_scores(translator):
     texts = ["a b c", "b", "c a"]
     expected = translator.translate(texts)
     translations = translator.translate([*texts, " "], alignments=False)
@@ -286,7 +286,7 @@ def test_with_threads_opens_the_same_artifact_again(tmp_path):
         first.with_threads(2)
 
 
-COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda one: pickle.loads(pickle.dumps(one))}
+COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda value: pickle.loads(pickle.dumps(value))}
 
 
 @pytest.mark.parametrize("how", COPIES)
@@ -320,11 +320,11 @@ def test_copy_of_a_stepper_gives_the_same_steps(tmp_path, how):
     expected, *_ = stepper.step(tokens, *stepper.start(source))
     other = COPIES[how](stepper)
     state, memory = other.start(source)
-    found, *_ = other.step(tokens, state, memory)
-    np.testing.assert_array_equal(found, expected)
+    log_probs, *_ = other.step(tokens, state, memory)
+    np.testing.assert_array_equal(log_probs, expected)
     with pytest.raises(
         ValueError, match="fixed_buffers=True"
-    ):  # a state that was stepped from already
+    ):  # a state that a step has used already
         other.step(tokens, state, memory)
 
 
@@ -459,7 +459,7 @@ PATTERN = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "b"}
         (
             {"document": {**DOCUMENT, "source": {**SIDE, "normalizer": PATTERN}}},
             CorruptArtifactError,
-            "by no pattern but our own",
+            "only by the pattern of this package",
         ),
     ],
 )

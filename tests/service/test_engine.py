@@ -1,4 +1,4 @@
-"""Request queue: batching, waiting, limits, draining, and clients that leave."""
+"""Request queue: batching, waiting, limits, draining, and disconnected clients."""
 
 import asyncio
 import functools
@@ -11,7 +11,7 @@ from keras_bahdanau_runtime.service.errors import ServiceError
 
 
 def in_event_loop(test):
-    """Make an `async` test a plain one."""
+    """Run an `async` test in an event loop."""
 
     @functools.wraps(test)
     def run(**arguments):
@@ -21,7 +21,7 @@ def in_event_loop(test):
 
 
 def make_engine(**options):
-    return Engine(**{"threads": 1, "max_wait": 60.0, **options})
+    return Engine(**{"parallel_batches": 1, "max_wait": 60.0, **options})
 
 
 async def start(engine, job, *payloads):
@@ -43,7 +43,7 @@ async def run_queued(engine, job, *requests):
 
 
 @in_event_loop
-async def test_an_idle_engine_runs_a_request_at_once():
+async def test_an_idle_engine_runs_a_request_immediately():
     engine, job = make_engine(), Echo()
     job.gate.set()
     assert await ask(engine, job, "a") == ["a"]
@@ -53,7 +53,7 @@ async def test_an_idle_engine_runs_a_request_at_once():
 
 @in_event_loop
 async def test_a_batch_is_alone_if_there_is_no_other_work():
-    engine, job = make_engine(threads=2, max_wait=0.0), Echo()
+    engine, job = make_engine(parallel_batches=2, max_wait=0.0), Echo()
     first = await start(engine, job, "a", "b")
     second = await start(engine, job, "c")
     job.gate.set()
@@ -100,7 +100,7 @@ async def test_the_padded_tokens_of_a_batch_are_limited(lengths, sizes):
 
 @in_event_loop
 async def test_a_batch_waits_for_others_while_a_thread_is_free():
-    engine, job = make_engine(threads=2, batch_size=2), Echo()
+    engine, job = make_engine(parallel_batches=2, batch_size=2), Echo()
     first = await start(engine, job, "x")
     second = asyncio.ensure_future(ask(engine, job, "y"))
     third = await start(engine, job, "z")  # fills the batch
@@ -111,14 +111,14 @@ async def test_a_batch_waits_for_others_while_a_thread_is_free():
 
 @in_event_loop
 async def test_a_batch_that_is_not_full_runs_after_max_wait():
-    engine, job = make_engine(threads=2, max_wait=0.001, batch_size=2), Echo()
+    engine, job = make_engine(parallel_batches=2, max_wait=0.001, batch_size=2), Echo()
     tasks = [await start(engine, job, "x"), await start(engine, job, "y")]
     job.gate.set()
     await asyncio.gather(*tasks)
 
 
 @in_event_loop
-async def test_the_work_of_a_client_who_leaves_is_dropped():
+async def test_the_work_of_a_disconnected_client_is_dropped():
     engine, job = make_engine(), Echo()
     running = await start(engine, job, "x")
     waiting = asyncio.ensure_future(ask(engine, job, "y", "z"))
@@ -126,8 +126,8 @@ async def test_the_work_of_a_client_who_leaves_is_dropped():
     for task in (running, waiting):
         task.cancel()
     await asyncio.gather(running, waiting, return_exceptions=True)
-    assert not engine._waiting  # dropped although no thread is free
-    assert engine.busy and await engine.drain(0.0)  # nobody waits for the running batch
+    assert not engine._queue  # dropped although no thread is free
+    assert engine.busy and await engine.drain(0.0)  # `drain` does not wait for the running batch
     engine.draining = False
     job.gate.set()
     assert await ask(engine, job, "w") == ["w"]
@@ -140,7 +140,7 @@ async def test_a_request_that_times_out_in_the_queue_never_runs():
     engine, job = make_engine(), Echo()
     for payload in ("x", "y"):
         with pytest.raises(ServiceError) as caught:
-            await ask(engine, job, payload, seconds=0.001)
+            await ask(engine, job, payload, timeout=0.001)
         assert caught.value.kind == "timeout"
     job.gate.set()
     assert await ask(engine, job, "z") == ["z"]
@@ -187,12 +187,12 @@ async def test_draining_finishes_accepted_work_and_refuses_more():
 async def test_a_request_accepted_before_its_run_is_finished_while_draining():
     engine, job = make_engine(), Echo()
     job.gate.set()
-    with engine.held(2, 0):
+    with engine.reserve(2, 0):
         draining = asyncio.ensure_future(engine.drain(60))
         await asyncio.sleep(0)
         with pytest.raises(ServiceError, match="about to stop"):
             await engine.run(job, ["b"], [1])
-        assert await engine.run(job, ["a"], [1], held=2) == ["a"]  # the second text was blank
+        assert await engine.run(job, ["a"], [1], reserved=2) == ["a"]  # the second text was blank
         assert not draining.done()
     assert await draining
 
@@ -200,10 +200,10 @@ async def test_a_request_accepted_before_its_run_is_finished_while_draining():
 @in_event_loop
 async def test_a_job_gets_its_waiting_and_working_time():
     engine, job, times = make_engine(), Echo(), []
-    job.spent = lambda waited, worked: times.append((waited, worked))
+    job.record_times = lambda queued, computed: times.append((queued, computed))
     first = await start(engine, job, "a", "b")
     second = asyncio.ensure_future(ask(engine, job, "c"))
-    while not engine._waiting:
+    while not engine._queue:
         await asyncio.sleep(0)
     job.gate.set()
     await asyncio.gather(first, second)
@@ -222,7 +222,7 @@ async def test_a_payload_that_fails_does_not_fail_its_batch():
 async def test_a_failed_batch_is_not_retried_after_its_clients_left():
     engine, job = make_engine(), Echo()
     with pytest.raises(ServiceError) as caught:
-        await ask(engine, job, "bad", "good", seconds=0.001)
+        await ask(engine, job, "bad", "good", timeout=0.001)
     assert caught.value.kind == "timeout"
     job.gate.set()
     assert await ask(engine, job, "then") == ["then"]
@@ -242,7 +242,7 @@ async def test_jobs_take_turns_by_age_and_do_not_share_batches():
     assert first_job.batches == [["x"], ["y"]] and second_job.batches == [["y", "y"]]
 
 
-@pytest.mark.parametrize("name", ["texts", "queue", "seconds"])
+@pytest.mark.parametrize("name", ["texts", "queue", "timeout"])
 def test_limits_must_be_positive(name):
     with pytest.raises(ValueError, match=f"`{name}` must be"):
         Limits(**{name: 0})
@@ -250,10 +250,10 @@ def test_limits_must_be_positive(name):
 
 @in_event_loop
 async def test_a_request_cannot_extend_the_time_limit():
-    engine, job = make_engine(limits=Limits(seconds=0.01)), Echo()
+    engine, job = make_engine(limits=Limits(timeout=0.01)), Echo()
     try:
         with pytest.raises(ServiceError) as caught:
-            await asyncio.wait_for(ask(engine, job, "x", seconds=60.0), 5)
+            await asyncio.wait_for(ask(engine, job, "x", timeout=60.0), 5)
         assert caught.value.kind == "timeout"
     finally:
         job.gate.set()
@@ -262,7 +262,7 @@ async def test_a_request_cannot_extend_the_time_limit():
 @in_event_loop
 async def test_retry_after_is_the_expected_time_to_empty_the_queue():
     engine, job = make_engine(limits=Limits(queue=3)), Echo()
-    engine._done, engine._seconds = 10, 50.0  # five seconds each
+    engine._finished, engine._thread_seconds = 10, 50.0  # five seconds each
     running = await start(engine, job, "x", "y")
     with pytest.raises(ServiceError) as caught:
         await ask(engine, job, "z", "w")

@@ -1,4 +1,4 @@
-"""Faults around a service: full disks, dying workers, clock jumps, and damaged artifacts."""
+"""Faults around a service: full disks, dying processes, clock jumps, and damaged artifacts."""
 
 import contextlib
 import itertools
@@ -21,9 +21,9 @@ from service_process import ENVIRONMENT, SERVE, free_port, serving
 
 from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
-from keras_bahdanau_runtime.service.logs import JsonLines, _Bunches
+from keras_bahdanau_runtime.service.logs import JsonFormatter, buffer_lines
+from keras_bahdanau_runtime.service.processes import _serves, _Supervisor, _with_shared_cores
 from keras_bahdanau_runtime.service.server import Settings, bind
-from keras_bahdanau_runtime.service.workers import _Crew, _is_up, _sharing
 from keras_bahdanau_runtime.session import available_cores
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="It needs /proc and /dev of Linux.")
@@ -50,7 +50,7 @@ def translate(web):
 # The log cannot be written.
 
 
-@pytest.fixture(params=["a full disk", "a pipe that nobody reads"])
+@pytest.fixture(params=["a full disk", "a pipe without a reader"])
 def unwritable(request):
     if request.param == "a full disk":
         with open("/dev/full", "w") as file:
@@ -62,7 +62,7 @@ def unwritable(request):
             yield file
 
 
-def test_a_service_goes_on_without_its_log(own_artifact, unwritable):
+def test_a_service_continues_without_its_log(own_artifact, unwritable):
     port = free_port()
     command = [*SERVE, str(own_artifact), "--port", str(port), "--grpc-port", "0"]
     # Buffered output, Python's default, fails a second time at the end of the process.
@@ -78,7 +78,7 @@ def test_a_service_goes_on_without_its_log(own_artifact, unwritable):
                 (own_artifact / "model.onnx").unlink()
                 for _ in range(5):
                     assert translate(web)["text"] == "a man"
-                    # Its log line is an error, which is written at once.
+                    # Errors are logged without a buffer.
                     assert web.post("/v2/repository/models/a/load").status_code == 422
             process.send_signal(signal.SIGTERM)
             assert process.wait() == 0
@@ -89,124 +89,124 @@ def test_a_service_goes_on_without_its_log(own_artifact, unwritable):
 def test_log_lines_that_cannot_be_written_are_dropped(unwritable, monkeypatch):
     monkeypatch.setattr(logging, "raiseExceptions", False)  # as `log_to_stderr` does
     target = logging.StreamHandler(unwritable)
-    target.setFormatter(JsonLines())
-    bunches = _Bunches(target)
+    target.setFormatter(JsonFormatter())
+    handler = buffer_lines(target)
     for number in range(3000):
-        bunches.handle(logging.makeLogRecord({"msg": "a" * 100, "levelno": logging.INFO}))
-        assert len(bunches.buffer) < 1000, number
-    bunches.flush()
-    assert bunches.buffer == []
+        handler.handle(logging.makeLogRecord({"msg": "a" * 100, "levelno": logging.INFO}))
+        assert len(handler.buffer) < 1000, number
+    handler.flush()
+    assert handler.buffer == []
     with contextlib.suppress(OSError):
         unwritable.close()
 
 
-# Workers.
+# Processes.
 
 
 @pytest.fixture
-def crew(own_artifact, tmp_path, monkeypatch):
-    """Yield a crew that has no workers yet."""
+def supervisor(own_artifact, tmp_path, monkeypatch):
+    """Yield a supervisor that has no processes yet."""
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     settings = Settings({"a": own_artifact}, port=0, grpc_port=None)
-    with bind(settings) as listening:
-        crew = _Crew(settings, listening)
-        yield crew
-        for worker in crew._workers:
-            worker.kill()
-            worker.join()
+    with bind(settings) as listener:
+        supervisor = _Supervisor(settings, listener)
+        yield supervisor
+        for process in supervisor._processes:
+            process.kill()
+            process.join()
 
 
-def remove(crew, worker):
-    """Remove a worker that has died or will die; return whether it has served."""
-    worker.join()
-    return _is_up(crew._workers.pop(worker))
+def remove(supervisor, process):
+    """Remove a process that has died or will die; return whether it has served."""
+    process.join()
+    return _serves(supervisor._processes.pop(process))
 
 
-def test_workers_share_the_cores(artifact):
-    settings = Settings({"a": artifact})
-    shared = _sharing(settings, 2)
-    assert (shared.threads, shared.alone_threads) == (max(1, available_cores() // 2), 1)
-    assert _sharing(settings, 1000).threads == 1
-    explicit = Settings({"a": artifact}, threads=3, alone_threads=2)
-    assert _sharing(explicit, 2) == explicit
+def test_processes_share_the_cores(artifact):
+    shared = _with_shared_cores(Settings({"a": artifact}, processes=2))
+    assert (shared.parallel_batches, shared.alone_threads) == (max(1, available_cores() // 2), 1)
+    assert _with_shared_cores(Settings({"a": artifact}, processes=1000)).parallel_batches == 1
+    explicit = Settings({"a": artifact}, parallel_batches=3, alone_threads=2, processes=2)
+    assert _with_shared_cores(explicit) == explicit
 
 
-def test_a_worker_that_starts_during_a_stop_stops_too(crew, tmp_path):
-    crew._stopping = True  # the signal came after a worker had died, before it was replaced
-    crew._start()
-    [first] = crew._workers
+def test_a_process_that_starts_during_a_stop_stops_too(supervisor, tmp_path):
+    # The signal came after a process had died, before it was replaced.
+    supervisor._is_stopping = True
+    supervisor._start()
+    [first] = supervisor._processes
     first.join(20)
-    crew._pass_on(signal.SIGTERM, None)  # must ignore the dead worker
-    gauge = tmp_path / f"gauge_livesum_{first.pid}.db"  # the queue length of the dead worker
+    supervisor._pass_on(signal.SIGTERM, None)  # must ignore the dead process
+    gauge = tmp_path / f"gauge_livesum_{first.pid}.db"  # the queue length of the dead process
     gauge.touch()
-    crew._replace(first, True)
+    supervisor._replace(first, True)
     assert not gauge.exists()
-    for worker in crew._workers:
-        worker.join(20)
-        assert worker.exitcode in (0, -signal.SIGTERM)
-    assert len(crew._workers) == 2
+    for process in supervisor._processes:
+        process.join(20)
+        assert process.exitcode in (0, -signal.SIGTERM)
+    assert len(supervisor._processes) == 2
 
 
-def test_a_worker_gets_no_reload_signal_before_it_serves(crew):
-    crew._start()
-    [(worker, serves)] = crew._workers.items()
-    crew._pass_on(signal.SIGHUP, None)  # would end it
-    while not _is_up(serves):
-        assert worker.is_alive()
-    crew._pass_on(signal.SIGHUP, None)
-    crew._pass_on(signal.SIGTERM, None)
-    worker.join(20)
-    assert worker.exitcode == 0
+def test_a_process_gets_no_reload_signal_before_it_serves(supervisor):
+    supervisor._start()
+    [(process, serves)] = supervisor._processes.items()
+    supervisor._pass_on(signal.SIGHUP, None)  # would end it
+    while not _serves(serves):
+        assert process.is_alive()
+    supervisor._pass_on(signal.SIGHUP, None)
+    supervisor._pass_on(signal.SIGTERM, None)
+    process.join(20)
+    assert process.exitcode == 0
 
 
-def test_a_worker_that_cannot_start_does_not_end_the_others(crew, own_artifact):
-    crew._start()
-    [(first, serves)] = crew._workers.items()
-    while not _is_up(serves):
+def test_a_process_that_cannot_start_does_not_end_the_others(supervisor, own_artifact):
+    supervisor._start()
+    [(first, serves)] = supervisor._processes.items()
+    while not _serves(serves):
         assert first.is_alive()
     deleted("model.onnx")(own_artifact)
-    crew._start()
-    [_, second] = crew._workers
-    assert not remove(crew, second)
-    assert crew._replace(second, False)  # the service goes on
-    assert list(crew._workers) == [first] and first.is_alive()
+    supervisor._start()
+    [_, second] = supervisor._processes
+    assert not remove(supervisor, second)
+    assert supervisor._replace(second, False)  # the service continues
+    assert list(supervisor._processes) == [first] and first.is_alive()
     first.kill()
-    assert remove(crew, first)
-    assert crew._replace(first, True)
-    [third] = crew._workers
-    assert not remove(crew, third) and not crew._replace(third, False)
-    assert not crew._workers
+    assert remove(supervisor, first)
+    assert supervisor._replace(first, True)
+    [third] = supervisor._processes
+    assert not remove(supervisor, third) and not supervisor._replace(third, False)
+    assert not supervisor._processes
 
 
-def test_workers_that_die_before_they_serve_are_given_up(crew):
-    crew._start()
+def test_processes_that_die_before_they_serve_are_given_up(supervisor):
+    supervisor._start()
     goes_on = []
-    while crew._workers:
-        [worker] = crew._workers
-        worker.kill()
-        remove(crew, worker)
-        goes_on.append(crew._replace(worker, False))
+    while supervisor._processes:
+        [process] = supervisor._processes
+        process.kill()
+        remove(supervisor, process)
+        goes_on.append(supervisor._replace(process, False))
     assert goes_on == [True, True, False]
 
 
-def test_an_artifact_that_no_worker_can_open_is_named_without_a_traceback(own_artifact):
+def test_an_artifact_that_no_process_can_open_is_named_without_a_traceback(own_artifact):
     cut("model.onnx")(own_artifact)
-    command = [*SERVE, str(own_artifact), "--port", str(free_port()), "--workers", "2"]
+    command = [*SERVE, str(own_artifact), "--port", str(free_port()), "--processes", "2"]
     finished = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
-    assert finished.returncode == 1 and "giving up" in finished.stderr
+    assert finished.returncode == 1 and "No process can start" in finished.stderr
     assert "model.onnx" in finished.stderr and "Traceback" not in finished.stderr
 
 
-def test_workers_end_when_their_parent_is_killed(artifact):
+def test_processes_end_when_their_parent_is_killed(artifact):
     code = f"""
 import os, pathlib
 from keras_bahdanau_runtime.service.server import Settings, bind
-from keras_bahdanau_runtime.service.workers import _Crew
+from keras_bahdanau_runtime.service.processes import _Supervisor
 settings = Settings({{"a": pathlib.Path({str(artifact)!r})}}, port=0, grpc_port=None)
-_Crew(settings, bind(settings))._start()
+_Supervisor(settings, bind(settings))._start()
 os.kill(os.getpid(), 9)
 """
-    # The standard error that they share ends with the last worker.
+    # The standard error that they share ends with the last process.
     finished = subprocess.run(
         [sys.executable, "-c", code], stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=60
     )
@@ -222,15 +222,15 @@ def test_jumps_of_the_system_clock_change_no_timeout(tmp_path, monkeypatch, hour
     times = itertools.count(now, 3600 * hours)
     monkeypatch.setattr(time, "time", lambda: next(times))
     monkeypatch.setattr(time, "time_ns", lambda: int(next(times) * 1e9))
-    with site({"a": path}, watch=0.01, threads=2) as service:
+    with site({"a": path}, watch=0.01, parallel_batches=2) as service:
         assert translate(service.web)["score"] == 3
         engine, busy = service.service.engine, Echo()
         running = []
         for payload in ("a", "b"):  # the second waits for others to join it
-            running.append(service.begin(engine.run(busy, [payload], [1])))
+            running.append(service.submit(engine.run(busy, [payload], [1])))
             assert busy.begun.acquire(timeout=30)
         with pytest.raises(ServiceError) as caught:
-            service.call(ask(engine, busy, "c", seconds=0.01))
+            service.call(ask(engine, busy, "c", timeout=0.01))
         assert caught.value.kind == "timeout"
         with pytest.raises(ServiceError) as caught:
             service.call(engine.run(busy, ["d"], [Limits().queued_tokens]))
@@ -343,7 +343,7 @@ def test_a_damaged_artifact_is_refused_until_it_is_repaired(artifact, own_artifa
             caplog.clear()
             damage(own_artifact)
             assert any(load_fails(service.web) for _ in range(600)), name
-            assert "could not be loaded, the old one goes on" in caplog.text
+            assert "could not be loaded, the old one stays" in caplog.text
             assert translate(service.web)["text"] == "a man"
             shutil.copytree(artifact, own_artifact, dirs_exist_ok=True)
             assert any(not load_fails(service.web) for _ in range(600)), name

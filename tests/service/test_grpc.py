@@ -194,7 +194,7 @@ def test_models_are_loaded_and_unloaded(server):
     server.call("load_model", "identity")
     server.call("unload_model", "identity")
     assert server.repository.calls == [("load", "identity"), ("unload", "identity")]
-    with pytest.raises(InferenceServerException, match="loaded as it is"):
+    with pytest.raises(InferenceServerException, match="has no options"):
         server.call("load_model", "identity", config="{}")
 
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 from copy_artifact import COPY_STEPS, make
-from running_service import held, site
+from running_service import one_busy_thread, site
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from keras_bahdanau_runtime.service import questions, text_model
+from keras_bahdanau_runtime.service import models, schemas
 from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import ServiceError
 
@@ -131,21 +131,21 @@ def test_no_auth_accepts_any_host_name(tmp_path):
 def test_a_response_with_too_many_alignment_weights_is_refused(web, monkeypatch):
     request = {"text": ["a man", "a dog"], "alignments": True, "model": "whole"}
     weights = 2 * 3 * 3  # two matrices of three tokens, the end of the sentence included
-    monkeypatch.setattr(text_model, "_MOST_WEIGHTS", weights)
+    monkeypatch.setattr(models, "_MAX_WEIGHTS", weights)
     assert translate(web, **request).status_code == 200
-    monkeypatch.setattr(text_model, "_MOST_WEIGHTS", weights - 1)
+    monkeypatch.setattr(models, "_MAX_WEIGHTS", weights - 1)
     assert str(weights) in problem(translate(web, **request), 413, "alignments")
     assert translate(web, **{**request, "alignments": False}).status_code == 200
 
 
 def test_a_large_body_is_parsed_outside_of_the_event_loop(running, web, monkeypatch):
-    threads, parse = [], questions.parse_json
+    threads, parse = [], schemas.parse_json
 
     def recording_parse(text):
         threads.append(threading.current_thread())
         return parse(text)
 
-    monkeypatch.setattr(questions, "parse_json", recording_parse)
+    monkeypatch.setattr(schemas, "parse_json", recording_parse)
     assert translate(web, "a", model="x" * 70_000).status_code == 404
     assert translate(web, "a").status_code == 200
     assert threads[0] is not running._thread and threads[1] is running._thread
@@ -153,7 +153,7 @@ def test_a_large_body_is_parsed_outside_of_the_event_loop(running, web, monkeypa
 
 def test_unexpected_exceptions_are_counted(running):
     model = running.service.repository.get("whole")
-    with pytest.raises(ArithmeticError), model.measured():
+    with pytest.raises(ArithmeticError), model._measure():
         raise ArithmeticError
     assert 'errors_total{kind="internal",model="whole"} 1.0' in running.web.get("/metrics").text
 
@@ -400,10 +400,10 @@ def test_an_infer_timeout_is_a_positive_int(web, model, timeout):
 
 
 def test_an_infer_timeout_is_in_microseconds(tmp_path):
-    with site({"copy": make(tmp_path / "copy")}, threads=1) as service:
+    with site({"copy": make(tmp_path / "copy")}, parallel_batches=1) as service:
         for model, request in REQUESTS.items():
             request = {**request, "parameters": {"timeout": 2000}}
-            with held(service):
+            with one_busy_thread(service):
                 response = infer(service.web, model, request)
                 assert "longer than 0.002 seconds" in problem(response, 504)
             request["parameters"]["timeout"] = 30_000_000
@@ -412,7 +412,10 @@ def test_an_infer_timeout_is_in_microseconds(tmp_path):
 
 def test_texts_are_not_encoded_while_the_queue_is_full(tmp_path):
     limits = Limits(queue=1, tokens=5)
-    with site({"m": make(tmp_path / "m")}, limits=limits, threads=1) as service, held(service):
+    with (
+        site({"m": make(tmp_path / "m")}, limits=limits, parallel_batches=1) as service,
+        one_busy_thread(service),
+    ):
         response = translate(service.web, "too many tokens " * 10)
         assert response.status_code == 429, response.text
 

@@ -37,7 +37,7 @@ CONFORMANCE = [
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
     path = make(tmp_path_factory.mktemp("openapi") / "copy", steps=COPY_STEPS)
-    limits = Limits(characters=500, tokens=200, texts=50, body=100_000, seconds=20)
+    limits = Limits(characters=500, tokens=200, texts=50, body=100_000, timeout=20)
     with site({"copy": path}, limits=limits) as service:
         yield service
 

@@ -292,10 +292,10 @@ ERRORS = [
     (504, {}, "<html>", "The translation took too long"),
     (404, {}, "", "This model is no longer on the server."),
     (500, {}, '{"error": "no", "code": "internal"}', "Something went wrong on the server."),
-    (422, {}, '{"error": "no", "code": "unprocessable"}', "The server refuses this: no"),
+    (422, {}, '{"error": "no", "code": "unprocessable"}', "The server refused the request: no"),
     (200, {}, 'data: {"error": "no", "code": "overloaded"}\r\n\r\n', "The server is busy."),
-    (200, {}, 'data: {"delta": "a"}\n\n', "The connection broke off"),
-    (200, {}, "data: {\n\n", "The answer of the server cannot be read"),
+    (200, {}, 'data: {"delta": "a"}\n\n', "The connection was lost"),
+    (200, {}, "data: {\n\n", "The response of the server is invalid"),
 ]
 
 
@@ -330,7 +330,7 @@ def test_a_text_that_is_blank_or_above_the_limit_is_not_sent(page):
     expect(page.locator("#counter")).to_have_text("4 of 4 characters")
     page.fill("#source", TEXT)
     page.click("#translate")
-    expect(page.locator("#error")).to_contain_text("It may have 4 characters at most.")
+    expect(page.locator("#error")).to_contain_text("The limit is 4 characters.")
     assert not any("translate" in url for url in page.addresses)
 
 
@@ -342,7 +342,7 @@ def test_a_key_is_requested_stored_and_sent(page):
 
     page.route(re.compile("/(models|translate)"), check_key)
     page.reload()
-    for key, sentence in (("wrong", "asks for an API key"), ("right", "does not accept this")):
+    for key, sentence in (("wrong", "requires an API key"), ("right", "does not accept this")):
         expect(page.locator("#error")).to_contain_text(sentence)
         page.get_by_label("API key").fill(key)
         page.keyboard.press("Enter")
@@ -424,6 +424,6 @@ def test_elements_have_names_and_roles_for_screen_readers(page):
     expect(page.locator("#error")).to_have_attribute("role", "alert")
     expect(page.get_by_role("group", name="Alternatives")).to_be_visible()
     expect(page.get_by_role("button", name="end of sentence")).to_have_count(2)
-    table = page.get_by_role("table", name="How much of each word")
+    table = page.get_by_role("table", name="Attention of each word")
     expect(table.get_by_role("columnheader", name="Rad")).to_have_count(1)
     expect(table.get_by_role("rowheader", name="bike")).to_have_count(1)

@@ -1,4 +1,4 @@
-"""Server lifecycle: signals, ports, workers that die, and artifacts that are replaced."""
+"""Server lifecycle: signals, ports, processes that die, and artifacts that are replaced."""
 
 import asyncio
 import contextlib
@@ -20,13 +20,13 @@ import httpx
 import pytest
 import tritonclient.grpc
 from copy_artifact import COPY_STEPS, DOCUMENT, endless_graph, make, marked, spinning_graph
-from running_service import held, site
+from running_service import one_busy_thread, site
 from service_process import ENVIRONMENT, SERVE, children, free_port, serving
 
 from keras_bahdanau_export.commands import serve as serve_command
 from keras_bahdanau_runtime.service import repository, server
 from keras_bahdanau_runtime.service.errors import ServiceError
-from keras_bahdanau_runtime.service.logs import TextLines
+from keras_bahdanau_runtime.service.logs import TextFormatter
 from keras_bahdanau_runtime.service.server import Service, Settings
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals.")
@@ -74,7 +74,7 @@ def test_a_stop_finishes_accepted_requests(slow):
 
 
 def test_a_stop_waits_for_responses_that_are_read_slowly(tmp_path, monkeypatch):
-    monkeypatch.setattr(server, "_LEFT", 0.0)
+    monkeypatch.setattr(server, "_FLUSH_SECONDS", 0.0)
     path = make(tmp_path / "copy", max_source_length=None)
     body = json.dumps({"text": 2 * [1000 * "a "], "alignments": True}).encode()  # 8 MB of zeros
     length = f"Content-Length: {len(body)}"
@@ -85,7 +85,7 @@ def test_a_stop_waits_for_responses_that_are_read_slowly(tmp_path, monkeypatch):
             client.connect((service.web.base_url.host, service.web.base_url.port))
             client.sendall(sent)
         received = slow.recv(1)
-        stopping = service.begin(service.service.stop())
+        stopping = service.submit(service.service.stop())
         assert unfinished.recv(1) == b""  # an incomplete request is not accepted
         for _ in range(1000):
             service.call(asyncio.sleep(0))
@@ -121,7 +121,7 @@ def test_a_stop_does_not_wait_until_all_models_are_open(slow):
     service, starts = Service(Settings({"slow": slow}, port=0, grpc_port=None)), []
 
     async def stop_while_opening():
-        running = asyncio.ensure_future(service.run(begun=lambda: starts.append(True)))
+        running = asyncio.ensure_future(service.run(on_started=lambda: starts.append(True)))
         while not service.repository.opening:
             await asyncio.sleep(0)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -153,7 +153,7 @@ def test_a_used_port_is_named(artifact, used_port):
     for arguments in (
         ("--port", used_port, "--grpc-port", 0),
         # Workers share a port, so the operating system would let them share a foreign one, too.
-        ("--port", free_port(), "--grpc-port", used_port, "--workers", 2),
+        ("--port", free_port(), "--grpc-port", used_port, "--processes", 2),
     ):
         message = serve_error(artifact, *arguments)
         assert f"127.0.0.1:{used_port}" in message and "in use" in message
@@ -165,7 +165,7 @@ def test_invalid_settings_are_named(artifact, tmp_path):
     pem_error = "must be PEM files .* Received: .*/{} and"
     for options, message in (
         ({"host": "0.0.0.0"}, "api_key_file"),
-        ({"tls_key": missing}, "given together"),
+        ({"tls_key": missing}, "passed together"),
         ({"grace": -1}, "`grace`"),
         ({"tls_certificate": missing, "tls_key": missing}, pem_error.format("missing")),
         ({"tls_certificate": empty, "tls_key": empty}, pem_error.format("empty")),
@@ -182,12 +182,12 @@ def test_sources_and_keys_that_cannot_be_used_are_named(artifact, tmp_path):
     (tmp_path / "run" / "options.json").touch()
     for sources, options, message in (
         ({"a": tmp_path / "none"}, {}, "`path`"),
-        ({"a": tmp_path}, {}, "must hold artifacts"),
+        ({"a": tmp_path}, {}, "must be artifacts, or folders"),
         ({"a": tmp_path / "run"}, {}, "is a training run. Export it first: keras-bahdanau export"),
         ({"a": make(tmp_path / "no graph", graph=None)}, {}, r"has no model\.onnx"),
         ({"a b": artifact}, {}, "names of letters"),
-        ({"a": artifact, "a-graph": artifact}, {}, "leave the names"),
-        ({"a": artifact}, {"api_key_file": tmp_path / "keys"}, "must hold a key"),
+        ({"a": artifact, "a-graph": artifact}, {}, "must not have the names"),
+        ({"a": artifact}, {"api_key_file": tmp_path / "keys"}, "must contain a key"),
         ({"a": artifact}, {"api_key_file": tmp_path / "odd"}, "printable ASCII .* in line 2"),
         ({"a": artifact}, {"api_key_file": tmp_path / "latin"}, "must be UTF-8"),
     ):
@@ -209,16 +209,16 @@ def mapped_counters(process_ids):
     return [line.split()[-1] for line in maps.splitlines() if line.endswith(".db")]
 
 
-def test_workers_share_a_port_and_are_replaced(artifact):
-    with serving(artifact, "--port", free_port(), "--workers", 2) as (process, url):
-        workers = children(process)
-        assert len(workers) == 2
+def test_processes_share_a_port_and_are_replaced(artifact):
+    with serving(artifact, "--port", free_port(), "--processes", 2) as (process, url):
+        pids = children(process)
+        assert len(pids) == 2
         if sys.platform == "linux":  # on a full disk, writing to a mapped file kills the process
-            folders = {path.rpartition("/tmp")[0] for path in mapped_counters(workers)}
+            folders = {path.rpartition("/tmp")[0] for path in mapped_counters(pids)}
             assert folders == {"/dev/shm"}
-        os.kill(workers[0], signal.SIGKILL)
+        os.kill(pids[0], signal.SIGKILL)
         responses = 0
-        while len(set(children(process)) - {workers[0]}) < 2 or responses < 20:
+        while len(set(children(process)) - {pids[0]}) < 2 or responses < 20:
             with contextlib.suppress(httpx.TransportError):  # the request was at the killed worker
                 response = httpx.post(f"{url}/translate", json={"text": "a man"}, timeout=30)
                 assert texts(response) == ["a man"]
@@ -234,7 +234,7 @@ def test_connections_send_small_packets_at_once(artifact):
     """Otherwise the body of a response, a separate packet, waits 40 ms for the client."""
     with site({"copy": artifact}) as service:
         assert service.web.get("/v2").status_code == 200
-        [connection] = service.service._web.server_state.connections
+        [connection] = service.service._http.server_state.connections
         accepted = connection.transport.get_extra_info("socket")
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
@@ -254,7 +254,7 @@ def test_max_wait_is_in_milliseconds(artifact, tmp_path):
             return response
 
     endless = make(tmp_path / "endless", endless_graph())
-    options = ("--port", 0, "--threads", 2, "--alone-threads", 1, "--max-wait", 50)
+    options = ("--port", 0, "--parallel-batches", 2, "--alone-threads", 1, "--max-wait", 50)
     with serving(endless, artifact, *options) as (_, url):
         response = asyncio.run(translate_beside_an_endless_run(url))
     assert response.status_code == 200 and texts(response) == ["a man"]
@@ -307,7 +307,7 @@ def test_a_replaced_model_is_freed_without_garbage_collection(tmp_path):
             gc.enable()
 
 
-def test_a_damaged_artifact_is_reported_and_the_old_one_goes_on(tmp_path):
+def test_a_damaged_artifact_is_reported_and_the_old_one_keeps_serving(tmp_path):
     path = marked(tmp_path / "a", 1)
     with site({"a": path}) as service:
         (path / "model.onnx").write_bytes(b"damaged")
@@ -322,7 +322,7 @@ def test_a_damaged_artifact_is_reported_and_the_old_one_goes_on(tmp_path):
         assert service.web.post("/v2/repository/index").json()[0]["reason"] == ""
 
 
-def test_watching_goes_on_after_an_unexpected_exception(tmp_path, monkeypatch, caplog):
+def test_watching_continues_after_an_unexpected_exception(tmp_path, monkeypatch, caplog):
     path = marked(tmp_path / "a", 1)
 
     def fail(*arguments):
@@ -341,7 +341,7 @@ def test_watching_goes_on_after_an_unexpected_exception(tmp_path, monkeypatch, c
         marked(path, 3, overwrite=True)
         while state()["reason"]:
             pass
-    assert any("the old one goes on: MemoryError" in message for message in caplog.messages)
+    assert any("the old one stays: MemoryError" in message for message in caplog.messages)
 
 
 def test_watching_loads_an_artifact_that_is_restored_after_a_failed_load(tmp_path):
@@ -355,7 +355,7 @@ def test_watching_loads_an_artifact_that_is_restored_after_a_failed_load(tmp_pat
             pass
 
 
-def test_a_load_goes_on_after_its_client_left(artifact, monkeypatch):
+def test_a_load_continues_after_its_client_disconnected(artifact, monkeypatch):
     with site({"copy": artifact}, alone_threads=1) as service:
         repository, gate = service.service.repository, threading.Event()
         open_source = repository._open
@@ -390,7 +390,7 @@ def open_once(self, source):
 repository.Repository._open = open_once
 begun = lambda: print("begun", flush=True)
 artifact = {"copy": pathlib.Path(sys.argv[1])}
-serve(Settings(artifact, port=0, grpc_port=None, alone_threads=1), begun=begun)
+serve(Settings(artifact, port=0, grpc_port=None, alone_threads=1), on_started=begun)
 """
     command = [sys.executable, "-c", code, str(artifact)]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
@@ -411,7 +411,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_allowed(monkeypatch):
     endless = resource.RLIM_INFINITY
     for limits in ((256, 4096), (256, endless), (20_000, endless), (endless, endless)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, limits=limits: limits)
-        server._allow_connections()
+        server._raise_file_limit()
     assert new_limits == [(4096, 4096), (10_240, endless), (20_000, endless), (endless, endless)]
 
 
@@ -428,7 +428,9 @@ def test_a_service_that_failed_to_start_can_be_stopped(artifact, used_port):
 def test_a_model_has_the_name_of_its_link_and_not_of_the_target(tmp_path):
     """Deployments exchange releases by changing a link. Model names must not change with it."""
     (tmp_path / "en-de").symlink_to(make(tmp_path / "3f2a1c9"))
-    assert serve_command._named([str(tmp_path / "en-de")]) == {"en-de": tmp_path / "en-de"}
+    assert serve_command._folders_by_name([str(tmp_path / "en-de")]) == {
+        "en-de": tmp_path / "en-de"
+    }
 
 
 def test_a_signal_loads_a_replaced_artifact(tmp_path):
@@ -514,7 +516,7 @@ def test_json_log_lines_have_request_ids(artifact):
             connection.recv(65536)
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
-    lines = [json.loads(line) for line in process.said]
+    lines = [json.loads(line) for line in process.log_lines]
     by_id = {line["request_id"]: line for line in lines if "request_id" in line}
     assert by_id["abc"]["message"] == "GET /models 200" and by_id["abc"]["milliseconds"] >= 0
     assert by_id["odd"]["message"] == "GET /a%0A%1B[2Jb 404"
@@ -523,7 +525,7 @@ def test_json_log_lines_have_request_ids(artifact):
 
 def test_a_message_with_control_characters_is_one_line_of_the_text_log():
     record = logging.makeLogRecord({"msg": "GET /a\n\x1b[2J", "levelname": "INFO"})
-    line = TextLines().format(record)
+    line = TextFormatter().format(record)
     assert line.endswith(r" INFO GET /a\n\x1b[2J") and line.isprintable()
 
 
@@ -541,8 +543,8 @@ def test_calls_of_a_graph_are_not_batched(artifact):
             busy.gate.set()
             return [response.status_code for response in await responses]
 
-    with site({"copy": artifact}, threads=1) as service:
-        with held(service) as busy:
+    with site({"copy": artifact}, parallel_batches=1) as service:
+        with one_busy_thread(service) as busy:
             assert asyncio.run(send_all(service.service.url, busy)) == [200] * 3
         metrics = service.web.get("/metrics").text
     assert 'batch_size_count{model="copy-graph"} 3.0' in metrics

@@ -15,9 +15,9 @@ from keras_bahdanau_runtime.service.protocol import (
     DATATYPES,
     InferRequest,
     InferResponse,
+    RequestedOutput,
     Tensor,
     TensorSpec,
-    Wanted,
     parse_raw,
     parse_rest,
     render_rest,
@@ -111,7 +111,7 @@ def test_responses_are_parsed_by_tritons_client(outputs, default, name, paramete
     for place, ((datatype, array), binary) in enumerate(outputs):
         tensors.append(Tensor(f"ä{place}", datatype, array, dict(parameters)))
         if binary is not None:
-            request.outputs.append(Wanted(tensors[-1].name, {"binary_data": binary}))
+            request.outputs.append(RequestedOutput(tensors[-1].name, {"binary_data": binary}))
     body, length = render_rest(InferResponse("a model", "7", tensors, name, parameters), request)
     raw = [default if binary is None else binary for _, binary in outputs]
     assert (length is not None) == any(raw)
@@ -137,7 +137,7 @@ def test_responses_are_parsed_by_tritons_client(outputs, default, name, paramete
 def test_raw_tensors_transfer_values_that_json_cannot(pair):
     datatype, array = pair
     response = InferResponse("m", "1", [Tensor("y", datatype, array)])
-    request = InferRequest([], [Wanted("y", {"binary_data": True})])
+    request = InferRequest([], [RequestedOutput("y", {"binary_data": True})])
     body, length = render_rest(response, request)
     # Outputs and inputs have the same format.
     header = json.loads(body[:length])
@@ -383,7 +383,7 @@ def test_shared_memory_and_classification_are_unsupported(body):
 def test_an_output_that_json_cannot_represent_is_an_error(datatype, items):
     data = np.array(items, DATATYPES[datatype])
     response = InferResponse("m", "1", [Tensor("y", datatype, data)])
-    with pytest.raises(ServiceError, match="'y' holds what JSON cannot say") as caught:
+    with pytest.raises(ServiceError, match="'y' has values that JSON cannot represent") as caught:
         render_rest(response, InferRequest([], []))
     assert caught.value.kind == "unprocessable"
 

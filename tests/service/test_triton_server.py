@@ -82,10 +82,12 @@ def translate(client, texts, **parameters):
 def test_translations_are_those_of_the_translator(client, artifact):
     expected = Translator(artifact).translate(TEXTS)
     result = translate(client, TEXTS)
-    assert result.as_numpy("translation").tolist() == [[one.text.encode()] for one in expected]
-    assert result.as_numpy("score").tolist() == [[one.score] for one in expected]
-    for [text], one in zip(result.as_numpy("alignment"), expected, strict=True):
-        np.testing.assert_array_equal(json.loads(text), one.alignment.tolist())
+    assert result.as_numpy("translation").tolist() == [
+        [translation.text.encode()] for translation in expected
+    ]
+    assert result.as_numpy("score").tolist() == [[translation.score] for translation in expected]
+    for [text], translation in zip(result.as_numpy("alignment"), expected, strict=True):
+        np.testing.assert_array_equal(json.loads(text), translation.alignment.tolist())
 
 
 def test_parameters_of_a_request_are_read(client):

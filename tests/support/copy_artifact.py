@@ -1,4 +1,4 @@
-"""A real artifact by hand: a graph that copies its source, and a real tokenizer."""
+"""A hand-written artifact: a graph that copies its source, and a real tokenizer."""
 
 import json
 
@@ -10,10 +10,10 @@ from keras_bahdanau_runtime.artifact import publish, write_manifest
 
 
 def copy_graph(name="source", second_score="Log (nothing)", cut=0):
-    """The ONNX text of a beam of two: the source at score -length, and an empty hypothesis.
+    """The ONNX text of a beam of two: the source with score -length, and an empty hypothesis.
 
-    The second scores -inf, as a search reports a hypothesis that does not exist. Every token is
-    aligned with its own place.
+    The second score is -inf, as for a hypothesis that does not exist. Every token is aligned with
+    its own position.
     """
     return f"""
 <ir_version: 8, opset_import: ["" : 17]>
@@ -55,7 +55,7 @@ copy (int32[batch, source_length] {name}) => (
 
 
 def spinning_graph(turns):
-    """A graph that copies its source after so many turns of a loop."""
+    """A graph that copies its source after this number of loop iterations."""
     loop = """scalar = ReduceSum <keepdims = 0> (one)
     yes = Cast <to = 9> (scalar)
     spun = Loop <body = again (int64 i, bool go, int64[1] n) => (bool still, int64[1] next) {
@@ -68,7 +68,7 @@ def spinning_graph(turns):
 
 
 def endless_graph():
-    """A graph that copies its source, after a loop of so many turns: the number of ids ** 10."""
+    """A graph that copies its source after a loop of (number of ids) ** 10 iterations."""
     graph = spinning_graph(10).replace("int64 turns =", "int64 ten =")
     turns = "ids = Size (source)\n    turns = Pow (ids, ten)\n    scalar = "
     return graph.replace("scalar = ", turns)
@@ -112,7 +112,7 @@ COPY_STEPS = (COPY_ENCODER, COPY_STEP)
 
 
 def train_tokenizer():
-    """Byte pairs over few words, so that other characters fall into single bytes."""
+    """Byte-pair encoding of few words, so that other characters become single bytes."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Prepend(" ")
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -127,7 +127,7 @@ def train_tokenizer():
         show_progress=False,
     )
     tokenizer.train_from_iterator(["a man on a bike", "a dog on a boat"] * 9, trainer)
-    # As the package writes it: a text that spells a special piece consists of plain characters.
+    # As in the package, the name of a special token in a text is encoded as plain characters.
     document = {**json.loads(tokenizer.to_str()), "added_tokens": []}
     return tokenizers.Tokenizer.from_str(json.dumps(document))
 
@@ -139,14 +139,17 @@ VOCABULARY = {"source": 290, "target": 290}
 
 
 def make(path, graph=COPY, document=DOCUMENT, steps=None, overwrite=False, **contents):
-    """An artifact of these graphs, ONNX text or models; `steps` are such as `COPY_STEPS`."""
+    """Write an artifact with these graphs, ONNX text or models; return its path.
+
+    `steps` are the graphs of the encoder and of a step, such as `COPY_STEPS`.
+    """
     graphs = {"model.onnx": graph}
     if steps is not None:
         graphs.update(zip(("encoder.onnx", "step.onnx"), steps, strict=True))
     with publish(path, overwrite) as folder:
-        for name, given in graphs.items():
-            if given is not None:
-                model = onnx.parser.parse_model(given) if isinstance(given, str) else given
+        for name, model in graphs.items():
+            if model is not None:
+                model = onnx.parser.parse_model(model) if isinstance(model, str) else model
                 (folder / name).write_bytes(model.SerializeToString())
         if document is not None:
             (folder / "tokenizer.json").write_text(json.dumps(document), "utf-8")
@@ -155,7 +158,7 @@ def make(path, graph=COPY, document=DOCUMENT, steps=None, overwrite=False, **con
 
 
 def marked(path, mark, **options):
-    """An artifact whose answers, text and score, show which one it is."""
+    """Write an artifact whose scores are the number of tokens times `mark`."""
     score = f"""shift = Constant <value_float = {mark}.0> ()
     score = Mul (float_count, shift)"""
     graph = copy_graph().replace("score = Neg (float_count)", score)

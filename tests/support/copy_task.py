@@ -1,4 +1,4 @@
-"""The task that small models learn in the tests: to write the source down again."""
+"""The task that small models learn in the tests: copying the source."""
 
 import keras
 import numpy as np
@@ -20,7 +20,7 @@ def copy_task(rows=48, longest=5, seed=0):
 
 
 def compile_to_copy(model):
-    """Compiles for quick learning; without XLA on TensorFlow, which takes long to start."""
+    """Compile for quick learning, without XLA on TensorFlow, where it takes long to start."""
     model.compile(
         keras.optimizers.Adam(0.02),
         loss=TokenCrossentropy(),
@@ -30,7 +30,7 @@ def compile_to_copy(model):
 
 
 class Scores(keras.layers.Layer):
-    """The least a model can do with a batch of pairs."""
+    """A minimal model for batches of sentence pairs."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Decoders by name, random data for them, and what they compute by the NumPy reference."""
+"""Decoders by name, random data for them, and their results by the NumPy reference."""
 
 from functools import partial
 
@@ -139,24 +139,24 @@ def random_inputs(rng, decoder, groups=1):
 
 
 def reference_move(cell, weights_of):
-    """A cell, wrapped or stacked, as a move of the reference, and the number of its states."""
+    """A cell as a move of the reference, and the number of its states."""
     if hasattr(cell, "cells"):
         moves = [reference_move(inner, weights_of) for inner in cell.cells]
         move = partial(reference.stacked_move, moves=moves)
         if isinstance(cell, ResidualCell):
             move = partial(reference.residual_move, move=move)
         return move, sum(count for _, count in moves)
-    named = weights_of(cell)
-    weights, count = list(named.values()), 1
+    by_name = weights_of(cell)
+    weights, count = list(by_name.values()), 1
     if isinstance(cell, LayerNormGRUCell):
         step = partial(
             reference.layer_norm_gru_step,
-            weights=named,
+            weights=by_name,
             reset_after=cell.reset_after,
             epsilon=cell.epsilon,
         )
     elif isinstance(cell, LayerNormLSTMCell):
-        step = partial(reference.layer_norm_lstm_step, weights=named, epsilon=cell.epsilon)
+        step = partial(reference.layer_norm_lstm_step, weights=by_name, epsilon=cell.epsilon)
         count = 2
     elif isinstance(cell, LSTM):
         step, count = partial(reference.lstm_step, weights=weights), 2
@@ -168,16 +168,16 @@ def reference_move(cell, weights_of):
 
 
 def reference_attend(attention, values, mask, weights_of):
-    """A function from a query `(N,)` to its context and weights; it is called in order of steps."""
+    """A function from a query `(N,)` to its context and weights, to be called in step order."""
     if isinstance(attention, MultiSourceAttention):
         parts = [
-            reference_attend(*of, weights_of)
-            for of in zip(attention.attentions, values, mask, strict=True)
+            reference_attend(*args, weights_of)
+            for args in zip(attention.attentions, values, mask, strict=True)
         ]
         return lambda query: [
             np.concatenate(pair) for pair in zip(*[part(query) for part in parts], strict=True)
         ]
-    queries = []  # mechanisms with a history need the earlier ones
+    queries = []  # a mechanism with a history needs the earlier queries
 
     def attend(query):
         queries.append(query)
@@ -194,7 +194,7 @@ def reference_attend(attention, values, mask, weights_of):
 def reference_decoder(decoder, inputs, annotations, mask, states, weights=None):
     """Outputs `(B, Ty, R)` and weights `(B, Ty, Tx)` by the papers' equations, in float64.
 
-    `weights` are those of the decoder, or others in their place.
+    `weights` replace those of the decoder.
     """
     variables = decoder.trainable_variables
     values = reference.float64(variables if weights is None else weights)
@@ -243,22 +243,22 @@ def reference_decoder(decoder, inputs, annotations, mask, states, weights=None):
 
 
 def reference_of_kept_steps(decoder, inputs, inputs_mask, annotations, mask, states, weights=None):
-    """Outputs and weights where steps are masked: those of the kept steps alone.
+    """Outputs and weights with masked steps, from the unmasked steps alone.
 
-    As in `keras.layers.RNN`, a masked step repeats the output before it, or zero if there is none.
-    Its weights are zero.
+    As in `keras.layers.RNN`, a masked step repeats the output before it, or zeros at the start. Its
+    weights are zero.
     """
     rows = []
-    for row, kept in enumerate(inputs_mask):
-        one = slice(row, row + 1)
+    for row, keep in enumerate(inputs_mask):
+        one_row = slice(row, row + 1)
         outputs, alignments = reference_decoder(
-            decoder, inputs[one][:, kept], annotations[one], mask[one],
-            [state[one] for state in states], weights,
+            decoder, inputs[one_row][:, keep], annotations[one_row], mask[one_row],
+            [state[one_row] for state in states], weights,
         )  # fmt: skip
-        before = np.cumsum(kept) - 1
+        before = np.cumsum(keep) - 1
         outputs = np.where((before >= 0)[:, None], outputs[0][np.maximum(before, 0)], 0.0)
-        all_weights = np.zeros((len(kept), mask.shape[1]))
-        all_weights[kept] = alignments[0]
+        all_weights = np.zeros((len(keep), mask.shape[1]))
+        all_weights[keep] = alignments[0]
         rows.append((outputs, all_weights))
     return tuple(np.array(part) for part in zip(*rows, strict=True))
 
@@ -288,7 +288,7 @@ def symbolic(arrays):
 
 
 def translator(decoder, scores=True):
-    """A model of source and target ids, whose embeddings pass implicit masks on."""
+    """A model of source and target ids whose embeddings have implicit masks."""
     source, target = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
     words = keras.layers.Embedding(9, 4, mask_zero=True)(source)
     annotations = BidirectionalEncoder(D // 2)(words)

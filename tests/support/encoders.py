@@ -1,4 +1,4 @@
-"""Encoders by name, and what they compute by the NumPy reference."""
+"""Encoders by name, and their results by the NumPy reference."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from keras_bahdanau import BidirectionalEncoder
 B, TX, M, UNITS = 4, 5, 3, 4
 LENGTHS = [5, 3, 1, 0]
 MASK = right_mask(LENGTHS, TX)
-# Padding at the left, a hole, both, and nothing kept.
+# Padding at the left, a hole, both, and padding only.
 ANY_MASK = np.array([[0, 0, 1, 1, 1], [1, 0, 1, 1, 1], [0, 1, 0, 1, 0], [0, 0, 0, 0, 0]], bool)
 FORMS = {
     "gru": {},
@@ -51,9 +51,9 @@ def reference_encoder(encoder, inputs, lengths, weights=None):
 
 
 def reference_of_kept(encoder, inputs, mask, weights=None):
-    """The annotations of any mask: those of the kept steps alone, and zero at the others."""
+    """The annotations under any mask: from the unmasked steps alone, and zeros elsewhere."""
     expected = np.zeros((*mask.shape, 2 * UNITS))
-    for row, (sequence, kept) in enumerate(zip(inputs, mask, strict=True)):
-        annotations = reference_encoder(encoder, sequence[kept][None], [kept.sum()], weights)
-        expected[row, kept] = annotations[0]
+    for row, (sequence, keep) in enumerate(zip(inputs, mask, strict=True)):
+        annotations = reference_encoder(encoder, sequence[keep][None], [keep.sum()], weights)
+        expected[row, keep] = annotations[0]
     return expected

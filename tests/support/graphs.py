@@ -39,7 +39,7 @@ def results(model, feeds, fixed=False):
 
 
 def assert_fixed_dimensions_change_nothing(model, feeds):
-    """Returns the results, by name."""
+    """Check that fixed dimensions give the same results; return the results by name."""
     free, fixed = (results(model, feeds, fixed) for fixed in (False, True))
     for a, b in zip(free, fixed, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -60,7 +60,7 @@ def operators(graph):
 
 
 def rewritten(model, *chosen, **feeds):
-    """The graph after the passes, and their counts; checks that the results are equal."""
+    """Run passes and check that the results are equal; return the graph and the counts."""
     before = results(model, feeds)
     lean = onnx_ir.serde.deserialize_model(model)
     counts = optimizer.optimize(lean, chosen)

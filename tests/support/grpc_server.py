@@ -94,7 +94,7 @@ class OneModel:
         identity = {"name": "identity", "version": "3", "state": "READY", "reason": ""}
         return [identity] if ready else [identity, broken]
 
-    def check_alone(self):
+    def check_single_process(self):
         pass
 
     async def load(self, name):

@@ -57,7 +57,7 @@ def assert_close(actual, expected, atol=1e-5):
         np.testing.assert_allclose(actual, expected, rtol=0, atol=atol)
 
 
-def spoiled(values, mask):
+def with_garbage(values, mask):
     """Yield copies of `values` with NaN, then with infinities, at the masked positions."""
     for garbage in ([np.nan], [np.inf, -np.inf]):
         copy = values.copy()
@@ -83,7 +83,7 @@ def assert_run_ignores_garbage(run, arrays, at, mask):
     outputs, gradients = run(*arrays)
     assert all(np.isfinite(part).all() for part in gradients)
     assert not gradients[at][~mask].any()
-    for copy in spoiled(arrays[at], mask):
+    for copy in with_garbage(arrays[at], mask):
         repeated, derivatives = run(*arrays[:at], copy, *arrays[at + 1 :])
         assert_close(repeated, outputs, 1e-6)
         for actual, expected in zip(derivatives, gradients, strict=True):

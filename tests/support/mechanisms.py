@@ -32,7 +32,7 @@ MASK_BY_QUERY = np.array(
 
 
 class Mechanism(NamedTuple):
-    """How to make a mechanism, and its equations for all queries of one source."""
+    """A factory of a mechanism, and its equations for all queries of one source."""
 
     make: Callable[[], Attention]
     attend: Callable  # (weights, queries (Tq, N), values (Tx, D), mask (Tx,)) -> contexts, weights
@@ -44,12 +44,12 @@ def fixed(weights, queries, values, mask, width=None):
     return np.array([context] * len(queries)), np.array([alignment] * len(queries))
 
 
-def additive(*of):
-    return reference.head_scores(*of)[0]
+def additive(*args):
+    return reference.head_scores(*args)[0]
 
 
-def general(*of):
-    return reference.luong_scores(*of, score="general")
+def general(*args):
+    return reference.luong_scores(*args, score="general")
 
 
 MECHANISMS = {
@@ -60,23 +60,23 @@ MECHANISMS = {
     ),
     "bahdanau_heads": Mechanism(
         lambda: BahdanauAttention(U, num_heads=2),
-        lambda *of: reference.bahdanau(*of, heads=2),
+        lambda *args: reference.bahdanau(*args, heads=2),
     ),
     "bahdanau_heads_normalized": Mechanism(
         lambda: BahdanauAttention(U, num_heads=2, normalize=True),
-        lambda *of: reference.bahdanau(*of, heads=2),
+        lambda *args: reference.bahdanau(*args, heads=2),
     ),
     "bahdanau_sparsemax": Mechanism(
         lambda: BahdanauAttention(U, normalizer="sparsemax"),
-        lambda *of: reference.bahdanau(*of, normalizer=reference.sparsemax),
+        lambda *args: reference.bahdanau(*args, normalizer=reference.sparsemax),
     ),
     "bahdanau_chunks": Mechanism(lambda: BahdanauAttention(U, chunk_size=1), reference.bahdanau),
     "luong_general": Mechanism(
-        lambda: LuongAttention("general"), lambda *of: reference.luong(*of, score="general")
+        lambda: LuongAttention("general"), lambda *args: reference.luong(*args, score="general")
     ),
     "luong_concat": Mechanism(
         lambda: LuongAttention("concat", units=U, scale="learned", chunk_size=1),
-        lambda *of: reference.luong(*of, score="concat"),
+        lambda *args: reference.luong(*args, score="concat"),
     ),
     "location": Mechanism(
         lambda: LocationSensitiveAttention(U, filters=3, kernel_size=3), reference.location
@@ -87,24 +87,24 @@ MECHANISMS = {
     ),
     "location_heads": Mechanism(
         lambda: LocationSensitiveAttention(U, filters=3, kernel_size=3, num_heads=2),
-        lambda *of: reference.location(*of, heads=2),
+        lambda *args: reference.location(*args, heads=2),
     ),
     "coverage": Mechanism(lambda: CoverageAttention(U), reference.coverage),
     "coverage_fertility": Mechanism(
         lambda: CoverageAttention(U, fertility=2.0),
-        lambda *of: reference.coverage(*of, fertility=2.0),
+        lambda *args: reference.coverage(*args, fertility=2.0),
     ),
     "monotonic": Mechanism(
         lambda: MonotonicAttention(BahdanauAttention(U), score_bias=-1.0, mode="soft"),
-        lambda *of: reference.monotonic(*of, additive),
+        lambda *args: reference.monotonic(*args, additive),
     ),
     "monotonic_hard": Mechanism(
         lambda: MonotonicAttention(LuongAttention()),
-        lambda *of: reference.monotonic(*of, general, hard=True),
+        lambda *args: reference.monotonic(*args, general, hard=True),
     ),
     "fixed": Mechanism(FixedContext, fixed),
     "fixed_narrow": Mechanism(
-        lambda: FixedContext(width=2), lambda *of: fixed(*of, width=2), width=2
+        lambda: FixedContext(width=2), lambda *args: fixed(*args, width=2), width=2
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Small models with every part in one of them, and their teacher-forced log-probabilities."""
+"""Small models that together use every part, and their teacher-forced log-probabilities."""
 
 import functools
 

@@ -7,7 +7,7 @@ from layer_checks import array
 
 from keras_bahdanau.losses.projection import Projection
 
-VOCABULARY = 13  # the width of nothing else
+VOCABULARY = 13  # differs from every other width
 
 
 def projection_by_hand(features, kernel, bias, labels, weight, smoothing, ids=None, shares=None):
@@ -46,7 +46,12 @@ class ProjectionTotal(keras.layers.Layer):
 
     def call(self, features):
         projection = Projection(
-            features, self.kernel.value, self.bias.value, self.seeds, training=True, ranked=False
+            features,
+            self.kernel.value,
+            self.bias.value,
+            self.seeds,
+            training=True,
+            needs_correct=False,
         )
         weight = ops.convert_to_tensor(self.weighed)
         return self.scale * projection.total(self.labels, weight, **self.options)

@@ -1,8 +1,8 @@
 """The paper's equations (arXiv 1409.0473) in plain NumPy float64, one sequence at a time.
 
-Nothing here is batched, masked by arithmetic or reordered for speed: what a mask drops is never
-touched, and recurrences are Python loops. Weights come in Keras's layout, inputs in rows, so
-`x @ W` stands for the paper's `W x`.
+Nothing here is batched, masked by arithmetic or reordered for speed: masked positions are never
+read, and recurrences are Python loops. Weights have Keras's layout and inputs are rows, so `x @ W`
+is the paper's `W x`.
 """
 
 import numpy as np
@@ -21,17 +21,17 @@ def sigmoid(x):
 
 
 def masked_softmax(scores, mask):
-    """Eq. 6 over the kept places of `(Tx,)` scores; all zeros if nothing is kept."""
+    """Eq. 6 over the unmasked positions of `(Tx,)` scores; all zeros if there are none."""
     weights = np.zeros(len(scores))
-    kept = np.flatnonzero(mask)
-    if kept.size:
-        exponentials = np.exp(scores[kept] - np.max(scores[kept]))
-        weights[kept] = exponentials / exponentials.sum()
+    positions = np.flatnonzero(mask)
+    if positions.size:
+        exponentials = np.exp(scores[positions] - np.max(scores[positions]))
+        weights[positions] = exponentials / exponentials.sum()
     return weights
 
 
 def additive_scores(query, keys, mask, weights):
-    """e_ij = v_a . tanh(W_a s + U_a h_j), A.1.2; `weights` is [W_a, U_a, v_a] or these and b."""
+    """e_ij = v_a . tanh(W_a s + U_a h_j), A.1.2; `weights` is [W_a, U_a, v_a] or has b, too."""
     w_a, u_a, v_a, *bias = weights
     scores = np.zeros(len(keys))
     for j in np.flatnonzero(mask):
@@ -41,7 +41,7 @@ def additive_scores(query, keys, mask, weights):
 
 
 def expectation(weights, values):
-    """c_i = sum_j a_ij h_j, Eq. 5, over the places that have weight."""
+    """c_i = sum_j a_ij h_j, Eq. 5, over the positions with a weight."""
     context = np.zeros(values.shape[1])
     for j in np.flatnonzero(weights):
         context += weights[j] * values[j]
@@ -56,13 +56,13 @@ def additive_attention(query, values, mask, weights, keys=None):
 
 
 def fixed_context(values, mask, width=None):
-    """Section 2.1: the last kept annotation, its first `width` features, and where it stood."""
+    """Section 2.1: the first `width` features of the last unmasked annotation, and its weight 1."""
     alignment = np.zeros(len(values))
-    kept = np.flatnonzero(mask)
-    if not kept.size:
+    positions = np.flatnonzero(mask)
+    if not positions.size:
         return np.zeros(values[:, :width].shape[1]), alignment
-    alignment[kept[-1]] = 1.0
-    return values[kept[-1], :width], alignment
+    alignment[positions[-1]] = 1.0
+    return values[positions[-1], :width], alignment
 
 
 # --- Recurrent steps: A.1.1, A.2.1 ---------------------------------------------------------------
@@ -120,7 +120,7 @@ def residual_move(x, state, move):
 
 
 def stacked_move(x, state, moves):
-    """Moves on each other: each reads the output below. `state` is one flat list.
+    """A stack of moves: each reads the output below. `state` is one flat list.
 
     `moves` holds (move, number of its states) from the bottom to the top.
     """
@@ -222,10 +222,10 @@ def decode(
         attend: `(N,)` query -> context `(D,)`, weights `(Tx,)`.
         move: input, state -> output, state; one step of the cell.
         readout: s, E y, c -> output; or `None` for the output of the cell.
-        query: Whether s_{i-1} ("previous", A.2.2) or s_i ("current") asks.
-        readout_state: Whether s_{i-1} ("previous", A.2.2) or s_i ("current", 3.1) is read out.
+        query: Whether the query is s_{i-1} ("previous", A.2.2) or s_i ("current").
+        readout_state: Whether the readout gets s_{i-1} ("previous", A.2.2) or s_i ("current", 3.1).
         top: Which of the state vectors is s_{i-1}.
-        context_move: Like `move`, of a cell that reads the context alone; or `None`.
+        context_move: Like `move`, for a cell that reads only the context; or `None`.
         input_feeding: Width of the outputs if the cell reads the last one, else 0.
 
     Returns:
@@ -252,11 +252,12 @@ def decode(
 
 # --- The attention family -------------------------------------------------------------------------
 #
-# Each takes all queries `(Tq, N)` of one source `(Tx, D)` in order and gives contexts `(Tq, D)` and
-# weights `(Tq, Tx)`, or `(H, Tq, Tx)` with several heads. `weights` holds arrays by variable name.
+# Each function takes all queries `(Tq, N)` of one source `(Tx, D)` in order. It returns contexts
+# `(Tq, D)` and weights `(Tq, Tx)`, or `(H, Tq, Tx)` with several heads. `weights` has arrays by
+# variable name.
 
 
-def named(layer):
+def weights_by_name(layer):
     """Weights of a layer in float64, by the last part of their path."""
     values = float64(layer.get_weights())
     names = [variable.path.split("/")[-1] for variable in layer.weights]
@@ -264,15 +265,16 @@ def named(layer):
 
 
 def sparsemax(scores, mask):
-    """The point of the simplex nearest to the scores: bisection for sum max(e - tau, 0) = 1."""
+    """The point of the simplex nearest to the scores, by bisection of sum max(e - tau, 0) = 1."""
     weights = np.zeros(len(scores))
-    kept = np.flatnonzero(mask)
-    if kept.size:
-        low, high = np.min(scores[kept]) - 1.0, np.max(scores[kept])
+    positions = np.flatnonzero(mask)
+    if positions.size:
+        unmasked = scores[positions]
+        low, high = np.min(unmasked) - 1.0, np.max(unmasked)
         for _ in range(200):
             tau = (low + high) / 2
-            low, high = (tau, high) if np.maximum(scores[kept] - tau, 0).sum() > 1 else (low, tau)
-        weights[kept] = np.maximum(scores[kept] - tau, 0)
+            low, high = (tau, high) if np.maximum(unmasked - tau, 0).sum() > 1 else (low, tau)
+        weights[positions] = np.maximum(unmasked - tau, 0)
     return weights
 
 
@@ -293,7 +295,7 @@ def head_scores(query, keys, mask, weights, heads=1, features=None):
 
 
 def head_contexts(alignments, values, weights):
-    """Each head's expectation over its own features of W_v h_j, side by side."""
+    """Each head's expectation over its features of W_v h_j, concatenated."""
     if len(alignments) == 1:
         return expectation(alignments[0], values)
     projected = np.split(values @ weights["value_kernel"], len(alignments), axis=1)
@@ -301,7 +303,7 @@ def head_contexts(alignments, values, weights):
 
 
 def bahdanau(weights, queries, values, mask, keys=None, heads=1, normalizer=masked_softmax):
-    """All queries at once, with heads, weight normalisation and either normaliser."""
+    """Additive attention with heads, weight normalization and either normalizer."""
     values = np.where(mask[:, None], values, 0.0)
     keys = values if keys is None else keys
     contexts, alignments = [], []
@@ -337,25 +339,27 @@ def luong(weights, queries, values, mask, score, scale=1.0):
     return np.array([expectation(a, values) for a in alignments]), alignments
 
 
-def convolve_places(signal, kernel):
-    """`(Tx, C)` and `(K, C, F)` to `(Tx, F)`; the place itself is at index (K - 1) // 2."""
-    size, places = len(kernel), len(signal)
-    found = np.zeros((places, kernel.shape[2]))
-    for j in range(places):
+def convolve_positions(signal, kernel):
+    """`(Tx, C)` and `(K, C, F)` to `(Tx, F)`; the position itself has index (K - 1) // 2."""
+    size, positions = len(kernel), len(signal)
+    features = np.zeros((positions, kernel.shape[2]))
+    for j in range(positions):
         for k in range(size):
             at = j + k - (size - 1) // 2
-            if 0 <= at < places:
-                found[j] += signal[at] @ kernel[k]
-    return found
+            if 0 <= at < positions:
+                features[j] += signal[at] @ kernel[k]
+    return features
 
 
 def location(weights, queries, values, mask, heads=1):
-    """arXiv 1506.07503, Eq. 8 and 9, over the last weights, and their sum if filters take both."""
+    """arXiv 1506.07503, Eq. 8 and 9, over the last weights, and their sum if filters read both."""
     last = total = np.zeros(len(values))
     contexts, alignments = [], []
     for query in queries:
         signal = np.stack([last, total], 1)[:, : weights["location_filters"].shape[1]]
-        features = convolve_places(signal, weights["location_filters"]) @ weights["location_kernel"]
+        features = (
+            convolve_positions(signal, weights["location_filters"]) @ weights["location_kernel"]
+        )
         scores = head_scores(query, values, mask, weights, heads, features)
         parts = [masked_softmax(row, mask) for row in scores]
         last = np.mean(parts, axis=0)
@@ -384,7 +388,7 @@ def coverage(weights, queries, values, mask, fertility=None):
 
 
 def expected_choice(choose, before):
-    """arXiv 1704.00784, Eq. 9: each place to start from walks right and leaves what it chooses."""
+    """arXiv 1704.00784, Eq. 9: mass moves right from each start; each position takes a share."""
     alignment = np.zeros(len(choose))
     for start, mass in enumerate(before):
         for j in range(start, len(choose)):
@@ -406,7 +410,7 @@ def monotonic(weights, queries, values, mask, scores, hard=False):
     return np.array(contexts), np.array(alignments)
 
 
-# --- Cells: layer normalisation (arXiv 1607.06450) ------------------------------------------------
+# --- Cells: layer normalization (arXiv 1607.06450) ------------------------------------------------
 
 
 def layer_norm(x, gain, bias, epsilon):
@@ -419,7 +423,7 @@ def layer_norm(x, gain, bias, epsilon):
 def layer_norm_gru_step(x, state, weights, reset_after, epsilon, mask=1.0):
     """Eq. 22-24 with Keras's gates z, r, g, where z weighs the old state; `weights` by name.
 
-    The `mask` is that of dropout from state to state.
+    The `mask` is the dropout mask of the recurrent state.
     """
     (h,) = state
     n = len(h)
@@ -459,7 +463,7 @@ def layer_norm_lstm_step(x, state, weights, epsilon, mask=1.0):
 
 
 def paper_gru(x, h, p):
-    """A.2.1 as it is written: z weighs the new state, r resets before the product."""
+    """A.2.1 as in the paper: z weighs the new state, r resets before the product."""
     z = sigmoid(x @ p["W_z"] + h @ p["U_z"] + p["b_z"])
     r = sigmoid(x @ p["W_r"] + h @ p["U_r"] + p["b_r"])
     g = np.tanh(x @ p["W"] + (r * h) @ p["U"] + p["b"])
@@ -475,7 +479,7 @@ def rnn_search(source, target, p, fixed, readout_state):
         p: Weights by the paper's names. The decoder's W, W_z and W_r hold C, C_z and C_r below
             them, for inputs [E y ; c].
         fixed: Whether c is the last forward state.
-        readout_state: Whether s_{i-1} ("previous", A.2.2) or s_i ("current", 3.1) is read out.
+        readout_state: Whether the readout gets s_{i-1} ("previous", A.2.2) or s_i ("current", 3.1).
     """
     words = p["E_x"][source]
     state = np.zeros(len(p["W_s"]))
@@ -503,13 +507,13 @@ def token_losses(labels, logits, smoothing):
     """`-(1 - s) log p(y_i) - s / V sum_v log p(v)`, zero where the label is padding."""
     logits = np.asarray(logits, "float64")
     log_probs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
-    picked = np.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
-    losses = -(1 - smoothing) * picked - smoothing * log_probs.mean(axis=-1)
+    label_log_probs = np.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
+    losses = -(1 - smoothing) * label_log_probs - smoothing * log_probs.mean(axis=-1)
     return losses * (labels != 0)
 
 
 def alignment_losses(links, weights):
-    """`-sum_j A_ij log a_ij` of each word in float64, zero where a row of `A` is."""
+    """`-sum_j A_ij log a_ij` of each token in float64, zero for rows of `A` without links."""
     losses = np.zeros(links.shape[:2])
     for i in np.ndindex(losses.shape):
         for j in np.flatnonzero(links[i]):

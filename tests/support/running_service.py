@@ -1,4 +1,4 @@
-"""A service that runs in a thread of the tests, and what they ask it with."""
+"""A service in a thread of the test process, and a job for its queue."""
 
 import asyncio
 import contextlib
@@ -6,21 +6,19 @@ import threading
 
 import httpx
 
+from keras_bahdanau_runtime.service.metrics import Metrics
 from keras_bahdanau_runtime.service.server import Service, Settings
 
 
 class Echo:
-    """Gives payloads back, in batches that it remembers; it waits for `gate`."""
+    """A job that returns its payloads and records its batches. It waits for `gate`."""
 
-    name, shared = "echo", True
+    batches_requests = True
 
     def __init__(self):
-        self.batches, self.alone, self.gate, self.begun = (
-            [],
-            [],
-            threading.Event(),
-            threading.Semaphore(0),
-        )
+        self.metrics = Metrics().for_model("echo")
+        self.batches, self.alone = [], []
+        self.gate, self.begun = threading.Event(), threading.Semaphore(0)
 
     def run(self, payloads, alone):
         self.begun.release()
@@ -31,18 +29,18 @@ class Echo:
             raise ArithmeticError("bad")
         return list(payloads)
 
-    def spent(self, waited, worked):
+    def record_times(self, queued, computed):
         pass
 
 
-async def ask(engine, job, *payloads, seconds=None):
-    """Asks for strings; each is as long as it has letters."""
-    async with engine.timely(seconds):
+async def ask(engine, job, *payloads, timeout=None):
+    """Submit strings. The length of a payload is its number of letters."""
+    async with engine.deadline(timeout):
         return await engine.run(job, payloads, list(map(len, payloads)))
 
 
 class Site:
-    """A running service.
+    """A running service and a client.
 
     Attributes:
         service: The `Service`.
@@ -62,13 +60,13 @@ class Site:
             raise
         self.web = httpx.Client(base_url=self.service.url, timeout=30)
 
-    def begin(self, coroutine):
-        """Starts a coroutine in the service's event loop; its result is to come."""
+    def submit(self, coroutine):
+        """Start a coroutine in the service's event loop; return its future."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def call(self, coroutine):
-        """The result of a coroutine in the service's event loop."""
-        return self.begin(coroutine).result()
+        """Run a coroutine in the service's event loop; return its result."""
+        return self.submit(coroutine).result()
 
     def stop(self):
         self.web.close()
@@ -84,20 +82,20 @@ class Site:
 
 @contextlib.contextmanager
 def site(sources, **settings):
-    made = Site(sources, **settings)
+    service = Site(sources, **settings)
     try:
-        yield made
+        yield service
     finally:
-        made.stop()
+        service.stop()
 
 
 @contextlib.contextmanager
-def held(found):
-    """Keeps one thread of a `Site` at work in the block; yields the `Echo`, whose gate frees it."""
-    busy = Echo()
-    holding = found.begin(found.service.engine.run(busy, ["x"], [1]))
+def one_busy_thread(site):
+    """Keep one thread of a `Site` busy in the block; yield its job, whose `gate` ends it."""
+    job = Echo()
+    result = site.submit(site.service.engine.run(job, ["x"], [1]))
     try:
-        yield busy
+        yield job
     finally:
-        busy.gate.set()
-    assert holding.result() == ["x"]
+        job.gate.set()
+    assert result.result() == ["x"]

@@ -1,4 +1,4 @@
-"""Searches over tables of logits, and what they should find, in plain Python and float64."""
+"""Searches over tables of logits, and their expected results in plain Python and float64."""
 
 import functools
 from collections import Counter
@@ -13,7 +13,7 @@ from keras import ops, tree
 from keras_bahdanau.search import Generation
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
-# JAX compiles a search once for all examples; the others run each of them step by step.
+# JAX compiles a search once for all examples. Other backends run each example step by step.
 FEW = settings(max_examples=12 if keras.config.backend() == "jax" else 4)
 
 
@@ -21,7 +21,9 @@ class Task(NamedTuple):
     """Inputs of a search, NumPy arrays with `B` rows."""
 
     table: np.ndarray  # (B, T, V, V): the logits after a token at a step
-    weights: np.ndarray | None = None  # (B, T, V, Tx), in the same way; `None` for the history
+    weights: np.ndarray | None = (
+        None  # (B, T, V, Tx): the weights of that step; `None` to encode the history
+    )
     limits: np.ndarray | None = None  # (B,)
     prefix: np.ndarray | None = None  # (B, P)
     memory_mask: np.ndarray | None = None  # (B, Tx)
@@ -54,7 +56,7 @@ def coverage_task(seed, batch=1, steps=3, places=4):
 
 
 def constrained_task(seed, vocabulary=4, steps=4):
-    """Two sentences with limits and prefixes of their own; some prefixes end with `EOS`."""
+    """Two sentences with different limits and prefixes; some prefixes end with `EOS`."""
     rng = np.random.default_rng(seed)
     limits = rng.integers(1, steps + 1, size=2)
     prefix = np.full((2, 3), PAD)
@@ -70,10 +72,10 @@ def constrained_task(seed, vocabulary=4, steps=4):
 
 
 def run(search, task, max_length):
-    """Searches where `table[b, t, last]` are the logits after `last` at step `t` of sentence `b`.
+    """Run a search whose logits are `table[b, t, last]`, in sentence `b` at step `t` after `last`.
 
-    Without `weights` those of a step are its history: the tokens so far read as a number in base
-    V, the sentence, and the step counted from 1.
+    Without `weights`, the weights of a step encode its history: the tokens so far as a number in
+    base V, the number of the sentence, and the step counted from 1.
     """
     batch, steps, vocabulary, _ = task.table.shape
 
@@ -154,7 +156,7 @@ class Sentence:
         return np.array([self.weights[t, u] for t, u in enumerate((BOS, *tokens[:-1]))])
 
     def score(self, tokens):
-        """The definition of `BeamSearch`'s docstring."""
+        """The score as the docstring of `BeamSearch` defines it."""
         search, length = self.search, len(tokens)
         base = length if search.normalization == "plain" else (5 + length) / 6
         score = self.total(tokens) / base**search.length_penalty
@@ -194,7 +196,8 @@ class Sentence:
     def beam(self):
         """The `n_best` outputs of a beam in plain Python, which stops when `size` have ended.
 
-        It never stops because no better output is possible, and so shows that this changes nothing.
+        It does not stop when no better output is possible. Equal results show that stopping there
+        changes nothing.
 
         Ties: the extension of the better hypothesis comes first, then the likelier token, then the
         lower id, because sorting is stable.

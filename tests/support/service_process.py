@@ -1,4 +1,4 @@
-"""A service in a process of its own, its worker processes, and free ports."""
+"""A service in a child process, the ids of its workers, and free ports."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 def serving(*arguments, **options):
     """Start a service; yield its process and its address once it serves.
 
-    After the process has ended, its attribute `said` has the later lines of standard error.
+    After the process has ended, its attribute `log_lines` has the later lines of standard error.
     `options` are those of `subprocess.Popen`.
     """
     command = [*SERVE, *map(str, arguments), "--grpc-port", "0"]
@@ -31,7 +31,7 @@ def serving(*arguments, **options):
             rest = []
             reader = threading.Thread(target=lambda: rest.extend(process.stderr))
             reader.start()
-            process.said = rest
+            process.log_lines = rest
             yield process, url.group(1)
         finally:
             process.kill()
@@ -48,11 +48,15 @@ def free_port():
 def children(process):
     """The process ids of the workers of a service."""
     with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
-        return [number for number in map(int, file.read().split()) if "spawn_main" in _of(number)]
+        return [
+            number
+            for number in map(int, file.read().split())
+            if "spawn_main" in _command_line(number)
+        ]
 
 
-def _of(number):
-    """The command line of a process."""
+def _command_line(number):
+    """The command line of a process, or "" after its end."""
     with contextlib.suppress(OSError), open(f"/proc/{number}/cmdline") as file:
         return file.read()
     return ""

@@ -1,7 +1,7 @@
-"""What `model.py` uses of the module of this name, which exists only inside Triton.
+"""The names of this module that `model.py` uses. The real module exists only inside Triton.
 
-Written after the documentation of Triton's Python backend: requests and responses hold tensors,
-parameters are a JSON text, empty where there are none, and who names no outputs asks for all.
+It follows the documentation of Triton's Python backend: requests and responses contain tensors, and
+parameters are a JSON text, "" without parameters. A request that names no outputs gets all of them.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Train on one device and on two, both of them this CPU. Run by `test_two_devices.py`.
+"""Train on one device and on two, both on this CPU. Run by `test_two_devices.py`.
 
     python tests/support/two_devices.py RESULTS.npz
 
@@ -8,7 +8,7 @@ It needs its own process, because a backend fixes the number of devices when it 
 import os
 import sys
 
-# In addition to the flags of the tests, which halve the time of compilation.
+# This adds to the flags of the tests, which halve the compilation time.
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
 )
@@ -31,10 +31,10 @@ from keras_bahdanau.layers import CoverageAttention
 
 
 def dataset():
-    """Nine pairs in batches of four: three rows of the last are filled with padding."""
+    """Nine pairs in batches of four: three rows of the last batch are padding."""
     rng = np.random.default_rng(1)
     sources, targets = ([[*rng.integers(4, 12, rng.integers(1, 9)), 3] for _ in range(9)],) * 2
-    first = [[(0, 0)]] * 9  # an alignment to guide by
+    first = [[(0, 0)]] * 9  # alignments for the guided-alignment loss
     return TranslationDataset(sources, targets, batch_size=4, bucket=4, alignments=first)
 
 
@@ -44,10 +44,10 @@ def arrays(rows, batch_size):
 
 
 def compiled(scope, chunk):
-    """The model on the devices of a scope, with the same first weights whatever they are."""
+    """The model on the devices of a scope, with the same initial weights on any devices."""
     keras.utils.set_random_seed(0)
     with scope():
-        # With a coverage loss, whose mean over the words of a batch the devices share, too.
+        # The coverage loss is a mean over the tokens of a batch, so it depends on all devices, too.
         model = Seq2Seq(
             14, 14, 8, keras.layers.Conv1D(8, 3, padding="same"),
             AttentiveDecoder(
@@ -69,7 +69,7 @@ def losses_and_weights(model, start, data, scope):
     with scope():
         model.set_weights(start)
         history = model.fit(**data, epochs=2, shuffle=False, verbose=0).history
-        # Of the arrays, whose rows the devices do not share evenly.
+        # Only arrays have rows that cannot be divided evenly between the devices.
         evaluated = [] if "y" not in data else model.evaluate(**data, verbose=0)
     weights = [weight.ravel() for weight in model.get_weights()]
     return np.concatenate([*history.values(), evaluated, *weights])
@@ -91,30 +91,30 @@ def main(results):
         tf.config.set_logical_device_configuration(
             cpu, [tf.config.LogicalDeviceConfiguration()] * 2
         )
-        # As in the tests themselves.
+        # as in tests/conftest.py
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-        # One for all models: TensorFlow numbers the sums of every strategy alike, and mixes them up
-        # if a process has several.
+        # One strategy for all models: TensorFlow numbers the reductions of every strategy in the
+        # same way, and confuses the reductions of two strategies in a process.
         scope = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope
-        # In the last batch one device has two rows and the other one, or one and none.
+        # In the last batch the devices have two rows and one row, or one row and no row.
         cases["ragged"] = lambda: arrays(rows=7, batch_size=4)
         cases["lacking"] = lambda: arrays(rows=9, batch_size=4)
     else:
         scope = keras.distribution.DataParallel(devices=["cpu:0", "cpu:1"]).scope
         # Keras on JAX refuses a batch whose rows the devices cannot share evenly.
         cases["smaller"] = lambda: arrays(rows=10, batch_size=4)
-    # Each is compiled once for all cases. Chunks, too, must change nothing.
+    # Each model is compiled once for all cases. Chunks must not change the results either.
     one, two = compiled(contextlib.nullcontext, chunk=None), compiled(scope, chunk=5)
     assert [devices_of(model.weights[0]) for model in (one, two)] == [1, 2]
-    start, found = one.get_weights(), {}
+    start, rows = one.get_weights(), {}
     for name, data in cases.items():
-        found[name] = np.stack(
+        rows[name] = np.stack(
             [
                 losses_and_weights(one, start, data(), contextlib.nullcontext),
                 losses_and_weights(two, start, data(), scope),
             ]
         )
-    np.savez(results, **found)
+    np.savez(results, **rows)
 
 
 if __name__ == "__main__":

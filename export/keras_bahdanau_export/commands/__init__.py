@@ -1,1 +1,1 @@
-"""The commands of `keras-bahdanau`, a file for each; `app` puts them together."""
+"""The commands of `keras-bahdanau`: one file for each, and `app`, which registers them."""

@@ -1,72 +1,44 @@
-"""The command `export`: from a run to an artifact, or to a repository for Triton."""
+"""Command `export`, whose flags include the fields of `ExportOptions` with a help text.
+
+This is the only module that imports the folder `triton`.
+"""
 
 import contextlib
 import importlib
-import inspect
-from collections.abc import Callable
-from dataclasses import Field, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from keras_bahdanau_export.checks import (
+from keras_bahdanau_export.commands.arguments import (
+    Config,
+    Run,
     check_beam,
     check_file,
     check_installed,
     check_modules,
+    given_on_command_line,
+    with_flags_of,
 )
-from keras_bahdanau_export.commands.shown import say
-from keras_bahdanau_export.commands.streams import text_source
+from keras_bahdanau_export.commands.tensorflow_logging import import_keras
+from keras_bahdanau_export.commands.terminal import print_message, text_source
 from keras_bahdanau_export.options import ExportOptions
-from keras_bahdanau_export.quiet import import_keras
-from keras_bahdanau_export.triton.layout import triton_repository
+from keras_bahdanau_export.triton.repository import triton_repository
 from keras_bahdanau_runtime.artifact import check_destination
 from keras_bahdanau_runtime.files import folder_name
 from keras_bahdanau_runtime.runs.folder import best_file
+from keras_bahdanau_runtime.runs.options import read_options
 
 _LAYOUTS = ("artifact", "triton")
 
 
-def export_command() -> Callable[..., None]:
-    """Makes the function that typer turns into the command.
-
-    Returns:
-        A function whose signature also has a parameter for each `ExportOptions` field with a help
-        text.
-    """
-    *parameters, _ = inspect.signature(_export).parameters.values()  # without `**values`
-    flags = [_flag_of(option) for option in fields(ExportOptions) if "help" in option.metadata]
-
-    def export(**arguments: Any) -> None:
-        """Writes the best model of a run, or of several, as an artifact that runs without Keras."""
-        _export(**arguments)
-
-    export.__signature__ = inspect.Signature([*parameters, *flags])  # type: ignore[attr-defined]
-    return export
-
-
-def _flag_of(option: Field[Any]) -> inspect.Parameter:
-    """Return the command's parameter for a field of `ExportOptions`."""
-    kind, default = option.metadata.get("type"), option.default
-    if kind is not None:  # several values
-        kind, default = kind | None, None
-    names = [f"--{option.name}"] if option.type is bool else []
-    about = typer.Option(
-        *([option.metadata["flag"]] if "flag" in option.metadata else names),
-        help=option.metadata["help"],
-    )
-    return inspect.Parameter(
-        option.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[kind or option.type, about],
-    )
-
-
-def _export(
-    run: Annotated[Path, typer.Argument(help="A run's folder (from train).")],
-    path: Annotated[Path, typer.Argument(help="The folder to make.")],
+@with_flags_of(ExportOptions)
+def export(
+    context: typer.Context,
+    run: Run,
+    path: Annotated[Path, typer.Argument(help="The folder to create.")],
+    config: Config = None,
     layout: Annotated[
         str,
         typer.Option(help="artifact, or triton: a repository for Triton Inference Server."),
@@ -74,72 +46,76 @@ def _export(
     others: Annotated[
         list[Path] | None,
         typer.Option(
-            "--with", help="Another run, the predictions of both averaged; may be repeated."
+            "--with", help="Another run, whose predictions are averaged in; may be repeated."
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Of Triton's models; that of the run's folder if absent.")
+        str | None,
+        typer.Option(help="Name of Triton's models; the name of the run's folder by default."),
     ] = None,
-    beam_size: Annotated[int, typer.Option(help="Hypotheses kept by the search; 1 is greedy.")] = 5,
+    beam_size: Annotated[int, typer.Option(help="Beam size of the search; 1 is greedy.")] = 5,
     length_penalty: Annotated[
         list[float] | None,
         typer.Option(
-            help="Exponent of the GNMT length penalty, 1 if absent; given again, the one with the "
-            "best BLEU on --source and --reference is taken."
+            help="Exponent of the GNMT length penalty, 1 by default. If repeated, the one with the "
+            "best BLEU on --source and --reference is used."
         ),
     ] = None,
     max_length_ratio: Annotated[
         float | None,
-        typer.Option(help="Tokens for each of the source after which an output is cut, too."),
+        typer.Option(help="Maximum number of output tokens per source token; no limit by default."),
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option(help="Sentences to measure on, none of a test set; - is standard input."),
+        typer.Option(
+            help="Source sentences to measure on, not from a test set; - is standard input."
+        ),
     ] = None,
     reference: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
     shortlist: Annotated[
-        Path | None, typer.Option(help="A file (from shortlist): search among its ids only.")
+        Path | None, typer.Option(help="A file (from shortlist) with the target ids to search.")
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an artifact or repository at the path.")
     ] = False,
-    **values: Any,
+    **flags: Any,
 ) -> None:
-    """Check the arguments, export, and print where the artifact is; `values` are the flags."""
+    """Write the best model of a run, or of several, as an artifact that runs without Keras."""
     from keras_bahdanau_runtime.text.corpus import read_parallel
 
     if (source is None) != (reference is None):
         raise ValueError(
-            "Arguments `source` and `reference` must be given together. Received: one of them"
+            "Arguments `source` and `reference` must be passed together. Received: one of them"
         )
     penalties = length_penalty or [1.0]
     if len(penalties) > 1 and source is None:
         raise ValueError(
-            "Argument `length_penalty` must be given once where there is no `source` to choose it "
+            "Argument `length_penalty` must be passed once if there is no `source` to choose it "
             f"on. Received: {penalties}"
         )
-    values = {key: value for key, value in values.items() if value is not None}
+    values = {} if config is None else _read_config(config)
+    values |= given_on_command_line(context, flags)
     options = ExportOptions(**values)
     formats = options.formats
     if source is not None and "onnx" not in formats and len(penalties) == 1:
         raise ValueError(
-            "Arguments `source` and `reference` must be left out where no ONNX graph is written "
-            f"and no length penalty is chosen. Received: {source} and {reference}"
+            "Arguments `source` and `reference` must be left out if no ONNX graph is written and "
+            f"no length penalty is chosen. Received: {source} and {reference}"
         )
     check_beam(beam_size, penalties, max_length_ratio)
     check_modules(options.imports)
     if shortlist is not None:
         check_file("shortlist", shortlist)
-    place = _place(layout, path, name, run, formats, overwrite)
+    destination = _destination(layout, path, name, run, formats, overwrite)
     for each in (run, *(others or ())):
-        best_file(each)  # refuses what is no run
+        best_file(each)  # checks that it is a run
     check_installed("tensorflow", extra="export")
     if "onnx" in formats:
         check_installed("tf2onnx", "onnx", "onnx_ir", extra="export")
     texts, references = [], []
     if source is not None:
         texts, references = read_parallel(text_source(source), text_source(reference))
-    with place as artifact:
+    with destination as artifact:
         import_keras()
         from keras_bahdanau import BeamSearch
         from keras_bahdanau.models import Shortlist
@@ -160,10 +136,10 @@ def _export(
                 max_length_ratio=max_length_ratio,
             )
             for penalty, bleu in scores.items():
-                say(f"length penalty {penalty:g}: BLEU {bleu:.2f}")
+                print_message(f"length penalty {penalty:g}: BLEU {bleu:.2f}")
             penalties = [max(scores, key=scores.get)]
         if "onnx" not in formats:
-            texts = references = []  # they were for the penalty alone
+            texts = references = []  # only used to choose the penalty
         model.export(
             artifact,
             overwrite=overwrite,
@@ -173,24 +149,44 @@ def _export(
             shortlist=None if shortlist is None else Shortlist.load(shortlist),
             **values,
         )
-    say(f"The {'artifact' if layout == 'artifact' else 'Triton repository'} is {path}.")
+    kind = "artifact" if layout == "artifact" else "Triton repository"
+    print_message(f"The {kind} is {path}.")
 
 
-def _place(
+def _read_config(path: Path) -> dict[str, Any]:
+    """Read the options of a YAML or JSON file; raise a `ValueError` that names the file and key."""
+    values = read_options(path)
+    names = [option.name for option in fields(ExportOptions) if "help" in option.metadata]
+    others = [option.name for option in fields(ExportOptions) if option.name not in names]
+    try:
+        for name in [name for name in others if name in values]:
+            raise ValueError(
+                f"Argument `{name}` must be set by flags of the command, such as --beam-size and "
+                f"--source. The file may contain {', '.join(names)}. "
+                f"Received: {name}={values[name]!r}"
+            )
+        ExportOptions.from_values(values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return values
+
+
+def _destination(
     layout: str, path: Path, name: str | None, run: Path, formats: list[str], overwrite: bool
 ) -> contextlib.AbstractContextManager[Path]:
-    """Gives where to export to; arguments as for `export`."""
+    """Return a context manager of the folder to export to; arguments as for `export`."""
     if layout not in _LAYOUTS:
         raise ValueError(f"Argument `layout` must be one of {_LAYOUTS}. Received: {layout!r}")
     if layout == "triton":
         if "onnx" not in formats:
             raise ValueError(
-                f"Argument `format` must hold 'onnx' for the layout 'triton'. Received: {formats}"
+                "Argument `format` must include 'onnx' for the layout 'triton'. "
+                f"Received: {formats}"
             )
         return triton_repository(path, folder_name(run) if name is None else name, overwrite)
     if name is not None:
         raise ValueError(
-            f"Argument `name` must be given only for the layout 'triton'. Received: {name!r}"
+            f"Argument `name` must be left out for the layout 'artifact'. Received: {name!r}"
         )
     check_destination(path, overwrite)
     return contextlib.nullcontext(path)

@@ -1,4 +1,4 @@
-"""The command `prepare`: from text files of any size to a corpus for training."""
+"""Command `prepare`: encode text files of any size as a corpus for training."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from keras_bahdanau_export.commands.shown import console, say
+from keras_bahdanau_export.commands.terminal import console, print_message
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.prepared.prepare import prepare as prepare_corpus
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
@@ -16,56 +16,56 @@ def prepare(
     texts: Annotated[
         list[Path],
         typer.Argument(
-            help="Files of source sentences, then as many of their translations; plain or .gz."
+            help="Files of source sentences, then as many files of translations; plain or .gz."
         ),
     ],
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", help="The corpus's folder, new or of an interrupted command."
+            "--output", "-o", help="Folder of the corpus: new, or of an interrupted command."
         ),
     ],
     tokenizer: Annotated[
-        Path | None, typer.Option(help="A tokenizer.json to encode by; learned if absent.")
+        Path | None,
+        typer.Option(help="The tokenizer.json to use; learned from the texts by default."),
     ] = None,
     alignments: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="Alignments of the tokenizer's tokens in Pharaoh format, for each pair of files."
-        ),
+        typer.Option(help="Token alignments in Pharaoh format, one file per pair of files."),
     ] = None,
-    vocabulary_size: Annotated[int, typer.Option(help="Most pieces that are learned.")] = 8000,
+    vocabulary_size: Annotated[int, typer.Option(help="Maximum number of learned pieces.")] = 8000,
     joint: Annotated[
         bool, typer.Option("--joint/--separate", help="One vocabulary for both languages, or two.")
     ] = True,
     normalization: Annotated[
         str | None,
-        typer.Option(
-            help="Unicode form that the tokenizer brings all text into: nfc or nfkc; none if "
-            "absent."
-        ),
+        typer.Option(help="Unicode normalization by the tokenizer: nfc or nfkc; none by default."),
     ] = None,
-    sample: Annotated[int, typer.Option(help="Pairs that the pieces are learned from.")] = 100_000,
-    shard_pairs: Annotated[int, typer.Option(help="Pairs of a shard, about.")] = 250_000,
+    sample: Annotated[
+        int, typer.Option(help="Number of pairs that the pieces are learned from.")
+    ] = 100_000,
+    shard_pairs: Annotated[
+        int, typer.Option(help="Approximate number of pairs in a shard.")
+    ] = 250_000,
     max_length: Annotated[
-        int | None, typer.Option(help="Most tokens of a sentence; no limit if absent.")
+        int | None, typer.Option(help="Maximum tokens of a sentence; no limit by default.")
     ] = None,
     too_long: Annotated[
-        str, typer.Option(help="What becomes of a pair with a longer one: cut or drop.")
+        str, typer.Option(help="What to do with a pair above that limit: cut or drop.")
     ] = "cut",
-    seed: Annotated[int, typer.Option(help="Randomness of sample and order.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the sample and the order.")] = 0,
     processes: Annotated[
-        int | None, typer.Option(help="Processes that encode; one for each core if absent.")
+        int | None, typer.Option(help="Number of encoding processes; one per core by default.")
     ] = None,
 ) -> None:
-    """Encodes parallel text once, into shuffled shards that training maps into memory.
+    """Encode parallel text once, as shuffled shards that training maps into memory.
 
-    Interrupted, it goes on where it was when the same command is given again.
+    After an interruption the same command continues.
     """
     half = len(texts) // 2
     if len(texts) % 2:
         raise ValueError(
-            "Argument `texts` must hold as many files of translations as of sources. "
+            "Argument `texts` must contain as many files of translations as of sources. "
             f"Received: {len(texts)} files"
         )
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
@@ -94,10 +94,10 @@ def prepare(
                 ),
             )
         except KeyboardInterrupt:
-            say(f"Interrupted. Give the same command again to go on in {output}.")
+            print_message(f"Interrupted. Run the same command again to continue in {output}.")
             raise typer.Exit(130) from None
     corpus = PreparedCorpus(output)
-    say(
+    print_message(
         f"The corpus is {output}: {corpus.pairs:,} pairs, {corpus.source_tokens:,} source and "
         f"{corpus.tokens:,} target tokens in {len(corpus.sizes)} shards."
     )

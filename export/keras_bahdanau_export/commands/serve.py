@@ -1,4 +1,4 @@
-"""The command `serve`: the service of `keras_bahdanau_runtime.service`, set by options."""
+"""Command `serve`: run the HTTP and gRPC service of `keras_bahdanau_runtime.service`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,59 +13,71 @@ def serve(
     artifacts: Annotated[
         list[str],
         typer.Argument(
-            help="Artifacts, or folders of them by version number: PATH, or NAME=PATH.",
+            help="Artifacts, or folders of artifacts by version number: PATH, or NAME=PATH.",
         ),
     ],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port of HTTP; 0 for a free one.")] = 8000,
-    grpc_port: Annotated[int, typer.Option(help="Port of gRPC; 0 for none.")] = 8001,
-    workers: Annotated[int, typer.Option(help="Processes on the port.")] = 1,
+    port: Annotated[int, typer.Option(help="HTTP port; 0 for a free one.")] = 8000,
+    grpc_port: Annotated[int, typer.Option(help="gRPC port; 0 disables gRPC.")] = 8001,
+    processes: Annotated[int, typer.Option(help="Number of processes that share the port.")] = 1,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="Keys that open the service, one a line.")
+        Path | None, typer.Option(help="File of accepted API keys, one a line.")
     ] = None,
     no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Let everybody in on any address.")
+        bool, typer.Option("--no-auth", help="Accept requests without a key on any address.")
     ] = False,
-    tls_certificate: Annotated[Path | None, typer.Option(help="Certificate chain, PEM.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key, PEM.")] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="TLS certificate chain, PEM.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="Private key of the certificate, PEM.")
+    ] = None,
     watch: Annotated[
-        float, typer.Option(help="Seconds between looks for replaced artifacts; 0 for none.")
+        float, typer.Option(help="Seconds between checks for replaced artifacts; 0 disables them.")
     ] = 0.0,
-    grace: Annotated[float, typer.Option(help="Seconds for accepted work after SIGTERM.")] = 30.0,
-    log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
-    max_wait: Annotated[float, typer.Option(help="Milliseconds to wait for a batch.")] = 5.0,
-    batch_size: Annotated[int, typer.Option(help="Most texts in a batch.")] = 12,
-    threads: Annotated[
+    grace: Annotated[
+        float, typer.Option(help="Seconds to finish accepted requests after SIGTERM.")
+    ] = 30.0,
+    log_format: Annotated[str, typer.Option(help="Format of the log: text or json.")] = "text",
+    max_wait: Annotated[
+        float, typer.Option(help="Milliseconds that a request waits for others to batch.")
+    ] = 5.0,
+    batch_size: Annotated[int, typer.Option(help="Maximum number of texts in a batch.")] = 12,
+    parallel_batches: Annotated[
         int | None,
-        typer.Option(help="Batches at once of a worker; one for each of its cores if absent."),
+        typer.Option(help="Batches that one process runs at once; one per core by default."),
     ] = None,
     alone_threads: Annotated[
         int | None,
         typer.Option(
-            help="Of a batch that is all there is to do; every core, at most 4, if absent, and 1 "
-            "with several workers. "
-            "More than 1 has a model twice in memory."
+            help="Threads of a batch that is the only work in the queue; by default one per core, "
+            "at most 4, and 1 with several processes. More than 1 loads each model twice."
         ),
     ] = None,
     megabytes: Annotated[
-        float, typer.Option(help="Most memory of a model's runs, weights not counted.")
+        float,
+        typer.Option(help="Memory limit for the runs of a model, in MB, without its weights."),
     ] = 1024.0,
-    max_characters: Annotated[int, typer.Option(help="Of a text.", min=1)] = 5000,
-    max_tokens: Annotated[int, typer.Option(help="Of a text.", min=1)] = 1024,
-    max_texts: Annotated[int, typer.Option(help="Of a request.", min=1)] = 256,
-    max_queue: Annotated[int, typer.Option(help="Texts that wait or run.", min=1)] = 4096,
-    timeout: Annotated[float, typer.Option(help="Longest time of a request, in seconds.")] = 60.0,
+    max_characters: Annotated[
+        int, typer.Option(help="Maximum characters of a text.", min=1)
+    ] = 5000,
+    max_tokens: Annotated[int, typer.Option(help="Maximum tokens of a text.", min=1)] = 1024,
+    max_texts: Annotated[int, typer.Option(help="Maximum texts of a request.", min=1)] = 256,
+    max_queue: Annotated[
+        int, typer.Option(help="Maximum number of texts that wait or run.", min=1)
+    ] = 4096,
+    timeout: Annotated[float, typer.Option(help="Time limit of a request, in seconds.")] = 60.0,
 ) -> None:
-    """Serves artifacts over HTTP and gRPC: a page, /translate, and the Open Inference Protocol."""
+    """Serve artifacts over HTTP and gRPC: web page, /translate, and Open Inference Protocol."""
     for module in ("starlette", "uvicorn", "prometheus_client"):
         require(module, extra="serve")
     from keras_bahdanau_runtime.service.engine import Limits
     from keras_bahdanau_runtime.service.errors import ServiceError
+    from keras_bahdanau_runtime.service.processes import supervise
     from keras_bahdanau_runtime.service.server import Settings
-    from keras_bahdanau_runtime.service.workers import supervise
 
     settings = Settings(
-        _named(artifacts),
+        _folders_by_name(artifacts),
         host,
         port,
         grpc_port or None,
@@ -78,7 +90,7 @@ def serve(
         log_format=log_format,
         max_wait=max_wait / 1000,
         batch_size=batch_size,
-        threads=threads,
+        parallel_batches=parallel_batches,
         alone_threads=alone_threads,
         megabytes=megabytes,
         limits=Limits(
@@ -86,27 +98,28 @@ def serve(
             tokens=max_tokens,
             texts=max_texts,
             queue=max_queue,
-            seconds=timeout,
+            timeout=timeout,
         ),
+        processes=processes,
     )
     try:
-        finished = supervise(settings, workers)
+        finished = supervise(settings)
     except ServiceError as error:
         raise ArtifactError(str(error)) from error
     if not finished:
         raise typer.Exit(1)
 
 
-def _named(artifacts: list[str]) -> dict[str, Path]:
-    """Folders by model name: NAME of NAME=PATH, or the folder's."""
-    found: dict[str, Path] = {}
-    for given in artifacts:
-        name, separator, path = given.partition("=")
+def _folders_by_name(artifacts: list[str]) -> dict[str, Path]:
+    """Return folders by model name: NAME of NAME=PATH, or the name of the folder."""
+    folders: dict[str, Path] = {}
+    for argument in artifacts:
+        name, separator, path = argument.partition("=")
         if not separator or "/" in name:
-            name, path = folder_name(given), given
-        if name in found:
+            name, path = folder_name(argument), argument
+        if name in folders:
             raise ValueError(
-                f"Argument `artifacts` must have a name of its own each. Received: {name!r} twice"
+                f"Argument `artifacts` must have different names. Received: {name!r} twice"
             )
-        found[name] = Path(path)
-    return found
+        folders[name] = Path(path)
+    return folders

@@ -1,4 +1,4 @@
-"""The command `shortlist`: from a run to the target ids that each source id makes likely."""
+"""Command `shortlist`: learn the likely target ids of each source id from a run."""
 
 import shlex
 from pathlib import Path
@@ -7,39 +7,40 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from keras_bahdanau_export.commands.shown import console, say
-from keras_bahdanau_export.commands.streams import text_source
-from keras_bahdanau_export.quiet import import_keras
+from keras_bahdanau_export.commands.arguments import Run
+from keras_bahdanau_export.commands.tensorflow_logging import import_keras
+from keras_bahdanau_export.commands.terminal import console, print_message, text_source
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.ids import SPECIAL
 from keras_bahdanau_runtime.runs.folder import best_file
 
 
 def shortlist(
-    run: Annotated[Path, typer.Argument(help="A run's folder (from train).")],
+    run: Run,
     source: Annotated[
-        Path, typer.Argument(help="Source sentences, as of training; - is standard input.")
+        Path,
+        typer.Argument(help="Source sentences, as of training; - is standard input."),
     ],
     target: Annotated[Path, typer.Argument(help="Their translations, line by line.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write, .npz.")] = Path(
         "shortlist.npz"
     ),
-    size: Annotated[int, typer.Option(help="Target ids that a batch is searched among.")] = 2048,
-    candidates: Annotated[int, typer.Option(help="Most candidates of a source id.")] = 50,
-    sentences: Annotated[int, typer.Option(help="Most pairs that are aligned.")] = 100_000,
+    size: Annotated[int, typer.Option(help="Number of target ids for a batch.")] = 2048,
+    candidates: Annotated[
+        int, typer.Option(help="Maximum number of target ids for a source id.")
+    ] = 50,
+    sentences: Annotated[int, typer.Option(help="Maximum number of pairs to align.")] = 100_000,
     alignments: Annotated[
         Path | None,
-        typer.Option(
-            help="Alignments of the model's tokens in Pharaoh format, in place of its attention."
-        ),
+        typer.Option(help="Token alignments in Pharaoh format, instead of the model's attention."),
     ] = None,
 ) -> None:
-    """Learns a vocabulary shortlist from what the best model of a run attends to."""
+    """Learn a vocabulary shortlist from the attention of the best model of a run."""
     from keras_bahdanau_runtime.text.corpus import read_alignments, read_parallel
 
     check_range("size", size, int, 2 * len(SPECIAL))
     check_positive(candidates=candidates, sentences=sentences)
-    best_file(run)  # refuses what is no run
+    best_file(run)  # checks that it is a run
     if output.is_dir():
         raise ValueError(f"Argument `output` must be a file. Received: {output}, a folder")
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -47,8 +48,8 @@ def shortlist(
     links = None if alignments is None else read_alignments(alignments)
     if links is not None and len(links) != len(texts[0]):
         raise ValueError(
-            f"Argument `alignments` must hold a line for each of {len(texts[0])} pairs, those with "
-            f"a blank side left out. Received: {len(links)}"
+            f"Argument `alignments` must have one line for each of {len(texts[0])} pairs, except "
+            f"pairs with a blank side. Received: {len(links)}"
         )
     texts, links = [side[:sentences] for side in texts], links and links[:sentences]
     import_keras(tensorflow=False)
@@ -63,7 +64,7 @@ def shortlist(
         sizes = model.source_vocabulary_size, model.target_vocabulary_size
         pairs = zip(sources, targets, links, strict=True)
         Shortlist.from_links(pairs, *sizes, size, candidates).save(output)
-        _say_made(output)
+        _print_usage(output)
         return
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("aligning", total=len(sources))
@@ -75,9 +76,9 @@ def shortlist(
             candidates,
             progress=lambda done: bar.update(task, completed=done),
         ).save(output)
-    _say_made(output)
+    _print_usage(output)
 
 
-def _say_made(output: Path) -> None:
-    option = f"--shortlist {shlex.quote(str(output))}"
-    say(f"The shortlist is {output}; `keras-bahdanau export {option}` takes it.")
+def _print_usage(output: Path) -> None:
+    flag = f"--shortlist {shlex.quote(str(output))}"
+    print_message(f"The shortlist is {output}. Use it with `keras-bahdanau export {flag}`.")

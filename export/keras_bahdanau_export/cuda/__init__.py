@@ -1,1 +1,1 @@
-"""Graphs on a GPU: a search cut at its loop, and what runs on the CPU there."""
+"""CUDA support of exported graphs: a search split at its loop, and operators left to the CPU."""

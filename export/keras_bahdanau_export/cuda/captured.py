@@ -1,8 +1,8 @@
-"""The graph of a search, cut at its loop: its start, one step, and its end.
+"""The graph of a search, split at its loop into a start, one step and an end.
 
-CUDA can record the kernels of a graph once and launch them all at once from then on, but not those
-of a loop. With one step as a graph of its own the runtime drives the loop; see
-`keras_bahdanau_runtime.cuda.captured`.
+CUDA can record the kernels of a graph as a CUDA graph and launch them together, but not the kernels
+of a loop. With one step as a separate graph the runtime drives the loop; see
+`keras_bahdanau_runtime.cuda`.
 """
 
 from typing import NamedTuple
@@ -10,26 +10,26 @@ from typing import NamedTuple
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from keras_bahdanau_export.graph.passes.graph import (
-    constant,
-    detach,
-    holds_graph,
+from keras_bahdanau_export.graph.passes.editing import (
+    constant_array,
+    detach_inputs,
+    has_subgraph,
     nodes_of,
-    read_by,
     remove_unused,
-    replace,
+    replace_uses,
+    values_read_by,
 )
-from keras_bahdanau_export.graph.passes.sizes import Sizes
+from keras_bahdanau_export.graph.passes.size_inference import SizeInference
 from keras_bahdanau_runtime.signature import Signature, Tensor
 
 
-class Cut(NamedTuple):
-    """The graph of a search in three.
+class SplitSearch(NamedTuple):
+    """The graph of a search as three `onnx_ir.Model`s.
 
     Attributes:
-        start: `onnx_ir.Model`: what the search reads in; `state_0`, ... and `memory_0`, ... out.
-        step: One step: of these what it reads in; `next_state_0`, ... and `go_on`, a bool, out.
-        end: What the last step left in; what the search gives out.
+        start: From the inputs of the search to `state_0`, ... and `memory_0`, ...
+        step: From these, as far as a step reads them, to `next_state_0`, ... and the bool `go_on`.
+        end: From the states after the last step, and the memory, to the outputs of the search.
     """
 
     start: ir.Model
@@ -37,39 +37,39 @@ class Cut(NamedTuple):
     end: ir.Model
 
 
-def cut_at_loop(model):
-    """Cuts the graph of a search before and after its loop.
+def split_at_loop(model):
+    """Split the graph of a search before and after its loop.
 
     Args:
-        model: An `onnx_ir.Model` whose last loop is that of the search and collects no rows; it is
-            left as it is.
+        model: An `onnx_ir.Model` whose last loop is that of the search and has no scan outputs. It
+            is not changed, except that its shapes are inferred.
 
     Returns:
-        A `Cut`.
+        A `SplitSearch`.
     """
     common.ShapeInferencePass()(model)
     loop = nodes_of(model.graph, "Loop")[-1]
-    body, sizes = loop.attributes["body"].value, Sizes(model.graph)
+    body, sizes = loop.attributes["body"].value, SizeInference(model.graph)
     inside = {*body.inputs, *(value for node in body for value in node.outputs)}
-    read = [
+    outer_values = [
         value
         for node in (*body, *(node for graph in body.subgraphs() for node in graph))
         for value in node.inputs
         if value is not None and value not in inside and value.graph not in body.subgraphs()
     ]
     memory = {}  # an ordered set of names
-    for value in read:
-        _need(value, sizes, memory)
-    _need_after(model.graph, loop, sizes, memory)
-    values = {f"memory_{i}": _by_name(model.graph)[name] for i, name in enumerate(memory)}
+    for value in outer_values:
+        _add_for_step(value, sizes, memory)
+    _add_for_end(model.graph, loop, sizes, memory)
+    values = {f"memory_{i}": _values_by_name(model.graph)[name] for i, name in enumerate(memory)}
     values |= {f"state_{i}": value for i, value in enumerate(body.inputs[2:])}
     shapes = {name: _shape(name, sizes.dims[value]) for name, value in values.items()}
-    parts = (cut(model.clone(), list(memory), shapes) for cut in (_start, _step, _end))
-    return Cut(*parts)
+    parts = (make(model.clone(), list(memory), shapes) for make in (_start, _step, _end))
+    return SplitSearch(*parts)
 
 
-def signature_of(model):
-    """The `Signature` of a part, from its values; all of whose shapes are known."""
+def part_signature(model):
+    """Return the `Signature` of a part, all of whose shapes are known."""
 
     def tensors(values):
         return tuple(
@@ -84,64 +84,74 @@ def signature_of(model):
     return Signature(inputs=tensors(model.graph.inputs), outputs=tensors(model.graph.outputs))
 
 
-def _need(value, sizes, memory):
-    """Notes what a step must be given to have a value: often the value itself.
+def _add_for_step(value, sizes, memory):
+    """Add the names of the values that a step needs to read `value`; usually that value itself.
 
-    Constants, what is made of them alone, and sizes are had anew.
+    The step graph recomputes sizes and whatever depends only on constants.
     """
-    again = value in sizes.items or _of_sizes(value, {}) == set()
-    for part in _of_sizes(value, sizes.items) if again else [value]:
-        memory[part.name] = None
+    is_recomputed = value in sizes.contents or _measured_values(value, {}) == set()
+    for tensor in _measured_values(value, sizes.contents) if is_recomputed else [value]:
+        memory[tensor.name] = None
 
 
-def _need_after(graph, loop, sizes, memory):
-    """Notes what the nodes after a loop need from before it; what is made of sizes is had anew."""
-    read = {node: [value for value in read_by(node) if value.graph is graph] for node in graph}
-    late = set(loop.outputs)
+def _add_for_end(graph, loop, sizes, memory):
+    """Add the names of the values from before the loop that the nodes after it need.
+
+    The end graph recomputes what depends only on sizes.
+    """
+    reads = {
+        node: [value for value in values_read_by(node) if value.graph is graph] for node in graph
+    }
+    after_loop = set(loop.outputs)
     for node in graph:
-        if not late.isdisjoint(read[node]):
-            late.update(node.outputs)
+        if not after_loop.isdisjoint(reads[node]):
+            after_loop.update(node.outputs)
     for node in graph:
-        if late & set(node.outputs) and node is not loop:
-            for value in read[node]:
-                if value not in late:
-                    parts = _of_sizes(value, sizes.items)
-                    for part in [value] if parts is None else parts:
-                        memory[part.name] = None
+        if after_loop & set(node.outputs) and node is not loop:
+            for value in reads[node]:
+                if value not in after_loop:
+                    tensors = _measured_values(value, sizes.contents)
+                    for tensor in [value] if tensors is None else tensors:
+                        memory[tensor.name] = None
 
 
-def _of_sizes(value, items):
-    """The values whose sizes, in `items`, a value is made of; `None` if of anything else."""
-    seen, found, left = set(), set(), [value]
-    while left:
-        part = left.pop()
-        if part is None or part in seen or constant(part) is not None:
+def _measured_values(value, contents):
+    """Return the values whose sizes, listed in `contents`, `value` is computed from.
+
+    `None` if it depends on anything but sizes and constants.
+    """
+    visited, measured, stack = set(), set(), [value]
+    while stack:
+        current = stack.pop()
+        if current is None or current in visited or constant_array(current) is not None:
             continue
-        seen.add(part)
-        if part in items:
-            found |= {each for size in items[part] for each, _ in size.parts}
+        visited.add(current)
+        if current in contents:
+            measured |= {tensor for size in contents[current] for tensor, _ in size.axes}
             continue
-        node = part.producer()
-        if node is None or holds_graph(node) or node.op_type.startswith("Random"):
+        node = current.producer()
+        if node is None or has_subgraph(node) or node.op_type.startswith("Random"):
             return None
-        left += node.inputs
-    return found
+        stack += node.inputs
+    return measured
 
 
 def _start(model, memory, shapes):
     graph, loop = model.graph, nodes_of(model.graph, "Loop")[-1]
-    known = _by_name(graph)
-    given = {f"state_{i}": value for i, value in enumerate(loop.inputs[2:])}
-    given |= {f"memory_{i}": known[name] for i, name in enumerate(memory)}
-    graph.outputs[:] = [_named(graph, name, value, shapes[name]) for name, value in given.items()]
-    _drop(graph, list(graph)[list(graph).index(loop) : -len(given)])
-    return _tidied(model)
+    by_name = _values_by_name(graph)
+    outputs = {f"state_{i}": value for i, value in enumerate(loop.inputs[2:])}
+    outputs |= {f"memory_{i}": by_name[name] for i, name in enumerate(memory)}
+    graph.outputs[:] = [
+        _add_output(graph, name, value, shapes[name]) for name, value in outputs.items()
+    ]
+    _remove_nodes(graph, list(graph)[list(graph).index(loop) : -len(outputs)])
+    return _tidy(model)
 
 
 def _step(model, memory, shapes):
     graph, loop = model.graph, nodes_of(model.graph, "Loop")[-1]
     body = loop.attributes["body"].value
-    inputs = _given(graph, memory, shapes)
+    inputs = _replace_memory_by_inputs(graph, memory, shapes)
     for i, value in enumerate(body.inputs[2:]):
         inputs.append(_input(f"state_{i}", value, shapes))
         value.replace_all_uses_with(inputs[-1], replace_graph_outputs=True)
@@ -151,62 +161,62 @@ def _step(model, memory, shapes):
     body.outputs.clear()
     nodes = list(body)
     body.remove(nodes)
-    _drop(graph, list(graph)[list(graph).index(loop) :])
+    _remove_nodes(graph, list(graph)[list(graph).index(loop) :])
     graph.extend(nodes)
     for value in list(body.initializers.values()):
         del body.initializers[value.name]
         graph.register_initializer(value)
     graph.inputs[:] = inputs
     graph.outputs[:] = [
-        _named(graph, name, value, shapes.get(name.removeprefix("next_"), ir.Shape([])))
+        _add_output(graph, name, value, shapes.get(name.removeprefix("next_"), ir.Shape([])))
         for name, value in outputs.items()
     ]
-    return _tidied(model)
+    return _tidy(model)
 
 
 def _end(model, memory, shapes):
     graph, loop = model.graph, nodes_of(model.graph, "Loop")[-1]
-    inputs = _given(graph, memory, shapes)
+    inputs = _replace_memory_by_inputs(graph, memory, shapes)
     for i, value in enumerate(loop.outputs):
         inputs.append(_input(f"state_{i}", value, shapes))
-        replace(value, inputs[-1])
-    _drop(graph, [loop])
+        replace_uses(value, inputs[-1])
+    _remove_nodes(graph, [loop])
     graph.inputs[:] = inputs
-    return _tidied(model)
+    return _tidy(model)
 
 
-def _given(graph, memory, shapes):
-    """Inputs in the place of the values that stand in the memory."""
-    known, inputs = _by_name(graph), []
+def _replace_memory_by_inputs(graph, memory, shapes):
+    """Replace the values named in `memory` by inputs, which are returned."""
+    by_name, inputs = _values_by_name(graph), []
     for i, name in enumerate(memory):
-        inputs.append(_input(f"memory_{i}", known[name], shapes))
-        replace(known[name], inputs[-1])
+        inputs.append(_input(f"memory_{i}", by_name[name], shapes))
+        replace_uses(by_name[name], inputs[-1])
     return inputs
 
 
-def _by_name(graph):
+def _values_by_name(graph):
     values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
     return {value.name: value for value in values}
 
 
 def _shape(name, dims):
-    """A shape whose sizes, where only a run tells them, have the names of what they are made of."""
+    """Return a shape whose dynamic axes are named by the input axes that they are products of."""
     axes = []
     for i, size in enumerate(dims):
-        named = [part.shape[axis].value for part, axis in size.parts if part.producer() is None]
-        times = [] if size.factor == 1 else [f"times_{size.factor}"]
-        plain = len(named) == len(size.parts) and None not in named
-        axes.append("_".join([*named, *times]) if plain else f"{name}_{i}")
-    numbers = [size.number for size in dims]
-    return ir.Shape([axis if n is None else n for axis, n in zip(axes, numbers, strict=True)])
+        names = [value.shape[axis].value for value, axis in size.axes if value.producer() is None]
+        factor = [] if size.factor == 1 else [f"times_{size.factor}"]
+        all_named = len(names) == len(size.axes) and None not in names
+        axes.append("_".join([*names, *factor]) if all_named else f"{name}_{i}")
+    integers = [size.as_int for size in dims]
+    return ir.Shape([axis if n is None else n for axis, n in zip(axes, integers, strict=True)])
 
 
 def _input(name, like, shapes):
     return ir.Value(name=name, type=like.type, shape=shapes[name])
 
 
-def _named(graph, name, value, shape):
-    """An output of a name and shape of its own that hands a value on."""
+def _add_output(graph, name, value, shape):
+    """Append an `Identity` node that returns a value under another name; return its output."""
     node = ir.node("Identity", [value])
     (output,) = node.outputs
     output.name, output.type, output.shape = name, value.type, shape
@@ -214,14 +224,14 @@ def _named(graph, name, value, shape):
     return output
 
 
-def _drop(graph, nodes):
-    """Takes nodes out of a graph, with what they use."""
+def _remove_nodes(graph, nodes):
+    """Remove nodes from a graph, and their uses of values."""
     graph.remove(nodes)
-    detach(nodes)
+    detach_inputs(nodes)
 
 
-def _tidied(model):
-    """A part without what it does not need: nodes, weights, and inputs that nothing reads."""
+def _tidy(model):
+    """Remove unused nodes, weights and inputs from a part; return it."""
     remove_unused(model)
     graph = model.graph
     used = {value for node in graph.all_nodes() for value in node.inputs}

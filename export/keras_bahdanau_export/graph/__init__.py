@@ -1,1 +1,1 @@
-"""The ONNX graph: its writer, recurrent operators and passes."""
+"""ONNX graphs: conversion, recurrent operators, passes and reduced precision."""

@@ -1,30 +1,32 @@
-"""Writes an ONNX graph: a traced function, converted by tf2onnx and made lean."""
+"""Conversion of a traced function to an ONNX file, by tf2onnx and the passes.
+
+Keras, TensorFlow, tf2onnx and onnx-ir are imported inside functions, so that the command `inspect`
+can use `gpu_fallbacks` without Keras. This is the only module that imports the folder `cuda`.
+"""
 
 import contextlib
 import logging
 
-import keras
 import numpy as np
 
-from keras_bahdanau_export.graph.recurrent_operators import RECURRENT_HANDLERS, recurrent_operators
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError, UnsupportedModelError, require
 from keras_bahdanau_runtime.operators import check_onnx_file
 from keras_bahdanau_runtime.signature import BEAM_FILES, weights_file
 
 logger = logging.getLogger("keras_bahdanau_export")
 
-# Kernels registered for older operator sets are found on CUDA, too; tf2onnx knows none above 18.
+# tf2onnx supports no later operator set. CUDA has kernels for operators of earlier ones, too.
 OPSET = 18
-# Of the twelve, those that make the graph smaller than `passes` would alone.
+# The tf2onnx optimizers that shrink the graph beyond what our own passes do.
 _OPTIMIZERS = ("TransposeOptimizer", "ConstFoldOptimizer", "BackToBackOptimizer")
-_GIVEN = "given_weight_"
+_WEIGHT_INPUT = "given_weight_"
 _PARTS = dict(zip(BEAM_FILES, ("The start", "One step", "The end"), strict=True))
 
 
 def write_onnx(function, signature, path, variables=(), captured=False, description=""):
-    """Writes an ONNX graph with native recurrent operators and lean loops.
+    """Write an ONNX graph with native recurrent operators and optimized loops.
 
-    Weights beyond 2 GB, which no ONNX file holds, stand beside it in a file of the same name and
+    Weights above 2 GB, the limit of an ONNX file, are written to a second file whose name adds
     `.data`.
 
     Args:
@@ -32,53 +34,66 @@ def write_onnx(function, signature, path, variables=(), captured=False, descript
         signature: Its `Signature`.
         path: The file to write.
         variables: The Keras variables of its model.
-        captured: Whether it is a search, to be written cut at its loop, too: `BEAM_FILES`, in the
-            folder of `path`. See `captured`.
-        description: What the graph computes, for those who open the file.
+        captured: Whether the function is a search that is also written split at its loop, as
+            `BEAM_FILES` in the folder of `path`.
+        description: A sentence on the graph for people who open the file.
 
     Returns:
-        The signatures of the files beside `path`, by name; empty unless `captured`.
+        The signatures of `BEAM_FILES` by name; empty unless `captured`.
 
     Raises:
         MissingDependencyError: If tf2onnx, onnx or onnx-ir is not installed.
-        UnsupportedModelError: If ONNX has no operator for a part of it.
+        UnsupportedModelError: If ONNX has no operator for a part of the model.
     """
-    model = _converted(function, signature, variables)
-    from keras_bahdanau_export.cuda.captured import signature_of  # these need onnx_ir
-    from keras_bahdanau_export.graph.passes.optimizer import optimize
+    model = _convert_to_ir(function, signature, variables)
+    from keras_bahdanau_export.graph.passes.optimizer import optimize  # needs onnx_ir
 
-    parts = _cut(model.clone()) if captured else {}
+    parts = _split_search(model.clone()) if captured else {}
     optimize(model)
-    _save(model, path, description)
-    for name, part in parts.items():
-        _save(part, path.with_name(name), f"{_PARTS[name]} of: {description}")
-    return {name: signature_of(part) for name, part in parts.items()}
+    _save_checked(model, path, description)
+    for name, (part, _) in parts.items():
+        _save_checked(part, path.with_name(name), f"{_PARTS[name]} of: {description}")
+    return {name: part_signature for name, (_, part_signature) in parts.items()}
 
 
-def _cut(model):
-    """The graph of a search, as it was converted, cut at its loop: `onnx_ir.Model`s by file."""
-    from keras_bahdanau_export.cuda.captured import cut_at_loop
-    from keras_bahdanau_export.graph.passes.loops import scanned_histories
+def gpu_fallbacks(model):
+    """Return what CUDA would leave to the CPU or copy in every step of a loop, one line per kind.
+
+    Args:
+        model: An `onnx_ir.Model`. Its types are inferred in place.
+    """
+    require("onnx_ir", extra="export")
+    from keras_bahdanau_export.cuda.placement import find_fallbacks, summarize
+
+    return summarize(find_fallbacks(model))
+
+
+def _split_search(model):
+    """Split a converted search at its loop; return `(onnx_ir.Model, Signature)` by file name."""
+    from keras_bahdanau_export.cuda.captured import part_signature, split_at_loop
+    from keras_bahdanau_export.graph.passes.loops import collect_scan_outputs
     from keras_bahdanau_export.graph.passes.optimizer import PASSES, optimize
 
-    # The rows of a history that a loop collects are states of its step.
-    optimize(model, [one for one in PASSES if one is not scanned_histories])
-    return dict(zip(BEAM_FILES, cut_at_loop(model), strict=True))
+    # The buffers that a loop fills row by row must stay states of its step.
+    optimize(model, [rewrite for rewrite in PASSES if rewrite is not collect_scan_outputs])
+    parts = zip(BEAM_FILES, split_at_loop(model), strict=True)
+    return {name: (part, part_signature(part)) for name, part in parts}
 
 
-def _converted(function, signature, variables):
-    """A function as an `onnx_ir.Model`, as it is converted."""
+def _convert_to_ir(function, signature, variables):
+    """Convert a function to an `onnx_ir.Model`, with the names and axes of its signature."""
     require("onnx", extra="export")
     onnx_ir = require("onnx_ir", extra="export")
-    from keras_bahdanau_export.graph.passes.graph import LARGEST_FILE  # which needs onnx_ir
+    from keras_bahdanau_export.graph.passes.editing import MAX_WEIGHT_BYTES
+    from keras_bahdanau_export.graph.recurrent_operators import recurrent_operators
 
-    given = _too_large(variables, LARGEST_FILE)
+    large = _large_variables(variables, MAX_WEIGHT_BYTES)
     with recurrent_operators():
-        model = convert(_with_weights_given(function, given))
+        model = convert(_with_weight_inputs(function, large))
     model = onnx_ir.serde.deserialize_model(model)
-    for value in [value for value in model.graph.inputs if value.name.startswith(_GIVEN)]:
-        numbers = np.asarray(given[int(value.name.removeprefix(_GIVEN).split(":")[0])])
-        value.const_value = onnx_ir.tensor(numbers, name=value.name)
+    for value in [value for value in model.graph.inputs if value.name.startswith(_WEIGHT_INPUT)]:
+        index = int(value.name.removeprefix(_WEIGHT_INPUT).split(":")[0])
+        value.const_value = onnx_ir.tensor(np.asarray(large[index]), name=value.name)
         model.graph.inputs.remove(value)
         model.graph.register_initializer(value)
     for tensors, values in (
@@ -92,56 +107,62 @@ def _converted(function, signature, variables):
     return model
 
 
-def _save(model, path, description):
-    """Writes a graph, says what of it a GPU would leave to the CPU, and checks what was written."""
+def _save_checked(model, path, description):
+    """Write a graph, warn about operators that a GPU would leave to the CPU, and check the file."""
     import onnx
 
-    from keras_bahdanau_export.cuda.placement import on_host, summary
-    from keras_bahdanau_export.graph.passes.graph import save
+    from keras_bahdanau_export.graph.passes.editing import save_model
 
-    for line in summary(on_host(model)):
+    for line in gpu_fallbacks(model):
         logger.warning("%s: on a GPU the CPU has to do %s.", path.name, line)
     model.graph.name, model.doc_string, model.graph.doc_string = path.stem, description, None
-    save(model, path)
+    save_model(model, path)
     try:
         onnx.checker.check_model(str(path))
-        beside = path.with_name(weights_file(path.name))
-        sizes = {beside.name: beside.stat().st_size} if beside.exists() else {}
+        weights = path.with_name(weights_file(path.name))
+        sizes = {weights.name: weights.stat().st_size} if weights.exists() else {}
         check_onnx_file(path.read_bytes(), path, sizes)
     except (onnx.checker.ValidationError, UnsupportedArtifactError) as error:
         raise UnsupportedModelError(
-            f"The model uses what ONNX has no operator for: {error}"
+            f"The model uses an operation that ONNX has no operator for: {error}"
         ) from error
 
 
-def _too_large(variables, limit):
-    """The largest variables, as many as it takes for the others to be far below the limit."""
+def _large_variables(variables, limit):
+    """Return the largest variables, so many that the others need at most half of the limit.
+
+    Empty if all variables together are below the limit, in bytes.
+    """
     sizes = {id(v): int(np.prod(v.shape)) * np.dtype(v.dtype).itemsize for v in variables}
-    total, found = sum(sizes.values()), []
+    total, large = sum(sizes.values()), []
     if total > limit:
         for variable in sorted(variables, key=lambda v: sizes[id(v)], reverse=True):
             if total > limit / 2:
-                found.append(variable)
+                large.append(variable)
                 total -= sizes[id(variable)]
-    return found
+    return large
 
 
-def _with_weights_given(function, variables):
-    """The function, not traced yet, with weights as inputs: TensorFlow's graphs hold no 2 GB."""
+def _with_weight_inputs(function, variables):
+    """Return the function with variables as inputs: a TensorFlow graph cannot contain 2 GB."""
+    import keras
     import tensorflow as tf
 
-    specs = [tf.TensorSpec(v.shape, v.dtype, f"{_GIVEN}{i}") for i, v in enumerate(variables)]
+    specs = [
+        tf.TensorSpec(v.shape, v.dtype, f"{_WEIGHT_INPUT}{i}") for i, v in enumerate(variables)
+    ]
     count = len(function.input_signature)
 
-    def fed(*inputs):
+    def with_weights(*inputs):
         with keras.StatelessScope(list(zip(variables, inputs[count:], strict=True))):
             return function.python_function(*inputs[:count])
 
-    return tf.function(fed, input_signature=[*function.input_signature, *specs], autograph=False)
+    signature = [*function.input_signature, *specs]
+    return tf.function(with_weights, input_signature=signature, autograph=False)
 
 
 def convert(function):
-    """Traces a function and converts it by tf2onnx, and no more.
+    """Trace a function and convert it by tf2onnx, without our passes.
 
     Args:
         function: A `tf.function` with an input signature.
@@ -153,43 +174,45 @@ def convert(function):
     import tensorflow as tf
     from tf2onnx import optimizer, tf_loader, tfonnx
 
+    from keras_bahdanau_export.graph.recurrent_operators import RECURRENT_HANDLERS
+
     concrete = function.get_concrete_function(*function.input_signature)
     inputs, outputs = (
         [tensor.name for tensor in tensors if tensor.dtype != tf.resource]
         for tensors in (concrete.inputs, concrete.outputs)
     )
-    # As `tf2onnx.convert.from_function`, which runs every optimizer it has, each on a copy.
+    # As `tf2onnx.convert.from_function`, which runs all of its optimizers, each on a copy.
     with numpy_object(), _quiet_tf2onnx(), tf.device("/cpu:0"):
         frozen = tf_loader.from_function(concrete, inputs, outputs)
         with tf.Graph().as_default() as traced:
             tf.import_graph_def(frozen, name="")
             graph = tfonnx.process_tf_graph(
                 traced,
-                continue_on_error=True,  # what has no operator is refused by name, all of it
+                continue_on_error=True,  # the check of the file names all unsupported operators
                 opset=OPSET,
-                custom_op_handlers={**RECURRENT_HANDLERS, "ScatterNd": (_sum_scattered, [])},
+                custom_op_handlers={**RECURRENT_HANDLERS, "ScatterNd": (_convert_scatter_nd, [])},
                 input_names=inputs,
                 output_names=outputs,
                 tensors_to_rename=tf2onnx.tensor_names_from_structed(concrete, inputs, outputs),
             )
-            chosen = {name: getattr(optimizer, name) for name in _OPTIMIZERS}
-            graph = optimizer.optimize_graph(graph, catch_errors=False, optimizers=chosen)
+            optimizers = {name: getattr(optimizer, name) for name in _OPTIMIZERS}
+            graph = optimizer.optimize_graph(graph, catch_errors=False, optimizers=optimizers)
             return graph.make_model(concrete.name)
 
 
-def _sum_scattered(graph, node, name, arguments):
-    """Writes `tf.scatter_nd`, which sums where indices repeat; tf2onnx forgets that it does."""
+def _convert_scatter_nd(graph, node, name, arguments):
+    """Convert `tf.scatter_nd`, which adds updates of equal indices; tf2onnx does not add them."""
     import onnx
 
     indices, updates, shape = node.input
-    kind = graph.get_dtype(updates)
-    zero = onnx.helper.make_tensor("value", kind, [1], [0])
+    dtype = graph.get_dtype(updates)
+    zero = onnx.helper.make_tensor("value", dtype, [1], [0])
     shape, indices = (
-        graph.make_node("Cast", [each], attr={"to": onnx.TensorProto.INT64}).output[0]
-        for each in (shape, indices)
+        graph.make_node("Cast", [value], attr={"to": onnx.TensorProto.INT64}).output[0]
+        for value in (shape, indices)
     )
     zeros = graph.make_node("ConstantOfShape", [shape], attr={"value": zero}).output[0]
-    places = [graph.get_shape(output) for output in node.output]
+    output_shapes = [graph.get_shape(output) for output in node.output]
     graph.remove_node(node.name)
     graph.make_node(
         "ScatterND",
@@ -197,27 +220,27 @@ def _sum_scattered(graph, node, name, arguments):
         attr={"reduction": "add"},
         outputs=node.output,
         name=node.name,
-        shapes=places,
-        dtypes=[kind],
+        shapes=output_shapes,
+        dtypes=[dtype],
     )
 
 
 @contextlib.contextmanager
 def numpy_object():
-    """Lets tf2onnx 1.17 read `np.object`, which numpy 2 no longer has."""
-    added = "object" not in vars(np)
-    if added:
+    """Let tf2onnx 1.17 use `np.object`, which numpy 2 no longer has."""
+    is_missing = "object" not in vars(np)
+    if is_missing:
         np.object = object
     try:
         yield
     finally:
-        if added:
+        if is_missing:
             del np.object
 
 
 @contextlib.contextmanager
 def _quiet_tf2onnx():
-    # tf2onnx logs every pass at INFO, and warns of operators whose shapes only ONNX will infer.
+    # tf2onnx logs every pass at INFO, and warns of operators whose shapes it cannot infer.
     levels = {"tf2onnx": logging.WARNING, "tf2onnx.tfonnx": logging.WARNING}
     levels |= {"tf2onnx.optimizer": logging.WARNING, "tf2onnx.shape_inference": logging.ERROR}
     before = {name: logging.getLogger(name).level for name in levels}

@@ -1,1 +1,1 @@
-"""A model repository for Triton Inference Server."""
+"""Model repositories for Triton Inference Server."""

@@ -1,1 +1,1 @@
-"""Pictures of alignments: heatmaps, weights over an image, a page in a browser."""
+"""Figures and web pages of alignments."""

@@ -1,4 +1,4 @@
-"""Alignments as a page: one file for a browser, which points out where a word came from."""
+"""Alignments as an HTML file that highlights aligned words."""
 
 import json
 import os
@@ -10,8 +10,8 @@ from keras_bahdanau_runtime.ids import SPECIAL
 from keras_bahdanau_runtime.pictures.figures import Panel, checked_panels
 
 _FOLDER = Path(__file__).parent
-# How a page asks for the parts that pages share.
-_PARTS = {
+# Placeholders in a page for the files that pages share.
+_PLACEHOLDERS = {
     "/* alignment.css */": "alignment.css",
     "<!-- alignment.html -->": "alignment.html",
     "/* alignment.js */": "alignment.js",
@@ -19,15 +19,15 @@ _PARTS = {
 
 
 def assemble_page(path: str | os.PathLike[str]) -> str:
-    """A page with the look, the markup and the script of an alignment in their places.
+    """Read a page and insert the style, markup and script of the alignment view.
 
     Args:
-        path: A page that holds, where they go, the comments `/* alignment.css */`,
-            `<!-- alignment.html -->` and `/* alignment.js */`.
+        path: An HTML file with the placeholders `/* alignment.css */`, `<!-- alignment.html -->`
+            and `/* alignment.js */`.
     """
     page = Path(path).read_text("utf-8")
-    for mark, name in _PARTS.items():
-        page = page.replace(mark, (_FOLDER / name).read_text("utf-8"))
+    for placeholder, name in _PLACEHOLDERS.items():
+        page = page.replace(placeholder, (_FOLDER / name).read_text("utf-8"))
     return page
 
 
@@ -36,22 +36,22 @@ def alignment_page(
     path: str | os.PathLike[str] | None = None,
     titles: Sequence[str] | None = None,
 ) -> str:
-    """Alignments as one HTML file that needs nothing else: pointing at a word lights its partners.
+    """Create a self-contained HTML file: pointing at a word highlights the aligned words.
 
-    The page joins tokens to words by itself, and has a box to see the tokens.
+    The page joins tokens to words, and has a checkbox to show the tokens.
 
     Args:
-        alignments: For each sentence `(alignment, source tokens, target tokens)`: `(Ty, Tx)` float
-            weights, `Tx` and `Ty` strings. They are tokens, not the words of `word_alignment`.
-        path: Where to write the file; `None` to write nothing.
-        titles: A name for each sentence in the list above them; its source if `None`.
+        alignments: `(alignment, source tokens, target tokens)` for each sentence: `(Ty, Tx)` float
+            weights, `Tx` and `Ty` strings. Pass tokens, not the words of `word_alignment`.
+        path: Where to write the file; `None` to not write it.
+        titles: A title for each sentence in the list of sentences; `None` for the sources.
 
     Returns:
         The HTML.
 
     Raises:
-        ValueError: If there is no alignment, a shape does not fit its tokens, or `titles` are not
-            as many.
+        ValueError: There is no alignment, a shape does not match its tokens, or `titles` has
+            another length.
     """
     panels = checked_panels(alignments, titles)
     if titles is None:
@@ -65,12 +65,12 @@ def alignment_page(
         }
         for (weights, sources, targets), title in zip(panels, titles, strict=True)
     ]
-    # What a text may hold must not end the script that it stands in.
+    # A "<" in a text must not end the script element.
     text = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
     page = assemble_page(_FOLDER / "page.html").replace("/* data */", text)
     if path is not None:
-        with atomic_write(path) as writing:
-            writing.write_text(page, "utf-8")
+        with atomic_write(path) as temporary:
+            temporary.write_text(page, "utf-8")
     return page
 
 

@@ -30,17 +30,17 @@ def plot_alignment(
     title: str | None = None,
     style: str = "light",
 ) -> Any:
-    """Draws one alignment: source along x, generated tokens along y, shade by weight.
+    """Draw an alignment: source tokens along x, target tokens along y, weights as shades.
 
-    Words instead of pieces: `plot_alignment(*word_alignment(alignment, source_tokens, tokens))`.
+    To draw words, use `plot_alignment(*word_alignment(alignment, source_tokens, tokens))`.
 
     Args:
         alignment: `(Ty, Tx)` float array of attention weights in [0, 1].
         source_tokens: `Tx` strings.
         target_tokens: `Ty` strings.
-        path: Where to write the picture, PNG, SVG or PDF by its ending, or an open file for a PNG;
-            `None` to write nothing.
-        title: A line above the picture.
+        path: Where to save the picture: a path with the suffix of a PNG, SVG or PDF, or an open
+            file for a PNG; `None` to not save it.
+        title: Title above the picture.
         style: As for `plot_alignments`.
 
     Returns:
@@ -61,24 +61,24 @@ def plot_alignments(
     style: str = "light",
     columns: int = 4,
 ) -> Any:
-    """Draws several alignments side by side, with cells of one size.
+    """Draw several alignments side by side, with cells of the same size.
 
     Args:
-        alignments: For each sentence `(alignment, source tokens, target tokens)`, as
-            `plot_alignment` takes them and `word_alignment` returns them.
-        path: Where to write the picture, PNG, SVG or PDF by its ending, or an open file for a PNG;
-            `None` to write nothing.
-        titles: A line above each; `None` for none.
-        style: "light" draws weight dark on white, with lines between the cells and a scale;
-            "paper" draws it as the paper's figure 3, from black for 0 to white for 1.
-        columns: Most sentences side by side; further ones stand below.
+        alignments: `(alignment, source tokens, target tokens)` for each sentence, as for
+            `plot_alignment` and as `word_alignment` returns them.
+        path: Where to save the picture: a path with the suffix of a PNG, SVG or PDF, or an open
+            file for a PNG; `None` to not save it.
+        titles: A title above each; `None` for none.
+        style: "light" draws weights dark on white, with lines between the cells and a scale;
+            "paper" draws them like figure 3 of the paper, from black for 0 to white for 1.
+        columns: Largest number of sentences in a row.
 
     Returns:
         The matplotlib figure.
 
     Raises:
-        ValueError: If there is no alignment, a shape does not fit its tokens, one has no words on a
-            side, `titles` are not as many, or `style` is unknown.
+        ValueError: There is no alignment, a shape does not match its tokens, a side has no words,
+            `titles` has another length, or `style` is unknown.
         MissingDependencyError: matplotlib is not installed.
     """
     check_positive(columns=columns)
@@ -96,16 +96,16 @@ def plot_alignments(
                 f"Received: none on one side of alignments[{number}]"
             )
     figure = Figure(dpi=120)
-    drawn = []
+    all_axes = []
     for number, panel in enumerate(panels):
         axes = figure.add_subplot(label=str(number))
         _draw_heatmap(axes, *panel, style, families)
         if titles is not None:
             axes.set_title(printable(titles[number]), fontsize=10, family=families, pad=10)
-        drawn.append(axes)
+        all_axes.append(axes)
     sizes = [(_CELL * len(sources), _CELL * len(targets)) for _, sources, targets in panels]
     arrange_and_save(
-        figure, drawn, sizes, columns, "attention weight" if style == "light" else None, path
+        figure, all_axes, sizes, columns, "attention weight" if style == "light" else None, path
     )
     return figure
 
@@ -121,8 +121,8 @@ def _draw_heatmap(
     paper = style == "paper"
     axes.imshow(weights, cmap="gray" if paper else "Greys", vmin=0.0, vmax=1.0, aspect="auto")
     font = {"family": families, "fontsize": 9}
-    turned = {"rotation": 90, "ha": "center"} if paper else {"rotation": 60, "ha": "left"}
-    axes.set_xticks(range(len(sources)), [label(token) for token in sources], **font, **turned)
+    rotation = {"rotation": 90, "ha": "center"} if paper else {"rotation": 60, "ha": "left"}
+    axes.set_xticks(range(len(sources)), [label(token) for token in sources], **font, **rotation)
     axes.set_yticks(range(len(targets)), [label(token) for token in targets], **font)
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
@@ -133,8 +133,9 @@ def _draw_heatmap(
         axes.tick_params(which="minor", length=0)
 
 
-_WIDTH = 1.5  # inches of a panel
-_HEAT = ((1.0, 0.8, 0.2, 0.0), (1.0, 0.4, 0.0, 0.6), (0.8, 0.0, 0.0, 0.85))  # from clear to red
+_WIDTH = 1.5  # inches of an image
+# RGBA colors of the heatmap, from transparent yellow to red.
+_HEAT = ((1.0, 0.8, 0.2, 0.0), (1.0, 0.4, 0.0, 0.6), (0.8, 0.0, 0.0, 0.85))
 
 
 def plot_image_alignment(
@@ -145,24 +146,24 @@ def plot_image_alignment(
     title: str = "",
     columns: int = 6,
 ) -> Any:
-    """Draws an image, and once more for each word with the weights of its places as heat over it.
+    """Draw an image, and again for each word with its attention weights as a heatmap.
 
     Args:
-        alignment: `(Ty, rows, columns)` float array of attention weights over the places of the
-            image; those over a feature map that was flattened are `weights.reshape(-1, 8, 8)`.
+        alignment: `(Ty, rows, columns)` float array of attention weights over the regions of the
+            image; for a flattened feature map, pass `weights.reshape(-1, 8, 8)`.
         image: `(height, width)`, `(height, width, 1)` or `(height, width, 3)`, float in [0, 1] or
             int in [0, 255].
         tokens: `Ty` strings.
-        path: Where to write the picture, PNG, SVG or PDF by its ending, or an open file for a PNG;
-            `None` to write nothing.
-        title: What is written above the image.
-        columns: Most panels side by side.
+        path: Where to save the picture: a path with the suffix of a PNG, SVG or PDF, or an open
+            file for a PNG; `None` to not save it.
+        title: Title above the image.
+        columns: Largest number of images in a row.
 
     Returns:
-        The matplotlib figure. All panels have one scale, from 0 to the largest weight.
+        The matplotlib figure. All images have the same scale, from 0 to the largest weight.
 
     Raises:
-        ValueError: If a shape is not as above, or `alignment` does not fit the tokens.
+        ValueError: A shape is not as described, or `alignment` does not match the tokens.
         MissingDependencyError: matplotlib is not installed.
     """
     check_positive(columns=columns)
@@ -176,12 +177,12 @@ def plot_image_alignment(
     check_suffix(path)
     from matplotlib.figure import Figure
 
-    written = [printable(title), *map(label, tokens)]
-    families = font_families(written)
+    titles = [printable(title), *map(label, tokens)]
+    families = font_families(titles)
     figure = Figure(dpi=120)
     height, width = picture.shape[:2]
     panels = []
-    for number, text in enumerate(written):
+    for number, text in enumerate(titles):
         axes = figure.add_subplot(label=str(number))
         _draw_heat(axes, picture, weights[number - 1] if number else None, float(weights.max()))
         axes.set_title(text, fontsize=10, family=families)
@@ -192,7 +193,7 @@ def plot_image_alignment(
 
 
 def _draw_heat(
-    axes: Any, picture: NDArray[np.float32], heat: NDArray[np.float32] | None, most: float
+    axes: Any, picture: NDArray[np.float32], heat: NDArray[np.float32] | None, largest: float
 ) -> None:
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -201,24 +202,24 @@ def _draw_heat(
     if heat is None:
         axes.imshow(picture, cmap="gray", vmin=0.0, vmax=1.0, extent=extent, aspect="auto")
     else:
-        # In grey, so that the colour is that of the weights alone.
-        grey = picture.mean(axis=-1) if picture.ndim == 3 else picture
-        axes.imshow(grey, cmap="gray", vmin=0.0, vmax=1.0, extent=extent, aspect="auto")
+        # In gray, so that all color comes from the weights.
+        gray = picture.mean(axis=-1) if picture.ndim == 3 else picture
+        axes.imshow(gray, cmap="gray", vmin=0.0, vmax=1.0, extent=extent, aspect="auto")
         heat_map = LinearSegmentedColormap.from_list("heat", _HEAT)
-        axes.imshow(heat, cmap=heat_map, vmin=0.0, vmax=most, extent=extent, aspect="auto")
+        axes.imshow(heat, cmap=heat_map, vmin=0.0, vmax=largest, extent=extent, aspect="auto")
     axes.set_xticks([])
     axes.set_yticks([])
 
 
 def _checked_image(image: ArrayLike) -> NDArray[np.float32]:
-    """The image as floats in [0, 1], grey ones without channels."""
-    given = np.asarray(image)
-    grey = given.ndim == 3 and given.shape[-1] == 1
-    picture = given[..., 0] if grey else given
+    """Return the image as floats in [0, 1], without a channel axis if it is gray."""
+    array = np.asarray(image)
+    is_gray = array.ndim == 3 and array.shape[-1] == 1
+    picture = array[..., 0] if is_gray else array
     if picture.ndim not in (2, 3) or picture.shape[2:] not in ((), (3,)) or 0 in picture.shape:
         raise ValueError(
             "Argument `image` must be (height, width), (height, width, 1) or (height, width, 3). "
-            f"Received: shape {given.shape}"
+            f"Received: shape {array.shape}"
         )
-    scale = 255.0 if np.issubdtype(given.dtype, np.integer) else 1.0
+    scale = 255.0 if np.issubdtype(array.dtype, np.integer) else 1.0
     return np.clip(picture.astype("float32") / scale, 0.0, 1.0)

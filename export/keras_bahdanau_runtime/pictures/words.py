@@ -1,4 +1,4 @@
-"""Alignments between words, from those between the pieces of a tokenizer."""
+"""Convert alignments between tokens to alignments between words."""
 
 import re
 import unicodedata
@@ -9,31 +9,31 @@ from numpy.typing import ArrayLike, NDArray
 
 from keras_bahdanau_runtime.ids import SPECIAL
 
-# Scripts that put no space between words, by how Unicode names their letters.
+# Scripts without spaces between words, by the Unicode names of their letters.
 _UNSPACED = ("CJK ", "HIRAGANA ", "KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ")
 _KINDS = {**dict.fromkeys("'’", "q"), ".": "d", ",": "c", "\u200c": "m", "\u200d": "m"}
-# Over the kinds of characters: Letter, Number, mark, Unspaced letter, Space, and Punctuation and
-# other signs, of which those in the middle of a word ("don't", "e.g", "1,000.5") do not part it.
+# A word, in terms of kinds of characters: Letter, Number, mark, Unspaced letter, Space, and
+# Punctuation and other signs. Some signs do not split a word: "don't", "e.g", "1,000.5".
 _WORD = re.compile("[LNm]+(?:(?:(?<=[Lm])[qd](?=L)|(?<=N)[dc](?=N))[LNm]+)*|Um*|S|[Pqdcm]+")
 
 
 def group_into_words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """Words, and the places of the tokens that each consists of.
+    """Group tokens into words.
 
-    A word begins at the start, after a space, and where letters, digits and other signs meet; of a
-    script without spaces, with every token. A token that holds the start of a word begins one; the
-    others, and combining marks, go with the word before, and spaces with the word behind. Special
+    A word begins at the start, after a space, and between letters, digits and other signs; in a
+    script without spaces, at every token. A token with the start of a word begins a new word. Other
+    tokens and combining marks belong to the word before, and spaces to the word after. Special
     tokens such as `"</s>"` are words of their own.
 
     Args:
         tokens: Readable pieces, which join to the text; see `Translation`.
 
     Returns:
-        `(word, places)` pairs in the order of the tokens. Each token is in one of them.
+        `(word, positions)` pairs: the words in order, with the positions of their tokens.
 
     Example:
 
-    >>> word_places(["", "1", "9", "-", "0", "3", " wood", "en", "</s>"])
+    >>> group_into_words(["", "1", "9", "-", "0", "3", " wood", "en", "</s>"])
     [('19', [0, 1, 2]), ('-', [3]), ('03', [4, 5]), ('wooden', [6, 7]), ('</s>', [8])]
     """
     special = SPECIAL.values()
@@ -41,21 +41,21 @@ def group_into_words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
     kinds = "".join(map(_kind, "".join(pieces)))
     starts = {match.start() for match in _WORD.finditer(kinds)}
     words: list[tuple[str, list[int]]] = []
-    length, closed = 0, True
-    for place, (token, piece) in enumerate(zip(tokens, pieces, strict=True)):
-        if closed or token in special or (length in starts and words[-1][0].strip()):
-            words.append((token, [place]))
+    length, is_complete = 0, True
+    for position, (token, piece) in enumerate(zip(tokens, pieces, strict=True)):
+        if is_complete or token in special or (length in starts and words[-1][0].strip()):
+            words.append((token, [position]))
         else:
-            words[-1] = (words[-1][0] + piece, [*words[-1][1], place])
-        closed = token in special
+            words[-1] = (words[-1][0] + piece, [*words[-1][1], position])
+        is_complete = token in special
         length += len(piece)
-    return [(word.strip(), places) for word, places in words]
+    return [(word.strip(), positions) for word, positions in words]
 
 
 def word_alignment(
     alignment: ArrayLike, source_tokens: Sequence[str], target_tokens: Sequence[str]
 ) -> tuple[NDArray[np.float32], list[str], list[str]]:
-    """An alignment between words: weights summed over a source word, averaged over a target word.
+    """Sum the weights of each source word, and average them over each target word.
 
     A row of weights that sums to 1 still does. `group_into_words` defines the words.
 
@@ -65,10 +65,10 @@ def word_alignment(
         target_tokens: `Ty` strings.
 
     Returns:
-        `(alignment, source words, target words)`, what `plot_alignment` takes.
+        `(alignment, source words, target words)`, the arguments of `plot_alignment`.
 
     Raises:
-        ValueError: If the shape of `alignment` does not fit the tokens.
+        ValueError: The shape of `alignment` does not match the tokens.
 
     Example:
 
@@ -89,7 +89,7 @@ def word_alignment(
 def checked_weights(
     alignment: ArrayLike, source_tokens: Sequence[str], target_tokens: Sequence[str]
 ) -> NDArray[np.float32]:
-    """The weights as an array, after a look at whether they fit the tokens.
+    """Return the weights as an array after comparing their shape with the tokens.
 
     Args:
         alignment: `(Ty, Tx)` float array of attention weights.
@@ -97,7 +97,7 @@ def checked_weights(
         target_tokens: `Ty` strings.
 
     Raises:
-        ValueError: If the shape of `alignment` does not fit the tokens.
+        ValueError: The shape of `alignment` does not match the tokens.
 
     Example:
 

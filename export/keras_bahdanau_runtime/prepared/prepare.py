@@ -57,8 +57,8 @@ from keras_bahdanau_runtime.prepared.corpus import (
 )
 from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.text.tokenizer import (
-    MOST_PIECES,
-    SMALLEST_VOCABULARY,
+    MAX_VOCABULARY_SIZE,
+    MIN_VOCABULARY_SIZE,
     Tokenizer,
     check_normalization,
 )
@@ -397,7 +397,7 @@ def _check_arguments(
     seed: Any,
     processes: Any,
 ) -> None:
-    check_range("vocabulary_size", vocabulary_size, int, SMALLEST_VOCABULARY, MOST_PIECES)
+    check_range("vocabulary_size", vocabulary_size, int, MIN_VOCABULARY_SIZE, MAX_VOCABULARY_SIZE)
     check_range("sample", sample, int, 1)
     check_range("shard_pairs", shard_pairs, int, 1)
     check_range("seed", seed, int, 0)

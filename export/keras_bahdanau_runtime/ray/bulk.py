@@ -173,8 +173,8 @@ class _FileTranslator:
         limits: Mapping[str, Any],
         options: Mapping[str, Any],
     ) -> None:
-        # One thread for each of its processors. By default, each onnxruntime would use all cores of
-        # the machine, and the busily waiting threads of its actors would slow each other down.
+        # One thread for each of its processors. Otherwise each onnxruntime uses all cores of the
+        # machine, and the busily waiting threads of its actors slow each other down.
         self._translator = Translator(artifact, threads=1, **limits)
         received = fingerprint(self._translator.manifest)
         if received != artifact_hash:

@@ -1,13 +1,12 @@
-"""The service on Ray Serve: the same questions and answers, by as many replicas as they need.
+"""The service on Ray Serve, with as many replicas as the load requires.
 
     serve run keras_bahdanau_runtime.ray.serve:build dates=/models/dates
 
 or, from Python, `serve.run(application(Settings({"dates": Path("/models/dates")})))`.
 
-A replica is what `server` runs without its own doors: the models, and the queue that gathers
-batches. Ray's proxy is the door of HTTP, and there is none of gRPC. `/metrics`, `load` and `unload`
-are those of the replica that is asked; Ray adds up what it counts itself, and `serve deploy`
-replaces artifacts.
+A replica has the models and the request queue of `service.server`, but no servers: Ray's proxy is
+the HTTP server, and there is no gRPC. `/metrics` and the calls to load and unload models reach only
+one replica. Use Ray's own metrics, and `serve deploy` to replace artifacts.
 """
 
 import asyncio
@@ -19,19 +18,22 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from keras_bahdanau_runtime.errors import require
-from keras_bahdanau_runtime.service.connections import LEFT
-from keras_bahdanau_runtime.service.http import build_app
+from keras_bahdanau_runtime.service.connection import DISCONNECTED
+from keras_bahdanau_runtime.service.http import create_app
 from keras_bahdanau_runtime.service.middleware import Middleware
 from keras_bahdanau_runtime.service.server import Service, Settings
 
-_FULL = 16  # batches of a thread that a replica takes; what comes beyond goes to another, or waits
+_MAX_BATCHES = 16  # per thread of a replica; further requests go to another replica, or wait
 _AUTOSCALING = {"min_replicas": 1, "max_replicas": 8}
 
 
 def build(artifacts: Mapping[str, str]) -> Any:
-    """The application for `serve run` and `serve build`: paths of artifacts by name.
+    """Return the application for `serve run` and `serve build`.
 
-    How many replicas there are, and of what, stands in Serve's own file of settings.
+    Serve's config file sets the number of replicas and their resources.
+
+    Args:
+        artifacts: Paths of artifacts by model name.
 
     Raises:
         ValueError: As `Settings`.
@@ -41,33 +43,33 @@ def build(artifacts: Mapping[str, str]) -> Any:
 
 
 def application(settings: Settings, autoscaling: Mapping[str, Any] = _AUTOSCALING) -> Any:
-    """A service as an application of Ray Serve.
+    """Return a service as an application of Ray Serve.
 
     Args:
-        settings: `Settings`, whose paths must lead to the same files on every machine. Of `threads`
-            a replica has one if `None`, and as many processors. Host, ports, TLS and log are
-            Ray's, and keys are asked for where there is a file of them.
-        autoscaling: What Ray knows as `autoscaling_config`. A replica is meant to have a batch for
-            each thread at once, if nothing else is said.
+        settings: `Settings`. Its paths must be valid on every machine. A replica runs
+            `parallel_batches` batches at once, by default one, and has as many CPUs. Ray sets host,
+            ports, TLS and log. Requests need a key if there is a file of keys.
+        autoscaling: Ray's `autoscaling_config`. The default target is the number of requests that
+            fill the parallel batches of a replica.
 
     Raises:
         MissingDependencyError: Ray is not installed.
     """
     serve = require("ray.serve", extra="ray")
-    threads = settings.threads or 1
-    settings = dataclasses.replace(settings, threads=threads, alone_threads=1)
-    batches = settings.batch_size * threads
+    parallel_batches = settings.parallel_batches or 1
+    settings = dataclasses.replace(settings, parallel_batches=parallel_batches, alone_threads=1)
+    batch_requests = settings.batch_size * parallel_batches
     deployment = serve.deployment(
         name="Translations",
-        autoscaling_config={"target_ongoing_requests": batches, **autoscaling},
-        max_ongoing_requests=_FULL * batches,
-        ray_actor_options={"num_cpus": threads},
+        autoscaling_config={"target_ongoing_requests": batch_requests, **autoscaling},
+        max_ongoing_requests=_MAX_BATCHES * batch_requests,
+        ray_actor_options={"num_cpus": parallel_batches},
     )
     return deployment(serve.ingress(_Replica(settings))()).bind()
 
 
 class _Replica:
-    """An application of ASGI that opens its models when it begins.
+    """ASGI application that opens its models at startup.
 
     Args:
         settings: `Settings`.
@@ -75,18 +77,18 @@ class _Replica:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._app: Any = None  # from its beginning on
+        self._app: Any = None  # set at startup
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request, or begins and ends, as ASGI has it."""
+        """Answer a request, or handle the lifespan."""
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._lifespan(receive, send)
             return
-        # Ray cancels the task of a client that leaves; nothing else has to be told.
-        scope[LEFT] = asyncio.get_running_loop().create_future()
+        # Never done: Ray cancels the task of a client that disconnects.
+        scope[DISCONNECTED] = asyncio.get_running_loop().create_future()
         await self._app(scope, receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         service = Service(self._settings)
         try:
@@ -95,13 +97,12 @@ class _Replica:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         repository = service.repository
-        app = build_app(repository)
         self._app = Middleware(
-            app,
+            create_app(repository),
             service.keys,
-            here_alone=False,
+            only_local_hosts=False,
             metrics=service.engine.metrics,
-            known=repository.knows,
+            is_model=repository.may_have,
         )
         await send({"type": "lifespan.startup.complete"})
         await receive()

@@ -1,1 +1,1 @@
-"""Training runs as far as they need no Keras: options, folder, and what comes before training."""
+"""The parts of training runs that do not need Keras: options, folder, and start."""

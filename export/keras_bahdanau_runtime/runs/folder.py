@@ -1,4 +1,4 @@
-"""The names of a training run's files, by which its folder is known."""
+"""File names in the folder of a training run."""
 
 import os
 from pathlib import Path
@@ -11,30 +11,30 @@ CORPUS_FOLDER = "corpus"
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds a training run, finished or not."""
+    """Return whether a folder contains a training run, finished or not."""
     return any((folder / name).is_file() for name in (OPTIONS_FILE, BEST_FILE, LAST_FILE))
 
 
 def best_file(run: str | os.PathLike[str]) -> Path:
-    """The file of a run's best model.
+    """Return the file of a run's best model.
 
     Args:
-        run: A run's folder, as `train` leaves it.
+        run: Folder of a run of `train`.
 
     Raises:
-        ValueError: The folder holds no best model.
+        ValueError: The folder has no best model.
     """
     path = Path(run) / BEST_FILE
     if not path.exists():
-        why = f"has no {BEST_FILE}"
+        problem = f"has no {BEST_FILE}"
         if not os.path.lexists(run):
-            why = "does not exist"
+            problem = "does not exist"
         elif not Path(run).is_dir():
-            why = "is a file"
+            problem = "is a file"
         elif (Path(run) / MANIFEST_FILE).exists():
-            why = f"has a {MANIFEST_FILE} and no {BEST_FILE}, as an artifact or a corpus"
+            problem = f"has a {MANIFEST_FILE} and no {BEST_FILE}, like an artifact or a corpus"
         raise ValueError(
             f"Argument `run` must be the folder of a training run. Received: {str(run)!r}, "
-            f"which {why}"
+            f"which {problem}"
         )
     return path

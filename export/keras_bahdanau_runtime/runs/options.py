@@ -1,4 +1,4 @@
-"""The options of a training run: written once, with their help texts and limits."""
+"""Options of a training run, with their help texts and limits."""
 
 import difflib
 import functools
@@ -15,14 +15,14 @@ from typing import Any, get_args, get_origin
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.text.tokenizer import (
-    MOST_PIECES,
+    MAX_VOCABULARY_SIZE,
+    MIN_VOCABULARY_SIZE,
     NORMALIZATIONS,
-    SMALLEST_VOCABULARY,
 )
 
 MODELS = ("rnnsearch", "rnnencdec")
 SCHEDULES = ("cosine", "inverse-sqrt", "constant")
-# Options by their names in files of earlier versions.
+# Names of options in files of earlier versions.
 _FORMER_NAMES = {
     "loss_chunk": "loss_chunk_size",
     "precision": "dtype_policy",
@@ -31,7 +31,7 @@ _FORMER_NAMES = {
 
 
 def _option(default: Any, help: str, **metadata: Any) -> Any:
-    """A field with its help text; `limits` are arguments of `check_range`, `choices` are names."""
+    """Return a dataclass field; metadata `limits` are arguments of `check_range`."""
     return field(default=default, metadata={"help": help, **metadata})
 
 
@@ -42,16 +42,17 @@ _ABOVE_ZERO = {"low": 0, "open_low": True}
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Everything that decides a training run, checked as it is made.
+    """Options of a training run.
 
-    Texts are UTF-8, one sentence a line, plain or .gz. Lengths are in tokens. An update is one step
-    of the optimiser; after every `every` of them there is a validation and a checkpoint. The
-    learning rate is that of a `WarmupSchedule`. The command `keras-bahdanau train` has these
+    Texts are UTF-8, one sentence per line, plain or .gz. Lengths are in tokens. An update is one
+    step of the optimizer; after each `every` updates, the model is validated and saved. The
+    learning rate follows a `WarmupSchedule`. The command `keras-bahdanau train` has the same
     options, with the help texts below.
 
     Raises:
-        ValueError: If a value has another type than its field, or is outside its limits; held-out
-            texts do not go in pairs; or `updates` comes without `every`, or is no multiple of it.
+        ValueError: A value has another type than its field, or is outside its limits; the numbers
+            of held-out sources and targets differ; or `updates` is given without `every`, or is not
+            a multiple of it.
 
     Example:
 
@@ -69,7 +70,7 @@ class TrainingOptions:
 
     source: Path = field(
         metadata={
-            "help": "Source sentences, one a line, plain or .gz; or a folder made by `prepare`.",
+            "help": "Source sentences, one per line, plain or .gz; or a folder from `prepare`.",
             "positional": True,
         }
     )
@@ -82,19 +83,21 @@ class TrainingOptions:
     )
     _: KW_ONLY
     validation_source: tuple[Path, ...] = field(
-        metadata={"help": "Held-out source sentences; given again, another set: the first decides."}
+        metadata={"help": "Held-out source sentences; repeat it for more sets. The first decides."}
     )
     validation_target: tuple[Path, ...] = field(metadata={"help": "Their translations."})
     model: str = _option("rnnsearch", "rnnsearch or rnnencdec.", choices=MODELS)
     vocabulary_size: int = _option(
-        8000, "Byte-pair pieces to learn.", limits={"low": SMALLEST_VOCABULARY, "high": MOST_PIECES}
+        8000,
+        "Number of byte-pair pieces to learn.",
+        limits={"low": MIN_VOCABULARY_SIZE, "high": MAX_VOCABULARY_SIZE},
     )
     joint: bool = _option(
         True, "One vocabulary for both languages, or two.", flags="--joint/--separate"
     )
     normalization: str | None = _option(
         None,
-        "Unicode form that the tokenizer brings all text into: nfc or nfkc; none if absent.",
+        "Unicode form that the tokenizer converts all text to: nfc or nfkc; none if absent.",
         choices=NORMALIZATIONS,
     )
     units: int = _option(256, "Width of each recurrence.", limits=_COUNT)
@@ -102,42 +105,47 @@ class TrainingOptions:
     attention_units: int = _option(256, "Width of the alignment model.", limits=_COUNT)
     tie_embeddings: bool = _option(True, "Use the target embedding as the output layer.")
     join_embeddings: bool = _option(
-        True, "Let the decoder attend to the words' embeddings beside their annotations."
+        True, "Let the decoder attend to the words' embeddings in addition to their annotations."
     )
     encoder_layers: int = _option(1, "Bidirectional layers of the encoder.", limits=_COUNT)
     conditional: bool = _option(True, "A second cell reads the context: the conditional GRU.")
-    layer_normalization: bool = _option(False, "Normalise the layers of the decoder's cells.")
+    layer_normalization: bool = _option(False, "Normalize the layers of the decoder's cells.")
     dropout: float | None = _option(
         None,
-        "Share of features dropped: from embeddings, from annotations and before the output layer; "
-        "0.3, 0.5 and 0.5 if absent.",
+        "Dropout rate of embeddings, of annotations and before the output layer; 0.3, 0.5 and 0.5 "
+        "if absent.",
         limits=_SHARE,
     )
     annotation_dropout: float | None = _option(
-        None, "Share dropped from annotations; as --dropout says if absent.", limits=_SHARE
+        None, "Dropout rate of annotations; that of --dropout if absent.", limits=_SHARE
     )
     readout_dropout: float | None = _option(
-        None, "Share dropped before the output layer; as --dropout says if absent.", limits=_SHARE
+        None,
+        "Dropout rate before the output layer; that of --dropout if absent.",
+        limits=_SHARE,
     )
     encoder_dropout: float = _option(
-        0.0, "Share dropped between the layers of the encoder, if it has several.", limits=_SHARE
+        0.0, "Dropout rate between the layers of the encoder.", limits=_SHARE
     )
     bpe_dropout: float = _option(
-        0.0, "Share of merges left out, anew each time, as words are cut.", limits=_SHARE
+        0.0, "Share of merges skipped at random when words are split.", limits=_SHARE
     )
-    label_smoothing: float = _option(0.1, "Share of the target spread out.", limits=_SHARE)
+    label_smoothing: float = _option(
+        0.1, "Share of the target probability spread over all ids.", limits=_SHARE
+    )
     loss_chunk_size: int | None = _option(
         None,
-        "Target places whose logits are made at once, which takes less memory and time than all; "
-        "if absent 512, or all with several devices.",
+        "Target positions whose logits are computed at once, which takes less memory and time than "
+        "all; if absent 512, or all with several devices.",
         limits=_COUNT,
     )
     sampled_softmax: int | None = _option(
         None,
-        "Ids drawn beside those of a batch, to train on these alone: for large vocabularies.",
+        "Random ids to train on in addition to those of a batch: for large vocabularies.",
         limits=_COUNT,
     )
-    # Not mixed_float16: its optimiser skips updates, and so loses count of the place in the data.
+    # Not mixed_float16: its optimizer skips updates, so they would not match the position in the
+    # data.
     dtype_policy: str = _option(
         "float32",
         "Keras dtype policy of the model: float32 or mixed_bfloat16.",
@@ -146,8 +154,8 @@ class TrainingOptions:
     batch_size: int = _option(96, "Sentences in a batch.", limits=_COUNT)
     batch_tokens: int | None = _option(
         None,
-        "Places in a batch, of both languages, instead of --batch-size; pieces that --bpe-dropout "
-        "cuts take more.",
+        "Positions in a batch, of both languages, instead of --batch-size; --bpe-dropout needs "
+        "more of them.",
         limits=_COUNT,
     )
     accumulate: int = _option(1, "Batches whose mean gradient makes one update.", limits=_COUNT)
@@ -157,62 +165,70 @@ class TrainingOptions:
     updates: int | None = _option(None, "Updates in all, instead of --epochs.", limits=_COUNT)
     every: int | None = _option(
         None,
-        "Updates from one validation and checkpoint to the next; a pass if absent.",
+        "Updates between validations and checkpoints; a pass if absent.",
         limits=_COUNT,
     )
     best_by: str = _option(
-        "bleu", "What is best: bleu, or loss of the first held-out set.", choices=("bleu", "loss")
+        "bleu",
+        "Criterion for the best model: bleu, or loss of the first held-out set.",
+        choices=("bleu", "loss"),
     )
     patience: int = _option(
-        0, "Validations without a better one that end the run; 0: none do.", limits={"low": 0}
+        0,
+        "Number of validations without improvement after which the run ends; 0: never.",
+        limits={"low": 0},
     )
     learning_rate: float = _option(1.2e-3, "Adam's peak rate.", limits=_ABOVE_ZERO)
     schedule: str = _option(
         "cosine",
-        "How the rate falls: cosine (to zero), inverse-sqrt or constant.",
+        "Decay of the learning rate: cosine (to zero), inverse-sqrt or constant.",
         choices=SCHEDULES,
     )
     warmup: int | None = _option(
         None,
-        "Updates until the peak rate; half a pass, but 4,000 at most, if absent.",
+        "Updates until the peak rate; half a pass, at most 4,000, if absent.",
         limits={"low": 0},
     )
     ema: float = _option(
         0.0,
-        "Decay of the running mean of the weights that is kept; 0: none.",
+        "Decay of the exponential moving average of the weights to save; 0: none.",
         limits=_SHARE,
     )
     average: int = _option(
-        0, "Last checkpoints whose mean is tried against the best one.", limits={"low": 0}
+        0,
+        "Number of last checkpoints whose mean is compared with the best one.",
+        limits={"low": 0},
     )
     keep: int = _option(
-        0, "Last checkpoints that keep a file; at least as many as --average.", limits={"low": 0}
+        0,
+        "Number of last checkpoints whose files are kept; at least --average.",
+        limits={"low": 0},
     )
-    clip_norm: float = _option(1.0, "Largest norm of all gradients.", limits=_ABOVE_ZERO)
+    clip_norm: float = _option(1.0, "Largest global norm of the gradients.", limits=_ABOVE_ZERO)
     max_length: int = _option(100, "Longest sentence in tokens.", limits={"low": 2})
     validation_beam_size: int = _option(1, "Beam of each validation.", limits=_COUNT)
     tokenize: str = _option(
         "13a",
-        "How BLEU of validations splits words: 13a, none for tokenised text, zh, ...",
+        "sacreBLEU tokenizer of validations: 13a, none for tokenized text, zh, ...",
     )
     devices: int = _option(
         1, "Devices that share each batch; on PyTorch, the processes of torchrun.", limits=_COUNT
     )
     log_dir: Path | None = field(
-        default=None, metadata={"help": "A folder for TensorBoard: the figures of validations."}
+        default=None, metadata={"help": "Folder for TensorBoard logs of the validations."}
     )
-    # Keras and NumPy take 32 bits, and the number of the epoch is added to it.
+    # Keras and NumPy accept 32 bits, and the epoch is added to the seed.
     seed: int = _option(
-        0, "Randomness of weights, order and dropout.", limits={"low": 0, "high": 2**31 - 1}
+        0, "Random seed of weights, order and dropout.", limits={"low": 0, "high": 2**31 - 1}
     )
 
     def __post_init__(self) -> None:
         for option in fields(self):
-            value = _checked(option, getattr(self, option.name))
+            value = _validated(option, getattr(self, option.name))
             object.__setattr__(self, option.name, value)
         if len(self.validation_source) != len(self.validation_target):
             raise ValueError(
-                "Argument `validation_target` must be as many files as `validation_source`. "
+                "Argument `validation_target` must have as many files as `validation_source`. "
                 f"Received: {len(self.validation_source)} and {len(self.validation_target)}"
             )
         if self.target is None:
@@ -220,7 +236,7 @@ class TrainingOptions:
                 value = getattr(self, name)
                 if value != getattr(TrainingOptions, name):
                     raise ValueError(
-                        f"Argument `{name}` must be left out for a prepared corpus, which has its "
+                        f"Argument `{name}` must be left out for a prepared corpus, which has a "
                         f"tokenizer. Received: {value!r}"
                     )
         if self.updates is not None and self.every is None:
@@ -236,35 +252,35 @@ class TrainingOptions:
 
     @property
     def dropouts(self) -> tuple[float, ...]:
-        """The shares dropped from embeddings, from annotations and before the output layer."""
-        everywhere = (0.3, 0.5, 0.5) if self.dropout is None else (self.dropout,) * 3
+        """Dropout rates of embeddings, of annotations and before the output layer."""
+        defaults = (0.3, 0.5, 0.5) if self.dropout is None else (self.dropout,) * 3
         own = (None, self.annotation_dropout, self.readout_dropout)
         return tuple(
             default if share is None else share
-            for default, share in zip(everywhere, own, strict=True)
+            for default, share in zip(defaults, own, strict=True)
         )
 
     @property
     def chunk_size(self) -> int | None:
-        """How many target places have their logits at once; all if `None`."""
+        """Number of target positions whose logits are computed at once; all if `None`."""
         if self.loss_chunk_size is None and self.devices == 1:
             return 512
-        # On JAX a chunk holds places of a few devices, and the others would wait for these.
+        # On JAX a chunk has positions of a few devices, and the other devices would wait for them.
         return self.loss_chunk_size
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> "TrainingOptions":
-        """Options from a mapping of their names, such as that of a file.
+        """Create options from a mapping, such as that of a file.
 
         Args:
             values: Mapping of names to values.
 
         Raises:
-            ValueError: If a name is no option (the nearest one is named), one without a default is
-                missing, or as the class.
+            ValueError: A name is not an option (the message suggests the nearest one), a required
+                option is missing, or as the class.
         """
         values = {_FORMER_NAMES.get(name, name): value for name, value in values.items()}
-        check_known(cls, values, "training")
+        check_option_names(cls, values, "training")
         required = [option.name for option in fields(cls) if option.default is MISSING]
         missing = [f"`{name}`" for name in required if name not in values]
         if missing:
@@ -276,12 +292,12 @@ class TrainingOptions:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], **values: Any) -> "TrainingOptions":
-        """Options from a YAML or JSON file, such as the `options.json` of an earlier run.
+        """Create options from a YAML or JSON file, such as the `options.json` of an earlier run.
 
         Args:
-            path: The file, a mapping of names to values. Paths in it are read from the working
-                folder, as everywhere.
-            **values: Options that win over those of the file.
+            path: The file, a mapping of names to values. Paths in it are relative to the working
+                folder.
+            **values: Options that override those of the file.
 
         Raises:
             ValueError: As `read_options` and `from_values`.
@@ -289,29 +305,29 @@ class TrainingOptions:
         return cls.from_values({**read_options(path), **values})
 
     def to_dict(self) -> dict[str, Any]:
-        """The options by name, as JSON can say them."""
+        """Return the options by name as JSON values."""
 
-        def said(value: Any) -> Any:
+        def to_json(value: Any) -> Any:
             if isinstance(value, tuple):
-                return [said(each) for each in value]
+                return [to_json(item) for item in value]
             return str(value) if isinstance(value, Path) else value
 
-        return {option.name: said(getattr(self, option.name)) for option in fields(self)}
+        return {option.name: to_json(getattr(self, option.name)) for option in fields(self)}
 
 
-def check_known(options: type[Any], values: Mapping[str, Any], purpose: str) -> None:
-    """Raises a `ValueError` that names the nearest option, unless every name is an option.
+def check_option_names(options: type[Any], values: Mapping[str, Any], purpose: str) -> None:
+    """Raise a `ValueError` that suggests the nearest option, unless every name is an option.
 
     Args:
-        options: A dataclass of options.
+        options: Dataclass of options.
         values: Mapping of names to values.
-        purpose: What the options are of, for the message.
+        purpose: Purpose of the options, such as "training", for the message.
     """
-    known = [option.name for option in fields(options)]
+    names = [option.name for option in fields(options)]
     for name in values:
-        if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"Did you mean `{near[0]}`?" if near else f"The options are {known}."
+        if name not in names:
+            matches = difflib.get_close_matches(str(name), names, n=1)
+            hint = f"Did you mean `{matches[0]}`?" if matches else f"The options are {names}."
             raise ValueError(
                 f"Argument `{name}` must be an option of {purpose}. {hint} "
                 f"Received: {name}={values[name]!r}"
@@ -319,18 +335,18 @@ def check_known(options: type[Any], values: Mapping[str, Any], purpose: str) -> 
 
 
 def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads the mapping in a YAML or JSON file.
+    """Read a mapping from a YAML or JSON file.
 
     Args:
-        path: A file whose name ends with .json, .yaml or .yml.
+        path: File with the suffix .json, .yaml or .yml.
 
     Returns:
-        A `dict`, not checked further; an empty YAML file is an empty one.
+        A `dict`, whose values are not checked; an empty YAML file gives an empty one.
 
     Raises:
-        ValueError: If the file has another name, is not what its name says, holds no mapping, or
-            one that says an option twice.
-        MissingDependencyError: If the file is YAML and PyYAML is not installed.
+        ValueError: The file has another suffix, another format, no mapping, or a mapping with a
+            duplicate key.
+        MissingDependencyError: The file is YAML and PyYAML is not installed.
     """
     path = Path(path)
     if path.suffix not in (".json", ".yaml", ".yml"):
@@ -341,7 +357,9 @@ def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
     if path.suffix == ".json":
         format = "JSON"
         errors: tuple[type[Exception], ...] = (ValueError, RecursionError)
-        parse: Callable[[bytes], Any] = functools.partial(json.loads, object_pairs_hook=_said_once)
+        parse: Callable[[bytes], Any] = functools.partial(
+            json.loads, object_pairs_hook=_unique_keys
+        )
     else:
         yaml = require("yaml", extra="cli")
         format, errors = "YAML", (yaml.YAMLError, ValueError)
@@ -356,17 +374,17 @@ def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
     values = {} if values is None and format == "YAML" else values
     if not isinstance(values, dict):
         raise ValueError(
-            "Argument `config` must hold a mapping of options to values. "
-            f"Received: {str(path)!r}, which holds {values!r:.80}"
+            "Argument `config` must contain a mapping of options to values. "
+            f"Received: {str(path)!r}, which contains {values!r:.80}"
         )
     return values
 
 
-def _said_once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    """The mapping of pairs; of two values for one key neither is the right one."""
+def _unique_keys(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Return a dict of the pairs; raise a `ValueError` for a duplicate key."""
     for key, count in Counter(key for key, _ in pairs).items():
         if count > 1:
-            raise ValueError(f"{key!r} stands there {count} times")
+            raise ValueError(f"the key {key!r} occurs {count} times")
     return dict(pairs)
 
 
@@ -374,11 +392,11 @@ def _parse_yaml(data: bytes) -> Any:
     yaml = require("yaml", extra="cli")
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc, name-defined]
-        """YAML 1.1, to which 1e-3 is a text, with the numbers and the single keys of YAML 1.2."""
+        """YAML 1.1 with the floats and unique keys of YAML 1.2; in YAML 1.1, 1e-3 is a str."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             scalars = [pair for pair in node.value if isinstance(pair[0], yaml.ScalarNode)]
-            _said_once([(key.value, value) for key, value in scalars])
+            _unique_keys([(key.value, value) for key, value in scalars])
             return super().construct_mapping(node, deep=deep)
 
     number = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
@@ -386,19 +404,19 @@ def _parse_yaml(data: bytes) -> Any:
     return yaml.load(data, Loader)
 
 
-def _checked(option: Field[Any], value: Any) -> Any:
-    """The value of a field in the field's type, or a `ValueError` that says what it must be."""
+def _validated(option: Field[Any], value: Any) -> Any:
+    """Return the value in the type of its field, or raise a `ValueError`."""
     name, rules = option.name, option.metadata
     kind: Any = option.type
     if isinstance(kind, UnionType):  # with `None`
         if value is None:
             return None
         kind, _ = get_args(kind)
-    if get_origin(kind) is tuple:  # of paths, or a single one
-        several = value if isinstance(value, list | tuple) else [value]
-        if not several or not all(isinstance(path, str | os.PathLike) for path in several):
+    if get_origin(kind) is tuple:  # paths, or a single path
+        paths = value if isinstance(value, list | tuple) else [value]
+        if not paths or not all(isinstance(path, str | os.PathLike) for path in paths):
             raise ValueError(f"Argument `{name}` must be a path, or several. Received: {value!r}")
-        return tuple(map(Path, several))
+        return tuple(map(Path, paths))
     if kind is Path:
         if not isinstance(value, str | os.PathLike):
             raise ValueError(f"Argument `{name}` must be a path. Received: {value!r}")
@@ -406,10 +424,10 @@ def _checked(option: Field[Any], value: Any) -> Any:
         if not isinstance(value, bool):
             raise ValueError(f"Argument `{name}` must be true or false. Received: {value!r}")
     elif kind is str:
-        known = rules.get("choices")
-        if not isinstance(value, str) or (known is not None and value not in known):
-            choices = "a name" if known is None else f"one of {', '.join(map(repr, known))}"
-            raise ValueError(f"Argument `{name}` must be {choices}. Received: {value!r}")
+        choices = rules.get("choices")
+        if not isinstance(value, str) or (choices is not None and value not in choices):
+            expected = "a name" if choices is None else f"one of {', '.join(map(repr, choices))}"
+            raise ValueError(f"Argument `{name}` must be {expected}. Received: {value!r}")
     else:
         check_range(name, value, kind, **rules["limits"])
     return kind(value)

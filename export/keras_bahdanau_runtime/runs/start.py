@@ -1,7 +1,7 @@
-"""The start of a training run: everything that comes before Keras is needed.
+"""Checks and preparation of a training run before Keras is imported.
 
-with begun(options, output, resume=False, rank=0) as held_out:   # a mistake is reported here
-    import keras                                                 # seconds later
+with start_run(options, output, resume=False, rank=0) as held_out:   # raises errors of the run
+    import keras                                                     # takes seconds
 """
 
 import contextlib
@@ -31,13 +31,13 @@ logger = logging.getLogger("keras_bahdanau")
 
 
 def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> None:
-    """Refuses a folder that is taken, or whose run had other options."""
+    """Raise a `ValueError` if the folder is in use, or its run has other options."""
     if (options.target is None and options.source.is_file()) or (
         options.target is not None and options.source.is_dir()
     ):
         raise ValueError(
-            "Argument `target` must be the translations of a text file, and be left out for a "
-            f"prepared corpus. Received: {options.target!s} for {options.source}"
+            "Argument `target` must be given for a text file, and left out for a prepared corpus. "
+            f"Received: {options.target!s} for {options.source}"
         )
     check_files(
         validation_source=options.validation_source, validation_target=options.validation_target
@@ -49,32 +49,32 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> No
     if output.exists() and not output.is_dir():
         raise ValueError(f"Argument `output` must be a folder. Received: {str(output)!r}, a file")
     if not resume:
-        # A start that was refused, by its learning rate, say, has left the corpus at most.
+        # A run that failed at the start, for example by its learning rate, leaves only the corpus.
         if output.exists() and os.listdir(output) != [CORPUS_FOLDER]:
             raise ValueError(
-                "Argument `output` must be a new folder; `resume` goes on with the run in an old "
-                f"one. Received: {str(output)!r}, which exists"
+                "Argument `output` must be a new folder, or `resume` be True to continue its run. "
+                f"Received: {str(output)!r}, which exists"
             )
         return
     path = output / OPTIONS_FILE
     if not path.exists():
         if (output / LAST_FILE).exists():
             raise ValueError(
-                "Argument `output` must be the folder of a run of `train` to go on with. Received: "
+                "Argument `output` must be the folder of a run of `train` to continue. Received: "
                 f"{str(output)!r}, which has a {LAST_FILE} and no {OPTIONS_FILE}"
             )
-        return  # interrupted before it began
+        return  # interrupted before the options were written
     try:
-        before = TrainingOptions.from_file(path).to_dict()
+        previous = TrainingOptions.from_file(path).to_dict()
     except ValueError as error:
         raise ValueError(
             "Argument `output` must be the folder of a run of this version of keras_bahdanau. "
-            f"Received: {str(output)!r}, whose {OPTIONS_FILE} says otherwise: {error}"
+            f"Received: {str(output)!r}, whose {OPTIONS_FILE} is invalid: {error}"
         ) from error
     changed = [
-        f"`{name}` was {before[name]!r}, is {value!r}"
+        f"`{name}` was {previous[name]!r}, is {value!r}"
         for name, value in options.to_dict().items()
-        if before[name] != value and name != "log_dir"  # which decides nothing
+        if previous[name] != value and name != "log_dir"  # which does not affect the run
     ]
     if changed:
         raise ValueError(
@@ -85,23 +85,23 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> No
 
 
 def _check_texts(options: TrainingOptions, path: Path) -> None:
-    """Refuses texts that are no longer those that the run was started with."""
+    """Raise a `ValueError` if the texts have changed since the start of the run."""
     if not path.exists():
-        logger.warning("%s is missing: the texts may be others than the run's.", path)
+        logger.warning("%s is missing, so changed texts are not detected.", path)
         return
-    before = read_options(path)
-    changed = [name for name, value in text_hashes(options).items() if before.get(name) != value]
+    previous = read_options(path)
+    changed = [name for name, value in text_hashes(options).items() if previous.get(name) != value]
     if changed:
         raise ValueError(
             "Argument `options` must name the texts that the run was started with. "
-            f"Received: {', '.join(changed)}, changed since then"
+            f"Received: {', '.join(changed)}, which changed since then"
         )
 
 
 def text_hashes(options: TrainingOptions) -> dict[str, str]:
-    """The SHA-256 of each text file by the name of its option and, for further ones, a number.
+    """Return the SHA-256 of each text file, by the name of its option and a number from 2 on.
 
-    Of a prepared corpus it is that of the manifest, which has the others.
+    For a prepared corpus, it is the hash of the manifest, which contains those of its files.
     """
     prepared = options.target is None
     files: dict[str, Sequence[Path]] = {
@@ -110,20 +110,20 @@ def text_hashes(options: TrainingOptions) -> dict[str, str]:
         "validation_source": options.validation_source,
         "validation_target": options.validation_target,
     }
-    found = {}
+    digests = {}
     for name, paths in files.items():
         for number, path in enumerate(paths, start=1):
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            found[f"`{name}`" if number == 1 else f"`{name}` {number}"] = digest
-    return found
+            digests[f"`{name}`" if number == 1 else f"`{name}` {number}"] = digest
+    return digests
 
 
 @contextlib.contextmanager
 def claim_run(output: Path) -> Iterator[None]:
-    """Makes the run's folder and keeps other processes out; takes it away again if it stays empty.
+    """Create and lock the run's folder during the block; remove it if it is still empty.
 
-    Files that a killed process was writing are removed.
+    Temporary files of a killed process are removed.
     """
     with claim_folder(output, "trains in"):
         for path in output.glob(".*.writing.*"):
@@ -132,26 +132,26 @@ def claim_run(output: Path) -> Iterator[None]:
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Writes a JSON file, whole or not at all."""
-    with atomic_write(path) as writing:
-        writing.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    """Write a JSON file atomically."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
-# Which process this is, and of how many, by the variables that a launcher sets for a backend:
-# torchrun's own, and those that `keras.distribution.initialize` reads.
-_LAUNCHED = {
+# Environment variables with the rank and number of processes: those of torchrun, and those that
+# `keras.distribution.initialize` reads.
+_LAUNCHER_VARIABLES = {
     "torch": ("RANK", "WORLD_SIZE"),
     "jax": ("KERAS_DISTRIBUTION_PROCESS_ID", "KERAS_DISTRIBUTION_NUM_PROCESSES"),
 }
 
 
 def launched_rank(backend: str | None = None) -> tuple[int, int]:
-    """`(rank, processes)`: which of the processes that a launcher has started this is.
+    """Return `(rank, processes)` of this process from the variables of a launcher.
 
     Args:
-        backend: Keras's backend; `None` for the launcher of any.
+        backend: Keras backend; `None` for the launcher of any backend.
     """
-    for name, (rank, processes) in _LAUNCHED.items():
+    for name, (rank, processes) in _LAUNCHER_VARIABLES.items():
         if backend in (None, name) and processes in os.environ:
             return int(os.environ[rank]), int(os.environ[processes])
     return 0, 1
@@ -161,26 +161,26 @@ def launched_rank(backend: str | None = None) -> tuple[int, int]:
 def start_run(
     options: TrainingOptions, output: Path, resume: bool, rank: int
 ) -> Iterator[list[tuple[list[str], list[str]]]]:
-    """Checks a run, and keeps other processes out of its folder while the block runs.
+    """Check a run, and lock its folder during the block.
 
-    The texts of a run on one device are prepared, too, so that a wrong line is reported at once.
-    With several devices that comes later, when the processes have met.
+    For a run on one device, the texts are also prepared here, so that an invalid line is reported
+    early. With several devices, they are prepared after the processes have connected.
 
     Args:
         options: `TrainingOptions`.
-        output: The run's folder.
-        resume: bool. Whether to go on with the run in it.
-        rank: int. Which of the processes that train together this is. The first one alone writes.
+        output: Folder of the run.
+        resume: bool. Whether to continue the run in the folder.
+        rank: int. Rank of this process among those that train together. Only rank 0 writes.
 
     Yields:
         Sources and targets of each held-out set.
 
     Raises:
         ValueError: As `train`.
-        OSError: A text is not there, or the disk is full.
+        OSError: A text is missing, or the disk is full.
         MissingDependencyError: sacrebleu is not installed.
     """
-    bleu_metric(options.tokenize)  # refuses it before the texts are prepared
+    bleu_metric(options.tokenize)  # raises its errors before the texts are prepared
     if rank == 0:
         check_run_folder(options, output, resume)
     _check_corpus(options)
@@ -195,7 +195,7 @@ def start_run(
 
 
 def prepare_texts(options: TrainingOptions, output: Path) -> None:
-    """Prepares the two text files of a run inside its folder; a prepared corpus stays as it is."""
+    """Prepare the text files of a run in its folder, unless the source is a prepared corpus."""
     if options.target is not None:
         prepare(
             [options.source],
@@ -213,6 +213,6 @@ def _check_corpus(options: TrainingOptions) -> None:
         return
     if PreparedCorpus(options.source).aligned and options.bpe_dropout:
         raise ValueError(
-            "Argument `bpe_dropout` must be 0 for a corpus with alignments, whose places it moves. "
-            f"Received: {options.bpe_dropout}"
+            "Argument `bpe_dropout` must be 0 for a corpus with alignments, whose positions it "
+            f"changes. Received: {options.bpe_dropout}"
         )

@@ -1,12 +1,11 @@
-"""The one queue behind every door: work waits here, leaves in batches, and comes back.
+"""Request queue shared by HTTP and gRPC. It batches requests and runs them in threads.
 
 engine = Engine()
-async with engine.timely(seconds):                     # in an event loop
+async with engine.deadline(timeout):                   # in an event loop
     results = await engine.run(job, payloads, lengths)
 
-A job computes in a thread; onnxruntime holds no lock of Python's meanwhile. There are as many
-threads as cores, and a job takes one core, so batches and requests do not fight; but for a batch
-that is all there is to do, which may have all of them, at most four.
+onnxruntime releases Python's global lock while it computes. There are as many threads as cores, and
+each batch runs on one core. A batch that is the only work in the queue may use up to four cores.
 """
 
 import asyncio
@@ -22,50 +21,55 @@ from typing import Any, Protocol
 
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.service.errors import ServiceError
-from keras_bahdanau_runtime.service.metrics import Metrics
+from keras_bahdanau_runtime.service.metrics import Metrics, ModelMetrics
 from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.translation import BATCH_TOKENS
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
-_ALIKE = 4  # lengths in a batch differ by less than this factor
+_MAX_LENGTH_RATIO = 4  # between the longest and the shortest payload of a batch, exclusive
 
 
 class Job(Protocol):
-    """What works on payloads, in a thread.
+    """A computation on payloads.
 
     Attributes:
-        name: Of the model, for the metrics.
-        shared: bool. Whether payloads of several requests may be worked on together.
+        metrics: `ModelMetrics` to count in.
+        batches_requests: bool. Whether one batch may have payloads of several requests.
     """
 
-    name: str
-    shared: bool
+    metrics: ModelMetrics
+    batches_requests: bool
 
     def run(self, payloads: Sequence[Any], alone: bool) -> Sequence[Any]:
-        """The result for each payload; `alone` where nothing else waits or is worked on."""
+        """Return the result for each payload; called in a thread.
+
+        Args:
+            payloads: The batch.
+            alone: bool. Whether the engine has no other work.
+        """
         ...
 
-    def spent(self, waited: float, worked: float) -> None:
-        """Told of each call of `Engine.run`: seconds that its payloads waited, and the rest."""
+    def record_times(self, queued: float, computed: float) -> None:
+        """Record the seconds that the payloads of one `Engine.run` waited and were computed."""
         ...
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a service takes on.
+    """Limits of a service for each request and for its queue.
 
     Args:
-        characters: int. Most characters in a text.
-        tokens: int. Most tokens in a text, end of sentence included.
-        texts: int. Most texts in a request.
-        queue: int. Most texts that wait or are worked on.
-        queued_tokens: int. Most tokens of these.
-        body: int. Most bytes of a request, before and after it is unpacked.
-        seconds: float. Longest time for a request that names none, and the longest it may name.
+        characters: int, per text.
+        tokens: int, per text, including the end of sentence.
+        texts: int, per request.
+        queue: int, texts that wait or run.
+        queued_tokens: int, tokens of the texts that wait or run.
+        body: int, bytes of a request before and after decompression.
+        timeout: float, seconds for a request. A request may set a shorter time.
 
     Raises:
-        ValueError: One of them is not positive.
+        ValueError: A value is not positive.
     """
 
     characters: int = 5000
@@ -74,15 +78,19 @@ class Limits:
     queue: int = 4096
     queued_tokens: int = 500_000
     body: int = 16 * 2**20
-    seconds: float = 60.0
+    timeout: float = 60.0
 
     def __post_init__(self) -> None:
-        counts = {name: value for name, value in vars(self).items() if name != "seconds"}
+        counts = {name: value for name, value in vars(self).items() if name != "timeout"}
         check_positive(**counts)
-        check_range("seconds", self.seconds, float, 0, open_low=True)
+        check_range("timeout", self.timeout, float, 0, open_low=True)
 
     def check_texts(self, count: int) -> None:
-        """Raises a `ServiceError`, "too_large", for more texts than a request may have."""
+        """Refuse a request with too many texts.
+
+        Raises:
+            ServiceError: "too_large".
+        """
         if count > self.texts:
             raise ServiceError(
                 "too_large",
@@ -93,30 +101,31 @@ class Limits:
 
 @dataclass(eq=False)
 class _Work:
-    """One payload on its way."""
+    """One payload and its future result."""
 
     job: Job
     payload: Any
     length: int
-    arrived: float
+    queued_at: float
     future: "asyncio.Future[Any]"
-    left: float = 0.0  # when it was sent to a thread
+    started_at: float = 0.0
 
 
 @dataclass
 class Engine:
-    """Gathers payloads into batches of like length and has them worked on.
+    """Queue that batches payloads of similar length and runs the batches in threads.
 
-    A batch leaves when nothing is worked on, when it is full, or when its oldest payload has waited
-    `max_wait`; and it leaves only when a thread is free. The oldest payload goes first, and takes
-    along those of its job whose lengths are nearest to its own.
+    A batch starts only if a thread is free. It waits for more payloads unless no other batch runs,
+    it is full, or its oldest payload has waited `max_wait`. The oldest payload of the queue goes
+    first, with those payloads of its job whose lengths are nearest.
 
     Args:
         limits: `Limits`.
         max_wait: float, seconds that a payload may wait for others while a thread is free.
-        batch_size: int. Most payloads in a batch.
-        batch_tokens: int. Most tokens in a batch, padding included; a longer one goes alone.
-        threads: int, the batches at once; `None` for the cores that this process may use.
+        batch_size: int, payloads in a batch at most.
+        batch_tokens: int, tokens in a batch at most, including padding. A longer payload runs in a
+            batch of one.
+        parallel_batches: int, batches that run at once, each in a thread; `None` for one per core.
         metrics: `Metrics` to count in.
     """
 
@@ -124,230 +133,241 @@ class Engine:
     max_wait: float = 0.005
     batch_size: int = 12
     batch_tokens: int = BATCH_TOKENS
-    threads: int | None = None
+    parallel_batches: int | None = None
     metrics: Metrics = field(default_factory=Metrics)
     draining: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self.threads = available_cores() if self.threads is None else self.threads
+        self.parallel_batches = (
+            available_cores() if self.parallel_batches is None else self.parallel_batches
+        )
         check_positive(
-            batch_size=self.batch_size, batch_tokens=self.batch_tokens, threads=self.threads
+            batch_size=self.batch_size,
+            batch_tokens=self.batch_tokens,
+            parallel_batches=self.parallel_batches,
         )
         check_range("max_wait", self.max_wait, float, 0)
-        self._pool = ThreadPoolExecutor(self.threads, "keras_bahdanau service")
-        self._waiting: deque[_Work] = deque()
-        self._running = 0  # batches
-        self._held, self._held_tokens = 0, 0  # payloads that wait or are worked on
-        self._done, self._seconds = 0, 0.0  # payloads, and the time of threads for them
+        self._pool = ThreadPoolExecutor(self.parallel_batches, "keras_bahdanau service")
+        self._queue: deque[_Work] = deque()
+        self._running_batches = 0
+        self._reserved, self._reserved_tokens = 0, 0  # payloads that wait or run
+        self._finished, self._thread_seconds = 0, 0.0  # payloads, and the time of their batches
         self._timer: asyncio.TimerHandle | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
 
     @contextlib.asynccontextmanager
-    async def timely(self, seconds: float | None = None) -> AsyncIterator[None]:
-        """Ends the block when its time is up.
+    async def deadline(self, timeout: float | None = None) -> AsyncIterator[None]:
+        """Cancel the block after a timeout.
 
         Args:
-            seconds: The longest that it may take; the limit's if `None`, and never more.
+            timeout: float, seconds; at most and by default the timeout of the limits.
 
         Raises:
             ServiceError: "timeout".
         """
-        most = self.limits.seconds
-        limit = most if seconds is None else min(seconds, most)
+        maximum = self.limits.timeout
+        seconds = maximum if timeout is None else min(timeout, maximum)
         try:
-            async with asyncio.timeout(limit) as scope:
+            async with asyncio.timeout(seconds) as scope:
                 yield
         except TimeoutError as error:
             if not scope.expired():
                 raise
-            message = f"The answer took longer than {limit:g} seconds."
+            message = f"The request took longer than {seconds:g} seconds."
             raise ServiceError("timeout", message) from error
 
     async def run(
-        self, job: Job, payloads: Sequence[Any], lengths: Sequence[int], held: int = 0
+        self, job: Job, payloads: Sequence[Any], lengths: Sequence[int], reserved: int = 0
     ) -> list[Any]:
-        """The results for payloads, in their order.
+        """Return the results for payloads, in their order.
 
-        A caller that is cancelled takes its payloads back: those that wait are dropped, and results
-        of those that are worked on are thrown away.
+        If the caller is cancelled, its waiting payloads are removed from the queue, and results of
+        its running ones are discarded.
 
         Args:
-            job: A `Job`.
-            payloads: What it works on.
-            lengths: Number of tokens of each.
-            held: How many of them were taken on already, by `held`.
+            job: `Job`.
+            payloads: Its input.
+            lengths: Number of tokens of each payload.
+            reserved: int, payloads that the caller has reserved with `reserve`.
 
         Raises:
-            ServiceError: As of `held`.
-            Exception: What the job raises.
+            ServiceError: As `reserve`.
+            Exception: Raised by the job.
         """
-        with self.held(len(payloads) - held, sum(lengths), accepted=held > 0):
+        with self.reserve(len(payloads) - reserved, sum(lengths), is_accepted=reserved > 0):
             loop = asyncio.get_running_loop()
             now = time.monotonic()
             works = [
                 _Work(job, payload, length, now, loop.create_future())
                 for payload, length in zip(payloads, lengths, strict=True)
             ]
-            self._waiting.extend(works)
+            self._queue.extend(works)
             self._dispatch()
             try:
                 results = [await work.future for work in works]
                 if works:
-                    waited = sum(work.left - now for work in works) / len(works)
-                    job.spent(waited, time.monotonic() - now - waited)
+                    queued = sum(work.started_at - now for work in works) / len(works)
+                    job.record_times(queued, time.monotonic() - now - queued)
                 return results
             finally:
                 for work in works:
                     if not work.future.done():
                         work.future.cancel()
                     elif not work.future.cancelled():
-                        work.future.exception()  # seen, though a sibling's was raised
+                        work.future.exception()  # asyncio would log one that is not retrieved
                 if any(work.future.cancelled() for work in works):
-                    self._waiting = deque(w for w in self._waiting if not w.future.done())
+                    self._queue = deque(w for w in self._queue if not w.future.done())
 
     @contextlib.contextmanager
-    def held(self, count: int, tokens: int, accepted: bool = False) -> Iterator[None]:
-        """Counts so many payloads, of so many tokens in all, as taken on while the block runs.
+    def reserve(self, count: int, tokens: int, is_accepted: bool = False) -> Iterator[None]:
+        """Reserve room in the queue while the block runs.
 
         Args:
-            count: int; of a request that was `accepted` already, how many more or less.
-            tokens: int.
-            accepted: bool. Whether it is finished though the service is about to stop.
+            count: int, payloads. If the request `is_accepted`, the difference from its first
+                reservation, which may be negative.
+            tokens: int, tokens of all payloads.
+            is_accepted: bool. Whether the request is finished even if the service drains.
 
         Raises:
-            ServiceError: "too_large" for more than the queue ever holds, "overloaded" if it is
-                full, "unavailable" while draining.
+            ServiceError: "too_large" for more than the queue can ever have, "overloaded" if it is
+                full, "unavailable" while the service drains.
         """
-        self._admit(count, tokens, accepted)
-        self._held += count
-        self._held_tokens += tokens
-        self.metrics.queue.set(self._held)
-        self._idle.clear()
+        self._check_room(count, tokens, is_accepted)
+        self._reserved += count
+        self._reserved_tokens += tokens
+        self.metrics.queue.set(self._reserved)
+        self._is_idle.clear()
         try:
             yield
         finally:
-            self._held -= count
-            self._held_tokens -= tokens
-            self.metrics.queue.set(self._held)
-            if not self._held:
-                self._idle.set()
+            self._reserved -= count
+            self._reserved_tokens -= tokens
+            self.metrics.queue.set(self._reserved)
+            if not self._reserved:
+                self._is_idle.set()
 
-    def _admit(self, count: int, tokens: int, accepted: bool) -> None:
-        """Raises a `ServiceError`, as `held`, unless there is room for so many payloads."""
-        if self.draining and not accepted:
+    def _check_room(self, count: int, tokens: int, is_accepted: bool) -> None:
+        if self.draining and not is_accepted:
             raise ServiceError("unavailable", "The service is about to stop.", retry_after=1)
-        texts, most = self.limits.queue, self.limits.queued_tokens
-        if count > texts or tokens > most:
+        max_texts, max_tokens = self.limits.queue, self.limits.queued_tokens
+        if count > max_texts or tokens > max_tokens:
             raise ServiceError(
                 "too_large",
-                f"A request must be at most {texts} texts of {most} tokens in all. "
+                f"A request must be at most {max_texts} texts of {max_tokens} tokens in all. "
                 f"Received: {count} of {tokens}",
             )
-        if self._held + count > texts or self._held_tokens + tokens > most:
+        if self._reserved + count > max_texts or self._reserved_tokens + tokens > max_tokens:
             raise ServiceError(
                 "overloaded",
-                f"The queue is full: {self._held} texts of {self._held_tokens} tokens.",
-                retry_after=self._wait(),
+                f"The queue is full: {self._reserved} texts of {self._reserved_tokens} tokens.",
+                retry_after=self._estimate_wait(),
             )
 
-    def _wait(self) -> int:
-        """Seconds until what is held now will be done, at the speed so far."""
-        each = self._seconds / self._done if self._done else 0.0
-        return max(1, math.ceil(self._held * each / (self.threads or 1)))
+    def _estimate_wait(self) -> int:
+        """Return the seconds until the current work is done, at the average speed so far."""
+        average = self._thread_seconds / self._finished if self._finished else 0.0
+        return max(1, math.ceil(self._reserved * average / (self.parallel_batches or 1)))
 
     async def drain(self, seconds: float) -> bool:
-        """Refuses new work and waits for what was accepted; says whether all of it was done."""
+        """Refuse new work, wait for the accepted work, and return whether all of it finished."""
         self.draining = True
         try:
             async with asyncio.timeout(seconds):
-                await self._idle.wait()
+                await self._is_idle.wait()
         except TimeoutError:
             return False
         return True
 
     @property
     def busy(self) -> bool:
-        """Whether a batch is worked on, be it one that nobody waits for any longer."""
-        return self._running > 0
+        """Whether a batch runs, including one whose results will be discarded."""
+        return self._running_batches > 0
 
     def close(self) -> None:
-        """Lets the threads go; what waits is dropped."""
+        """Release the threads and drop waiting work."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _dispatch(self) -> None:
-        """Sends as many batches as there are threads free."""
-        while self._running < (self.threads or 1):
-            while self._waiting and self._waiting[0].future.done():
-                self._waiting.popleft()
-            if not self._waiting or self._must_wait():
+        """Start batches while a thread is free."""
+        while self._running_batches < (self.parallel_batches or 1):
+            while self._queue and self._queue[0].future.done():
+                self._queue.popleft()
+            if not self._queue or self._cannot_fill_batch():
                 return
-            batch, full = self._gather()
-            left = batch[0].arrived + self.max_wait - time.monotonic()
-            if batch[0].job.shared and self._running and not full and left > 0:
+            batch, is_full = self._next_batch()
+            wait = batch[0].queued_at + self.max_wait - time.monotonic()
+            may_wait = batch[0].job.batches_requests and self._running_batches and not is_full
+            if may_wait and wait > 0:
                 if self._timer is None:
-                    self._timer = asyncio.get_running_loop().call_later(left, self._time_is_up)
+                    self._timer = asyncio.get_running_loop().call_later(wait, self._end_wait)
                 return
             chosen = set(map(id, batch))
-            self._waiting = deque(work for work in self._waiting if id(work) not in chosen)
-            self._send(batch)
+            self._queue = deque(work for work in self._queue if id(work) not in chosen)
+            self._start(batch)
 
-    def _must_wait(self) -> bool:
-        """Whether what waits can fill no batch, seen without gathering one for each that comes."""
-        waits = self._timer is not None and self._running and self._waiting[0].job.shared
-        if not waits or len(self._waiting) >= self.batch_size:
+    def _cannot_fill_batch(self) -> bool:
+        """Whether the queue is too short for a full batch and its oldest payload may still wait.
+
+        This is cheaper than building the batch for each payload that arrives.
+        """
+        may_wait = (
+            self._timer is not None
+            and self._running_batches
+            and self._queue[0].job.batches_requests
+        )
+        if not may_wait or len(self._queue) >= self.batch_size:
             return False
-        return _ALIKE * sum(work.length for work in self._waiting) <= self.batch_tokens
+        return _MAX_LENGTH_RATIO * sum(work.length for work in self._queue) <= self.batch_tokens
 
-    def _time_is_up(self) -> None:
+    def _end_wait(self) -> None:
         self._timer = None
         self._dispatch()
 
-    def _gather(self) -> tuple[list[_Work], bool]:
-        """The batch of the oldest payload, and whether there is no room for more."""
-        oldest = self._waiting[0]
-        if not oldest.job.shared:
+    def _next_batch(self) -> tuple[list[_Work], bool]:
+        """Return the batch of the oldest payload, and whether it is full."""
+        oldest = self._queue[0]
+        if not oldest.job.batches_requests:
             return [oldest], True
-        middle = math.log(max(1, oldest.length))
-        near = [work for work in self._waiting if work.job is oldest.job and not work.future.done()]
-        # Stable: of two that are as near, the older one goes first.
-        near.sort(key=lambda work: abs(math.log(max(1, work.length)) - middle))
-        batch, short, long = [oldest], oldest.length, oldest.length
-        for work in near:
+        center = math.log(max(1, oldest.length))
+        candidates = [w for w in self._queue if w.job is oldest.job and not w.future.done()]
+        # The sort is stable: among equally near lengths the older payload goes first.
+        candidates.sort(key=lambda work: abs(math.log(max(1, work.length)) - center))
+        batch, shortest, longest = [oldest], oldest.length, oldest.length
+        for work in candidates:
             if work is oldest:
                 continue
-            shorter, longer = min(short, work.length), max(long, work.length)
-            if longer >= _ALIKE * max(1, shorter):
+            shorter, longer = min(shortest, work.length), max(longest, work.length)
+            if longer >= _MAX_LENGTH_RATIO * max(1, shorter):
                 break
             if len(batch) == self.batch_size or longer * (len(batch) + 1) > self.batch_tokens:
                 return batch, True
             batch.append(work)
-            short, long = shorter, longer
+            shortest, longest = shorter, longer
         return batch, len(batch) == self.batch_size
 
-    def _send(self, batch: list[_Work]) -> None:
-        job, now = batch[0].job, time.monotonic()
-        counted = self.metrics.of(job.name)
-        self._running += 1
+    def _start(self, batch: list[_Work]) -> None:
+        metrics, now = batch[0].job.metrics, time.monotonic()
+        self._running_batches += 1
         for work in batch:
-            work.left = now
-            counted.wait.observe(now - work.arrived)
-        counted.tokens.inc(sum(work.length for work in batch))
-        counted.batches.observe(len(batch))
-        alone = self._held == len(batch)
+            work.started_at = now
+            metrics.wait.observe(now - work.queued_at)
+        metrics.tokens.inc(sum(work.length for work in batch))
+        metrics.batches.observe(len(batch))
+        alone = self._reserved == len(batch)
         loop = asyncio.get_running_loop()
 
-        def work_on() -> None:
-            results = _results(batch, alone)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-                loop.call_soon_threadsafe(self._arrive, batch, now, results)
+        def compute() -> None:
+            results = _compute(batch, alone)
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                loop.call_soon_threadsafe(self._finish, batch, now, results)
 
-        self._pool.submit(work_on)
+        self._pool.submit(compute)
 
-    def _arrive(self, batch: list[_Work], began: float, results: list[Any]) -> None:
-        self._running -= 1
-        self._done += len(batch)
-        self._seconds += time.monotonic() - began
+    def _finish(self, batch: list[_Work], started_at: float, results: list[Any]) -> None:
+        self._running_batches -= 1
+        self._finished += len(batch)
+        self._thread_seconds += time.monotonic() - started_at
         for work, result in zip(batch, results, strict=True):
             if work.future.done():
                 continue
@@ -358,13 +378,16 @@ class Engine:
         self._dispatch()
 
 
-def _results(batch: list[_Work], alone: bool) -> list[Any]:
-    """The result for each payload, or why there is none: one that fails does not fail others."""
+def _compute(batch: list[_Work], alone: bool) -> list[Any]:
+    """Return the result or exception of each payload.
+
+    If a batch fails, its payloads run one by one, so that only those that fail get the exception.
+    """
     try:
         return list(batch[0].job.run([work.payload for work in batch], alone))
-    except Exception as error:  # it is raised again where the result is awaited
+    except Exception as error:
         if len(batch) == 1:
             return [error]
-        logger.info("A batch of %d failed, and is tried one by one: %s", len(batch), error)
-        # One that nobody waits for any longer, as after a run that took all the time, is no work.
-        return [None if work.future.done() else _results([work], alone)[0] for work in batch]
+        logger.info("A batch of %d failed and is run one by one: %s", len(batch), error)
+        # Payloads of cancelled requests are skipped, such as after a batch that timed out.
+        return [None if work.future.done() else _compute([work], alone)[0] for work in batch]

@@ -1,11 +1,12 @@
-"""What a request may be answered with when it fails, over HTTP and over gRPC."""
+"""Errors of a request, with their HTTP status and gRPC code."""
 
+import reprlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 
 class Status(NamedTuple):
-    """How a kind of error is told: the status of HTTP, and the name of gRPC's."""
+    """HTTP status and gRPC code of an error kind."""
 
     http: int
     grpc: str
@@ -24,7 +25,7 @@ KINDS = {
     "unprocessable": Status(422, "INVALID_ARGUMENT"),
     "overloaded": Status(429, "RESOURCE_EXHAUSTED"),
     "head_too_large": Status(431, "OUT_OF_RANGE"),
-    "gone": Status(499, "CANCELLED"),  # of a client that left: it is logged, and nobody receives it
+    "gone": Status(499, "CANCELLED"),  # the client disconnected: logged and counted, never sent
     "internal": Status(500, "INTERNAL"),
     "unavailable": Status(503, "UNAVAILABLE"),
     "timeout": Status(504, "DEADLINE_EXCEEDED"),
@@ -32,14 +33,14 @@ KINDS = {
 
 
 class ServiceError(Exception):
-    """A request that is not answered as asked.
+    """A request that failed, as the client sees it.
 
     Args:
         kind: One of `KINDS`.
-        message: What is wrong: what was expected and what came.
-        argument: Name of the argument that is wrong; `None` where it is none's fault.
-        retry_after: int, seconds after which it may be tried again; `None` if never.
-        allowed: list of str, the methods of HTTP that may be used instead.
+        message: One sentence about the mistake, and one about the fix.
+        argument: Name of the wrong argument; `None` if no argument is wrong.
+        retry_after: int, seconds after which a retry may succeed; `None` if it cannot.
+        allowed: list of str, the HTTP methods that the path supports.
 
     Example:
 
@@ -61,23 +62,35 @@ class ServiceError(Exception):
 
     @property
     def status(self) -> int:
-        """The status of HTTP."""
+        """HTTP status."""
         return KINDS[self.kind].http
 
     @property
     def grpc_status(self) -> str:
-        """The name of gRPC's status."""
+        """Name of the gRPC status code."""
         return KINDS[self.kind].grpc
 
     def headers(self) -> dict[str, str]:
-        """What the answer of HTTP has to say beside its body."""
-        told = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        """Return the HTTP headers of the error response."""
+        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         if self.allowed:
-            told["Allow"] = ", ".join(self.allowed)
+            headers["Allow"] = ", ".join(self.allowed)
         if self.kind == "unauthenticated":
-            told["WWW-Authenticate"] = "Bearer"
-        return told
+            headers["WWW-Authenticate"] = "Bearer"
+        return headers
 
     def to_json(self) -> dict[str, Any]:
-        """The body of the answer."""
+        """Return the body of the error response."""
         return {"error": self.message, "code": self.kind, "argument": self.argument}
+
+
+def refuse(argument: str, expected: str, received: Any) -> NoReturn:
+    """Raise a `ServiceError` of kind "invalid" for a wrong argument.
+
+    Args:
+        argument: Name of the argument.
+        expected: The requirement, phrased to follow "must".
+        received: The value, which the message abbreviates.
+    """
+    message = f"Argument `{argument}` must {expected}. Received: {reprlib.repr(received)}"
+    raise ServiceError("invalid", message, argument)

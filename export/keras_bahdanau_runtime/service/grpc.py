@@ -1,5 +1,6 @@
-"""The door of gRPC: the Open Inference Protocol, and reflection."""
+"""gRPC server: the Open Inference Protocol, health and reflection."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -9,41 +10,37 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from keras_bahdanau_runtime.protobuf import CHOICE
+from keras_bahdanau_runtime.protobuf import ONEOF
 from keras_bahdanau_runtime.service import messages
-from keras_bahdanau_runtime.service.errors import ServiceError
-from keras_bahdanau_runtime.service.health import Health
-from keras_bahdanau_runtime.service.logs import Called, clean
+from keras_bahdanau_runtime.service.errors import ServiceError, refuse
 from keras_bahdanau_runtime.service.metrics import Metrics
+from keras_bahdanau_runtime.service.middleware import ApiKeys, RequestLog
 from keras_bahdanau_runtime.service.protocol import (
     InferRequest,
     InferResponse,
+    RequestedOutput,
     Tensor,
-    Wanted,
     check_distinct,
+    check_header,
     check_parameters,
+    raw_bytes,
     server_metadata,
+    tensor_from_bytes,
+    tensor_from_list,
 )
 from keras_bahdanau_runtime.service.repository import Repository
-from keras_bahdanau_runtime.service.tensors import (
-    checked_head,
-    listed_tensor,
-    raw_bytes,
-    raw_tensor,
-    refuse,
-)
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
-Authorize = Callable[[Mapping[str, str]], None]
-
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-_LONGEST = 500  # characters of a message: each may be 12 bytes of the 8,000 that clients take
-_ID = "x-request-id"
-_IDLE_SECONDS = 120  # of a connection without a call, then it is closed: clients open another
-_MOST_STREAMS = 100  # calls of one connection at once; more wait in the client
-# The field of InferTensorContents that holds a datatype; none holds FP16.
-_CONTENTS = {
+# Characters of an error message. Clients accept 8,000 bytes, and one character may take 12.
+_MAX_MESSAGE = 500
+_REQUEST_ID = "x-request-id"
+_IDLE_SECONDS = 120  # after which a connection without a call is closed; clients reconnect
+_MAX_STREAMS = 100  # simultaneous calls of one connection; further calls wait in the client
+_HEALTH_POLL_SECONDS = 0.2
+# The field of InferTensorContents for each datatype. There is none for FP16.
+_CONTENTS_FIELDS = {
     "BOOL": "bool_contents",
     **{f"INT{bits}": "int_contents" for bits in (8, 16, 32)},
     "INT64": "int64_contents",
@@ -64,54 +61,55 @@ async def start(
     max_calls: int | None = None,
     max_connections: int | None = None,
     credentials: Any = None,
-    authorize: Authorize | None = None,
+    keys: ApiKeys | None = None,
     share_port: bool = False,
 ) -> Any:
-    """Listens on an address and answers there.
+    """Start a server.
 
     Args:
         repository: `Repository` of the models.
-        address: str, as "127.0.0.1:8001"; port 0 for any that is free.
+        address: str, as "127.0.0.1:8001"; port 0 for any free port.
         metrics: `Metrics` to count in.
-        max_message_bytes: int, the largest message that a client may send.
-        max_calls: int, most calls at once, watches of the health among them; more are refused.
+        max_message_bytes: int, size of a request.
+        max_calls: int, simultaneous calls including health watches; further calls are refused.
             `None` for any number.
-        max_connections: int, most connections at once; more are closed. `None` for any number.
+        max_connections: int, simultaneous connections; further ones are closed. `None` for any
+            number.
         credentials: `grpc.ServerCredentials`; no encryption if `None`.
-        authorize: Called with the metadata of every call but those of the health, and raises a
-            `ServiceError` for one that may not come in.
-        share_port: bool. Whether other processes may listen on the port, too.
+        keys: `ApiKeys` for all calls but those of the health service; `None` if no call needs a
+            key.
+        share_port: bool. Whether other processes listen on the same port.
 
     Returns:
-        `grpc.aio.Server`, started; its attribute `port` is the port.
+        `grpc.aio.Server` with an additional attribute `port`.
 
     Raises:
-        OSError: The address cannot be had.
+        OSError: The server cannot listen on the address.
     """
     options = [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.so_reuseport", int(share_port)),
         ("grpc.max_connection_idle_ms", _IDLE_SECONDS * 1000),
-        ("grpc.max_concurrent_streams", _MOST_STREAMS),
+        ("grpc.max_concurrent_streams", _MAX_STREAMS),
     ]
     if max_connections is not None:
         options.append(("grpc.max_allowed_incoming_connections", max_connections))
     server = grpc.aio.server(
-        interceptors=[_Entrance(authorize, metrics)] if authorize else [],
+        interceptors=[] if keys is None else [_KeyInterceptor(keys, metrics)],
         options=options,
         maximum_concurrent_rpcs=max_calls,
     )
     service = _Service(repository)
     handlers = {
         method: grpc.unary_unary_rpc_method_handler(
-            _answering(method, getattr(service, method), repository, metrics)
+            _handler(method, getattr(service, method), repository, metrics)
         )
         for method in messages.METHODS
     }
     server.add_generic_rpc_handlers(
         [grpc.method_handlers_generic_handler(messages.SERVICE, handlers)]
     )
-    health_pb2_grpc.add_HealthServicer_to_server(Health(repository), server)
+    health_pb2_grpc.add_HealthServicer_to_server(_Health(repository), server)
     _add_reflection(server)
     try:
         if credentials is None:
@@ -126,7 +124,7 @@ async def start(
 
 
 class _Service:
-    """The methods of the protocol, each from its request to its response."""
+    """The methods of the protocol, each from its request message to its response message."""
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
@@ -165,8 +163,8 @@ class _Service:
         return _response(await model.infer(_request(request)))
 
     async def ModelStatistics(self, request: Any) -> Any:
-        counted = self._repository.statistics(request.name, request.version)
-        return messages.message_class("ModelStatisticsResponse")(model_stats=counted)
+        counts = self._repository.statistics(request.name, request.version)
+        return messages.message_class("ModelStatisticsResponse")(model_stats=counts)
 
     async def RepositoryIndex(self, request: Any) -> Any:
         _check_repository(request)
@@ -176,129 +174,175 @@ class _Service:
     async def RepositoryModelLoad(self, request: Any) -> Any:
         _check_repository(request)
         if request.parameters:
-            refuse("parameters", "be empty: an artifact is loaded as it is", [*request.parameters])
-        self._repository.check_alone()
+            refuse("parameters", "be empty: an artifact has no options", [*request.parameters])
+        self._repository.check_single_process()
         await self._repository.load(request.model_name)
         return messages.message_class("RepositoryModelLoadResponse")()
 
     async def RepositoryModelUnload(self, request: Any) -> Any:
         _check_repository(request)
-        self._repository.check_alone()
+        self._repository.check_single_process()
         await self._repository.unload(request.model_name)
         return messages.message_class("RepositoryModelUnloadResponse")()
 
 
-class _Entrance(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Lets in whom `authorize` lets in, before a message is read."""
+class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+    """Health of the service, "", and of each model by its name (`grpc.health.v1`).
 
-    def __init__(self, authorize: Authorize, metrics: Metrics) -> None:
-        self._authorize, self._metrics = authorize, metrics
+    The servicer of grpc_health must be notified of each change, and its watches do not end when the
+    server stops, which would then wait for them. This one reads the state of the repository.
+    """
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+
+    async def Check(self, request: Any, context: Any) -> Any:
+        status = self._status(request.service)
+        if status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "There is no model of this name.")
+        return health_pb2.HealthCheckResponse(status=status)
+
+    async def Watch(self, request: Any, context: Any) -> None:
+        last_status = None
+        while True:
+            draining = self._repository.draining
+            status = self._status(request.service)
+            if status != last_status:
+                await context.write(health_pb2.HealthCheckResponse(status=status))
+                last_status = status
+            if draining:
+                return
+            await asyncio.sleep(_HEALTH_POLL_SECONDS)
+
+    def _status(self, name: str) -> Any:
+        statuses, repository = health_pb2.HealthCheckResponse, self._repository
+        serving = not repository.draining
+        if not name:
+            serving = serving and repository.ready
+        else:
+            try:
+                repository.get(name)
+            except ServiceError as error:
+                if error.kind == "not_found":
+                    return statuses.SERVICE_UNKNOWN
+                serving = False
+        return statuses.SERVING if serving else statuses.NOT_SERVING
+
+
+class _KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Interceptor that checks the key of a call before its message is read."""
+
+    def __init__(self, keys: ApiKeys, metrics: Metrics) -> None:
+        self._keys, self._metrics = keys, metrics
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: Any
     ) -> Any:
         if details.method.startswith(f"/{_HEALTH}/"):
             return await continuation(details)
-        metadata = {key: of for key, of in details.invocation_metadata if isinstance(of, str)}
+        metadata = {
+            key: value for key, value in details.invocation_metadata if isinstance(value, str)
+        }
         try:
-            self._authorize(metadata)
+            self._keys.check(metadata)
         except Exception as error:
-            failed = _told(error, details.method)  # `error` ends with the block
-            called = Called(metadata)
-            self._metrics.requests.labels("", "", failed.grpc_status).inc()
-            called.log(clean(details.method), failed.grpc_status)
+            failure = _service_error(error, details.method)
+            log = RequestLog(metadata)
+            self._metrics.requests.labels("", "", failure.grpc_status).inc()
+            log.write(details.method, failure.grpc_status)
 
-            async def refused(requests: Any, context: Any) -> None:
-                await _abort(context, failed, called.id)
+            async def refuse_call(requests: Any, context: Any) -> None:
+                await _abort(context, failure, log.id)
 
-            # It reads no message, and so answers calls of every kind.
-            return grpc.stream_stream_rpc_method_handler(refused)
+            # A handler of streams that reads no message can answer calls of every kind.
+            return grpc.stream_stream_rpc_method_handler(refuse_call)
         return await continuation(details)
 
 
-def _answering(
+def _handler(
     method: str,
     answer: Callable[[Any], Awaitable[Any]],
     repository: Repository,
     metrics: Metrics,
 ) -> Callable[[bytes, Any], Awaitable[Any]]:
-    """What grpc calls for a method: bytes in and out, a status for every error, and it counts."""
-    kind = messages.message_class(f"{method}Request")
+    """Return the handler of a method, from bytes to bytes, which logs and counts each call."""
+    request_class = messages.message_class(f"{method}Request")
 
-    async def handle(received: bytes, context: Any) -> Any:
-        called = Called(dict(context.invocation_metadata() or ()))
-        context.set_trailing_metadata(((_ID, called.id),))
+    async def handle(data: bytes, context: Any) -> Any:
+        log = RequestLog(dict(context.invocation_metadata() or ()))
+        context.set_trailing_metadata(((_REQUEST_ID, log.id),))
         name, status = "", "CANCELLED"
         try:
-            asked = kind.FromString(received)
-            name = getattr(asked, "model_name", "") or getattr(asked, "name", "")
-            answered = (await answer(asked)).SerializeToString()
+            request = request_class.FromString(data)
+            name = getattr(request, "model_name", "") or getattr(request, "name", "")
+            response = (await answer(request)).SerializeToString()
             status = "OK"
-            return answered
+            return response
         except Exception as error:
-            failed = _told(error, method)
-            status = failed.grpc_status
-            await _abort(context, failed, called.id)
+            failure = _service_error(error, method)
+            status = failure.grpc_status
+            await _abort(context, failure, log.id)
         finally:
-            # A name that is none of ours would be counted for ever.
-            known = name if repository.has(name) else ""
-            metrics.requests.labels(known, method, status).inc()
-            called.log(method, status)
+            # Clients may send any name, and Prometheus keeps every value of a label.
+            model = name if repository.has(name) else ""
+            metrics.requests.labels(model, method, status).inc()
+            log.write(method, status)
 
     return handle
 
 
-def _told(error: Exception, method: str) -> ServiceError:
-    """What a client is told of an error; what nobody foresaw is logged."""
+def _service_error(error: Exception, method: str) -> ServiceError:
+    """Return the error that the client gets. An unexpected exception is logged."""
     if isinstance(error, ServiceError):
         return error
     if isinstance(error, DecodeError):
-        return ServiceError("invalid", f"The message must be one of {method}. Received: {error}")
+        return ServiceError("invalid", f"The message must be a {method}Request. Received: {error}")
     logger.error("The call of %s failed.", method, exc_info=error)
-    return ServiceError("internal", "The service failed; its log says why.")
+    return ServiceError("internal", "The service failed. Its log has the reason.")
 
 
-async def _abort(context: Any, error: ServiceError, name: str) -> None:
-    """Ends a call, whose id is `name`, with the status of an error."""
-    told = [(_ID, name)]
-    if error.retry_after is not None:  # a client that tries again by itself waits for so long
-        told.append(("grpc-retry-pushback-ms", str(1000 * error.retry_after)))
-    said = error.message[:_LONGEST]
-    await context.abort(grpc.StatusCode[error.grpc_status], said, tuple(told))
+async def _abort(context: Any, error: ServiceError, request_id: str) -> None:
+    """End a call with the status of an error."""
+    metadata = [(_REQUEST_ID, request_id)]
+    if error.retry_after is not None:  # clients with a retry policy wait for this time
+        metadata.append(("grpc-retry-pushback-ms", str(1000 * error.retry_after)))
+    message = error.message[:_MAX_MESSAGE]
+    await context.abort(grpc.StatusCode[error.grpc_status], message, tuple(metadata))
 
 
 def _request(message: Any) -> InferRequest:
-    """A request from its message."""
+    """Return the request of a `ModelInferRequest` message."""
     raws = message.raw_input_contents
     if raws and len(raws) != len(message.inputs):
-        refuse("raw_input_contents", f"be {len(message.inputs)}, one for an input", len(raws))
+        refuse("raw_input_contents", f"be {len(message.inputs)}, one per input", len(raws))
     inputs = []
-    for place, tensor in enumerate(message.inputs):
-        at = f"inputs[{place}]"
-        head = checked_head(tensor.name, tensor.datatype, list(tensor.shape), at)
-        parameters = _parameters(tensor.parameters, f"{at}.parameters")
-        check_parameters(parameters, at)
-        given = tensor.contents.ListFields() if tensor.HasField("contents") else []
-        filled = [(field.name, values) for field, values in given]
+    for index, tensor in enumerate(message.inputs):
+        path = f"inputs[{index}]"
+        header = check_header(tensor.name, tensor.datatype, list(tensor.shape), path)
+        parameters = _parameters(tensor.parameters, f"{path}.parameters")
+        check_parameters(parameters, path)
+        fields = tensor.contents.ListFields() if tensor.HasField("contents") else []
+        filled = [(field.name, values) for field, values in fields]
         if raws:
             if filled:
-                refuse(f"{at}.contents", "be empty beside `raw_input_contents`", filled[0][0])
-            inputs.append(raw_tensor(head, raws[place], parameters))
+                expected = "be empty if `raw_input_contents` is set"
+                refuse(f"{path}.contents", expected, filled[0][0])
+            inputs.append(tensor_from_bytes(header, raws[index], parameters))
             continue
-        expected = _CONTENTS.get(head.datatype)
-        if expected is None:
-            refuse(f"{at}.datatype", "come in `raw_input_contents`", head.datatype)
-        if filled and [name for name, _ in filled] != [expected]:
+        field_name = _CONTENTS_FIELDS.get(header.datatype)
+        if field_name is None:
+            refuse(f"{path}.datatype", "be sent in `raw_input_contents`", header.datatype)
+        if filled and [name for name, _ in filled] != [field_name]:
             names = [name for name, _ in filled]
-            refuse(f"{at}.contents", f"be {expected}, for {head.datatype}", names)
+            refuse(f"{path}.contents", f"be {field_name}, for {header.datatype}", names)
         items = list(filled[0][1]) if filled else []
-        inputs.append(listed_tensor(head, items, parameters))
+        inputs.append(tensor_from_list(header, items, parameters))
     outputs = []
-    for place, wanted in enumerate(message.outputs):
-        at = f"outputs[{place}]"
-        parameters = _parameters(wanted.parameters, f"{at}.parameters")
-        check_parameters(parameters, at)
-        outputs.append(Wanted(wanted.name, parameters))
+    for index, output in enumerate(message.outputs):
+        path = f"outputs[{index}]"
+        parameters = _parameters(output.parameters, f"{path}.parameters")
+        check_parameters(parameters, path)
+        outputs.append(RequestedOutput(output.name, parameters))
     request = InferRequest(
         inputs, outputs, message.id, _parameters(message.parameters, "parameters")
     )
@@ -307,7 +351,7 @@ def _request(message: Any) -> InferRequest:
 
 
 def _response(response: InferResponse) -> Any:
-    """The message of a response."""
+    """Return a `ModelInferResponse` message."""
     message = messages.message_class("ModelInferResponse")(
         model_name=response.model_name,
         model_version=response.model_version,
@@ -328,29 +372,31 @@ def _output(tensor: Tensor) -> Any:
 
 
 def _parameters(parameters: Mapping[str, Any], argument: str) -> dict[str, Any]:
-    found = {}
-    for name, value in parameters.items():
-        choice = value.WhichOneof(CHOICE)
+    values = {}
+    for name, message in parameters.items():
+        choice = message.WhichOneof(ONEOF)
         if choice is None:
-            refuse(argument, "hold a value for each name", name)
-        found[name] = getattr(value, choice)
-    return found
+            refuse(argument, "have a value for each name", name)
+        values[name] = getattr(message, choice)
+    return values
 
 
-def _set_parameters(into: Any, parameters: Mapping[str, Any]) -> None:
+def _set_parameters(messages: Any, parameters: Mapping[str, Any]) -> None:
     for name, value in parameters.items():
-        kinds = {bool: "bool_param", str: "string_param", float: "double_param"}
-        whole = "uint64_param" if isinstance(value, int) and value >= 2**63 else "int64_param"
-        setattr(into[name], kinds.get(type(value), whole), value)
+        fields = {bool: "bool_param", str: "string_param", float: "double_param"}
+        int_field = "uint64_param" if isinstance(value, int) and value >= 2**63 else "int64_param"
+        setattr(messages[name], fields.get(type(value), int_field), value)
 
 
 def _check_repository(request: Any) -> None:
     if request.repository_name:
-        refuse("repository_name", "be empty: there is one repository", request.repository_name)
+        refuse(
+            "repository_name", "be empty: the service has one repository", request.repository_name
+        )
 
 
 def _add_reflection(server: Any) -> None:
-    """Lets clients ask which services and messages there are."""
+    """Let clients list the services and their messages."""
     pool = messages.pool()
     for module in (health_pb2, reflection_pb2):
         pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)

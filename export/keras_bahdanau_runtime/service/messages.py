@@ -1,6 +1,6 @@
-"""The messages that the Open Inference Protocol sends over gRPC, made when they are first needed.
+"""gRPC messages of the Open Inference Protocol, created at first use.
 
-Numbers, names and types are the protocol's.
+Numbers, names and types are those of Triton's `grpc_service.proto`, which extends the protocol.
 """
 
 import functools
@@ -10,7 +10,7 @@ from keras_bahdanau_runtime import protobuf
 
 PACKAGE = "inference"
 SERVICE = f"{PACKAGE}.GRPCInferenceService"
-# Each takes the message `{method}Request` and answers with `{method}Response`.
+# Each method has the messages `{method}Request` and `{method}Response`.
 METHODS = (
     "ServerLive",
     "ServerReady",
@@ -23,7 +23,7 @@ METHODS = (
     "RepositoryModelLoad",
     "RepositoryModelUnload",
 )
-# As `protobuf.file_of` reads them.
+# Fields by message, in the format of `protobuf.build_file`.
 _MESSAGES = {
     "ServerLiveRequest": "",
     "ServerLiveResponse": "1 live bool",
@@ -102,28 +102,28 @@ _MESSAGES = {
     """,
     "RepositoryModelUnloadResponse": "",
 }
-_CHOICES = ("InferParameter", "ModelRepositoryParameter")
+_ONEOFS = ("InferParameter", "ModelRepositoryParameter")
 
 
 @functools.cache
 def pool() -> Any:
-    """The `DescriptorPool` of protobuf with the service, its methods and its messages."""
-    file = protobuf.file_of(PACKAGE, _MESSAGES, choices=_CHOICES)
+    """Return a `DescriptorPool` with the service and its messages."""
+    file = protobuf.build_file(PACKAGE, _MESSAGES, oneofs=_ONEOFS)
     service = file.service.add(name=SERVICE.rpartition(".")[2])
     for method in METHODS:
         types = (f".{PACKAGE}.{method}{side}" for side in ("Request", "Response"))
         service.method.add(
             name=method, **dict(zip(("input_type", "output_type"), types, strict=True))
         )
-    return protobuf.pool_of(file)
+    return protobuf.create_pool(file)
 
 
 @functools.cache
 def message_class(name: str) -> Any:
-    """The class of a message.
+    """Return the class of a message.
 
     Args:
-        name: As in the protocol, without the package.
+        name: str, without the package.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""What a service counts, as Prometheus reads it."""
+"""Prometheus metrics of a service."""
 
 import os
 from typing import Any, NamedTuple
@@ -17,8 +17,8 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 _PREFIX = "keras_bahdanau_"
 
 
-class OfModel(NamedTuple):
-    """What is counted of one model; see `Metrics`."""
+class ModelMetrics(NamedTuple):
+    """Metrics with the label of one model; see `Metrics`."""
 
     wait: Histogram
     batches: Histogram
@@ -27,42 +27,43 @@ class OfModel(NamedTuple):
 
 
 class Metrics:
-    """Counters of one service.
+    """Metrics of one service.
 
     Attributes:
         requests: Counter of requests, by `model`, `call` ("translate" of HTTP, "ModelInfer" of
-            gRPC) and `code`, the status of the answer.
-        errors: Counter of what a model did not answer, by `model` and `kind`, a name of `KINDS`.
-        queue: Gauge of the texts that wait or are worked on.
+            gRPC) and `code`, the status of the response.
+        errors: Counter of requests that a model failed to answer, by `model` and `kind`, a name of
+            `KINDS`.
+        queue: Gauge of the texts that wait or run.
         wait: Histogram of the seconds that a text waited, by `model`.
         batches: Histogram of the texts in a batch, by `model`.
         tokens: Counter of source tokens, by `model`.
-        latency: Histogram of the seconds from a request to its answer, by `model`.
+        latency: Histogram of the seconds from a request to its response, by `model`.
     """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
 
-        def named(
+        def metric(
             kind: Any, name: str, help: str, labels: tuple[str, ...] = (), **options: Any
         ) -> Any:
             return kind(_PREFIX + name, help, labels, registry=self.registry, **options)
 
-        self.requests: Counter = named(
+        self.requests: Counter = metric(
             Counter, "requests", "Requests answered.", ("model", "call", "code")
         )
-        self.errors: Counter = named(Counter, "errors", "Requests failed.", ("model", "kind"))
-        self.queue: Gauge = named(
+        self.errors: Counter = metric(Counter, "errors", "Requests failed.", ("model", "kind"))
+        self.queue: Gauge = metric(
             Gauge, "queue_length", "Texts that wait or run.", multiprocess_mode="livesum"
         )
-        self.wait: Histogram = named(
+        self.wait: Histogram = metric(
             Histogram, "queue_seconds", "Time a text waited.", ("model",), buckets=_SECONDS
         )
-        self.batches: Histogram = named(
+        self.batches: Histogram = metric(
             Histogram, "batch_size", "Texts in a batch.", ("model",), buckets=_SIZES
         )
-        self.tokens: Counter = named(Counter, "tokens", "Source tokens.", ("model",))
-        self.latency: Histogram = named(
+        self.tokens: Counter = metric(Counter, "tokens", "Source tokens.", ("model",))
+        self.latency: Histogram = metric(
             Histogram,
             "request_seconds",
             "Time from request to answer.",
@@ -70,23 +71,19 @@ class Metrics:
             buckets=_SECONDS,
         )
 
-        self._models: dict[str, OfModel] = {}
-
-    def of(self, model: str) -> OfModel:
-        """The counters with the label of a model, which prometheus_client looks up slowly."""
-        if model not in self._models:
-            self._models[model] = OfModel(
-                self.wait.labels(model),
-                self.batches.labels(model),
-                self.tokens.labels(model),
-                self.latency.labels(model),
-            )
-        return self._models[model]
+    def for_model(self, name: str) -> ModelMetrics:
+        """Return the metrics of a model; looking up a label takes longer than counting."""
+        return ModelMetrics(
+            self.wait.labels(name),
+            self.batches.labels(name),
+            self.tokens.labels(name),
+            self.latency.labels(name),
+        )
 
     def render(self) -> bytes:
-        """The text that Prometheus reads, of all processes of the service."""
+        """Return the metrics of all processes of the service in Prometheus's text format."""
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             return bytes(generate_latest(self.registry))
-        together = CollectorRegistry()
-        multiprocess.MultiProcessCollector(together)  # type: ignore[no-untyped-call]
-        return bytes(generate_latest(together))
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return bytes(generate_latest(registry))

@@ -1,110 +1,218 @@
-"""What happens to every request of HTTP: its id, its key, its line in the log."""
+"""Access checks, request ids and the request log, for HTTP and gRPC."""
 
+import hmac
 import ipaddress
 import logging
-from collections.abc import Callable, Mapping, MutableMapping
+import random
+import time
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from keras_bahdanau_runtime.service.errors import ServiceError
-from keras_bahdanau_runtime.service.keys import Keys
-from keras_bahdanau_runtime.service.logs import Called, clean
 from keras_bahdanau_runtime.service.metrics import Metrics
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
-_OPEN = {"/", "/v2/health/live", "/v2/health/ready"}  # paths that need no key
-_OWN = ("same-origin", "none")  # where browsers say that a request comes from
+_PATHS_WITHOUT_KEY = {"/", "/v2/health/live", "/v2/health/ready"}
+_SAME_SITE = ("same-origin", "none")  # values of `Sec-Fetch-Site`; "none" is a typed address
+_MAX_LOGGED = 128  # characters of a value that a client sends
+_random = random.Random()  # ids are not secret, and the system's generator takes 0.1 ms
+
+
+class ApiKeys:
+    """The keys that clients authenticate with.
+
+    Args:
+        keys: list of str.
+
+    Example:
+
+    >>> ApiKeys(["secret"]).check({"authorization": "Bearer secret"})
+    """
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._keys = [key.encode("utf-8") for key in keys]
+
+    @classmethod
+    def read(cls, path: Path) -> "ApiKeys":
+        """Read the keys of a file, one per line.
+
+        Raises:
+            ValueError: The file has no key, or a key that an HTTP header cannot contain.
+        """
+        try:
+            lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"Argument `api_key_file` must be UTF-8. Received: {path}, {error}"
+            ) from error
+        for number, line in enumerate(lines, 1):
+            if not (line.isascii() and line.isprintable()):
+                raise ValueError(
+                    "Argument `api_key_file` must contain keys of printable ASCII characters. "
+                    f"Received: {path}, with other characters in line {number}"
+                )
+        keys = [line for line in lines if line]
+        if not keys:
+            raise ValueError(f"Argument `api_key_file` must contain a key. Received: {path}, empty")
+        return cls(keys)
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Accept a request with `Authorization: Bearer KEY` or `X-API-Key: KEY`.
+
+        Raises:
+            ServiceError: "unauthenticated".
+        """
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        encoded = key.encode("utf-8", "replace")
+        # Every key is compared, so that the time does not depend on which one matches.
+        if not sum(hmac.compare_digest(encoded, other) for other in self._keys):
+            raise ServiceError(
+                "unauthenticated",
+                "Argument `Authorization` must be a Bearer key of this service. "
+                f"Received: {'another key' if key else 'no key'}",
+                "Authorization",
+            )
+
+
+class RequestLog:
+    """Id and duration of one request, for its line in the log.
+
+    Args:
+        headers: HTTP headers or gRPC metadata. The id is the header `x-request-id`; a request
+            without one gets a random id.
+
+    Attributes:
+        id: str.
+        trace: str, the header `traceparent`, or "".
+    """
+
+    def __init__(self, headers: Mapping[str, Any]) -> None:
+        self._start = time.perf_counter()
+        self.trace = _printable_ascii(headers.get("traceparent", ""))
+        self.id = _printable_ascii(headers.get("x-request-id", ""))
+        self.id = self.id or f"{_random.getrandbits(64):016x}"
+
+    def write(self, call: str, status: Any) -> None:
+        """Write the line.
+
+        Args:
+            call: Method and path of HTTP, or method of gRPC, as the client sent it.
+            status: Status of the response.
+        """
+        milliseconds = round(1000 * (time.perf_counter() - self._start), 2)
+        extra = {"request_id": self.id, "traceparent": self.trace, "milliseconds": milliseconds}
+        # `logger.info` would search the stack for its caller, which no line contains.
+        if logger.isEnabledFor(logging.INFO):
+            arguments = (_printable_ascii(call), status)
+            record = (logger.name, logging.INFO, "", 0, "%s %s", arguments, None)
+            logger.handle(logger.makeRecord(*record, extra=extra))
+
+
+def _printable_ascii(value: str) -> str:
+    r"""Return the printable ASCII characters of a client's value, which may be cut.
+
+    >>> _printable_ascii("a\x1b[2J\nb")
+    'a[2Jb'
+    """
+    short = value[:_MAX_LOGGED]
+    if short.isascii() and short.isprintable():
+        return short
+    return "".join(c for c in short if c.isascii() and c.isprintable())
 
 
 class Middleware:
-    """Wraps the application.
+    """ASGI middleware that checks, logs and counts each HTTP request and answers its errors.
 
-    A request keeps the id that it brought in `X-Request-ID`, or gets one; `traceparent` is handed
-    back and logged. What nobody foresaw is logged and answered with status 500.
+    `X-Request-ID` and `traceparent` are returned with the response. An unexpected exception is
+    logged and answered with status 500.
 
     Args:
-        app: An application of ASGI.
-        keys: `Keys`.
-        here_alone: Whether requests must name this machine, or its address, as their host.
-        metrics: `Metrics`.
-        known: Whether a name is that of a model.
+        app: ASGI application.
+        keys: `ApiKeys`, or `None` if no request needs a key.
+        only_local_hosts: bool. Whether the header `Host` must be localhost or an IP address.
+        metrics: `Metrics` to count in.
+        is_model: Function from a name to whether a model has it.
     """
 
     def __init__(
         self,
         app: Any,
-        keys: Keys,
-        here_alone: bool,
+        keys: ApiKeys | None,
+        only_local_hosts: bool,
         metrics: Metrics,
-        known: Callable[[str], bool],
+        is_model: Callable[[str], bool],
     ) -> None:
-        self._app, self._keys, self._metrics, self._known = app, keys, metrics, known
-        self._here_alone = here_alone
+        self._app, self._keys, self._metrics, self._is_model = app, keys, metrics, is_model
+        self._only_local_hosts = only_local_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request as ASGI has it."""
+        """Answer a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = {name.decode("latin-1"): of.decode("latin-1") for name, of in scope["headers"]}
-        called = Called(headers)
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        log = RequestLog(headers)
         status = 0
 
-        async def sent(message: MutableMapping[str, Any]) -> None:
+        async def send_with_id(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                added = [(b"x-request-id", called.id.encode("ascii"))]
-                if called.trace:
-                    added.append((b"traceparent", called.trace.encode("ascii")))
-                message["headers"] = [*message.get("headers", ()), *added]
+                ids = [(b"x-request-id", log.id.encode("ascii"))]
+                if log.trace:
+                    ids.append((b"traceparent", log.trace.encode("ascii")))
+                message["headers"] = [*message.get("headers", ()), *ids]
             await send(message)
 
         try:
-            host = _one_host(scope)
-            if self._here_alone:
-                _check_host(host)
-            if scope["method"] not in ("GET", "HEAD"):
-                _check_site(headers)
-            if scope["path"] not in _OPEN:
-                self._keys.check(headers)
-            await self._app(scope, receive, sent)
+            self._check_access(scope, headers)
+            scope["app"] = self  # makes Starlette's router raise `HTTPException`
+            await self._app(scope, receive, send_with_id)
+        except HTTPException as error:
+            await _response(_routing_error(scope, error))(scope, receive, send_with_id)
         except ServiceError as error:
-            await _response(error)(scope, receive, sent)
+            await _response(error)(scope, receive, send_with_id)
         except Exception:
-            logger.exception("The request %s failed.", called.id)
+            logger.exception("The request %s failed.", log.id)
             if not status:
-                failure = ServiceError("internal", "The service failed; its log says why.")
-                await _response(failure)(scope, receive, sent)
+                failure = ServiceError("internal", "The service failed. Its log has the reason.")
+                await _response(failure)(scope, receive, send_with_id)
         finally:
-            call = scope.get("call", "")
-            named = scope.get("path_params", {}).get("name", "")
-            # A name that is none of ours would be counted for ever.
-            named = named if self._known(named) else ""
-            self._metrics.requests.labels(scope.get("model", named), call, str(status)).inc()
-            path = clean(scope["raw_path"].decode("latin-1"))  # nothing in it is decoded
-            called.log(f"{scope['method']} {path}", status)
+            name = scope.get("path_params", {}).get("name", "")
+            # Clients may send any name, and Prometheus keeps every value of a label.
+            model = scope.get("model", name if self._is_model(name) else "")
+            call = getattr(scope.get("endpoint"), "__name__", "")
+            self._metrics.requests.labels(model, call, str(status)).inc()
+            log.write(f"{scope['method']} {scope['raw_path'].decode('latin-1')}", status)
+
+    def _check_access(self, scope: Scope, headers: Mapping[str, str]) -> None:
+        if "\n" in scope["path"]:  # Starlette's routes would match with a newline at the end
+            raise HTTPException(404)
+        host = _single_host(scope)
+        if self._only_local_hosts:
+            _check_local_host(host)
+        if scope["method"] not in ("GET", "HEAD"):
+            _check_same_site(headers)
+        if self._keys is not None and scope["path"] not in _PATHS_WITHOUT_KEY:
+            self._keys.check(headers)
 
 
-def _place(origin: str) -> str:
-    """The host and port of an origin; nothing of what is none."""
-    try:
-        return urlsplit(origin).netloc
-    except ValueError:
-        return ""
+def _single_host(scope: Scope) -> str:
+    """Return the header `Host`, or localhost for HTTP/1.0 without one.
 
-
-def _one_host(scope: Scope) -> str:
-    """The host that a request names; this one where HTTP/1.0 names none.
-
-    Raises a `ServiceError`, "invalid", for several, of which what stands in front of the service
-    may go by another one, and for none (RFC 9112, 3.2).
+    Several are refused, because a proxy may use another one, and none is refused (RFC 9112, 3.2).
     """
-    hosts = [of.decode("latin-1") for name, of in scope["headers"] if name == b"host"]
+    hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
     if len(hosts) > 1 or (not hosts and scope["http_version"] != "1.0"):
         raise ServiceError(
             "invalid",
@@ -114,10 +222,11 @@ def _one_host(scope: Scope) -> str:
     return hosts[0] if hosts else "localhost"
 
 
-def _check_host(host: str) -> None:
-    """Raises a `ServiceError`, "forbidden", for a name that is not this machine's own.
+def _check_local_host(host: str) -> None:
+    """Refuse a host name other than localhost (DNS rebinding).
 
-    A page may give its own name this machine's address, and is then of this site to a browser.
+    The owner of a web page can point its host name to this machine. A browser then sends requests
+    of the page here as requests to its own site.
     """
     try:
         name = urlsplit(f"//{host}").hostname or ""
@@ -126,24 +235,38 @@ def _check_host(host: str) -> None:
     except ValueError as error:
         raise ServiceError(
             "forbidden",
-            "Header `Host` must be localhost or an address, unless the service has keys or was "
-            f"told no_auth. Received: {host!r:.80}",
+            "Header `Host` must be localhost or an IP address. Start the service with keys, or "
+            f"with no_auth, to allow host names. Received: {host!r:.80}",
             "Host",
         ) from error
 
 
-def _check_site(headers: Mapping[str, str]) -> None:
-    """Raises a `ServiceError`, "forbidden", for a page of another site.
+def _check_same_site(headers: Mapping[str, str]) -> None:
+    """Refuse requests from pages of other sites, which could unload models without a key."""
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    if site is None and origin is not None:  # browsers omit `Sec-Fetch-Site` over plain HTTP
+        site = "none" if _netloc(origin) == headers.get("host") else "cross-site"
+    if site not in (None, *_SAME_SITE):
+        raise ServiceError("forbidden", "Pages of other sites may not call this service.")
 
-    Any page that is open on the machine could else unload the models of a service without keys.
-    """
-    origin, asked = headers.get("origin"), headers.get("sec-fetch-site")
-    if asked is None and origin is not None:  # browsers say no more to a plain address of a network
-        asked = "none" if _place(origin) == headers.get("host") else "cross-site"
-    if asked not in (None, *_OWN):
-        raise ServiceError("forbidden", "Pages of other sites may not ask this service.")
+
+def _netloc(origin: str) -> str:
+    """Return host and port of an origin, or "" if it is malformed."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
+
+
+def _routing_error(scope: Scope, error: HTTPException) -> ServiceError:
+    """Return the error for an unknown path, or for a wrong method."""
+    if error.status_code == 404:
+        return ServiceError("not_found", f"There is no path {scope['path']!r:.200}.")
+    allowed = sorted((error.headers or {})["Allow"].split(", "))
+    message = f"{scope['path']!r:.200} supports {', '.join(allowed)}. "
+    message += f"Received: {scope['method']:.20}"
+    return ServiceError("not_allowed", message, allowed=allowed)
 
 
 def _response(error: ServiceError) -> JSONResponse:
-    """Return the response for an error."""
     return JSONResponse(error.to_json(), error.status, error.headers())

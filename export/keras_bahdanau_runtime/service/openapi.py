@@ -1,7 +1,7 @@
-"""What there is to ask over HTTP, and the OpenAPI document that tells of it.
+"""HTTP endpoints and the OpenAPI document that describes them.
 
-FastAPI writes the document when it is first asked for. Its import takes longer than the opening of
-a model, and no request needs it.
+FastAPI writes the document at its first request. Importing FastAPI takes longer than opening a
+model, and no other request needs it.
 """
 
 import functools
@@ -10,21 +10,23 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from keras_bahdanau_runtime.errors import require
+from keras_bahdanau_runtime.service.schemas import ErrorResponse
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
-_NAMED = {"name": {"type": "string"}, "parameters": {"type": "object"}}
+_NAME_SCHEMAS = {"name": {"type": "string"}, "parameters": {"type": "object"}}
 _TENSOR = {
-    **_NAMED,
-    "datatype": {"type": "string", "description": 'Such as "INT32", or "BYTES" for texts.'},
+    **_NAME_SCHEMAS,
+    "datatype": {"type": "string", "description": 'such as "INT32", or "BYTES" for texts'},
     "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
-    "data": {"type": "array", "description": "Its items, nested or not."},
+    "data": {"type": "array", "description": "the items, flat or nested as the shape"},
 }
-# The body of an inference in JSON; `protocol.parse_rest` reads it.
+# `protocol.parse_rest` parses this body.
 INFERENCE: Mapping[str, Any] = {
     "type": "object",
     "properties": {
@@ -40,12 +42,11 @@ INFERENCE: Mapping[str, Any] = {
         },
         "outputs": {
             "type": "array",
-            "items": {"type": "object", "properties": _NAMED, "required": ["name"]},
+            "items": {"type": "object", "properties": _NAME_SCHEMAS, "required": ["name"]},
         },
     },
     "required": ["inputs"],
 }
-
 INDEX = {"type": "object", "properties": {"ready": {"type": "boolean", "default": False}}}
 LOAD = {
     "type": "object",
@@ -55,96 +56,88 @@ LOAD = {
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A function behind a path.
+    """One method of one path.
 
     Args:
         method: "GET" or "POST".
         path: str, with the names of its variable parts in braces.
-        function: From a request to a response. Its name stands in the metrics.
-        summary: str, a line on what it does.
-        takes: The JSON Schema of its body, or `None` for no body. Where it requires nothing, there
-            may be none.
-        gives: The JSON Schema of its answer, or `None` for any.
-        media: Media types that its answer may have.
+        function: From a request to a response. Its name is a label of the metrics.
+        summary: str, one line.
+        request: Schema of the body: a pydantic model or a JSON Schema; `None` for no body. A body
+            without required properties is optional.
+        response: Pydantic model of the response; `None` for any JSON.
+        media: Media types of the response.
     """
 
     method: str
     path: str
     function: Callable[[Request], Awaitable[Response]]
     summary: str
-    takes: Mapping[str, Any] | None = None
-    gives: Mapping[str, Any] | None = None
+    request: type[BaseModel] | Mapping[str, Any] | None = None
+    response: type[BaseModel] | None = None
     media: Sequence[str] = (JSON,)
 
 
-def description(
-    endpoints: Sequence[Endpoint],
-    problem: Mapping[str, Any],
-    statuses: Collection[int],
-    version: str,
+def document_endpoints(
+    endpoints: Sequence[Endpoint], error_statuses: Collection[int], version: str
 ) -> list[Endpoint]:
-    """The endpoints that describe others: `/openapi.json`, and `/docs` for people.
+    """Return the endpoints `/openapi.json`, and `/docs` for people.
 
     Args:
-        endpoints: Those that are described.
-        problem: The JSON Schema of an answer that is none.
-        statuses: Those that it may have.
+        endpoints: The endpoints that the document describes.
+        error_statuses: HTTP statuses of error responses.
         version: str, of the package.
     """
 
     @functools.cache
-    def document() -> Any:
-        return _described(endpoints, problem, statuses, version)
+    def app() -> Any:
+        return _fastapi_app(endpoints, error_statuses, version)
 
     async def openapi(request: Request) -> Response:
-        return JSONResponse(document().openapi())
+        return JSONResponse(app().openapi())
 
-    async def people(request: Request) -> Response:
-        docs = require("fastapi.openapi.docs", extra="serve")
-        page = docs.get_swagger_ui_html(openapi_url="/openapi.json", title=document().title)
+    async def docs(request: Request) -> Response:
+        module = require("fastapi.openapi.docs", extra="serve")
+        page = module.get_swagger_ui_html(openapi_url="/openapi.json", title=app().title)
         return HTMLResponse(page.body)
 
     return [
         Endpoint("GET", "/openapi.json", openapi, "This document"),
-        Endpoint("GET", "/docs", people, "This document, for people", media=("text/html",)),
+        Endpoint("GET", "/docs", docs, "This document as a web page", media=("text/html",)),
     ]
 
 
-def _described(
-    endpoints: Sequence[Endpoint],
-    problem: Mapping[str, Any],
-    statuses: Collection[int],
-    version: str,
+def _fastapi_app(
+    endpoints: Sequence[Endpoint], error_statuses: Collection[int], version: str
 ) -> Any:
-    """An application of FastAPI that is only asked what it would answer."""
-    responses: dict[int | str, dict[str, Any]] = {
-        status: {"content": {JSON: {"schema": problem}}} for status in sorted(statuses)
-    }
+    """Return a FastAPI application that only writes the document and answers no request."""
+    errors = {status: {"model": ErrorResponse} for status in sorted(error_statuses)}
     app = require("fastapi", extra="serve").FastAPI(
-        title="keras_bahdanau", version=version, responses=responses
+        title="keras_bahdanau", version=version, responses=errors
     )
     for endpoint in endpoints:
-        names = re.findall(r"{(\w+)}", endpoint.path)
         extra: dict[str, Any] = {
             "parameters": [
                 {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-                for name in names
+                for name in re.findall(r"{(\w+)}", endpoint.path)
             ]
         }
-        if endpoint.takes is not None:
-            body = {JSON: {"schema": endpoint.takes}}
-            extra["requestBody"] = {"content": body, "required": "required" in endpoint.takes}
-        answers: dict[str, Any] = {
-            media: {"schema": (endpoint.gives or {}) if media == JSON else {}}
-            for media in endpoint.media
-        }
+        schema = endpoint.request
+        if schema is not None:
+            if not isinstance(schema, Mapping):
+                schema = schema.model_json_schema()
+            body = {JSON: {"schema": schema}}
+            extra["requestBody"] = {"content": body, "required": "required" in schema}
+        success: dict[str, Any] = {"content": {media: {"schema": {}} for media in endpoint.media}}
+        if endpoint.response is not None:
+            success = {"model": endpoint.response}
         app.add_api_route(
             endpoint.path,
             endpoint.function,
             methods=[endpoint.method],
             summary=endpoint.summary,
             response_class=JSONResponse if JSON in endpoint.media else Response,
-            responses={200: {"content": answers}},
+            responses={200: success},
             openapi_extra=extra,
         )
     return app

@@ -1,69 +1,55 @@
-"""The Open Inference Protocol, version 2: its requests and answers, and how REST writes them.
+"""Open Inference Protocol, version 2: requests, responses, tensors, and their REST format.
 
-A body is JSON, or JSON that Triton's binary tensor extension lets raw tensors follow.
+A REST body is JSON, or JSON followed by raw tensors (Triton's binary tensor extension). Shapes,
+lengths and counts in a request are checked before memory is allocated for them.
 """
 
 import functools
 import importlib.metadata
 import json
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.service.errors import ServiceError
-from keras_bahdanau_runtime.service.tensors import (
-    DATATYPES,
-    Head,
-    Tensor,
-    checked_head,
-    checked_str,
-    listed_tensor,
-    raw_bytes,
-    raw_tensor,
-    refuse,
-)
+from keras_bahdanau_runtime.service.errors import ServiceError, refuse
 
-__all__ = [
-    "DATATYPES",
-    "InferRequest",
-    "InferResponse",
-    "Tensor",
-    "TensorSpec",
-    "Wanted",
-    "as_json",
-    "check_distinct",
-    "check_parameters",
-    "parse_raw",
-    "parse_rest",
-    "render_rest",
-    "server_metadata",
-]
-
+# NumPy dtypes of the protocol's datatypes. Raw numbers are little-endian.
+DATATYPES: Mapping[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    **{f"UINT{8 * size}": np.dtype(f"<u{size}") for size in (1, 2, 4, 8)},
+    **{f"INT{8 * size}": np.dtype(f"<i{size}") for size in (1, 2, 4, 8)},
+    **{f"FP{8 * size}": np.dtype(f"<f{size}") for size in (2, 4, 8)},
+    "BYTES": np.dtype(object),
+}
+_MAX_AXES = 16  # numpy supports 64
+_MAX_ITEMS = 2**40  # product of a shape without its axes of length 0
+_LENGTH = struct.Struct("<I")  # precedes each item of a raw BYTES tensor
 _HEADER_FIELD = "Inference-Header-Content-Length"
-_NOT_SERVED = (
+_UNSUPPORTED_PARAMETERS = (
     "shared_memory_region",
     "shared_memory_byte_size",
     "shared_memory_offset",
     "classification",
 )
-
-_IN_JSON: Mapping[str, set[type]] = {"b": {bool}, "f": {int, float}, "O": {str}}  # by dtype.kind
+# Types of JSON items by `dtype.kind`; integers have only int.
+_JSON_TYPES: Mapping[str, set[type]] = {"b": {bool}, "f": {int, float}, "O": {str}}
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What a model takes or gives.
+    """Name, datatype and shape of a model's input or output.
 
     Args:
         name: str.
         datatype: str, a name of `DATATYPES`.
-        shape: tuple of int; -1 for an axis of any length, of a graph's inputs at least 1.
+        shape: tuple of int; -1 for an axis of any length (at least 1 for inputs of a graph).
     """
 
     name: str
@@ -72,12 +58,30 @@ class TensorSpec:
 
 
 @dataclass
-class Wanted:
-    """An output that a request asks for.
+class Tensor:
+    """An input or an output with its data.
 
     Args:
         name: str.
-        parameters: As for `Tensor`; "binary_data" says whether it is wanted as raw bytes.
+        datatype: str, a name of `DATATYPES`.
+        data: Array of the dtype in `DATATYPES`; BYTES is an object array of bytes. It may be
+            read-only.
+        parameters: dict of str to str, int, float or bool.
+    """
+
+    name: str
+    datatype: str
+    data: NDArray[Any]
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class RequestedOutput:
+    """An output that a request names.
+
+    Args:
+        name: str.
+        parameters: As for `Tensor`; "binary_data" requests raw bytes.
     """
 
     name: str
@@ -86,30 +90,30 @@ class Wanted:
 
 @dataclass
 class InferRequest:
-    """What a model is asked.
+    """An inference request.
 
     Args:
-        inputs: list of `Tensor`, of different names.
-        outputs: list of `Wanted`, of different names; empty for all that the model gives.
-        id: str, which the answer repeats.
+        inputs: list of `Tensor` with different names.
+        outputs: list of `RequestedOutput` with different names; empty for all outputs.
+        id: str, which the response repeats.
         parameters: As for `Tensor`.
     """
 
     inputs: list[Tensor]
-    outputs: list[Wanted]
+    outputs: list[RequestedOutput]
     id: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class InferResponse:
-    """What a model answers.
+    """An inference response.
 
     Args:
         model_name: str.
         model_version: str.
         outputs: list of `Tensor`.
-        id: str, the request's.
+        id: str, of the request.
         parameters: As for `Tensor`.
     """
 
@@ -120,9 +124,35 @@ class InferResponse:
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
+class TensorHeader(NamedTuple):
+    """Name, datatype and shape of a tensor in a request; created by `check_header`.
+
+    Args:
+        name: str.
+        datatype: str, a name of `DATATYPES`.
+        shape: tuple of int, at least 0.
+        path: str, the position in the request, for messages.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    path: str
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the data."""
+        return DATATYPES[self.datatype]
+
+    @property
+    def size(self) -> int:
+        """Number of items."""
+        return math.prod(self.shape)
+
+
 @functools.cache
 def server_metadata() -> dict[str, Any]:
-    """Name, version and extensions of the server, as both doors tell them."""
+    """Return name, version and extensions of the server."""
     return {
         "name": "keras_bahdanau",
         "version": importlib.metadata.version("keras-bahdanau"),
@@ -130,13 +160,156 @@ def server_metadata() -> dict[str, Any]:
     }
 
 
-def parse_rest(body: bytes, header_length: int | None) -> InferRequest:
-    """Reads the body of an inference request.
+def check_header(name: Any, datatype: Any, shape: Any, path: str) -> TensorHeader:
+    """Check the name, datatype and shape of a tensor in a request.
+
+    Args:
+        name: Must be a str.
+        datatype: Must be a name of `DATATYPES`.
+        shape: Must be a list of int.
+        path: Position in the request, for messages.
+
+    Raises:
+        ServiceError: "invalid".
+
+    Example:
+
+    >>> check_header("x", "INT8", [2, 3], "inputs[0]").size
+    6
+    """
+    if type(datatype) is not str or datatype not in DATATYPES:
+        refuse(f"{path}.datatype", f"be one of {', '.join(DATATYPES)}", datatype)
+    if (
+        type(shape) is not list
+        or len(shape) > _MAX_AXES
+        or not set(map(type, shape)) <= {int}
+        or min(shape, default=0) < 0
+        or math.prod(filter(None, shape)) > _MAX_ITEMS
+    ):
+        expected = f"be a list of at most {_MAX_AXES} ints of at least 0, {_MAX_ITEMS} items in all"
+        refuse(f"{path}.shape", expected, shape)
+    return TensorHeader(check_str(name, f"{path}.name"), datatype, tuple(shape), path)
+
+
+def check_str(value: Any, argument: str) -> str:
+    """Return a value that is a str and can be encoded in UTF-8.
+
+    Raises:
+        ServiceError: "invalid".
+    """
+    try:
+        if type(value) is str:
+            value.encode()
+            return value
+    except UnicodeEncodeError:
+        pass
+    refuse(argument, "be a str without lone surrogates", value)
+
+
+def check_parameters(parameters: Mapping[str, Any], path: str) -> None:
+    """Refuse parameters for shared memory and classification.
+
+    Args:
+        parameters: Parameters of an input or a requested output.
+        path: Position in the request, for messages.
+
+    Raises:
+        ServiceError: "unsupported".
+    """
+    for name in _UNSUPPORTED_PARAMETERS:
+        if name in parameters:
+            argument = f"{path}.parameters.{name}"
+            message = (
+                f"Argument `{argument}` must be left out: this server supports neither shared "
+                "memory nor classification."
+            )
+            raise ServiceError("unsupported", message, argument)
+
+
+def check_distinct(request: InferRequest) -> None:
+    """Refuse a request in which two inputs or two outputs have the same name.
+
+    Raises:
+        ServiceError: "invalid".
+    """
+    for side in ("inputs", "outputs"):
+        names = [each.name for each in getattr(request, side)]
+        if len(set(names)) < len(names):
+            refuse(side, "have different names", names)
+
+
+def tensor_from_bytes(header: TensorHeader, raw: bytes, parameters: dict[str, Any]) -> Tensor:
+    r"""Return a tensor from raw bytes in the layout of Triton's binary tensor extension.
+
+    Args:
+        header: Created by `check_header`.
+        raw: bytes; each item of BYTES is preceded by its length in 4 bytes.
+        parameters: Parameters of the tensor.
+
+    Raises:
+        ServiceError: "invalid".
+
+    Example:
+
+    >>> header = TensorHeader("x", "BYTES", (1,), "")
+    >>> tensor_from_bytes(header, b"\x02\x00\x00\x00ab", {}).data.tolist()
+    [b'ab']
+    """
+    if header.datatype == "BYTES":
+        array = np.array(_split_raw_items(header, raw), header.dtype)
+    else:
+        length = header.size * header.dtype.itemsize
+        if len(raw) != length:
+            expected = f"have {length} bytes of data, for {header.datatype} of shape {header.shape}"
+            refuse(header.path, expected, len(raw))
+        if header.datatype == "BOOL" and raw.count(0) + raw.count(1) < length:
+            refuse(header.path, "have only bytes 0 and 1, for BOOL", raw[:8])
+        array = np.frombuffer(raw, header.dtype)
+    return Tensor(header.name, header.datatype, array.reshape(header.shape), parameters)
+
+
+def tensor_from_list(header: TensorHeader, items: list[Any], parameters: dict[str, Any]) -> Tensor:
+    """Return a tensor from a flat list of its items in row-major order.
+
+    Args:
+        header: Created by `check_header`.
+        items: list of int, float or bool; list of bytes for BYTES.
+        parameters: Parameters of the tensor.
+
+    Raises:
+        ServiceError: "invalid".
+
+    Example:
+
+    >>> tensor_from_list(TensorHeader("x", "INT8", (2, 1), ""), [3, 4], {}).data.tolist()
+    [[3], [4]]
+    """
+    if len(items) != header.size:
+        expected = f"have {header.size} items of data, for the shape {header.shape}"
+        refuse(header.path, expected, len(items))
+    try:
+        with np.errstate(over="ignore"):
+            array = np.array(items, header.dtype)
+    except OverflowError:
+        refuse(f"{header.path}.data", f"contain numbers of {header.datatype}", items)
+    return Tensor(header.name, header.datatype, array.reshape(header.shape), parameters)
+
+
+def raw_bytes(tensor: Tensor) -> bytes:
+    """Return the bytes of a tensor in the layout of `tensor_from_bytes`."""
+    if tensor.datatype != "BYTES":
+        return tensor.data.astype(DATATYPES[tensor.datatype], copy=False).tobytes()
+    items = tensor.data.ravel().tolist()
+    return b"".join(chain.from_iterable((_LENGTH.pack(len(item)), item) for item in items))
+
+
+def parse_rest(body: bytes, json_length: int | None) -> InferRequest:
+    """Parse the body of a REST request.
 
     Args:
         body: bytes, uncompressed.
-        header_length: int, number of bytes of JSON, from the header field
-            `Inference-Header-Content-Length`; `None` if the body is JSON alone.
+        json_length: int, bytes of JSON before raw tensors, from the header
+            `Inference-Header-Content-Length`; `None` if the whole body is JSON.
 
     Raises:
         ServiceError: "invalid", or "unsupported" for shared memory and classification.
@@ -147,33 +320,33 @@ def parse_rest(body: bytes, header_length: int | None) -> InferRequest:
     >>> parse_rest(body, None).inputs[0].data.tolist()
     [3, 4]
     """
-    end = len(body) if header_length is None else header_length
+    end = len(body) if json_length is None else json_length
     if not 0 <= end <= len(body):
         refuse(_HEADER_FIELD, f"be at most {len(body)}, the bytes of the body", end)
-    message = parse_json(body[:end])
+    document = parse_json(body[:end])
     inputs = []
-    for place, value in enumerate(_objects(message.get("inputs"), "inputs")):
-        at = f"inputs[{place}]"
-        head = checked_head(value.get("name"), value.get("datatype"), value.get("shape"), at)
-        parameters = _parameters(value, at)
-        check_parameters(parameters, at)
+    for index, entry in enumerate(_objects(document.get("inputs"), "inputs")):
+        path = f"inputs[{index}]"
+        header = check_header(entry.get("name"), entry.get("datatype"), entry.get("shape"), path)
+        parameters = _parameters(entry, path)
+        check_parameters(parameters, path)
         if "binary_data_size" in parameters:
             size = parameters.pop("binary_data_size")
             if type(size) is not int or not 0 <= size <= len(body) - end:
-                expected = f"be an int from 0 to {len(body) - end}, the bytes that are left"
-                refuse(f"{at}.parameters.binary_data_size", expected, size)
-            if "data" in value:
-                refuse(f"{at}.data", "be left out beside `binary_data_size`", value["data"])
-            inputs.append(raw_tensor(head, body[end : end + size], parameters))
+                expected = f"be an int from 0 to {len(body) - end}, the remaining bytes"
+                refuse(f"{path}.parameters.binary_data_size", expected, size)
+            if "data" in entry:
+                refuse(f"{path}.data", "be left out if `binary_data_size` is set", entry["data"])
+            inputs.append(tensor_from_bytes(header, body[end : end + size], parameters))
             end += size
         else:
-            inputs.append(_json_tensor(head, value.get("data"), parameters))
+            inputs.append(_tensor_from_json(header, entry.get("data"), parameters))
     if end < len(body):
         refuse("body", f"end with the inputs, after {end} bytes", f"{len(body)} bytes")
-    outputs = _wanted(message)
-    name = message.get("id")
+    outputs = _requested_outputs(document)
+    id = document.get("id")
     request = InferRequest(
-        inputs, outputs, "" if name is None else checked_str(name, "id"), _parameters(message)
+        inputs, outputs, "" if id is None else check_str(id, "id"), _parameters(document)
     )
     _check_bool(request.parameters, "binary_data_output")
     check_distinct(request)
@@ -181,9 +354,9 @@ def parse_rest(body: bytes, header_length: int | None) -> InferRequest:
 
 
 def parse_raw(body: bytes, inputs: Sequence[TensorSpec]) -> InferRequest:
-    """Reads an inference request without JSON: its body is the data of the only input.
+    """Parse a REST request without JSON, whose body is the data of the only input.
 
-    Triton calls it a raw binary request. The shape follows from the number of bytes. Where two axes
+    Triton calls this a raw binary request. The shape follows from the number of bytes. If two axes
     have any length and one of them is the first, the request has one row. A BYTES tensor has one
     item, the body. All outputs are returned as raw bytes.
 
@@ -192,7 +365,7 @@ def parse_raw(body: bytes, inputs: Sequence[TensorSpec]) -> InferRequest:
         inputs: list of `TensorSpec`, the inputs of the model.
 
     Raises:
-        ServiceError: "invalid", also for a model whose inputs do not follow from a body.
+        ServiceError: "invalid", also if the shape does not follow from the body.
 
     Example:
 
@@ -206,7 +379,7 @@ def parse_raw(body: bytes, inputs: Sequence[TensorSpec]) -> InferRequest:
     if spec.datatype == "BYTES":
         for axis in free:
             shape[axis] = 1
-        tensor = listed_tensor(checked_head(spec.name, "BYTES", shape, spec.name), [body], {})
+        tensor = tensor_from_list(check_header(spec.name, "BYTES", shape, spec.name), [body], {})
     else:
         if len(free) == 2 and free[0] == 0:
             shape[free.pop(0)] = 1
@@ -215,40 +388,41 @@ def parse_raw(body: bytes, inputs: Sequence[TensorSpec]) -> InferRequest:
         for axis in free:
             shape[axis] = 1
             shape[axis] = len(body) // max(1, math.prod(shape) * DATATYPES[spec.datatype].itemsize)
-        tensor = raw_tensor(checked_head(spec.name, spec.datatype, shape, spec.name), body, {})
+        header = check_header(spec.name, spec.datatype, shape, spec.name)
+        tensor = tensor_from_bytes(header, body, {})
     return InferRequest([tensor], [], parameters={"binary_data_output": True})
 
 
 def render_rest(response: InferResponse, request: InferRequest) -> tuple[bytes, int | None]:
-    """Writes the body of an answer.
+    """Return the body of a REST response.
 
     Args:
-        response: The model's.
-        request: That it answers; it says which outputs are wanted as raw bytes.
+        response: `InferResponse`.
+        request: Its `InferRequest`, which names the outputs to return as raw bytes.
 
     Returns:
-        The body, and the number of its bytes of JSON if raw tensors follow them.
+        The body, and its number of bytes of JSON if raw tensors follow them, otherwise `None`.
 
     Raises:
-        ServiceError: "unprocessable", for an output that JSON cannot say: NaN, infinity, or bytes
-            that are no UTF-8.
+        ServiceError: "unprocessable" for an output that JSON cannot represent: NaN, infinity, or
+            bytes that are not UTF-8.
 
     Example:
 
     >>> response = InferResponse("m", "1", [Tensor("y", "INT8", np.array([3, 4], np.int8))])
-    >>> json.loads(render_rest(response, InferRequest([], []))[0])["outputs"]
-    [{'name': 'y', 'datatype': 'INT8', 'shape': [2], 'data': [3, 4]}]
+    >>> render_rest(response, InferRequest([], []))[0][-68:]
+    b'"outputs":[{"name":"y","datatype":"INT8","shape":[2],"data":[3,4]}]}'
     """
-    usual = request.parameters.get("binary_data_output", False)
-    binary = {one.name: one.parameters.get("binary_data", usual) for one in request.outputs}
-    message: dict[str, Any] = {
+    default = request.parameters.get("binary_data_output", False)
+    binary = {each.name: each.parameters.get("binary_data", default) for each in request.outputs}
+    document: dict[str, Any] = {
         "model_name": response.model_name,
         "model_version": response.model_version,
     }
     if response.id:
-        message["id"] = response.id
+        document["id"] = response.id
     if response.parameters:
-        message["parameters"] = response.parameters
+        document["parameters"] = response.parameters
     outputs: list[dict[str, Any]] = []
     raws: list[bytes] = []
     for tensor in response.outputs:
@@ -258,7 +432,7 @@ def render_rest(response: InferResponse, request: InferRequest) -> tuple[bytes, 
             "shape": tensor.data.shape,
         }
         parameters = tensor.parameters
-        if binary.get(tensor.name, usual):
+        if binary.get(tensor.name, default):
             raws.append(raw_bytes(tensor))
             parameters = {**parameters, "binary_data_size": len(raws[-1])}
         else:
@@ -266,57 +440,150 @@ def render_rest(response: InferResponse, request: InferRequest) -> tuple[bytes, 
         if parameters:
             output["parameters"] = parameters
         outputs.append(output)
-    message["outputs"] = outputs
-    header = as_json(message)
+    document["outputs"] = outputs
+    header = as_json(document)
     return (b"".join([header, *raws]), len(header)) if raws else (header, None)
 
 
-def check_parameters(parameters: Mapping[str, Any], at: str) -> None:
-    """Raises a `ServiceError`, "unsupported", for shared memory and classification.
+def _objects(value: Any, argument: str) -> list[dict[str, Any]]:
+    if type(value) is not list or not set(map(type, value)) <= {dict}:
+        refuse(argument, "be a list of objects", value)
+    return value
 
-    Args:
-        parameters: Of an input, or of an output that is wanted.
-        at: Where it stands in the request, for messages.
+
+def _requested_outputs(document: Mapping[str, Any]) -> list[RequestedOutput]:
+    outputs: list[RequestedOutput] = []
+    if document.get("outputs") is None:
+        return outputs
+    for index, entry in enumerate(_objects(document["outputs"], "outputs")):
+        path = f"outputs[{index}]"
+        parameters = _parameters(entry, path)
+        check_parameters(parameters, path)
+        _check_bool(parameters, "binary_data", path)
+        outputs.append(RequestedOutput(check_str(entry.get("name"), f"{path}.name"), parameters))
+    return outputs
+
+
+def _parameters(entry: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Return the parameters of a request, an input or an output: a flat dict of scalars."""
+    parameters = entry.get("parameters")
+    if parameters is None:
+        return {}
+    argument = f"{path}.parameters".lstrip(".")
+    if type(parameters) is not dict:
+        refuse(argument, "be an object", parameters)
+    for name, value in parameters.items():
+        check_str(name, argument)
+        if type(value) is str:
+            check_str(value, argument)
+        # A number too large for a float is parsed as infinity.
+        elif type(value) not in (int, float, bool) or abs(value) == math.inf:
+            refuse(argument, "contain a str, a number or a bool for each name", {name: value})
+    return parameters
+
+
+def _check_bool(parameters: Mapping[str, Any], name: str, path: str = "") -> None:
+    if type(parameters.get(name, False)) is not bool:
+        refuse(f"{path}.parameters.{name}".lstrip("."), "be a bool", parameters[name])
+
+
+def _tensor_from_json(header: TensorHeader, data: Any, parameters: dict[str, Any]) -> Tensor:
+    """Return a tensor whose data is a JSON list, flat or nested as its shape."""
+    argument, kind = f"{header.path}.data", header.dtype.kind
+    if type(data) is not list:
+        refuse(argument, "be a list", data)
+    items = _flatten(data, header.shape, argument) if data and type(data[0]) is list else data
+    if not set(map(type, items)) <= _JSON_TYPES.get(kind, {int}):
+        refuse(argument, f"contain items of {header.datatype}", data)
+    if kind == "O":
+        try:
+            items = [item.encode() for item in items]
+        except UnicodeEncodeError:
+            refuse(argument, "contain str without lone surrogates", data)
+    tensor = tensor_from_list(header, items, parameters)
+    if kind == "f" and not np.isfinite(tensor.data).all():
+        refuse(argument, f"contain numbers of {header.datatype}", data)
+    return tensor
+
+
+def _flatten(nested: list[Any], shape: tuple[int, ...], argument: str) -> list[Any]:
+    """Return the items of nested lists, whose lengths must match the shape."""
+    rows: list[Any] = [nested]
+    for size in shape:
+        if not set(map(type, rows)) <= {list} or not set(map(len, rows)) <= {size}:
+            refuse(argument, f"be flat, or nested as the shape {shape}", nested)
+        rows = list(chain.from_iterable(rows))
+    return rows
+
+
+def _split_raw_items(header: TensorHeader, raw: bytes) -> list[bytes]:
+    """Return the items of a raw BYTES tensor."""
+    items: list[bytes] = []
+    offset = 0
+    while len(items) < header.size and offset + _LENGTH.size <= len(raw):
+        start = offset + _LENGTH.size
+        offset = start + _LENGTH.unpack_from(raw, offset)[0]
+        items.append(raw[start:offset])
+    if len(items) < header.size or offset != len(raw):
+        expected = f"have {header.size} items, each after its length in 4 bytes, and nothing else"
+        refuse(header.path, expected, f"{len(raw)} bytes")
+    return items
+
+
+def _json_data(tensor: Tensor) -> list[str] | NDArray[Any]:
+    """Return the items of a tensor for `as_json`."""
+    items = tensor.data.ravel()
+    try:
+        if tensor.datatype == "BYTES":
+            return [str(item, "utf-8") for item in items]
+        if items.dtype.kind != "f" or np.isfinite(items).all():
+            return items
+    except UnicodeDecodeError:
+        pass
+    message = (
+        f"The output {tensor.name!r} has values that JSON cannot represent: NaN, infinity, or "
+        'bytes that are not UTF-8. Request it with its parameter "binary_data" true.'
+    )
+    raise ServiceError("unprocessable", message)
+
+
+def parse_json(text: bytes) -> dict[str, Any]:
+    """Parse a JSON object, which must have different keys and finite numbers.
+
+    Raises:
+        ServiceError: "invalid".
     """
-    for name in _NOT_SERVED:
-        if name in parameters:
-            argument = f"{at}.parameters.{name}"
-            message = (
-                f"Argument `{argument}` must be left out: this server has neither shared memory "
-                "nor classification."
-            )
-            raise ServiceError("unsupported", message, argument)
+    try:
+        document = _DECODER.decode(str(text, "utf-8"))
+    except (ValueError, RecursionError) as error:
+        message = f"The body must be a JSON object in UTF-8. Received: {error}"
+        raise ServiceError("invalid", message, "body") from error
+    if type(document) is not dict:
+        refuse("body", "be a JSON object", document)
+    return document
 
 
-def check_distinct(request: InferRequest) -> None:
-    """Raises a `ServiceError`, "invalid", if two inputs or two outputs have one name."""
-    for side in ("inputs", "outputs"):
-        names = [one.name for one in getattr(request, side)]
-        if len(set(names)) < len(names):
-            refuse(side, "have different names", names)
-
-
-def _constant(name: str) -> NoReturn:
-    raise ValueError(f"{name}, which is no number of JSON")
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name}, which is not a JSON number")
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose keys differ. Of two values, two readers may take different ones."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen: set[str] = set()
+    """Return a JSON object without duplicate keys, of which parsers use different values."""
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        keys: set[str] = set()
         for key, _ in pairs:
-            if key in seen:
+            if key in keys:
                 raise ValueError(f"the key {key!a:.80} twice")
-            seen.add(key)
-    return found
+            keys.add(key)
+    return document
 
 
-_DECODER = json.JSONDecoder(parse_constant=_constant, object_pairs_hook=_distinct)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_distinct)
 
 
 def as_json(value: Any) -> bytes:
-    """The JSON of a value in UTF-8; arrays in it as lists, each number in its shortest form.
+    """Return a value as JSON in UTF-8, with arrays as lists and numbers in their shortest form.
 
     Example:
 
@@ -327,112 +594,7 @@ def as_json(value: Any) -> bytes:
 
 
 def _contiguous(value: Any) -> NDArray[Any]:
-    """A part of an array as orjson takes it, whole."""
+    """Return an array that orjson accepts."""
     if not isinstance(value, np.ndarray):
-        raise TypeError(f"{type(value).__name__} is nothing that JSON says")
+        raise TypeError(f"{type(value).__name__} is not a JSON value")
     return np.ascontiguousarray(value)
-
-
-def parse_json(text: bytes) -> dict[str, Any]:
-    """The object of JSON that a body is.
-
-    Raises:
-        ServiceError: "invalid".
-    """
-    try:
-        message = _DECODER.decode(str(text, "utf-8"))
-    except (ValueError, RecursionError) as error:
-        said = f"The body must be a JSON object in UTF-8. Received: {error}"
-        raise ServiceError("invalid", said, "body") from error
-    if type(message) is not dict:
-        refuse("body", "be a JSON object", message)
-    return message
-
-
-def _objects(value: Any, argument: str) -> list[dict[str, Any]]:
-    if type(value) is not list or not set(map(type, value)) <= {dict}:
-        refuse(argument, "be a list of objects", value)
-    return value
-
-
-def _wanted(message: Mapping[str, Any]) -> list[Wanted]:
-    """The outputs that a request asks for."""
-    found: list[Wanted] = []
-    if message.get("outputs") is None:
-        return found
-    for place, value in enumerate(_objects(message["outputs"], "outputs")):
-        at = f"outputs[{place}]"
-        parameters = _parameters(value, at)
-        check_parameters(parameters, at)
-        _check_bool(parameters, "binary_data", at)
-        found.append(Wanted(checked_str(value.get("name"), f"{at}.name"), parameters))
-    return found
-
-
-def _parameters(value: Mapping[str, Any], at: str = "") -> dict[str, Any]:
-    """The parameters of a request, an input or an output: one level of scalars."""
-    parameters = value.get("parameters")
-    if parameters is None:
-        return {}
-    argument = f"{at}.parameters".lstrip(".")
-    if type(parameters) is not dict:
-        refuse(argument, "be an object", parameters)
-    for key, given in parameters.items():
-        checked_str(key, argument)
-        if type(given) is str:
-            checked_str(given, argument)
-        # A number that is too large for a float is infinity.
-        elif type(given) not in (int, float, bool) or abs(given) == math.inf:
-            refuse(argument, "hold a str, a number or a bool for each name", {key: given})
-    return parameters
-
-
-def _check_bool(parameters: Mapping[str, Any], name: str, at: str = "") -> None:
-    if type(parameters.get(name, False)) is not bool:
-        refuse(f"{at}.parameters.{name}".lstrip("."), "be a bool", parameters[name])
-
-
-def _json_tensor(head: Head, data: Any, parameters: dict[str, Any]) -> Tensor:
-    """A tensor whose data stand in JSON: flat, or nested as its shape."""
-    argument, kind = f"{head.at}.data", head.dtype.kind
-    if type(data) is not list:
-        refuse(argument, "be a list", data)
-    items = _flat(data, head.shape, argument) if data and type(data[0]) is list else data
-    if not set(map(type, items)) <= _IN_JSON.get(kind, {int}):
-        refuse(argument, f"hold what is {head.datatype} in JSON", data)
-    if kind == "O":
-        try:
-            items = [item.encode() for item in items]
-        except UnicodeEncodeError:
-            refuse(argument, "hold str without lone surrogates", data)
-    tensor = listed_tensor(head, items, parameters)
-    if kind == "f" and not np.isfinite(tensor.data).all():
-        refuse(argument, f"hold numbers of {head.datatype}", data)
-    return tensor
-
-
-def _flat(nested: list[Any], shape: tuple[int, ...], argument: str) -> list[Any]:
-    """The items of lists in lists, which must be as long as the shape says."""
-    rows: list[Any] = [nested]
-    for size in shape:
-        if not set(map(type, rows)) <= {list} or not set(map(len, rows)) <= {size}:
-            refuse(argument, f"be flat, or nested as the shape {shape}", nested)
-        rows = list(chain.from_iterable(rows))
-    return rows
-
-
-def _json_data(tensor: Tensor) -> list[str] | NDArray[Any]:
-    """The items of a tensor, as `as_json` takes them."""
-    items = tensor.data.ravel()
-    try:
-        if tensor.datatype == "BYTES":
-            return [str(item, "utf-8") for item in items]
-        if items.dtype.kind != "f" or np.isfinite(items).all():
-            return items
-    except UnicodeDecodeError:
-        pass
-    message = (
-        f"The output {tensor.name!r} holds what JSON cannot say: NaN, infinity, or bytes that are "
-        'no UTF-8. Ask for it with its parameter "binary_data" true.'
-    )
-    raise ServiceError("unprocessable", message)

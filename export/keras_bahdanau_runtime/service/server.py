@@ -1,6 +1,6 @@
-"""The life of the process: it opens, answers, opens anew, drains and ends.
+"""Server lifecycle: start, serve, reload, drain, stop.
 
-`serve(Settings({"dates": Path("artifact")}, no_auth=True))` runs until it is told to stop.
+`serve(Settings({"dates": Path("artifact")}, no_auth=True))` runs until SIGTERM or SIGINT.
 """
 
 import asyncio
@@ -18,46 +18,46 @@ from typing import Any
 
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.service.engine import Engine, Limits
-from keras_bahdanau_runtime.service.keys import Keys
-from keras_bahdanau_runtime.service.logs import give_up_unwritten, log_to_stderr
+from keras_bahdanau_runtime.service.logs import discard_unwritten, log_to_stderr
 from keras_bahdanau_runtime.service.repository import Repository
 from keras_bahdanau_runtime.session import release_memory
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
-_HERE = ("127.0.0.1", "::1", "localhost")
-_KEPT = 64  # descriptors for what is no connection: models that are opened, the doors themselves
-_LEAST = 8  # connections
-_OPEN_MAX = 10_240  # descriptors of a process on macOS, whatever its limit
-_LEFT = 1.0  # seconds for what is answered already to leave
+_LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
+_RESERVED_FILES = 64  # descriptors for artifacts that are opened and for listening sockets
+_MIN_CONNECTIONS = 8
+_MACOS_MAX_FILES = 10_240  # descriptors of a process, even if its limit is infinite
+_FLUSH_SECONDS = 1.0  # for responses that are computed but not sent yet
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How the service runs.
+    """Settings of a service.
 
     Args:
         sources: Folders by model name; see `Repository`.
-        host: The address to listen on.
-        port: Of HTTP; 0 for any that is free.
-        grpc_port: Of gRPC; 0 for any that is free, `None` for no gRPC.
-        api_key_file: File of the keys that open the service, one a line.
+        host: Address to listen on.
+        port: HTTP port; 0 for any free port.
+        grpc_port: gRPC port; 0 for any free port, `None` for no gRPC.
+        api_key_file: File with the API keys, one per line.
         no_auth: bool. Whether to listen on an address beyond this machine without keys.
-        tls_certificate: File of the certificate chain; with `tls_key`, for both doors.
-        tls_key: File of its key.
-        watch: float, seconds between two looks whether an artifact was replaced; 0 for none.
-        grace: float, seconds that accepted work has to end after SIGTERM.
+        tls_certificate: File of the certificate chain for HTTP and gRPC; requires `tls_key`.
+        tls_key: File of the certificate's key.
+        watch: float, seconds between two checks for replaced artifacts; 0 for none.
+        grace: float, seconds for accepted work after SIGTERM.
         log_format: "text" or "json".
         max_wait: float, seconds; as for `Engine`.
         batch_size: int; as for `Engine`.
-        threads: int; as for `Engine`.
+        parallel_batches: int; as for `Engine`.
         alone_threads: int; as for `Repository`.
         megabytes: float; as for `Translator`.
         limits: `Limits`.
+        processes: int, processes that share the port and the cores; see `processes.supervise`.
 
     Raises:
-        ValueError: A value is out of range, everybody could come in unasked, or the files for TLS
-            are not a certificate and its key, not encrypted.
+        ValueError: A value is out of range, the address is not local and there are neither keys nor
+            `no_auth`, or the TLS files are not a certificate and its unencrypted key.
     """
 
     sources: Mapping[str, Path]
@@ -73,49 +73,63 @@ class Settings:
     log_format: str = "text"
     max_wait: float = 0.005
     batch_size: int = 12
-    threads: int | None = None
+    parallel_batches: int | None = None
     alone_threads: int | None = None
     megabytes: float | None = 1024.0
     limits: Limits = field(default_factory=Limits)
+    processes: int = 1
 
     def __post_init__(self) -> None:
         if not self.sources:
             raise ValueError("Argument `sources` must name an artifact. Received: none")
-        if self.host not in _HERE and self.api_key_file is None and not self.no_auth:
+        if self.host not in _LOCAL_HOSTS and self.api_key_file is None and not self.no_auth:
             raise ValueError(
-                f"Argument `host` must be one of {_HERE} without keys. Received: {self.host!r}. "
-                "Pass api_key_file, or no_auth=True where something else keeps strangers out."
+                f"Argument `host` must be one of {_LOCAL_HOSTS} without keys. "
+                f"Received: {self.host!r}. "
+                "Pass api_key_file, or no_auth=True if something else controls access."
             )
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError(
-                "Arguments `tls_certificate` and `tls_key` must be given together. "
+                "Arguments `tls_certificate` and `tls_key` must be passed together. "
                 "Received: one of them"
             )
         if self.tls_certificate is not None and self.tls_key is not None:
-            _check_pair(self.tls_certificate, self.tls_key)
+            _check_certificate(self.tls_certificate, self.tls_key)
         if self.log_format not in ("text", "json"):
             raise ValueError(
                 f'Argument `log_format` must be "text" or "json". Received: {self.log_format!r}'
             )
-        check_positive(batch_size=self.batch_size)
+        check_positive(batch_size=self.batch_size, processes=self.processes)
         for name in ("watch", "grace", "max_wait"):
             check_range(name, getattr(self, name), float, 0)
         for name in ("port", "grpc_port"):
             if getattr(self, name) is not None:
                 check_range(name, getattr(self, name), int, 0, 65535)
+        if self.processes > 1 and self.grpc_port == 0:
+            raise ValueError(
+                "Argument `grpc_port` must be a number, or None, with several processes. "
+                "Received: 0"
+            )
 
 
 @dataclass
 class Service:
-    """A service in an event loop; `serve` makes a process of it.
+    """A service in an event loop; `serve` runs one in a process.
 
     Args:
         settings: `Settings`.
 
+    Attributes:
+        url: str, the address of HTTP once the service has started.
+        grpc_address: str, the address of gRPC once the service has started.
+
+    Raises:
+        ValueError: The file of API keys is invalid.
+
     Example:
 
     >>> service = Service(Settings({"dates": Path("artifact")}))
-    >>> await service.start()       # reachable at service.url from here on
+    >>> await service.start()       # reachable at service.url
     >>> await service.stop()
     """
 
@@ -126,72 +140,73 @@ class Service:
     def __post_init__(self) -> None:
         settings = self.settings
         self.engine = Engine(
-            settings.limits, settings.max_wait, settings.batch_size, threads=settings.threads
+            settings.limits,
+            settings.max_wait,
+            settings.batch_size,
+            parallel_batches=settings.parallel_batches,
         )
         self.repository = Repository(
             settings.sources, self.engine, settings.megabytes, settings.alone_threads
         )
-        path = settings.api_key_file
-        self.keys = Keys() if path is None else Keys.read(path)
+        self.keys = None if settings.api_key_file is None else _read_keys(settings.api_key_file)
         self._tasks: list[asyncio.Task[Any]] = []
-        self._web: Any = None
-        self._listening: socket.socket | None = None
+        self._http: Any = None
+        self._listener: socket.socket | None = None
         self._grpc: Any = None
 
-    async def start(self, listening: socket.socket | None = None) -> None:
-        """Opens every model, and then both doors.
+    async def start(self, listener: socket.socket | None = None) -> None:
+        """Open every model, then listen.
 
         Args:
-            listening: A socket that is listened on; one for `host` and `port` if `None`.
+            listener: A listening socket that other processes share; `None` to listen on `host` and
+                `port`.
 
         Raises:
             ServiceError: A model cannot be opened.
-            OSError: A port is taken.
-            Exception: What else a server cannot begin with.
+            OSError: A port is in use.
+            Exception: Any other error of a server.
         """
         settings = self.settings
         loading = asyncio.gather(*map(self.repository.load, settings.sources))
-        self.repository.shared = shared = listening is not None  # with other processes
+        self.repository.is_shared = is_shared = listener is not None
         await asyncio.sleep(0)
         from keras_bahdanau_runtime.service import http  # while threads open the models
 
         if settings.grpc_port is not None:
-            from keras_bahdanau_runtime.service import grpc as rpc  # 20 MB that not all need
+            from keras_bahdanau_runtime.service import grpc as grpc_server  # takes 20 MB
         await loading
-        listening = self._listening = bind(settings) if listening is None else listening
-        secure = settings.tls_certificate is not None
-        port = listening.getsockname()[1]
+        listener = self._listener = bind(settings) if listener is None else listener
+        port = listener.getsockname()[1]
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        self.url = f"http{'s' if secure else ''}://{host}:{port}"
-        here = settings.api_key_file is None and not settings.no_auth
-        self._web = http.server(
+        self.url = f"http{'s' if settings.tls_certificate else ''}://{host}:{port}"
+        self._http = http.create_server(
             self.repository,
             self.keys,
-            here_alone=here,
-            max_connections=most_connections(),
+            only_local_hosts=self.keys is None and not settings.no_auth,
+            max_connections=max_connections(),
             certificate=settings.tls_certificate,
             key=settings.tls_key,
         )
         if settings.grpc_port is not None:
-            self._grpc = await rpc.start(
+            self._grpc = await grpc_server.start(
                 self.repository,
                 f"{host}:{settings.grpc_port}",
                 self.engine.metrics,
                 max_message_bytes=settings.limits.body,
-                max_connections=most_connections(),
-                share_port=shared,
+                max_connections=max_connections(),
+                share_port=is_shared,
                 credentials=_grpc_credentials(settings),
-                authorize=self.keys.check if self.keys else None,
+                keys=self.keys,
             )
             self.grpc_address = f"{host}:{self._grpc.port}"
-        self._tasks.append(asyncio.create_task(self._web.serve([listening])))
+        self._tasks.append(asyncio.create_task(self._http.serve([listener])))
         if settings.watch:
             self._tasks.append(asyncio.create_task(self.repository.watch(settings.watch)))
-        while not self._web.started and not self._tasks[0].done():
+        while not self._http.started and not self._tasks[0].done():
             await asyncio.sleep(0.001)
         if self._tasks[0].done():
             await self.stop()
-        release_memory()  # 4 MB that the imports have left
+        release_memory()  # 4 MB after the imports
         logger.info(
             "Serving %s at %s%s.",
             ", ".join(name for name, _ in self.repository.names()),
@@ -200,44 +215,50 @@ class Service:
         )
 
     async def reload(self) -> None:
-        """Opens every model anew; one that cannot be opened leaves the old one."""
+        """Reload every model. A model that cannot be opened stays as it was."""
         for source in self.settings.sources:
-            with contextlib.suppress(Exception):  # it is logged, and stands in the index
+            with contextlib.suppress(Exception):  # it is logged, and in the index
                 await self.repository.load(source)
 
     async def stop(self) -> bool:
-        """Refuses new work, finishes what was accepted, and closes; whether all was finished.
+        """Refuse new work, finish the accepted work, close, and return whether all of it finished.
 
         Raises:
-            Exception: What the server of HTTP has failed with, if it has.
+            Exception: Raised by the HTTP server.
         """
         end = time.monotonic() + self.settings.grace
-        done = await self.engine.drain(self.settings.grace)
+        finished = await self.engine.drain(self.settings.grace)
         for task in self._tasks[1:]:
             task.cancel()
-        left = max(_LEFT, end - time.monotonic())  # for answers that are large, or read slowly
-        leaving = None if self._grpc is None else asyncio.ensure_future(self._grpc.stop(left))
-        if self._listening is not None and not self._tasks:  # it could not start
-            self._listening.close()
-        elif self._web is not None:
-            self._web.should_exit = True
-            self._web.force_exit = not done
-            await asyncio.wait(self._tasks[:1], timeout=left)
-            done = done and self._tasks[0].done()
-        if leaving is not None:
-            await leaving
+        remaining = max(_FLUSH_SECONDS, end - time.monotonic())  # to send large responses
+        stopping = None if self._grpc is None else asyncio.ensure_future(self._grpc.stop(remaining))
+        if self._listener is not None and not self._tasks:  # the start failed
+            self._listener.close()
+        elif self._http is not None:
+            self._http.should_exit = True
+            self._http.force_exit = not finished
+            await asyncio.wait(self._tasks[:1], timeout=remaining)
+            finished = finished and self._tasks[0].done()
+        if stopping is not None:
+            await stopping
         self.engine.close()
         self.repository.close()
         for task in self._tasks[:1]:
             if task.done():
                 task.result()
-        return done
+        return finished
 
     async def run(
-        self, listening: socket.socket | None = None, begun: Callable[[], object] | None = None
+        self,
+        listener: socket.socket | None = None,
+        on_started: Callable[[], object] | None = None,
     ) -> bool:
-        """Starts, calls `begun`, and stops after SIGTERM or SIGINT; SIGHUP opens models anew."""
-        loop, told = asyncio.get_running_loop(), asyncio.Event()
+        """Start, call `on_started`, and stop after SIGTERM or SIGINT; SIGHUP reloads the models.
+
+        Returns:
+            Whether all accepted work finished.
+        """
+        loop, stop_requested = asyncio.get_running_loop(), asyncio.Event()
         reloads: set[asyncio.Task[None]] = set()
 
         def reload() -> None:
@@ -246,89 +267,98 @@ class Service:
             task.add_done_callback(reloads.discard)
 
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, told.set)
+            loop.add_signal_handler(number, stop_requested.set)
         loop.add_signal_handler(signal.SIGHUP, reload)
-        starting, leaving = map(asyncio.ensure_future, (self.start(listening), told.wait()))
-        await asyncio.wait({starting, leaving}, return_when="FIRST_COMPLETED")
+        starting, stopping = map(
+            asyncio.ensure_future, (self.start(listener), stop_requested.wait())
+        )
+        await asyncio.wait({starting, stopping}, return_when="FIRST_COMPLETED")
         if not starting.done():
-            logger.info("Told to end before all models are open.")
+            logger.info("Stopping before all models are open.")
             starting.cancel()
             await asyncio.wait({starting})
             return await self.stop()
         await starting
-        if begun is not None:
-            begun()
-        await asyncio.wait({leaving, self._tasks[0]}, return_when="FIRST_COMPLETED")
-        logger.info("Draining: %g seconds for what was accepted.", self.settings.grace)
+        if on_started is not None:
+            on_started()
+        await asyncio.wait({stopping, self._tasks[0]}, return_when="FIRST_COMPLETED")
+        logger.info("Draining: %g seconds for accepted work.", self.settings.grace)
         return await self.stop()
 
 
 def serve(
     settings: Settings,
-    listening: socket.socket | None = None,
-    begun: Callable[[], object] | None = None,
+    listener: socket.socket | None = None,
+    on_started: Callable[[], object] | None = None,
 ) -> None:
-    """Runs a service until SIGTERM or SIGINT, and returns when all accepted work is finished.
+    """Run a service in this process until SIGTERM or SIGINT, and finish the accepted work.
 
-    What is not finished in time ends the process, with status 1; so does, with status 0, a run
-    that nobody waits for any longer, or an artifact that is being opened.
+    If accepted work does not finish in time, the process exits with status 1. If only work without
+    a waiting client still runs, or an artifact is being opened, it exits with status 0.
 
     Args:
         settings: `Settings`.
-        listening: As for `Service.start`.
-        begun: Called once it answers.
+        listener: As for `Service.start`.
+        on_started: Function that is called once the service accepts requests.
 
     Raises:
         ServiceError: A model cannot be opened.
-        OSError: A port is taken.
+        OSError: A port is in use.
     """
     log_to_stderr(settings.log_format)
-    _allow_connections()
+    _raise_file_limit()
     import uvloop
 
     service = Service(settings)
-    finished = uvloop.run(service.run(listening, begun))
+    finished = uvloop.run(service.run(listener, on_started))
     if not finished:
-        logger.error("What was accepted is not finished; %g seconds are over.", settings.grace)
+        logger.error("Accepted work did not finish within %g seconds.", settings.grace)
     logging.shutdown()
-    give_up_unwritten()
+    discard_unwritten()
     if not finished or service.engine.busy or service.repository.opening:
-        os._exit(0 if finished else 1)  # Python would wait for the threads that are still at it
+        os._exit(0 if finished else 1)  # Python would wait for the threads that still run
 
 
 def bind(settings: Settings) -> socket.socket:
-    """The socket of HTTP.
+    """Return the listening socket of HTTP.
 
     Raises:
-        OSError: The port is taken.
+        OSError: The port is in use.
     """
     return listen(settings.host, settings.port)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there, alone.
+    """Return a listening socket that no other process shares.
 
     Raises:
-        OSError: The port is taken.
+        OSError: The port is in use.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sets TCP_NODELAY on the connections of sockets that name this protocol.
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    # With this protocol asyncio sets TCP_NODELAY, which sends small packets immediately.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((host, port))
-        made.listen(2048)
-        made.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
+        listener.setblocking(False)
     except OSError as error:
-        made.close()
+        listener.close()
         raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
-    return made
+    return listener
 
 
-def _check_pair(certificate: Path, key: Path) -> None:
-    """Raises a `ValueError` unless the files are a certificate chain and its key."""
+def _read_keys(path: Path) -> Any:
+    # Imported only if needed, as Starlette is otherwise imported while threads open the models.
+    from keras_bahdanau_runtime.service.middleware import ApiKeys
+
+    return ApiKeys.read(path)
+
+
+def _check_certificate(certificate: Path, key: Path) -> None:
+    """Raise a `ValueError` unless the files are a certificate chain and its unencrypted key."""
     try:
-        # Without a password for it, OpenSSL would ask at the terminal for that of a key.
+        # With an empty password OpenSSL does not prompt for one in the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except (OSError, ValueError) as error:
         raise ValueError(
@@ -346,27 +376,28 @@ def _grpc_credentials(settings: Settings) -> Any:
     return grpc.ssl_server_credentials([pair])
 
 
-def _allow_connections() -> None:
-    """Lets the process hold as many connections as the system allows it."""
+def _raise_file_limit() -> None:
+    """Raise the limit of open files, and so of connections, as far as the system allows."""
     import resource
 
-    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most == resource.RLIM_INFINITY:  # as on macOS, which refuses it as the limit of now
-        wanted = now if now == resource.RLIM_INFINITY else max(now, _OPEN_MAX)
-    else:
-        wanted = most
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = hard
+    if hard == resource.RLIM_INFINITY:  # macOS refuses it as a soft limit
+        limit = soft if soft == resource.RLIM_INFINITY else max(soft, _MACOS_MAX_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-def most_connections() -> int | None:
-    """The most connections of each of two doors, by the descriptors that a process may have.
+def max_connections() -> int | None:
+    """Return the connections of HTTP, and of gRPC, that the limit of open files leaves room for.
 
-    Without a bound, clients that only connect would take all of them, and neither a model nor the
-    page could be read. `None` where there is no limit.
+    Without this limit, clients that only connect could use up all files, and no model could be
+    opened. `None` if open files are not limited.
     """
     try:
         import resource
     except ImportError:  # Windows
         return None
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return None if limit == resource.RLIM_INFINITY else max(_LEAST, (limit - _KEPT) // 2)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    return max(_MIN_CONNECTIONS, (limit - _RESERVED_FILES) // 2)

@@ -1,1 +1,1 @@
-"""Text on its way to ids and back, and what is said about it."""
+"""Text files, tokenizer, batches of ids, word alignments and scores."""

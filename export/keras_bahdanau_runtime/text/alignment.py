@@ -1,6 +1,6 @@
-"""Alignments: links between words, phrases, Pharaoh text.
+"""Hard word alignments: links, phrases and Pharaoh format.
 
-A link is a pair (source place, target place), both counted from 0.
+A link is a pair (source position, target position), both counted from 0.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,19 +14,19 @@ Link = tuple[int, int]
 
 
 def hard_alignment(alignment: ArrayLike, threshold: float | None = None) -> list[Link]:
-    """The links of one soft alignment.
+    """Return the links of a soft alignment.
 
     Args:
         alignment: `(Ty, Tx)` float array of attention weights; rows of zeros, as after the end of
-            a hypothesis, get no link.
-        threshold: Every place with at least this weight is linked; `None` links each target word
-            to the one source word with the largest weight, the first of equals.
+            a hypothesis, have no link.
+        threshold: Link all positions with at least this weight; `None` to link each target word to
+            the source word with the largest weight, the first if several are equal.
 
     Returns:
-        Links in the order of the target.
+        Links sorted by target position.
 
     Raises:
-        ValueError: If `alignment` is not two-dimensional, or `threshold` not above 0 and at most 1.
+        ValueError: `alignment` is not two-dimensional, or `threshold` is not above 0 and at most 1.
 
     Example:
 
@@ -36,10 +36,10 @@ def hard_alignment(alignment: ArrayLike, threshold: float | None = None) -> list
     weights = np.asarray(alignment, dtype="float64")
     if weights.ndim != 2:
         raise ValueError(
-            "Argument `alignment` must be (target places, source places). "
+            "Argument `alignment` must be (target positions, source positions). "
             f"Received: shape {weights.shape}"
         )
-    if not weights.size:  # of a blank line
+    if not weights.size:  # a blank line
         return []
     if threshold is None:
         best = weights.argmax(axis=1)
@@ -49,7 +49,7 @@ def hard_alignment(alignment: ArrayLike, threshold: float | None = None) -> list
 
 
 def to_pharaoh(links: Iterable[Link]) -> str:
-    """Links as one line of Pharaoh format, sorted by the source; see `read_alignments`.
+    """Format links as a line of Pharaoh format, sorted by source; see `read_alignments`.
 
     Args:
         links: Links of one pair of sentences.
@@ -63,20 +63,20 @@ def to_pharaoh(links: Iterable[Link]) -> str:
 
 
 def phrase_spans(links: Iterable[Link], max_length: int = 7) -> list[tuple[range, range]]:
-    """Pairs of source and target spans that the links hold together (Och and Ney 2004).
+    """Return the phrase pairs of an alignment (Och and Ney 2004).
 
-    A pair of spans is a phrase if at least one link lies in both, and none leads out of either.
-    Unaligned words at the borders are left out.
+    Two spans are a phrase pair if at least one link is inside both, and no link connects one of
+    them to a word outside the other. Unaligned words at the borders are excluded.
 
     Args:
         links: Links of one pair of sentences.
-        max_length: Number of words that neither span exceeds.
+        max_length: Largest number of words of a span.
 
     Returns:
         Sorted `(source span, target span)` pairs.
 
     Raises:
-        ValueError: If `max_length` is not an int of at least 1.
+        ValueError: `max_length` is not an int of at least 1.
 
     Example:
 
@@ -86,7 +86,7 @@ def phrase_spans(links: Iterable[Link], max_length: int = 7) -> list[tuple[range
     """
     check_range("max_length", max_length, int, 1)
     links = set(links)
-    found = set()
+    phrases = set()
     targets = sorted({target for _, target in links})
     for first in targets:
         for last in targets:
@@ -96,8 +96,8 @@ def phrase_spans(links: Iterable[Link], max_length: int = 7) -> list[tuple[range
             low, high = min(sources), max(sources)
             inside = {target for source, target in links if low <= source <= high}
             if high - low < max_length and min(inside) >= first and max(inside) <= last:
-                found.add((low, high + 1, first, last + 1))
-    return [(range(a, b), range(c, d)) for a, b, c, d in sorted(found)]
+                phrases.add((low, high + 1, first, last + 1))
+    return [(range(a, b), range(c, d)) for a, b, c, d in sorted(phrases)]
 
 
 def replace_unknowns(
@@ -107,20 +107,20 @@ def replace_unknowns(
     unknown: str = "<unk>",
     dictionary: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Puts a source word in the place of each unknown word (Luong et al. 2015, arXiv 1410.8206).
+    """Replace each unknown word by its aligned source word (Luong et al. 2015, arXiv 1410.8206).
 
     Args:
         tokens: `Ty` output words.
         source_tokens: `Tx` source words.
         alignment: `(Ty, Tx)` float array of attention weights.
         unknown: The word to replace.
-        dictionary: Translations of source words; a word that is not in it is copied.
+        dictionary: Translations of source words; a missing word is copied.
 
     Returns:
-        The output words, each unknown one replaced by its best aligned source word.
+        The output words, with each unknown word replaced by its best aligned source word.
 
     Raises:
-        ValueError: If the shape of `alignment` does not fit the words.
+        ValueError: The shape of `alignment` does not match the words.
 
     Example:
 
@@ -134,9 +134,9 @@ def replace_unknowns(
             f"Argument `alignment` must be (target words, source words), {expected}. "
             f"Received: {weights.shape}"
         )
-    best = {target: source_tokens[source] for source, target in hard_alignment(weights)}
+    aligned = {target: source_tokens[source] for source, target in hard_alignment(weights)}
     dictionary = {} if dictionary is None else dictionary
     return [
-        dictionary.get(best[i], best[i]) if token == unknown and i in best else token
+        dictionary.get(aligned[i], aligned[i]) if token == unknown and i in aligned else token
         for i, token in enumerate(tokens)
     ]

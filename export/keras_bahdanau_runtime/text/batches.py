@@ -18,19 +18,19 @@ logger = logging.getLogger("keras_bahdanau_runtime")
 def pad(
     sequences: Sequence[Sequence[int]], bucket: int = 1, max_length: int | None = None
 ) -> NDArray[np.int32]:
-    """Puts id lists into one array, with `PAD` at the right.
+    """Pad lists of ids at the right with `PAD` to one array.
 
     Args:
         sequences: At least one list of ids. An empty list becomes a row of padding.
         bucket: The width is rounded up to a multiple of this.
-        max_length: Longer lists are cut to this many ids, the last of which stays the last; a
-            warning in the log says how many. `None` for no limit.
+        max_length: Longer lists are cut to this many ids, whose last id stays the last, and their
+            number is logged. `None` for no limit.
 
     Returns:
         int32 array `(B, T)`.
 
     Raises:
-        ValueError: If there are no `sequences`, or `bucket` or `max_length` is below 1.
+        ValueError: `sequences` is empty, or `bucket` or `max_length` is below 1.
 
     Example:
 
@@ -53,21 +53,21 @@ def pad(
 def length_sorted_batches(
     lengths: Iterable[int], batch_size: int, batch_tokens: int | None = None
 ) -> list[NDArray[np.int64]]:
-    """Cuts sentences into batches of similar length, from the longest to the shortest.
+    """Sort sentences into batches of similar length, from the longest to the shortest.
 
-    The caller puts results back in order: `results[indices] = generated`.
+    To restore the order, the caller assigns `results[indices] = generated`.
 
     Args:
         lengths: Length of each sentence.
         batch_size: Largest number of sentences in a batch.
-        batch_tokens: Largest number of ids in a batch, padding included; a longer sentence is a
-            batch of its own. `None` for no limit.
+        batch_tokens: Largest number of ids in a batch, including padding; a longer sentence is a
+            batch of one. `None` for no limit.
 
     Returns:
-        One int array of indices into `lengths` for each batch.
+        An int array of indices into `lengths` for each batch.
 
     Raises:
-        ValueError: If `batch_size` or `batch_tokens` is below 1.
+        ValueError: `batch_size` or `batch_tokens` is below 1.
 
     Example:
 
@@ -79,25 +79,25 @@ def length_sorted_batches(
     check_range("batch_size", batch_size, int, 1)
     if batch_tokens is not None:
         check_range("batch_tokens", batch_tokens, int, 1)
-    known = np.asarray(list(lengths), "int64")
-    order = np.argsort(-known, kind="stable")
+    sizes = np.asarray(list(lengths), "int64")
+    order = np.argsort(-sizes, kind="stable")
     batches, start = [], 0
     while start < len(order):
-        most = batch_size
-        if batch_tokens is not None:  # all are as wide as the first, which is the longest
-            most = min(most, max(1, batch_tokens // max(1, int(known[order[start]]))))
-        batches.append(order[start : start + most])
-        start += most
+        rows = batch_size
+        if batch_tokens is not None:  # padded to the width of the first, which is the longest
+            rows = min(rows, max(1, batch_tokens // max(1, int(sizes[order[start]]))))
+        batches.append(order[start : start + rows])
+        start += rows
     return batches
 
 
 def round_up(lengths: int | Sequence[int], bucket: int) -> Any:
-    """`lengths`, an int or a list of them, rounded up to multiples of `bucket`: int or an array."""
+    """Round an int or a list of ints up to multiples of `bucket`; return an int or an array."""
     return -(np.negative(lengths) // bucket) * bucket
 
 
 def truncate_sequences(max_length: int, **lists: Sequence[Sequence[int]]) -> list[list[Any]]:
-    """Each of `lists` with its sequences cut to `max_length` ids; one warning counts them.
+    """Return `lists` with sequences cut to `max_length` ids, and log their number.
 
     The last id of a sequence stays the last.
     """
@@ -115,42 +115,45 @@ def truncate_sequences(max_length: int, **lists: Sequence[Sequence[int]]) -> lis
 
 
 _END = object()
-_PATIENCE = 0.1  # seconds between looks whether anybody still waits
+_POLL_INTERVAL = 0.1  # seconds after which the reader checks whether the caller has stopped
 
 
 def read_windows(texts: Iterable[str], size: int) -> Iterator[list[str]]:
-    """What has come of `texts` since the last window: one text at least, `size` at most.
+    """Group a stream of texts into the windows that have arrived since the last one.
 
-    A thread reads ahead, by no more than `size` texts, while the caller works on a window. A slow
-    source is thus answered text by text, and a quick one in whole windows.
+    A thread reads at most `size` texts ahead while the caller processes a window. So texts from a
+    slow source arrive one by one, and texts from a fast one in full windows.
 
     Args:
         texts: Any iterable, such as the lines of a pipe.
-        size: int, the most texts in a window.
+        size: int, largest number of texts in a window.
+
+    Yields:
+        Lists of 1 to `size` texts.
 
     Raises:
-        What `texts` raises, after the texts before it.
+        The exceptions of `texts`, after the texts before.
 
     Example:
 
-    >>> [len(window) for window in windows(["a"], size=3)]
+    >>> [len(window) for window in read_windows(["a"], size=3)]
     [1]
     """
-    # Looked at far more often than waited for: a deque and two events, and no lock for each text.
-    arrived: deque[object] = deque()
-    some, room, left = threading.Event(), threading.Event(), threading.Event()
+    # The deque is checked far more often than it is empty or full, so it needs no lock per text.
+    queue: deque[object] = deque()
+    has_items, has_room, is_closed = threading.Event(), threading.Event(), threading.Event()
 
     def put(item: object) -> bool:
-        while len(arrived) >= size:
-            room.clear()
-            if len(arrived) >= size:
-                room.wait(_PATIENCE)
-            if left.is_set():
+        while len(queue) >= size:
+            has_room.clear()
+            if len(queue) >= size:
+                has_room.wait(_POLL_INTERVAL)
+            if is_closed.is_set():
                 return False
-        arrived.append(item)
-        if not some.is_set():
-            some.set()
-        return not left.is_set()
+        queue.append(item)
+        if not has_items.is_set():
+            has_items.set()
+        return not is_closed.is_set()
 
     def read() -> None:
         try:
@@ -158,30 +161,30 @@ def read_windows(texts: Iterable[str], size: int) -> Iterator[list[str]]:
                 if not put((text,)):
                     return
             put(_END)
-        except BaseException as error:  # raised again where the texts are awaited
+        except BaseException as error:  # raised again in the caller's thread
             put(error)
 
-    # A daemon: nothing can wake a thread that waits for a line of a terminal.
+    # A daemon thread, because nothing can interrupt it while it waits for a line of a terminal.
     threading.Thread(target=read, daemon=True, name="keras_bahdanau texts").start()
     try:
         item: object = ()
         while isinstance(item, tuple):
-            some.wait()
-            some.clear()
+            has_items.wait()
+            has_items.clear()
             window: list[str] = []
-            while arrived:
-                item = arrived.popleft()
+            while queue:
+                item = queue.popleft()
                 if not isinstance(item, tuple):
                     break
                 window.extend(item)
                 if len(window) == size:
-                    some.set()  # there may be more
+                    has_items.set()  # there may be more
                     break
-            room.set()
+            has_room.set()
             if window:
                 yield window
         if isinstance(item, BaseException):
             raise item
     finally:
-        left.set()
-        room.set()
+        is_closed.set()
+        has_room.set()

@@ -14,77 +14,10 @@ from typing import Any, BinaryIO
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
-_SUSPECT_SHARE = (
-    0.5  # share of identical or tabbed lines from which on the files are likely to be wrong
-)
-
-
-class PairCheck:
-    """Counts what looks like a mistake in two files whose lines translate each other.
-
-    Args:
-        source: str. The name of the file of sources.
-        target: str. The name of the file of their translations.
-        forms: bool. Whether lines that are not in Unicode's form NFC are counted, too.
-    """
-
-    def __init__(self, source: str, target: str, forms: bool = False) -> None:
-        self._names, self._forms = (source, target), forms
-        self._pairs = self._identical = 0
-        self._tabbed, self._other_forms = [0, 0], [0, 0]
-
-    def add(self, source: str, target: str) -> None:
-        """Takes notice of one pair."""
-        # Written out for both sides: a loop takes twice the time, for each of many million pairs.
-        self._pairs += 1
-        if source == target:
-            self._identical += 1
-        if "\t" in source:
-            self._tabbed[0] += 1
-        if "\t" in target:
-            self._tabbed[1] += 1
-        if self._forms:
-            if not (source.isascii() or unicodedata.is_normalized("NFC", source)):
-                self._other_forms[0] += 1
-            if not (target.isascii() or unicodedata.is_normalized("NFC", target)):
-                self._other_forms[1] += 1
-
-    def warn(self) -> None:
-        """Warns in the log of what was found, with the names of the files and shares of lines."""
-        least = max(1.0, _SUSPECT_SHARE * self._pairs)
-        if self._identical >= least:
-            logger.warning(
-                "%s and %s: %s pairs are identical. Expected two languages.",
-                *self._names,
-                self._share(self._identical),
-            )
-        for name, tabbed, other_forms in zip(
-            dict.fromkeys(self._names), self._tabbed, self._other_forms, strict=False
-        ):
-            if tabbed >= least:
-                logger.warning(
-                    "%s: %s lines hold a tab. Expected one language a file: `cut -f 1` and "
-                    "`cut -f 2` take the columns of a table apart.",
-                    name,
-                    self._share(tabbed),
-                )
-            if other_forms:
-                logger.warning(
-                    "%s: %s lines are not in Unicode's form NFC. Texts that look the same in "
-                    'another form are translated otherwise, unless `normalization` is "nfc".',
-                    name,
-                    self._share(other_forms),
-                )
-
-    def _share(self, count: int) -> str:
-        return f"{count:,} of {self._pairs:,} ({count / self._pairs:.1%})"
-
-
 Source = str | os.PathLike[str] | BinaryIO
 
-
-# Patterns of bytes that compressed files and UTF-16 begin with, and no UTF-8 text does.
-_NO_TEXT = {
+# First bytes of compressed files and of UTF-16, which no UTF-8 text has.
+_SIGNATURES = {
     rb"\x1f\x8b": "gzip",
     rb"BZh[1-9](1AY&SY|\x17\x72\x45\x38\x50\x90)": "bzip2",
     rb"\xfd7zXZ\x00": "xz",
@@ -95,17 +28,18 @@ _NO_TEXT = {
 
 
 def read_lines(source: Source, may_be_empty: bool = False) -> list[str]:
-    r"""Reads text of one sentence a line, all of it; see `iterate_lines`.
+    r"""Read all lines of a text with one sentence per line; see `iterate_lines`.
 
     Args:
-        source: As `iterate_lines` takes it.
-        may_be_empty: Whether text of no line gives an empty list instead of an error.
+        source: As for `iterate_lines`.
+        may_be_empty: Whether an empty text gives an empty list instead of an error.
 
     Returns:
-        The lines, blank ones included, without their ends.
+        The lines without line ends, including blank lines.
 
     Raises:
-        ValueError: If the text is empty, is not UTF-8 (the line is named) or is no whole gzip file.
+        ValueError: The text is empty, is not UTF-8 (the message has the line number), or is an
+            incomplete gzip file.
 
     Example:
 
@@ -115,30 +49,30 @@ def read_lines(source: Source, may_be_empty: bool = False) -> list[str]:
     """
     lines = list(iterate_lines(source))
     if not lines and not may_be_empty:
-        raise ValueError(f"{_name_of(source)} is empty: expected one sentence a line.")
+        raise ValueError(f"{_name_of(source)} is empty: expected one sentence per line.")
     return lines
 
 
 def iterate_lines(source: Source, warn: bool = True) -> Iterator[str]:
-    r"""Reads text of one sentence a line, each line as it comes.
+    r"""Read a text with one sentence per line, one line at a time.
 
-    A line ends with `\n` or `\r\n` and nothing else: other separators of Unicode, such as
-    U+2028, belong to the sentence. A byte order mark at the start is dropped.
+    A line ends only with `\n` or `\r\n`: other Unicode separators, such as U+2028, belong to the
+    sentence. A byte order mark at the start is dropped.
 
     Args:
         source: Path of UTF-8 text, compressed by gzip if the name ends with `.gz`; or a binary file
-            object, which is read to its end. For standard input in a thread, as `translate_stream`
-            reads, take `open(0, "rb", closefd=False)`: Python aborts at its end where a thread
-            still waits for a line of `sys.stdin.buffer`.
-        warn: bool. Whether the log warns of lines that seem to end with `\r` alone. `False` where
-            the same file is read again.
+            object, which is read to its end. For standard input in `translate_stream`, which reads
+            in a thread, use `open(0, "rb", closefd=False)`: Python aborts at exit if a thread still
+            waits for a line of `sys.stdin.buffer`.
+        warn: bool. Whether to log a warning for lines that seem to end with `\r` alone. `False`
+            when the same file is read again.
 
     Yields:
-        The lines, blank ones included, without their ends.
+        The lines without line ends, including blank lines.
 
     Raises:
-        ValueError: If a line is not UTF-8 (it is named), the file is compressed otherwise, or it is
-            no whole gzip file.
+        ValueError: A line is not UTF-8 (the message has its number), the file has another
+            compression, or is an incomplete gzip file.
     """
     for number, line in enumerate(iterate_raw_lines(source, warn), start=1):
         try:
@@ -148,17 +82,17 @@ def iterate_lines(source: Source, warn: bool = True) -> Iterator[str]:
 
 
 def iterate_raw_lines(source: Source, warn: bool = True) -> Iterator[bytes]:
-    """As `iterate_lines`, but each line is the bytes that it consists of, whatever they are."""
+    """Read lines like `iterate_lines`, but as bytes without decoding."""
     name = _name_of(source)
     if isinstance(source, (str, os.PathLike)):
         if Path(source).is_dir():
-            raise ValueError(f"{name} is a folder: expected a file of one sentence a line.")
-        opened: Any = gzip.open if Path(source).suffix == ".gz" else open
-        opened = opened(source, "rb")
+            raise ValueError(f"{name} is a folder: expected a file with one sentence per line.")
+        opener: Any = gzip.open if Path(source).suffix == ".gz" else open
+        context = opener(source, "rb")
     else:
-        opened = contextlib.nullcontext(source)
-    lines = returns = 0
-    with opened as file:
+        context = contextlib.nullcontext(source)
+    lines = carriage_returns = 0
+    with context as file:
         try:
             for line in file:
                 if not lines:
@@ -168,29 +102,29 @@ def iterate_raw_lines(source: Source, warn: bool = True) -> Iterator[bytes]:
                         continue
                 lines += 1
                 line = line.removesuffix(b"\n").removesuffix(b"\r")
-                returns += line.count(b"\r")
+                carriage_returns += line.count(b"\r")
                 yield line
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise ValueError(f"{name} is not a whole gzip file: {error}") from error
-    if warn and returns >= lines > 0:
+            raise ValueError(f"{name} is not a complete gzip file: {error}") from error
+    if warn and carriage_returns >= lines > 0:
         logger.warning(
-            "%s: the number of carriage returns inside of lines is %d, of lines %d. Only a line "
-            "feed ends a line: if each carriage return was to end one, convert the file.",
+            "%s: the number of carriage returns inside lines is %d, of lines %d. Only a line feed "
+            "ends a line: if carriage returns end lines in this file, convert it.",
             name,
-            returns,
+            carriage_returns,
             lines,
         )
 
 
 def not_utf8(error: UnicodeDecodeError) -> str:
-    """What is wrong with a line that is not UTF-8, for a message."""
+    """Describe the first byte of a line that is not UTF-8, for a message."""
     return f"not UTF-8 (byte 0x{error.object[error.start]:02x}, {error.reason})."
 
 
 def _check_is_text(name: str, line: bytes) -> None:
-    """Raises a `ValueError` that names the compression or the encoding that a file begins with."""
-    for beginning, kind in _NO_TEXT.items():
-        if re.match(beginning, line):
+    """Raise a `ValueError` if a file begins like a compressed file or UTF-16."""
+    for signature, kind in _SIGNATURES.items():
+        if re.match(signature, line):
             advice = "Unpack the file first."
             if kind == "UTF-16":
                 advice = "Convert it first."
@@ -205,26 +139,25 @@ def _check_is_text(name: str, line: bytes) -> None:
 def _name_of(source: Source) -> str:
     if isinstance(source, (str, os.PathLike)):
         return os.fspath(source)
-    name = getattr(source, "name", None)  # a number where a descriptor was opened
+    name = getattr(source, "name", None)  # an int if a file descriptor was opened
     return name if isinstance(name, str) else "standard input" if name == 0 else "the stream"
 
 
 def read_parallel(source_path: Source, target_path: Source) -> tuple[list[str], list[str]]:
-    """Reads two files whose lines translate each other.
+    """Read two parallel files, whose lines are translations of each other.
 
-    Pairs with a blank side are dropped; a warning in the log says how many. Others warn of files
-    that cannot be right, because they are identical or hold tabs.
+    Pairs with a blank side are dropped, and their number is logged. A warning is also logged for
+    files that look wrong, because they are identical or contain tabs.
 
     Args:
-        source_path: Source sentences, as `read_lines` takes them.
+        source_path: Source sentences, as for `read_lines`.
         target_path: Their translations, line by line.
 
     Returns:
-        The source sentences and the target sentences, two lists of one length.
+        The source sentences and the target sentences, two lists of the same length.
 
     Raises:
-        ValueError: If the files have different numbers of lines, if no pair is left, or as
-            `read_lines`.
+        ValueError: The files have different numbers of lines, no pair remains, or as `read_lines`.
     """
     sources, targets = read_lines(source_path), read_lines(target_path)
     names = _name_of(source_path), _name_of(target_path)
@@ -255,20 +188,20 @@ def read_parallel(source_path: Source, target_path: Source) -> tuple[list[str], 
 
 
 def read_alignments(path: str | os.PathLike[str]) -> list[list[tuple[int, int]]]:
-    r"""Reads word alignments in Pharaoh format, as fast_align and eflomal write them.
+    r"""Read word alignments in Pharaoh format, as fast_align and eflomal write them.
 
-    A line such as `0-0 1-2 2-1` holds, for one pair of sentences, places from 0 of a source token
-    and of the target token aligned to it. They count the tokens that the model reads, so align
-    the sentences cut into these.
+    A line such as `0-0 1-2 2-1` contains, for one pair of sentences, the positions (from 0) of
+    aligned source and target tokens. They count the tokens of the model, so align tokenized
+    sentences.
 
     Args:
         path: UTF-8 text; compressed by gzip if the name ends with `.gz`.
 
     Returns:
-        For each line a list of (source place, target place); an empty one for a blank line.
+        A list of (source position, target position) for each line; empty for a blank line.
 
     Raises:
-        ValueError: If a line holds anything else (the line is named), or as `read_lines`.
+        ValueError: A line has another form (the message has its number), or as `read_lines`.
 
     Example:
 
@@ -285,20 +218,84 @@ def read_alignments(path: str | os.PathLike[str]) -> list[list[tuple[int, int]]]
     ]
 
 
-def parse_links(line: str, place: str) -> list[tuple[int, int]]:
-    """The links of one line of such a file.
+def parse_links(line: str, location: str) -> list[tuple[int, int]]:
+    """Parse a line of word alignments in Pharaoh format.
 
     Args:
         line: Such as `0-0 1-2`.
-        place: Where the line stands, for the message.
+        location: File and line number, for the message.
 
     Raises:
-        ValueError: If the line holds anything else, or a place of more than nine digits.
+        ValueError: The line has another form, or a position with more than nine digits.
     """
     links = []
     for link in line.split():
         match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", link)
         if match is None:
-            raise ValueError(f"{place}: expected links such as 0-0 1-2. Received: {link!r:.80}")
+            raise ValueError(f"{location}: expected links such as 0-0 1-2. Received: {link!r:.80}")
         links.append((int(match[1]), int(match[2])))
     return links
+
+
+_SUSPECT_SHARE = 0.5  # two files with more identical or tabbed lines are probably wrong
+
+
+class PairCheck:
+    """Counter of likely mistakes in two parallel files.
+
+    Args:
+        source: str. Name of the file of sources.
+        target: str. Name of the file of their translations.
+        check_unicode: bool. Whether to count also lines that are not in Unicode form NFC.
+    """
+
+    def __init__(self, source: str, target: str, check_unicode: bool = False) -> None:
+        self._names, self._check_unicode = (source, target), check_unicode
+        self._pairs = self._identical = 0
+        self._tabbed, self._not_nfc = [0, 0], [0, 0]
+
+    def add(self, source: str, target: str) -> None:
+        """Count one pair."""
+        # Written out for both sides: a loop takes twice the time, for each of many million pairs.
+        self._pairs += 1
+        if source == target:
+            self._identical += 1
+        if "\t" in source:
+            self._tabbed[0] += 1
+        if "\t" in target:
+            self._tabbed[1] += 1
+        if self._check_unicode:
+            if not (source.isascii() or unicodedata.is_normalized("NFC", source)):
+                self._not_nfc[0] += 1
+            if not (target.isascii() or unicodedata.is_normalized("NFC", target)):
+                self._not_nfc[1] += 1
+
+    def warn(self) -> None:
+        """Log a warning for each kind of mistake, with the file and the share of lines."""
+        threshold = max(1.0, _SUSPECT_SHARE * self._pairs)
+        if self._identical >= threshold:
+            logger.warning(
+                "%s and %s: %s pairs are identical. Expected two languages.",
+                *self._names,
+                self._share(self._identical),
+            )
+        for name, tabbed, not_nfc in zip(
+            dict.fromkeys(self._names), self._tabbed, self._not_nfc, strict=False
+        ):
+            if tabbed >= threshold:
+                logger.warning(
+                    "%s: %s lines contain a tab. Expected one language per file: `cut -f 1` and "
+                    "`cut -f 2` separate the columns of a table.",
+                    name,
+                    self._share(tabbed),
+                )
+            if not_nfc:
+                logger.warning(
+                    "%s: %s lines are not in Unicode form NFC. The same text in another form is "
+                    'translated differently, unless `normalization` is "nfc".',
+                    name,
+                    self._share(not_nfc),
+                )
+
+    def _share(self, count: int) -> str:
+        return f"{count:,} of {self._pairs:,} ({count / self._pairs:.1%})"

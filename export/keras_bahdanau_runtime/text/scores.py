@@ -1,4 +1,4 @@
-"""How good translations are: BLEU and chrF."""
+"""Scores of translations: BLEU and chrF."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,24 +9,24 @@ from keras_bahdanau_runtime.errors import require
 def corpus_scores(
     translations: Sequence[str], references: Sequence[str], tokenize: str = "13a"
 ) -> dict[str, float]:
-    """Corpus BLEU (cased) and chrF of sacreBLEU, both in 0..100.
+    """Compute corpus BLEU (cased) and chrF with sacreBLEU, both from 0 to 100.
 
     Args:
         translations: List of `str`.
         references: List of `str`, one for each translation.
-        tokenize: How BLEU splits words, by sacreBLEU's name: "13a" for raw text, "none" for text
-            that is tokenised, "zh" and so on.
+        tokenize: sacreBLEU's name of the tokenizer for BLEU: "13a" for raw text, "none" for
+            tokenized text, "zh" and so on.
 
     Returns:
         `{"bleu": float, "chrf": float}`.
 
     Raises:
-        ValueError: If the lists differ in length or are empty; or as `bleu_metric`.
+        ValueError: The lists differ in length or are empty; or as `bleu_metric`.
         MissingDependencyError: sacrebleu is not installed.
     """
     if len(translations) != len(references) or not references:
         raise ValueError(
-            "Arguments `translations` and `references` must be equally long and not empty. "
+            "Arguments `translations` and `references` must have the same length, at least 1. "
             f"Received: {len(translations)} and {len(references)}"
         )
     bleu = bleu_metric(tokenize)
@@ -38,7 +38,7 @@ def corpus_scores(
 
 
 def bleu_metric(tokenize: str) -> Any:
-    """The `sacrebleu.BLEU` that splits words so; `tokenize` as for `corpus_scores`.
+    """Return the `sacrebleu.BLEU` with this tokenizer; `tokenize` as for `corpus_scores`.
 
     Raises:
         ValueError: `tokenize` is unknown, or needs a package that is not installed.
@@ -51,10 +51,10 @@ def bleu_metric(tokenize: str) -> Any:
             f"Received: {tokenize!r}"
         )
     try:
-        # Otherwise it warns on standard error of text that looks tokenised.
+        # `force` turns off a warning about text that looks tokenized.
         return sacrebleu.BLEU(tokenize=tokenize, force=tokenize == "none")
     except (ImportError, RuntimeError) as error:
         raise ValueError(
-            "Argument `tokenize` must name what is installed. "
-            f"Received: {tokenize!r}, of which sacrebleu says: {' '.join(str(error).split())}"
+            "Argument `tokenize` must name an installed tokenizer. "
+            f"Received: {tokenize!r}, for which sacrebleu says: {' '.join(str(error).split())}"
         ) from error

@@ -14,16 +14,34 @@ from keras_bahdanau_runtime.errors import RunError, require
 from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL, UNK
 
+FORMAT = "keras_bahdanau tokenizer"
+VERSION = 1
+MIN_VOCABULARY_SIZE = len(SPECIAL) + 256  # every byte is a piece, so no text is unknown
+# The library allocates memory for the requested size, and aborts the process if that fails.
+MAX_VOCABULARY_SIZE = 2**20
+NORMALIZATIONS = ("nfc", "nfkc")
+# Text is first split into these parts, and pieces are learned within them: words with the space
+# before them, with joiners and marks such as the vowel signs of Devanagari (ByteLevel's own pattern
+# splits these off); runs of other characters; space. Matching takes linear time.
+_WORDS = (
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\x{200C}\x{200D}]*| ?\p{N}+"
+    r"| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+)
+
+
+class TokenizerVersionError(ValueError):
+    """A tokenizer file has an unsupported version."""
+
 
 class TextDecoder:
     """Decoder of the ids of one text, id by id.
 
-    A character spread over several ids comes with the last of them; bytes that form no character
-    come out as U+FFFD. `PAD` and `BOS` add nothing. An id that has no piece, which a model with
-    more ids than its tokenizer may write, is shown as `"<unk>"`.
+    A character that consists of several ids is returned with the last of them. Bytes that form no
+    character become U+FFFD. `PAD` and `BOS` add nothing. An id without a piece, which a model with
+    more ids than its tokenizer may output, becomes `"<unk>"`.
 
     Args:
-        pieces: The bytes behind each id; see `Tokenizer.target_decoder`.
+        pieces: The bytes of each id; see `Tokenizer.target_decoder`.
 
     Example:
 
@@ -36,24 +54,24 @@ class TextDecoder:
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self._pieces = pieces
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._begun = False
+        self._has_started = False
 
     def add(self, index: int) -> str:
-        """What `index` adds to the text."""
+        """Return the text that `index` adds."""
         if index in (PAD, BOS):
             return ""
-        begun, self._begun = self._begun, True
+        is_first, self._has_started = not self._has_started, True
         if not self._has_piece(index):
             return self.end() + SPECIAL[EOS if index == EOS else UNK]
         text = self._decode(self._pieces[index])
-        return text if begun else text.removeprefix(" ")  # which encoding puts in front of a text
+        return text.removeprefix(" ") if is_first else text  # encoding adds a space in front
 
     def end(self) -> str:
-        """What is left of a character that was begun."""
+        """Return the rest of an incomplete character."""
         return self._decode(b"", final=True)
 
     def stream(self, ids: Iterable[int]) -> Iterator[str]:
-        """What each of the ids adds to the text, as they come, where it is not nothing."""
+        """Yield the texts that the ids add, without empty ones."""
         for index in ids:
             if added := self.add(index):
                 yield added
@@ -61,11 +79,11 @@ class TextDecoder:
             yield rest
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The readable piece behind each of the ids that end a text."""
+        """Return the readable piece of each of the last ids of a text."""
         tokens: list[str] = []
         for index in ids:
             if tokens and not self._has_piece(index):
-                tokens[-1] += self.end()  # a half character belongs to the piece that began it
+                tokens[-1] += self.end()  # an incomplete character belongs to the piece before
             tokens.append(self.add(index))
         if tokens:
             tokens[-1] += self.end()
@@ -76,75 +94,57 @@ class TextDecoder:
 
 
 def byte_pieces(vocabulary: Mapping[str, int]) -> list[bytes]:
-    """The bytes behind each id of a byte-level vocabulary.
+    """Return the bytes of each id of a byte-level vocabulary.
 
     Args:
-        vocabulary: Ids by piece, as the `tokenizers` library spells them.
+        vocabulary: Ids by piece, in the spelling of the `tokenizers` library.
 
     Example:
 
     >>> byte_pieces({"<pad>": 0, "a": 1, "Ġb": 2})
     [b'<pad>', b'a', b' b']
     """
-    byte_of = _byte_of()
+    byte_by_letter = _byte_by_letter()
     pieces = [b""] * (1 + max(vocabulary.values(), default=-1))
     for piece, index in vocabulary.items():
         try:
-            pieces[index] = bytes([byte_of[letter] for letter in piece])
-        except KeyError:  # a piece that is not of bytes stands for itself, as in the library
+            pieces[index] = bytes([byte_by_letter[letter] for letter in piece])
+        except KeyError:  # not a byte-level piece: the library uses it literally
             pieces[index] = piece.encode("utf-8")
     return pieces
 
 
 @functools.cache
-def _byte_of() -> Mapping[str, int]:
-    """The byte behind each letter of byte-level pieces.
+def _byte_by_letter() -> Mapping[str, int]:
+    """Return the byte for each letter of byte-level pieces.
 
-    Printable Latin-1 letters stand for themselves, the other bytes, in order, for the letters from
-    U+0100 on.
+    Printable Latin-1 letters represent themselves. The letters from U+0100 on represent the other
+    bytes in order.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (byte for byte in range(256) if byte not in printable)
     return {chr(byte): byte for byte in printable} | {
-        chr(0x100 + place): byte for place, byte in enumerate(others)
+        chr(0x100 + index): byte for index, byte in enumerate(others)
     }
 
 
-FORMAT = "keras_bahdanau tokenizer"
-VERSION = 1
-SMALLEST_VOCABULARY = len(SPECIAL) + 256  # every byte is a piece, so no text is ever unknown
-# What text is cut into, within which pieces are learned: words with the space before them, with
-# joiners and marks such as the vowel signs of Devanagari, which ByteLevel's own pattern cuts off;
-# runs of other characters; space. Its time grows no faster than the text.
-_WORDS = (
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\x{200C}\x{200D}]*| ?\p{N}+"
-    r"| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-)
-NORMALIZATIONS = ("nfc", "nfkc")
-MOST_PIECES = 2**20  # the library makes room for as many as it is told, or aborts the process
-
-
-class TokenizerVersionError(ValueError):
-    """A tokenizer file is of a version that this package does not know."""
-
-
 class Tokenizer:
-    """Byte-pair encoding that gives back every Unicode text exactly.
+    """Byte-pair encoding that reproduces every Unicode text exactly.
 
-    Text becomes UTF-8 bytes and frequent byte sequences become pieces, so nothing is ever unknown
-    and `decode(encode_target(text)) == text` for any text. Digits stand one by one. The ids 0 to 3
-    are `<pad>`, `<unk>`, `<s>` and `</s>`; a text that spells one of them is encoded as the
-    ordinary characters it consists of. Two tokenizers are equal if their files would be.
+    Text is converted to UTF-8 bytes, and frequent byte sequences become pieces. So no text is
+    unknown, and `decode(encode_target(text)) == text` for any text. Each digit is a piece of its
+    own. The ids 0 to 3 are `<pad>`, `<unk>`, `<s>` and `</s>`; a text that contains one of these
+    strings is encoded as ordinary characters. Two tokenizers are equal if their files are equal.
 
-    One character may have several spellings in Unicode: "é" is one code point (NFC) or "e" with an
-    accent (NFD), which are other ids. A tokenizer with a `normalization` brings every text into one
-    form first, and gives back that form.
+    Unicode has several spellings of some characters: "é" is one code point (NFC) or "e" and an
+    accent (NFD), which have different ids. A tokenizer with a `normalization` first converts every
+    text to one form, so decoding returns that form.
 
     Most users call `Tokenizer.train` or `Tokenizer.load`.
 
     Args:
         source: `tokenizers.Tokenizer` of the source language.
-        target: `tokenizers.Tokenizer` of the target language. `None` if both share one vocabulary.
+        target: `tokenizers.Tokenizer` of the target language; `None` if both share a vocabulary.
 
     Example:
 
@@ -173,29 +173,31 @@ class Tokenizer:
         min_frequency: int = 2,
         normalization: str | None = None,
     ) -> "Tokenizer":
-        """Learns the pieces from text.
+        """Learn the pieces from text.
 
         Args:
             sources: Sentences of the source language.
             targets: Sentences of the target language.
-            vocabulary_size: Largest number of ids, the 4 special pieces and the 256 bytes included.
-                Little text yields fewer.
-            joint: Whether one vocabulary is learned from both languages. Otherwise each gets its
-                own, of `vocabulary_size` ids each.
-            min_frequency: How often two pieces must stand side by side before they become one.
-            normalization: The Unicode form that every text is brought into: "nfc", or "nfkc", which
-                also replaces ligatures, wide letters and the like; `None` to leave texts as they
-                are. The tokenizer's file holds it.
+            vocabulary_size: Largest number of ids, including 4 special pieces and 256 bytes. A
+                small text gives fewer.
+            joint: Whether both languages share one vocabulary. Otherwise each language has its own
+                of `vocabulary_size` ids.
+            min_frequency: Number of times that two pieces must be adjacent to be merged.
+            normalization: Unicode form that every text is converted to: "nfc"; or "nfkc", which
+                also replaces ligatures, wide letters and similar characters; `None` to leave texts
+                unchanged. It is saved in the tokenizer's file.
 
         Returns:
             A `Tokenizer`.
 
         Raises:
-            ValueError: If `vocabulary_size` is below 260 or above a million, `min_frequency` below
-                1, `normalization` unknown, or `sources` or `targets` holds anything but text or no
-                text at all.
+            ValueError: `vocabulary_size` is below 260 or above 2**20, `min_frequency` is below 1,
+                `normalization` is unknown, or `sources` or `targets` contain an item that is not
+                text, or no text.
         """
-        check_range("vocabulary_size", vocabulary_size, int, SMALLEST_VOCABULARY, MOST_PIECES)
+        check_range(
+            "vocabulary_size", vocabulary_size, int, MIN_VOCABULARY_SIZE, MAX_VOCABULARY_SIZE
+        )
         check_range("min_frequency", min_frequency, int, 1)
         check_normalization(normalization)
         sources, targets = checked_texts("sources", sources), checked_texts("targets", targets)
@@ -209,7 +211,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Tokenizer":
-        """Reads a tokenizer that `save` wrote.
+        """Load a tokenizer that `save` wrote.
 
         Args:
             path: The JSON file.
@@ -218,14 +220,14 @@ class Tokenizer:
             A `Tokenizer`.
 
         Raises:
-            ValueError: If the file is no such JSON; a `TokenizerVersionError` if it is of a version
-                that this package does not know.
+            ValueError: The file is not the JSON of a tokenizer; a `TokenizerVersionError` for an
+                unsupported version.
         """
         return cls.parse(Path(path).read_bytes(), path)
 
     @classmethod
     def parse(cls, contents: bytes, path: str | os.PathLike[str] = "the tokenizer") -> "Tokenizer":
-        """As `load`, of the bytes of such a file; `path` is its name in messages."""
+        """Load a tokenizer from the bytes of its file; `path` is the name in messages."""
         try:
             document = json.loads(contents.decode("utf-8"))
         except (ValueError, RecursionError) as error:
@@ -245,18 +247,18 @@ class Tokenizer:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes everything to one JSON file, which appears whole or not at all.
+        """Write the tokenizer to one JSON file, atomically.
 
-        `source` and `target` in it are what the `tokenizers` library reads by itself
-        (`tokenizers.Tokenizer.from_str(json.dumps(document["source"]))`); `target` is `null` if
+        The `tokenizers` library can read the values of `source` and `target`
+        (`tokenizers.Tokenizer.from_str(json.dumps(document["source"]))`). `target` is `null` if
         `joint`.
 
         Args:
-            path: The file to write. An existing one is replaced.
+            path: The file to create or replace.
         """
         text = json.dumps(self._document(), ensure_ascii=False)
-        with atomic_write(path) as writing:
-            writing.write_text(text + "\n", encoding="utf-8")
+        with atomic_write(path) as temporary:
+            temporary.write_text(text + "\n", encoding="utf-8")
 
     def _document(self) -> dict[str, Any]:
         return {
@@ -271,7 +273,7 @@ class Tokenizer:
             return NotImplemented
         return self is other or self._document() == other._document()
 
-    __hash__ = None  # type: ignore[assignment]  # by value it would take as long as `save`
+    __hash__ = None  # type: ignore[assignment]  # a hash by value would take as long as `save`
 
     @property
     def joint(self) -> bool:
@@ -280,7 +282,7 @@ class Tokenizer:
 
     @property
     def normalization(self) -> str | None:
-        """The Unicode form that source texts are brought into, "nfc" or "nfkc"; or `None`."""
+        """Unicode form that source texts are converted to, "nfc" or "nfkc"; or `None`."""
         normalizer = json.loads(self._source.to_str())["normalizer"] or {}
         parts = normalizer.get("normalizers", [normalizer])
         kinds = [str(part.get("type")).lower() for part in parts]
@@ -293,7 +295,7 @@ class Tokenizer:
 
     @property
     def target(self) -> Any:
-        """The `tokenizers.Tokenizer` of the target language; the same one if `joint`."""
+        """The `tokenizers.Tokenizer` of the target language; that of the source if `joint`."""
         return self._target
 
     @property
@@ -307,7 +309,7 @@ class Tokenizer:
         return int(self._target.get_vocab_size())
 
     def encode_source(self, text: str) -> list[int]:
-        """Ids of a source text.
+        """Encode a source text.
 
         Args:
             text: Any text.
@@ -316,51 +318,50 @@ class Tokenizer:
             The ids, the last of which is `EOS`.
 
         Raises:
-            ValueError: If `text` is not a `str`, or one with lone surrogates, which stand for no
-                character.
+            ValueError: `text` is not a `str`, or contains lone surrogates.
         """
         return _encode(self._source, text)
 
     def encode_sources(self, texts: Iterable[str]) -> list[list[int]]:
-        """Ids of many source texts, encoded side by side on all cores; see `encode_source`."""
+        """Encode source texts in parallel on all cores; see `encode_source`."""
         return _encode_many(self._source, texts)
 
     def encode_target(self, text: str) -> list[int]:
-        """Ids of a target text. As `encode_source`."""
+        """Encode a target text; see `encode_source`."""
         return _encode(self._target, text)
 
     def encode_targets(self, texts: Iterable[str]) -> list[list[int]]:
-        """Ids of many target texts. As `encode_sources`."""
+        """Encode target texts; see `encode_sources`."""
         return _encode_many(self._target, texts)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of target ids.
+        """Decode target ids to text.
 
         Args:
-            ids: Target ids. They are read up to the first `EOS`; `PAD` and `BOS` are passed over.
+            ids: Target ids. They are read up to the first `EOS`, without `PAD` and `BOS`.
 
         Returns:
-            The text. Bytes that form no character, which a model may write but no text encodes to,
-            come out as U+FFFD.
+            The text. Bytes that form no character become U+FFFD; a model may output them, but no
+            text is encoded to them.
 
         Raises:
-            ValueError: If one is no int, or outside the target vocabulary.
+            ValueError: An id is not an int, or is outside the target vocabulary.
         """
-        ids = self._read(ids)
+        ids = self._until_end(ids)
         words = ids[:-1] if ids[-1:] == [EOS] else ids
         return "".join(self.target_decoder().tokens(words))
 
     def source_tokens(self, text: str) -> list[str]:
-        """The readable piece behind each id of a source text.
+        """Return the readable piece of each id of a source text.
 
-        Where several ids share one character, the last of them shows it and the others are empty.
-        Without the final `"</s>"` the pieces join to the text.
+        If several ids form one character, the last of them shows it and the others are empty. The
+        pieces without the final `"</s>"` join to the text.
 
         Args:
             text: Any text.
 
         Returns:
-            As many strings as `encode_source(text)` has ids, the last one `"</s>"`.
+            A string for each id of `encode_source(text)`; the last one is `"</s>"`.
 
         Example:
 
@@ -370,44 +371,45 @@ class Tokenizer:
         return self.source_decoder().tokens(self.encode_source(text))
 
     def target_tokens(self, ids: Iterable[int]) -> list[str]:
-        """The readable piece behind each target id.
+        """Return the readable piece of each target id.
 
         Args:
-            ids: Target ids, read as `decode` reads them.
+            ids: Target ids, read like those of `decode`.
 
         Returns:
-            One string for each id that is read, `"</s>"` for the `EOS` if there is one.
+            A string for each id that is read, `"</s>"` for `EOS`.
 
         Raises:
-            ValueError: If one is no int, or outside the target vocabulary.
+            ValueError: An id is not an int, or is outside the target vocabulary.
         """
-        return self.target_decoder().tokens(self._read(ids))
+        return self.target_decoder().tokens(self._until_end(ids))
 
     def source_decoder(self) -> TextDecoder:
-        """A `TextDecoder` for the ids of one source text."""
+        """Return a `TextDecoder` for the ids of one source text."""
         return TextDecoder(self._source_pieces)
 
     def target_decoder(self) -> TextDecoder:
-        """A `TextDecoder` for the ids of one target text."""
+        """Return a `TextDecoder` for the ids of one target text."""
         return TextDecoder(self._target_pieces)
 
-    def _read(self, ids: Iterable[int]) -> list[int]:
-        kept: list[int] = []
-        for given in ids:
+    def _until_end(self, ids: Iterable[int]) -> list[int]:
+        """Check ids up to the first `EOS`, and return them without `PAD` and `BOS`."""
+        checked: list[int] = []
+        for value in ids:
             try:
-                index = operator.index(given)
+                index = operator.index(value)
             except TypeError as error:
-                raise ValueError(f"Argument `ids` must be ints. Received: {given!r:.80}") from error
+                raise ValueError(f"Argument `ids` must be ints. Received: {value!r:.80}") from error
             if not 0 <= index < self.target_vocabulary_size:
                 raise ValueError(
                     f"Argument `ids` must hold ids in [0, {self.target_vocabulary_size}). "
                     f"Received: {index}"
                 )
             if index not in (PAD, BOS):
-                kept.append(index)
+                checked.append(index)
             if index == EOS:
                 break
-        return kept
+        return checked
 
 
 def _encode(tokenizer: Any, text: str) -> list[int]:
@@ -419,15 +421,15 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
 
 
 def _encode_many(tokenizer: Any, texts: Iterable[str]) -> list[list[int]]:
-    checked = checked_texts("texts", texts)
+    texts = checked_texts("texts", texts)
     try:
-        return [encoding.ids for encoding in tokenizer.encode_batch_fast(checked)]
+        return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
     except BaseException as error:
         _raise_panic(error)
 
 
 def check_normalization(normalization: Any) -> None:
-    """Raises a `ValueError` unless this is a Unicode form that is known, or `None`."""
+    """Raise a `ValueError` unless this is a supported Unicode form or `None`."""
     if normalization is not None and normalization not in NORMALIZATIONS:
         raise ValueError(
             f"Argument `normalization` must be one of {NORMALIZATIONS}, or None. "
@@ -440,12 +442,12 @@ def _learn(
 ) -> Any:
     lib = require("tokenizers", extra="text")
     tokenizer = lib.Tokenizer(lib.models.BPE())
-    # A space in front makes the first word the piece it is elsewhere; decoding takes it away.
+    # With a space in front, the first word has the same pieces as elsewhere. Decoding removes it.
     tokenizer.normalizer = lib.normalizers.Prepend(" ")
     if normalization is not None:
         form = getattr(lib.normalizers, normalization.upper())()
         tokenizer.normalizer = lib.normalizers.Sequence([form, tokenizer.normalizer])
-    # Words end at punctuation, so no learned piece can spell "<s>" and take its id.
+    # Words end at punctuation, so no learned piece can be "<s>" and have its id.
     tokenizer.pre_tokenizer = lib.pre_tokenizers.Sequence(
         [
             lib.pre_tokenizers.Digits(individual_digits=True),
@@ -467,7 +469,7 @@ def _learn(
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    # The trainer also makes the special pieces strings to look for in text. Here they are ids only.
+    # The trainer also makes the special pieces strings that are matched in text; remove that.
     document = json.loads(tokenizer.to_str())
     document["added_tokens"] = []
     return lib.Tokenizer.from_str(json.dumps(document))
@@ -475,14 +477,14 @@ def _learn(
 
 def _restore(path: str | os.PathLike[str], side: str, document: Any) -> Any:
     lib = require("tokenizers", extra="text")
-    if _holds_pattern(document):
+    if _has_other_pattern(document):
         raise ValueError(
-            f"{path}: expected {side!r} to split text by no pattern but our own, as one may take "
-            "for ever. Received: another regular expression"
+            f"{path}: expected {side!r} to split text only by the pattern of this package, because "
+            "another one may never end. Received: another regular expression"
         )
     try:
         tokenizer = lib.Tokenizer.from_str(json.dumps(document))
-    except Exception as error:  # the library raises nothing narrower
+    except Exception as error:  # the library raises no narrower class
         raise ValueError(
             f"{path}: expected {side!r} to be the JSON of a tokenizer. Received: {error}"
         ) from error
@@ -502,27 +504,27 @@ def _restore(path: str | os.PathLike[str], side: str, document: Any) -> Any:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     for text in ("", "a b", SPECIAL[EOS]):
-        found = _encode(tokenizer, text)
-        if found[-1:] != [EOS] or {PAD, BOS, EOS} & set(found[:-1]):
+        ids = _encode(tokenizer, text)
+        if ids[-1:] != [EOS] or {PAD, BOS, EOS} & set(ids[:-1]):
             raise ValueError(
-                f"{path}: expected {side!r} to end a text with {EOS}, and to give it no other id "
-                f"of padding, begin or end. Received: {found} for {text!r}"
+                f"{path}: expected {side!r} to end a text with {EOS}, without another id of "
+                f"padding, begin or end. Received: {ids} for {text!r}"
             )
     return tokenizer
 
 
-def _holds_pattern(document: Any) -> bool:
-    """Whether a tokenizer's JSON holds a regular expression other than `_WORDS`."""
+def _has_other_pattern(document: Any) -> bool:
+    """Return whether a tokenizer's JSON has a regular expression other than `_WORDS`."""
     if isinstance(document, dict):
         if isinstance(document.get("Regex"), str) and document["Regex"] != _WORDS:
             return True
-        return any(_holds_pattern(part) for key, part in document.items() if key != "vocab")
-    return isinstance(document, list) and any(map(_holds_pattern, document))
+        return any(_has_other_pattern(part) for key, part in document.items() if key != "vocab")
+    return isinstance(document, list) and any(map(_has_other_pattern, document))
 
 
 def _raise_panic(error: BaseException) -> NoReturn:
-    """Raises again; a panic of the library's Rust, which is no `Exception`, as a `RunError`."""
+    """Raise the error again; a Rust panic, which is not an `Exception`, as a `RunError`."""
     if type(error).__name__ != "PanicException":
         raise error
     message = " ".join(str(error).split())[:200]
-    raise RunError(f"The tokenizers library could not do it: {message}") from error
+    raise RunError(f"The tokenizers library failed: {message}") from error

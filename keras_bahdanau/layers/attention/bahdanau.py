@@ -1,4 +1,7 @@
-"""Additive attention (arXiv 1409.0473): the layer, its score, and the base class of variants."""
+"""Additive attention (arXiv 1409.0473): the layer, its score, and the base class of variants.
+
+`additive_scores` computes the score for a few queries, `chunked_scores` for many with less memory.
+"""
 
 import keras
 from keras import ops
@@ -7,7 +10,7 @@ from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.attention.base import Attention, ScoredAttention, mask_scores
 from keras_bahdanau_runtime.checks import check_positive
 
-# Floats of one chunk's hidden layer, (B, chunk, Tx, U), when no chunk size is given: 16 MiB.
+# Maximum number of floats in the hidden layer (B, chunk, Tx, U) of one chunk by default: 16 MiB.
 _CHUNK_FLOATS = 2**22
 
 
@@ -18,40 +21,40 @@ class BahdanauAttention(ScoredAttention):
         e_ij = v_a . tanh(W_a s_i + U_a h_j [+ b])        a_ij = softmax_j(e_ij)
         c_i  = sum_j a_ij h_j
 
-    The widths of query, key, value and alignment model are independent, and `U_a h` is computed
-    once for a source (`memory`). However many queries there are, the hidden layer
-    `(B, Tq, Tx, U)` never exists as a whole.
+    Query, key, value and alignment model may have different widths. `U_a h` is computed once per
+    source (`memory`). Many queries are scored in chunks, so that the hidden layer
+    `(B, Tq, Tx, U)` is never in memory as a whole.
 
-    With `num_heads=H`, head `h` owns `U / H` units, its own normalised weights and `D / H`
-    features of the projected values `W_v h_j`; the contexts of the heads stand side by side.
+    With `num_heads=H` each head has `U / H` units of the alignment model, its own weights, and
+    `D / H` features of the projected values `W_v h_j`. The contexts of the heads are concatenated.
 
     Args:
         units: Width `U` of the alignment model.
-        use_bias: Whether the alignment model adds a bias inside the tanh.
-        normalize: Whether `v_a` is weight-normalised, `g v / |v|` (arXiv 1602.07868), with a gain
-            of `1 / sqrt(U / H)` at first and a bias inside the tanh.
+        use_bias: Whether to add the bias `b` inside the tanh.
+        normalize: Whether to use weight normalization for `v_a`, `g v / |v|` (arXiv 1602.07868),
+            with an initial gain of `1 / sqrt(U / H)` and the bias `b`.
         num_heads: Number of heads `H`, a divisor of `U` and of `D`.
-        chunk_size: Number of queries scored at once when there are many; `None` chooses.
-        kernel_initializer: Initialiser of `W_a`, `U_a` and `W_v`.
-        score_initializer: Initialiser of `v_a`.
-        bias_initializer: Initialiser of the bias.
-        kernel_regularizer: Regulariser of `W_a`, `U_a` and `W_v`.
-        score_regularizer: Regulariser of `v_a`.
-        bias_regularizer: Regulariser of the bias.
+        chunk_size: Number of queries in a chunk; chosen by memory if `None`.
+        kernel_initializer: Initializer of `W_a`, `U_a` and `W_v`.
+        score_initializer: Initializer of `v_a`.
+        bias_initializer: Initializer of the bias.
+        kernel_regularizer: Regularizer of `W_a`, `U_a` and `W_v`.
+        score_regularizer: Regularizer of `v_a`.
+        bias_regularizer: Regularizer of the bias.
         kernel_constraint: Constraint on `W_a`, `U_a` and `W_v`.
         score_constraint: Constraint on `v_a`.
         bias_constraint: Constraint on the bias.
         normalizer: "softmax" or "sparsemax".
-        dropout: Share of places dropped in training, the same ones for all queries of a source.
-        seed: Int, the randomness of `dropout`, or `None`.
+        dropout: Fraction of positions dropped in training, the same for all queries of a source.
+        seed: Int seed of `dropout`, or `None`.
         **kwargs: Passed to `keras.layers.Layer`.
 
-    Call arguments: see `Attention.call`. With several heads `return_attention_scores` gives
-        `(B, H, Tq, Tx)` weights; `step` gives their mean over the heads.
+    Call arguments: see `Attention.call`. With several heads `return_attention_scores` returns
+        weights `(B, H, Tq, Tx)`; `step` returns their mean over the heads.
 
     Raises:
-        ValueError: If a number is out of its range, `num_heads` does not divide a width, or
-            `normalize` comes with a `score_initializer` of zeros.
+        ValueError: If a number is out of range, `num_heads` does not divide a width, or
+            `score_initializer` is zeros with `normalize`.
 
     Example:
 
@@ -100,7 +103,7 @@ class BahdanauAttention(ScoredAttention):
         if normalize and isinstance(self.score_initializer, keras.initializers.Zeros):
             raise ValueError(
                 "Argument `score_initializer` must not be zeros with `normalize`, because v / |v| "
-                f"has no value there. Received: {score_initializer!r}"
+                f"is undefined for v = 0. Received: {score_initializer!r}"
             )
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.score_regularizer = keras.regularizers.get(score_regularizer)
@@ -151,44 +154,52 @@ class BahdanauAttention(ScoredAttention):
         )
 
     def make_keys(self, key):
-        """`U_a h_j`, and the bias if there is one: `(B, Tx, U)`."""
+        """Return `U_a h_j [+ b]`, `(B, Tx, U)`."""
         keys = ops.matmul(key, self.key_kernel)
         return keys if self.bias is None else keys + ops.cast(self.bias, keys.dtype)
 
     def make_values(self, values):
-        """The annotations, or with several heads `W_v h_j` split: `(B, H, Tx, D / H)`."""
+        """Return the annotations, or with several heads `W_v h_j` as `(B, H, Tx, D / H)`."""
         if self.num_heads == 1:
             return values
         batch, steps = ops.shape(values)[:2]
-        # Outside of a Keras call, in a step, weights are not cast.
+        # Keras casts weights in `__call__` only, not in `memory` and `step`.
         product = ops.matmul(values, ops.cast(self.value_kernel, values.dtype))
-        values = ops.cast(product, values.dtype)  # float32 of two float64 tensors on torch
+        # Keras on torch returns float32 for two float64 tensors.
+        values = ops.cast(product, values.dtype)
         width = self._value_width // self.num_heads
         values = ops.reshape(values, (batch, steps, self.num_heads, width))
         return ops.transpose(values, (0, 2, 1, 3))
 
     def scores(self, query, keys, chunked=False, features=None):
-        """`e_ij` of queries `(B, G, N)`, with `features` `(B, G, Tx, U)` added inside the tanh."""
-        query, vectors = project(query, self.query_kernel), self._vectors()
+        """Return `e_ij` for queries `(B, G, N)`; see `ScoredAttention.scores`.
+
+        Args:
+            query: `(B, G, N)` float tensor.
+            keys: Tensor returned by `make_keys`.
+            chunked: Whether to score the queries in chunks.
+            features: `(B, G, Tx, U)` float tensor to add inside the tanh, or `None`.
+        """
+        query, score_kernel = project(query, self.query_kernel), self._score_kernel_by_head()
         if chunked:
-            scores = chunked_scores(query, keys, vectors, self.chunk_size)
+            scores = chunked_scores(query, keys, score_kernel, self.chunk_size)
         else:
-            scores = additive_scores(query, keys, vectors, features)
+            scores = additive_scores(query, keys, score_kernel, features)
         if self.num_heads == 1:
             return ops.squeeze(scores, -1)
         return ops.transpose(scores, (0, 3, 1, 2))
 
-    def _vectors(self):
-        """`v_a` as `(U, H)`: each column holds one head's units and zeros."""
-        vectors = ops.convert_to_tensor(self.score_kernel)
+    def _score_kernel_by_head(self):
+        """Return `v_a` as `(U, H)`: each column has the units of one head, and zeros."""
+        kernel = ops.convert_to_tensor(self.score_kernel)
         if self.num_heads > 1:
-            vectors = vectors * ops.repeat(
-                ops.eye(self.num_heads, dtype=vectors.dtype), self.units // self.num_heads, axis=0
+            kernel = kernel * ops.repeat(
+                ops.eye(self.num_heads, dtype=kernel.dtype), self.units // self.num_heads, axis=0
             )
         if self.normalize:
-            length = ops.sqrt(ops.sum(ops.square(ops.cast(vectors, "float32")), axis=0))
-            vectors = ops.cast(vectors, "float32") * (ops.cast(self.gain, "float32") / length)
-        return vectors
+            norm = ops.sqrt(ops.sum(ops.square(ops.cast(kernel, "float32")), axis=0))
+            kernel = ops.cast(kernel, "float32") * (ops.cast(self.gain, "float32") / norm)
+        return kernel
 
     def get_config(self):
         config = {
@@ -207,15 +218,17 @@ class BahdanauAttention(ScoredAttention):
 
 
 class HistoryAttention(BahdanauAttention):
-    """Base of mechanisms with `e_ij = v_a . tanh(W_a s_i + U_a h_j + f_ij + b)`.
+    """Base class of additive attention that reads the weights of the previous steps.
 
-    The features `f_ij` come from the weights of the steps before, so queries are taken in order.
-    Subclasses give `initial_state`, `features` and `next_state`. With several heads the state,
-    and the weights that a call returns, are the mean over the heads.
+        e_ij = v_a . tanh(W_a s_i + U_a h_j + f_ij + b)
+
+    The features `f_ij` are computed from the weights of previous steps, so queries are taken in
+    order. Subclasses implement `initial_state`, `features` and `next_state`. With several heads
+    the state, and the weights that a call returns, are the mean over the heads.
 
     Args:
         units: Width `U` of the alignment model.
-        use_bias: Whether the alignment model adds a bias inside the tanh, as both papers do.
+        use_bias: Whether to add the bias `b`.
         **kwargs: Passed to `BahdanauAttention`.
     """
 
@@ -228,45 +241,46 @@ class HistoryAttention(BahdanauAttention):
         return False
 
     def features(self, state):
-        """`f_ij` for a state of `B * G` rows: `(B * G, Tx, U)`."""
+        """Return `f_ij` for a state of `B * G` rows, `(B * G, Tx, U)`."""
         raise NotImplementedError
 
     def next_state(self, state, weights, memory):
-        """The state after a step with `weights` `(B * G, Tx)`."""
+        """Return the state after a step with `weights` `(B * G, Tx)`."""
         raise NotImplementedError
 
     def step(self, query, memory, state=(), training=None, t=None, return_logits=False):
-        """Attends once and remembers where; see `Attention.step`."""
-        queries = self._grouped(query, memory)  # (B, G, N)
+        """Attend once per query and update the state; see `Attention.step`."""
+        queries = self._group_queries(query, memory)  # (B, G, N)
         features = ops.cast(self.features(state), self.compute_dtype)
         shape = (*ops.shape(queries)[:2], ops.shape(features)[1], self.units)
         features = ops.reshape(features, shape)
         scores = self.scores(queries, memory.keys, features=features)
-        mask = self._mask(scores, memory)
-        context, weights = self._ungrouped(*self._weigh(scores, mask, memory), memory)
+        mask = self._score_mask(scores, memory)
+        context, weights = self._average_by_scores(scores, mask, memory)
+        context, weights = self._ungroup(context, weights, memory)
         state = self.next_state(state, weights, memory)
         if return_logits:
             weights = ops.reshape(mask_scores(scores, mask), ops.shape(weights))
         return context, weights, state
 
-    _attend = Attention._attend  # one by one, not at once
+    _attend = Attention._attend  # in order, not all queries at once
 
-    def _no_weights(self, memory):
-        """Zeros `(B, Tx)`, the weights before the first step."""
+    def _zero_weights(self, memory):
+        """Return zeros `(B, Tx)`, the weights before the first step."""
         batch, steps = ops.shape(memory.keys)[:2]
         return ops.zeros((batch, steps), dtype="float32")
 
 
-def additive_scores(query, keys, vectors, features=None):
-    """Scores every query against every key with a hidden layer between (A.1.2).
+def additive_scores(query, keys, score_kernel, features=None):
+    """Score every query against every key with a hidden layer (A.1.2).
 
         e_ijh = v_h . tanh(q_i + k_j [+ f_ij])
 
     Args:
         query: `(B, G, U)` float tensor, projected queries.
         keys: `(B, Tx, U)` float tensor, projected keys.
-        vectors: `(U, H)` float tensor, one column `v_h` for each head.
-        features: `(B, G, Tx, U)` float tensor added inside the tanh, or `None`.
+        score_kernel: `(U, H)` float tensor, one column `v_h` per head.
+        features: `(B, G, Tx, U)` float tensor to add inside the tanh, or `None`.
 
     Returns:
         `(B, G, Tx, H)` float32 tensor.
@@ -278,31 +292,31 @@ def additive_scores(query, keys, vectors, features=None):
     >>> tuple(scores.shape)
     (1, 2, 4, 1)
     """
-    # Weights have the dtype of the Keras call that this is part of, and outside of any, in a
-    # search, their own. So query, keys and features may differ in dtype.
+    # Query, keys and features may differ in dtype: weights have the compute dtype inside of a
+    # Keras call, and their own dtype in a search.
     hidden = ops.add(ops.expand_dims(query, 2), ops.expand_dims(keys, 1))  # (B, G, Tx, U)
     if features is not None:
         hidden = hidden + ops.cast(features, hidden.dtype)
     *sizes, width = ops.shape(hidden)
-    # A matrix before the tanh: JAX would keep its result twice for the gradient, as it came out of
-    # the tanh and as it went into the product.
+    # Flattened before the tanh. Otherwise JAX would store the result twice for the gradient, as the
+    # output of the tanh and as the input of the product.
     hidden = ops.tanh(ops.reshape(hidden, (-1, width)))
-    scores = ops.matmul(ops.cast(hidden, "float32"), ops.cast(vectors, "float32"))
-    return ops.reshape(scores, (*sizes, vectors.shape[-1]))
+    scores = ops.matmul(ops.cast(hidden, "float32"), ops.cast(score_kernel, "float32"))
+    return ops.reshape(scores, (*sizes, score_kernel.shape[-1]))
 
 
-def chunked_scores(query, keys, vectors, chunk_size=None):
-    """`additive_scores` of many queries.
+def chunked_scores(query, keys, score_kernel, chunk_size=None):
+    """Compute `additive_scores` in chunks of queries.
 
-    The hidden layer exists for `chunk_size` queries at a time and is computed again in the backward
-    pass, so that memory grows with `Tq * Tx`, not with `Tq * Tx * U`.
+    The hidden layer exists for `chunk_size` queries at a time and is recomputed in the backward
+    pass. So memory grows with `Tq * Tx`, not with `Tq * Tx * U`.
 
     Args:
         query: `(B, Tq, U)` float tensor, projected queries.
         keys: `(B, Tx, U)` float tensor, projected keys.
-        vectors: `(U, H)` float tensor, one column `v_h` for each head.
-        chunk_size: Number of queries scored at once; `None` chooses one, about 16 MiB of hidden
-            layer.
+        score_kernel: `(U, H)` float tensor, one column `v_h` per head.
+        chunk_size: Number of queries in a chunk; if `None`, as many as have a hidden layer of
+            about 16 MiB.
 
     Returns:
         `(B, Tq, Tx, H)` float32 tensor.
@@ -316,59 +330,64 @@ def chunked_scores(query, keys, vectors, chunk_size=None):
     """
     query, keys = ops.convert_to_tensor(query), ops.convert_to_tensor(keys)
     (batch, count, width), steps = ops.shape(query), ops.shape(keys)[1]
-    # A tensor of its own: TensorFlow counts the gradient twice where a variable is recomputed with.
-    vectors = ops.reshape(vectors, (width, -1))
-    known = all(isinstance(size, int) or ops.is_tensor(size) for size in (batch, count, steps))
-    if not known or query.shape[1] == 1:
-        # On JAX a size that is neither belongs to a trace that only asks for shapes.
-        return additive_scores(query, keys, vectors)
+    # A new tensor: TensorFlow counts the gradient of a variable in a recomputed function twice.
+    score_kernel = ops.reshape(score_kernel, (width, -1))
+    has_sizes = all(isinstance(size, int) or ops.is_tensor(size) for size in (batch, count, steps))
+    if not has_sizes or query.shape[1] == 1:
+        # On JAX sizes are unknown only in a trace for output shapes.
+        return additive_scores(query, keys, score_kernel)
     chunk = _chunk_size(batch, steps, width) if chunk_size is None else chunk_size
-    chunks = _quotient_up(count, chunk)
+    chunks = _ceil_divide(count, chunk)
     if isinstance(chunks, int):
         if chunks <= 1:
-            return additive_scores(query, keys, vectors)
-        chunk = _quotient_up(count, chunks)  # even chunks need the least padding
-    scored = keras.remat(additive_scores)
+            return additive_scores(query, keys, score_kernel)
+        chunk = _ceil_divide(count, chunks)  # chunks of equal size need the least padding
+    recomputed_scores = keras.remat(additive_scores)
     if keras.config.backend() == "torch":
-        return _in_place(scored, query, keys, vectors, chunk)
+        return _scores_in_place(recomputed_scores, query, keys, score_kernel, chunk)
     padding = ops.zeros((batch, chunks * chunk - count, width), dtype=query.dtype)
     parts = ops.reshape(ops.concatenate([query, padding], 1), (batch, chunks, chunk, width))
-    scores = ops.map(lambda part: scored(part, keys, vectors), ops.transpose(parts, (1, 0, 2, 3)))
+    scores = ops.map(
+        lambda part: recomputed_scores(part, keys, score_kernel),
+        ops.transpose(parts, (1, 0, 2, 3)),
+    )
     scores = ops.transpose(scores, (1, 0, 2, 3, 4))  # (B, chunks, chunk, Tx, H)
-    scores = ops.reshape(scores, (batch, chunks * chunk, steps, vectors.shape[-1]))[:, :count]
-    # TensorFlow loses the number of queries in a slice; it is known again from here on.
-    return ops.reshape(scores, (batch, count, steps, vectors.shape[-1]))
+    scores = ops.reshape(scores, (batch, chunks * chunk, steps, score_kernel.shape[-1]))[:, :count]
+    # On TensorFlow the slice loses the static number of queries. The reshape restores it.
+    return ops.reshape(scores, (batch, count, steps, score_kernel.shape[-1]))
 
 
-def _in_place(scored, query, keys, vectors, chunk):
-    # `ops.map` on torch is a list of results. The C library's allocator puts each of them into the
-    # room of the hidden layer just freed, where the next one then finds no place: memory grew by
-    # the whole (B, Tq, Tx, U). One result that is written to leaves no such holes.
+def _scores_in_place(score, query, keys, score_kernel, chunk):
+    """Write the scores of all chunks into one tensor, for torch."""
+    # `ops.map` on torch makes a list of results. The C library's allocator places each of them into
+    # the memory of the hidden layer that was just freed, so the next hidden layer needs new memory
+    # and the total grows to the whole (B, Tq, Tx, U). A single result avoids that.
     batch, count, _ = query.shape
-    scores = ops.zeros((batch, count, keys.shape[1], vectors.shape[-1]), dtype="float32")
+    scores = ops.zeros((batch, count, keys.shape[1], score_kernel.shape[-1]), dtype="float32")
     for start in range(0, count, chunk):
-        part = scored(query[:, start : start + chunk], keys, vectors)
-        scores[:, start : start + chunk] = part  # `ops.slice_update` copies all of it
+        part = score(query[:, start : start + chunk], keys, score_kernel)
+        scores[:, start : start + chunk] = part  # `ops.slice_update` would copy the whole tensor
     return scores
 
 
 def _chunk_size(batch, steps, width):
-    floats = batch * steps * width
+    floats = batch * steps * width  # of the hidden layer of one query
     if isinstance(floats, int):
-        return max(1, _quotient_up(_CHUNK_FLOATS, max(1, floats)))
-    return ops.maximum(1, _quotient_up(_CHUNK_FLOATS, ops.maximum(1, floats)))
+        return max(1, _ceil_divide(_CHUNK_FLOATS, max(1, floats)))
+    return ops.maximum(1, _ceil_divide(_CHUNK_FLOATS, ops.maximum(1, floats)))
 
 
-def _quotient_up(size, part):
-    """`size / part`, rounded up, of positive ints; of negative ones ONNX rounds otherwise."""
-    return (size + part - 1) // part
+def _ceil_divide(size, divisor):
+    """Return `size / divisor` of positive ints, rounded up."""
+    # Not `-(-size // divisor)`: ONNX rounds negative quotients differently.
+    return (size + divisor - 1) // divisor
 
 
 def project(inputs, kernel):
-    """`inputs (..., M) @ kernel (M, N)` as one product of two matrices.
+    """Return `inputs (..., M) @ kernel (M, N)`, computed as a product of two matrices.
 
-    `ops.matmul` on TensorFlow makes one of it too, but with a permutation that XLA no longer
-    knows in the backward pass of a loop.
+    On TensorFlow `ops.matmul` adds a transposition that XLA cannot remove in the backward pass of
+    a loop.
 
     Example:
 

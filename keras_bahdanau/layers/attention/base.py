@@ -21,24 +21,25 @@ from keras_bahdanau.layers.sequences import (
 )
 from keras_bahdanau_runtime.checks import check_range
 
-# Stands for minus infinity: finite, so that `masked - masked` is 0 and never NaN.
+# Score of masked positions. It is finite, so that `masked - masked` is 0 and not NaN.
 _MASKED_SCORE = -1e30
 
 
 @register_named_tuple
 class Memory(NamedTuple):
-    """What a decoder attends to, computed once for a source and passed on as a value.
+    """Annotations of a source in the form that an attention mechanism reads.
 
-    A mechanism that needs more has a named tuple of its own, with these fields first.
+    It is computed once per source. A mechanism that needs more fields has its own named tuple,
+    which starts with these fields.
 
     Attributes:
-        keys: What queries are scored against, in the mechanism's own form; for
-            `BahdanauAttention` the projected annotations `U_a h`, `(B, Tx, U)`.
-        values: `(B, Tx, D)` annotations, zero at masked places; split into heads,
-            `(B, H, Tx, D / H)`, where there is more than one.
+        keys: Tensor that queries are scored against; for `BahdanauAttention` the projected
+            annotations `U_a h`, `(B, Tx, U)`.
+        values: `(B, Tx, D)` annotations, zero at masked positions; with several heads
+            `(B, H, Tx, D / H)`.
         mask: `(B, Tx)` bool, True = keep, or `None`.
-        dropout: `(B, Tx)` float32 factors on the weights, drawn once for a source in training,
-            or `None`.
+        dropout: `(B, Tx)` float32 factors on the weights, drawn once per source in training, or
+            `None`.
     """
 
     keys: Any
@@ -48,17 +49,17 @@ class Memory(NamedTuple):
 
 
 class Attention(SequenceLayer):
-    """Base of the mechanisms: subclasses give `memory` and `step`.
+    """Base class of attention mechanisms. Subclasses implement `memory` and `step`.
 
-    A decoder uses three calls and so need not know which mechanism it holds:
+    A decoder uses every mechanism through the same three methods:
 
         memory = attention.memory(values, mask=mask)
         state = attention.initial_state(memory)
         context, weights, state = attention.step(query, memory, state)
 
-    Several queries may share one row of the memory, as the hypotheses of a beam do: with
-    `query` of `(B * G, N)` and a memory of `B` rows, queries `b * G ... b * G + G - 1` attend
-    to row `b`, and the memory is never copied.
+    Several queries can share one row of the memory, for example the hypotheses of a beam. With
+    `query` of `(B * G, N)` and a memory of `B` rows, queries `b * G` to `b * G + G - 1` attend to
+    row `b`, and the memory is not copied.
     """
 
     def __init_subclass__(cls, **kwargs):
@@ -70,32 +71,32 @@ class Attention(SequenceLayer):
         if isinstance(query, (list, tuple)):
             raise ValueError(
                 f"Argument `query` of {type(self).__name__} must be one tensor; write "
-                "attention(query, value), not a list of both as for keras.layers.Attention. "
+                "attention(query, value) instead of a list of both. "
                 f"Received: a list of {len(query)}"
             )
         if mask is not None:
-            kwargs |= self._named_masks(mask, kwargs)
+            kwargs |= self._split_masks(mask, kwargs)
         return super().__call__(query, value, *args, **kwargs)
 
     def build(self, query_shape, value_shape, key_shape=None):
-        """Makes the weights for a query `(B, N)` or `(B, Tq, N)` and a value `(B, Tx, D)`."""
+        """Create the weights for queries `(B, N)` or `(B, Tq, N)` and values `(B, Tx, D)`."""
         check_widths(query=query_shape, value=value_shape)
         self._query_width, self._value_width = query_shape[-1], value_shape[-1]
         self._key_width = value_shape[-1] if key_shape is None else key_shape[-1]
 
     def memory(self, values, key=None, mask=None, training=None, steps=1):
-        """Prepares annotations to be attended to; do it once for a source.
+        """Return the memory of annotations, to be computed once per source.
 
         Args:
             values: `(B, Tx, D)` float annotations.
-            key: `(B, Tx, D')` float tensor to score instead of `values`, or `None`.
+            key: `(B, Tx, D')` float tensor that is scored instead of `values`, or `None`.
             mask: `(B, Tx)` bool, True = keep, or `None`.
-            training: Whether the memory is made for training, where dropout and noise are drawn.
-            steps: How many steps will be taken, for mechanisms that draw noise for each.
+            training: Whether to draw dropout and noise.
+            steps: Number of steps that will be run, for mechanisms with noise per step.
 
         Returns:
-            A `Memory`, or the mechanism's own kind of it. Nothing that stood at a masked place is
-            left in it.
+            A `Memory`, or the named tuple of the mechanism. It does not depend on the values at
+            masked positions.
 
         Raises:
             ValueError: If the layer is not built, or a rank, a width, or the shape or dtype of
@@ -104,40 +105,40 @@ class Attention(SequenceLayer):
         raise NotImplementedError
 
     def context_width(self, value_width):
-        """Width of the context made from annotations of width `value_width`, an int."""
+        """Return the width of the context for annotations of width `value_width`, an int."""
         return value_width
 
     def initial_state(self, memory):
-        """The state before the first step; `()` for a mechanism that keeps none."""
+        """Return the state before the first step; `()` for a mechanism without a state."""
         return ()
 
     @property
     def has_logits(self):
-        """Whether the weights come from scores, one for each place, that `step` can return."""
+        """Whether the weights are normalized scores, one per position, that `step` can return."""
         return False
 
     @property
     def supports_attention_mask(self):
-        """Whether a call takes a mask of places for each query, and so a causal one."""
+        """Whether a call accepts a mask per query, and so `use_causal_mask`."""
         return False
 
     def normalize_logits(self, logits):
-        """The weights of logits `(..., Tx)`, where `has_logits`."""
+        """Return the weights for logits `(..., Tx)`, if `has_logits`."""
         raise NotImplementedError
 
     def step(self, query, memory, state=(), training=None, t=None):
-        """Attends once: one row of weights and one context for each query.
+        """Attend once per query.
 
-        Where `has_logits`, it also takes `return_logits`: whether to return the scores, float32 and
-        -1e30 at masked places, in the place of the weights.
+        If `has_logits`, the method has a further argument `return_logits`: whether to return the
+        scores, float32 and -1e30 at masked positions, instead of the weights.
 
         Args:
-            query: `(B * G, N)` float queries, `G >= 1` of them for each row of the memory.
+            query: `(B * G, N)` float queries, `G >= 1` per row of the memory.
             memory: The `Memory` of `B` rows.
-            state: What `initial_state` or the last step returned.
+            state: State returned by `initial_state` or by the last step.
             training: Whether the call is part of training.
-            t: Number of the step, an int32 scalar or an int, 0 at first. A mechanism with noise
-                needs it in training; the others, and all outside of training, do without.
+            t: Number of the step, an int32 scalar or an int, 0 in the first step. Only mechanisms
+                with noise need it, in training.
 
         Returns:
             `(context, weights, state)`: `(B * G, D)` in the compute dtype, `(B * G, Tx)`
@@ -147,11 +148,11 @@ class Attention(SequenceLayer):
 
     @property
     def has_penalty(self):
-        """Whether `penalty` adds something to the loss, a bool."""
+        """Whether `penalty` adds a term to the loss."""
         return False
 
     def penalty(self, weights, query_mask=None):
-        """A scalar that training adds to the loss for weights `(B, Tq, Tx)`; `None` for none."""
+        """Return the scalar that is added to the loss for weights `(B, Tq, Tx)`, or `None`."""
         return None
 
     def call(
@@ -167,37 +168,39 @@ class Attention(SequenceLayer):
         attention_mask=None,
         training=None,
     ):
-        """Attends with all queries: at once, or in order where the mechanism keeps a state.
+        """Attend with all queries, in order if the mechanism has a state.
 
         Args:
-            query: `(B, Tq, N)` float queries, or one query a row, `(B, N)`. A single row, `B` = 1,
-                asks every row of `value`.
+            query: `(B, Tq, N)` float queries, or `(B, N)` for one query per row. A single row,
+                `B` = 1, is used for every row of `value`.
             value: `(B, Tx, D)` float annotations.
-            key: `(B, Tx, D')` float tensor to score instead of `value`, or `None`.
-            query_mask: `(B, Tq)` bool; contexts and weights of dropped queries are zero, and they
-                leave the state as it was. Not read where `query` is a single one, `(B, N)`.
+            key: `(B, Tx, D')` float tensor that is scored instead of `value`, or `None`.
+            query_mask: `(B, Tq)` bool, True = keep. Masked queries have zero contexts and weights
+                and leave the state unchanged. Ignored for a query `(B, N)`.
             value_mask: `(B, Tx)` bool, True = keep.
-            return_attention_scores: Whether to return the weights too.
-            use_causal_mask: Whether query `i` sees only places up to `i` (self-attention).
-            return_attention_logits: Whether to return the scores before the softmax too, for a
-                loss with `from_logits`; needs one head.
-            attention_mask: `(B, Tq, Tx)` bool, True where the query may read the place, such as a
-                window around it, or `(1, Tq, Tx)` for the same mask in every row; `(B, 1, Tx)` for
-                a single query. It is combined with `value_mask` and the causal mask.
+            return_attention_scores: Whether to also return the weights.
+            use_causal_mask: Whether query `i` attends to positions up to `i` only
+                (self-attention).
+            return_attention_logits: Whether to also return the scores before the softmax, for a
+                loss with `from_logits=True`; requires a single head.
+            attention_mask: `(B, Tq, Tx)` bool, True where a query may attend to a position;
+                `(1, Tq, Tx)` for the same mask in every row; `(B, 1, Tx)` for a query `(B, N)`.
+                It is combined with `value_mask` and the causal mask.
             training: Whether the call is part of training.
 
         Returns:
             The context `(B, Tq, D)` or `(B, D)`; with `return_attention_scores` also the
-            weights `(B, Tq, Tx)` or `(B, Tx)`, float32; with `return_attention_logits` then the
-            logits, likewise, -1e30 at masked places and of dropped queries.
+            weights `(B, Tq, Tx)` or `(B, Tx)`, float32; with `return_attention_logits` also the
+            logits, in the shape of the weights, -1e30 at masked positions and for masked queries.
 
         Raises:
             ValueError: If a number of rows, a rank, a width, or the shape or dtype of a mask is not
-                as above, `use_causal_mask` or `attention_mask` is asked of a mechanism that does
-                not score all queries at once, or `return_attention_logits` of one that has none.
+                as above; if `use_causal_mask` or `attention_mask` is passed to a mechanism that
+                takes queries in order; or if `return_attention_logits` is passed to a mechanism
+                without logits.
         """
         self._check_call(query, value, value_mask, return_attention_logits)
-        self._check_masks_by_query(use_causal_mask, attention_mask)
+        self._check_attention_mask(use_causal_mask, attention_mask)
         single = len(query.shape) == 2
         queries = ops.expand_dims(query, 1) if single else query
         queries = ops.cast(queries, self.compute_dtype)
@@ -208,127 +211,134 @@ class Attention(SequenceLayer):
             queries = ops.broadcast_to(queries, (rows, *ops.shape(queries)[1:]))
             if query_mask is not None:
                 query_mask = ops.broadcast_to(query_mask, (rows, ops.shape(query_mask)[1]))
-        # Only mechanisms that have logits or masks by query know these arguments.
-        wanted = {"return_logits": True} if return_attention_logits else {}
+        # Mechanisms without logits or attention masks do not have these arguments.
+        options = {"return_logits": True} if return_attention_logits else {}
         if use_causal_mask or attention_mask is not None:
-            wanted["by_query"], value_mask = combine_masks(
+            options["attention_mask"], value_mask = combine_masks(
                 queries, value, value_mask, attention_mask, use_causal_mask
             )
         memory = self.memory(value, key, value_mask, training, steps=ops.shape(queries)[1])
-        context, weights = self._attend(queries, memory, training, query_mask, **wanted)
-        found = [context, weights]
+        context, weights = self._attend(queries, memory, training, query_mask, **options)
+        outputs = [context, weights]
         if return_attention_logits:
             if query_mask is not None:
                 weights = mask_scores(weights, ops.expand_dims(query_mask, -1))
-            found = [context, self.normalize_logits(weights), weights]
-        found[:2] = [_zero_queries(part, query_mask) for part in found[:2]]
-        penalty = self.penalty(found[1], query_mask)
+            outputs = [context, self.normalize_logits(weights), weights]
+        outputs[:2] = [_zero_masked_queries(output, query_mask) for output in outputs[:2]]
+        penalty = self.penalty(outputs[1], query_mask)
         if penalty is not None:
             self.add_loss(first_replica_loss(penalty))
         if single:
-            found = [ops.squeeze(part, -2) for part in found]
+            outputs = [ops.squeeze(output, -2) for output in outputs]
         if not return_attention_scores:
-            del found[1]
-        return tuple(found) if len(found) > 1 else found[0]
+            del outputs[1]
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
-    # Traced: by the shape of the context alone Keras would not know of weights and logits.
+    # Traces `call`: from `compute_output_shape` alone Keras would expect only the context.
     compute_output_spec = keras.Operation.compute_output_spec
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
-        """The shape of the context."""
-        several = isinstance(value_shape[0], (list, tuple))
-        rows = value_shape[0][0] if several else value_shape[0]
-        width = [of[-1] for of in value_shape] if several else value_shape[-1]
+        """Return the shape of the context."""
+        is_list = isinstance(value_shape[0], (list, tuple))
+        rows = value_shape[0][0] if is_list else value_shape[0]
+        width = [shape[-1] for shape in value_shape] if is_list else value_shape[-1]
         if query_shape[0] != 1:
             rows = query_shape[0]
         return (rows, *query_shape[1:-1], self.context_width(width))
 
     def compute_mask(self, query, previous_mask=None):
-        """The context keeps the time axis of the query, and so its mask."""
+        """Return the mask of the query: the context has the same time axis."""
         return previous_mask
 
-    def _attend(self, queries, memory, training, query_mask=None, **wanted):
-        """Contexts `(B, G, D)` and weights `(B, G, Tx)` of queries `(B, G, N)`, one by one."""
+    def _attend(self, queries, memory, training, query_mask=None, **options):
+        """Attend with queries `(B, G, N)` in order.
+
+        Returns:
+            Contexts `(B, G, D)` and weights `(B, G, Tx)`.
+        """
         self._check_width(queries)
 
         def step(t, query, state):
-            context, weights, after = self.step(query, memory, state, training, t, **wanted)
+            context, weights, after = self.step(query, memory, state, training, t, **options)
             if query_mask is not None:
-                kept = ops.take(query_mask, t, axis=1)
-                after = select_rows(kept, after, state)
+                keep = ops.take(query_mask, t, axis=1)
+                after = select_rows(keep, after, state)
             return [context, weights], after
 
         context, weights = run_over_time(step, queries, self.initial_state(memory), "float32")
         return ops.cast(context, self.compute_dtype), weights
 
-    def _named_masks(self, mask, kwargs):
-        """`query_mask` and `value_mask` of Keras's `mask=[query_mask, value_mask]`."""
+    # --- Checks of arguments ----------------------------------------------------------------------
+
+    def _split_masks(self, mask, kwargs):
+        """Return Keras's `mask=[query_mask, value_mask]` as two keyword arguments."""
         if not isinstance(mask, (list, tuple)) or len(mask) != 2:
             received = f"a list of {len(mask)}" if isinstance(mask, (list, tuple)) else "one mask"
             raise ValueError(
                 f"Argument `mask` of {type(self).__name__} must be a list "
                 "[query_mask, value_mask], as for keras.layers.AdditiveAttention; write "
-                f"`value_mask` for a mask of the places alone. Received: {received}"
+                f"`value_mask` to mask positions only. Received: {received}"
             )
-        named = dict(zip(("query_mask", "value_mask"), mask, strict=True))
-        twice = [name for name in named if kwargs.get(name) is not None]
-        if twice:
+        masks = dict(zip(("query_mask", "value_mask"), mask, strict=True))
+        duplicates = [name for name in masks if kwargs.get(name) is not None]
+        if duplicates:
             raise ValueError(
-                f"Argument `mask` of {type(self).__name__} must be None with `{twice[0]}`, which "
-                "it holds. Received: both"
+                f"Argument `mask` of {type(self).__name__} must be None with `{duplicates[0]}`, "
+                "which it contains. Received: both"
             )
-        return named
+        return masks
 
     def _check_call(self, query, value, value_mask, return_attention_logits):
-        """Raises a `ValueError` unless `call` can answer with these."""
+        """Raise a `ValueError` unless these arguments of `call` are valid."""
         if len(query.shape) not in (2, 3):
             raise ValueError(
                 f"Argument `query` of {type(self).__name__} must be (batch, width) or "
                 f"(batch, queries, width). Received: shape {tuple(query.shape)}"
             )
-        parts = flatten(value)
-        several = isinstance(value, (list, tuple))
-        masks = [None] * len(parts) if several else [value_mask]
-        if several and isinstance(value_mask, (list, tuple)) and len(value_mask) == len(parts):
-            masks = value_mask  # of another number `memory` speaks
-        for part, mask in zip(parts, masks, strict=True):
-            if len(part.shape) != 3:
+        values = flatten(value)
+        is_list = isinstance(value, (list, tuple))
+        masks = [None] * len(values) if is_list else [value_mask]
+        # `memory` reports a list of masks with another length.
+        if is_list and isinstance(value_mask, (list, tuple)) and len(value_mask) == len(values):
+            masks = value_mask
+        for source, mask in zip(values, masks, strict=True):
+            if len(source.shape) != 3:
                 raise ValueError(
                     f"Argument `value` of {type(self).__name__} must be (batch, time, width). "
-                    f"Received: shape {tuple(part.shape)}"
+                    f"Received: shape {tuple(source.shape)}"
                 )
-            checked_mask("value_mask", mask, part)
-        rows = {part.shape[0] for part in parts} - {None}
+            checked_mask("value_mask", mask, source)
+        rows = {source.shape[0] for source in values} - {None}
         if query.shape[0] not in (None, 1) and rows - {query.shape[0]}:
             raise ValueError(
                 f"Argument `query` of {type(self).__name__} must have as many rows as `value`, "
-                f"{max(rows)}, or one for all of them. Received: shape {tuple(query.shape)}"
+                f"{max(rows)}, or one row for all of them. Received: shape {tuple(query.shape)}"
             )
         if return_attention_logits and not self.has_logits:
             raise ValueError(
-                f"Argument `return_attention_logits` must be False for {type(self).__name__} here: "
-                "its weights do not come from one score for each place, as those of "
-                "BahdanauAttention with one head do. Received: True"
+                f"Argument `return_attention_logits` must be False for this "
+                f"{type(self).__name__}, which does not have one score per position; use "
+                "BahdanauAttention with one head for logits. Received: True"
             )
 
-    def _check_masks_by_query(self, use_causal_mask, attention_mask):
-        """Raises a `ValueError` if either is given to a mechanism that cannot use it."""
+    def _check_attention_mask(self, use_causal_mask, attention_mask):
+        """Raise a `ValueError` if a mask per query is passed to a mechanism without support."""
         if self.supports_attention_mask:
             return
-        why = (
-            f"for {type(self).__name__}: only a mechanism that scores all queries at once, as "
-            "BahdanauAttention does, has a mask for each of them"
+        reason = (
+            f"for {type(self).__name__}: only a mechanism that scores all queries at once, such as "
+            "BahdanauAttention, has a mask per query"
         )
         if use_causal_mask:
-            raise ValueError(f"Argument `use_causal_mask` must be False {why}. Received: True")
+            raise ValueError(f"Argument `use_causal_mask` must be False {reason}. Received: True")
         if attention_mask is not None:
             raise ValueError(
-                f"Argument `attention_mask` must be None {why}; pass `value_mask` (batch, time) "
-                f"for all queries alike. Received: {type(attention_mask).__name__}"
+                f"Argument `attention_mask` must be None {reason}; pass `value_mask` (batch, time) "
+                f"for all queries. Received: {type(attention_mask).__name__}"
             )
 
     def _checked_memory(self, values, key, mask):
-        """Annotations, key and mask as tensors in the compute dtype, zero at masked places."""
+        """Return annotations, key and mask as tensors in the compute dtype, zero where masked."""
         if not self.built:
             raise ValueError(
                 f"{type(self).__name__} is not built: call the layer once, or its "
@@ -350,7 +360,7 @@ class Attention(SequenceLayer):
         return values, zero_masked(key, mask), mask
 
     def _checked_values(self, name, values, width=None):
-        """A sequence in the compute dtype, of `width` features, or of any number of them."""
+        """Return a sequence in the compute dtype, after a check of its rank and `width`."""
         check_dense(f"{type(self).__name__}.memory", **{name: values})
         values = ops.convert_to_tensor(values)
         if len(values.shape) != 3 or width not in (None, values.shape[-1]):
@@ -368,8 +378,8 @@ class Attention(SequenceLayer):
                 f"Received: shape {tuple(query.shape)}"
             )
 
-    def _grouped(self, query, memory):
-        """Queries `(B * G, N)` as `(B, G, N)`, the groups that share a row of the memory."""
+    def _group_queries(self, query, memory):
+        """Return the queries `(B * G, N)` of a step as `(B, G, N)`, after a check of the shape."""
         query = ops.cast(query, self.compute_dtype)
         if len(query.shape) != 2:
             raise ValueError(
@@ -377,8 +387,8 @@ class Attention(SequenceLayer):
                 f"Received: shape {tuple(query.shape)}"
             )
         self._check_width(query)
-        rows, asked = memory.values.shape[0], query.shape[0]
-        if rows and asked and asked % rows:
+        rows, count = memory.values.shape[0], query.shape[0]
+        if rows and count and count % rows:
             raise ValueError(
                 f"Argument `query` of {type(self).__name__}.step must have a multiple of the "
                 f"memory's {rows} rows. Received: shape {tuple(query.shape)}"
@@ -386,176 +396,25 @@ class Attention(SequenceLayer):
         return group_rows(query, memory.values)
 
 
-def _zero_queries(found, mask):
-    """Sets the contexts or weights `(B, [H,] Tq, Tx)` of queries that `mask` drops to zero."""
-    if mask is None or len(found.shape) == 3:
-        return zero_masked(found, mask)
-    return ops.where(ops.expand_dims(ops.expand_dims(mask, 1), -1), found, 0.0)
-
-
-def group_rows(rows, memory):
-    """Rows `(B * G, ...)` as `(B, G, ...)`, the groups that share a row of a memory.
-
-    Args:
-        rows: `(B * G, ...)` tensor.
-        memory: `(B, ...)` tensor.
-    """
-    batch, count = ops.shape(memory)[0], rows.shape[0]
-    # A reshape cannot infer the number of groups of an empty batch.
-    known = isinstance(batch, int) and count is not None
-    groups = count // max(batch, 1) if known else -1
-    return ops.reshape(rows, (batch, groups, *ops.shape(rows)[1:]))
-
-
-def combine_masks(queries, values, mask=None, attention_mask=None, causal=False):
-    """The mask of the places that each query may read, and the mask of `values` with it.
-
-    Places that `attention_mask` keeps from all queries of a row are masked as padding is, so that
-    nothing they hold reaches a result or a gradient.
-
-    Args:
-        queries: `(B, Tq, N)` tensor; one row of queries may stand for all.
-        values: `(B, Tx, D)` tensor.
-        mask: `(B, Tx)` bool, True = keep, or `None`.
-        attention_mask: `(B, Tq, Tx)` or `(1, Tq, Tx)` bool, or `None`.
-        causal: Whether query `i` may read only places up to `i`.
-
-    Returns:
-        `(by_query, mask)`: `(B, Tq, Tx)` or `(1, Tq, Tx)` bool, `None` if every query may read
-        every place; and `(B, Tx)` bool or `None`.
-
-    Raises:
-        ValueError: If `attention_mask` is not bool or has another shape.
-    """
-    by_query = None
-    if causal:
-        rows = ops.arange(ops.shape(queries)[1], dtype="int32")
-        places = ops.arange(ops.shape(values)[1], dtype="int32")
-        by_query = ops.expand_dims(ops.expand_dims(places, 0) <= ops.expand_dims(rows, 1), 0)
-    if attention_mask is not None:
-        attention_mask = _checked_attention_mask(attention_mask, queries, values)
-        read = ops.broadcast_to(ops.any(attention_mask, axis=1), ops.shape(values)[:2])
-        mask = read if mask is None else ops.logical_and(mask, read)
-        by_query = attention_mask if by_query is None else ops.logical_and(by_query, attention_mask)
-    return by_query, mask
-
-
-def _checked_attention_mask(mask, queries, values):
-    """The mask as a tensor, after a look at its shape and dtype."""
-    mask = ops.convert_to_tensor(mask)
-    expected = (values.shape[0], queries.shape[1], values.shape[1])
-    fits = len(mask.shape) == 3 and all(
-        None in (size, of) or size == of or (axis == 0 and size == 1)
-        for axis, (size, of) in enumerate(zip(mask.shape, expected, strict=True))
-    )
-    if not fits or keras.backend.standardize_dtype(mask.dtype) != "bool":
-        raise ValueError(
-            "Argument `attention_mask` must be bool of shape (batch, queries, places), "
-            f"{expected}, True = keep. "
-            f"Received: {keras.backend.standardize_dtype(mask.dtype)} of shape {tuple(mask.shape)}"
-        )
-    return mask
-
-
-def mask_scores(scores, mask=None):
-    """The scores in float32, and a finite one far below all others wherever `mask` is False.
-
-    Args:
-        scores: `(..., Tx)` float tensor; what stands at masked places, NaN included, is ignored.
-        mask: `(..., Tx)` bool tensor that broadcasts against `scores`, or `None`.
-
-    Returns:
-        `(..., Tx)` float32 tensor.
-
-    Example:
-
-    >>> import numpy as np
-    >>> scores = mask_scores(np.array([[2.0, np.nan]]), np.array([[True, False]]))
-    >>> float(scores[0, 0]), float(scores[0, 1]) < -1e29
-    (2.0, True)
-    """
-    scores = ops.cast(scores, "float32")
-    return scores if mask is None else ops.where(mask, scores, _MASKED_SCORE)
-
-
-def recover_mask(scores):
-    """The mask of what `mask_scores` returned: bool, shaped like the scores."""
-    return scores > _MASKED_SCORE / 2
-
-
-def masked_softmax(scores, mask=None):
-    """Softmax over the last axis in float32, with zero weight wherever `mask` is False.
-
-    A row whose places are all masked gets all-zero weights and zero gradients.
-
-    Args:
-        scores: `(..., Tx)` float tensor; what stands at masked places, NaN included, is ignored.
-        mask: `(..., Tx)` bool tensor that broadcasts against `scores`, or `None`.
-
-    Returns:
-        `(..., Tx)` float32 weights; each row sums to one, or to zero if it is fully masked.
-
-    Example:
-
-    >>> import numpy as np
-    >>> weights = masked_softmax(np.zeros((1, 3)), np.array([[True, True, False]]))
-    >>> [float(w) for w in weights[0]]
-    [0.5, 0.5, 0.0]
-    """
-    weights = ops.softmax(mask_scores(scores, mask), axis=-1)
-    # Masked places have no weight already, except in a row that has no others.
-    return weights if mask is None else weights * ops.cast(mask, "float32")
-
-
-def masked_sparsemax(scores, mask=None):
-    """Sparsemax over the last axis in float32, with zero weight wherever `mask` is False.
-
-        a = argmin over distributions p of |p - e|^2 = max(e - tau, 0)
-
-    Most weights come out exactly zero (Martins and Astudillo 2016, arXiv 1602.02068, Eq. 2-4). A
-    row whose places are all masked gets all-zero weights and zero gradients.
-
-    Args:
-        scores: `(..., Tx)` float tensor; what stands at masked places, NaN included, is ignored.
-        mask: `(..., Tx)` bool tensor that broadcasts against `scores`, or `None`.
-
-    Returns:
-        `(..., Tx)` float32 weights; each row sums to one, or to zero if it is fully masked.
-
-    Example:
-
-    >>> import numpy as np
-    >>> [float(w) for w in masked_sparsemax(np.array([[1.0, 0.5, -1.0]]))[0]]
-    [0.75, 0.25, 0.0]
-    """
-    scores = mask_scores(scores, mask)
-    scores = scores - ops.stop_gradient(reduce_last_axis(ops.max, scores, keepdims=True))
-    # The weight of a place that is 1 or more below the best is zero: clipped there, masked places
-    # cannot spoil the sums.
-    ranked = -ops.sort(-ops.maximum(ops.stop_gradient(scores), -2.0), axis=-1)
-    rank = ops.cumsum(ops.ones_like(ranked), axis=-1)
-    supported = 1.0 + rank * ranked > ops.cumsum(ranked, axis=-1)
-    smallest = reduce_last_axis(ops.min, ops.where(supported, ranked, 0.0), keepdims=True)
-    support = scores >= smallest
-    if mask is not None:
-        support = ops.logical_and(support, mask)
-    size = ops.sum(ops.cast(support, "float32"), axis=-1, keepdims=True)
-    total = ops.sum(ops.where(support, scores, 0.0), axis=-1, keepdims=True)
-    return ops.where(support, scores - (total - 1.0) / ops.maximum(size, 1.0), 0.0)
-
-
-_NORMALIZERS = {"softmax": masked_softmax, "sparsemax": masked_sparsemax}
+def _zero_masked_queries(outputs, mask):
+    """Set the contexts or weights `(B, [H,] Tq, Tx)` of masked queries to zero."""
+    if mask is None or len(outputs.shape) == 3:
+        return zero_masked(outputs, mask)
+    return ops.where(ops.expand_dims(ops.expand_dims(mask, 1), -1), outputs, 0.0)
 
 
 class ScoredAttention(Attention):
-    """Base of mechanisms with `a_i = normalizer(e_i)`: subclasses give `make_keys` and `scores`.
+    """Base class of mechanisms with `a_i = normalizer(e_i)`.
+
+    Subclasses implement `make_keys` and `scores`.
 
     Args:
         normalizer: "softmax" or "sparsemax".
-        dropout: Share of places whose weights are dropped in training, in [0, 1). The places are
-            drawn once for a source and hold for all its queries, as in variational dropout, so
-            that a step and the full call agree. The weights returned are those before dropout.
-        seed: Int, the randomness of `dropout`, or `None`.
+        dropout: Fraction of positions whose weights are dropped in training, in [0, 1). The
+            positions are drawn once per source and hold for all its queries, as in variational
+            dropout, so that steps and a full call agree. Returned weights are those before
+            dropout.
+        seed: Int seed of `dropout`, or `None`.
         **kwargs: Passed to `keras.layers.Layer`.
     """
 
@@ -575,33 +434,33 @@ class ScoredAttention(Attention):
 
     @property
     def has_logits(self):
-        """Whether there are scores that the normaliser makes the weights of: with one head."""
+        """Whether there is one score per position, which needs a single head."""
         return getattr(self, "num_heads", 1) == 1
 
     @property
     def supports_attention_mask(self):
-        """True: scores are made of all queries at once."""
+        """True: all queries are scored at once."""
         return True
 
     def normalize_logits(self, logits):
-        """The weights of logits, as `step` returns either; see `Attention.normalize_logits`."""
+        """Return the weights for logits of `step`; see `Attention.normalize_logits`."""
         return _NORMALIZERS[self.normalizer](logits, recover_mask(logits))
 
     def make_keys(self, key):
-        """CorpusMixer `key` `(B, Tx, D')` into what `scores` compares queries with."""
+        """Return the tensor that `scores` compares with queries, for `key` `(B, Tx, D')`."""
         raise NotImplementedError
 
     def make_values(self, values):
-        """CorpusMixer annotations `(B, Tx, D)` into what the weights are taken over."""
+        """Return the tensor that is averaged by the weights, for annotations `(B, Tx, D)`."""
         return values
 
     def scores(self, query, keys, chunked=False):
-        """Scores queries against keys.
+        """Return the scores of queries against keys.
 
         Args:
             query: `(B, G, N)` float tensor.
-            keys: What `make_keys` returned.
-            chunked: Whether there may be so many queries that they are better scored in chunks.
+            keys: Tensor returned by `make_keys`.
+            chunked: Whether to score many queries in chunks, to save memory.
 
         Returns:
             `(B, G, Tx)` float32 tensor, or `(B, H, G, Tx)` with several heads.
@@ -609,62 +468,62 @@ class ScoredAttention(Attention):
         raise NotImplementedError
 
     def memory(self, values, key=None, mask=None, training=None, steps=1):
-        """The projected keys and the annotations; see `Attention.memory`."""
+        """Return projected keys and annotations; see `Attention.memory`."""
         values, key, mask = self._checked_memory(values, key, mask)
         dropout = None
         if training and self.dropout:
-            places = ops.ones(ops.shape(values)[:2], dtype="float32")
-            dropout = keras.random.dropout(places, self.dropout, seed=self._seeds)
+            ones = ops.ones(ops.shape(values)[:2], dtype="float32")
+            dropout = keras.random.dropout(ones, self.dropout, seed=self._seeds)
         return Memory(self.make_keys(key), self.make_values(values), mask, dropout)
 
     def step(self, query, memory, state=(), training=None, t=None, return_logits=False):
-        """Attends with one query for each row, or with a group; see `Attention.step`."""
-        scores = self.scores(self._grouped(query, memory), memory.keys)
-        found = self._weigh(scores, self._mask(scores, memory), memory, return_logits)
-        return (*self._ungrouped(*found, memory), state)
+        """Attend once per query; see `Attention.step`."""
+        scores = self.scores(self._group_queries(query, memory), memory.keys)
+        mask = self._score_mask(scores, memory)
+        context, weights = self._average_by_scores(scores, mask, memory, return_logits)
+        return (*self._ungroup(context, weights, memory), state)
 
     def _attend(
-        self, queries, memory, training, query_mask=None, return_logits=False, by_query=None
+        self, queries, memory, training, query_mask=None, return_logits=False, attention_mask=None
     ):
         self._check_width(queries)
         scores = self.scores(queries, memory.keys, chunked=True)
-        mask = self._mask(scores, memory, by_query)
-        return self._weigh(scores, mask, memory, return_logits)
+        mask = self._score_mask(scores, memory, attention_mask)
+        return self._average_by_scores(scores, mask, memory, return_logits)
 
-    def _mask(self, scores, memory, by_query=None):
-        """The mask of the memory, and that of each query `(B, G, Tx)`, in the shape of `scores`."""
-        heads = len(scores.shape) == 4
+    def _score_mask(self, scores, memory, attention_mask=None):
+        """Return the memory's mask and `attention_mask` `(B, G, Tx)`, broadcastable to `scores`."""
+        has_heads = len(scores.shape) == 4
         mask = memory.mask
         if mask is not None:
-            mask = ops.expand_dims(mask, (1, 2) if heads else (1,))
-        if by_query is None:
+            mask = ops.expand_dims(mask, (1, 2) if has_heads else (1,))
+        if attention_mask is None:
             return mask
-        by_query = ops.expand_dims(by_query, 1) if heads else by_query
-        return by_query if mask is None else ops.logical_and(mask, by_query)
+        attention_mask = ops.expand_dims(attention_mask, 1) if has_heads else attention_mask
+        return attention_mask if mask is None else ops.logical_and(mask, attention_mask)
 
-    def _weigh(self, scores, mask, memory, return_logits=False):
-        """Contexts `(B, G, D)` and float32 weights, or logits, like `scores`."""
+    def _average_by_scores(self, scores, mask, memory, return_logits=False):
+        """Return contexts `(B, G, D)`, and float32 weights or logits shaped like `scores`."""
         weights = _NORMALIZERS[self.normalizer](scores, mask)
         context = self.average(weights, memory)
         return context, mask_scores(scores, mask) if return_logits else weights
 
     def average(self, weights, memory):
-        """The contexts `(B, G, D)` of weights `(B, [H,] G, Tx)`, those of heads side by side."""
+        """Return the contexts `(B, G, D)` for weights `(B, [H,] G, Tx)`, heads concatenated."""
         axes = (1,) if len(weights.shape) == 3 else (1, 2)
-        kept = weights
         if memory.dropout is not None:
-            kept = weights * ops.expand_dims(memory.dropout, axes)
+            weights = weights * ops.expand_dims(memory.dropout, axes)
         dtype = memory.values.dtype
-        # Keras on torch returns float32 for two float64 tensors.
-        context = ops.cast(ops.matmul(ops.cast(kept, dtype), memory.values), dtype)
+        # The cast after the product: Keras on torch returns float32 for two float64 tensors.
+        context = ops.cast(ops.matmul(ops.cast(weights, dtype), memory.values), dtype)
         if len(weights.shape) == 3:
             return context
         context = ops.transpose(context, (0, 2, 1, 3))  # (B, G, H, D / H)
         width = context.shape[-2] * context.shape[-1]
         return ops.reshape(context, (*ops.shape(context)[:2], width))
 
-    def _ungrouped(self, context, weights, memory):
-        """Contexts `(B * G, D)` and weights `(B * G, Tx)`, the mean of those of the heads."""
+    def _ungroup(self, context, weights, memory):
+        """Return contexts `(B * G, D)` and weights `(B * G, Tx)`, averaged over heads."""
         if len(weights.shape) == 4:
             weights = ops.mean(weights, axis=1)
         context = ops.reshape(context, (-1, context.shape[-1]))
@@ -677,3 +536,157 @@ class ScoredAttention(Attention):
             "dropout": self.dropout,
             "seed": self.seed,
         }
+
+
+def group_rows(rows, memory):
+    """Return rows `(B * G, ...)` as `(B, G, ...)`, grouped by the row of the memory.
+
+    Args:
+        rows: `(B * G, ...)` tensor.
+        memory: `(B, ...)` tensor.
+    """
+    batch, count = ops.shape(memory)[0], rows.shape[0]
+    # `reshape` cannot infer the number of groups of an empty batch.
+    is_static = isinstance(batch, int) and count is not None
+    groups = count // max(batch, 1) if is_static else -1
+    return ops.reshape(rows, (batch, groups, *ops.shape(rows)[1:]))
+
+
+def combine_masks(queries, values, mask=None, attention_mask=None, causal=False):
+    """Combine the masks of a call into a mask per query and a mask of the values.
+
+    Positions that `attention_mask` hides from all queries of a row are masked like padding, so
+    that their values reach neither results nor gradients.
+
+    Args:
+        queries: `(B, Tq, N)` tensor, or `(1, Tq, N)` for the same queries in every row.
+        values: `(B, Tx, D)` tensor.
+        mask: `(B, Tx)` bool, True = keep, or `None`.
+        attention_mask: `(B, Tq, Tx)` or `(1, Tq, Tx)` bool, or `None`.
+        causal: Whether query `i` attends to positions up to `i` only.
+
+    Returns:
+        `(attention_mask, mask)`: `(B, Tq, Tx)` or `(1, Tq, Tx)` bool, or `None` if every query may
+        attend to every position; and `(B, Tx)` bool or `None`.
+
+    Raises:
+        ValueError: If `attention_mask` is not bool or has another shape.
+    """
+    combined = None
+    if causal:
+        rows = ops.arange(ops.shape(queries)[1], dtype="int32")
+        columns = ops.arange(ops.shape(values)[1], dtype="int32")
+        combined = ops.expand_dims(ops.expand_dims(columns, 0) <= ops.expand_dims(rows, 1), 0)
+    if attention_mask is not None:
+        attention_mask = _checked_attention_mask(attention_mask, queries, values)
+        visible = ops.broadcast_to(ops.any(attention_mask, axis=1), ops.shape(values)[:2])
+        mask = visible if mask is None else ops.logical_and(mask, visible)
+        combined = attention_mask if combined is None else ops.logical_and(combined, attention_mask)
+    return combined, mask
+
+
+def _checked_attention_mask(mask, queries, values):
+    """Return the mask as a tensor, after a check of its shape and dtype."""
+    mask = ops.convert_to_tensor(mask)
+    expected = (values.shape[0], queries.shape[1], values.shape[1])
+    fits = len(mask.shape) == 3 and all(
+        None in (size, of) or size == of or (axis == 0 and size == 1)
+        for axis, (size, of) in enumerate(zip(mask.shape, expected, strict=True))
+    )
+    if not fits or keras.backend.standardize_dtype(mask.dtype) != "bool":
+        raise ValueError(
+            "Argument `attention_mask` must be bool of shape (batch, queries, positions), "
+            f"{expected}, True = keep. "
+            f"Received: {keras.backend.standardize_dtype(mask.dtype)} of shape {tuple(mask.shape)}"
+        )
+    return mask
+
+
+def mask_scores(scores, mask=None):
+    """Return the scores in float32, -1e30 at masked positions.
+
+    Args:
+        scores: `(..., Tx)` float tensor; may be NaN at masked positions.
+        mask: `(..., Tx)` bool tensor that broadcasts to `scores`, or `None`.
+
+    Returns:
+        `(..., Tx)` float32 tensor.
+
+    Example:
+
+    >>> import numpy as np
+    >>> scores = mask_scores(np.array([[2.0, np.nan]]), np.array([[True, False]]))
+    >>> float(scores[0, 0]), float(scores[0, 1]) < -1e29
+    (2.0, True)
+    """
+    scores = ops.cast(scores, "float32")
+    return scores if mask is None else ops.where(mask, scores, _MASKED_SCORE)
+
+
+def recover_mask(scores):
+    """Return the mask of scores from `mask_scores`, a bool tensor in the same shape."""
+    return scores > _MASKED_SCORE / 2
+
+
+def masked_softmax(scores, mask=None):
+    """Softmax over the last axis in float32, with zero weight at masked positions.
+
+    A fully masked row has zero weights and zero gradients.
+
+    Args:
+        scores: `(..., Tx)` float tensor; may be NaN at masked positions.
+        mask: `(..., Tx)` bool tensor that broadcasts to `scores`, or `None`.
+
+    Returns:
+        `(..., Tx)` float32 weights; each row sums to one, or to zero if it is fully masked.
+
+    Example:
+
+    >>> import numpy as np
+    >>> weights = masked_softmax(np.zeros((1, 3)), np.array([[True, True, False]]))
+    >>> [float(w) for w in weights[0]]
+    [0.5, 0.5, 0.0]
+    """
+    weights = ops.softmax(mask_scores(scores, mask), axis=-1)
+    # The product with the mask changes fully masked rows only.
+    return weights if mask is None else weights * ops.cast(mask, "float32")
+
+
+def masked_sparsemax(scores, mask=None):
+    """Sparsemax over the last axis in float32, with zero weight at masked positions.
+
+        a = argmin over distributions p of |p - e|^2 = max(e - tau, 0)
+
+    Most weights are exactly zero (Martins and Astudillo 2016, arXiv 1602.02068, Eq. 2-4). A fully
+    masked row has zero weights and zero gradients.
+
+    Args:
+        scores: `(..., Tx)` float tensor; may be NaN at masked positions.
+        mask: `(..., Tx)` bool tensor that broadcasts to `scores`, or `None`.
+
+    Returns:
+        `(..., Tx)` float32 weights; each row sums to one, or to zero if it is fully masked.
+
+    Example:
+
+    >>> import numpy as np
+    >>> [float(w) for w in masked_sparsemax(np.array([[1.0, 0.5, -1.0]]))[0]]
+    [0.75, 0.25, 0.0]
+    """
+    scores = mask_scores(scores, mask)
+    scores = scores - ops.stop_gradient(reduce_last_axis(ops.max, scores, keepdims=True))
+    # Scores of 1 or more below the maximum have zero weight. They are clipped, so that masked
+    # positions do not swamp the cumulative sums.
+    ranked = -ops.sort(-ops.maximum(ops.stop_gradient(scores), -2.0), axis=-1)
+    rank = ops.cumsum(ops.ones_like(ranked), axis=-1)
+    in_support = 1.0 + rank * ranked > ops.cumsum(ranked, axis=-1)
+    smallest = reduce_last_axis(ops.min, ops.where(in_support, ranked, 0.0), keepdims=True)
+    support = scores >= smallest
+    if mask is not None:
+        support = ops.logical_and(support, mask)
+    size = ops.sum(ops.cast(support, "float32"), axis=-1, keepdims=True)
+    total = ops.sum(ops.where(support, scores, 0.0), axis=-1, keepdims=True)
+    return ops.where(support, scores - (total - 1.0) / ops.maximum(size, 1.0), 0.0)
+
+
+_NORMALIZERS = {"softmax": masked_softmax, "sparsemax": masked_sparsemax}

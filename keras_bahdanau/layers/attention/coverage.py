@@ -11,20 +11,20 @@ from keras_bahdanau.layers.attention.base import group_rows
 from keras_bahdanau.layers.sequences import checked_mask, register_named_tuple
 from keras_bahdanau_runtime.checks import check_range
 
-# A place that wants no attention at all would divide by zero.
-_LEAST_FERTILITY = 1e-6
+# Lower bound of the fertility, so that coverage is never divided by zero.
+_MIN_FERTILITY = 1e-6
 
 
 @register_named_tuple
 class CoverageMemory(NamedTuple):
-    """A `Memory`, and how much attention each place is to get.
+    """A `Memory` with the fertility of each position.
 
     Attributes:
-        keys: As in `Memory`, and so the next three.
-        values: `(B, Tx, D)`.
-        mask: `(B, Tx)` or `None`.
-        dropout: `(B, Tx)` or `None`.
-        fertility: `(B, Tx)` float32 `Phi_j`, or `None` where it is 1.
+        keys: See `Memory`.
+        values: See `Memory`.
+        mask: See `Memory`.
+        dropout: See `Memory`.
+        fertility: `(B, Tx)` float32 `Phi_j`, or `None` if it is 1.
     """
 
     keys: Any
@@ -36,28 +36,30 @@ class CoverageMemory(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class CoverageAttention(HistoryAttention):
-    """Additive attention that sees how much attention each place had (arXiv 1704.04368, Eq. 10-13).
+    """Additive attention with a coverage vector (arXiv 1704.04368, Eq. 10-13).
+
+    The coverage of a position is the sum of its previous weights.
 
         c_ij = sum over i' < i of a_i'j / Phi_j
         e_ij = v_a . tanh(W_a s_i + U_a h_j + w_c c_ij + b)
 
-    `Phi_j` is 1, or with `fertility=N` how much attention the place is to get in all, learned
+    `Phi_j` is 1, or with `fertility=N` a learned total amount of attention for the position
     (arXiv 1601.04811, section 3.1.1):
 
         Phi_j = N sigmoid(U_f h_j)
 
     Args:
         units: Width `U` of the alignment model.
-        fertility: The largest fertility `N`, a positive float; `None` for `Phi_j` = 1.
-        coverage_loss_weight: What the mean of `coverage_loss` (weights as they are, without `Phi`)
-            over real target steps is multiplied with before it is added to the loss.
-        use_bias: Whether the alignment model adds `b`.
+        fertility: Maximum fertility `N`, a positive float; `None` for `Phi_j` = 1.
+        coverage_loss_weight: Factor of the term that is added to the loss, the mean of
+            `coverage_loss` over real target steps. This term does not depend on `Phi`.
+        use_bias: Whether to add the bias `b`.
         **kwargs: Passed to `BahdanauAttention`: `normalize`, `num_heads`, `normalizer`, `dropout`,
-            initialisers, regularisers, constraints. With several heads the weights summed and
-            returned are their mean.
+            initializers, regularizers, constraints. With several heads the coverage and the
+            returned weights are the mean over the heads.
 
-    Call arguments: see `Attention.call`; queries are taken in order, so there is no
-        `use_causal_mask` and no `attention_mask`.
+    Call arguments: see `Attention.call`. Queries are taken in order, so `use_causal_mask` and
+        `attention_mask` are not supported.
 
     Raises:
         ValueError: If `fertility` is not positive, or `coverage_loss_weight` is negative.
@@ -95,44 +97,44 @@ class CoverageAttention(HistoryAttention):
             self.fertility_kernel = self._add_kernel("fertility_kernel", self._value_width, 1)
 
     def memory(self, values, key=None, mask=None, training=None, steps=1):
-        """The projected keys, the annotations and their fertility; see `Attention.memory`."""
+        """Return projected keys, annotations and fertility; see `Attention.memory`."""
         memory = super().memory(values, key, mask, training, steps)
         if self.fertility is None:
             return CoverageMemory(*memory)
         values, _, _ = self._checked_memory(values, None, mask)
-        wish = ops.cast(ops.matmul(values, self.fertility_kernel), "float32")
-        fertility = self.fertility * ops.sigmoid(ops.squeeze(wish, -1))
-        return CoverageMemory(*memory, ops.maximum(fertility, _LEAST_FERTILITY))
+        logits = ops.cast(ops.matmul(values, self.fertility_kernel), "float32")
+        fertility = self.fertility * ops.sigmoid(ops.squeeze(logits, -1))
+        return CoverageMemory(*memory, ops.maximum(fertility, _MIN_FERTILITY))
 
     def initial_state(self, memory):
-        """Nothing is covered yet: `(B, Tx)` zeros."""
-        return self._no_weights(memory)
+        """Return a coverage of zeros, `(B, Tx)` float32."""
+        return self._zero_weights(memory)
 
     def features(self, state):
-        """`w_c c_ij`: `(B * G, Tx, U)`."""
+        """Return `w_c c_ij`, `(B * G, Tx, U)`."""
         return ops.expand_dims(state, -1) * ops.cast(self.coverage_kernel, "float32")
 
     def next_state(self, state, weights, memory):
-        """The coverage with the weights of one more step."""
+        """Return the coverage after a step with `weights` `(B * G, Tx)`."""
         if memory.fertility is None:
             return state + weights
-        shares = group_rows(weights, memory.fertility) / ops.expand_dims(memory.fertility, 1)
-        return state + ops.reshape(shares, ops.shape(weights))
+        increments = group_rows(weights, memory.fertility) / ops.expand_dims(memory.fertility, 1)
+        return state + ops.reshape(increments, ops.shape(weights))
 
     @property
     def has_penalty(self):
-        """Whether there is a coverage loss, a bool."""
+        """Whether there is a coverage loss."""
         return self.coverage_loss_weight > 0
 
     def penalty(self, weights, query_mask=None):
-        """The coverage loss of weights `(B, Tq, Tx)`, a scalar, or `None`; see `Attention`."""
+        """Return the weighted mean coverage loss, a scalar, or `None`; see `Attention.penalty`."""
         if not self.has_penalty:
             return None
-        overlap = coverage_loss(weights, query_mask)
-        counted = ops.ones_like(overlap)
+        losses = coverage_loss(weights, query_mask)
+        is_real = ops.ones_like(losses)
         if query_mask is not None:
-            counted = ops.cast(query_mask, "float32")
-        return self.coverage_loss_weight * batch_mean(ops.sum(overlap), ops.sum(counted))
+            is_real = ops.cast(query_mask, "float32")
+        return self.coverage_loss_weight * batch_mean(ops.sum(losses), ops.sum(is_real))
 
     def get_config(self):
         return {
@@ -150,21 +152,18 @@ class CoverageAttention(HistoryAttention):
 
 
 def coverage_loss(weights, mask=None):
-    """Share of each step's attention that goes where earlier steps have been.
-
-    The coverage of source place j before step i is the sum of its weights so far (See et al. 2017,
-    arXiv 1704.04368, Eq. 10 and 12); a step pays for the overlap:
+    """Coverage loss per step: the overlap of its attention weights with previous ones.
 
         c_ij = sum over i' < i of a_i'j
-        penalty_i = sum_j min(a_ij, c_ij)
+        loss_i = sum_j min(a_ij, c_ij)
 
-    It is zero at the first step and never above one. To keep a decoder from repeating itself, add
-    its mean over real steps, times some factor, to the loss.
+    (See et al. 2017, arXiv 1704.04368, Eq. 10 and 12). It is zero at the first step and at most
+    one. Added to the loss as a weighted mean over real steps, it reduces repetitions.
 
     Args:
         weights: `(B, Ty, Tx)` attention weights of all steps.
-        mask: `(B, Ty)` bool tensor, True at real target steps; the others pay nothing and cover
-            nothing. `None` if all are.
+        mask: `(B, Ty)` bool tensor, True = real target step, or `None`. Masked steps have a loss
+            of zero and do not contribute to the coverage.
 
     Returns:
         `(B, Ty)` float32 tensor.
@@ -176,7 +175,7 @@ def coverage_loss(weights, mask=None):
 
     >>> import numpy as np
     >>> weights = np.array([[[1.0, 0.0], [0.25, 0.75], [0.0, 1.0]]])
-    >>> [float(penalty) for penalty in coverage_loss(weights)[0]]
+    >>> [float(loss) for loss in coverage_loss(weights)[0]]
     [0.0, 0.25, 0.75]
     """
     if len(weights.shape) != 3:

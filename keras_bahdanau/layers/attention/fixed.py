@@ -1,4 +1,4 @@
-"""The fixed context of the RNN encoder-decoder, as an attention mechanism."""
+"""Fixed context of the RNN encoder-decoder, in the form of an attention mechanism."""
 
 import keras
 from keras import ops
@@ -15,21 +15,22 @@ from keras_bahdanau_runtime.checks import check_positive
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class FixedContext(Attention):
-    """The same context at every step: the last annotation (arXiv 1409.0473, section 2.1).
+    """The last annotation as the context of every step (arXiv 1409.0473, section 2.1).
 
-        c_i = [h_Tx] restricted to its first `width` features
+        c_i = first `width` features of h_Tx
 
-    With the forward half of a bidirectional encoder's annotations (`width` = its units),
-    `c_i` is the last forward state, and RNNsearch becomes RNNencdec. Queries are not looked at,
-    and may have any width.
+    With `width` equal to the units of a bidirectional encoder, `c_i` is the last forward state, and
+    RNNsearch becomes RNNencdec. Queries are ignored and may have any width.
 
     Args:
-        width: How many leading features of the annotation make the context; `None` for all.
+        width: Number of leading features of the annotation in the context; all if `None`.
         **kwargs: Passed to `keras.layers.Layer`.
 
+    Call arguments: see `Attention.call`.
+
     Raises:
-        ValueError: If `width` is neither `None` nor a positive integer, or is wider than the
-            annotations.
+        ValueError: If `width` is neither `None` nor a positive int, or is larger than the width of
+            the annotations.
 
     Example:
 
@@ -47,11 +48,13 @@ class FixedContext(Attention):
         self.width = width
 
     def context_width(self, value_width):
-        """`width`, or all of the annotation."""
+        """Return `width`, or the width of the annotations if it is `None`."""
         return value_width if self.width is None else self.width
 
     def memory(self, values, key=None, mask=None, training=None, steps=1):
-        """Keeps one annotation for each source: values `(B, 1, width)`, weights as the keys.
+        """Return a memory with one annotation per source.
+
+        Its values are `(B, 1, width)`, and its keys are the one-hot weights `(B, Tx)`.
 
         Args:
             values: `(B, Tx, D)` float annotations.
@@ -73,14 +76,14 @@ class FixedContext(Attention):
         if mask is None:
             last = ops.full((ops.shape(values)[0],), steps - 1, dtype="int32")
         else:
-            last = last_kept_index(mask)  # -1, no place at all, for a fully masked row
+            last = last_kept_index(mask)  # -1 for a fully masked row
             context = ops.where(ops.expand_dims(last >= 0, -1), context, ops.zeros_like(context))
-        places = ops.expand_dims(ops.arange(steps, dtype="int32"), 0)
-        weights = ops.cast(ops.equal(places, ops.expand_dims(last, -1)), "float32")
+        indices = ops.expand_dims(ops.arange(steps, dtype="int32"), 0)
+        weights = ops.cast(ops.equal(indices, ops.expand_dims(last, -1)), "float32")
         return Memory(keys=weights, values=ops.expand_dims(context, 1), mask=mask)
 
     def step(self, query, memory, state=(), training=None, t=None):
-        """The context and the one-hot weights again; see `Attention.step`."""
+        """Return the context and the one-hot weights; see `Attention.step`."""
         groups = ops.shape(group_rows(query, memory.keys))[1]
         context = ops.repeat(ops.squeeze(memory.values, 1), groups, axis=0)
         return context, ops.repeat(memory.keys, groups, axis=0), state

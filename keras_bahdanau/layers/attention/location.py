@@ -9,30 +9,30 @@ from keras_bahdanau_runtime.checks import check_positive
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class LocationSensitiveAttention(HistoryAttention):
-    """Additive attention that sees the last weights (arXiv 1506.07503, section 2.1, Eq. 8 and 9).
+    """Additive attention that reads the last weights (arXiv 1506.07503, section 2.1, Eq. 8 and 9).
 
         f_i  = F * a_{i-1}
         e_ij = v_a . tanh(W_a s_i + U_a h_j + U_f f_ij + b)
 
-    `F` is a convolution over the places. With `cumulative` it reads the sum of all weights so far
-    beside the last ones, as speech synthesis does. Before the first step all weights are zero.
+    `F` is a convolution over source positions. With `cumulative` it also reads the sum of all
+    previous weights, as in speech synthesis. Before the first step all weights are zero.
 
     Args:
         units: Width `U` of the alignment model.
         filters: Number of features `f_ij`.
-        kernel_size: How many places the convolution sees, padded with zeros to keep their number.
-        cumulative: Whether the convolution also reads the sum of the weights so far.
-        use_bias: Whether the alignment model adds `b`.
-        location_initializer: Initialiser of the convolution `F`; `U_f` takes `kernel_initializer`.
+        kernel_size: Kernel size of the convolution, which uses zero padding ("same").
+        cumulative: Whether the convolution also reads the sum of all previous weights.
+        use_bias: Whether to add the bias `b`.
+        location_initializer: Initializer of the convolution `F`. `U_f` uses `kernel_initializer`.
         **kwargs: Passed to `BahdanauAttention`: `normalize`, `num_heads`, `normalizer`, `dropout`,
-            initialisers, regularisers, constraints. With several heads the weights fed back and
-            returned are their mean.
+            initializers, regularizers, constraints. With several heads the weights in the state
+            and the returned weights are the mean over the heads.
 
-    Call arguments: see `Attention.call`; queries are taken in order, so there is no
-        `use_causal_mask` and no `attention_mask`.
+    Call arguments: see `Attention.call`. Queries are taken in order, so `use_causal_mask` and
+        `attention_mask` are not supported.
 
     Raises:
-        ValueError: If a number is out of its range.
+        ValueError: If a number is out of range.
 
     Example:
 
@@ -73,21 +73,21 @@ class LocationSensitiveAttention(HistoryAttention):
         self.location_kernel = self._add_kernel("location_kernel", self.filters, self.units)
 
     def initial_state(self, memory):
-        """No weights yet: `(B, Tx)` zeros, and again for their sum."""
-        return (self._no_weights(memory),) * (2 if self.cumulative else 1)
+        """Return zero weights, and their zero sum if `cumulative`, `(B, Tx)` each."""
+        return (self._zero_weights(memory),) * (2 if self.cumulative else 1)
 
     def features(self, state):
-        """`U_f f_ij`: `(B * G, Tx, U)`."""
-        found = ops.conv(
+        """Return `U_f f_ij`, `(B * G, Tx, U)`."""
+        features = ops.conv(
             ops.stack(state, axis=-1),
             ops.cast(self.location_filters, "float32"),
             padding="same",
             data_format="channels_last",
         )
-        return project(ops.cast(found, self.compute_dtype), self.location_kernel)
+        return project(ops.cast(features, self.compute_dtype), self.location_kernel)
 
     def next_state(self, state, weights, memory):
-        """The weights, and their sum."""
+        """Return the weights of the step, and the sum of all weights if `cumulative`."""
         return (weights, state[1] + weights) if self.cumulative else (weights,)
 
     def get_config(self):

@@ -13,32 +13,32 @@ _SCORES = ("dot", "general", "concat")
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class LuongAttention(ScoredAttention):
-    """Attention with the three scores of Luong et al. (arXiv 1508.04025, section 3.1).
+    """Attention with one of the three scores of Luong et al. (arXiv 1508.04025, section 3.1).
 
         dot:      e_ij = s_i . h_j
         general:  e_ij = s_i . W h_j
         concat:   e_ij = v . tanh(W_s s_i + W_h h_j)        with W = [W_s ; W_h]
 
     Args:
-        score: "dot" (query and key equally wide), "general" or "concat".
-        units: Width of the hidden layer of "concat"; `None` for the others.
-        scale: What scores are multiplied with: `None` for 1, a float, or "learned" for a weight
-            that starts at 1.
-        chunk_size: Number of queries that "concat" scores at once; `None` chooses.
-        kernel_initializer: Initialiser of the kernels.
-        score_initializer: Initialiser of `v`.
-        kernel_regularizer: Regulariser of the kernels.
+        score: "dot" (query and key of equal width), "general" or "concat".
+        units: Width of the hidden layer of "concat"; `None` for the other scores.
+        scale: Factor of the scores: a float, "learned" for a weight that starts at 1, or `None`
+            for 1.
+        chunk_size: Number of queries that "concat" scores in a chunk; chosen by memory if `None`.
+        kernel_initializer: Initializer of the kernels.
+        score_initializer: Initializer of `v`.
+        kernel_regularizer: Regularizer of the kernels.
         kernel_constraint: Constraint on the kernels.
         normalizer: "softmax" or "sparsemax".
-        dropout: Share of places dropped in training, the same ones for all queries of a source.
-        seed: Int, the randomness of `dropout`, or `None`.
+        dropout: Fraction of positions dropped in training, the same for all queries of a source.
+        seed: Int seed of `dropout`, or `None`.
         **kwargs: Passed to `keras.layers.Layer`.
 
     Call arguments: see `Attention.call`.
 
     Raises:
-        ValueError: If `score` is unknown, `units` is given or missing against `score`, or query
-            and key differ in width under "dot".
+        ValueError: If `score` is unknown, `units` is passed without "concat" or missing with it,
+            or query and key differ in width with "dot".
 
     Example:
 
@@ -74,8 +74,8 @@ class LuongAttention(ScoredAttention):
             )
         if chunk_size is not None:
             check_positive(chunk_size=chunk_size)
-        number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
-        if not (scale is None or scale == "learned" or number):
+        is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
+        if not (scale is None or scale == "learned" or is_number):
             raise ValueError(
                 f'Argument `scale` must be None, a number or "learned". Received: {scale!r}'
             )
@@ -116,11 +116,11 @@ class LuongAttention(ScoredAttention):
         )
 
     def make_keys(self, key):
-        """`h_j` for "dot", `W h_j` for "general", `W_h h_j` for "concat"."""
+        """Return `h_j` for "dot", `W h_j` for "general", `W_h h_j` for "concat"."""
         return key if self.score == "dot" else ops.matmul(key, self.key_kernel)
 
     def scores(self, query, keys, chunked=False):
-        """`e_ij` of queries `(B, G, N)`: `(B, G, Tx)` float32."""
+        """Return `e_ij` for queries `(B, G, N)`, `(B, G, Tx)` float32."""
         if self.score == "concat":
             query = project(query, self.query_kernel)
             if chunked:

@@ -11,20 +11,20 @@ from keras_bahdanau.layers.sequences import register_named_tuple
 from keras_bahdanau.layers.sublayers import deserialized, serialized
 from keras_bahdanau_runtime.checks import check_range
 
-# Doublings when the length of the source is unknown while tracing: enough for 2**20 places.
+# Number of doublings if the source length is unknown while tracing: enough for 2**20 positions.
 _DOUBLINGS = 20
 
 
 @register_named_tuple
 class MonotonicMemory(NamedTuple):
-    """The `Memory` of the inner mechanism, and the noise on its scores.
+    """The `Memory` of the inner mechanism with noise for its scores.
 
     Attributes:
-        keys: As in `Memory`, and so the next three.
-        values: `(B, Tx, D)`.
-        mask: `(B, Tx)` or `None`.
-        dropout: `(B, Tx)` or `None`.
-        noise: `(B, steps, Tx)` float32, a row for each step, or `None` where none is drawn.
+        keys: See `Memory`.
+        values: See `Memory`.
+        mask: See `Memory`.
+        dropout: See `Memory`.
+        noise: `(B, steps, Tx)` float32, one row per step, or `None` without noise.
     """
 
     keys: Any
@@ -36,36 +36,36 @@ class MonotonicMemory(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class MonotonicAttention(Attention):
-    """Attention that reads the source from left to right (arXiv 1704.00784, section 2).
+    """Monotonic attention, which moves from left to right only (arXiv 1704.00784, section 2).
 
-    From the place of the last step on, the decoder takes the first place that it chooses, each
-    with probability `p_ij`. Training has the expectation of that (Eq. 9, 13-15):
+    Each step scans the source from the position of the last step and stops at a position with
+    probability `p_ij`. Training computes the expectation (Eq. 9, 13-15):
 
         p_ij = sigmoid(e_ij + r + noise)
         q_ij = (1 - p_i,j-1) q_i,j-1 + a_i-1,j
-        a_ij = p_ij q_ij                              a_0j = 1 at the first place, else 0
+        a_ij = p_ij q_ij                              a_0j = 1 at the first position, else 0
 
-    computed as it stands, in about log2(Tx) parallel steps and with no division. Outside training
-    "hard" takes the first place with `p_ij > 0.5` (Algorithm 1). A decoder that runs off the end
-    of the source attends to nothing from then on: its weights, and its context, are zero, so
-    weights need not sum to one.
+    The recurrence over `j` takes about log2(Tx) parallel steps and no division. At inference the
+    "hard" mode stops at the first position with `p_ij > 0.5` (Algorithm 1). If a step does not stop
+    before the end of the source, its weights and context and those of all later steps are zero.
+    Weights therefore sum to at most one.
 
     Args:
-        attention: The `ScoredAttention` whose memory and scores are used, `BahdanauAttention` or
-            `LuongAttention`, with one head; its normaliser is not used.
-        sigmoid_noise: Standard deviation of the Gaussian noise on the scores in training, which
-            drives `p_ij` towards 0 and 1.
-        score_bias: First value of the bias `r`; below zero it lets the decoder look further.
-        mode: What to do outside training: "hard", or "soft" for the expectation.
-        seed: Int, the randomness of the noise, or `None`.
+        attention: The `ScoredAttention` that computes memory and scores, `BahdanauAttention` or
+            `LuongAttention`, with one head. Its normalizer is not used.
+        sigmoid_noise: Standard deviation of Gaussian noise on the scores in training, which moves
+            `p_ij` towards 0 and 1.
+        score_bias: Initial value of the bias `r`. Negative values let a step move further.
+        mode: Weights at inference: "hard", or "soft" for the expectation.
+        seed: Int seed of the noise, or `None`.
         **kwargs: Passed to `keras.layers.Layer`.
 
-    Call arguments: see `Attention.call`; queries are taken in order, so there is no
-        `use_causal_mask` and no `attention_mask`.
+    Call arguments: see `Attention.call`. Queries are taken in order, so `use_causal_mask` and
+        `attention_mask` are not supported.
 
     Raises:
-        ValueError: If `attention` is not as above, `mode` is unknown, or `sigmoid_noise` no
-            number of at least 0.
+        ValueError: If `attention` is not as above, `mode` is unknown, or `sigmoid_noise` is
+            negative.
 
     Example:
 
@@ -88,13 +88,13 @@ class MonotonicAttention(Attention):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        scored = isinstance(attention, ScoredAttention) and not isinstance(
+        is_stateless = isinstance(attention, ScoredAttention) and not isinstance(
             attention, HistoryAttention
         )
-        if not scored or getattr(attention, "num_heads", 1) > 1:
+        if not is_stateless or getattr(attention, "num_heads", 1) > 1:
             raise ValueError(
-                "Argument `attention` must be a ScoredAttention with one head and no state, as "
-                f"BahdanauAttention is. Received: {attention!r}"
+                "Argument `attention` must be a ScoredAttention with one head and no state, such "
+                f"as BahdanauAttention. Received: {attention!r}"
             )
         check_range("sigmoid_noise", sigmoid_noise, float, 0)
         if mode not in ("hard", "soft"):
@@ -115,32 +115,32 @@ class MonotonicAttention(Attention):
         self.bias = self.add_weight(shape=(), initializer=bias, name="score_bias")
 
     def memory(self, values, key=None, mask=None, training=None, steps=1):
-        """The memory of the inner mechanism, with noise for `steps` steps in training."""
+        """Return the memory of the inner mechanism, with noise for `steps` steps in training."""
         memory = self.attention.memory(values, key, mask, training, steps)
         if not (training and self.sigmoid_noise):
             return MonotonicMemory(*memory)
-        batch, places = ops.shape(memory.values)[:2]
+        batch, length = ops.shape(memory.values)[:2]
         noise = keras.random.normal(
-            (batch, steps, places), stddev=self.sigmoid_noise, dtype="float32", seed=self._seeds
+            (batch, steps, length), stddev=self.sigmoid_noise, dtype="float32", seed=self._seeds
         )
         return MonotonicMemory(*memory, noise)
 
     def initial_state(self, memory):
-        """All weight on the first place: `(B, Tx)` float32."""
-        batch, places = ops.shape(memory.values)[:2]
-        first = ops.cast(ops.equal(ops.arange(places, dtype="int32"), 0), "float32")
-        return ops.broadcast_to(ops.expand_dims(first, 0), (batch, places))
+        """Return weights of one at the first position, `(B, Tx)` float32."""
+        batch, length = ops.shape(memory.values)[:2]
+        first = ops.cast(ops.equal(ops.arange(length, dtype="int32"), 0), "float32")
+        return ops.broadcast_to(ops.expand_dims(first, 0), (batch, length))
 
     def step(self, query, memory, state=(), training=None, t=None):
-        """Moves on and attends; the state is the weights of the last step; see `Attention.step`."""
-        queries = self.attention._grouped(query, memory)
+        """Attend once per query. The state is the weights of the step; see `Attention.step`."""
+        queries = self.attention._group_queries(query, memory)
         scores = self.attention.scores(queries, memory.keys) + ops.cast(self.bias, "float32")
         if memory.noise is not None:
-            scores = scores + ops.expand_dims(_row(memory.noise, t), 1)
+            scores = scores + ops.expand_dims(_noise_of_step(memory.noise, t), 1)
         mask = None if memory.mask is None else ops.expand_dims(memory.mask, 1)
-        before = ops.reshape(state, ops.shape(scores))
-        choose = _first_choice if self.mode == "hard" and not training else _expected_choice
-        weights = choose(scores, mask, before)  # (B, G, Tx)
+        previous = ops.reshape(state, ops.shape(scores))
+        compute_weights = _hard_weights if self.mode == "hard" and not training else _soft_weights
+        weights = compute_weights(scores, mask, previous)  # (B, G, Tx)
         context = self.attention.average(weights, memory)
         # The inner mechanism may have another dtype policy.
         context = ops.cast(ops.reshape(context, (-1, context.shape[-1])), self.compute_dtype)
@@ -162,40 +162,47 @@ class MonotonicAttention(Attention):
         return cls(**deserialized(config, "attention"))
 
 
-def _row(noise, t):
-    """The noise `(B, Tx)` of step `t`."""
+def _noise_of_step(noise, t):
+    """Return the noise `(B, Tx)` of step `t`."""
     if t is None:
         raise ValueError(
-            "Argument `t` of MonotonicAttention.step must be the number of the step where the "
-            "memory holds noise. Received: None"
+            "Argument `t` of MonotonicAttention.step must be the number of the step if the memory "
+            "has noise. Received: None"
         )
     return ops.take(noise, t, axis=1)
 
 
-def _first_choice(scores, mask, before):
-    """One at the first kept place from that of `before` on whose score is above zero."""
-    chosen = ops.logical_and(scores > 0.0, ops.cumsum(before, axis=-1) > 0.0)
+def _hard_weights(scores, mask, previous):
+    """Return one at the first position with a positive score, from the last position on.
+
+    Args:
+        scores: `(B, G, Tx)` float32.
+        mask: Bool, broadcastable to `scores`, or `None`.
+        previous: `(B, G, Tx)` float32 weights of the last step.
+    """
+    chosen = ops.logical_and(scores > 0.0, ops.cumsum(previous, axis=-1) > 0.0)
     chosen = ops.cast(chosen if mask is None else ops.logical_and(chosen, mask), "float32")
     return ops.where(ops.cumsum(chosen, axis=-1) < 1.5, chosen, 0.0)
 
 
-def _expected_choice(scores, mask, before):
-    """Probability of each place to be the first choice, from places distributed as `before`."""
-    choose, skip = ops.sigmoid(scores), ops.sigmoid(-scores)
+def _soft_weights(scores, mask, previous):
+    """Return the probability of each position to be chosen; see `_hard_weights`."""
+    stop, skip = ops.sigmoid(scores), ops.sigmoid(-scores)
     if mask is not None:
-        choose, skip = ops.where(mask, choose, 0.0), ops.where(mask, skip, 1.0)
+        stop, skip = ops.where(mask, stop, 0.0), ops.where(mask, skip, 1.0)
     shape, zeros = ops.shape(scores), ops.zeros_like(skip)
     count = shape[-1]
 
-    def shifted(part, shift):  # by so many places, of which there may be fewer
-        moved = ops.concatenate([zeros[..., :shift], part], axis=-1)[..., :count]
-        return ops.reshape(moved, shape)  # which tells an exported graph that it is the same
+    def shift_right(values, shift):  # `shift` may exceed the length
+        shifted = ops.concatenate([zeros[..., :shift], values], axis=-1)[..., :count]
+        return ops.reshape(shifted, shape)  # keeps the static shape in exported graphs
 
-    # q_j = lead_j q_{j-1} + before_j. After the doubling with `shift`, `reach_j` holds what comes
-    # to q_j from the last 2 * shift places, and `lead_j` is the chance to walk as far.
-    lead, reach = shifted(skip, 1), before
+    # q_j = skip_{j-1} q_{j-1} + previous_j, by doubling. After the round with `shift`, `reach_j` is
+    # the part of q_j that comes from the last 2 * shift positions, and `skipped_j` is the
+    # probability to skip all of them.
+    skipped, reach = shift_right(skip, 1), previous
     doublings = (count - 1).bit_length() if isinstance(count, int) else _DOUBLINGS
     for shift in (2**i for i in range(doublings)):
-        reach = reach + lead * shifted(reach, shift)
-        lead = lead * shifted(lead, shift)
-    return choose * reach
+        reach = reach + skipped * shift_right(reach, shift)
+        skipped = skipped * shift_right(skipped, shift)
+    return stop * reach

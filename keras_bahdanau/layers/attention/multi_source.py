@@ -1,4 +1,4 @@
-"""Attention to several sources at once."""
+"""Attention to several sources."""
 
 import keras
 from keras import ops
@@ -9,27 +9,26 @@ from keras_bahdanau.layers.sublayers import deserialized, serialized
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class MultiSourceAttention(Attention):
-    """Attends to each of several sources with a mechanism of its own (arXiv 1601.00710, 3.2).
+    """Attention to several sources with one mechanism per source (arXiv 1601.00710, 3.2).
 
         c_i = [c_i^1 ; c_i^2 ; ...]
 
-    Weights stand side by side along the places, those of each source summing to one; with several
-    heads they are the mean over the heads. Memory, state and mask are tuples or lists with an
-    entry for each source.
+    Weights are concatenated along the positions; those of each source sum to one. With several
+    heads they are the mean over the heads. Memory, state and mask have one entry per source.
 
     Args:
-        attentions: List of `Attention` mechanisms, one for each source, without a penalty.
+        attentions: List of `Attention` mechanisms without a penalty, one per source.
         **kwargs: Passed to `keras.layers.Layer`.
 
-    Call arguments: see `Attention.call`, with lists for `value`, `key` and `value_mask` (a mask or
-        `None` for each); there is no `use_causal_mask` and no `attention_mask`.
+    Call arguments: see `Attention.call`. `value`, `key` and `value_mask` are lists; a key or a
+        mask may be `None`. `use_causal_mask` and `attention_mask` are not supported.
 
-    Returns:
-        The context `(B, Tq, D1 + D2 + ...)`; the weights are `(B, Tq, Tx1 + Tx2 + ...)`.
+    Output shape:
+        Context `(B, Tq, D1 + D2 + ...)` and weights `(B, Tq, Tx1 + Tx2 + ...)`.
 
     Raises:
-        ValueError: If `attentions` is not as above, not as many values, keys or masks come, or
-            the values differ in their number of rows.
+        ValueError: If `attentions` is not as above, the number of values, keys or masks differs
+            from it, or the values differ in their number of rows.
 
     Example:
 
@@ -43,100 +42,108 @@ class MultiSourceAttention(Attention):
 
     def __init__(self, attentions, **kwargs):
         super().__init__(**kwargs)
-        listed = isinstance(attentions, (list, tuple)) and len(attentions) > 0
-        if not listed or not all(isinstance(part, Attention) for part in attentions):
+        is_list = isinstance(attentions, (list, tuple)) and len(attentions) > 0
+        if not is_list or not all(isinstance(item, Attention) for item in attentions):
             raise ValueError(
                 "Argument `attentions` must be a list of Attention layers. "
                 f"Received: {attentions!r}"
             )
-        if any(part.has_penalty for part in attentions):
+        if any(attention.has_penalty for attention in attentions):
             raise ValueError(
-                "Argument `attentions` must hold no mechanism with a penalty, because the weights "
-                f"of the sources are not told apart there. Received: {attentions!r}"
+                "Argument `attentions` must not contain a mechanism with a penalty, because the "
+                "penalty would be computed from the weights of all sources. "
+                f"Received: {attentions!r}"
             )
         self.attentions = list(attentions)
 
     def build(self, query_shape, value_shape, key_shape=None):
         shapes = zip(
-            self._listed("value", value_shape), self._listed("key", key_shape), strict=True
+            self._per_source("value", value_shape),
+            self._per_source("key", key_shape),
+            strict=True,
         )
-        for part, of in zip(self.attentions, shapes, strict=True):
-            if not part.built:
-                part.build(query_shape, *of)
+        for attention, source_shapes in zip(self.attentions, shapes, strict=True):
+            if not attention.built:
+                attention.build(query_shape, *source_shapes)
 
     def memory(self, values, key=None, mask=None, training=None, steps=1):
-        """A tuple of memories.
+        """Return a tuple of memories, one per source; see `Attention.memory`.
 
         Args:
             values: List of `(B, Tx, D)` float annotations.
             key: List of `(B, Tx, D')` float tensors or `None`, or `None`.
             mask: List of `(B, Tx)` bool tensors or `None`, or `None`.
-            training: Whether the memory is made for training.
-            steps: How many steps will be taken.
+            training: Whether to draw dropout and noise.
+            steps: Number of steps that will be run.
         """
-        values = [ops.convert_to_tensor(of) for of in self._listed("values", values)]
-        if len({of.shape[0] for of in values} - {None}) > 1:
+        values = [ops.convert_to_tensor(value) for value in self._per_source("values", values)]
+        if len({value.shape[0] for value in values} - {None}) > 1:
             raise ValueError(
-                "Argument `values` of MultiSourceAttention must have as many rows for each source. "
-                f"Received: shapes {[tuple(of.shape) for of in values]}"
+                "Argument `values` of MultiSourceAttention must have the same number of rows for "
+                f"each source. Received: shapes {[tuple(value.shape) for value in values]}"
             )
-        given = zip(
+        sources = zip(
             self.attentions,
             values,
-            self._listed("key", key),
-            self._listed("mask", mask),
+            self._per_source("key", key),
+            self._per_source("mask", mask),
             strict=True,
         )
-        return tuple(part.memory(*of, training=training, steps=steps) for part, *of in given)
+        return tuple(
+            attention.memory(*source, training=training, steps=steps)
+            for attention, *source in sources
+        )
 
     def context_width(self, value_width):
-        """The sum of the widths of the contexts, for a list of widths."""
-        widths = self._listed("value_width", value_width)
-        return sum(p.context_width(w) for p, w in zip(self.attentions, widths, strict=True))
+        """Return the sum of the context widths, for a list of annotation widths."""
+        widths = self._per_source("value_width", value_width)
+        return sum(a.context_width(w) for a, w in zip(self.attentions, widths, strict=True))
 
     def initial_state(self, memory):
-        """A tuple of the states before the first step."""
-        parts = zip(self.attentions, memory, strict=True)
-        return tuple(part.initial_state(of) for part, of in parts)
+        """Return a tuple with the initial state of each mechanism."""
+        pairs = zip(self.attentions, memory, strict=True)
+        return tuple(attention.initial_state(source) for attention, source in pairs)
 
     def step(self, query, memory, state=(), training=None, t=None):
-        """Attends to every source; see `Attention.step`."""
+        """Attend to every source; see `Attention.step`."""
         contexts, weights, states = zip(
             *[
-                part.step(query, of, before, training, t)
-                for part, of, before in zip(self.attentions, memory, state, strict=True)
+                attention.step(query, source, source_state, training, t)
+                for attention, source, source_state in zip(
+                    self.attentions, memory, state, strict=True
+                )
             ],
             strict=True,
         )
-        return self._joined(contexts), ops.concatenate(weights, -1), states
+        return self._concatenate(contexts), ops.concatenate(weights, -1), states
 
-    def _joined(self, contexts):
-        """The contexts side by side; the mechanisms may have other dtype policies."""
+    def _concatenate(self, contexts):
+        """Concatenate contexts. The cast is for mechanisms with another dtype policy."""
         return ops.cast(ops.concatenate(contexts, -1), self.compute_dtype)
 
     def _attend(self, queries, memory, training, query_mask=None):
         contexts, weights = zip(
             *[
-                part._attend(queries, of, training, query_mask)
-                for part, of in zip(self.attentions, memory, strict=True)
+                attention._attend(queries, source, training, query_mask)
+                for attention, source in zip(self.attentions, memory, strict=True)
             ],
             strict=True,
         )
         weights = [ops.mean(w, axis=1) if len(w.shape) == 4 else w for w in weights]
-        return self._joined(contexts), ops.concatenate(weights, -1)
+        return self._concatenate(contexts), ops.concatenate(weights, -1)
 
-    def _listed(self, name, given):
-        """One entry for each source; `None` is a `None` for each."""
+    def _per_source(self, name, values):
+        """Return a list with one entry per source, after a check of its length."""
         count = len(self.attentions)
-        if given is None and name in ("key", "mask"):
+        if values is None and name in ("key", "mask"):
             return [None] * count
-        if not isinstance(given, (list, tuple)) or len(given) != count:
+        if not isinstance(values, (list, tuple)) or len(values) != count:
             raise ValueError(
                 f"Argument `{name}` of MultiSourceAttention must be a list with an entry for each "
-                f"of {count} sources. Received: {type(given).__name__}"
-                + (f" of {len(given)}" if isinstance(given, (list, tuple)) else "")
+                f"of {count} sources. Received: {type(values).__name__}"
+                + (f" of {len(values)}" if isinstance(values, (list, tuple)) else "")
             )
-        return given
+        return values
 
     def get_config(self):
         return {**super().get_config(), **serialized(self, "attentions")}

@@ -1,4 +1,4 @@
-"""Attention with a learned query: a sequence becomes one vector, or a few."""
+"""Pooling of sequences by attention with learned queries."""
 
 import keras
 from keras import ops
@@ -12,44 +12,44 @@ from keras_bahdanau_runtime.checks import check_positive
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class AttentionPooling(SequenceLayer):
-    """Pools a sequence by additive attention whose query is learned, the same for every row.
+    """Additive attention pooling with learned queries, the same for every row.
 
         e_gj = v_a . tanh(q_g + U_a h_j)      a_gj = softmax_j(e_gj)      c_g = sum_j a_gj h_j
 
-    It stands where `GlobalAveragePooling1D` would, before a classifier, for example, and its
-    weights tell which places counted. They tell of words only where `h_j` does: a recurrent state
-    holds what was read before it, and weights over recurrent states may point beside the word;
-    those over a convolution point as near as its kernel is wide. Pool embeddings or a narrow
-    convolution where weights are to be shown.
+    It can replace `keras.layers.GlobalAveragePooling1D`, for example in front of a classifier, and
+    its weights show which positions were important. To explain a result by words, pool embeddings
+    or a narrow convolution: a recurrent state summarizes many words, so a large weight may be next
+    to the important word.
 
-    A query that is computed goes into `BahdanauAttention` instead. When that is called, a query
-    `(1, N)` broadcasts over the rows of the value. It does not in `step`, and so in no decoder:
-    there each row needs its own, `keras.ops.broadcast_to(query, (batch, N))`.
+    For a computed query use `BahdanauAttention`. In its call a query `(1, N)` broadcasts over the
+    rows of the value. In `step`, and so in a decoder, it does not; write
+    `keras.ops.broadcast_to(query, (batch, N))` there.
 
     Args:
         units: Width `U` of the alignment model.
-        queries: Number of queries `G`, each of which attends by itself.
-        kernel_initializer: Initialiser of `U_a`.
-        query_initializer: Initialiser of the queries, which must differ to learn different things.
-        score_initializer: Initialiser of `v_a`.
+        queries: Number of independent queries `G`.
+        kernel_initializer: Initializer of `U_a`.
+        query_initializer: Initializer of the queries. Equal queries would learn the same.
+        score_initializer: Initializer of `v_a`.
         **kwargs: Passed to `keras.layers.Layer`.
 
     Call arguments:
         values: `(B, Tx, D)` float tensor.
-        mask: `(B, Tx)` bool, True = keep; Keras passes on that of an `Embedding(mask_zero=True)`.
-        return_attention_scores: Whether to return the weights, too.
-        attention_mask: `(B, queries, Tx)` bool, True where a query may read the place, or
+        mask: `(B, Tx)` bool, True = keep, or `None`. Keras passes the mask of an
+            `Embedding(mask_zero=True)`.
+        return_attention_scores: Whether to also return the weights.
+        attention_mask: `(B, queries, Tx)` bool, True where a query may attend to a position, or
             `(1, queries, Tx)` for the same mask in every row. It is combined with `mask`.
-        values_mask: The name under which Keras passes on the mask of `values` when there is an
-            `attention_mask`; the same as `mask`.
+        values_mask: Same as `mask`. Keras passes the mask of `values` under this name if the call
+            has an `attention_mask`.
 
-    Output: `(B, D)`, or `(B, queries, D)` where `queries` is above 1; with
-        `return_attention_scores` also the float32 weights `(B, Tx)` or `(B, queries, Tx)`. A row
-        that is masked as a whole gets zeros.
+    Output shape:
+        `(B, D)`, or `(B, queries, D)` with several queries; with `return_attention_scores` also
+        float32 weights `(B, Tx)` or `(B, queries, Tx)`. Fully masked rows have zeros.
 
     Raises:
-        ValueError: If a number is not an int of at least 1, `values` is of another rank or width,
-            or the mask of another shape or dtype.
+        ValueError: If a number is not a positive int, `values` has another rank or width, or a
+            mask has another shape or dtype.
 
     Example:
 
@@ -91,10 +91,8 @@ class AttentionPooling(SequenceLayer):
             "score_kernel": ((self.units, 1), self.score_initializer),
         }
         for name, (shape, initializer) in weights.items():
-            made = self.add_weight(
-                shape=shape, initializer=clone_initializer(initializer), name=name
-            )
-            setattr(self, name, made)
+            initializer = clone_initializer(initializer)
+            setattr(self, name, self.add_weight(shape=shape, initializer=initializer, name=name))
 
     def call(
         self,
@@ -106,30 +104,33 @@ class AttentionPooling(SequenceLayer):
     ):
         query = ops.expand_dims(ops.convert_to_tensor(self.query), 0)  # (1, G, U)
         mask = checked_mask("mask", values_mask if mask is None else mask, values)
-        by_query, mask = combine_masks(query, values, mask, attention_mask)
-        values = zero_masked(ops.cast(values, self.compute_dtype), mask)  # Keras leaves ints
+        attention_mask, mask = combine_masks(query, values, mask, attention_mask)
+        # The cast is for ints, which Keras does not autocast.
+        values = zero_masked(ops.cast(values, self.compute_dtype), mask)
         keys = project(values, self.key_kernel)
         scores = ops.squeeze(additive_scores(query, keys, self.score_kernel), -1)  # (B, G, Tx)
         if mask is not None:
             mask = ops.expand_dims(mask, 1)
-            by_query = mask if by_query is None else ops.logical_and(mask, by_query)
-        weights = masked_softmax(scores, by_query)
+            attention_mask = (
+                mask if attention_mask is None else ops.logical_and(mask, attention_mask)
+            )
+        weights = masked_softmax(scores, attention_mask)
         # Keras on torch returns float32 for two float64 tensors.
         pooled = ops.cast(ops.matmul(ops.cast(weights, values.dtype), values), values.dtype)
         if self.queries == 1:
             pooled, weights = ops.squeeze(pooled, 1), ops.squeeze(weights, 1)
         return (pooled, weights) if return_attention_scores else pooled
 
-    # Traced: by the shape of what is pooled alone Keras would not know of the weights.
+    # Traces `call`: from `compute_output_shape` alone Keras would expect only the context.
     compute_output_spec = keras.Operation.compute_output_spec
 
     def compute_output_shape(self, values_shape):
-        """The shape of what is pooled."""
+        """Return the shape of the context."""
         groups = () if self.queries == 1 else (self.queries,)
         return (values_shape[0], *groups, values_shape[-1])
 
     def compute_mask(self, values, mask=None):
-        """What is pooled has no time axis, and so no mask."""
+        """Return `None`: the context has no time axis."""
         return None
 
     def get_config(self):

@@ -1,4 +1,4 @@
-"""Attention weights of TensorFlow Addons, given as arrays, in the layers of this package."""
+"""Attention layers with the weights of TensorFlow Addons, passed as arrays."""
 
 import numpy as np
 
@@ -8,28 +8,28 @@ from keras_bahdanau.layers.attention import BahdanauAttention, LuongAttention, M
 def bahdanau_from_tfa(
     query_kernel, memory_kernel, attention_v, attention_g=None, attention_b=None, **kwargs
 ):
-    """A `BahdanauAttention` with the weights of `tfa.seq2seq.BahdanauAttention`.
+    """Return a `BahdanauAttention` with the weights of `tfa.seq2seq.BahdanauAttention`.
 
         e_ij = v . tanh(s_i W_query + h_j W_memory)
         e_ij = g v / |v| . tanh(s_i W_query + h_j W_memory + b)        with normalize=True
 
-    The weights are those of `BahdanauMonotonicAttention` too; see `monotonic_from_tfa`.
+    `BahdanauMonotonicAttention` has the same weights; see `monotonic_from_tfa`.
 
     Args:
         query_kernel: `(N, U)` array, `query_layer.kernel`.
         memory_kernel: `(D, U)` array, `memory_layer.kernel`.
         attention_v: `(U,)` array.
-        attention_g: The number of `normalize=True`, or `None`.
-        attention_b: `(U,)` array of `normalize=True`, or `None`.
-        **kwargs: Passed to `BahdanauAttention`, but for `units`, `normalize` and `num_heads`,
-            which the weights decide.
+        attention_g: A number, for `normalize=True`, or `None`.
+        attention_b: `(U,)` array, for `normalize=True`, or `None`.
+        **kwargs: Passed to `BahdanauAttention`, except `units`, `normalize` and `num_heads`, which
+            follow from the weights.
 
     Returns:
         The layer, built for queries of width `N` and annotations of width `D`.
 
     Raises:
         ValueError: If a shape is not as above, or only one of `attention_g` and `attention_b` is
-            given.
+            `None`.
 
     Example:
 
@@ -46,7 +46,7 @@ def bahdanau_from_tfa(
     normalize = attention_g is not None
     if normalize != (attention_b is not None):
         raise ValueError(
-            "Arguments `attention_g` and `attention_b` must be given together. "
+            "Arguments `attention_g` and `attention_b` must be passed together. "
             f"Received: attention_g={attention_g!r}, attention_b={attention_b!r}"
         )
     layer = BahdanauAttention(units, normalize=normalize, num_heads=1, **kwargs)
@@ -61,16 +61,17 @@ def bahdanau_from_tfa(
 
 
 def luong_from_tfa(memory_kernel, attention_g=None, **kwargs):
-    """A `LuongAttention` with the weights of `tfa.seq2seq.LuongAttention`.
+    """Return a `LuongAttention` with the weights of `tfa.seq2seq.LuongAttention`.
 
         e_ij = [g] s_i . (h_j W_memory)
 
-    The weights are those of `LuongMonotonicAttention` too; see `monotonic_from_tfa`.
+    `LuongMonotonicAttention` has the same weights; see `monotonic_from_tfa`.
 
     Args:
-        memory_kernel: `(D, N)` array, `memory_layer.kernel`; `units` is the query's width `N`.
-        attention_g: The number of `scale=True`, `scale_weight`, or `None`.
-        **kwargs: Passed to `LuongAttention`, but for `score` and `scale`, which the weights decide.
+        memory_kernel: `(D, N)` array, `memory_layer.kernel`. TFA's `units` is the query width `N`.
+        attention_g: A number, `scale_weight` of `scale=True`, or `None`.
+        **kwargs: Passed to `LuongAttention`, except `score` and `scale`, which follow from the
+            weights.
 
     Returns:
         The layer, built for queries of width `N` and annotations of width `D`.
@@ -96,20 +97,21 @@ def luong_from_tfa(memory_kernel, attention_g=None, **kwargs):
 
 
 def monotonic_from_tfa(attention, attention_score_bias, **kwargs):
-    """A `MonotonicAttention` with the weights of TFA's two monotonic mechanisms.
+    """Return a `MonotonicAttention` with the weights of a monotonic attention of TFA.
 
     Args:
-        attention: What `bahdanau_from_tfa` or `luong_from_tfa` made of the other weights.
+        attention: Layer with the other weights, returned by `bahdanau_from_tfa` or
+            `luong_from_tfa`.
         attention_score_bias: A number.
-        **kwargs: Passed to `MonotonicAttention`, but for `score_bias`. TFA's "parallel" and
-            "recursive" are `mode="soft"`.
+        **kwargs: Passed to `MonotonicAttention`, except `score_bias`. TFA's modes "parallel" and
+            "recursive" correspond to `mode="soft"`.
 
     Returns:
         The layer, built for the widths of `attention`.
 
     Raises:
-        ValueError: If `attention_score_bias` is no number, or `attention` not built or none that
-            `MonotonicAttention` takes.
+        ValueError: If `attention_score_bias` is not a number, or `attention` is not built or not
+            accepted by `MonotonicAttention`.
 
     Example:
 
@@ -123,8 +125,8 @@ def monotonic_from_tfa(attention, attention_score_bias, **kwargs):
     layer = MonotonicAttention(attention, score_bias=bias, **kwargs)
     if not attention.built:
         raise ValueError(
-            "Argument `attention` must be built, as `bahdanau_from_tfa` and `luong_from_tfa` "
-            f"return it. Received: {attention!r}"
+            "Argument `attention` must be built; use a layer from `bahdanau_from_tfa` or "
+            f"`luong_from_tfa`. Received: {attention!r}"
         )
     _build(layer, attention._query_width, attention._value_width)
     return layer
@@ -135,11 +137,11 @@ def _build(layer, query_width, value_width):
 
 
 def _checked(name, array, shape):
-    """`array` as NumPy's, if each size of `shape` that is a number is its own."""
+    """Return `array` as a NumPy array of `shape`, in which a str matches any size."""
     array = np.asarray(array)
     sizes = zip(array.shape, shape, strict=False)
     if array.ndim != len(shape) or any(
-        isinstance(wanted, int) and size != wanted for size, wanted in sizes
+        isinstance(expected, int) and size != expected for size, expected in sizes
     ):
         expected = f"({', '.join(map(str, shape))})" if shape else "a single number"
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Graphs that the passes must leave with the same results; each was once changed or refused."""
+"""Graphs whose results the passes must not change; each was once changed or refused."""
 
 import numpy as np
 import onnx
@@ -7,7 +7,7 @@ import pytest
 from graphs import RNG, graph_of, normal, results
 
 from keras_bahdanau_export.graph.passes import optimizer
-from keras_bahdanau_export.precision import reduce_precision
+from keras_bahdanau_export.graph.precision import reduce_precision
 
 YES, ZERO, ONE, MINUS_ONE = True, 0, 1, [-1]
 
@@ -136,7 +136,7 @@ GRAPHS = {
         3,
         other=normal(4, 2, 2),
     ),
-    "directions with activations of their own": recurrence(
+    "directions with different activations": recurrence(
         f"""agraph (float[4,2,2] x) => (float[4,1,2,3] y, float[4,1,2,3] z) {{
           y = {GRU}, activations = ["HardSigmoid", "Tanh"], activation_alpha = [0.1],
             activation_beta = [0.4]> (x, w0, r0, b0)

@@ -49,10 +49,10 @@ agraph (float[t,b,3] x) => (float[%s] y) {
     ],
     ids=["all", "last", "turned", "reversed", "another axis", "three", "units not last"],
 )  # fmt: skip
-def test_joined_directions_transposes_and_reshapes(axes, axis, output, rest, count):
+def test_fuse_direction_concat_transposes_and_reshapes(axes, axis, output, rest, count):
     text = BOTH_WAYS % (axes, axis, output, *2 * ["one" if axis else "zero"], rest)
     model = graph_of(text, w=normal(2, 12, 3), r=normal(2, 12, 4), zero=[0], one=[1])
-    graph, counts = rewritten(model, recurrence.joined_directions, x=normal(5, 2, 3))
+    graph, counts = rewritten(model, recurrence.fuse_direction_concat, x=normal(5, 2, 3))
     assert counts == [count]
     if count:
         assert operators(graph) == ["GRU", "Transpose", "Reshape"]
@@ -60,7 +60,7 @@ def test_joined_directions_transposes_and_reshapes(axes, axis, output, rest, cou
 
 @pytest.mark.parametrize("op_type, gates", [("GRU", 3), ("LSTM", 4)])
 @pytest.mark.parametrize("lengths, count", [("lengths", 1), ("others", 0), ("", 0)])
-def test_bidirectional_operators_joins_two_directions(op_type, gates, lengths, count):
+def test_fuse_directions_joins_two_directions(op_type, gates, lengths, count):
     weights = {
         f"{name}{i}": normal(1, *shape)
         for i in (1, 2)
@@ -73,13 +73,13 @@ def test_bidirectional_operators_joins_two_directions(op_type, gates, lengths, c
         "others": np.array([4, 2], "int32"),
         "h": normal(1, 2, 4),
     }
-    graph, counts = rewritten(model, recurrence.bidirectional_operators, **feeds)
+    graph, counts = rewritten(model, recurrence.fuse_directions, **feeds)
     assert counts == [count]
     assert operators(graph).count(op_type) == 2 - count
 
 
 @pytest.mark.parametrize("attribute", ["linear_before_reset = 1", "clip = 0.1"])
-def test_bidirectional_operators_leaves_operators_with_other_attributes(attribute):
+def test_fuse_directions_leaves_operators_with_other_attributes(attribute):
     text = RECURRENT % ("GRU", "GRU", "lengths")
     text = text.replace('direction = "reverse"', f'direction = "reverse", {attribute}')
     weights = {
@@ -92,5 +92,5 @@ def test_bidirectional_operators_leaves_operators_with_other_attributes(attribut
         "lengths": np.array([5, 3], "int32"), "others": np.array([4, 2], "int32"),
         "h": RNG.normal(size=(1, 2, 4)).astype("float32"),
     }  # fmt: skip
-    _, counts = rewritten(graph_of(text, **weights), recurrence.bidirectional_operators, **feeds)
+    _, counts = rewritten(graph_of(text, **weights), recurrence.fuse_directions, **feeds)
     assert counts == [0]

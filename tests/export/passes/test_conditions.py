@@ -19,16 +19,16 @@ agraph (bool[4] c, bool[4] d, float[4] a, float[4] b) => (float[4] y) {
 
 
 @pytest.mark.parametrize("negated, count", [("c", 1), ("d", 0)])
-def test_where_for_sums_replaces_sums_of_masked_values(negated, count):
+def test_fuse_masked_sums_replaces_sums_of_masked_values(negated, count):
     feeds = {"c": [True, False, True, False], "d": [True, True, False, False]}
     feeds |= {"a": normal(4), "b": normal(4)}
-    graph, counts = rewritten(graph_of(SELECT % negated), conditions.where_for_sums, **feeds)
+    graph, counts = rewritten(graph_of(SELECT % negated), conditions.fuse_masked_sums, **feeds)
     assert counts == [count]
     assert (operators(graph) == ["Where"]) == bool(count)
 
 
 @pytest.mark.parametrize("number, count", [(2.0, 1), (2.5, 0), (np.inf, 0), (1e10, 0)])
-def test_integer_comparisons_compares_integers_without_casts(number, count):
+def test_compare_as_integers_compares_integers_without_casts(number, count):
     model = graph_of(
         """
         agraph (int32[4] i) => (bool[4] y) {
@@ -39,7 +39,7 @@ def test_integer_comparisons_compares_integers_without_casts(number, count):
         limit=np.float32(number),
     )
     i = np.arange(4, dtype="int32")
-    graph, counts = rewritten(model, conditions.integer_comparisons, i=i)
+    graph, counts = rewritten(model, conditions.compare_as_integers, i=i)
     assert counts == [count]
     assert operators(graph) == (["Less"] if count else ["Cast", "Less"])
 
@@ -59,10 +59,10 @@ agraph (int32 n, float x) => (float y, bool last) {
 
 
 @pytest.mark.parametrize("side, count", [("float_t", 1), ("h", 0)])
-def test_step_comparisons_compares_steps_as_integers(side, count):
+def test_compare_steps_as_int32_compares_steps_as_integers(side, count):
     model = graph_of(STEPS % side, ten=10, yes=True, zero=np.int32(0))
     feeds = {"n": np.int32(4), "x": np.float32(0.5)}
-    graph, counts = rewritten(model, conditions.step_comparisons, **feeds)
+    graph, counts = rewritten(model, conditions.compare_steps_as_int32, **feeds)
     assert counts == [count]
     assert ("Cast" in operators(graph)) is (count == 0)  # the cast of `n`
 
@@ -79,11 +79,11 @@ agraph (bool[2] c, bool[2] d, float[2] x) => (float[2] y) {
 """
 
 
-@pytest.mark.parametrize("beside, count", [("c", 1), ("d", 0)])
-def test_choices_for_casts_replaces_casts_of_masks_in_a_loop(beside, count, capfd):
-    model = graph_of(MASKED % beside, three=3, yes=True)
+@pytest.mark.parametrize("cast_condition, count", [("c", 1), ("d", 0)])
+def test_replace_bool_casts_replaces_casts_of_masks_in_a_loop(cast_condition, count, capfd):
+    model = graph_of(MASKED % cast_condition, three=3, yes=True)
     feeds = {"c": [True, False], "d": [False, True], "x": np.ones(2, "float32")}
-    graph, counts = rewritten(model, conditions.choices_for_casts, **feeds)
+    graph, counts = rewritten(model, conditions.replace_bool_casts, **feeds)
     assert counts == [count]
     assert operators(graph) == (["Where", "Loop"] if count else ["Cast", "Loop"])
     # onnxruntime warns about the graph before the pass.
@@ -103,13 +103,15 @@ def test_double_negations_and_casts_to_the_same_type_are_removed():
         zero=np.float32(0),
     )
     c, x = np.array([True, False, True, False]), np.ones(4, "float32")
-    graph, counts = rewritten(model, conditions.double_negations, c=c, x=x)
+    graph, counts = rewritten(model, conditions.drop_noop_casts, c=c, x=x)
     assert counts == [2]
     assert operators(graph) == ["Where"]
 
 
-def test_step_comparisons_leaves_int64_limits():
+def test_compare_steps_as_int32_leaves_int64_limits():
     text = (STEPS % "float_t").replace("int32 n", "int64 n")
     model = graph_of(text, ten=np.int64(10), yes=np.bool_(True), zero=np.int64(0))
-    _, counts = rewritten(model, conditions.step_comparisons, n=np.int64(4), x=np.float32(0.5))
+    _, counts = rewritten(
+        model, conditions.compare_steps_as_int32, n=np.int64(4), x=np.float32(0.5)
+    )
     assert counts == [0]

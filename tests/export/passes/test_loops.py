@@ -8,15 +8,17 @@ from graphs import LOOP, RNG, bodies, graph_of, loop, normal, operators, rewritt
 from keras_bahdanau_export.graph.passes import loops, optimizer
 
 
-def test_lift_loop_state_moves_unchanged_state_out_of_the_loop():
-    graph, counts = rewritten(loop(), loops.lift_loop_state, x=normal(2, 3))
+def test_hoist_unchanged_state_moves_unchanged_state_out_of_the_loop():
+    graph, counts = rewritten(loop(), loops.hoist_unchanged_state, x=normal(2, 3))
     assert counts == [1]
     (body,) = bodies(graph)
     assert [value.name for value in body.input] == ["i", "go", "h"]
 
 
 def test_hoist_invariants_moves_invariant_products_out_of_the_loop():
-    graph, _ = rewritten(loop(), loops.lift_loop_state, loops.hoist_invariants, x=normal(2, 3))
+    graph, _ = rewritten(
+        loop(), loops.hoist_unchanged_state, loops.hoist_invariants, x=normal(2, 3)
+    )
     (body,) = bodies(graph)
     assert operators(body).count("MatMul") == 1
     assert operators(graph).count("MatMul") == 1
@@ -26,8 +28,8 @@ def test_hoist_invariants_leaves_random_and_state_dependent_nodes_in_the_loop():
     text = LOOP.replace("square = MatMul(w, w)", "square = RandomUniformLike(w)")
     model = graph_of(text, five=5, yes=True, kernel=normal(3, 3))
     lean = onnx_ir.serde.deserialize_model(model)
-    assert optimizer.optimize(lean, [loops.lift_loop_state, loops.hoist_invariants]) == {
-        "lift_loop_state": 1,
+    assert optimizer.optimize(lean, [loops.hoist_unchanged_state, loops.hoist_invariants]) == {
+        "hoist_unchanged_state": 1,
         "hoist_invariants": 0,
     }
 
@@ -103,7 +105,7 @@ TWO_STATES = [
         "two states",
     ],
 )
-def test_scanned_histories_replaces_buffers_by_rows_of_the_loop(changes, count, steps, go):
+def test_collect_scan_outputs_replaces_buffers_by_rows_of_the_loop(changes, count, steps, go):
     text = HISTORY
     for old, new in changes:
         text = text.replace(old, new)
@@ -121,22 +123,22 @@ def test_scanned_histories_replaces_buffers_by_rows_of_the_loop(changes, count, 
         buffer=normal(5, 1, 2) if "5,1,2" in text else normal(5, 2),
     )
     feeds = {"steps": steps, "go": go, "x": normal(2), "first": 1}
-    graph, counts = rewritten(model, loops.scanned_histories, **feeds)
+    graph, counts = rewritten(model, loops.collect_scan_outputs, **feeds)
     assert counts == [count]
     assert ("ScatterND" in operators(bodies(graph)[0])) == (not count)
 
 
-def test_scanned_histories_takes_buffers_of_unknown_size_and_loops_without_steps():
+def test_collect_scan_outputs_takes_buffers_of_unknown_size_and_loops_without_steps():
     text = HISTORY.replace("float[2]", "float[n]").replace("float[5,2]", "float[m,n]")
     text = text.replace("float[n] x,", "float[n] x, float[m,n] buffer,")
     model = graph_of(text, zeros=[0], pair=[1, 1], start=0, one=1)
     for steps in (0, 2):
         feeds = {"steps": steps, "go": True, "x": normal(3), "buffer": normal(5, 3), "first": 0}
-        _, counts = rewritten(model, loops.scanned_histories, **feeds)
+        _, counts = rewritten(model, loops.collect_scan_outputs, **feeds)
         assert counts == [1]
 
 
-def test_scanned_histories_leaves_a_state_that_the_loop_passes_on():
+def test_collect_scan_outputs_leaves_a_state_that_the_loop_passes_on():
     text = HISTORY
     for old, new in [
         ("count, all = Loop", "count, all, former = Loop"),
@@ -157,5 +159,5 @@ def test_scanned_histories_leaves_a_state_that_the_loop_passes_on():
         "x": RNG.normal(size=2).astype("float32"),
         "first": np.int64(0),
     }
-    _, counts = rewritten(model, loops.scanned_histories, **feeds)
+    _, counts = rewritten(model, loops.collect_scan_outputs, **feeds)
     assert counts == [0]

@@ -11,7 +11,7 @@ def test_optimize_runs_every_pass_until_nothing_changes():
     lean = onnx_ir.serde.deserialize_model(loop())
     first = optimizer.optimize(lean)
     assert set(first) == {each.__name__ for each in optimizer.PASSES}
-    assert first["lift_loop_state"] and first["hoist_invariants"]
+    assert first["hoist_unchanged_state"] and first["hoist_invariants"]
     assert not any(optimizer.optimize(lean).values())
 
 
@@ -35,7 +35,7 @@ def test_values_inside_and_outside_a_loop_have_different_names():
         five=5,
         yes=True,
     )
-    graph, counts = rewritten(model, top_k.chunked_top_ks, x=normal(2, 2000))
+    graph, counts = rewritten(model, top_k.split_top_k, x=normal(2, 2000))
     assert counts == [2]
     parts = (graph, *bodies(graph))
     names = [name for part in parts for node in part.node for name in node.output]

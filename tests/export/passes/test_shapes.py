@@ -32,16 +32,16 @@ agraph (float[n,2] x, int64[3] i) => (float[3,2] y) {
     [(0, 0, 1), (1, 0, 0), (0, 1, 0)],
     ids=["negative indices", "size of another axis", "another limit"],
 )
-def test_plain_gathers_reads_negative_indices_directly(start, limit, count):
+def test_drop_index_wrapping_reads_negative_indices_directly(start, limit, count):
     model = graph_of(GATHER, start=[start], end=[start + 1], zeros=[0], limit=limit)
     x = normal(2, 2)
     places = np.array([-1, 1, -2]) if limit == 0 else np.array([-1, -1, -2])
-    graph, counts = rewritten(model, shapes.plain_gathers, x=x, i=places)
+    graph, counts = rewritten(model, shapes.drop_index_wrapping, x=x, i=places)
     assert counts == [count]
     assert (operators(graph) == ["Gather"]) == bool(count)
 
 
-def test_wide_shapes_drops_casts_between_sizes():
+def test_widen_shapes_drops_casts_between_sizes():
     model = graph_of(
         """
         agraph (float[n,6] x) => (float[n,2,3] y) {
@@ -57,7 +57,7 @@ def test_wide_shapes_drops_casts_between_sizes():
         one=[1],
         two_three=np.array([2, 3], "int32"),
     )
-    graph, counts = rewritten(model, shapes.wide_shapes, x=normal(4, 6))
+    graph, counts = rewritten(model, shapes.widen_shapes, x=normal(4, 6))
     assert counts == [1]
     assert "Cast" not in operators(graph)
 
@@ -76,7 +76,7 @@ def test_wide_shapes_drops_casts_between_sizes():
         ("int32", "limit = Add(n, given)", 0),
     ],
 )
-def test_wide_ranges_counts_sizes_in_int64(dtype, limit, count):
+def test_widen_ranges_counts_sizes_in_int64(dtype, limit, count):
     """onnxruntime opens the range when the size is fixed, too, where it counts in int64."""
     start, step = (np.array(number, np.dtype(dtype.replace("float", "f4"))) for number in (0, 1))
     model = graph_of(
@@ -84,13 +84,13 @@ def test_wide_ranges_counts_sizes_in_int64(dtype, limit, count):
         agraph (float[n,6] x, int32 given) => ({dtype}[m] y) {{
           sizes = Shape(x)
           narrow = Cast<to = 6>(sizes)
-          first = Slice(narrow, nought, single, nought)
-          n = Squeeze(first, nought)
+          first = Slice(narrow, zero, single, zero)
+          n = Squeeze(first, zero)
           {limit}
           y = Range(start, limit, step)
         }}
         """,
-        nought=[0],
+        zero=[0],
         single=[1],
         one=np.array(1, "int32"),
         two=np.array(2, "int32"),
@@ -102,7 +102,7 @@ def test_wide_ranges_counts_sizes_in_int64(dtype, limit, count):
     )
     feeds = {"x": normal(5, 6), "given": np.array(1, "int32")}
     lean = onnx_ir.serde.deserialize_model(model)
-    assert optimizer.optimize(lean, [shapes.wide_ranges])["wide_ranges"] == count
+    assert optimizer.optimize(lean, [shapes.widen_ranges])["widen_ranges"] == count
     lean = onnx_ir.serde.serialize_model(lean)
     (expected,) = results(model, feeds)
     (outputs,) = results(lean, feeds)
@@ -115,7 +115,7 @@ def test_wide_ranges_counts_sizes_in_int64(dtype, limit, count):
 
 
 @pytest.mark.parametrize("last, count", [([6, 2], 1), ([0, 3], 0)], ids=["sizes", "a copied size"])
-def test_single_reshapes_joins_two_reshapes(last, count):
+def test_fuse_reshapes_joins_two_reshapes(last, count):
     model = graph_of(
         """
         agraph (float[2,6] x) => (float[p,q] y) {
@@ -126,6 +126,6 @@ def test_single_reshapes_joins_two_reshapes(last, count):
         first=[4, 3],
         last=last,
     )
-    graph, counts = rewritten(model, shapes.single_reshapes, x=normal(2, 6))
+    graph, counts = rewritten(model, shapes.fuse_reshapes, x=normal(2, 6))
     assert counts == [count]
     assert operators(graph) == ["Reshape"] * (2 - count)

@@ -6,19 +6,19 @@ import pytest
 from graphs import RNG, bodies, graph_of, normal, operators, rewritten
 
 from keras_bahdanau_export.graph.passes import loops, recurrence, shapes
-from keras_bahdanau_export.graph.passes.sizes import Sizes
+from keras_bahdanau_export.graph.passes.size_inference import SizeInference
 
 
 def sizes_of(text, **constants):
     """The sizes of every named value: ints, or numbers times names of axes, as text."""
     graph = onnx_ir.serde.deserialize_model(graph_of(text, **constants)).graph
-    sizes = Sizes(graph)
+    sizes = SizeInference(graph)
 
     def description(size):
-        if size.number is not None:
-            return size.number
+        if size.as_int is not None:
+            return size.as_int
         factor = "" if size.factor == 1 else f"{size.factor} "
-        return factor + " ".join(f"{value.name}.{axis}" for value, axis in size.parts)
+        return factor + " ".join(f"{value.name}.{axis}" for value, axis in size.axes)
 
     return {value.name: [description(size) for size in dims] for value, dims in sizes.dims.items()}
 
@@ -54,7 +54,10 @@ def sizes_of(text, **constants):
         ("y = Expand(row, sizes)", ["x.0", "x.1", 6]),
         ("y = Tile(half, counts)", ["x.0", 12]),
         ("y = ConstantOfShape(sizes)", ["x.0", "x.1", 6]),
-        ("n = ReduceProd<keepdims = 0>(sizes, zero) y = Range(nought, n, single)", ["6 x.0 x.1"]),
+        (
+            "n = ReduceProd<keepdims = 0>(sizes, zero) y = Range(scalar_zero, n, single)",
+            ["6 x.0 x.1"],
+        ),
         ("n = Mul(sizes, two) y = ConstantOfShape(n)", ["2 x.0", "2 x.1", 12]),
         ("n = Add(sizes, two) y = ConstantOfShape(n)", None),
         ("n = Div(sizes, two) y = ConstantOfShape(n)", None),
@@ -82,10 +85,10 @@ def test_sizes_of_the_outputs_of_operators(statement, expected):
         one=[1],
         two=[2],
         last=[-1],
-        nought=0,
+        scalar_zero=0,
         single=1,
     )
-    if expected is not None:  # an unknown size gets the name of its own axis
+    if expected is not None:  # an unknown size is named after its axis
         expected = [f"y.{i}" if size is None else size for i, size in enumerate(expected)]
     assert sizes.get("y") == expected
 
@@ -114,22 +117,22 @@ def test_a_state_that_every_step_keeps_in_size_has_its_first_size_after_the_loop
     assert sizes["all"] == ["all.0", 2]
 
 
-def test_plain_sizes_moves_sizes_that_no_step_changes_out_of_a_loop():
+def test_simplify_sizes_moves_sizes_that_no_step_changes_out_of_a_loop():
     text = GROWING.replace("shape = Shape(k2)", "s = Shape(k2) shape = Mul(s, one)")
     model = graph_of(text, one=[1, 1], **GROWING_CONSTANTS)
-    graph, counts = rewritten(model, shapes.plain_sizes, x=normal(3, 2))
+    graph, counts = rewritten(model, shapes.simplify_sizes, x=normal(3, 2))
     (body,) = bodies(graph)
     assert counts[0] > 0 and "Shape" not in operators(body) and "Shape" in operators(graph)
 
 
-def test_plain_sizes_leaves_sizes_that_change_at_every_step_in_the_loop():
+def test_simplify_sizes_leaves_sizes_that_change_at_every_step_in_the_loop():
     model = graph_of(GROWING.replace("Shape(k2)", "Shape(g2)"), **GROWING_CONSTANTS)
-    graph, counts = rewritten(model, shapes.plain_sizes, x=normal(3, 2))
+    graph, counts = rewritten(model, shapes.simplify_sizes, x=normal(3, 2))
     (body,) = bodies(graph)
     assert counts == [0] and "Shape" in operators(body)
 
 
-def test_plain_sizes_computes_a_size_without_slices():
+def test_simplify_sizes_computes_a_size_without_slices():
     model = graph_of(
         """
         agraph (int32[n,m] x) => (int32[k] y) {
@@ -138,16 +141,16 @@ def test_plain_sizes_computes_a_size_without_slices():
           first = Slice(narrow, zero, one, zero)
           rows = Squeeze(first, zero)
           more = Mul(rows, five)
-          y = Range(nought, more, single)
+          y = Range(scalar_zero, more, single)
         }
         """,
         zero=[0],
         one=[1],
         five=np.array(5, "int32"),
-        nought=np.array(0, "int32"),
+        scalar_zero=np.array(0, "int32"),
         single=np.array(1, "int32"),
     )
-    graph, counts = rewritten(model, shapes.plain_sizes, x=np.zeros((3, 2), "int32"))
+    graph, counts = rewritten(model, shapes.simplify_sizes, x=np.zeros((3, 2), "int32"))
     assert counts[0] > 0
     assert sorted(operators(graph)) == ["Cast", "Mul", "Range", "Shape", "Squeeze"]
 
@@ -155,7 +158,7 @@ def test_plain_sizes_computes_a_size_without_slices():
 @pytest.mark.parametrize(
     "target, count", [("n, six", 1), ("two, half", 1), ("m, six", 0), ("n, m, one", 0)]
 )
-def test_open_reshapes_infer_the_single_size_known_only_at_run_time(target, count):
+def test_infer_reshape_sizes_infer_the_single_size_known_only_at_run_time(target, count):
     axes = ",".join("abc"[: target.count(",") + 1])
     model = graph_of(
         f"""
@@ -174,12 +177,12 @@ def test_open_reshapes_infer_the_single_size_known_only_at_run_time(target, coun
     )
     rows, width = (6, 6) if "m, one" in target else (2, 2)
     feeds = {"x": np.zeros((rows, width, 6), "f"), "z": normal(rows, 6)}
-    graph, counts = rewritten(model, shapes.open_reshapes, **feeds)
+    graph, counts = rewritten(model, shapes.infer_reshape_sizes, **feeds)
     assert counts == [count]
     assert ("Concat" in operators(graph)) == (not count)
 
 
-def test_idle_shapes_removes_reshapes_and_expands_to_the_same_shape():
+def test_drop_noop_reshapes_removes_reshapes_and_expands_to_the_same_shape():
     model = graph_of(
         """
         agraph (float[n,6] x) => (float[n,6] y, float[n,12] z) {
@@ -193,12 +196,12 @@ def test_idle_shapes_removes_reshapes_and_expands_to_the_same_shape():
         """,
         one=[1, 1],
     )
-    graph, counts = rewritten(model, shapes.idle_shapes, x=normal(2, 6))
+    graph, counts = rewritten(model, shapes.drop_noop_reshapes, x=normal(2, 6))
     assert counts == [3] and operators(graph) == ["Tanh", "Concat"]
 
 
 @pytest.mark.parametrize("batch_dims, count", [(1, 1), (0, 0)])
-def test_element_gathers_replaces_gather_nd_of_single_elements(batch_dims, count):
+def test_replace_gather_nd_replaces_gather_nd_of_single_elements(batch_dims, count):
     model = graph_of(
         f"""
         agraph (int32[3,5] x, int64[3,2] i) => (int32 y) {{
@@ -209,13 +212,13 @@ def test_element_gathers_replaces_gather_nd_of_single_elements(batch_dims, count
         last=[-1],
     )
     feeds = {"x": RNG.integers(9, size=(3, 5), dtype="int32"), "i": RNG.integers(-3, 3, (3, 2))}
-    graph, counts = rewritten(model, shapes.element_gathers, **feeds)
+    graph, counts = rewritten(model, shapes.replace_gather_nd, **feeds)
     assert counts == [count]
     assert ("GatherElements" in operators(graph)) == bool(count)
 
 
 @pytest.mark.parametrize("value, count", [(0.0, 1), (0.5, 0)])
-def test_zero_states_removes_initial_states_that_are_zero(value, count):
+def test_drop_zero_states_removes_initial_states_that_are_zero(value, count):
     model = graph_of(
         """
         agraph (float[5,n,3] x) => (float y, float last) {
@@ -234,13 +237,13 @@ def test_zero_states_removes_initial_states_that_are_zero(value, count):
         b=normal(2, 24),
     )
     feeds = {"x": normal(5, 2, 3)}
-    graph, counts = rewritten(model, recurrence.zero_states, **feeds)
+    graph, counts = rewritten(model, recurrence.drop_zero_states, **feeds)
     assert counts == [count] and ("Expand" in operators(graph)) == (not count)
 
 
 def test_a_loop_gets_copies_of_its_small_constants():
     lean = onnx_ir.serde.deserialize_model(graph_of(GROWING, **GROWING_CONSTANTS))
-    loops.own_constants(lean)
+    loops.copy_constants_into_loops(lean)
     graph = onnx_ir.serde.serialize_model(lean).graph
     (body,) = bodies(graph)
     (mul,) = [node for node in body.node if node.op_type == "Mul"]

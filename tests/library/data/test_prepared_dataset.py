@@ -162,7 +162,7 @@ def test_rows_are_rounded_down_to_a_multiple(corpus):
         PreparedDataset(corpus, batch_tokens=200, multiple=4)
 
 
-def test_corpora_take_turns(corpus, small):
+def test_corpora_are_mixed_by_size_and_temperature(corpus, small):
     both = PreparedDataset([corpus, small], batch_size=16)
     pairs = pairs_of_pass(both, 0)
     assert sorted(pairs) == sorted([*shard_of_pairs(corpus), *shard_of_pairs(small)])
@@ -300,7 +300,7 @@ def test_shapes_hold_all_pairs_and_batches_are_full(lengths, limit, bucket, rows
 def test_two_clusters_of_lengths_make_two_shapes():
     lengths = np.array([[3, 4], [4, 4], [4, 3], [20, 21], [22, 20]])
     assert choose_sides(lengths, np.ones(5, int), 2).tolist() == [[4, 4], [22, 21]]
-    # Many pairs of one length keep a shape of their own.
+    # Many pairs of one length have a separate shape.
     sides = choose_sides(lengths, np.array([1, 1, 1, 1000, 1000]), 3)
     assert sides.tolist() == [[4, 4], [20, 21], [22, 20]]
     # 105 tokens in 107 positions, and in 110.
@@ -310,7 +310,7 @@ def test_two_clusters_of_lengths_make_two_shapes():
 
 @given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=5),
        temperature=st.sampled_from([0.5, 1.0, 2.0, 5.0]))  # fmt: skip
-def test_turns_leave_out_no_batch(sizes, temperature):
+def test_mixed_corpora_keep_every_batch_in_order(sizes, temperature):
     batches = cycle_shares(sizes, temperature)
     assert (batches >= 1).all()
     if temperature == 1.0:

@@ -54,12 +54,12 @@ def test_states_match_the_reference(source, masked, rng):
 
 
 @summaries
-def test_states_of_any_mask_are_those_of_the_kept_annotations_alone(source, rng):
+def test_states_depend_on_the_unmasked_annotations_alone(source, rng):
     bridge, annotations = built(source, rng), array(rng, B, TX, D)
     mask = np.array([[0, 0, 1, 1, 1], [1, 0, 1, 1, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0]], bool)
     moved = np.zeros_like(annotations)
-    for row, kept in enumerate(mask):
-        moved[row, : kept.sum()] = annotations[row, kept]
+    for row, keep in enumerate(mask):
+        moved[row, : keep.sum()] = annotations[row, keep]
     expected = reference_bridge(bridge, moved, mask.sum(axis=1))
     assert_close(concatenated(bridge(annotations, mask=mask)), expected)
 
@@ -131,7 +131,7 @@ def test_a_model_survives_saving(source, tmp_path):
 
 @sources
 @pytest.mark.parametrize("policy", WIDE_POLICIES)
-def test_mixed_precision(source, policy, rng):
+def test_mixed_precision_stays_close_to_the_reference(source, policy, rng):
     annotations = array(rng, B, TX, D)
     with dtype_policy(policy):
         bridge = Bridge(SIZES, source)
@@ -148,7 +148,7 @@ def test_source_must_be_known():
         Bridge(SIZES, "first")
 
 
-def test_annotations_and_mask_are_checked(rng):
+def test_invalid_annotations_and_masks_are_refused(rng):
     with pytest.raises(ValueError, match=r"`annotations` must have a known width.*\(None, 5, None"):
         Bridge(SIZES)(keras.Input((5, None)))
     for source in ("last", "zero"):

@@ -20,7 +20,7 @@ from keras_bahdanau import AttentiveDecoder, BahdanauAttention, DeepOutput
 from keras_bahdanau.layers import LayerNormGRUCell, LayerNormLSTMCell, ResidualCell
 
 B, T, M, N = 3, 4, 5, 6
-EPSILON = 0.1  # large enough to be seen
+EPSILON = 0.1  # large enough to change the results
 NORMALIZED = {
     "gru": partial(LayerNormGRUCell, N, epsilon=EPSILON),
     "gru_reset_before": partial(LayerNormGRUCell, N, epsilon=EPSILON, reset_after=False),
@@ -41,7 +41,7 @@ every_cell = pytest.mark.parametrize("name", CELLS)
 
 def step_of(cell):
     """The reference's step for a built cell: `(inputs, flat states) -> flat states`."""
-    weights = reference.named(cell)
+    weights = reference.weights_by_name(cell)
     if isinstance(cell, LayerNormLSTMCell):
         return partial(reference.layer_norm_lstm_step, weights=weights, epsilon=cell.epsilon)
     if isinstance(cell, LayerNormGRUCell):
@@ -68,14 +68,14 @@ def expected_outputs(cell, inputs, states):
     return np.array(outputs), states
 
 
-def made(name, rng, **arguments):
+def random_cell(name, rng, **arguments):
     cell = CELLS[name](**arguments)
     cell.build((B, WIDTHS[name]))
     return randomize_all(cell, rng)
 
 
 def randomize_all(layer, rng):
-    """Random values in all weights but the state of random numbers, which is no weight to set."""
+    """Set the trainable weights to random values, and not the states of random generators."""
     for weight in layer.trainable_variables:
         weight.assign(rng.normal(scale=0.5, size=weight.shape))
     return layer
@@ -85,13 +85,13 @@ def randomize_all(layer, rng):
 
 
 @every_cell
-def test_a_sequence_is_the_papers(name, rng):
-    cell, inputs = made(name, rng), array(rng, B, T, WIDTHS[name])
+def test_a_sequence_equals_the_reference(name, rng):
+    cell, inputs = random_cell(name, rng), array(rng, B, T, WIDTHS[name])
     layer = keras.layers.RNN(cell, return_sequences=True, return_state=True)
     states = [array(rng, B, N) for _ in keras.tree.flatten(cell.state_size)]
-    given = [tensor(state) for state in states]
+    initial = [tensor(state) for state in states]
     outputs, *after = layer(
-        inputs, initial_state=[given] if isinstance(cell, ResidualCell) else given
+        inputs, initial_state=[initial] if isinstance(cell, ResidualCell) else initial
     )
     for row in range(B):
         expected, last = expected_outputs(cell, inputs[row], [state[row] for state in states])
@@ -105,17 +105,17 @@ def tensor(value):
 
 
 @normalized_cells
-def test_scaled_inputs_change_nothing(name, rng):
+def test_layer_normalization_ignores_the_scale_of_the_inputs(name, rng):
     # Layer normalization removes the mean and the scale of each product.
-    cell, inputs = made(name, rng), array(rng, B, M)
+    cell, inputs = random_cell(name, rng), array(rng, B, M)
     cell.epsilon = 1e-9
     states = [tensor(array(rng, B, N)) for _ in keras.tree.flatten(cell.state_size)]
     assert_close(cell(tensor(100 * inputs), states)[0], numpy(cell(tensor(inputs), states)[0]))
 
 
 @every_cell
-def test_gradients_by_finite_differences(name, rng):
-    cell, inputs = made(name, rng), array(rng, 1, 3, WIDTHS[name])
+def test_gradients_equal_finite_differences(name, rng):
+    cell, inputs = random_cell(name, rng), array(rng, 1, 3, WIDTHS[name])
     layer = keras.layers.RNN(cell, return_sequences=True)
     layer.build(inputs.shape)
     zero = [np.zeros(N)] * len(keras.tree.flatten(cell.state_size))
@@ -149,13 +149,13 @@ STACKS = [["gru"], ["lstm"], ["lstm", "residual_lstm"], ["gru", "residual_gru", 
 
 
 @pytest.mark.parametrize("names", STACKS, ids="+".join)
-def test_in_a_decoder(names, rng):
+def test_a_decoder_of_stacked_cells_equals_the_reference(names, rng):
     decoder = decoder_of(names, rng)
     inputs, annotations = array(rng, B, T, N), array(rng, B, 7, 2)
     states = [array(rng, B, size) for size in decoder.state_sizes]
     outputs = numpy(decoder(inputs, annotations, initial_state=[tensor(s) for s in states]))
     assert_close(outputs[0], expected_decoder_outputs(decoder, inputs[0], annotations[0], states))
-    # The same numbers step by step.
+    # Single steps give the same numbers.
     memory = decoder.memory(tensor(annotations))
     state = decoder.initial_state(memory, [tensor(s) for s in states])
     for i in range(T):
@@ -164,7 +164,7 @@ def test_in_a_decoder(names, rng):
 
 
 def expected_decoder_outputs(decoder, inputs, annotations, states):
-    """The first row of a batch; what the topmost cell returns asks and is read out."""
+    """The outputs of the first row of a batch. The query is the output of the top cell."""
     cells = getattr(decoder.cell, "cells", [decoder.cell])
     states, per_cell = [state[0] for state in states], []
     for cell in cells:
@@ -192,23 +192,23 @@ KINDS = pytest.mark.parametrize("kind", ["dropout", "recurrent_dropout"])
 
 @pytest.mark.parametrize("name", DROPPING)
 @KINDS
-def test_dropout_in_keras_s_layer(name, kind, rng):
-    cell = made(name, rng, **{kind: 0.5})
+def test_dropout_acts_in_training_only_and_differs_between_calls(name, kind, rng):
+    cell = random_cell(name, rng, **{kind: 0.5})
     layer = keras.layers.RNN(cell, return_sequences=True)
     inputs = array(rng, B, T, WIDTHS[name])
     still = numpy(layer(inputs))
     noisy, again = (numpy(layer(inputs, training=True)) for _ in range(2))
-    # Another call draws other masks, for any batch, and leaves none behind.
+    # Each call draws other masks, for a batch of any size, and keeps none for the next call.
     assert np.abs(noisy - still).max() > 1e-3 and np.abs(noisy - again).max() > 1e-3
     assert layer(inputs[:2], training=True).shape == (2, T, N)
     assert_close(layer(inputs), still, 1e-6)
 
 
 @pytest.mark.parametrize("name", DROPPING)
-def test_the_mask_of_the_inputs_is_one_for_a_sequence(name, rng):
-    cell = made(name, rng, dropout=0.5)
+def test_one_dropout_mask_of_the_inputs_holds_for_a_whole_sequence(name, rng):
+    cell = random_cell(name, rng, dropout=0.5)
     inner = cell.cell if isinstance(cell, ResidualCell) else cell
-    # Nothing goes from step to step: equal inputs under one mask give equal outputs.
+    # Without a recurrent state, equal inputs under one mask give equal outputs.
     inner.recurrent_kernel.assign(np.zeros(inner.recurrent_kernel.shape))
     forget = slice(N) if inner.kernel.shape[1] == 3 * N else slice(N, 2 * N)
     bias = np.zeros(inner.bias.shape)
@@ -220,8 +220,8 @@ def test_the_mask_of_the_inputs_is_one_for_a_sequence(name, rng):
 
 
 @normalized_cells
-def test_numbers_under_dropout(name, rng):
-    cell, inputs = made(name, rng, dropout=0.4, recurrent_dropout=0.4), array(rng, B, T, M)
+def test_steps_with_dropout_equal_the_reference(name, rng):
+    cell, inputs = random_cell(name, rng, dropout=0.4, recurrent_dropout=0.4), array(rng, B, T, M)
     input_mask = numpy(cell.get_dropout_mask(tensor(np.ones((B, M), "float32"))))
     mask = numpy(cell.get_recurrent_dropout_mask(tensor(np.ones((B, N), "float32"))))
     for part in (input_mask, mask):
@@ -239,7 +239,7 @@ def test_numbers_under_dropout(name, rng):
 
 
 @pytest.mark.parametrize("names", STACKS, ids="+".join)
-def test_dropout_in_a_decoder(names, rng):
+def test_dropout_in_a_decoder_acts_in_training_only(names, rng):
     decoder = decoder_of(names, rng, dropout=0.3, recurrent_dropout=0.3)
     inputs, annotations = array(rng, B, T, N), array(rng, B, 7, 2)
     still = numpy(decoder(inputs, annotations))
@@ -258,7 +258,7 @@ def test_config_round_trip(name):
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_saving(name, rng, tmp_path):
+def test_a_model_survives_saving(name, rng, tmp_path):
     model = keras.Sequential(
         [
             keras.Input((None, WIDTHS[name])),
@@ -271,10 +271,10 @@ def test_saving(name, rng, tmp_path):
 
 @every_cell
 @pytest.mark.parametrize("policy", WIDE_POLICIES)
-def test_mixed_precision(name, policy, rng):
+def test_mixed_precision_stays_close_to_the_reference(name, policy, rng):
     inputs = array(rng, B, T, WIDTHS[name])
     with dtype_policy(policy):
-        cell = made(name, rng)
+        cell = random_cell(name, rng)
         outputs = keras.layers.RNN(cell, return_sequences=True)(inputs)
         assert keras.backend.standardize_dtype(outputs.dtype) == cell.compute_dtype
     zero = [np.zeros(N)] * len(keras.tree.flatten(cell.state_size))
@@ -283,31 +283,33 @@ def test_mixed_precision(name, policy, rng):
 
 
 @normalized_cells
-def test_a_bare_state_or_none(name, rng):
-    cell, inputs = made(name, rng), tensor(array(rng, B, M))
+def test_a_gru_cell_accepts_a_state_without_a_list(name, rng):
+    cell, inputs = random_cell(name, rng), tensor(array(rng, B, M))
     states = cell.get_initial_state(batch_size=B)
     assert [tuple(state.shape) for state in states] == [(B, N)] * len(states)
-    if "gru" in name:  # as Keras's GRU cell takes it
+    if "gru" in name:  # as Keras's GRU cell accepts it
         bare, state = cell(inputs, states[0])
         assert_close([bare, state], [numpy(cell(inputs, states)[0])] * 2, 1e-6)
 
 
-def test_a_residual_cell_shows_the_cell_inside():
+def test_a_residual_cell_has_its_inner_cell_and_output_size():
     inner = keras.layers.GRUCell(N)
     cell = ResidualCell(inner)
     assert cell.cell is inner and cell.output_size == N
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_residual_cell_returns_the_states_as_it_took_them(count, rng):
+def test_a_residual_cell_returns_states_in_the_structure_of_its_input(count, rng):
     inner = keras.layers.GRUCell(N) if count == 1 else keras.layers.LSTMCell(N)
     states = [[tensor(array(rng, B, N)) for _ in range(count)]]
     _, after = ResidualCell(inner)(tensor(array(rng, B, N)), states)
     keras.tree.assert_same_structure(after, states)
 
 
-def test_errors():
-    with pytest.raises(ValueError, match=r"`cell` must be a cell, not a layer .* write LSTMCell"):
+def test_a_residual_cell_refuses_layers_and_other_widths():
+    with pytest.raises(
+        ValueError, match=r"`cell` must be a cell, not a recurrent layer; write LSTMCell"
+    ):
         ResidualCell(keras.layers.LSTM(3))
     with pytest.raises(ValueError, match=r"`cell` must be a Keras RNN cell .* Received: <Dense"):
         ResidualCell(keras.layers.Dense(3))

@@ -123,7 +123,7 @@ def test_config_round_trip(next_input):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_mixed_precision(policy, rng):
+def test_mixed_precision_gives_the_compute_dtype_and_float32_weights(policy, rng):
     with dtype_policy(policy):
         loop, x = decoder(), data(rng)
         dense = keras.layers.Dense(M)

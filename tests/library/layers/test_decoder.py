@@ -44,28 +44,28 @@ def check_numbers(decoder, rng):
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("query", ["previous", "current"])
-def test_every_cell_gives_the_references_numbers(cell, query, rng):
+def test_every_cell_equals_the_reference(cell, query, rng):
     check_numbers(random_decoder(rng, cell, query=query), rng)
 
 
 @pytest.mark.parametrize(("query", "readout_state"), ORDERS)
 @pytest.mark.parametrize("readout", READOUTS)
-def test_every_order_and_readout_gives_the_references_numbers(query, readout_state, readout, rng):
+def test_every_order_and_readout_equals_the_reference(query, readout_state, readout, rng):
     decoder = random_decoder(rng, readout=readout, query=query, readout_state=readout_state)
     check_numbers(decoder, rng)
 
 
 @pytest.mark.parametrize("attention", MECHANISMS)
-def test_every_attention_gives_the_references_numbers(attention, rng):
+def test_every_attention_equals_the_reference(attention, rng):
     check_numbers(random_decoder(rng, attention=attention), rng)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_gives_the_references_numbers(form, rng):
+def test_every_form_equals_the_reference(form, rng):
     check_numbers(random_decoder(rng, **FORMS[form]), rng)
 
 
-def test_a_residual_cell_without_a_stack_gives_the_references_numbers(rng):
+def test_a_residual_cell_without_a_stack_equals_the_reference(rng):
     decoder = AttentiveDecoder(
         ResidualCell(LSTM(M)), with_equations("location"), query="current", readout_state="previous"
     )
@@ -150,7 +150,7 @@ def test_feedback_reads_the_last_output(readout, input_feeding, rng):
 @pytest.mark.parametrize(
     "form", ["input_feeding", "input_feeding_of_the_state", "conditional_coverage", "two_sources"]
 )
-def test_a_closed_loop_gives_the_references_numbers(form, rng):
+def test_a_closed_loop_equals_the_reference(form, rng):
     decoder, dense = random_decoder(rng, **FORMS[form]), keras.layers.Dense(M)
     inputs, annotations, states = random_inputs(rng, decoder)
     arguments = dict(annotations_mask=masks(decoder), initial_state=states)

@@ -63,13 +63,17 @@ def model_of_three_inputs():
 NOT_CELLS = [keras.layers.Dense(3), "gru", [], [GRU(3), keras.layers.Dense(3)]]
 
 
-IS_A_LAYER = "`cell` must be a cell, not a layer .* write GRUCell in the place of GRU. Received: "
+IS_A_LAYER = (
+    "`cell` must be a cell, not a recurrent layer; write GRUCell instead of GRU. Received: "
+)
 
 
 NOT_ATTENTION = r"`attention` must be an Attention, such as .* Received: "
 
 
-NOT_A_READOUT = r'`readout` must be a layer of one input, .* write DeepOutput\(n, "linear"\) .* Rec'
+NOT_A_READOUT = (
+    r'`readout` must be a layer with one input, .* write DeepOutput\(n, "linear"\) .* Rec'
+)
 
 
 WRONG_PARTS = [
@@ -98,7 +102,7 @@ WRONG_PARTS = [
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG_PARTS)
-def test_parts_and_orders_are_checked(options, message):
+def test_invalid_parts_and_orders_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         AttentiveDecoder(**{"cell": GRU(3), "attention": BahdanauAttention(4), **options})
 
@@ -124,7 +128,9 @@ def test_feedback_is_a_function_that_returns_rows(feedback, message, rng):
 def test_feedback_must_be_as_wide_as_the_inputs(width, rng):
     decoder = random_decoder(rng, readout="state")
     inputs, annotations, _ = random_inputs(rng, decoder)
-    message = r"`feedback` .* return \(batch, 7\).* keras.layers.Dense\(7\) first. Received: sh"
+    message = (
+        r"`feedback` .* return \(batch, 7\).* keras.layers.Dense\(7\) to the output. Received: sh"
+    )
     with pytest.raises(ValueError, match=message):
         decoder(inputs, annotations, feedback=lambda t, x, o: o if width else ops.ones((B, 1, M)))
 
@@ -145,8 +151,8 @@ def test_a_cell_must_return_states_of_its_state_size(rng):
         ("lstm", "gru_on_lstm", "current"),
     ],
 )
-def test_context_cell_must_fit(cell, context_cell, query):
-    message = '`context_cell` must come with query="current" .* sizes of `cell`, .*. Received: '
+def test_a_context_cell_with_other_states_or_query_is_refused(cell, context_cell, query):
+    message = '`context_cell` requires query="current" .* sizes of `cell`, .*. Received: '
     with pytest.raises(ValueError, match=message + f"query='{query}' and state sizes"):
         unbuilt(cell, context_cell=context_cell, query=query)
 
@@ -157,7 +163,7 @@ def test_first_state_must_have_every_tensor(cell, rng):
     inputs, annotations, states = random_inputs(rng, decoder)
     narrow = [states[0][:, :1], *states[1:]]
     flat = [*states[:-1], states[-1][0]]
-    message = "`initial_state` must hold a tensor for each state of the cell, .* Received: "
+    message = "`initial_state` must have one tensor for each state of the cell, .* Received: "
     with pytest.raises(ValueError, match=message + r"values of type \['NoneType'\]"):
         decoder(inputs, annotations, initial_state=[[None, *states[1:]]])
     for wrong in (states[:-1], [*states, states[0]], narrow, flat, states[-1][:, :1]):
@@ -181,13 +187,13 @@ def test_first_states_may_be_as_keras_returns_them(cell, rng):
     memory, dense = decoder.memory(annotations), keras.layers.Dense(M)
     loop = numpy(decoder.unroll(inputs[:, 0], annotations, 2, dense, initial_state=flat))
     x, values = keras.Input((TY, M)), keras.Input((TX, D))
-    for given in (states, tuple(states), *(states if cell == "gru" else [])):
-        assert_close(decoder(inputs, annotations, initial_state=given), expected, 1e-6)
-        assert_close(decoder.initial_state(memory, given).cell, tuple(flat), 1e-6)
-        again = decoder.unroll(inputs[:, 0], annotations, 2, dense, initial_state=given)
+    for initial in (states, tuple(states), *(states if cell == "gru" else [])):
+        assert_close(decoder(inputs, annotations, initial_state=initial), expected, 1e-6)
+        assert_close(decoder.initial_state(memory, initial).cell, tuple(flat), 1e-6)
+        again = decoder.unroll(inputs[:, 0], annotations, 2, dense, initial_state=initial)
         assert_close(again, loop, 1e-6)
         _, *symbols = encoder(values)
-        symbols = tree.pack_sequence_as(given, tree.flatten(symbols))
+        symbols = tree.pack_sequence_as(initial, tree.flatten(symbols))
         model = keras.Model([x, values], decoder(x, values, initial_state=symbols))
         assert_close(model([inputs, annotations]), expected, 1e-6)
 
@@ -210,10 +216,15 @@ def test_a_step_needs_a_built_decoder():
 
 WRONG_SHAPES = {
     "inputs of rank 2": ((B, M), (B, TX, D), "inputs", "(batch, time, "),
-    "no step": ((B, 0, M), (B, TX, D), "inputs", "a step at least"),
+    "no step": ((B, 0, M), (B, TX, D), "inputs", "at least one step"),
     "annotations of rank 2": ((B, TY, M), (B, D), "annotations", "return_sequences=True"),
     "annotations of rank 4": ((B, TY, M), (B, TX, D, 1), "annotations", "(batch, time, "),
-    "two annotations": ((B, TY, M), [(B, TX, D)] * 2, "annotations", "one tensor; of an encoder"),
+    "two annotations": (
+        (B, TY, M),
+        [(B, TX, D)] * 2,
+        "annotations",
+        "one tensor; use the first output",
+    ),
     "other rows": ((B, TY, M), (B + 1, TX, D), "annotations", f"as many rows as `inputs`, {B}"),
 }
 
@@ -237,7 +248,7 @@ def for_each_shape(make, shape):
         *[(case, True) for case in WRONG_SHAPES | WRONG_WIDTHS],
     ],
 )
-def test_sequences_must_fit(case, is_built):
+def test_sequences_of_other_shapes_are_refused(case, is_built):
     *shapes, name, expected = (WRONG_SHAPES | WRONG_WIDTHS)[case]
     decoder = build(unbuilt()) if is_built else unbuilt()
     message = rf"`{name}` of AttentiveDecoder must .*{re.escape(expected)}.* Received: sh"
@@ -285,7 +296,7 @@ WRONG_MASKS = {
 
 
 @pytest.mark.parametrize("name", WRONG_MASKS)
-def test_masks_must_fit(name, rng):
+def test_masks_of_other_shapes_or_dtypes_are_refused(name, rng):
     decoder = random_decoder(rng)
     inputs, annotations, _ = random_inputs(rng, decoder)
     expected = (B, TX) if name == "annotations_mask" else (B, TY)
@@ -295,7 +306,7 @@ def test_masks_must_fit(name, rng):
             decoder(inputs, annotations, **{name: mask})
 
 
-def test_masks_of_every_source_must_fit(rng):
+def test_masks_that_do_not_fit_the_sources_are_refused(rng):
     decoder = random_decoder(rng, attention="two_sources")
     inputs, annotations, _ = random_inputs(rng, decoder)
     with pytest.raises(ValueError, match=r"`annotations_mask` must be .* shape \(3, 3\)"):

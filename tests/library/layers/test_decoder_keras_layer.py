@@ -51,7 +51,7 @@ ALL = {
 @pytest.mark.parametrize(
     "form", ["simple", "monotonic", "input_feeding_location", "conditional_coverage", "two_sources"]
 )
-def test_a_model_of_unknown_batch_and_lengths_gives_the_references_numbers(form, rng):
+def test_a_model_of_unknown_batch_and_lengths_equals_the_reference(form, rng):
     decoder = unbuilt(**ALL[form])
     inputs, annotations = keras.Input((None, M)), keras.Input((None, D))
     first = [keras.Input((size,)) for size in decoder.state_sizes]
@@ -158,7 +158,7 @@ def test_config_round_trip_and_saving(form, tmp_path):
     ],
 )
 @pytest.mark.parametrize("policy", POLICIES)
-def test_mixed_precision(form, policy, rng):
+def test_mixed_precision_gives_the_compute_dtype_and_float32_weights(form, policy, rng):
     with dtype_policy(policy):
         decoder = unbuilt(**ALL[form])
         inputs, annotations, states = random_inputs(rng, decoder)

@@ -54,7 +54,7 @@ def test_masked_steps_leave_the_state_as_keras_layers_leave_it(cell, explicit, r
     assert_close(numpy(weights).sum(axis=-1), INPUTS_MASK, 1e-6)
 
 
-def test_feedback_reads_the_output_of_the_last_kept_step(rng):
+def test_feedback_reads_the_output_of_the_last_unmasked_step(rng):
     decoder = random_decoder(rng, readout="state")
     inputs, annotations, _ = random_inputs(rng, decoder)
     mixing = array(rng, UNITS, M)
@@ -63,10 +63,10 @@ def test_feedback_reads_the_output_of_the_last_kept_step(rng):
         return x + ops.matmul(output, mixing)
 
     actual = decoder(inputs, annotations, inputs_mask=INPUTS_MASK, feedback=feedback)
-    for row, kept in enumerate(INPUTS_MASK):
-        one = slice(row, row + 1)
-        alone = decoder(inputs[one][:, kept], annotations[one], feedback=feedback)
-        assert_close(numpy(actual)[one][:, kept], alone, 1e-6)
+    for row, keep in enumerate(INPUTS_MASK):
+        one_row = slice(row, row + 1)
+        alone = decoder(inputs[one_row][:, keep], annotations[one_row], feedback=feedback)
+        assert_close(numpy(actual)[one_row][:, keep], alone, 1e-6)
 
 
 @pytest.mark.parametrize("scores", [False, True])

@@ -118,7 +118,7 @@ def test_dropout_spares_the_residual_connections(rng):
 
 
 @pytest.mark.parametrize("form", ["gru", "residual_lstm"])
-def test_a_model_of_unknown_batch_and_length_gives_the_references_numbers(form, rng):
+def test_a_model_of_unknown_batch_and_length_equals_the_reference(form, rng):
     encoder = BidirectionalEncoder(UNITS, **FORMS[form])
     inputs, mask = keras.Input((None, M)), keras.Input((None,), dtype="bool")
     outputs = encoder(inputs, mask=mask)
@@ -153,7 +153,7 @@ def test_config_keeps_initializers():
 
 @pytest.mark.parametrize("form", ["gru", "lstm"])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_mixed_precision(form, policy, rng):
+def test_mixed_precision_stays_close_to_the_reference(form, policy, rng):
     inputs = array(rng, B, TX, M)
     with dtype_policy(policy):
         encoder = BidirectionalEncoder(UNITS, **FORMS[form])
@@ -181,7 +181,7 @@ def test_mixed_precision(form, policy, rng):
     ],
     ids=str,
 )
-def test_options_are_checked(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         BidirectionalEncoder(**{"units": UNITS, **options})
 
@@ -191,7 +191,8 @@ def test_a_dropout_without_effect_is_logged(caplog):
     assert not caplog.messages
     BidirectionalEncoder(UNITS, dropout=0.5)
     assert caplog.messages == [
-        "The encoder drops nothing: a dropout of 0.5 acts between its layers, and it has one."
+        "The dropout of 0.5 has no effect: it acts between the layers of the encoder, "
+        "which has only one."
     ]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from keras import ops
-from layer_checks import array, assert_close, numpy, right_mask, spoiled
+from layer_checks import array, assert_close, numpy, right_mask, with_garbage
 
 from keras_bahdanau.layers.attention.base import masked_softmax, masked_sparsemax
 from keras_bahdanau.layers.sequences import (
@@ -94,7 +94,7 @@ def test_a_fully_masked_row_has_zero_weights_and_zero_gradients(normalize, expec
 def test_garbage_at_masked_positions_is_ignored(normalize, expected, rng):
     scores, run = array(rng, 4, 4), differentiate(Normalizer(normalize))
     outputs = run(scores)
-    for copy in spoiled(scores, MASK):
+    for copy in with_garbage(scores, MASK):
         assert_close(run(copy), outputs, 1e-6)
 
 
@@ -154,7 +154,7 @@ def test_a_valid_mask_is_converted_to_a_tensor():
 def test_zero_masked_replaces_masked_values_with_zeros(rng):
     values = array(rng, 4, 4, 2)
     assert zero_masked(values) is values
-    for copy in spoiled(values, MASK):
+    for copy in with_garbage(values, MASK):
         assert_close(zero_masked(copy, MASK), np.where(MASK[..., None], values, 0), 0)
 
 

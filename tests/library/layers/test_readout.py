@@ -33,7 +33,7 @@ def random_arguments(rng, *shape):
 
 @activations
 @pytest.mark.parametrize("policy", ["float32", *WIDE_POLICIES])
-def test_one_step_is_the_papers_deep_output(activation, policy, rng):
+def test_one_step_equals_the_deep_output_of_the_paper(activation, policy, rng):
     with dtype_policy(policy):
         readout, arguments = random_readout(rng, activation), random_arguments(rng, B)
         outputs = readout(*arguments)
@@ -56,7 +56,7 @@ def test_a_sequence_gives_the_outputs_of_single_steps(activation, rng):
         assert_close(readout(*(argument[:, i] for argument in arguments)), outputs[:, i], 1e-6)
 
 
-def test_without_inputs_it_is_luongs_attentional_vector(rng):
+def test_without_inputs_the_output_is_the_attentional_vector_of_luong(rng):
     readout = random_readout(rng, "tanh", reads_inputs=False)
     state, inputs, context = random_arguments(rng, B, T)
     kernel, bias = reference.float64(readout.get_weights())

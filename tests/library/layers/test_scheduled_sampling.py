@@ -40,7 +40,7 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_schedules_are_the_papers(name):
+def test_schedules_have_the_probabilities_of_the_paper(name):
     arguments, formula = SCHEDULES[name]
     sampling = ScheduledSampling(**arguments)
     for step in (0, 1, 7, 60, 75, 400, 10_000):

@@ -36,7 +36,7 @@ def test_the_loss_is_the_mean_over_real_tokens(seed, padding, smoothing):
     np.testing.assert_allclose(float(loss), expected, rtol=1e-5)
 
 
-def test_label_smoothing_by_hand():
+def test_label_smoothing_equals_a_hand_computed_value():
     # p = (1/4, 1/4, 1/2): -0.7 log 1/2 - 0.1 (log 1/4 + log 1/4 + log 1/2) = 1.2 log 2
     logits = np.log([[[0.25, 0.25, 0.5]]]).astype("float32")
     loss = TokenCrossentropy(label_smoothing=0.3)(np.array([[2]]), logits)

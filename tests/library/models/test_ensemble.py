@@ -83,7 +83,7 @@ def test_hypotheses_are_scored_by_the_average(members):
     np.testing.assert_allclose(scores.alignments, np.mean(alignments, axis=0), atol=1e-5)
 
 
-def test_saves_and_loads(members, tmp_path):
+def test_a_loaded_ensemble_gives_the_same_outputs(members, tmp_path):
     ensemble = Ensemble(members, "log_probability")
     expected = ensemble.generate(SOURCE, SEARCH, max_length=5)
     ensemble.save(tmp_path / "two.keras")
@@ -99,7 +99,7 @@ def test_models_without_weights_are_built():
     assert all(model.built for model in ensemble.models)
 
 
-def test_models_and_average_are_checked(members):
+def test_invalid_models_and_averages_are_refused(members):
     not_a_list = r"`models` must be a list of at least one .*Rec"
     other_vocabulary = [members[0], member(3, vocabulary=8)]
     for models, average, message in (

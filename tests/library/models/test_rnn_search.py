@@ -48,7 +48,7 @@ def paper_names(model):
     readout = numpy(model.decoder.readout.kernel).astype("float64")
     p["U_o"], p["V_o"], p["C_o"] = np.split(readout, [N, N + M])
     if not isinstance(model, RNNEncoderDecoder):
-        attention = reference.named(model.decoder.attention)
+        attention = reference.weights_by_name(model.decoder.attention)
         p |= {"W_a": attention["query_kernel"], "U_a": attention["key_kernel"]}
         p |= {"v_a": attention["score_kernel"][:, 0], "b_a": attention["bias"]}
     return p
@@ -56,7 +56,7 @@ def paper_names(model):
 
 def gates(cell):
     """Return a cell's weights by gate. Keras's z is one minus the paper's: sigma(-x)."""
-    w, u, b = reference.named(cell).values()
+    w, u, b = reference.weights_by_name(cell).values()
     (w_z, w_r, w), (u_z, u_r, u), (b_z, b_r, b) = (np.split(part, 3, axis=-1) for part in (w, u, b))
     return {
         **{"W_z": -w_z, "U_z": -u_z, "b_z": -b_z},
@@ -70,7 +70,7 @@ def gates(cell):
 
 @both
 @pytest.mark.parametrize("readout_state", ["previous", "current"])
-def test_logits_are_the_papers(name, readout_state, rng):
+def test_logits_equal_the_equations_of_the_paper(name, readout_state, rng):
     model = small_model(name, readout_state)
     model.build()
     for weight in model.trainable_variables:
@@ -88,7 +88,7 @@ def test_logits_are_the_papers(name, readout_state, rng):
 
 
 @both
-def test_widths_are_the_papers(name):
+def test_widths_are_those_of_the_paper(name):
     model = small_model(name)
     model.build()
     context = N if name == "rnnencdec" else 2 * N
@@ -105,7 +105,7 @@ def test_widths_are_the_papers(name):
     assert sorted(tuple(w.shape) for w in model.trainable_weights) == sorted(expected)
 
 
-def test_sizes_are_the_papers_by_default():
+def test_default_sizes_are_those_of_the_paper():
     for model in MODELS.values():
         defaults = {
             name: parameter.default
@@ -140,7 +140,7 @@ def initial_weights(model):
 
 
 @both
-def test_initial_weights_are_the_papers(name):
+def test_initial_weights_have_the_distributions_of_the_paper(name):
     units = 64
     model = MODELS[name](
         200, 220, units=units, embedding_dim=48, attention_units=56, maxout_units=32

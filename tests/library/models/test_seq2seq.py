@@ -55,25 +55,29 @@ def test_dropout_is_applied_only_in_training():
     assert np.abs(dropped - logits).max() > 1e-3
 
 
-def spread(ids, seed):
-    """The same ids in two more columns, with padding at places drawn at random."""
+def with_random_padding(ids, seed):
+    """The same ids in two more columns, with padding at random positions."""
     rng = np.random.default_rng(seed)
     wide = np.full((len(ids), ids.shape[1] + 2), PAD, ids.dtype)
     for row, sequence in zip(wide, ids, strict=True):
-        kept = sequence[sequence != PAD]
-        row[np.sort(rng.choice(len(row), len(kept), replace=False))] = kept
+        ids_of_row = sequence[sequence != PAD]
+        row[np.sort(rng.choice(len(row), len(ids_of_row), replace=False))] = ids_of_row
     return wide
 
 
 @every_model
 def test_padding_at_any_place_changes_no_logits_and_no_loss(name):
     model, places = trained(name), INPUTS["target"] != PAD
-    inputs = {"source": spread(INPUTS["source"], 0), "target": spread(INPUTS["target"], 1)}
-    labels = spread(LABELS, 1)
+    inputs = {
+        "source": with_random_padding(INPUTS["source"], 0),
+        "target": with_random_padding(INPUTS["target"], 1),
+    }
+    labels = with_random_padding(LABELS, 1)
     assert ((inputs["target"] != PAD) == (labels != PAD)).all() and (labels[:, 0] == PAD).any()
     logits = model.predict(inputs, verbose=0)[labels != PAD]
     np.testing.assert_allclose(logits, model.predict(INPUTS, verbose=0)[places], 0, 1e-4)
-    losses = [float(model.evaluate(*of, verbose=0)) for of in ((inputs, labels), (INPUTS, LABELS))]
+    data = (inputs, labels), (INPUTS, LABELS)
+    losses = [float(model.evaluate(*pair, verbose=0)) for pair in data]
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 

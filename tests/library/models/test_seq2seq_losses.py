@@ -145,10 +145,10 @@ def test_a_loss_of_logits_from_keras_counts_every_position():
 def test_predict_needs_batches_of_one_target_width():
     model = guided_model(BahdanauAttention(4))
     sources, targets = [[5, 3], [6, 3]], [[7, 3], [7, 8, 9, 3]]
-    two, one = (TranslationDataset(sources, targets, 1, bucket) for bucket in (2, 4))
+    two_widths, one_width = (TranslationDataset(sources, targets, 1, bucket) for bucket in (2, 4))
     with pytest.raises(ValueError, match=r"`x` of `predict` .*predict_on_batch.* \[2, 4\]"):
-        model.predict(two, verbose=0)
-    assert model.predict(one, verbose=0).shape == (2, 4, TARGET_VOCABULARY)
+        model.predict(two_widths, verbose=0)
+    assert model.predict(one_width, verbose=0).shape == (2, 4, TARGET_VOCABULARY)
 
 
 def penalty_of(model, inputs):

@@ -113,7 +113,9 @@ def test_prefixes_without_room_in_the_shortlist_are_refused(shortlist):
     model, source = make(V, True), SOURCE[:1]
     result = model.generate(source, GreedySearch(), 12, [list(range(30, 40))], shortlist=shortlist)
     assert result.tokens[0, 0, :10].tolist() == list(range(30, 40))
-    with pytest.raises(ValueError, match=r"`prefix` must hold at most 10 distinct ids.*Received: 11"):
+    with pytest.raises(
+        ValueError, match=r"`prefix` must hold at most 10 distinct ids.*Received: 11"
+    ):
         model.generate(source, GreedySearch(), 12, [list(range(29, 40))], shortlist=shortlist)
     search = GreedySearch(forbidden=(0, 2, 38))
     with pytest.raises(ValueError, match=r"`prefix` must not hold ids that the search .*: 38"):
@@ -203,7 +205,7 @@ def test_a_learned_shortlist_holds_the_ids_the_model_attends_to():
         Shortlist.learned(model, sources, targets[:1], 30)
 
 
-def test_save_and_load(shortlist, tmp_path):
+def test_a_loaded_shortlist_has_the_same_tables(shortlist, tmp_path):
     shortlist.save(tmp_path / "few.npz")
     loaded = Shortlist.load(tmp_path / "few.npz")
     assert_same_tables(loaded, shortlist)

@@ -126,7 +126,7 @@ def test_translate_names_the_wrong_argument(model, arguments, message, on_error)
         model.translate(**{"search": SEARCH, "max_length": 2, "on_error": on_error, **arguments})
 
 
-def test_a_model_without_a_tokenizer_says_how_to_attach_one(tokenizer):
+def test_the_error_without_a_tokenizer_shows_how_to_attach_one(tokenizer):
     with pytest.raises(ValueError, match=r"attach it with model\.tokenizer = "):
         small_model(tokenizer).translate(["a man"])
 

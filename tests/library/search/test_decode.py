@@ -114,7 +114,7 @@ def test_weights_of_several_sources_are_concatenated():
     assert not weights[..., 2].any() and weights[:, 0, 0, 3:].all()
 
 
-def test_arguments_are_checked(model):
+def test_invalid_arguments_are_refused(model):
     decoder, embedding, head = model.decoder, model.target_embedding, model.output_layer
     softmax = keras.layers.Dense(15, activation="softmax")
     for arguments, message in [

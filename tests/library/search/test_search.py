@@ -182,7 +182,7 @@ def test_live_hypotheses_do_not_displace_a_better_ended_one(exponent):
 
 
 def late_winner():
-    """Logits where "3" ends at once with 0.4, and "4 4 4 4" loses little of the rest each step."""
+    """Logits where "3" ends first with 0.4, and "4 4 4 4" keeps most of the rest at each step."""
     probabilities = np.full((1, 4, 5, 5), 1e-9)
     probabilities[0, 0, BOS, [EOS, 4]] = 0.4, 0.6
     probabilities[0, 1:, 4, [1, 4]] = np.array([0.2, 0.8])[:, None]
@@ -541,7 +541,7 @@ def test_searches_with_other_options_are_not_equal():
 def test_a_search_stops_when_no_better_hypothesis_is_possible():
     steps = []
 
-    def step(tokens, state):  # a hypothesis ends at once or never
+    def step(tokens, state):  # a hypothesis ends with its first token or never
         steps.append(1)
         first = ops.expand_dims(tokens == BOS, 1)
         logits = ops.where(first, [0.0, 0, 0, 9, 0, 0], [0.0, 0, 0, -50, 0, 9])

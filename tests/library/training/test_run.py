@@ -71,7 +71,7 @@ def test_the_optimizer_has_the_schedule_and_running_mean_of_the_options(finished
     # The mean moves at every batch, so the two batches of an update together give `ema`.
     assert optimizer.ema_momentum**optimizer.gradient_accumulation_steps == pytest.approx(0.5)
     schedule = optimizer.get_config()["learning_rate"]["config"]
-    # By default the rate rises for half a pass, which is one of its three updates.
+    # The default warm-up is half a pass, which is one of its three updates.
     expected = {"shape": "cosine", "updates": 6, "warmup": 1, "batches": 2}
     assert schedule.items() >= expected.items()
 
@@ -181,7 +181,7 @@ def test_resuming_a_finished_run_says_so_and_changes_nothing(finished, capfd, ca
 
 def test_the_folder_of_another_run_is_refused(finished, tmp_path):
     chosen, best, *_ = finished
-    with pytest.raises(ValueError, match=r"`output` must be a new folder; `resume`"):
+    with pytest.raises(ValueError, match=r"`output` must be a new folder, or `resume`"):
         train(chosen, best.parent)
     other = dataclasses.replace(chosen, units=6)
     with pytest.raises(ValueError, match=r"`options` must be those of .*`units` was 5, is 6"):
@@ -284,7 +284,7 @@ def test_files_of_earlier_versions_have_other_option_names(tmp_path):
 
 
 def test_options_that_contradict_each_other_are_refused():
-    with pytest.raises(ValueError, match=r"`validation_target` must be as many .* 2 and 1"):
+    with pytest.raises(ValueError, match=r"`validation_target` must have as many .* 2 and 1"):
         options(validation_source=["a", "b"])
     for updates in (3, 25):
         with pytest.raises(ValueError, match=rf"`updates` must be a multiple of .*={updates}, eve"):
@@ -329,16 +329,20 @@ def test_yaml_and_json_files_give_the_same_options(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("run.yml", "- units\n- 8\n", r"must hold a mapping .*run\.yml', which holds \['units', 8"),
-        ("run.json", "[1]", r"must hold a mapping .* which holds \[1\]"),
-        ("run.json", "null", r"must hold a mapping .* which holds None"),
+        (
+            "run.yml",
+            "- units\n- 8\n",
+            r"must contain .*run\.yml', which contains \['units', 8",
+        ),
+        ("run.json", "[1]", r"must contain a mapping .* which contains \[1\]"),
+        ("run.json", "null", r"must contain a mapping .* which contains None"),
         ("run.yaml", "units: [8", r"must be YAML\. Received: .*run\.yaml.*line 1"),
         ("run.yaml", "units: !!python/name:os.system", r"must be YAML\."),
         ("run.json", "units: 8", r"must be JSON\. Received: .*run\.json.*line 1"),
         ("run.json", b"\xff\xfe\xfa", r"must be JSON\."),
         ("run.yaml", b"a: \xff", r"must be YAML\."),
-        ("run.yaml", "units: 8\nepochs: 2\nunits: 9\n", r"must be YAML\..*'units' stands there 2"),
-        ("run.json", '{"units": 8, "units": 9}', r"must be JSON\..*'units' stands there 2 times"),
+        ("run.yaml", "units: 8\nepochs: 2\nunits: 9\n", r"must be YAML\..*'units' occurs 2"),
+        ("run.json", '{"units": 8, "units": 9}', r"must be JSON\..*'units' occurs 2 times"),
         ("run.toml", "units = 8", r"must end with \.json, \.yaml or \.yml\. Received: .*run\.toml"),
     ],
 )
@@ -436,7 +440,7 @@ def test_a_refused_start_leaves_no_folder_and_a_resumed_run_removes_leftovers(co
         wrong = dataclasses.replace(
             chosen, source=source, target=target, vocabulary_size=size, joint=True
         )
-        with pytest.raises(ValueError, match="`target` must be the translations of a text file"):
+        with pytest.raises(ValueError, match="`target` must be given for a text file"):
             train(wrong, tmp_path / "new")
     shutil.copy(chosen.source, chosen.target)
     with pytest.raises(ValueError, match="texts that the run"):

@@ -1,1 +1,1 @@
-"""Rewrites of a written ONNX graph; `optimizer` runs them in their order."""
+"""Passes that rewrite an ONNX graph into a smaller and faster equivalent one."""

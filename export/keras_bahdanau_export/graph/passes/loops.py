@@ -1,56 +1,56 @@
-"""Passes that leave less to do in every step of a loop; see `optimizer`."""
+"""Passes that reduce the work in each step of a loop."""
 
 import numpy as np
 import onnx_ir as ir
 
-from keras_bahdanau_export.graph.passes.graph import (
-    constant,
-    holds_graph,
+from keras_bahdanau_export.graph.passes.editing import (
+    add_initializer,
+    constant_array,
+    has_subgraph,
     innermost_first,
-    made_by,
+    insert_node,
     nodes_of,
-    past_identities,
-    put,
-    register,
-    replace,
-    take_place,
+    producer_of,
+    replace_uses,
+    replace_value,
+    skip_identities,
 )
 
-SMALL = 16  # numbers, of a constant that costs nothing to have twice
+SMALL_CONSTANT = 16  # maximum number of elements of a constant that may be duplicated
 
 
-def lift_loop_state(graph):
-    """State that a loop's body returns unchanged becomes a value of the graph around it.
+def hoist_unchanged_state(graph):
+    """Replace a loop state that the body returns unchanged by a value outside of the loop.
 
-    TensorFlow hands every weight through the loop as state: onnxruntime copies each one at every
-    step, and cannot pack it for its products beforehand.
+    TensorFlow passes every weight through the loop as state. onnxruntime copies each state at every
+    step, and cannot prepack such weights.
     """
     count = 0
     for loop in nodes_of(graph, "Loop"):
         body = loop.attributes["body"].value
         states = range(len(body.inputs) - 2)
-        new = [past_identities(value) for value in body.outputs]
-        gone = {i for i in states if new[1 + i] is body.inputs[2 + i]}
-        if not gone:
+        results = [skip_identities(value) for value in body.outputs]
+        unchanged = {i for i in states if results[1 + i] is body.inputs[2 + i]}
+        if not unchanged:
             continue
-        fixed = [(body.inputs[2 + i], loop.outputs[i], loop.inputs[2 + i]) for i in gone]
-        _without_states(graph, loop, gone)
-        for inner, final, initial in fixed:
+        values = [(body.inputs[2 + i], loop.outputs[i], loop.inputs[2 + i]) for i in unchanged]
+        _rebuild_loop(graph, loop, unchanged)
+        for inner, final, initial in values:
             for i, value in enumerate(body.outputs):
-                if value is inner:  # as another state, too, or as rows: by a node of the body
-                    body.outputs[i] = _passed_on(body, inner)
-            replace(inner, initial)
-            replace(final, initial)
+                if value is inner:  # also another state or a scan output: needs a node in the body
+                    body.outputs[i] = _identity_in_body(body, inner)
+            replace_uses(inner, initial)
+            replace_uses(final, initial)
         graph.remove(loop, safe=True)
-        count += len(gone)
+        count += len(unchanged)
     return count
 
 
-def scanned_histories(graph):
-    """State into which step `t` writes only its row `t` becomes rows that the loop collects.
+def collect_scan_outputs(graph):
+    """Replace a state of which step `t` writes only row `t` by a scan output of the loop.
 
-    TensorFlow writes into a buffer, which onnxruntime copies whole at every step. Of a loop that
-    ends early, the rows that no step wrote are those of the buffer at the start.
+    TensorFlow writes rows into a buffer, which onnxruntime copies at every step. If the loop ends
+    early, the remaining rows are those of the initial buffer.
     """
     count = 0
     for loop in nodes_of(graph, "Loop"):
@@ -60,27 +60,28 @@ def scanned_histories(graph):
             if written is None:
                 continue
             initial, final = loop.inputs[2 + i], loop.outputs[i]
-            row = _passed_on(body, written, f"{final.name}_row")
-            if row.shape is None:  # a loop without steps makes its rows of it
+            row = _identity_in_body(body, written, f"{final.name}_row")
+            if row.shape is None:  # the shape of the scan output of a loop without steps
                 row.shape = ir.Shape(initial.shape[1:])
-            shorter = _without_states(graph, loop, {i}, [row])
-            take_place(final, _filled(graph, loop, shorter.outputs[-1], initial))
+            new_loop = _rebuild_loop(graph, loop, {i}, [row])
+            replace_value(final, _with_remaining_rows(graph, loop, new_loop.outputs[-1], initial))
             graph.remove(loop, safe=True)
-            loop = shorter
+            loop = new_loop
             count += 1
     return count
 
 
 def hoist_invariants(graph):
-    """What a loop's body computes from values around the loop alone moves out of the body."""
+    """Move nodes out of a loop's body if they only read values from outside of it."""
     count = 0
     for loop in nodes_of(graph, "Loop"):
         body = loop.attributes["body"].value
         inside = set(body.inputs)
         for node in list(body):
-            fixed = not any(value in inside for value in node.inputs)
-            returned = any(value.is_graph_output() for value in node.outputs)
-            if not fixed or returned or holds_graph(node) or node.op_type.startswith("Random"):
+            is_invariant = not any(value in inside for value in node.inputs)
+            is_output = any(value.is_graph_output() for value in node.outputs)
+            is_random = node.op_type.startswith("Random")
+            if not is_invariant or is_output or has_subgraph(node) or is_random:
                 inside.update(node.outputs)
                 continue
             body.remove(node)
@@ -89,11 +90,11 @@ def hoist_invariants(graph):
     return count
 
 
-def own_constants(model):
-    """Gives each loop's body copies of the small constants that it reads.
+def copy_constants_into_loops(model):
+    """Copy the small constants that a loop's body reads into the body.
 
-    A constant that something around the loop reads on the host, as sizes are, stays there on CUDA:
-    it would be copied to the device at every step.
+    CUDA keeps a constant on the host if a node outside of the loop reads it there, as it does for
+    shapes. Such a constant would be copied to the device at every step.
     """
     for graph in list(innermost_first(model.graph)):
         for loop in nodes_of(graph, "Loop"):
@@ -101,16 +102,17 @@ def own_constants(model):
             copies = {}
             for node in body:
                 for i, value in enumerate(node.inputs):
-                    numbers = constant(value)
-                    if numbers is None or value.graph is body or numbers.size > SMALL:
+                    array = constant_array(value)
+                    if array is None or value.graph is body or array.size > SMALL_CONSTANT:
                         continue
                     if value not in copies:
-                        copies[value] = register(body, f"{value.name}_in_{loop.name}", numbers)
+                        name = f"{value.name}_in_{loop.name}"
+                        copies[value] = add_initializer(body, name, array)
                     node.replace_input_with(i, copies[value])
 
 
-def _passed_on(body, value, name=None):
-    """The value as one that a node of a body makes."""
+def _identity_in_body(body, value, name=None):
+    """Return a copy of a value that is the output of a node in the body."""
     node = ir.node("Identity", [value])
     node.outputs[0].name, node.outputs[0].type = name, value.type
     node.outputs[0].shape = value.shape
@@ -118,59 +120,61 @@ def _passed_on(body, value, name=None):
     return node.outputs[0]
 
 
-def _without_states(graph, loop, gone, rows=()):
-    """A loop before `loop`, in its place but for the states numbered `gone`, that collects `rows`.
+def _rebuild_loop(graph, loop, dropped, rows=()):
+    """Insert a new loop before `loop`, without the states numbered `dropped`.
 
-    `rows` are values of the body, which moves to the new loop.
+    The body moves to the new loop. `rows` are values of the body, which become scan outputs. The
+    old loop must be removed by the caller.
     """
     body = loop.attributes["body"].value
 
-    def kept(values, first):
-        return [value for i, value in enumerate(values) if i - first not in gone]
+    def remaining(values, first_state):
+        return [value for i, value in enumerate(values) if i - first_state not in dropped]
 
-    old = kept(loop.outputs, 0)
-    body.inputs[:] = kept(body.inputs, 2)
-    body.outputs[:] = [*kept(body.outputs, 1), *rows]
+    old = remaining(loop.outputs, 0)
+    body.inputs[:] = remaining(body.inputs, 2)
+    body.outputs[:] = [*remaining(body.outputs, 1), *rows]
     count = len(old) + len(rows)
-    new = ir.node("Loop", kept(loop.inputs, 2), {"body": body}, num_outputs=count, name=loop.name)
+    inputs = remaining(loop.inputs, 2)
+    new = ir.node("Loop", inputs, {"body": body}, num_outputs=count, name=loop.name)
     graph.insert_before(loop, new)
     for before, after in zip(old, new.outputs, strict=False):
-        take_place(before, after)
+        replace_value(before, after)
     return new
 
 
 def _written_row(loop, i):
-    """What a loop's body writes at row `t` of its `i`-th state in step `t`, if it does no more."""
+    """Return what step `t` writes to row `t` of state `i`, or `None` if it does anything else."""
     body = loop.attributes["body"].value
     state, value = body.inputs[2 + i], body.outputs[1 + i]
     if value.uses() or list(body.outputs).count(value) > 1:
         return None
-    while (identity := made_by(value, "Identity")) is not None:
+    while (identity := producer_of(value, "Identity")) is not None:
         value = identity.inputs[0]
         if len(value.uses()) > 1 or value.is_graph_output():
             return None
-    write = made_by(value, "ScatterND")
-    if write is None or write.inputs[0] is not state or len(state.uses()) > 1:
+    scatter = producer_of(value, "ScatterND")
+    if scatter is None or scatter.inputs[0] is not state or len(state.uses()) > 1:
         return None
-    if state.is_graph_output():  # as it was before the step
+    if state.is_graph_output():  # the buffer before the step is used, too
         return None
-    if "reduction" in write.attributes and write.attributes["reduction"].value != "none":
+    if "reduction" in scatter.attributes and scatter.attributes["reduction"].value != "none":
         return None
-    row, place = made_by(write.inputs[2], "Unsqueeze"), write.inputs[1]
-    while place.producer() is not None and place.producer().graph is body:
-        if place.producer().op_type not in ("Reshape", "Unsqueeze", "Cast"):
+    row, index = producer_of(scatter.inputs[2], "Unsqueeze"), scatter.inputs[1]
+    while index.producer() is not None and index.producer().graph is body:
+        if index.producer().op_type not in ("Reshape", "Unsqueeze", "Cast"):
             return None
-        place = place.producer().inputs[0]
-    first = row is not None and constant(row.inputs[1])
-    if row is None or first is None or first.tolist() != [0] or not _counts_steps(loop, place):
+        index = index.producer().inputs[0]
+    axes = constant_array(row.inputs[1]) if row is not None else None
+    if axes is None or axes.tolist() != [0] or not _is_step_number(loop, index):
         return None
-    whole, shape = loop.inputs[2 + i].shape, row.inputs[0].shape
-    if whole is None or (shape is not None and len(shape) != len(whole) - 1):
+    buffer_shape, row_shape = loop.inputs[2 + i].shape, row.inputs[0].shape
+    if buffer_shape is None or (row_shape is not None and len(row_shape) != len(buffer_shape) - 1):
         return None
     return row.inputs[0]
 
 
-def _counts_steps(loop, value):
+def _is_step_number(loop, value):
     """Whether a value in a loop's body is 0 in the first step, 1 in the second, and so on."""
     body = loop.attributes["body"].value
     if value not in body.inputs:
@@ -178,26 +182,26 @@ def _counts_steps(loop, value):
     i = list(body.inputs).index(value)
     if i == 0:
         return True
-    following = made_by(past_identities(body.outputs[i - 1]), "Add") if i > 1 else None
-    start = constant(loop.inputs[i])
-    if following is None or start is None or start.size != 1 or start.any():
+    increment = producer_of(skip_identities(body.outputs[i - 1]), "Add") if i > 1 else None
+    start = constant_array(loop.inputs[i])
+    if increment is None or start is None or start.size != 1 or start.any():
         return False
-    if value not in following.inputs:
+    if value not in increment.inputs:
         return False
-    (by,) = [side for side in following.inputs if side is not value] or [None]
-    step = constant(by) if by is not None else None
-    return step is not None and bool((step == 1).all())
+    (other,) = [side for side in increment.inputs if side is not value] or [None]
+    amount = constant_array(other) if other is not None else None
+    return amount is not None and bool((amount == 1).all())
 
 
-def _filled(graph, loop, rows, initial):
-    """The first rows of `initial` replaced by `rows`, of which there may be none."""
+def _with_remaining_rows(graph, loop, rows, initial):
+    """Concatenate `rows`, of which there may be none, and the rows of `initial` after them."""
 
     def add(op_type, *inputs, **options):
-        return put(graph, loop, op_type, *inputs, **options)
+        return insert_node(graph, loop, op_type, *inputs, **options)
 
-    one = register(graph, "one_row", np.array([1]))
-    zero = register(graph, "no_row", np.array([0]))
-    end = register(graph, "last_row", np.array([2**31]))
+    one = add_initializer(graph, "one_row", np.array([1]))
+    zero = add_initializer(graph, "no_row", np.array([0]))
+    end = add_initializer(graph, "last_row", np.array([2**31]))
     rest = add("Slice", initial, add("Shape", rows, end=1), end, zero, one)
-    # If the loop never ran, the rows have no sizes; Concat passes over what is empty.
+    # The rows of a loop without steps are empty; Concat ignores them.
     return add("Concat", rows, rest, axis=0)

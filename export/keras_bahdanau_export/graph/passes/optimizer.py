@@ -1,14 +1,14 @@
-"""The rewrites of an ONNX graph that tf2onnx wrote, in their order: each says the same with less.
+"""The passes over an ONNX graph from tf2onnx, and their order.
 
     model = onnx_ir.serde.deserialize_model(model_proto)
     optimize(model)                                    # every one of `PASSES`
 
-A pass is a function of one graph (the main one or the body of a loop) that returns how many places
-it rewrote. It changes a place only where it can prove that the values stay the same, with two
-exceptions: integers compared as floats are compared as integers, and what moves out of a loop is
-computed even where the loop makes no step. The first axes of all inputs are one size, as in a batch
-of Keras's. What a rewrite leaves unused is removed afterwards by onnx-ir, as are duplicates. A new
-pass stands in the file of what it rewrites, and in `PASSES`.
+A pass is a function of one graph (the main graph or the body of a loop) that returns the number of
+its rewrites. It rewrites only what it can prove to keep all values, with two exceptions: integers
+compared as floats are compared as integers, and nodes moved out of a loop also run if the loop
+makes no step. The first axes of all inputs are assumed to have one size, as in Keras's batches.
+onnx-ir then removes unused and duplicate nodes. A new pass goes into the file of the operators that
+it rewrites, and into `PASSES`.
 """
 
 import logging
@@ -17,106 +17,106 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from keras_bahdanau_export.graph.passes.conditions import (
-    choices_for_casts,
-    double_negations,
-    integer_comparisons,
-    step_comparisons,
-    where_for_sums,
+    compare_as_integers,
+    compare_steps_as_int32,
+    drop_noop_casts,
+    fuse_masked_sums,
+    replace_bool_casts,
 )
-from keras_bahdanau_export.graph.passes.graph import (
-    holds_graph,
+from keras_bahdanau_export.graph.passes.editing import (
+    has_subgraph,
     innermost_first,
+    make_names_unique,
     nodes_of,
     remove_unused,
-    rename_repeated,
-    replace,
+    replace_uses,
 )
 from keras_bahdanau_export.graph.passes.loops import (
+    collect_scan_outputs,
+    copy_constants_into_loops,
     hoist_invariants,
-    lift_loop_state,
-    own_constants,
-    scanned_histories,
+    hoist_unchanged_state,
 )
-from keras_bahdanau_export.graph.passes.products import (
-    contiguous_slices,
-    early_products,
-    whole_products,
+from keras_bahdanau_export.graph.passes.matmuls import (
+    drop_matmul_reshapes,
+    hoist_matmuls,
+    make_slices_contiguous,
 )
 from keras_bahdanau_export.graph.passes.recurrence import (
-    bidirectional_operators,
-    joined_directions,
-    zero_states,
+    drop_zero_states,
+    fuse_direction_concat,
+    fuse_directions,
 )
 from keras_bahdanau_export.graph.passes.shapes import (
-    element_gathers,
-    idle_shapes,
-    open_reshapes,
-    plain_gathers,
-    plain_sizes,
-    single_reshapes,
-    wide_ranges,
-    wide_shapes,
+    drop_index_wrapping,
+    drop_noop_reshapes,
+    fuse_reshapes,
+    infer_reshape_sizes,
+    replace_gather_nd,
+    simplify_sizes,
+    widen_ranges,
+    widen_shapes,
 )
-from keras_bahdanau_export.graph.passes.top_k import chunked_top_ks
+from keras_bahdanau_export.graph.passes.top_k import split_top_k
 
 logger = logging.getLogger("keras_bahdanau_export")
 
 PASSES = (
-    lift_loop_state,
-    scanned_histories,
+    hoist_unchanged_state,
+    collect_scan_outputs,
     hoist_invariants,
-    where_for_sums,
-    integer_comparisons,
-    step_comparisons,
-    double_negations,
-    plain_gathers,
-    wide_shapes,
-    wide_ranges,
-    whole_products,
-    contiguous_slices,
-    early_products,
-    single_reshapes,
-    chunked_top_ks,
-    bidirectional_operators,
-    joined_directions,
-    zero_states,
-    open_reshapes,
-    plain_sizes,
-    idle_shapes,
-    element_gathers,
-    choices_for_casts,  # of the casts that the others left
+    fuse_masked_sums,
+    compare_as_integers,
+    compare_steps_as_int32,
+    drop_noop_casts,
+    drop_index_wrapping,
+    widen_shapes,
+    widen_ranges,
+    drop_matmul_reshapes,
+    make_slices_contiguous,
+    hoist_matmuls,
+    fuse_reshapes,
+    split_top_k,
+    fuse_directions,
+    fuse_direction_concat,
+    drop_zero_states,
+    infer_reshape_sizes,
+    simplify_sizes,
+    drop_noop_reshapes,
+    replace_gather_nd,
+    replace_bool_casts,  # the casts that the other passes did not remove
 )
 
 
 def optimize(model, passes=PASSES):
-    """Runs the passes over a model, in place, loop bodies before the graph around them.
+    """Run the passes over a model in place, inner graphs first, until no pass finds a rewrite.
 
     Args:
         model: An `onnx_ir.Model`.
         passes: Functions of a graph.
 
     Returns:
-        A dict: how many places each pass rewrote, by its name.
+        A dict from the name of each pass to the number of its rewrites.
     """
-    counts = {one.__name__: 0 for one in passes}
+    counts = {rewrite.__name__: 0 for rewrite in passes}
     names = [value.name for value in model.graph.outputs]
     _tidy(model)
-    while True:  # one rewrite makes room for another, and each of them makes the graph smaller
+    while True:  # one rewrite can make another one possible; each makes the graph smaller
         before, changed = sum(counts.values()), True
-        for one in passes:
-            if changed:  # inferring shapes takes longer than all passes
+        for rewrite in passes:
+            if changed:  # shape inference takes longer than all passes
                 common.ShapeInferencePass()(model)
-            found = sum(one(graph) for graph in innermost_first(model.graph))
-            counts[one.__name__] += found
-            changed = found > 0
+            count = sum(rewrite(graph) for graph in innermost_first(model.graph))
+            counts[rewrite.__name__] += count
+            changed = count > 0
             if changed:
                 _tidy(model)
-        _tidy(model)  # what it merges lets it merge more
+        _tidy(model)  # a second time, as merged nodes can make other nodes equal
         if sum(counts.values()) == before:
             break
-    own_constants(model)
-    remove_unused(model)  # and what the loops no longer read around them
-    common.OutputFixPass()(model)  # each output is a value of its own again
+    copy_constants_into_loops(model)
+    remove_unused(model)  # including the originals that only loops read
+    common.OutputFixPass()(model)  # makes each output a separate value again
     for name, value in zip(names, model.graph.outputs, strict=True):
         value.name = name
     logger.debug("Rewrites of the graph: %s", counts)
@@ -127,7 +127,7 @@ def _tidy(model):
     for clean in (
         common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         common.LiftSubgraphInitializersToMainGraphPass(),
-        _without_identities,
+        _remove_identities,
         common.DeduplicateInitializersPass(),
         remove_unused,
         common.NameFixPass(),
@@ -135,18 +135,18 @@ def _tidy(model):
         clean(model)
     graphs = list(innermost_first(model.graph))
     for graph in graphs:
-        _share(graph)
-    # Inferring shapes, onnx mixes up values of one name, be it in a body and around it.
-    taken = {
+        _merge_equal_nodes(graph)
+    # onnx's shape inference confuses values of the same name, also in a body and outside of it.
+    used = {
         value.name for graph in graphs for value in (*graph.inputs, *graph.initializers.values())
     }
-    rename_repeated([v for graph in graphs for node in graph for v in node.outputs], taken)
+    make_names_unique([v for graph in graphs for node in graph for v in node.outputs], used)
 
 
-def _without_identities(model):
-    """What `Identity` passes on takes its place, except what a graph must hand out by a node.
+def _remove_identities(model):
+    """Remove `Identity` nodes, except where a graph's output needs a node.
 
-    onnx-ir's own pass lets a body hand out values of the graph around it, which no runtime takes.
+    After onnx-ir's own pass a body may return values from outside of it, which no runtime accepts.
     """
     for graph in innermost_first(model.graph):
         for node in nodes_of(graph, "Identity"):
@@ -161,27 +161,27 @@ def _without_identities(model):
             graph.remove(node, safe=True)
 
 
-def _said(attribute):
-    """All that an attribute says, to be compared."""
+def _attribute_key(attribute):
+    """Return the value of an attribute in a form that can be compared and hashed."""
     if attribute.type == ir.AttributeType.TENSOR:
-        numbers = attribute.value.numpy()
-        return str(numbers.dtype), numbers.shape, numbers.tobytes()
+        array = attribute.value.numpy()
+        return str(array.dtype), array.shape, array.tobytes()
     return str(attribute.value)
 
 
-def _share(graph):
-    """Merges nodes that compute the same; onnx-ir's own pass leaves out the bodies of loops."""
-    known = {}
+def _merge_equal_nodes(graph):
+    """Merge nodes that compute the same; onnx-ir's own pass does not look into loops."""
+    first_nodes = {}
     for node in list(graph):
-        if holds_graph(node) or node.op_type.startswith("Random"):
+        if has_subgraph(node) or node.op_type.startswith("Random"):
             continue
-        attributes = frozenset((name, _said(a)) for name, a in node.attributes.items())
+        attributes = frozenset((name, _attribute_key(a)) for name, a in node.attributes.items())
         inputs = tuple(map(id, node.inputs))
-        same = known.setdefault((node.domain, node.op_type, inputs, attributes), node)
-        outputs = list(zip(node.outputs, same.outputs, strict=False))
-        if same is node or len(node.outputs) != len(same.outputs):
+        first = first_nodes.setdefault((node.domain, node.op_type, inputs, attributes), node)
+        outputs = list(zip(node.outputs, first.outputs, strict=False))
+        if first is node or len(node.outputs) != len(first.outputs):
             continue
         if not any(old.is_graph_output() for old, _ in outputs):
             for old, new in outputs:
-                replace(old, new)
+                replace_uses(old, new)
             graph.remove(node, safe=True)

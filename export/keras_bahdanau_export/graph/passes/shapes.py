@@ -1,266 +1,275 @@
-"""Passes that compute shapes, and places in a tensor, with fewer nodes."""
+"""Passes over shape arithmetic, reshapes and gathers."""
 
 from math import prod
 
 import numpy as np
 import onnx_ir as ir
 
-from keras_bahdanau_export.graph.passes.graph import (
-    are_whole,
-    constant,
-    made_by,
+from keras_bahdanau_export.graph.passes.editing import (
+    add_initializer,
+    are_integers,
+    constant_array,
+    insert_node,
+    nodes_including_loops,
     nodes_of,
-    nodes_within,
-    put,
-    register,
-    replace,
-    rewrite,
+    producer_of,
+    replace_node,
+    replace_uses,
 )
-from keras_bahdanau_export.graph.passes.size import number
-from keras_bahdanau_export.graph.passes.sizes import Sizes
+from keras_bahdanau_export.graph.passes.size_inference import SizeInference, fixed_size
 
-_LAST = {"axis": ir.AttrInt64("axis", 1)}
+_LAST_AXIS_OF_TWO = {"axis": ir.AttrInt64("axis", 1)}
 _INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
-# Operators that make sizes of their first input, and of all inputs.
-_MOVED = ("Gather", "Slice", "Squeeze", "Unsqueeze")
-_CALCULATED = ("Add", "Concat", "Div", "Max", "Min", "Mul", "Sub")
+# Operators whose result has the elements of the first input, and operators that compute with all.
+_SELECTING = ("Gather", "Slice", "Squeeze", "Unsqueeze")
+_COMPUTING = ("Add", "Concat", "Div", "Max", "Min", "Mul", "Sub")
 
 
-def plain_gathers(graph):
-    """`Gather(x, where(i < 0, i + n, i))` becomes `Gather(x, i)`, which counts from the end itself.
+def drop_index_wrapping(graph):
+    """Replace `Gather(x, where(i < 0, i + n, i))` by `Gather(x, i)`, which takes negative indices.
 
-    Keras counts places from the end itself, for backends that cannot.
+    Keras adds the size to negative indices for backends that do not take them.
     """
-    count, sizes = 0, Sizes(graph)
-    for gather in nodes_within(graph, "Gather", "GatherElements"):
-        reshape = made_by(gather.inputs[1], "Reshape")
-        chosen = gather.inputs[1] if reshape is None else reshape.inputs[0]
-        choice, dims = made_by(chosen, "Where"), sizes.dims.get(gather.inputs[0])
-        if choice is None or dims is None:
+    count, sizes = 0, SizeInference(graph)
+    for gather in nodes_including_loops(graph, "Gather", "GatherElements"):
+        reshape = producer_of(gather.inputs[1], "Reshape")
+        selected = gather.inputs[1] if reshape is None else reshape.inputs[0]
+        where, dims = producer_of(selected, "Where"), sizes.dims.get(gather.inputs[0])
+        if where is None or dims is None:
             continue
-        condition, wrapped, place = choice.inputs
-        negative, shifted = made_by(condition, "Less"), made_by(wrapped, "Add")
-        if negative is None or shifted is None or place not in shifted.inputs:
+        condition, wrapped, index = where.inputs
+        less, add = producer_of(condition, "Less"), producer_of(wrapped, "Add")
+        if less is None or add is None or index not in add.inputs:
             continue
-        zero = constant(negative.inputs[1])
+        zero = constant_array(less.inputs[1])
         axis = gather.attributes["axis"].value if "axis" in gather.attributes else 0
-        (size,) = [side for side in shifted.inputs if side is not place] or [None]
-        counted = size is not None and sizes.items.get(size) == [dims[axis]]
-        if negative.inputs[0] is not place or zero is None or zero.any() or not counted:
+        (size,) = [side for side in add.inputs if side is not index] or [None]
+        adds_size = size is not None and sizes.contents.get(size) == [dims[axis]]
+        if less.inputs[0] is not index or zero is None or zero.any() or not adds_size:
             continue
-        if reshape is not None:  # others may read the old one
-            own = ir.node("Reshape", [place, reshape.inputs[1]], reshape.attributes)
-            gather.graph.insert_before(gather, own)
-            gather.replace_input_with(1, own.outputs[0])
-        elif len(sizes.dims.get(place, ())) == len(sizes.dims.get(choice.outputs[0], (0,))):
-            gather.replace_input_with(1, place)
+        if reshape is not None:  # a new one, as other nodes may read the old one
+            reshape_index = ir.node("Reshape", [index, reshape.inputs[1]], reshape.attributes)
+            gather.graph.insert_before(gather, reshape_index)
+            gather.replace_input_with(1, reshape_index.outputs[0])
+        elif len(sizes.dims.get(index, ())) == len(sizes.dims.get(where.outputs[0], (0,))):
+            gather.replace_input_with(1, index)
         else:
             continue
         count += 1
     return count
 
 
-def wide_shapes(graph):
-    """Sizes stay int64: `cast64(concat(cast32(shape), ...))` becomes `concat(shape, ...)`."""
+def widen_shapes(graph):
+    """Keep sizes in int64: replace `cast64(concat(cast32(shape), ...))` by `concat(shape, ...)`."""
     count = 0
     for cast in nodes_of(graph, "Cast"):
         narrow, dtype = cast.inputs[0], cast.attributes["to"].value
-        wide = _wide(narrow) if (narrow.dtype, dtype) == _INTEGERS else None
+        wide = _as_int64(narrow) if (narrow.dtype, dtype) == _INTEGERS else None
         if wide is not None:
-            replace(cast.outputs[0], wide)
+            replace_uses(cast.outputs[0], wide)
             count += 1
     return count
 
 
-def wide_ranges(graph):
-    """A range over sizes counts in int64 and is cast afterwards: `cast(range(size))`.
+def widen_ranges(graph):
+    """Compute a range over sizes in int64 and cast the result: `cast(range(size))`.
 
-    Once a size is known, as a fixed batch is, onnxruntime takes it for int64 whatever it was cast
-    to, and refuses a range whose other inputs have another type.
+    If a size is a constant, as a fixed batch is, onnxruntime ignores a cast of it to another type,
+    and refuses a range whose inputs have different types.
     """
     count = 0
     for node in nodes_of(graph, "Range"):
         dtype = node.outputs[0].dtype
         if dtype in (None, ir.DataType.INT64) or all(
-            constant(side) is not None for side in node.inputs
+            constant_array(side) is not None for side in node.inputs
         ):
             continue
-        wide = [_wide(side) for side in node.inputs]
-        if None in wide:
+        inputs = [_as_int64(side) for side in node.inputs]
+        if None in inputs:
             continue
-        numbers = put(graph, node, "Range", *wide)
+        numbers = insert_node(graph, node, "Range", *inputs)
         numbers.type, numbers.shape = ir.TensorType(ir.DataType.INT64), node.outputs[0].shape
-        rewrite(graph, node, "Cast", [numbers], {"to": dtype})
+        replace_node(graph, node, "Cast", [numbers], {"to": dtype})
         count += 1
     return count
 
 
-def single_reshapes(graph):
-    """`reshape(reshape(x, a), b)` becomes `reshape(x, b)`."""
-    count, sizes = 0, Sizes(graph)
-    for outer in nodes_within(graph, "Reshape"):
-        inner = made_by(outer.inputs[0], "Reshape")
-        shape = sizes.items.get(outer.inputs[1])
-        if inner is None or shape is None or number(0) in shape or "allowzero" in inner.attributes:
+def fuse_reshapes(graph):
+    """Replace `reshape(reshape(x, a), b)` by `reshape(x, b)`."""
+    count, sizes = 0, SizeInference(graph)
+    for outer in nodes_including_loops(graph, "Reshape"):
+        inner = producer_of(outer.inputs[0], "Reshape")
+        shape = sizes.contents.get(outer.inputs[1])
+        if inner is None or shape is None or "allowzero" in inner.attributes:
+            continue
+        if fixed_size(0) in shape:  # copies an axis of `reshape(x, a)`
             continue
         outer.replace_input_with(0, inner.inputs[0])
         count += 1
     return count
 
 
-def plain_sizes(graph):
-    """Sizes are computed at once from those that they consist of, and before a loop, not in it."""
-    count, sizes = 0, Sizes(graph)
+def simplify_sizes(graph):
+    """Compute sizes directly from the axes that they are products of, and before a loop."""
+    count, sizes = 0, SizeInference(graph)
     for loop in nodes_of(graph, "Loop"):
         body = loop.attributes["body"].value
         inside = {*body.inputs, *(value for node in body for value in node.outputs)}
         for node in list(body):
-            items = _items_of(sizes, node)
-            if items is None or {part for size in items for part, _ in size.parts} & inside:
+            contents = _integer_products(sizes, node)
+            if contents is None or {value for size in contents for value, _ in size.axes} & inside:
                 continue
-            _list_instead(graph, loop, sizes, node.outputs[0])
+            _replace_by_products(graph, loop, sizes, node.outputs[0])
             count += 1
     for node in list(graph):
-        if _items_of(sizes, node) is not None and not _is_plain(sizes, node.outputs[0]):
-            _list_instead(graph, node, sizes, node.outputs[0])
+        if _integer_products(sizes, node) is None:
+            continue
+        if not _is_made_of_products(sizes, node.outputs[0]):
+            _replace_by_products(graph, node, sizes, node.outputs[0])
             count += 1
     return count
 
 
-def open_reshapes(graph):
-    """A reshape to a shape with one size that only the run tells infers that size."""
-    sizes, count = Sizes(graph), 0
+def infer_reshape_sizes(graph):
+    """Replace the only unknown size in the shape of a reshape by -1, to make the shape constant."""
+    sizes, count = SizeInference(graph), 0
     for reshape in nodes_of(graph, "Reshape"):
         target = reshape.inputs[1]
-        items = sizes.items.get(target)
-        if items is None or constant(target) is not None or "allowzero" in reshape.attributes:
+        shape = sizes.contents.get(target)
+        if shape is None or constant_array(target) is not None or "allowzero" in reshape.attributes:
             continue
-        numbers = [-1 if size.number is None else size.number for size in items]
-        if numbers.count(-1) < 2 and 0 not in numbers and _told(sizes, reshape, items):
-            shape = register(graph, f"{target.name}_inferred", np.array(numbers))
-            reshape.replace_input_with(1, shape)
-            count += 1
+        numbers = [-1 if size.as_int is None else size.as_int for size in shape]
+        if numbers.count(-1) > 1 or 0 in numbers or not _is_inferable(sizes, reshape, shape):
+            continue
+        inferred = add_initializer(graph, f"{target.name}_inferred", np.array(numbers))
+        reshape.replace_input_with(1, inferred)
+        count += 1
     return count
 
 
-def idle_shapes(graph):
-    """A reshape to the shape that a value has, and its expansion to it, become the value."""
-    sizes, count = Sizes(graph), 0
-    for node in nodes_within(graph, "Reshape", "Expand"):
+def drop_noop_reshapes(graph):
+    """Remove a reshape or expansion of a value to the shape that it already has."""
+    sizes, count = SizeInference(graph), 0
+    for node in nodes_including_loops(graph, "Reshape", "Expand"):
         before, after = sizes.dims.get(node.inputs[0]), sizes.dims.get(node.outputs[0])
         if before is not None and before == after:
-            replace(node.outputs[0], node.inputs[0])
+            replace_uses(node.outputs[0], node.inputs[0])
             count += 1
     return count
 
 
-def element_gathers(graph):
-    """`GatherND` of one number for each place of a row becomes `GatherElements`.
+def replace_gather_nd(graph):
+    """Replace a `GatherND` of single numbers from each row by `GatherElements`.
 
     CUDA has no `GatherND` of int32.
     """
-    count, sizes = 0, Sizes(graph)
-    for gather in nodes_within(graph, "GatherND"):
-        data, places = gather.inputs[0], made_by(gather.inputs[1], "Unsqueeze")
+    count, sizes = 0, SizeInference(graph)
+    for gather in nodes_including_loops(graph, "GatherND"):
+        data, unsqueeze = gather.inputs[0], producer_of(gather.inputs[1], "Unsqueeze")
         batches = gather.attributes["batch_dims"].value if "batch_dims" in gather.attributes else 0
-        axes = constant(places.inputs[1]) if places is not None else None
+        axes = constant_array(unsqueeze.inputs[1]) if unsqueeze is not None else None
         if batches != 1 or axes is None or axes.tolist() not in ([-1], [2]):
             continue
-        if all(len(sizes.dims.get(value, ())) == 2 for value in (data, places.inputs[0])):
-            rewrite(gather.graph, gather, "GatherElements", [data, places.inputs[0]], _LAST)
+        inputs = [data, unsqueeze.inputs[0]]
+        if all(len(sizes.dims.get(value, ())) == 2 for value in inputs):
+            replace_node(gather.graph, gather, "GatherElements", inputs, _LAST_AXIS_OF_TWO)
             count += 1
     return count
 
 
-def _told(sizes, reshape, items):
-    """Whether its shape still follows from what is reshaped where one size of it is inferred."""
+def _is_inferable(sizes, reshape, shape):
+    """Whether a reshape can infer the unknown size of its shape from its input."""
     before = sizes.dims.get(reshape.inputs[0])
-    rest = prod((size for size in items if size.number is not None), start=number(1))
-    whole = prod(before, start=number(1)) if before is not None else None
-    return whole is not None and whole.over(rest) in items
+    if before is None:
+        return False
+    rest = prod((size for size in shape if size.as_int is not None), start=fixed_size(1))
+    return prod(before, start=fixed_size(1)).divide(rest) in shape
 
 
-def _items_of(sizes, node):
-    """The sizes that a node lists, if they are products with whole factors; else `None`."""
+def _integer_products(sizes, node):
+    """Return the contents of a node's output if they have integer factors, else `None`."""
     value = node.outputs[0]
-    items = sizes.items.get(value)
-    if items is None or value.dtype not in _INTEGERS or value.is_graph_output():
+    contents = sizes.contents.get(value)
+    if contents is None or value.dtype not in _INTEGERS or value.is_graph_output():
         return None
-    return items if all(size.factor.denominator == 1 for size in items) else None
+    return contents if all(size.factor.denominator == 1 for size in contents) else None
 
 
-def _is_plain(sizes, value):
-    """Whether sizes are listed as `_list_instead` does."""
+def _is_made_of_products(sizes, value):
+    """Whether sizes are already computed as `_replace_by_products` does."""
     node = value.producer()
-    if node is None or constant(value) is not None or value not in sizes.items:
-        return True  # the last is new, and made by this pass
+    if node is None or constant_array(value) is not None:
+        return True
+    if value not in sizes.contents:  # inserted by this pass after the inference
+        return True
     if node.op_type == "Shape":
         axis = node.attributes["start"].value if "start" in node.attributes else 0
         itself = ((node.inputs[0], axis),)
-        return len(sizes.items[value]) == 1 and sizes.items[value][0].parts == itself
-    plain = node.op_type in ("Mul", "Concat", "Squeeze", "Cast")
-    return plain and all(_is_plain(sizes, side) for side in node.inputs)
+        return len(sizes.contents[value]) == 1 and sizes.contents[value][0].axes == itself
+    is_product = node.op_type in ("Mul", "Concat", "Squeeze", "Cast")
+    return is_product and all(_is_made_of_products(sizes, side) for side in node.inputs)
 
 
-def _list_instead(graph, before, sizes, value):
-    """Puts a list of sizes, made of those that they are products of, in the place of a value."""
+def _replace_by_products(graph, before, sizes, value):
+    """Replace a vector of sizes by one computed from the axes that they are products of."""
 
     def add(op_type, *inputs, **attributes):
-        return put(graph, before, op_type, *inputs, **attributes)
+        return insert_node(graph, before, op_type, *inputs, **attributes)
 
-    def numbers(*several):
-        name = f"sizes_{'_'.join(map(str, several))}"
-        return register(graph, name, np.array(several, np.int64))
+    def int64(*numbers):
+        name = f"sizes_{'_'.join(map(str, numbers))}"
+        return add_initializer(graph, name, np.array(numbers, np.int64))
 
-    items, listed = sizes.items[value], []
-    for size in items:
-        one = numbers(int(size.factor)) if size.factor != 1 or not size.parts else None
-        for part, axis in size.parts:
-            length = add("Shape", part, start=axis, end=axis + 1)
-            one = length if one is None else add("Mul", length, one)
-        listed.append(one)
-    if not any(size.parts for size in items):
-        listed = [numbers(*(int(size.factor) for size in items))]
-    found = listed[0] if len(listed) == 1 else add("Concat", *listed, axis=0)
+    contents, elements = sizes.contents[value], []
+    for size in contents:
+        product = int64(int(size.factor)) if size.factor != 1 or not size.axes else None
+        for tensor, axis in size.axes:
+            length = add("Shape", tensor, start=axis, end=axis + 1)
+            product = length if product is None else add("Mul", length, product)
+        elements.append(product)
+    if not any(size.axes for size in contents):
+        elements = [int64(*(int(size.factor) for size in contents))]
+    result = elements[0] if len(elements) == 1 else add("Concat", *elements, axis=0)
     if not sizes.dims[value]:
-        found = add("Squeeze", found, numbers(0))
-    found = found if value.dtype == ir.DataType.INT64 else add("Cast", found, to=value.dtype)
-    replace(value, found)
+        result = add("Squeeze", result, int64(0))
+    if value.dtype != ir.DataType.INT64:
+        result = add("Cast", result, to=value.dtype)
+    replace_uses(value, result)
 
 
-def _of_sizes(value):
-    """Whether a value is made of the sizes of tensors, which int32 holds."""
-    numbers, node = constant(value), value.producer()
-    if numbers is not None or node is None:
-        return numbers is not None and bool((np.abs(numbers) < 2**31).all())
+def _fits_int32(value):
+    """Whether a value is computed only from sizes of tensors and constants that fit int32."""
+    array, node = constant_array(value), value.producer()
+    if array is not None or node is None:
+        return array is not None and bool((np.abs(array) < 2**31).all())
     if node.op_type in ("Shape", "Size"):
         return True
-    if node.op_type in ("Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape", "ReduceProd"):
-        return _of_sizes(node.inputs[0])
-    calculated = ("Concat", "Mul", "Div", "Add", "Sub", "Max", "Min", "Cast", "Range")
-    return node.op_type in calculated and all(map(_of_sizes, node.inputs))
+    if node.op_type in (*_SELECTING, "Reshape", "ReduceProd"):
+        return _fits_int32(node.inputs[0])
+    return node.op_type in (*_COMPUTING, "Cast", "Range") and all(map(_fits_int32, node.inputs))
 
 
-def _wide(value):
-    """Sizes of another type, or numbers made of sizes, as int64; `None` for anything else."""
-    numbers, node = constant(value), value.producer()
-    if numbers is not None and are_whole(numbers, np.int64):
-        return register(value.graph, f"{value.name}_int64", numbers.astype(np.int64))
-    if numbers is not None or node is None:
+def _as_int64(value):
+    """Return sizes of another type, or numbers computed from them, as int64; `None` for others."""
+    array, node = constant_array(value), value.producer()
+    if array is not None and are_integers(array, np.int64):
+        return add_initializer(value.graph, f"{value.name}_int64", array.astype(np.int64))
+    if array is not None or node is None:
         return None
     if node.op_type == "Cast":
-        origin = node.inputs[0]
-        if origin.dtype != ir.DataType.INT64:
-            return _wide(origin)
-        return origin if _of_sizes(origin) else None
-    whole = node.op_type != "Div" or value.dtype in _INTEGERS  # a quotient of floats is not
-    if node.op_type not in (*_MOVED, *_CALCULATED) or not whole:
+        source = node.inputs[0]
+        if source.dtype != ir.DataType.INT64:
+            return _as_int64(source)
+        return source if _fits_int32(source) else None
+    # The quotient of floats may be a fraction.
+    is_integer = node.op_type != "Div" or value.dtype in _INTEGERS
+    if node.op_type not in (*_SELECTING, *_COMPUTING) or not is_integer:
         return None
-    data = 1 if node.op_type in _MOVED else len(node.inputs)
-    wide = [_wide(side) for side in node.inputs[:data]]
+    data_inputs = 1 if node.op_type in _SELECTING else len(node.inputs)
+    wide = [_as_int64(side) for side in node.inputs[:data_inputs]]
     if None in wide:
         return None
-    new = ir.node(node.op_type, [*wide, *node.inputs[data:]], node.attributes)
+    new = ir.node(node.op_type, [*wide, *node.inputs[data_inputs:]], node.attributes)
     new.outputs[0].type, new.outputs[0].shape = ir.TensorType(ir.DataType.INT64), value.shape
     node.graph.insert_after(node, new)
     return new.outputs[0]

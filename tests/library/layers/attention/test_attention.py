@@ -51,7 +51,9 @@ def test_several_queries_match_the_reference(name, masked, rng):
     mask = MASK if masked else np.ones_like(MASK)
     arguments = dict(value_mask=mask if masked else None)
     actual = attention(query, values, return_attention_scores=True, **arguments)
-    assert_close(actual, expected_call(name, reference.named(attention), query, values, mask))
+    assert_close(
+        actual, expected_call(name, reference.weights_by_name(attention), query, values, mask)
+    )
     assert_close(attention(query, values, **arguments), actual[0], 1e-6)
 
 
@@ -59,7 +61,9 @@ def test_several_queries_match_the_reference(name, masked, rng):
 def test_one_query_matches_the_reference(name, rng):
     attention, (query, values) = random_attention(name, rng), random_inputs(rng, queries=1)
     actual = attention(query[:, 0], values, value_mask=MASK, return_attention_scores=True)
-    context, weights = expected_call(name, reference.named(attention), query, values, MASK)
+    context, weights = expected_call(
+        name, reference.weights_by_name(attention), query, values, MASK
+    )
     assert_close(actual, (context[:, 0], weights[..., 0, :]))
 
 
@@ -105,7 +109,7 @@ def test_a_step_is_a_functional_model_that_is_saved(name, rng, tmp_path):
     model = keras.Model(list(inputs), [context, weights, *tree.flatten(state)])
     assert len(model.weights) == len(attention.weights)
     arrays = [query[:, 0], values, MASK]
-    expected = expected_call(name, reference.named(attention), query, values, MASK)
+    expected = expected_call(name, reference.weights_by_name(attention), query, values, MASK)
     actual = model(arrays)
     assert_close(actual[:2], (expected[0][:, 0], mean_of_heads(expected[1])[:, 0]))
     memory = attention.memory(values, mask=MASK)
@@ -209,7 +213,7 @@ def test_a_query_reads_only_the_positions_of_its_mask(name, masked, rng):
     positions = MASK[:, None] if masked else np.ones_like(MASK)[:, None]
     masks = MASK_BY_QUERY & positions
     actual = attention(query, values, attention_mask=MASK_BY_QUERY, **arguments)
-    expected = expected_by_query(name, reference.named(attention), query, values, masks)
+    expected = expected_by_query(name, reference.weights_by_name(attention), query, values, masks)
     assert_close(actual, expected)
     unread = ~masks.any(axis=1)
     values[unread] = np.nan
@@ -219,7 +223,7 @@ def test_a_query_reads_only_the_positions_of_its_mask(name, masked, rng):
 @pytest.mark.parametrize("name", AT_ONCE)
 def test_a_mask_by_query_may_be_that_of_every_row_or_of_a_single_query(name, rng):
     attention, (query, values) = random_attention(name, rng), random_inputs(rng)
-    masks, weights = MASK_BY_QUERY[:1], reference.named(attention)
+    masks, weights = MASK_BY_QUERY[:1], reference.weights_by_name(attention)
     expected = expected_by_query(name, weights, query, values, np.repeat(masks, B, 0))
     actual = attention(query, values, attention_mask=masks, return_attention_scores=True)
     assert_close(actual, expected)
@@ -305,7 +309,7 @@ def test_mixed_precision_returns_float32_weights(name, policy, rng):
         context, weights = attention(query, values, value_mask=MASK, return_attention_scores=True)
     assert keras.backend.standardize_dtype(context.dtype) == attention.compute_dtype
     assert keras.backend.standardize_dtype(weights.dtype) == "float32"
-    expected = expected_call(name, reference.named(attention), query, values, MASK)
+    expected = expected_call(name, reference.weights_by_name(attention), query, values, MASK)
     assert_close((ops.cast(context, "float32"), weights), expected, 0.06)
 
 
@@ -313,7 +317,7 @@ def test_mixed_precision_returns_float32_weights(name, policy, rng):
 
 QUERY, VALUES = np.ones((B, TQ, N)), np.ones((B, TX, D))
 INVALID_CALLS = {
-    r"`query` .* write attention\(query, value\), .* list of 2": dict(query=[QUERY, VALUES]),
+    r"`query` .* write attention\(query, value\) .* list of 2": dict(query=[QUERY, VALUES]),
     r"`query` of \w+ must be .* shape \(3, 2, 4, 1\)": dict(query=QUERY[..., None]),
     r"`value` of \w+ must be .* shape \(3, 6\)": dict(value=VALUES[:, 0]),
     r"`query` .* as many rows as `value`, 3, or one .* \(2, 2": dict(query=QUERY[:2]),
@@ -424,7 +428,7 @@ def test_logits_are_the_masked_scores(name, rng):
     mask = np.repeat(MASK[:, None], TQ, axis=1)
     assert logits.dtype == "float32" and (logits[~mask] == -1e30).all()
     if LOGITS[name] is not None:
-        weights = reference.named(attention)
+        weights = reference.weights_by_name(attention)
         for row, q, v, m in zip(logits, query, values, MASK, strict=True):
             expected = [LOGITS[name](one_query, v.astype("float64"), m, weights) for one_query in q]
             assert_close(row[:, m], np.array(expected)[:, m])

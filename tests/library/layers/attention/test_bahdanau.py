@@ -24,7 +24,7 @@ def built(rng, key=None, **options):
 
 def expected_call(attention, query, values, masks, keys=None, **options):
     """The reference's contexts and weights, one query at a time, with masks `(B, Tq, Tx)`."""
-    weights = reference.named(attention)
+    weights = reference.weights_by_name(attention)
     contexts, alignments = [], []
     for b, rows in enumerate(query):
         key = None if keys is None else keys[b]
@@ -49,7 +49,7 @@ def test_keys_may_differ_from_values(rng):
     assert_close(attention(query, values, keys, value_mask=MASK), actual[0], 1e-6)
 
 
-def test_keys_are_checked(rng):
+def test_invalid_keys_are_refused(rng):
     attention, values = built(rng, KEY), np.ones((B, TX, D))
     for shape, message in [
         ((B, TX, D), r"`key` of [\w.]+ must be .*5\).* \(3, 5, 6\)"),
@@ -63,7 +63,7 @@ def test_keys_are_checked(rng):
 def test_bias_acts_inside_the_tanh(rng):
     # With U_a = W_a = 0 every score is v . tanh(b).
     attention = built(rng, use_bias=True)
-    weights = reference.named(attention)
+    weights = reference.weights_by_name(attention)
     attention.query_kernel.assign(0 * weights["query_kernel"])
     attention.key_kernel.assign(0 * weights["key_kernel"])
     query, values = random_inputs(rng)
@@ -211,7 +211,7 @@ def test_config_round_trip_keeps_every_option():
     )
     assert_config_round_trip(attention)
     attention(np.ones((1, N)), np.ones((1, TX, D)))
-    weights = reference.named(attention)
+    weights = reference.weights_by_name(attention)
     assert weights["query_kernel"].std() < 0.01 and weights["key_kernel"].std() < 0.01
     assert (weights["score_kernel"] == 1).all()
 
@@ -236,7 +236,7 @@ def test_one_initializer_makes_different_kernels():
     # A Keras initializer with a seed returns the same numbers for every call.
     attention = BahdanauAttention(U, kernel_initializer=keras.initializers.RandomNormal())
     attention(np.ones((1, D)), np.ones((1, TX, D)))
-    weights = reference.named(attention)
+    weights = reference.weights_by_name(attention)
     assert not np.allclose(weights["query_kernel"], weights["key_kernel"])
 
 

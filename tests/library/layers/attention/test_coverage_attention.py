@@ -33,7 +33,7 @@ def test_coverage_grows_by_the_weights_over_the_fertility(rng):
     attention = built(rng, fertility=3.0)
     query, values = random_inputs(rng)
     memory = attention.memory(values, mask=MASK)
-    kernel = reference.named(attention)["fertility_kernel"][:, 0]
+    kernel = reference.weights_by_name(attention)["fertility_kernel"][:, 0]
     fertility = 3.0 * reference.sigmoid(np.where(MASK[..., None], values, 0) @ kernel)
     assert_close(memory.fertility, fertility)
     _, weights, state = attention.step(query[:, 0], memory, attention.initial_state(memory))
@@ -131,7 +131,9 @@ def test_invalid_options_are_refused(options, message):
 
 
 def test_multi_source_attention_refuses_a_penalty():
-    with pytest.raises(ValueError, match="`attentions` must hold no mechanism with a penalty"):
+    with pytest.raises(
+        ValueError, match="`attentions` must not contain a mechanism with a penalty"
+    ):
         MultiSourceAttention([CoverageAttention(U, coverage_loss_weight=1.0)])
 
 

@@ -16,9 +16,9 @@ def test_kernels_of_any_size_keep_the_positions(kernel_size, cumulative, rng):
     )
     query, values = random_inputs(rng, queries=3)
     attention.build(query.shape, values.shape)
-    weights = reference.named(randomize(attention, rng))
+    weights = reference.weights_by_name(randomize(attention, rng))
     actual = attention(query, values, value_mask=MASK, return_attention_scores=True)
-    rows = [reference.location(weights, *of) for of in zip(query, values, MASK, strict=True)]
+    rows = [reference.location(weights, *row) for row in zip(query, values, MASK, strict=True)]
     assert_close(actual, tuple(np.array(part) for part in zip(*rows, strict=True)))
 
 
@@ -67,7 +67,7 @@ def test_config_keeps_the_initializer_of_the_filters():
     attention = LocationSensitiveAttention(U, 2, 3, False, False, location_initializer="ones")
     assert_config_round_trip(attention)
     attention(np.ones((1, N)), np.ones((1, TX, D)))
-    weights = reference.named(attention)
+    weights = reference.weights_by_name(attention)
     assert weights["location_filters"].shape == (3, 1, 2) and "bias" not in weights
     assert (weights["location_filters"] == 1).all()
 

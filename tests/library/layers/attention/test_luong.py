@@ -11,7 +11,7 @@ SCALES = [None, 0.5, "learned"]
 
 
 def expected(attention, query, values, score, scale):
-    weights = reference.named(attention)
+    weights = reference.weights_by_name(attention)
     scale = scale if isinstance(scale, float) else 1.0
     rows = [
         reference.luong(weights, q, v, m, score, scale)
@@ -22,7 +22,7 @@ def expected(attention, query, values, score, scale):
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("score", ["dot", "general", "concat"])
-def test_every_score_and_scale_gives_the_references_numbers(score, scale, rng):
+def test_every_score_and_scale_equals_the_reference(score, scale, rng):
     width = D if score == "dot" else N
     attention = LuongAttention(score, units=U if score == "concat" else None, scale=scale)
     query, values = array(rng, B, 3, width), array(rng, B, TX, D)
@@ -57,7 +57,7 @@ def test_keys_may_differ_from_values(rng):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_config_keeps_everything(scale):
+def test_config_round_trip_keeps_every_option(scale):
     attention = LuongAttention(
         "concat",
         units=3,
@@ -70,7 +70,7 @@ def test_config_keeps_everything(scale):
     )
     assert_config_round_trip(attention)
     attention(np.ones((1, N)), np.ones((1, TX, D)))
-    assert (reference.named(attention)["query_kernel"] == 1).all()
+    assert (reference.weights_by_name(attention)["query_kernel"] == 1).all()
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_config_keeps_everything(scale):
     ],
     ids=str,
 )
-def test_options_are_checked(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         LuongAttention(**options)
 

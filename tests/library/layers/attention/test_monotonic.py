@@ -17,7 +17,7 @@ from keras_bahdanau.layers import (
     MonotonicAttention,
     MultiSourceAttention,
 )
-from keras_bahdanau.layers.attention.monotonic import _expected_choice, _first_choice
+from keras_bahdanau.layers.attention.monotonic import _hard_weights, _soft_weights
 
 
 def logit(p):
@@ -54,7 +54,7 @@ def test_expected_alignments_are_sums_over_all_paths(rng):
     expected = by_enumeration(choose)
     before = np.eye(1, 4)
     for i in range(3):
-        before = choices(_expected_choice, logit(choose[i : i + 1]), None, before)
+        before = choices(_soft_weights, logit(choose[i : i + 1]), None, before)
         assert_close(before[0], expected[i], 1e-6)
 
 
@@ -68,7 +68,7 @@ def test_expected_alignments_are_exact_for_any_length_and_scale(positions, seed,
     scores = (scale * rng.normal(size=(1, positions))).astype("float32")
     before = rng.dirichlet(np.ones(positions), 1).astype("float32")
     expected = reference.expected_choice(reference.sigmoid(scores[0].astype("float64")), before[0])
-    actual = choices(_expected_choice, scores, None, before)[0]
+    actual = choices(_soft_weights, scores, None, before)[0]
     assert_close(actual, expected, 1e-6)
     assert actual.min() >= 0 and actual.sum() <= 1 + 1e-5
 
@@ -77,7 +77,7 @@ def test_small_probabilities_over_many_positions_do_not_underflow():
     # A quotient of cumulative products would underflow: (1 - p)^300 = 1e-30.
     positions, p = 300, 0.2
     scores = np.full((1, positions), logit(p), "float32")
-    actual = choices(_expected_choice, scores, None, np.eye(1, positions))[0]
+    actual = choices(_soft_weights, scores, None, np.eye(1, positions))[0]
     np.testing.assert_allclose(actual, p * 0.8 ** np.arange(positions), rtol=1e-4, atol=1e-37)
 
 
@@ -88,7 +88,7 @@ def test_choices_with_certain_probabilities_equal_hard_ones(positions, seed):
     scores = np.where(rng.random((1, positions)) < 0.2, 200.0, -200.0).astype("float32")
     mask = rng.random((1, positions)) < 0.8
     before = np.eye(1, positions, rng.integers(positions), dtype="float32")
-    hard, soft = (choices(rule, scores, mask, before) for rule in (_first_choice, _expected_choice))
+    hard, soft = (choices(rule, scores, mask, before) for rule in (_hard_weights, _soft_weights))
     assert_close(hard, soft, 1e-6)
 
 
@@ -171,7 +171,10 @@ def test_each_step_adds_its_own_row_of_the_noise(rng):
     attention = built(rng, sigmoid_noise=2.0, seed=1)
     query, values = random_inputs(rng, queries=3)
     memory = attention.memory(values, mask=MASK, training=True, steps=3)
-    noise, weights_by_name = numpy(memory.noise).astype("float64"), reference.named(attention)
+    noise, weights_by_name = (
+        numpy(memory.noise).astype("float64"),
+        reference.weights_by_name(attention),
+    )
     state, alignment = attention.initial_state(memory), np.eye(1, TX).repeat(B, 0)
     for i in range(3):
         _, weights, state = attention.step(query[:, i], memory, state, training=True, t=i)
@@ -252,7 +255,7 @@ def test_a_call_and_a_decoder_draw_noise_for_all_their_steps(rng):
 # --- Configuration --------------------------------------------------------------------------------
 
 
-def test_config_keeps_everything():
+def test_config_round_trip_keeps_every_option():
     assert_config_round_trip(MonotonicAttention(LuongAttention("dot"), 1.5, -3.0, "soft", 7))
 
 
@@ -288,6 +291,6 @@ def test_the_inner_mechanism_must_have_scores_of_one_head(attention):
     ],
     ids=str,
 )
-def test_options_are_checked(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         MonotonicAttention(LuongAttention(), **options)

@@ -119,7 +119,7 @@ def test_compute_output_shape_adds_the_widths_of_the_sources():
 
 
 @pytest.mark.parametrize("policy", WIDE_POLICIES)
-def test_mixed_precision(policy, rng):
+def test_mixed_precision_gives_the_compute_dtype_and_float32_weights(policy, rng):
     query, sources = random_inputs(rng)
     with dtype_policy(policy):
         attention = MultiSourceAttention(mechanisms())
@@ -147,7 +147,12 @@ def test_arguments_are_checked_for_each_source(rng):
         ("`values` of .* each of 2 sources. Received: ndarray", memory, sources[:1], {}),
         ("`mask` of .* an entry for each of 2 sources", memory, [sources], {"mask": [MASK]}),
         ("`value` of .* an entry for each of 2 sources", unbuilt, [query, sources[:1]], {}),
-        ("`values` .* many rows for each source", memory, [[sources[0], sources[1][:1]]], {}),
+        (
+            "`values` .* same number of rows",
+            memory,
+            [[sources[0], sources[1][:1]]],
+            {},
+        ),
         (r"`value_mask` .* \(3, 5\)", call, [query, sources], {"value_mask": [MASK2, MASK]}),
         (r"`values` of [\w.]+ must be .*6\)", call, [query, sources[::-1]], {}),
         (r"`query` of .* must be 4 wide", call, [query[..., 1:], sources], {}),

@@ -81,7 +81,7 @@ by_case = pytest.mark.parametrize("case", CASES)
 
 
 @by_case
-def test_alignments_and_contexts_are_tfas(case, rng):
+def test_alignments_and_contexts_equal_those_of_tfa(case, rng):
     convert, score, make = CASES[case]
     weights = make(rng)
     query, memory = array(rng, B, TY, N), array(rng, B, TX, D)
@@ -97,7 +97,7 @@ def test_alignments_and_contexts_are_tfas(case, rng):
 
 @pytest.mark.parametrize("mode", ["soft", "hard"])
 @by_case
-def test_monotonic_alignments_are_tfas(case, mode, rng):
+def test_monotonic_alignments_equal_those_of_tfa(case, mode, rng):
     convert, score, make = CASES[case]
     weights, bias = make(rng), -0.3
     query, memory = array(rng, B, TY, N), array(rng, B, TX, D)
@@ -123,7 +123,7 @@ class ReadContext(keras.layers.Layer):
 
 
 @pytest.mark.parametrize("layer", [None, "linear", "tanh"])
-def test_a_decoder_equals_tfas_attention_wrapper(layer, rng):
+def test_a_decoder_equals_the_attention_wrapper_of_tfa(layer, rng):
     """The cell's new state is the query. The attention, at first zero, is fed back as input."""
     weights = luong_weights(rng)
     readout = ReadContext() if layer is None else DeepOutput(4, layer, reads_inputs=False)
@@ -174,8 +174,8 @@ def test_other_arguments_reach_the_layer(rng):
         ({"attention_v": np.ones((U, 1))}, r"`attention_v` must be \(7\).*\(7, 1\)"),
         ({"attention_g": np.ones(U)}, r"`attention_g` must be a single number.*\(7,\)"),
         ({"attention_b": np.ones(2)}, r"`attention_b` must be \(7\).*\(2,\)"),
-        ({"attention_b": None}, "`attention_g` and `attention_b` must be given together"),
-        ({"attention_g": None}, "`attention_g` and `attention_b` must be given together"),
+        ({"attention_b": None}, "`attention_g` and `attention_b` must be passed together"),
+        ({"attention_g": None}, "`attention_g` and `attention_b` must be passed together"),
     ],
 )
 def test_bahdanau_weights_of_other_shapes_are_refused(change, message, rng):

@@ -1,0 +1,119 @@
+"""Arguments that commands share: their types, flags from option classes, and checks.
+
+Nothing here needs Keras, so mistakes are reported before its import, which takes seconds.
+"""
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Annotated, Any, get_origin
+
+import typer
+
+from keras_bahdanau_runtime.checks import check_positive, check_range
+from keras_bahdanau_runtime.errors import MissingDependencyError
+
+Artifact = Annotated[Path, typer.Argument(help="Folder of an artifact (from export).")]
+Run = Annotated[Path, typer.Argument(help="Folder of a run (from train).")]
+BatchSize = Annotated[int, typer.Option(help="Maximum number of sentences in a batch.")]
+BatchTokens = Annotated[
+    int, typer.Option(help="Maximum number of source tokens in a batch, including padding.")
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(help="YAML or JSON file with any of these options; flags override it."),
+]
+
+
+def with_flags_of(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command a flag for each option with a help text.
+
+    The flags take the place of `**flags` in the command's signature, from which typer reads the
+    parameters.
+
+    Args:
+        options: A dataclass. The metadata of its fields are `help`; `flags`, the names of the flag
+            if they differ from the field's; `type`, its type if that differs; and `positional` for
+            an argument instead of a flag. The flag of a field without a default is optional, as its
+            value may come from the file of `--config`.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        *own, _ = inspect.signature(command).parameters.values()
+        parameters = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in own]
+        parameters += [
+            _parameter(option) for option in fields(options) if "help" in option.metadata
+        ]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def _parameter(option: Field[Any]) -> inspect.Parameter:
+    """Return the parameter of a command for a field of an options dataclass."""
+    metadata, default = option.metadata, option.default
+    annotation: Any = metadata.get("type", option.type)
+    if get_origin(annotation) is tuple:  # typer supports only lists of any length
+        annotation = list[Path]
+    help = metadata["help"]
+    if default is MISSING:
+        help += " Required, here or in the file."
+    if default is MISSING or get_origin(annotation) is list:
+        annotation, default = annotation | None, None
+    make = typer.Argument if metadata.get("positional") else typer.Option
+    flags = [metadata["flags"]] if "flags" in metadata else []
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[annotation, make(*flags, help=help)],
+    )
+
+
+def given_on_command_line(context: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of parameters that the user passed, without defaults."""
+    return {
+        name: value
+        for name, value in values.items()
+        if context.get_parameter_source(name).name == "COMMANDLINE"
+    }
+
+
+def check_beam(
+    beam_size: int, length_penalties: Sequence[float], max_length_ratio: float | None = None
+) -> None:
+    """Raise a `ValueError` that names the first invalid search option of a command."""
+    check_positive(beam_size=beam_size)
+    for penalty in length_penalties:
+        check_range("length_penalty", penalty, float, 0)
+    if max_length_ratio is not None:
+        check_range("max_length_ratio", max_length_ratio, float, 0, open_low=True)
+
+
+def check_file(name: str, path: Path) -> None:
+    """Raise a `ValueError` that names the argument unless its path is a file."""
+    if not path.is_file():
+        reason = "is a folder" if path.is_dir() else "does not exist"
+        raise ValueError(
+            f"Argument `{name}` must be a file. Received: {str(path)!r}, which {reason}"
+        )
+
+
+def check_installed(*packages: str, extra: str) -> None:
+    """Raise a `MissingDependencyError` for the first package that is not installed."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise MissingDependencyError(package, extra)
+
+
+def check_modules(imports: Sequence[str]) -> None:
+    """Raise a `ValueError` for the first module that does not exist, without importing any."""
+    for name in imports:
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            raise ValueError(
+                f"Argument `import` must be the name of an importable module. Received: {name!r}. "
+                "PYTHONPATH must contain its folder."
+            )

@@ -1,0 +1,219 @@
+"""Functions that read, change and save onnx-ir graphs."""
+
+import importlib.metadata
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from keras_bahdanau_runtime.signature import FORMAT_VERSION, weights_file
+
+SLICE_END = 10**9  # tf2onnx writes at least this as the end of a slice up to the end of an axis
+MAX_WEIGHT_BYTES = 2**31 - 2**24  # protobuf cannot read files of 2 GiB
+
+
+def save_model(model, path):
+    """Write an `onnx_ir.Model`, with its weights in a second file if one file would be too large.
+
+    Node names in the file are unique, and its metadata name the package that wrote it.
+
+    Returns:
+        Whether there is a second file.
+    """
+    make_names_unique(model.graph.all_nodes(), set())
+    version = importlib.metadata.version("keras-bahdanau")
+    model.producer_name, model.producer_version = "keras_bahdanau", version
+    model.model_version = FORMAT_VERSION
+    model.metadata_props.clear()  # onnxruntime's quantizer adds entries
+    # Python clients of onnxruntime cannot read `producer_version`.
+    model.metadata_props["keras_bahdanau_version"] = version
+    weights = [g.initializers.values() for g in (model.graph, *model.graph.subgraphs())]
+    size = sum(value.const_value.nbytes for values in weights for value in values)
+    external = weights_file(Path(path).name) if size > MAX_WEIGHT_BYTES else None
+    ir.save(model, path, external_data=external)
+    return external is not None
+
+
+def make_names_unique(objects, used):
+    """Number the repeated names of nodes or values: `name_1`, `name_2` and so on.
+
+    Args:
+        objects: Iterable of nodes or values.
+        used: Set of names that are already in use; the new names are added.
+    """
+    for each in objects:
+        name, number = each.name, 1
+        while each.name in used:
+            each.name, number = f"{name}_{number}", number + 1
+        used.add(each.name)
+
+
+def innermost_first(graph):
+    """Yield a graph and the subgraphs of its nodes, inner graphs first."""
+    for node in list(graph):
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                yield from innermost_first(attribute.value)
+    yield graph
+
+
+def nodes_of(graph, *op_types):
+    """Return the nodes with one of these operators, as a list, so that the graph can be changed."""
+    return [node for node in graph if node.op_type in op_types and node.domain == ""]
+
+
+def nodes_including_loops(graph, *op_types):
+    """Return the nodes with one of these operators in a graph and the bodies of its loops."""
+    bodies = [loop.attributes["body"].value for loop in nodes_of(graph, "Loop")]
+    return [node for part in (graph, *bodies) for node in nodes_of(part, *op_types)]
+
+
+def has_subgraph(node):
+    """Whether a node has a subgraph, as `Loop` and `If` do."""
+    return any(a.type == ir.AttributeType.GRAPH for a in node.attributes.values())
+
+
+def producer_of(value, op_type):
+    """Return the node that produces a value if it has this operator, else `None`."""
+    node = value.producer() if value is not None else None
+    return node if node is not None and node.op_type == op_type else None
+
+
+def skip_identities(value):
+    """Return the value before any `Identity` nodes that produce `value`."""
+    while (identity := producer_of(value, "Identity")) is not None:
+        value = identity.inputs[0]
+    return value
+
+
+def constant_array(value):
+    """Return a constant as a NumPy array; `None` for other values and omitted inputs."""
+    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
+    return None if tensor is None else tensor.numpy()
+
+
+def are_integers(array, dtype):
+    """Whether all numbers are integers in the range of an integer dtype."""
+    limits = np.iinfo(dtype)
+    inside = (array > float(limits.min)) & (array < float(limits.max))  # False for NaN
+    return bool((inside & (array == np.round(array))).all())
+
+
+def depends_on(node, other):
+    """Whether a node uses, directly or indirectly, an output of another node of its graph."""
+    visited, stack = set(), [node]
+    while stack:
+        node = stack.pop()
+        if node is other:
+            return True
+        if node not in visited:
+            visited.add(node)
+            stack += filter(None, (value.producer() for value in values_read_by(node)))
+    return False
+
+
+def values_read_by(node):
+    """Yield the values that a node reads, including those that its subgraphs read from outside."""
+    yield from filter(None, node.inputs)
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield from attribute.value.outputs
+            for inner in attribute.value:
+                yield from values_read_by(inner)
+
+
+def detach_inputs(nodes):
+    """Remove the uses of values by nodes that left their graph, and by nodes in their subgraphs."""
+    bodies = [
+        part
+        for node in nodes
+        for attribute in node.attributes.values()
+        if attribute.type == ir.AttributeType.GRAPH
+        for part in (attribute.value, *attribute.value.subgraphs())
+    ]
+    for node in (*nodes, *(node for body in bodies for node in body)):
+        for i in range(len(node.inputs)):
+            node.replace_input_with(i, None)
+
+
+def remove_unused(model):
+    """Remove the unused nodes and constants of a model.
+
+    onnx-ir's pass alone keeps those that only the subgraph of a removed node used.
+    """
+    removed = True
+    while removed:
+        with_subgraph = [node for node in model.graph.all_nodes() if has_subgraph(node)]
+        common.RemoveUnusedNodesPass()(model)
+        removed = [node for node in with_subgraph if node.graph is None]
+        detach_inputs(removed)
+
+
+def add_initializer(graph, name, array):
+    """Return an initializer with these numbers: the existing one of this name, or a new one.
+
+    If the name belongs to other numbers, the first free name of `name_1`, `name_2`, ... is used.
+    """
+    free_name, number = name, 0
+    while free_name in graph.initializers:
+        if _is_identical(graph.initializers[free_name].const_value, array):
+            return graph.initializers[free_name]
+        number += 1
+        free_name = f"{name}_{number}"
+    value = ir.val(free_name, const_value=ir.tensor(array, name=free_name))
+    graph.register_initializer(value)
+    return value
+
+
+def _is_identical(tensor, array):
+    """Whether a tensor of onnx-ir is equal to an array, bit by bit."""
+    if tensor is None:
+        return False
+    ours, theirs = tensor.numpy(), np.asarray(array)
+    if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
+        return False
+    ours, theirs = (
+        np.ascontiguousarray(numbers).reshape(-1).view(np.uint8) for numbers in (ours, theirs)
+    )
+    return np.array_equal(ours, theirs)
+
+
+def insert_node(graph, before, op_type, *inputs, outputs=1, **attributes):
+    """Insert a node before another; return its output, or a sequence of several outputs."""
+    node = ir.node(op_type, list(inputs), attributes, num_outputs=outputs)
+    graph.insert_before(before, node)
+    return node.outputs if outputs > 1 else node.outputs[0]
+
+
+def replace_uses(old, new):
+    """Replace all uses of one value by another value."""
+    if old.is_graph_output():  # a graph output must be a node's output, and keep its name
+        node = old.producer()
+        copy = ir.node("Identity", [new])
+        node.graph.insert_after(node, copy)
+        replace_value(old, copy.outputs[0])
+    else:
+        ir.convenience.replace_all_uses_with(old, new)
+
+
+def replace_node(graph, node, op_type, inputs, attributes=None):
+    """Replace a node by a new one, whose output has the old name, type and shape."""
+    new = ir.node(op_type, inputs, attributes, name=node.name)
+    graph.insert_before(node, new)
+    replace_value(node.outputs[0], new.outputs[0])
+    graph.remove(node, safe=True)
+
+
+def replace_value(old, new):
+    """Replace a value by a new one, which gets its name, type, shape and uses."""
+    new.name, new.type, new.shape = old.name, old.type, old.shape
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+
+
+def cast_source(value, to):
+    """Return the value that was cast to this type to produce `value`, or `None`."""
+    cast = producer_of(value, "Cast")
+    if cast is None or cast.attributes["to"].value != to:
+        return None
+    return cast.inputs[0]

@@ -1,0 +1,222 @@
+"""One HTTP connection, with limits on the time and size of its requests."""
+
+import asyncio
+import http
+import json
+import logging
+import re
+from collections.abc import Callable
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from keras_bahdanau_runtime.service.errors import ServiceError
+
+logger = logging.getLogger("keras_bahdanau_runtime")
+
+# Key in the ASGI scope of a request: a future that is done when the client disconnects.
+DISCONNECTED = "keras_bahdanau.disconnected"
+HEAD_SECONDS = 10.0
+BODY_SECONDS = 30.0
+HEAD_BYTES = 64 * 2**10
+_DISCARD_SECONDS = 2.0  # for reading the rest of a malformed request
+_UPGRADE = re.compile(rb"(\r\n)upgrade(?=[ \t]*:)", re.IGNORECASE)
+
+
+class Connection(HttpToolsProtocol):
+    """A connection that answers 408, 431 or 503 and closes if a client exceeds a limit.
+
+    uvicorn limits the idle time between two requests, but not how long one request may take to
+    arrive, how large its head is, or how many connections are open. It also closes a connection
+    directly after its last response. If the client is still sending, the operating system then
+    resets the connection, and the client may never see the response.
+
+    Args:
+        arguments: Passed to uvicorn's protocol.
+        max_connections: int, connections at once. A further connection gets a 503 response and is
+            closed. `None` for any number.
+        options: Passed to uvicorn's protocol.
+    """
+
+    def __init__(self, *arguments: Any, max_connections: int | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._max_connections = max_connections
+        self._timer: asyncio.TimerHandle | None = None  # runs while a request is arriving
+        self._in_head = True  # the head of the next request is not complete
+        self._head_bytes = 0  # received so far
+        self._head_buffer: bytes | None = b""  # `None` if the parser has a part of the head
+        self._is_closing = False  # the last response is written
+        self._is_malformed = False  # no further bytes are parsed
+
+    def connection_made(self, transport: Any) -> None:
+        """Called by the event loop."""
+        super().connection_made(transport)
+        self._disconnected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._max_connections is not None and len(self.connections) > self._max_connections:
+            logger.info("A connection was refused: %d are open.", self._max_connections)
+            message = f"All {self._max_connections} connections of the service are in use."
+            transport.write(_response(ServiceError("unavailable", message, retry_after=1)))
+            self._close()
+        else:
+            self._start_timer(HEAD_SECONDS)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the event loop."""
+        if self._is_malformed:
+            return
+        if self._in_head:
+            # Checked before `data` is added, which may contain the end of the head and a body.
+            if self._head_bytes > HEAD_BYTES:
+                message = f"The head of a request must have at most {HEAD_BYTES} bytes."
+                self._refuse(ServiceError("head_too_large", message))
+                return
+            self._head_bytes += len(data)
+            if self._head_buffer is not None:
+                data = self._buffer_head(self._head_buffer + data)
+        if data:
+            super().data_received(data)
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if is_idle and self._timer is None and self.timeout_keep_alive_task is None:
+            # The data ended a body whose response was sent before, which starts no other timer.
+            self._start_timer(HEAD_SECONDS)
+
+    def send_400_response(self, msg: str) -> None:
+        """Called by uvicorn if a request is malformed."""
+        self._refuse(ServiceError("invalid", msg))
+
+    def on_message_begin(self) -> None:
+        """Called by the parser at the first byte of a request."""
+        self._head_buffer = None
+        self._head_bytes = max(1, self._head_bytes)
+        if self._timer is None:
+            self._start_timer(HEAD_SECONDS)
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Called by the parser."""
+        self._in_head = False
+        self._start_timer(BODY_SECONDS)
+        self.scope[DISCONNECTED] = self._disconnected  # type: ignore[literal-required]
+        super().on_headers_complete()
+        self.cycle.transport = _ResponseTransport(  # type: ignore[assignment]
+            self.transport, self._close_after_response
+        )
+        if self.scope["http_version"] == "1.0":  # it has no 100 Continue (RFC 9110, 10.1.1)
+            self.cycle.waiting_for_100_continue = False
+
+    def on_message_complete(self) -> None:
+        """Called by the parser at the last byte of a request."""
+        self._stop_timer()
+        self._in_head, self._head_bytes, self._head_buffer = True, 0, b""
+        super().on_message_complete()
+        if self._is_closing:
+            self._close()
+        elif not self.pipeline:
+            # uvicorn pauses reading at a large body and resumes when the application receives more.
+            # After the end of the body that does not happen, and a disconnect would not be noticed.
+            self.flow.resume_reading()
+
+    def shutdown(self) -> None:
+        """Called by uvicorn when it stops. A request that is still arriving is dropped."""
+        if self._timer is not None and not self._waits_for_earlier_response():
+            self._close()
+        else:
+            super().shutdown()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the event loop."""
+        self._stop_timer()
+        self._disconnected.set_result(None)
+        super().connection_lost(exc)
+
+    def _buffer_head(self, data: bytes) -> bytes:
+        """Buffer the bytes of a request until its head is complete, then return them.
+
+        The header `Upgrade` is renamed: an HTTP/1.1 server may ignore it (RFC 9110, 7.8), but the
+        parser would end the request at the head and take the body for another protocol. Java's
+        client and `curl --http2` send the header with every request.
+        """
+        self._unset_keepalive_if_required()
+        if self._timer is None:
+            self._start_timer(HEAD_SECONDS)
+        head, end, body = data.lstrip(b"\r\n").partition(b"\r\n\r\n")
+        if not end:
+            self._head_buffer = data
+            return b""
+        return _UPGRADE.sub(rb"\1x-upgrade", head) + end + body
+
+    def _start_timer(self, seconds: float) -> None:
+        self._stop_timer()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._time_out, seconds)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _awaits_response(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _waits_for_earlier_response(self) -> bool:
+        """Whether the arriving request follows one that has no response yet."""
+        return bool(self.pipeline) or (self._in_head and self._awaits_response())
+
+    def _time_out(self, seconds: float) -> None:
+        if self._waits_for_earlier_response():
+            self._start_timer(seconds)
+            return
+        has_begun = self._head_bytes > 0 if self._in_head else self._awaits_response()
+        if has_begun and not self._is_closing:
+            message = f"The complete request must arrive within {seconds:g} seconds."
+            self.transport.write(_response(ServiceError("too_slow", message)))
+        self._close()
+
+    def _refuse(self, error: ServiceError) -> None:
+        """Answer a malformed request and accept no other."""
+        self._is_malformed = True
+        if self._is_closing:
+            self._close()
+            return
+        self.transport.write(_response(error))
+        if self._awaits_response():
+            self._close()
+        else:
+            self._start_timer(_DISCARD_SECONDS)
+            self._discard_rest()
+
+    def _close_after_response(self) -> None:
+        if self._timer is None:
+            self._close()
+        else:
+            self._discard_rest()
+
+    def _discard_rest(self) -> None:
+        """End the response, and discard the rest of the request until it ends or times out."""
+        self._is_closing = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    def _close(self) -> None:
+        self._stop_timer()
+        self.transport.close()
+
+
+class _ResponseTransport:
+    """The part of a transport that uvicorn's request cycle uses, with another `close`."""
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self.write, self.is_closing, self.close = transport.write, transport.is_closing, close
+
+
+def _response(error: ServiceError) -> bytes:
+    """Return a complete HTTP response after which the connection closes."""
+    body = json.dumps(error.to_json())
+    headers = {
+        "Content-Type": "application/json",
+        "Content-Length": len(body),
+        **error.headers(),
+        "Connection": "close",
+    }
+    lines = [f"HTTP/1.1 {error.status} {http.HTTPStatus(error.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", body]).encode("ascii")
