@@ -157,7 +157,7 @@ class MethodLayer(keras.layers.Layer):
         training: Value of the method's `training`, if it has this argument and `arguments` does
             not contain it.
 
-    Output shape:
+    Returns:
         List of the tensors in the method's result.
 
     Attributes:
