@@ -185,8 +185,8 @@ MUTATIONS = (
     Mutation(
         "ensemble-averages-unnormalized-logits",
         "keras_bahdanau/models/ensemble.py",
-        '[ops.log_softmax(ops.cast(logits, "float32"), axis=-1) for logits, _, _ in found]',
-        '[ops.cast(logits, "float32") for logits, _, _ in found]',
+        'return ops.log_softmax(ops.cast(logits, "float32"), axis=-1)',
+        'return ops.cast(logits, "float32")',
         "library/models/test_ensemble.py",
     ),
     Mutation(
@@ -206,7 +206,7 @@ MUTATIONS = (
     Mutation(
         "padding-makes-candidates-likely",
         "keras_bahdanau/models/shortlist.py",
-        "        self.shares[PAD] = 0.0  # what fills up a batch makes nothing likely\n",
+        "        self.shares[PAD] = 0.0  # padding makes no target id likely\n",
         "",
         "library/models/test_shortlist.py",
     ),

@@ -46,7 +46,7 @@ def export(
     others: Annotated[
         list[Path] | None,
         typer.Option(
-            "--with", help="Another run, whose predictions are averaged in; may be repeated."
+            "--with", help="Another run; the predictions of all are averaged. May be repeated."
         ),
     ] = None,
     name: Annotated[

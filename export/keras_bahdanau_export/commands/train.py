@@ -31,7 +31,8 @@ def train(
     try:
         best = _run(TrainingOptions.from_values(values), output, resume)
     except KeyboardInterrupt:
-        action = "continue from the last checkpoint" if (output / LAST_FILE).exists() else "begin"
+        has_checkpoint = (output / LAST_FILE).exists()
+        action = "continue from the last checkpoint" if has_checkpoint else "start again"
         print_message(f"Interrupted. Run the same command with --resume to {action} in {output}.")
         raise typer.Exit(130) from None
     print_message(f"The best model is {best}.")
