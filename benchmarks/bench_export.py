@@ -158,7 +158,7 @@ def make_spread_model():
 
 
 def convert_with_tf2onnx(function):
-    """Convert a traced function with tf2onnx alone, with all of its own optimizers."""
+    """Convert a traced function with tf2onnx alone, with all its optimizers."""
     import tf2onnx
 
     from keras_bahdanau_export.graph.writer import OPSET, numpy_object

@@ -35,7 +35,7 @@ class Pair(NamedTuple):
 
     Attributes:
         source: List of source words, ints from 0.
-        target: List of target words, likewise.
+        target: List of target words, ints from 0.
         links: Set of (source position, target position), from 0.
     """
 

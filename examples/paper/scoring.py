@@ -35,10 +35,10 @@ def translate_or_load(model, pairs, beam, path):
     """
     if not path.exists():
         began = time.perf_counter()
-        known = [pair for pair in pairs if has_only_known_words(model.tokenizer, pair)]
+        known_pairs = [pair for pair in pairs if has_only_known_words(model.tokenizer, pair)]
         results = {
             "all": _translate(model, pairs, beam, forbidden=(PAD, BOS)),
-            "known": _translate(model, known, beam, forbidden=(PAD, BOS, UNK)),
+            "known": _translate(model, known_pairs, beam, forbidden=(PAD, BOS, UNK)),
             "seconds": time.perf_counter() - began,
         }
         with atomic_write(path) as writing:
@@ -97,10 +97,10 @@ def score(translations, pairs, tokenizer):
         `{"all": ..., "known": ..., "by_length": {label: ...}, "50 and more": ...}`, each with
         "bleu" (`None` without sentences) and "sentences".
     """
-    known = [pair for pair in pairs if has_only_known_words(tokenizer, pair)]
+    known_pairs = [pair for pair in pairs if has_only_known_words(tokenizer, pair)]
     return {
         "all": bleu_within(translations["all"], pairs, BUCKETS),
-        "known": bleu_within(translations["known"], known, BUCKETS),
+        "known": bleu_within(translations["known"], known_pairs, BUCKETS),
         "by_length": {
             bucket.label: bleu_within(translations["all"], pairs, [bucket]) for bucket in BUCKETS
         },

@@ -38,7 +38,7 @@ class Bridge(SequenceLayer):
         right_padded: Whether only the right of each row is masked, so that the first annotation is
             at position 0.
 
-    Returns:
+    Output shape:
         A list of `(B, size)` tensors, one for each of `sizes`.
 
     Raises:

@@ -32,7 +32,7 @@ class ResidualCell(keras.layers.StackedRNNCells):
         states: List with one item, the states of `cell`.
         training: Whether the call is part of training.
 
-    Returns:
+    Output shape:
         `(output, states)`: `(B, N)`, and the next states.
 
     Raises:
@@ -104,7 +104,7 @@ class LayerNormGRUCell(keras.layers.GRUCell):
         states: List of the state, `(B, n)`.
         training: Whether the call is part of training.
 
-    Returns:
+    Output shape:
         `(output, states)`: `(B, n)`, and a list of it.
 
     Raises:
@@ -185,7 +185,7 @@ class LayerNormLSTMCell(keras.layers.LSTMCell):
         states: List of `h` and `c`, `(B, n)` each.
         training: Whether the call is part of training.
 
-    Returns:
+    Output shape:
         `(output, states)`: `(B, n)`, and the list of the next `h` and `c`.
 
     Raises:

@@ -23,7 +23,7 @@ class ClosedLoop(SequenceLayer):
     Gradients flow through all steps. The decoder is shared: it can also be trained on true inputs,
     in the same model or before. `next_input` runs inside of a traced loop, so it must not draw
     random numbers or have a state. On JAX this holds for the readout, too. To copy a model with
-    this layer, save and load it: `keras.models.clone_model` would copy the decoder twice.
+    this layer, save and load it: `keras.models.clone_model` would not share the copied decoder.
 
     Args:
         decoder: An `AttentiveDecoder`.
@@ -39,7 +39,7 @@ class ClosedLoop(SequenceLayer):
             `MultiSourceAttention`.
         initial_state: First states of the cell, as in a call of the decoder.
 
-    Returns:
+    Output shape:
         `(outputs, weights)`: `(B, steps, R)`, and `(B, steps, Tx)` float32.
 
     Raises:

@@ -108,7 +108,7 @@ class AttentiveDecoder(SequenceLayer):
         return_attention_logits: Whether to also return the scores before the softmax, to train a
             pointer network with a loss that has `from_logits=True`.
 
-    Returns:
+    Output shape:
         `(B, Ty, R)` outputs in the compute dtype, where R is the width of the readout. With
         `return_attention_scores` also the weights `(B, Ty, Tx)`, float32. With
         `return_attention_logits` also the logits `(B, Ty, Tx)`, float32, -1e30 at masked positions.

@@ -56,7 +56,7 @@ class BidirectionalEncoder(SequenceLayer):
             the mode of `Seq2Seq.generate` and of exported searches, which reject other padding.
             With any other mask the annotations are undefined.
 
-    Returns:
+    Output shape:
         Annotations `(B, Tx, 2 * units)`, zero at masked positions.
 
     Raises:

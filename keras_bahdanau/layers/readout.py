@@ -29,7 +29,7 @@ class DeepOutput(SequenceLayer):
         inputs: `(..., M)` float tensor, the embedded previous output.
         context: `(..., D)` float tensor.
 
-    Returns:
+    Output shape:
         `(..., units)` float tensor.
 
     Raises:

@@ -39,9 +39,9 @@ class ScheduledSampling(keras.layers.Layer):
         training: Whether the call is part of training. Otherwise all tokens are true ones, and the
             step is not counted.
 
-    Returns:
+    Output shape:
         `(is_predicted, noise)`: `(B, Ty)` bool, True where the predicted token is read (never at
-        the first token after padding), and `(B, Ty)` float32 random numbers in [0, 1) for
+        the first token that is not padding), and `(B, Ty)` float32 random numbers in [0, 1) for
         `predict_tokens`. The `feedback` of a decoder reads those of its step, for example by
         `ops.take(is_predicted, t, axis=1)`.
 

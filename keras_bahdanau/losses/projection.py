@@ -48,7 +48,7 @@ class Projection:
         """Return the total loss `sum_i w_i (-(1 - s) log p(y_i) - s / V sum_v log p(v))`.
 
         Args:
-            labels: `(B, Ty)` int tensor of ids. If a label with a weight above 0 is outside of the
+            labels: `(B, Ty)` int tensor of ids. If a label with a nonzero weight is outside of the
                 vocabulary, the total is NaN, or the backend raises an error.
             weight: `(B, Ty)` float32 tensor `w`, without gradient.
             label_smoothing: The fraction `s`.
@@ -174,7 +174,7 @@ def _loss_in_chunks(features, kernel, bias, labels, weight, chunk_size, projecti
     count, width = ops.shape(features)[0], features.shape[-1]
     # At least one chunk: a replica may have no row of a batch.
     chunks = 1 if chunk_size is None else count // chunk_size + 1
-    size = -(-count // chunks)  # equal sizes, so that each chunk has less than one padding row
+    size = -(-count // chunks)  # equal sizes need less than one padding row per chunk
     kernel, bias = ops.cast(kernel, features.dtype), ops.cast(bias, "float32")
     features, labels, weight = (
         _split_chunks(tensor, chunks, size) for tensor in (features, labels, weight)

@@ -1,4 +1,4 @@
-"""Several models that generate as one."""
+"""An ensemble of models with averaged predictions."""
 
 from collections.abc import Iterable
 
@@ -18,18 +18,18 @@ class Ensemble(GenerationMixin, keras.Model):
         probability:      log p(y) = log (1 / n) sum_m p_m(y)
         log_probability:  log p(y) ~ (1 / n) sum_m log p_m(y)
 
-    Attention weights are the mean over the models. `generate`, `score` and `search` are those of a
-    single model.
+    Attention weights are averaged over the models. `generate`, `translate`, `score` and `export`
+    work as for a single model.
 
     Args:
         models: At least one `Seq2Seq`; all with the same vocabulary sizes.
         average: "probability" or "log_probability", the space in which predictions are averaged.
-        tokenizer: The `Tokenizer` of the models' texts; that of the models if `None`.
+        tokenizer: A `Tokenizer`; that of the models if `None`.
         **kwargs: Passed to `keras.Model`.
 
     Raises:
-        ValueError: If there are no models, their vocabularies differ in size, `average` is unknown,
-            or the models' tokenizers differ and none is given.
+        ValueError: If there are no models, their vocabulary sizes differ, `average` is unknown, or
+            the models have different tokenizers and `tokenizer` is `None`.
 
     Example:
 
@@ -41,13 +41,17 @@ class Ensemble(GenerationMixin, keras.Model):
 
     def __init__(self, models, average="probability", tokenizer=None, **kwargs):
         super().__init__(**kwargs)
-        listed = list(models) if isinstance(models, Iterable) else []
-        if not listed or not all(isinstance(model, GenerationMixin) for model in listed):
+        is_iterable = isinstance(models, Iterable)
+        models = list(models) if is_iterable else models
+        if (
+            not is_iterable
+            or not models
+            or not all(isinstance(model, GenerationMixin) for model in models)
+        ):
             raise ValueError(
                 "Argument `models` must be a list of at least one model, such as a Seq2Seq. "
                 f"Received: {models!r}"
             )
-        models = listed
         sizes = [(m.source_vocabulary_size, m.target_vocabulary_size) for m in models]
         if len(set(sizes)) > 1:
             raise ValueError(
@@ -62,40 +66,40 @@ class Ensemble(GenerationMixin, keras.Model):
         self.tokenizer = _shared_tokenizer(models) if tokenizer is None else tokenizer
         self._compiled_searches = {}
         if all(model.built for model in models):
-            self.build()  # which leaves nothing to make
+            self.build()  # creates nothing
 
     def build(self, input_shape=None):
-        """Makes the weights of models that have none yet."""
+        """Create the weights of models that are not built."""
         for model in self.models:
             if not model.built:
                 model.build()
         self.built = True
 
     def start(self, source):
-        """The memory and the state of every model; see `GenerationMixin.start`."""
+        """Return memory and state of every model; see `GenerationMixin.start`."""
         memories, states, masks = zip(*[model.start(source) for model in self.models], strict=True)
         return memories, states, masks[0]
 
     def step(self, tokens, state, memory, candidates=None):
-        """One step of every model, averaged; see `GenerationMixin.step`."""
-        found = [
-            model.step(tokens, *parts, candidates)
-            for model, *parts in zip(self.models, state, memory, strict=True)
-        ]
-        log_probs = ops.stack(
-            [ops.log_softmax(ops.cast(logits, "float32"), axis=-1) for logits, _, _ in found]
+        """Run one step of every model and average them; see `GenerationMixin.step`."""
+        logits, states, weights = zip(
+            *[
+                model.step(tokens, model_state, model_memory, candidates)
+                for model, model_state, model_memory in zip(self.models, state, memory, strict=True)
+            ],
+            strict=True,
         )
+        log_probs = ops.stack([_log_probs(part) for part in logits])
         if self.average == "probability":
-            mean = ops.logsumexp(log_probs, axis=0)  # the search normalises
+            mean = ops.logsumexp(log_probs, axis=0)  # the search normalizes it
         else:
             mean = ops.mean(log_probs, axis=0)
-        weights = ops.mean(ops.stack([part for _, _, part in found]), axis=0)
-        return mean, tuple(state for _, state, _ in found), weights
+        return mean, states, ops.mean(ops.stack(weights), axis=0)
 
     def call(self, inputs, training=None):
-        """The averaged log-probabilities `(B, Ty, V)` of teacher forcing; see `Seq2Seq`."""
+        """Return averaged log-probabilities `(B, Ty, V)`, with the inputs of a `Seq2Seq`."""
         logits = [model(inputs, training=training) for model in self.models]
-        log_probs = ops.stack([ops.log_softmax(ops.cast(part, "float32")) for part in logits])
+        log_probs = ops.stack([_log_probs(part) for part in logits])
         if self.average == "log_probability":
             return ops.log_softmax(ops.mean(log_probs, axis=0))
         return ops.log_softmax(ops.logsumexp(log_probs, axis=0))
@@ -108,12 +112,16 @@ class Ensemble(GenerationMixin, keras.Model):
         return cls(**deserialized(config, "models"))
 
 
+def _log_probs(logits):
+    return ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
+
+
 def _shared_tokenizer(models):
-    """The one tokenizer of all models that have any, or `None`."""
+    """Return the tokenizer of all models that have one, or `None`."""
     tokenizers = [model.tokenizer for model in models if model.tokenizer is not None]
     if any(other != tokenizers[0] for other in tokenizers[1:]):
         raise ValueError(
             "Argument `models` must share one tokenizer, or `tokenizer` be given. "
-            "Received: models whose tokenizers differ"
+            "Received: models with different tokenizers"
         )
     return tokenizers[0] if tokenizers else None

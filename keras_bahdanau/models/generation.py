@@ -15,23 +15,23 @@ from keras_bahdanau.search.base import check_search
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL
 from keras_bahdanau_runtime.signature import TOKENIZER_FILE
-from keras_bahdanau_runtime.text.batches import pad
+from keras_bahdanau_runtime.text.batches import pad, round_up
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translation import BATCH_TOKENS, translate_texts
 
-# Arguments of `keras.Model.export` that `export` refuses, and why.
-_FIXED_BY_THE_ARTIFACT = {
-    "input_signature": "the artifact fixes it, `source` (batch, source_length) int32, both of any "
-    "size. `max_source_length` limits the sources, `search` and `stepwise` choose the graphs; for "
-    "a graph with inputs of your own use keras.export.ExportArchive",
-    "opset_version": "the artifact fixes it, at one that onnxruntime runs on CPUs and GPUs alike",
+# Arguments of `keras.Model.export` that `export` does not accept, with the reason.
+_UNSUPPORTED_EXPORT_ARGUMENTS = {
+    "input_signature": "it is always `source` (batch, source_length) int32 of any size. "
+    "`max_source_length` limits the sources, `search` and `stepwise` choose the graphs; for "
+    "a graph with other inputs use keras.export.ExportArchive",
+    "opset_version": "it is always one that onnxruntime runs on CPUs and GPUs",
     "is_static": "TensorFlow traces the model, not JAX",
     "jax2tf_kwargs": "TensorFlow traces the model, not JAX",
 }
 
 
 class Scores(NamedTuple):
-    """How likely given targets are, as NumPy arrays.
+    """Log-probabilities of given targets, as NumPy arrays.
 
     Attributes:
         totals: `(B,)` float32 log-probability of each target, in nats.
@@ -47,18 +47,18 @@ class Scores(NamedTuple):
 
 
 class GenerationMixin:
-    """What models that generate have in common; a mixin for a `keras.Model`.
+    """Mixin for a `keras.Model` that adds generation, translation, scoring and export.
 
-    The model gives `source_vocabulary_size`, `target_vocabulary_size`, `start` and `step`.
+    The model must define `source_vocabulary_size`, `target_vocabulary_size`, `start` and `step`.
     """
 
     _tokenizer = None
 
     @property
     def tokenizer(self):
-        """The `Tokenizer` of the model's texts, or `None`; saved inside its `.keras` file.
+        """The `Tokenizer` of the model, or `None`. It is saved in the `.keras` file.
 
-        Setting it raises a `ValueError` for anything else, or more ids than the model has.
+        Setting it raises a `ValueError` if it is not a `Tokenizer` or has more ids than the model.
         """
         return self._tokenizer
 
@@ -69,70 +69,70 @@ class GenerationMixin:
         self._tokenizer = tokenizer
 
     def check_tokenizer(self, tokenizer):
-        """Raises a `ValueError` unless this is a `Tokenizer` with at most the model's ids."""
+        """Raise a `ValueError` unless this is a `Tokenizer` with at most the ids of the model."""
         if not isinstance(tokenizer, Tokenizer):
             raise ValueError(
                 "Argument `tokenizer` must be a Tokenizer or None. "
                 f"Received: {type(tokenizer).__name__}"
             )
         for side in ("source", "target"):
-            known = getattr(self, f"{side}_vocabulary_size")
+            limit = getattr(self, f"{side}_vocabulary_size")
             size = getattr(tokenizer, f"{side}_vocabulary_size")
-            if size > known:
+            if size > limit:
                 raise ValueError(
-                    f"Argument `tokenizer` must have at most the model's {known} {side} ids. "
+                    f"Argument `tokenizer` must have at most the model's {limit} {side} ids. "
                     f"Received: {size}"
                 )
 
     def save_assets(self, folder):
-        """Writes the tokenizer where Keras collects what a `.keras` file holds besides weights."""
+        """Write the tokenizer to the assets of the `.keras` file."""
         if self.tokenizer is not None:
             self.tokenizer.save(Path(folder, TOKENIZER_FILE))
 
     def load_assets(self, folder):
-        """Reads what `save_assets` wrote; `folder` is `None` for a part that wrote nothing."""
+        """Read the tokenizer; `folder` is `None` if the model wrote no assets."""
         if folder is not None and Path(folder, TOKENIZER_FILE).exists():
             self.tokenizer = Tokenizer.load(Path(folder, TOKENIZER_FILE))
 
     def start(self, source):
-        """What generation begins with.
+        """Encode the sources and return the initial state of the decoder.
 
         Args:
             source: `(B, Tx)` int32 tensor, padded at the right only.
 
         Returns:
-            `(memory, state, mask)`: the encoded source, a nest of tensors that steps read; the
-            state before the first step, a nest of `(B, ...)` tensors; and `(B, Tx)` bool, the
-            places that are not padding.
+            `(memory, state, mask)`: the encoded source, a nest of tensors; the initial state, a
+            nest of `(B, ...)` tensors; and a `(B, Tx)` bool tensor, False at padding.
         """
         raise NotImplementedError
 
     def step(self, tokens, state, memory, candidates=None):
-        """One step of the decoder.
+        """Run one step of the decoder.
 
         Args:
-            tokens: `(R,)` int32 tensor, the tokens before. `R` may be a multiple of the memory's
-                `B` rows, of which each then serves as many hypotheses.
+            tokens: `(R,)` int32 tensor, the previous tokens. `R` may be a multiple of the `B` rows
+                of the memory, each of which then belongs to `R / B` consecutive hypotheses.
             state: Nest of `(R, ...)` tensors.
-            memory: As `start` returns it.
-            candidates: `(n,)` int32 tensor, the ids asked for, `PAD` for the others; all if `None`.
+            memory: The memory from `start`.
+            candidates: `(n,)` int32 tensor of candidate ids, with `PAD` for all others; all ids if
+                `None`.
 
         Returns:
-            `(logits, state, weights)`: `(R, V)` or `(R, n)` unnormalised log-probabilities of the
-            next token, the state after it, and the attention `(R, Tx)`.
+            `(logits, state, weights)`: `(R, V)` or `(R, n)` unnormalized log-probabilities of the
+            next token, the next state, and the attention weights `(R, Tx)`.
         """
         raise NotImplementedError
 
     def search(self, source, search, max_length, shortlist=None, **kwargs):
-        """The whole of generation as one function of tensors: encoder, search and decoder steps.
+        """Run encoder, search and decoder steps as one function of tensors.
 
-        `generate` compiles it and the exporters trace it.
+        `generate` compiles this function and the exporters trace it.
 
         Args:
             source: `(B, Tx)` int32 tensor, padded at the right only.
             search: A search, such as `BeamSearch`.
-            max_length: Number of tokens after which hypotheses are cut, an int.
-            shortlist: A `Shortlist` of the ids that it may choose from, or `None`.
+            max_length: int, largest number of tokens of a hypothesis.
+            shortlist: A `Shortlist` that selects the candidate ids, or `None`.
             **kwargs: `limits`, `prefix` and `noise`, see `keras_bahdanau.search.Search`.
 
         Returns:
@@ -141,12 +141,13 @@ class GenerationMixin:
         memory, state, mask = self.start(source)
         candidates = None
         if shortlist is not None:
-            # In the search an id is its place among them. `PAD`, for all others, is never chosen.
-            prefix, without = kwargs.pop("prefix", None), set(search.forbidden) - set(SPECIAL)
-            candidates = shortlist.candidates(source, prefix, without)
+            # The ids in the search are indices of candidates. `PAD` stands for all other ids and is
+            # forbidden.
+            prefix, excluded = kwargs.pop("prefix", None), set(search.forbidden) - set(SPECIAL)
+            candidates = shortlist.candidates(source, prefix, excluded)
             if prefix is not None:
-                places = ops.searchsorted(candidates, ops.reshape(prefix, (-1,)))
-                kwargs["prefix"] = ops.reshape(ops.cast(places, "int32"), ops.shape(prefix))
+                indices = ops.searchsorted(candidates, ops.reshape(prefix, (-1,)))
+                kwargs["prefix"] = ops.reshape(ops.cast(indices, "int32"), ops.shape(prefix))
             forbidden = tuple({PAD, *search.forbidden} & set(SPECIAL))
             search = search.from_config({**search.get_config(), "forbidden": forbidden})
 
@@ -156,44 +157,44 @@ class GenerationMixin:
             return self.step(tokens, state, memory, candidates)
 
         batch, length = ops.shape(source)[0], ops.shape(source)[1]
-        first = ops.full((batch,), BOS, dtype="int32")
-        found = search(
+        first_tokens = ops.full((batch,), BOS, dtype="int32")
+        generation = search(
             step,
             state,
-            first,
+            first_tokens,
             max_length=max_length,
             memory_length=length,
             memory_mask=mask,
             **kwargs,
         )
         if candidates is not None:
-            found = found._replace(tokens=ops.take(candidates, found.tokens, axis=0))
-        return found
+            tokens = ops.take(candidates, generation.tokens, axis=0)
+            generation = generation._replace(tokens=tokens)
+        return generation
 
     def generate(self, source, search=None, max_length=100, prefix=None, shortlist=None):
-        """Finds outputs for a batch of sources.
+        """Generate outputs for a batch of sources.
 
         Args:
             source: `(B, Tx)` int array padded at the right with 0, or a list of lists of ids.
             search: A `BeamSearch`, `GreedySearch` or `Sampling`; `BeamSearch()` if `None`.
-            max_length: Number of tokens after which a hypothesis is cut: an int, `B` of them, or a
-                function of the sources' lengths, `(B,)` int array -> `(B,)`, such as
+            max_length: Largest number of tokens of a hypothesis: an int, `B` ints, or a function of
+                the source lengths, `(B,)` int array -> `(B,)`, such as
                 `lambda lengths: 2 * lengths + 10`.
-            prefix: What each output must start with: `(B, P)` int array padded at the right with
-                0, or a list of `B` lists of ids; or `None`.
-            shortlist: A `Shortlist` of the ids that it may choose from, or `None`.
+            prefix: The first ids of each output: `(B, P)` int array padded at the right with 0, or
+                a list of `B` lists of ids; or `None`.
+            shortlist: A `Shortlist` that selects the candidate ids, or `None`.
 
         Returns:
             A `Generation` of NumPy arrays: tokens `(B, K, T)`, scores `(B, K)`, lengths `(B, K)`,
             alignments `(B, K, T, Tx)`, totals `(B, K)`, log_probs `(B, K, T)`, where `T` is the
-            longest length found.
+            largest of the lengths.
 
         Raises:
-            ValueError: If there is no sentence, an id is outside the vocabulary, a source is
-                only padding or padded elsewhere than at the right, `search` is none,
-                `max_length < 1`, a prefix is longer than its limit or goes on after `EOS`,
-                or the shortlist is of other vocabularies, shorter than the beam, or has
-                no room for the ids of the prefixes.
+            ValueError: If there is no sentence, an id is outside the vocabulary, a source is empty
+                or not padded at the right, `search` is not a `Search`, `max_length < 1`, a prefix
+                is too long or continues after `EOS`, or the shortlist has other vocabulary sizes,
+                is smaller than the beam, or has no room for the ids of the prefixes.
         """
         search = BeamSearch() if search is None else search
         source = checked_ids("source", source, self.source_vocabulary_size)
@@ -207,26 +208,27 @@ class GenerationMixin:
         limits, steps = checked_limits(max_length, lengths)
         extra = {}
         if prefix is not None:
-            most = ops.convert_to_numpy(search.limit_lengths(limits, lengths))
-            extra["prefix"] = checked_prefix(prefix, self.target_vocabulary_size, most)
+            prefix_limits = ops.convert_to_numpy(search.limit_lengths(limits, lengths))
+            extra["prefix"] = checked_prefix(prefix, self.target_vocabulary_size, prefix_limits)
         if shortlist is not None:
             check_shortlist(shortlist, self, search, extra.get("prefix"))
         noise = search.noise(len(source), steps)
         if noise is not None:
             extra["noise"] = noise
-            if getattr(search, "seed", None) is not None:  # one program for all: numbers are given
+            # The random numbers are an input, so all seeds share one compiled search.
+            if getattr(search, "seed", None) is not None:
                 search = dataclasses.replace(search, seed=None)
         if not self.built:
             self.build()
-        found = self._compiled_search(search, steps, shortlist, tuple(extra))(
+        generation = self._compiled_search(search, steps, shortlist, tuple(extra))(
             pad(source.tolist(), bucket=LENGTH_BUCKET), limits, *extra.values()
         )
-        found = tree.map_structure(ops.convert_to_numpy, found)
-        longest = int(found.lengths.max())
-        return found._replace(
-            tokens=found.tokens[:, :, :longest],
-            alignments=found.alignments[:, :, :longest, : source.shape[1]],
-            log_probs=found.log_probs[:, :, :longest],
+        generation = tree.map_structure(ops.convert_to_numpy, generation)
+        longest = int(generation.lengths.max())
+        return generation._replace(
+            tokens=generation.tokens[:, :, :longest],
+            alignments=generation.alignments[:, :, :longest, : source.shape[1]],
+            log_probs=generation.log_probs[:, :, :longest],
         )
 
     def translate(
@@ -241,31 +243,32 @@ class GenerationMixin:
         batch_tokens=BATCH_TOKENS,
         on_error="raise",
     ):
-        """Translates texts, in batches of similar length, and returns them in the order given.
+        """Translate texts in batches of similar length.
 
-        `Translator.translate` returns the same for the exported model. A blank text gives an empty
-        `Translation` with score 0.
+        `Translator.translate` returns the same for the exported model. The translation of a blank
+        text is empty and has the score 0.
 
         Args:
             texts: List of `str`, one sentence each.
             search: As in `generate`.
             max_length: As in `generate`; an int or a function of the sources' lengths.
-            n_best: Number of hypotheses for each text, best first; at most as many as the search
-                returns. A text gets fewer where the search found fewer.
-            batch_size: Most sentences searched at once.
-            progress: Called after each batch with the number of texts done so far.
-            alignments: Whether translations hold the attention weights.
-            batch_tokens: Most source ids searched at once, padding included; a longer sentence is
-                searched for alone. `None` for no limit.
-            on_error: "raise", or "keep" for a `Translation` with an `error` in the place of each
-                text that the search fails for.
+            n_best: Number of hypotheses for each text, at most the number that the search returns.
+                There are fewer where the search finds fewer.
+            batch_size: Largest number of sentences in a batch.
+            progress: Function that is called after each batch with the number of finished texts.
+            alignments: Whether the translations contain the attention weights.
+            batch_tokens: Largest number of source positions in a batch, including padding. A longer
+                sentence is a batch of its own. `None` for no limit.
+            on_error: "raise", or "keep" to return a `Translation` with an `error` for each text for
+                which the search fails.
 
         Returns:
-            A list of `Translation`; with `n_best` above 1, a list of such lists.
+            A list of `Translation` in the order of `texts`; with `n_best` above 1, a list of lists
+            with the best translation first.
 
         Raises:
             ValueError: If the model has no tokenizer, `texts` is one `str`, an item is not a `str`,
-                `search` is none, or a number is out of range.
+                `search` is not a `Search`, or a number is out of range.
 
         Example:
 
@@ -279,18 +282,19 @@ class GenerationMixin:
         check_search(search, self.target_vocabulary_size)
         if not callable(max_length):
             check_positive(max_length=max_length)
-        size = 0
+        most_rows = 0
 
         def search_rows(source):
-            # JAX compiles for each shape. No batch but the last has fewer rows than one before it:
-            # it repeats its rows, to the number of those that were searched.
-            nonlocal size
-            rows = max(size, len(source)) if keras.config.backend() == "jax" else len(source)
+            # JAX compiles for each shape. A batch with fewer rows than an earlier one, such as the
+            # last, is filled up with repeated rows.
+            nonlocal most_rows
+            rows = len(source)
+            if keras.config.backend() == "jax":
+                rows = most_rows = max(most_rows, rows)
             filled = np.resize(source, (rows, source.shape[1]))
-            found = self.generate(filled, search, max_length)._asdict()
-            size = rows
+            generation = self.generate(filled, search, max_length)._asdict()
             names = ["tokens", "scores", "lengths", *(["alignments"] if alignments else [])]
-            return {name: found[name][: len(source)] for name in names}
+            return {name: generation[name][: len(source)] for name in names}
 
         return translate_texts(
             texts,
@@ -305,25 +309,25 @@ class GenerationMixin:
         )
 
     def score(self, source, target):
-        """How likely given targets are, and what they attend to (forced decoding).
+        """Return the log-probabilities and the alignments of given targets (forced decoding).
 
         Args:
             source: `(B, Tx)` int array padded at the right with 0, or a list of lists of ids.
-            target: As many outputs, likewise; `EOS` counts where it is given.
+            target: `(B, Ty)` int array or list of `B` lists. `EOS` is scored where it is present.
 
         Returns:
             `Scores`.
 
         Raises:
-            ValueError: As `generate`; also if a target is empty or goes on after `EOS`, or there
-                is not one for each source.
+            ValueError: For the errors of `generate`, or if a target is empty or continues after
+                `EOS`, or the number of targets differs from that of sources.
 
         Example:
 
         ```python
-        found = model.generate(source, search=BeamSearch(5))
-        again = model.score(source, found.tokens[:, 0])      # again.totals == found.totals[:, 0]
-        links = hard_alignment(again.alignments[0])
+        outputs = model.generate(source, search=BeamSearch(5))
+        scores = model.score(source, outputs.tokens[:, 0])  # scores.totals == outputs.totals[:, 0]
+        links = hard_alignment(scores.alignments[0])
         ```
         """
         source = checked_ids("source", source, self.source_vocabulary_size)
@@ -339,44 +343,47 @@ class GenerationMixin:
                 "Argument `target` must hold no output of only padding. "
                 f"Received: row {np.argmin(lengths)}"
             )
-        # The one path there is: a search that has no choice.
-        found = self.generate(source, GreedySearch(), max_length=lengths, prefix=target)
+        # A search whose prefix is the whole target, so that scoring needs no code of its own.
+        outputs = self.generate(source, GreedySearch(), max_length=lengths, prefix=target)
         return Scores(
-            found.totals[:, 0], found.log_probs[:, 0], found.lengths[:, 0], found.alignments[:, 0]
+            outputs.totals[:, 0],
+            outputs.log_probs[:, 0],
+            outputs.lengths[:, 0],
+            outputs.alignments[:, 0],
         )
 
     def export(self, filepath, format="onnx", verbose=None, input_signature=None, **kwargs):
-        """Writes an artifact folder that runs without Keras; see `keras_bahdanau_export.export`.
+        """Write an artifact folder that runs without Keras; see `keras_bahdanau_export.export`.
 
-        It takes the place, and the arguments, of `keras.Model.export`, which writes the call of a
-        model but knows nothing of a search.
+        This overrides `keras.Model.export`, which exports only the call of a model, without a
+        search. It accepts the same arguments.
 
         Args:
-            filepath: The folder to make.
+            filepath: The folder to create.
             format: "onnx" or "tf_saved_model", or a list of both.
-            verbose: Whether to print where the artifact is and how far it is from the model, if it
-                holds ONNX graphs. `None` prints nothing.
-            input_signature: Must be `None`, as must Keras's `opset_version`, `is_static` and
-                `jax2tf_kwargs`: graphs and their inputs are those that the runtime reads.
-            **kwargs: `search`, `max_length`, `stepwise` and the rest of
+            verbose: Whether to print the path of the artifact and, for ONNX graphs, their
+                difference from the model. `None` prints nothing.
+            input_signature: Must be `None`, like Keras's `opset_version`, `is_static` and
+                `jax2tf_kwargs`, because the runtime determines the graphs and their inputs.
+            **kwargs: `search`, `max_length`, `stepwise` and the other options of
                 `keras_bahdanau_export.export`.
 
         Returns:
-            The `Parity` of the artifact and this model, or `None` without an ONNX graph. Keras's
-            method returns `None`, as it compares nothing; here the figures are for tests and logs.
+            A `Parity` with the differences between the ONNX graphs and the model, for tests and
+            logs, or `None` without ONNX graphs. Keras's method always returns `None`.
 
         Raises:
-            ValueError: If an argument is wrong, or one of Keras's that has no place here is given;
-                what else `keras_bahdanau_export.export` raises.
+            ValueError: If an argument is wrong, or is one of Keras's that is not supported. See
+                `keras_bahdanau_export.export` for other errors.
         """
-        # The library's only import of the export package, because Keras exports by this method.
+        # The library's only import of the export package, because `export` is a method in Keras.
         from keras_bahdanau_export import export
 
         kwargs["input_signature"] = input_signature
-        for name, reason in _FIXED_BY_THE_ARTIFACT.items():
-            given = kwargs.pop(name, None)
-            if given is not None:
-                raise ValueError(f"Argument `{name}` must be None: {reason}. Received: {given!r}")
+        for name, reason in _UNSUPPORTED_EXPORT_ARGUMENTS.items():
+            value = kwargs.pop(name, None)
+            if value is not None:
+                raise ValueError(f"Argument `{name}` must be None: {reason}. Received: {value!r}")
         parity = export(self, filepath, format=format, **kwargs)
         if verbose:
             print(f"Saved artifact at {str(filepath)!r}. {parity or ''}".rstrip())
@@ -395,7 +402,7 @@ class GenerationMixin:
 
 
 def check_tokenizer(model):
-    """Raises a `ValueError` unless a model has a tokenizer."""
+    """Raise a `ValueError` unless a model has a tokenizer."""
     if getattr(model, "tokenizer", None) is None:
         raise ValueError(
             "Argument `texts` needs a model with a tokenizer. Received: a model without one; "
@@ -403,21 +410,21 @@ def check_tokenizer(model):
         )
 
 
-# Lengths are padded to multiples of this before generation, so that few shapes are compiled.
+# Source lengths are padded to multiples of this, so that few shapes are compiled.
 LENGTH_BUCKET = 8
 
 
 def checked_ids(name, ids, size):
-    """Ids `(B, T)` int32 out of an array or a list of lists, padded at the right.
+    """Return ids as a `(B, T)` int32 array, after checking them.
 
     Args:
-        name: What the caller calls them, for the message.
+        name: Name of the caller's argument, for error messages.
         ids: `(B, T)` int array padded at the right with 0, or a list of lists of ids.
-        size: Number of ids that there are.
+        size: Vocabulary size.
 
     Raises:
-        ValueError: If they are not integers, are outside the vocabulary, or hold padding
-            elsewhere than at the right.
+        ValueError: If the ids are not integers, are outside the vocabulary, or are not padded at
+            the right.
 
     Example:
 
@@ -429,7 +436,7 @@ def checked_ids(name, ids, size):
         if all(np.ndim(row) == 1 for row in ids):
             width = max(map(len, ids), default=0)
             ids = [[*row, *[PAD] * (width - len(row))] for row in ids]
-        ids = np.asarray(ids)  # which keeps what is no int32 for the checks below
+        ids = np.asarray(ids)  # not yet int32, for the checks below
     ids = ops.convert_to_numpy(ids)
     if ids.ndim != 2 or 0 in ids.shape:
         raise ValueError(
@@ -453,31 +460,33 @@ def checked_ids(name, ids, size):
 
 
 def checked_outputs(name, ids, size):
-    """As `checked_ids`, of outputs: `EOS` comes last, or not at all.
+    """As `checked_ids`, for outputs, whose last id may be `EOS`.
 
     Raises:
-        ValueError: As `checked_ids`; or if an output goes on after `EOS`.
+        ValueError: For the errors of `checked_ids`, or if an output continues after `EOS`.
     """
     ids = checked_ids(name, ids, size)
-    on = np.argwhere((ids[:, :-1] == EOS) & (ids[:, 1:] != PAD))
-    if on.size:
+    continued = np.argwhere((ids[:, :-1] == EOS) & (ids[:, 1:] != PAD))
+    if continued.size:
+        row = continued[0, 0]
         raise ValueError(
             f"Argument `{name}` must hold nothing after the end of an output, {EOS}. "
-            f"Received: row {on[0, 0]}, {ids[on[0, 0]]}"
+            f"Received: row {row}, {ids[row]}"
         )
     return ids
 
 
 def checked_prefix(prefix, size, limits):
-    """Prefixes `(B, P)` int32, padded to a bucket.
+    """Return prefixes as a `(B, P)` int32 array padded to a bucket, after checking them.
 
     Args:
-        prefix: As for `checked_outputs`, one for each of `limits`.
-        size: Number of ids that there are.
-        limits: `(B,)` int array, the longest that each prefix may be.
+        prefix: `B` prefixes in a form that `checked_outputs` accepts.
+        size: Vocabulary size.
+        limits: `(B,)` int array, the largest length of each prefix.
 
     Raises:
-        ValueError: As `checked_outputs`; or if a prefix is too long, or there is not one for each.
+        ValueError: For the errors of `checked_outputs`, or if a prefix is too long, or there are
+            not `B` prefixes.
     """
     prefix = checked_outputs("prefix", prefix, size)
     if len(prefix) != len(limits):
@@ -486,37 +495,37 @@ def checked_prefix(prefix, size, limits):
             f"Received: {len(prefix)}"
         )
     lengths = (prefix != PAD).sum(axis=1)
-    over = np.flatnonzero(lengths > limits)
-    if over.size:
+    too_long = np.flatnonzero(lengths > limits)
+    if too_long.size:
+        row = too_long[0]
         raise ValueError(
-            f"Argument `prefix` must be no longer than outputs may be, {limits[over[0]]} by "
-            f"`max_length` and the search. Received: {lengths[over[0]]} ids in row {over[0]}"
+            f"Argument `prefix` must be no longer than outputs may be, {limits[row]} by "
+            f"`max_length` and the search. Received: {lengths[row]} ids in row {row}"
         )
     return pad(prefix.tolist(), bucket=LENGTH_BUCKET)
 
 
 def checked_limits(max_length, lengths):
-    """`(B,)` int32 limits of the outputs, and the number of steps that a search makes room for."""
-    given = max_length(lengths) if callable(max_length) else max_length
-    limits = np.asarray(given)
-    wrong = limits.dtype.kind not in "iu" or limits.ndim > 1 or (limits < 1).any()
-    if wrong or limits.shape not in ((), lengths.shape):
+    """Return the `(B,)` int32 limits of the outputs, and the static length of the search."""
+    value = max_length(lengths) if callable(max_length) else max_length
+    limits = np.asarray(value)
+    is_wrong = limits.dtype.kind not in "iu" or limits.ndim > 1 or (limits < 1).any()
+    if is_wrong or limits.shape not in ((), lengths.shape):
         raise ValueError(
             "Argument `max_length` must be a positive integer, one for each source, or a function "
-            f"that gives them. Received: {given!r}"
+            f"that gives them. Received: {value!r}"
         )
-    # A number is the room itself; others share the room of their bucket.
-    room = int(limits) if not limits.ndim else -(-int(limits.max()) // LENGTH_BUCKET)
-    room = room * LENGTH_BUCKET if limits.ndim else room
-    return np.broadcast_to(limits, lengths.shape).astype("int32"), room
+    steps = int(limits.max())
+    if limits.ndim:  # limits that vary from batch to batch share the compiled search of a bucket
+        steps = int(round_up(steps, LENGTH_BUCKET))
+    return np.broadcast_to(limits, lengths.shape).astype("int32"), steps
 
 
 def compile_inference(model, function):
-    """Compiles a function of arrays that reads the weights of `model`.
+    """Compile a function of arrays that reads the weights of a model.
 
-    TensorFlow traces it once for every shape that arrays of these ranks and dtypes can have; JAX
-    compiles it once for each shape and gets the weights as arguments; torch runs it as it is,
-    without gradients.
+    TensorFlow traces it once for all shapes with the same ranks and dtypes. JAX compiles it for
+    each shape, with the weights as arguments. Torch runs it eagerly without gradients.
 
     Args:
         model: The `keras.Model` whose variables `function` reads.
@@ -527,7 +536,7 @@ def compile_inference(model, function):
     """
     backend = keras.config.backend()
     if backend == "tensorflow":
-        return _for_tensorflow(model, function)
+        return _compile_for_tensorflow(model, function)
     if backend == "jax":
         import jax
 
@@ -548,21 +557,21 @@ def compile_inference(model, function):
     raise ValueError(f"Backend {backend!r} is not supported: use tensorflow, jax or torch.")
 
 
-def _for_tensorflow(model, function):
+def _compile_for_tensorflow(model, function):
     import tensorflow as tf
 
-    traced, held = {}, []
+    traced, traced_variables = {}, []
 
     def run(*arrays):
         variables = model.variables
-        if list(map(id, variables)) != list(map(id, held)):  # since then quantized, for example
+        # Quantization, for example, replaces variables.
+        if list(map(id, variables)) != list(map(id, traced_variables)):
             traced.clear()
-            held[:] = variables
+            traced_variables[:] = variables
         kinds = tuple((array.ndim, array.dtype.name) for array in arrays)
         if kinds not in traced:
             specs = [tf.TensorSpec([None] * rank, dtype) for rank, dtype in kinds]
-            # Without autograph, which reads source files again while it traces: `keras.ops` needs
-            # none.
+            # `keras.ops` needs no autograph, which reads and converts source files.
             traced[kinds] = tf.function(function, input_signature=specs, autograph=False)
         return traced[kinds](*arrays)
 

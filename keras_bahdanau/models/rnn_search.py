@@ -1,4 +1,4 @@
-"""The paper's two models, RNNsearch and with a fixed context RNNencdec, and their training."""
+"""The two models of the paper, RNNsearch and RNNencdec, and the settings of their training."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,34 +19,39 @@ from keras_bahdanau_runtime.checks import check_positive, check_range
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class RNNSearch(Seq2Seq):
-    """RNNsearch, the paper's model (arXiv 1409.0473, appendix A), with its sizes as defaults.
+    """RNNsearch, the model of the paper (arXiv 1409.0473, appendix A).
+
+    The defaults are the architecture and the sizes of the paper. `keras-bahdanau train` and `train`
+    build a smaller model by default, with `TrainingOptions`: `reset_after=True`,
+    `readout_state="current"`, `initializer=None`, dropout, tied and joined embeddings, and
+    `conditional=True`.
 
     Args:
         source_vocabulary_size: Number of source ids.
         target_vocabulary_size: Number of target ids.
-        units: Width `n` of each recurrence.
+        units: Width `n` of each recurrent layer.
         embedding_dim: Width `m` of both embeddings.
         attention_units: Width `n'` of the alignment model.
         maxout_units: Width `l` of the maxout layer.
-        reset_after: Whether GRUs reset after the recurrent product, the form fast kernels want.
-            The paper resets before.
+        reset_after: Whether GRUs apply the reset gate after the recurrent product, as fast kernels
+            require. The paper applies it before.
         readout_state: "previous" reads s_{i-1} (appendix A.2.2), "current" s_i (section 3.1).
-        initializer: "paper" for appendix B's (recurrent matrices orthogonal, each gate's by itself;
-            W_a and U_a normal with sd 0.001, all else with sd 0.01; v_a and biases zero), or
-            `None` for Keras's own.
+        initializer: "paper" for that of appendix B (recurrent matrices orthogonal, separately for
+            each gate; W_a and U_a normal with standard deviation 0.001, other weights with 0.01;
+            v_a and biases zero), or `None` for Keras's defaults.
         dropout: As in `Seq2Seq`.
         tie_embeddings: As in `Seq2Seq`.
         join_embeddings: As in `Seq2Seq`.
-        encoder_layers: How many bidirectional layers the encoder stacks, each but the first added
-            to its input.
-        encoder_dropout: Share dropped from what each of these layers but the first reads, in
-            [0, 1); of nothing with one layer, which the log says.
-        conditional: Whether a second cell reads the context, between two steps of the first: the
-            conditional GRU of Nematus (arXiv 1703.04357, section 4.1). The state between the two
-            asks, where the paper's s_{i-1} does.
+        encoder_layers: Number of bidirectional layers of the encoder. All but the first have a
+            residual connection.
+        encoder_dropout: Dropout rate of the inputs of all these layers but the first, in [0, 1). It
+            has no effect with one layer, which is logged.
+        conditional: Whether a second cell reads the context after the first cell has read the
+            embedding: the conditional GRU of Nematus (arXiv 1703.04357, section 4.1). The query is
+            the state between the two cells instead of the paper's s_{i-1}.
         layer_normalization: Whether the decoder's cells are `LayerNormGRUCell`s.
-        **kwargs: `scheduled_sampling`, `guided_alignment` and `tokenizer` of `Seq2Seq`, and what
-            `keras.Model` takes.
+        **kwargs: `scheduled_sampling`, `guided_alignment` and `tokenizer` of `Seq2Seq`, and the
+            arguments of `keras.Model`.
 
     Raises:
         ValueError: If a size is not a positive integer, `encoder_dropout` is out of range, or
@@ -55,12 +60,12 @@ class RNNSearch(Seq2Seq):
     Example:
 
     >>> model = RNNSearch(100, 120, units=8, embedding_dim=6, attention_units=7, maxout_units=5)
-    >>> found = model.generate([[5, 6, 3]], search=BeamSearch(size=2), max_length=4)
-    >>> found.tokens.shape[:2]
+    >>> outputs = model.generate([[5, 6, 3]], search=BeamSearch(size=2), max_length=4)
+    >>> outputs.tokens.shape[:2]
     (1, 2)
     """
 
-    _parts = ("scheduled_sampling",)
+    _config_layers = ("scheduled_sampling",)
 
     def __init__(
         self,
@@ -93,18 +98,18 @@ class RNNSearch(Seq2Seq):
             encoder_layers=encoder_layers,
         )
         check_range("encoder_dropout", encoder_dropout, float, 0, 1, open_high=True)
-        paper = initializer == "paper"
+        is_paper = initializer == "paper"
         dtype = kwargs.get("dtype")
 
         def kernel():
-            return keras.initializers.RandomNormal(stddev=0.01) if paper else "glorot_uniform"
+            return keras.initializers.RandomNormal(stddev=0.01) if is_paper else "glorot_uniform"
 
         def recurrent():
-            return PerGate("orthogonal", gates=3) if paper else "orthogonal"
+            return PerGate("orthogonal", gates=3) if is_paper else "orthogonal"
 
         def cell():
-            kind = LayerNormGRUCell if layer_normalization else keras.layers.GRUCell
-            return kind(
+            cell_class = LayerNormGRUCell if layer_normalization else keras.layers.GRUCell
+            return cell_class(
                 units,
                 reset_after=reset_after,
                 kernel_initializer=kernel(),
@@ -129,7 +134,7 @@ class RNNSearch(Seq2Seq):
             ),
             decoder=AttentiveDecoder(
                 cell(),
-                self._attention(units, attention_units, paper, dtype),
+                self._attention(units, attention_units, is_paper, dtype),
                 DeepOutput(maxout_units, kernel_initializer=kernel(), dtype=dtype, name="readout"),
                 query="current" if conditional else "previous",
                 readout_state=readout_state,
@@ -141,7 +146,7 @@ class RNNSearch(Seq2Seq):
             dropout=dropout,
             tie_embeddings=tie_embeddings,
             join_embeddings=join_embeddings,
-            kernel_initializer=keras.initializers.RandomNormal(stddev=0.01) if paper else None,
+            kernel_initializer=keras.initializers.RandomNormal(stddev=0.01) if is_paper else None,
             **kwargs,
         )
         self.units = units
@@ -156,14 +161,14 @@ class RNNSearch(Seq2Seq):
         self.layer_normalization = layer_normalization
 
     @staticmethod
-    def _attention(units, attention_units, paper, dtype):
+    def _attention(units, attention_units, is_paper, dtype):
         arguments = {}
-        if paper:
+        if is_paper:
             arguments = {
                 "kernel_initializer": keras.initializers.RandomNormal(stddev=0.001),
                 "score_initializer": "zeros",
             }
-        # The paper's equations leave out all biases, this one among them.
+        # The equations of the paper omit all biases, including this one.
         return BahdanauAttention(
             attention_units, use_bias=True, dtype=dtype, name="attention", **arguments
         )
@@ -177,21 +182,30 @@ class RNNSearch(Seq2Seq):
             "guided_alignment"
         )
         config |= {name: getattr(self, name) for name in names.split()}
-        config |= serialized(self, *self._parts)
-        return {**config, "layer_settings": record_settings(self._made())}
+        config |= serialized(self, *self._config_layers)
+        return {**config, "layer_settings": record_settings(self._own_layers())}
 
-    def _made(self):
+    def _own_layers(self):
         decoder = self.decoder
-        within = [decoder.cell, decoder.attention, decoder.readout, decoder.context_cell]
-        parts = [self.bridge, self.encoder, *self.encoder.recurrent_layers(), decoder, *within]
-        return super()._made() + [part for part in parts if part is not None]
+        layers = [
+            *super()._own_layers(),
+            self.bridge,
+            self.encoder,
+            *self.encoder.recurrent_layers(),
+            decoder,
+            decoder.cell,
+            decoder.attention,
+            decoder.readout,
+            decoder.context_cell,
+        ]
+        return [layer for layer in layers if layer is not None]
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
 class RNNEncoderDecoder(RNNSearch):
-    """RNNencdec, the paper's baseline: RNNsearch with the context fixed to the last forward state.
+    """RNNencdec, the baseline of the paper: RNNsearch with the last forward state as its context.
 
-    Takes the arguments of `RNNSearch`; `attention_units` and `guided_alignment` have no effect.
+    It has the arguments of `RNNSearch`. `attention_units` and `guided_alignment` have no effect.
 
     Example:
 
@@ -201,15 +215,15 @@ class RNNEncoderDecoder(RNNSearch):
     """
 
     @staticmethod
-    def _attention(units, attention_units, paper, dtype):
+    def _attention(units, attention_units, is_paper, dtype):
         return FixedContext(width=units, dtype=dtype, name="attention")
 
 
 class PaperTraining(NamedTuple):
-    """How the paper trained; see `paper_training`.
+    """Training settings of the paper; see `paper_training`.
 
     Attributes:
-        optimizer: A Keras optimiser, fresh.
+        optimizer: A new Keras optimizer.
         data: Arguments of `TranslationDataset`.
     """
 
@@ -218,11 +232,11 @@ class PaperTraining(NamedTuple):
 
 
 def paper_training():
-    """The paper's training settings (arXiv 1409.0473, appendix B.2).
+    """Return the training settings of the paper (arXiv 1409.0473, appendix B.2).
 
-    Adadelta with epsilon 1e-6 and rho 0.95, the norm of the gradient clipped to 1; batches of 80
-    pairs, which are shuffled once and then sorted by length 1600 at a time into 20 batches. `fit`
-    must not shuffle these once more: `model.fit(dataset, shuffle=False)`.
+    The optimizer is Adadelta with epsilon 1e-6 and rho 0.95, with gradients clipped to the norm 1.
+    Pairs are shuffled once and then sorted by length, 1600 at a time, into 20 batches of 80. `fit`
+    must not shuffle the batches: `model.fit(dataset, shuffle=False)`.
 
     Returns:
         A `PaperTraining`.

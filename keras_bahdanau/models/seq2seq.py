@@ -1,8 +1,10 @@
-"""The sequence-to-sequence model: embeddings, encoder, attentive decoder, generation."""
+"""The sequence-to-sequence model: embeddings, encoder, bridge, attentive decoder, output layer."""
 
+import contextlib
 import inspect
 import math
 from collections.abc import Sequence
+from contextvars import ContextVar
 
 import keras
 from keras import ops
@@ -26,60 +28,65 @@ from keras_bahdanau.layers.sublayers import (
     serialized,
 )
 from keras_bahdanau.losses.crossentropy import guided_alignment_loss
+from keras_bahdanau.losses.projection import Projection, check_metrics
 from keras_bahdanau.models.generation import GenerationMixin
-from keras_bahdanau.models.projecting import ProjectingSteps
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.ids import PAD
 
+# The model in whose training or test step this code runs, if its loss computes the logits. This is
+# not an attribute of the model, because the replicas of TensorFlow are threads that share it.
+_model_without_logits: ContextVar[object] = ContextVar("model_without_logits", default=None)
+
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
-class Seq2Seq(GenerationMixin, ProjectingSteps, keras.Model):
-    """Embeds, encodes and decodes with attention; trains with `fit`, searches with `generate`.
+class Seq2Seq(GenerationMixin, keras.Model):
+    """Encoder-decoder with attention, which trains with `fit` and searches with `generate`.
 
     Args:
         source_vocabulary_size: Number of source ids.
         target_vocabulary_size: Number of target ids `V`.
         embedding_dim: Width `M` of both embeddings.
         encoder: A layer called as `encoder(inputs, mask=mask)` that returns `(B, Tx, D)`, such as
-            `BidirectionalEncoder` or a Keras recurrent layer with `return_sequences=True`. One that
-            takes no mask, such as `Conv1D(D, 3, padding="same")`, reads zeros at masked places, as
-            does a model; between its own layers a model has to mask them by itself.
+            `BidirectionalEncoder` or a Keras recurrent layer with `return_sequences=True`. A layer
+            without a mask argument, such as `Conv1D(D, 3, padding="same")`, gets zeros at masked
+            positions. So does a model, which must handle masks between its own layers itself.
         decoder: An `AttentiveDecoder`.
-        bridge: Where the decoder's first state comes from: the name of a summary (see `Bridge`),
-            "last" for an encoder that reads in one direction, or a layer called as
-            `bridge(annotations, mask=mask)`, if it takes a mask.
-        dropout: Share dropped from embeddings, annotations and readout in training, in [0, 1); or
-            a triple of the three shares.
-        tie_embeddings: Whether the output layer is the target embedding, transposed. The
-            decoder's output must then be `embedding_dim` wide.
-        join_embeddings: Whether each annotation is joined with its word's embedding, so that the
-            decoder reads the word that it attends to without what stands around it (the source-side
-            bridging of arXiv 1711.05380): `(B, Tx, D + M)` is attended to.
+        bridge: Source of the decoder's first state: the name of a summary (see `Bridge`), "last"
+            for an encoder that reads in one direction, or a layer called as
+            `bridge(annotations, mask=mask)`, if it accepts a mask.
+        dropout: Dropout rate of embeddings, annotations and readout, in [0, 1), or a triple of
+            their rates.
+        tie_embeddings: Whether the output layer is the transposed target embedding. The decoder's
+            output must then have the width `embedding_dim`.
+        join_embeddings: Whether to concatenate each annotation with the embedding of its token, so
+            that the decoder attends to `(B, Tx, D + M)`: tokens with and without their context (the
+            source-side bridging of arXiv 1711.05380).
         scheduled_sampling: A `ScheduledSampling`, for training on the model's own tokens, or
-            `None`. Embeddings of own tokens are not dropped from.
-        guided_alignment: What the `AlignmentCrossentropy` of the attention's weights is multiplied
-            with when it is added to the loss; counts only where inputs hold an "alignment".
-        kernel_initializer: Initialiser of embeddings and output layer; `None` for normal embeddings
-            of variance `1 / M`, so that each is about 1 long, and Keras's own of the output layer.
-        tokenizer: The `Tokenizer` of the model's texts, for `translate`; `None` for a model of ids.
-            It may be attached later, too: `model.tokenizer = tokenizer`. The `.keras` file holds
-            it, the configuration does not.
+            `None`. The embeddings of own tokens get no dropout.
+        guided_alignment: Weight of the `AlignmentCrossentropy` of the attention weights in the
+            loss. It has an effect only if the inputs contain an "alignment".
+        kernel_initializer: Initializer of embeddings and output layer. `None` for normal embeddings
+            of variance `1 / M`, which have a norm of about 1, and Keras's default for the output
+            layer.
+        tokenizer: The `Tokenizer` for `translate`; `None` for a model of ids. It can also be
+            attached later: `model.tokenizer = tokenizer`. It is part of the `.keras` file but not
+            of the config.
         **kwargs: Passed to `keras.Model`.
 
     Call arguments:
-        inputs: `{"source": (B, Tx) int32, "target": (B, Ty) int32}`, padded with 0 at any place;
-            `target` is what came before each output and so starts with `BOS`. The logits of a
-            padded step are those of the step before it. With "alignment",
-            `(B, Ty, Tx)` float32 reference weights, training is guided by them.
+        inputs: `{"source": (B, Tx) int32, "target": (B, Ty) int32}`, padded with 0 at any position.
+            `target` contains the previous token of each output, so it starts with `BOS`. The logits
+            of a padded step are those of the step before it. With "alignment", `(B, Ty, Tx)`
+            float32 reference weights, the attention is guided in training.
 
     Returns:
         Logits `(B, Ty, V)`.
 
     Raises:
-        ValueError: If a size is not a positive integer, a share of `dropout` or `guided_alignment`
-            is out of range, a part or the inputs are not as above, the encoder returns more or less
-            than annotations, or has no backward half where the bridge reads that, or the tokenizer
-            has more ids than the model.
+        ValueError: If a size is not a positive integer, a dropout rate or `guided_alignment` is out
+            of range, a layer or the inputs have the wrong type, the encoder does not return only
+            annotations, or has no backward half although the bridge reads it, or the tokenizer has
+            more ids than the model.
 
     Example:
 
@@ -93,7 +100,7 @@ class Seq2Seq(GenerationMixin, ProjectingSteps, keras.Model):
     (1, 2, 30)
     """
 
-    _parts = ("encoder", "decoder", "bridge", "scheduled_sampling")  # which the config holds
+    _config_layers = ("encoder", "decoder", "bridge", "scheduled_sampling")
 
     def __init__(
         self,
@@ -119,12 +126,12 @@ class Seq2Seq(GenerationMixin, ProjectingSteps, keras.Model):
             embedding_dim=embedding_dim,
         )
         check_range("guided_alignment", guided_alignment, float, 0)
-        check_parts(encoder, decoder, bridge, scheduled_sampling)
-        check_encoder(encoder, bridge)
+        _check_layers(encoder, decoder, bridge, scheduled_sampling)
+        _check_encoder(encoder, bridge)
         self.source_vocabulary_size = source_vocabulary_size
         self.target_vocabulary_size = target_vocabulary_size
         self.embedding_dim = embedding_dim
-        self.dropout = _shares(dropout)
+        self.dropout = _dropout_rates(dropout)
         self.tie_embeddings = tie_embeddings
         self.join_embeddings = join_embeddings
         self.scheduled_sampling = scheduled_sampling
@@ -147,7 +154,7 @@ class Seq2Seq(GenerationMixin, ProjectingSteps, keras.Model):
             target_vocabulary_size,
             embedding_dim,
             embeddings_initializer=self._initializer(unit_length),
-            # Left to itself the tied output layer is float32 under mixed precision.
+            # The default of the tied output layer is float32 under mixed precision.
             reverse_dtype=self.compute_dtype,
             dtype=self.dtype_policy,
             name="target_embedding",
@@ -161,7 +168,7 @@ class Seq2Seq(GenerationMixin, ProjectingSteps, keras.Model):
                 name="output_layer",
             )
         self.embedding_dropout, self.annotation_dropout, self.readout_dropout = (
-            keras.layers.Dropout(share, dtype=self.dtype_policy) for share in self.dropout
+            keras.layers.Dropout(rate, dtype=self.dtype_policy) for rate in self.dropout
         )
         self.tokenizer = tokenizer
         self._compiled_searches = {}
@@ -172,16 +179,16 @@ class Seq2Seq(GenerationMixin, ProjectingSteps, keras.Model):
         return clone_initializer(initializer)
 
     def build(self, input_shape=None):
-        """Makes all weights; every width is known from the arguments, so no shape is needed."""
+        """Create all weights. Every width is known from the arguments, so no shape is needed."""
         if self.built:
             return
         embedded = (None, None, self.embedding_dim)
         self.source_embedding.build((None, None))
         self.target_embedding.build((None, None))
         build_sublayer(self.encoder, embedded)
-        # A spec, not a shape: Keras finds it even for a layer that only has a `call`.
+        # Keras computes the output spec, unlike the shape, of any layer with a `call`.
         spec = self.encoder.compute_output_spec(keras.KerasTensor(embedded, self.compute_dtype))
-        annotations = annotations_shape(self.encoder, spec)
+        annotations = _annotations_shape(self.encoder, spec)
         build_sublayer(self.bridge, annotations)
         if self.join_embeddings:
             annotations = (*annotations[:-1], annotations[-1] + self.embedding_dim)
@@ -197,51 +204,111 @@ class Seq2Seq(GenerationMixin, ProjectingSteps, keras.Model):
         self.built = True
 
     def fit(self, *args, **kwargs):
-        """As Keras's, but without `class_weight`: see `TokenCrossentropy(class_weight=)`."""
-        check_class_weight(super().fit, args, kwargs)
+        """As in Keras, but without `class_weight`: see `TokenCrossentropy(class_weight=)`."""
+        _check_class_weight(super().fit, args, kwargs)
         return super().fit(*args, **kwargs)
 
     def train_on_batch(self, *args, **kwargs):
-        """As Keras's, but without `class_weight`: see `TokenCrossentropy(class_weight=)`."""
-        check_class_weight(super().train_on_batch, args, kwargs)
+        """As in Keras, but without `class_weight`: see `TokenCrossentropy(class_weight=)`."""
+        _check_class_weight(super().train_on_batch, args, kwargs)
         return super().train_on_batch(*args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
-        """As Keras's: logits `(N, Ty, V)` of all batches, which must have one target width."""
-        check_one_width(x)
+        """As in Keras: logits `(N, Ty, V)` of all batches, which must have the same width `Ty`."""
+        _check_same_width(x)
         return super().predict(x, *args, **kwargs)
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """As Keras's, for a loss that reads logits."""
-        check_reads_logits("loss", keras.tree.flatten(self.loss))
-        return super().compute_loss(x, y, y_pred, sample_weight, training)
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """As Keras's, for metrics that read logits."""
-        results = super().compute_metrics(x, y, y_pred, sample_weight)
-        groups = [group for group in self.metrics if hasattr(group, "metrics")]
-        check_reads_logits("metrics", [metric for group in groups for metric in group.metrics])
-        return results
-
     def make_train_function(self, force=False):
-        """As Keras's, with every variable made before: a step that makes some is traced twice."""
+        """As in Keras, after creating all variables; a step that creates some is traced twice."""
         if not self.built:
             self.build()
         if not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)
 
+    @property
+    def _returns_features(self):
+        """Whether `call` returns the input of the output layer instead of logits.
+
+        This is the case in training and test steps with a loss that computes logits itself, such as
+        `TokenCrossentropy(chunk_size=512)`. Loss and metrics then get a `Projection`.
+        """
+        return _model_without_logits.get() is self
+
+    @contextlib.contextmanager
+    def _step(self):
+        losses = keras.tree.flatten(self.loss)
+        computes_logits = losses and all(getattr(loss, "computes_logits", False) for loss in losses)
+        token = _model_without_logits.set(self if computes_logits else None)
+        try:
+            yield
+        finally:
+            _model_without_logits.reset(token)
+
+    def train_step(self, *args, **kwargs):
+        with self._step():
+            return super().train_step(*args, **kwargs)
+
+    def test_step(self, *args, **kwargs):
+        with self._step():
+            return super().test_step(*args, **kwargs)
+
+    def _symbolic_build(self, *args, **kwargs):
+        # A private method of Keras that calls model and loss before the first step. On torch it
+        # uses tensors with the size of a real batch, so it would compute all logits once.
+        with self._step():
+            return super()._symbolic_build(*args, **kwargs)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """As in Keras. With a loss that computes logits itself, it also updates the metrics.
+
+        These metrics read results of the loss. On JAX the results are available only inside the
+        differentiated function, but Keras updates metrics outside of it.
+        """
+        _check_reads_logits("loss", keras.tree.flatten(self.loss))
+        if not self._returns_features:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        needs_correct = any(m.needs_correct for m in self._projection_metrics(y, y_pred))
+        kernel, bias = self.output_weights()
+        projection = Projection(y_pred, kernel, bias, self.candidate_seeds, training, needs_correct)
+        loss = super().compute_loss(x, y, projection, sample_weight, training)
+        super().compute_metrics(x, y, projection, sample_weight)
+        return loss
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """As in Keras, unless `compute_loss` has already updated the metrics."""
+        if self._returns_features:
+            self._projection_metrics(y, y_pred)
+            return self.get_metrics_result()
+        results = super().compute_metrics(x, y, y_pred, sample_weight)
+        _check_reads_logits("metrics", self._compiled_metrics())
+        return results
+
+    def _projection_metrics(self, y, y_pred):
+        """Build the metrics of `compile`, check that they can read a `Projection`, return them."""
+        for group in self._metric_groups():
+            if not group.built:
+                group.build(y, y_pred)
+        check_metrics(self._compiled_metrics())
+        return self._compiled_metrics()
+
+    def _compiled_metrics(self):
+        return [metric for group in self._metric_groups() for metric in group.metrics]
+
+    def _metric_groups(self):
+        return [group for group in self.metrics if hasattr(group, "metrics")]
+
     def call(self, inputs, training=None):
-        check_inputs(inputs)
+        _check_inputs(inputs)
         annotations, mask, cell_state = self.encode(inputs["source"], training=training)
         target = inputs["target"]
         embedded = self.embedding_dropout(self.target_embedding(target), training=training)
         feedback = None
         if self.scheduled_sampling is not None and training:
-            feedback = self._own_token(*self.scheduled_sampling(target, training=True))
-        # A fixed context has no weights that could be guided.
-        fixed = isinstance(getattr(self.decoder, "attention", None), FixedContext)
-        guided = "alignment" in inputs and not fixed
+            feedback = self._own_tokens(*self.scheduled_sampling(target, training=True))
+        # A fixed context has no attention weights to guide.
+        is_fixed = isinstance(getattr(self.decoder, "attention", None), FixedContext)
+        is_guided = "alignment" in inputs and not is_fixed
         outputs = self.decoder(
             embedded,
             annotations,
@@ -249,42 +316,42 @@ class Seq2Seq(GenerationMixin, ProjectingSteps, keras.Model):
             initial_state=cell_state,
             inputs_mask=ops.not_equal(target, PAD),
             feedback=feedback,
-            return_attention_scores=guided,
+            return_attention_scores=is_guided,
             training=training,
         )
-        if guided:
+        if is_guided:
             outputs, weights = outputs
-            guide = guided_alignment_loss(ops.convert_to_tensor(inputs["alignment"]), weights)
-            # By the decoder, which forgets its losses whenever it is called. On JAX Keras tells
-            # whose a loss is by its `id`, and a model in training keeps those of tensors long gone.
-            self.decoder.add_loss(first_replica_loss(self.guided_alignment * guide))
+            loss = guided_alignment_loss(ops.convert_to_tensor(inputs["alignment"]), weights)
+            # The decoder clears its losses at every call. The losses of the model itself would stay
+            # on JAX, where Keras identifies them by the `id` of tensors that no longer exist.
+            self.decoder.add_loss(first_replica_loss(self.guided_alignment * loss))
         outputs = self.readout_dropout(outputs, training=training)
-        return outputs if self.projecting else self._logits(outputs)
+        return outputs if self._returns_features else self._logits(outputs)
 
-    def _own_token(self, own, numbers):
-        """What each step reads: the true token's embedding, or that of the model's own."""
+    def _own_tokens(self, is_own, uniform):
+        """Return the decoder's `feedback`, which replaces true tokens by those of the model."""
 
         def feedback(t, embedded, output):
             ids = self.scheduled_sampling.predict_tokens(
-                self._logits(output), ops.take(numbers, t, axis=1)
+                self._logits(output), ops.take(uniform, t, axis=1)
             )
-            chosen = ops.expand_dims(ops.take(own, t, axis=1), -1)
-            return ops.where(chosen, self.target_embedding(ids), embedded)
+            is_replaced = ops.expand_dims(ops.take(is_own, t, axis=1), -1)
+            return ops.where(is_replaced, self.target_embedding(ids), embedded)
 
         return feedback
 
     def encode(self, source, training=None, right_padded=False):
-        """The annotations, their mask and the decoder's first cell state.
+        """Return the annotations, their mask and the decoder's first cell state.
 
         Args:
             source: `(B, Tx)` int32 tensor, padded with 0.
             training: Whether the call is part of training.
-            right_padded: Whether the padding is at the right only. Then `BidirectionalEncoder` and
-                `Bridge` move no annotation.
+            right_padded: Whether the padding is at the right only. `BidirectionalEncoder` and
+                `Bridge` then need not reorder the annotations.
 
         Returns:
-            `(annotations, mask, cell_state)`: `(B, Tx, D)`, `(B, Tx)` bool, and what the bridge
-            returned.
+            `(annotations, mask, cell_state)`: `(B, Tx, D)`, `(B, Tx)` bool, and the output of the
+            bridge.
         """
         mask = ops.not_equal(source, PAD)
         embedded = self.embedding_dropout(self.source_embedding(source), training=training)
@@ -296,17 +363,17 @@ class Seq2Seq(GenerationMixin, ProjectingSteps, keras.Model):
         return self.annotation_dropout(annotations, training=training), mask, cell_state
 
     def start(self, source):
-        """The encoded source and the state before the first step; see `GenerationMixin.start`."""
+        """Return the encoded source and the initial state; see `GenerationMixin.start`."""
         annotations, mask, cell_state = self.encode(source, right_padded=True)
         memory = self.decoder.memory(annotations, mask)
         return memory, self.decoder.initial_state(memory, cell_state), mask
 
     def step(self, tokens, state, memory, candidates=None):
-        """One step of the decoder; see `GenerationMixin.step`."""
+        """Return logits, state and weights of one step; see `GenerationMixin.step`."""
         outputs, state, weights = self.decoder.step(self.target_embedding(tokens), state, memory)
         if candidates is None:
             return self._logits(outputs), state, weights
-        return self._logits_of(candidates, outputs), state, weights
+        return self._candidate_logits(candidates, outputs), state, weights
 
     def _logits(self, outputs):
         if self.output_layer is None:
@@ -315,36 +382,40 @@ class Seq2Seq(GenerationMixin, ProjectingSteps, keras.Model):
             return ops.cast(logits, self.compute_dtype)
         return self.output_layer(outputs)
 
-    def _logits_of(self, candidates, outputs):
-        """`(R, n)` logits of some ids `(n,)`, `PAD` standing for the `V - n` others.
+    def _candidate_logits(self, candidates, outputs):
+        """Return the logits `(R, n)` of some ids `(n,)`, with `PAD` for the `V - n` other ids.
 
             log sum_{v not in C} exp(l_v)  ~  log(V - n) + mean_v l_v
 
-        Label smoothing gives the others nearly equal shares, which together are not small: to leave
-        them out would be a bonus for each token.
+        Label smoothing gives the other ids nearly equal probabilities, whose sum is not small.
+        Without them, every token would get a bonus.
         """
         kernel, bias = self.output_weights(candidates)
         if bias is None:
             bias = ops.zeros_like(candidates, dtype=kernel.dtype)
         others = self.target_vocabulary_size - candidates.shape[0]
         if others:
-            whole, whole_bias = self.output_weights()
-            of_others = math.log(others) + (0.0 if whole_bias is None else ops.mean(whole_bias))
-            place = ops.equal(candidates, PAD)
-            kernel = ops.where(place, ops.mean(whole, axis=1, keepdims=True), kernel)
-            bias = ops.where(place, of_others, bias)
+            full_kernel, full_bias = self.output_weights()
+            mean_bias = 0.0 if full_bias is None else ops.mean(full_bias)
+            is_pad = ops.equal(candidates, PAD)
+            kernel = ops.where(is_pad, ops.mean(full_kernel, axis=1, keepdims=True), kernel)
+            bias = ops.where(is_pad, math.log(others) + mean_bias, bias)
         return ops.matmul(outputs, ops.cast(kernel, outputs.dtype)) + ops.cast(bias, outputs.dtype)
 
     def output_weights(self, ids=None):
-        """Kernel `(R, n)` and bias `(n,)`, or `None`, of the logits of some ids `(n,)`, or of all.
+        """Return the kernel `(R, n)` and the bias `(n,)`, or `None`, of the logits of some ids.
 
-        `R` is the width of the decoder's output.
+        Args:
+            ids: `(n,)` int32 tensor; all ids if `None`.
+
+        Returns:
+            `(kernel, bias)`. `R` is the width of the decoder's output.
 
         Raises:
-            ValueError: The output layer is quantized.
+            ValueError: If the output layer is quantized.
         """
 
-        def some(weight, axis):
+        def select(weight, axis):
             weight = ops.convert_to_tensor(weight)
             if not keras.backend.is_float_dtype(weight.dtype):
                 raise ValueError(
@@ -355,13 +426,13 @@ class Seq2Seq(GenerationMixin, ProjectingSteps, keras.Model):
             return weight if ids is None else ops.take(weight, ids, axis=axis)
 
         if self.output_layer is None:
-            return ops.transpose(some(self.target_embedding.embeddings, 0)), None
-        return some(self.output_layer.kernel, 1), some(self.output_layer.bias, 0)
+            return ops.transpose(select(self.target_embedding.embeddings, 0)), None
+        return select(self.output_layer.kernel, 1), select(self.output_layer.bias, 0)
 
     def get_config(self):
         return {
             **super().get_config(),
-            **serialized(self, *self._parts),
+            **serialized(self, *self._config_layers),
             "source_vocabulary_size": self.source_vocabulary_size,
             "target_vocabulary_size": self.target_vocabulary_size,
             "embedding_dim": self.embedding_dim,
@@ -370,39 +441,39 @@ class Seq2Seq(GenerationMixin, ProjectingSteps, keras.Model):
             "join_embeddings": self.join_embeddings,
             "guided_alignment": self.guided_alignment,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "layer_settings": record_settings(self._made()),
+            "layer_settings": record_settings(self._own_layers()),
         }
 
-    def _made(self):
-        """The layers that the model makes itself, of which the config holds no other word."""
+    def _own_layers(self):
+        """Return the layers that the model creates itself, which the config does not contain."""
         layers = [self.source_embedding, self.target_embedding, self.output_layer]
         return [layer for layer in layers if layer is not None]
 
     @classmethod
     def from_config(cls, config):
-        arguments = deserialized(config, *cls._parts)
+        arguments = deserialized(config, *cls._config_layers)
         settings = pop_settings(arguments)
         model = cls(**arguments)
-        apply_settings(model._made(), settings)
+        apply_settings(model._own_layers(), settings)
         return model
 
 
-def _shares(dropout):
-    """The shares dropped from embeddings, annotations and readout."""
-    several = isinstance(dropout, Sequence) and not isinstance(dropout, str)
-    shares = list(dropout) if several else [dropout] * 3
-    if len(shares) != 3:
+def _dropout_rates(dropout):
+    """Return the dropout rates of embeddings, annotations and readout."""
+    is_sequence = isinstance(dropout, Sequence) and not isinstance(dropout, str)
+    rates = list(dropout) if is_sequence else [dropout] * 3
+    if len(rates) != 3:
         raise ValueError(
             "Argument `dropout` must be a share, or three: of embeddings, annotations and readout. "
             f"Received: {dropout!r}"
         )
-    for share in shares:
-        check_range("dropout", share, float, 0, 1, open_high=True)
-    return shares
+    for rate in rates:
+        check_range("dropout", rate, float, 0, 1, open_high=True)
+    return rates
 
 
-def check_parts(encoder, decoder, bridge, scheduled_sampling):
-    """Raises a `ValueError` unless each of these is what `Seq2Seq` says of it."""
+def _check_layers(encoder, decoder, bridge, scheduled_sampling):
+    """Raise a `ValueError` unless the layers of a `Seq2Seq` have the right types."""
     layer = keras.layers.Layer
     if not isinstance(encoder, layer):
         raise ValueError(
@@ -422,8 +493,62 @@ def check_parts(encoder, decoder, bridge, scheduled_sampling):
         )
 
 
-def check_inputs(inputs):
-    """Raises a `ValueError` unless these hold the ids that `Seq2Seq` is called with."""
+def _check_encoder(encoder, bridge):
+    """Raise a `ValueError` if the arguments of an encoder show that it cannot work.
+
+    Args:
+        encoder: The layer that returns annotations.
+        bridge: The name of a summary (see `Bridge`) or a layer, as in a saved model. A layer is not
+            checked.
+    """
+    if hasattr(encoder, "state_size") and not isinstance(encoder, keras.layers.RNN):
+        raise ValueError(
+            "Argument `encoder` must be a layer that reads sequences, not a cell; write "
+            f"keras.layers.RNN(cell, return_sequences=True). Received: {encoder!r}"
+        )
+    last = last_layer(encoder)
+    if _is_recurrent(last) and (last.return_state or not last.return_sequences):
+        raise ValueError(
+            "Argument `encoder` must return annotations (batch, time, width) and nothing else; "
+            "write return_sequences=True and return_state=False. Received: return_sequences="
+            f"{last.return_sequences} and return_state={last.return_state}"
+        )
+    if bridge == "backward_first":
+        _check_bidirectional(encoder)
+
+
+def _check_bidirectional(encoder):
+    """Raise a `ValueError` if the last recurrent layer of an encoder reads in one direction."""
+    layer = next(filter(_is_recurrent, reversed(all_layers(encoder))), None)
+    is_concatenated = isinstance(layer, keras.layers.Bidirectional) and layer.merge_mode == "concat"
+    if layer is not None and not is_concatenated:
+        raise ValueError(
+            'Argument `bridge` must not be "backward_first" with an encoder whose annotations are '
+            'not [forward ; backward]; write bridge="last" for one that reads in one direction. '
+            f"Received: {encoder!r}"
+        )
+
+
+def _is_recurrent(layer):
+    return isinstance(layer, (keras.layers.Bidirectional, keras.layers.RNN))
+
+
+def _annotations_shape(encoder, spec):
+    """Return the shape of the annotations from the output spec of an encoder.
+
+    Raises:
+        ValueError: If the output is not one tensor `(batch, time, width)`.
+    """
+    if isinstance(spec, (list, tuple)) or len(spec.shape) != 3:
+        raise ValueError(
+            "Argument `encoder` must return annotations, one tensor (batch, time, width). "
+            f"Received: {encoder!r}, which returns {spec}"
+        )
+    return tuple(spec.shape)
+
+
+def _check_inputs(inputs):
+    """Raise a `ValueError` unless the inputs of a `Seq2Seq` contain both kinds of ids."""
     if not isinstance(inputs, dict) or not {"source", "target"} <= set(inputs):
         raise ValueError(
             'Argument `inputs` must be a dict with the ids "source" and "target". '
@@ -432,8 +557,8 @@ def check_inputs(inputs):
     check_dense("Seq2Seq", **inputs)
 
 
-def check_one_width(batches):
-    """Raises a `ValueError` if `predict` cannot join the outputs of these batches to one array."""
+def _check_same_width(batches):
+    """Raise a `ValueError` if `predict` cannot concatenate the outputs of these batches."""
     if isinstance(batches, EpochDataset):
         widths = sorted({shape[-1] for shape in batches.shapes})
         if len(widths) > 1:
@@ -445,103 +570,49 @@ def check_one_width(batches):
             )
 
 
-def check_class_weight(method, args, kwargs):
-    """Raises a `ValueError` if arguments of `fit` or `train_on_batch` hold a `class_weight`.
+def _check_class_weight(method, args, kwargs):
+    """Raise a `ValueError` if the arguments of `fit` or `train_on_batch` have a `class_weight`.
 
     Args:
         method: The method of `keras.Model`.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
     """
-    given = inspect.signature(method).bind_partial(*args, **kwargs).arguments
-    if given.get("class_weight") is not None:
+    arguments = inspect.signature(method).bind_partial(*args, **kwargs).arguments
+    if arguments.get("class_weight") is not None:
         raise ValueError(
             "Argument `class_weight` must be None for a Seq2Seq, because Keras makes one weight "
             "for each row of it, not for each token; write "
             "TokenCrossentropy(class_weight={3: 5.0}), or pass a `sample_weight` (B, Ty) such as "
-            f"np.where(labels == 3, 5.0, 1.0). Received: {given['class_weight']!s:.80}"
+            f"np.where(labels == 3, 5.0, 1.0). Received: {arguments['class_weight']!s:.80}"
         )
 
 
-def check_reads_logits(argument, parts):
-    """Raises a `ValueError` if a loss or metric takes the logits of a `Seq2Seq` for probabilities.
+def _check_reads_logits(argument, functions):
+    """Raise a `ValueError` if a loss or metric would treat the logits of a `Seq2Seq` as softmax.
 
     Args:
         argument: "loss" or "metrics", for the message.
-        parts: Losses or metrics in any form that `compile` takes, in a list.
+        functions: List of losses or metrics in any form that `compile` accepts.
     """
-    for part in parts:
-        if part is not None and not _reads_logits(part):
+    for function in functions:
+        if function is not None and not _reads_logits(function):
             raise ValueError(
                 f"Argument `{argument}` of `compile` must read logits, which a Seq2Seq returns; "
                 "write TokenCrossentropy(), which leaves out padding, or "
                 "keras.losses.SparseCategoricalCrossentropy(from_logits=True). "
-                f"Received: {part!r}, which reads probabilities"
+                f"Received: {function!r}, which reads probabilities"
             )
 
 
-def _reads_logits(part):
-    if isinstance(part, str):
-        if part.lower() in ("crossentropy", "ce"):  # Keras chooses the function by shapes
+def _reads_logits(function):
+    if isinstance(function, str):
+        if function.lower() in ("crossentropy", "ce"):  # Keras chooses the function by shapes
             return False
-        part = keras.losses.get(part)
-    if isinstance(part, keras.metrics.Metric):
-        return getattr(part, "from_logits", True)
-    if isinstance(part, keras.losses.Loss):
-        return part.get_config().get("from_logits", True)
-    parameter = inspect.signature(part).parameters.get("from_logits")
+        function = keras.losses.get(function)
+    if isinstance(function, keras.metrics.Metric):
+        return getattr(function, "from_logits", True)
+    if isinstance(function, keras.losses.Loss):
+        return function.get_config().get("from_logits", True)
+    parameter = inspect.signature(function).parameters.get("from_logits")
     return parameter is None or parameter.default is not False
-
-
-def check_encoder(encoder, bridge):
-    """Raises a `ValueError` where an encoder's own arguments say that it does not fit.
-
-    Args:
-        encoder: The layer that returns annotations.
-        bridge: The name of a summary (see `Bridge`), or a layer, which is not looked at: that of
-            a saved model is one.
-    """
-    if hasattr(encoder, "state_size") and not isinstance(encoder, keras.layers.RNN):
-        raise ValueError(
-            "Argument `encoder` must be a layer that reads sequences, not a cell; write "
-            f"keras.layers.RNN(cell, return_sequences=True). Received: {encoder!r}"
-        )
-    last = last_layer(encoder)
-    if _reads(last) and (last.return_state or not last.return_sequences):
-        raise ValueError(
-            "Argument `encoder` must return annotations (batch, time, width) and nothing else; "
-            "write return_sequences=True and return_state=False. Received: return_sequences="
-            f"{last.return_sequences} and return_state={last.return_state}"
-        )
-    if bridge == "backward_first":
-        _check_two_ways(encoder)
-
-
-def _check_two_ways(encoder):
-    """Raises a `ValueError` if what reads last in an encoder reads in one direction."""
-    reading = next(filter(_reads, reversed(all_layers(encoder))), None)
-    two_ways = isinstance(reading, keras.layers.Bidirectional) and reading.merge_mode == "concat"
-    if reading is not None and not two_ways:
-        raise ValueError(
-            'Argument `bridge` must not be "backward_first" with an encoder whose annotations are '
-            'not [forward ; backward]; write bridge="last" for one that reads in one direction. '
-            f"Received: {encoder!r}"
-        )
-
-
-def _reads(layer):
-    return isinstance(layer, (keras.layers.Bidirectional, keras.layers.RNN))
-
-
-def annotations_shape(encoder, spec):
-    """The shape of annotations that an encoder returns, from its output's spec.
-
-    Raises:
-        ValueError: If it returns several tensors, or none of `(batch, time, width)`.
-    """
-    if isinstance(spec, (list, tuple)) or len(spec.shape) != 3:
-        raise ValueError(
-            "Argument `encoder` must return annotations, one tensor (batch, time, width). "
-            f"Received: {encoder!r}, which returns {spec}"
-        )
-    return tuple(spec.shape)

@@ -1,4 +1,4 @@
-"""Vocabulary shortlists: the few target ids that a batch of sources is searched among."""
+"""Vocabulary shortlists: the candidate target ids for a batch of sources."""
 
 import io
 import os
@@ -15,35 +15,36 @@ from keras_bahdanau_runtime.ids import PAD, SPECIAL
 from keras_bahdanau_runtime.text.batches import length_sorted_batches, pad
 from keras_bahdanau_runtime.translation import BATCH_TOKENS
 
-_LEAST_WEIGHT = 0.1  # of an alignment that counts
-_UNREADABLE = (  # what NumPy raises of a file
+_MIN_WEIGHT = 0.1  # smaller attention weights are no links
+_READ_ERRORS = (  # that NumPy raises for a wrong file
     KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-_ALWAYS = 1e6  # more often than any id is expected
-_PARTS = ("table", "shares", "counts", "size")
+_ALWAYS = 1e6  # larger than the expected count of any id
+_ARRAYS = ("table", "shares", "counts", "size")
 
 
 class Shortlist:
-    """The target ids that a source's tokens make likely, and the most frequent ones.
+    """Selects the target ids that the source tokens make likely, and the most frequent ones.
 
-    All of a batch is searched among the same `size` target ids: the special ones, those of a forced
-    prefix, and those that are expected most often,
+    All sentences of a batch are searched among the same `size` target ids: the special ids, the ids
+    of forced prefixes, and those with the largest expected counts,
 
         E(y) = sum_{b, j} p(y | x_bj)            x_bj the source ids of the batch,
 
-    filled up with the most frequent. The product with the vocabulary and the ranking cost `size /
-    V` of what they do without. Probabilities are normalised over these ids and, by the mean of all
-    logits, the others. (Candidates by source word: Jean et al. 2015, arXiv 1412.2007, section 3.2.)
+    followed by the most frequent ids. The matrix product with the vocabulary and the ranking take
+    `size / V` of the time that all ids take. Probabilities are normalized over these ids and an
+    estimate of the others from the mean of all logits. (Candidates by source word: Jean et al.
+    2015, arXiv 1412.2007, section 3.2.)
 
     Args:
-        table: `(S, C)` int array: for each source id up to `C` target ids, padded with `PAD`.
-        shares: `(S, C)` float array, `p(y | x)` of each; what stands at `PAD` does not count.
-        counts: `(V,)` array of numbers, how often each target id occurs.
-        size: Number of target ids that a batch is searched among, at least 8 and at most `V`.
+        table: `(S, C)` int array: up to `C` target ids for each source id, padded with `PAD`.
+        shares: `(S, C)` float array, `p(y | x)` of each. Values at `PAD` are ignored.
+        counts: `(V,)` array of numbers, the frequency of each target id.
+        size: Number of candidate ids of a batch, at least 8 and at most `V`.
 
     Raises:
-        ValueError: If the shapes are others, an id is outside the vocabulary, a share outside
-            [0, 1], the table holds no candidate with a share, or `size` is out of range.
+        ValueError: If a shape is wrong, an id is outside the vocabulary, a share outside [0, 1],
+            the table has no candidate with a share, or `size` is out of range.
 
     Example:
 
@@ -80,8 +81,9 @@ class Shortlist:
             raise ValueError("Argument `table` must hold candidates with a share. Received: none")
         self.table, self.counts, self.size = table.astype("int32"), counts, size
         self.shares = np.where(table == PAD, 0, shares).astype("float32")
-        self.shares[PAD] = 0.0  # what fills up a batch makes nothing likely
-        # What is not expected at all, by its frequency: numbers that differ, less than any `E(y)`.
+        self.shares[PAD] = 0.0  # padding makes no target id likely
+        # Ranks of ids without an expected count, by frequency. They are distinct and smaller than
+        # any `E(y)`.
         self._ranks = np.empty(len(counts), "float32")
         self._ranks[np.argsort(counts, kind="stable")] = np.linspace(0, 1e-4, len(counts))
         self._ranks[: len(SPECIAL)] = _ALWAYS
@@ -96,99 +98,101 @@ class Shortlist:
         """Number of target ids `V`."""
         return len(self.counts)
 
-    def candidates(self, source, prefix=None, without=()):
-        """The ids that a batch is searched among.
+    def candidates(self, source, prefix=None, excluded=()):
+        """Return the candidate ids of a batch.
 
         Args:
             source: `(B, Tx)` int32 tensor.
-            prefix: `(B, P)` int32 tensor of ids that are among them in any case, with the special
-                ones at most `size`; or `None`.
-            without: Ids that are not, unless `prefix` holds them or there are too few others.
+            prefix: `(B, P)` int32 tensor of ids that are always candidates, or `None`. Together
+                with the special ids there may be at most `size`.
+            excluded: Ids that are not candidates, unless they are in `prefix` or there are too few
+                other ids.
 
         Returns:
-            `(size,)` int32 tensor, ascending; the special ids are the first.
+            `(size,)` int32 tensor in ascending order, with the special ids first.
         """
         ranks = self._ranks.copy()
-        ranks[list(without)] = -_ALWAYS
+        ranks[list(excluded)] = -_ALWAYS
         ids, shares = (  # (B, Tx, C)
-            ops.take(ops.convert_to_tensor(part), source, axis=0)
-            for part in (self.table, self.shares)
+            ops.take(ops.convert_to_tensor(array), source, axis=0)
+            for array in (self.table, self.shares)
         )
         if prefix is not None:
             ids = ops.concatenate([ops.reshape(ids, (-1,)), ops.reshape(prefix, (-1,))], axis=0)
             forced = ops.full_like(ops.reshape(prefix, (-1,)), 3 * _ALWAYS, dtype="float32")
             shares = ops.concatenate([ops.reshape(shares, (-1,)), forced], axis=0)
-        expected = ops.scatter(  # which sums where ids repeat
+        expected = ops.scatter(  # sums the shares of repeated ids
             ops.reshape(ids, (-1, 1)), ops.reshape(shares, (-1,)), (self.target_vocabulary_size,)
         )
         _, ids = ops.top_k(ops.convert_to_tensor(ranks) + expected, self.size)
         return ops.sort(ops.cast(ids, "int32"))
 
     def save(self, path):
-        """Writes one `.npz` file, whole or not at all."""
-        with atomic_write(path) as writing, writing.open("wb") as file:
-            np.savez_compressed(file, **{name: getattr(self, name) for name in _PARTS})
+        """Write an `.npz` file. An error leaves no incomplete file."""
+        with atomic_write(path) as temporary_path, temporary_path.open("wb") as file:
+            np.savez_compressed(file, **{name: getattr(self, name) for name in _ARRAYS})
 
     @classmethod
     def load(cls, path):
-        """Reads what `save` wrote.
+        """Read a file that `save` has written.
 
         Args:
             path: The file.
 
         Raises:
-            ValueError: If it is no such file.
+            ValueError: If it is another file.
         """
         return cls.parse(Path(path).read_bytes(), path)
 
     @classmethod
     def parse(cls, contents, path="the shortlist"):
-        """As `load`, of the bytes of such a file; `path` is its name in messages."""
+        """As `load`, from the bytes of a file; `path` is its name in error messages."""
         try:
             with np.load(io.BytesIO(contents), allow_pickle=False) as arrays:
-                parts = {name: arrays[name] for name in _PARTS}
-        except _UNREADABLE as error:
+                arguments = {name: arrays[name] for name in _ARRAYS}
+        except _READ_ERRORS as error:
             raise ValueError(
                 "Argument `path` must be a file that `Shortlist.save` wrote. "
                 f"Received: {os.fspath(path)!r}: {error}"
             ) from error
-        return cls(**{**parts, "size": int(parts["size"])})
+        return cls(**{**arguments, "size": int(arguments["size"])})
 
     @classmethod
     def from_links(cls, pairs, source_size, target_size, size, candidates=50):
-        """A shortlist of the target ids that stand most often beside each source id.
+        """Create a shortlist of the target ids that are aligned most often to each source id.
 
         Args:
             pairs: Iterable of `(source ids, target ids, weights)`, one for each pair of sentences:
-                lists of ints, and a `(Ty, Tx)` float array, such as attention weights, or a list of
-                links (source place, target place), as `read_alignments` gives it.
+                two lists of ints, and a `(Ty, Tx)` float array, such as attention weights, or a
+                list of links (source position, target position), as returned by `read_alignments`.
             source_size: Number of source ids `S`.
             target_size: Number of target ids `V`.
-            size: As for the class.
-            candidates: Most candidates of a source id, `C`.
+            size: The argument of the class.
+            candidates: Largest number of candidates of a source id, `C`.
 
         Raises:
-            ValueError: As the class; or if there are no pairs, an id is of another vocabulary,
-                weights have another shape, or a link has no such place.
+            ValueError: For the errors of the class, or if there are no pairs, an id is outside its
+                vocabulary, weights have the wrong shape, or a link has a position outside its
+                sentence.
         """
         check_range("candidates", candidates, int, 1)
-        links, counts, parts = _Links(target_size), np.zeros(target_size), 0
+        links, counts, pair_count = _LinkCounts(target_size), np.zeros(target_size), 0
         for source, target, weights in pairs:
-            parts += 1
-            source, target = _ids(source, source_size), _ids(target, target_size)
+            pair_count += 1
+            source, target = _checked_ids(source, source_size), _checked_ids(target, target_size)
             np.add.at(counts, target, 1)
             if isinstance(weights, list):
-                weights = _linked(weights, len(source), len(target))
+                weights = _link_matrix(weights, len(source), len(target))
             if np.shape(weights) != (len(target), len(source)):
                 raise ValueError(
                     f"Argument `pairs` must have weights of shape {(len(target), len(source))} "
-                    f"where they have so many ids. Received: {np.shape(weights)}"
+                    f"for sentences of these lengths. Received: {np.shape(weights)}"
                 )
-            i, j = np.nonzero(weights >= _LEAST_WEIGHT)
+            i, j = np.nonzero(weights >= _MIN_WEIGHT)
             links.add(source[j], target[i], weights[i, j])
-        if not parts:
+        if not pair_count:
             raise ValueError("Argument `pairs` must hold at least one. Received: none")
-        return cls(*links.best(source_size, candidates), counts, size)
+        return cls(*links.most_frequent(source_size, candidates), counts, size)
 
     @classmethod
     def learned(
@@ -202,22 +206,22 @@ class Shortlist:
         progress=None,
         batch_tokens=BATCH_TOKENS,
     ):
-        """A shortlist of what a model's own attention links, by forced decoding.
+        """Create a shortlist from the attention weights of a model, by forced decoding.
 
         Args:
             model: A `Seq2Seq` or an `Ensemble`.
-            sources: Lists of source ids, `EOS` last.
+            sources: Lists of source ids with `EOS` last.
             targets: Lists of target ids, one for each source.
-            size: As for the class.
-            candidates: Most candidates of a source id, `C`.
-            batch_size: Most pairs decoded at once.
-            progress: Called after each batch with the number of pairs done.
-            batch_tokens: Most ids of their sources, or targets, padding included; a longer pair is
-                decoded alone. `None` for no limit.
+            size: The argument of the class.
+            candidates: Largest number of candidates of a source id, `C`.
+            batch_size: Largest number of pairs in a batch.
+            progress: Function that is called after each batch with the number of finished pairs.
+            batch_tokens: Largest number of source or target positions in a batch, including
+                padding. A longer pair is a batch of its own. `None` for no limit.
 
         Raises:
-            ValueError: As `from_links` and `model.score`; or if there is not one target for each
-                source.
+            ValueError: For the errors of `from_links` and `model.score`, or if `sources` and
+                `targets` have different lengths.
         """
         if len(targets) != len(sources):
             raise ValueError(
@@ -228,13 +232,12 @@ class Shortlist:
 
         def pairs():
             done = 0
-            for some in length_sorted_batches(lengths, batch_size, batch_tokens):
-                source, target = ([side[i] for i in some] for side in (sources, targets))
-                found = model.score(pad(source), pad(target))
-                for row, (of_source, of_target) in enumerate(zip(source, target, strict=True)):
-                    weights = found.alignments[row, : len(of_target), : len(of_source)]
-                    yield of_source, of_target, weights
-                done += len(some)
+            for indices in length_sorted_batches(lengths, batch_size, batch_tokens):
+                batch = [(sources[i], targets[i]) for i in indices]
+                scores = model.score(*(pad(side) for side in zip(*batch, strict=True)))
+                for row, (source, target) in enumerate(batch):
+                    yield source, target, scores.alignments[row, : len(target), : len(source)]
+                done += len(batch)
                 if progress is not None:
                     progress(done)
 
@@ -243,43 +246,43 @@ class Shortlist:
         )
 
 
-def _ids(ids, size):
-    """The ids of a sentence as an array."""
+def _checked_ids(ids, size):
+    """Return the ids of a sentence as an array, after checking them."""
     array = np.asarray(ids)
     if array.ndim != 1 or array.dtype.kind not in "iu" or not ((0 <= array) & (array < size)).all():
         raise ValueError(f"Argument `pairs` must hold ids in [0, {size}). Received: {ids!r:.80}")
     return array
 
 
-def _linked(links, source_length, target_length):
-    """`(Ty, Tx)` float32 ones where places are linked."""
+def _link_matrix(links, source_length, target_length):
+    """Return `(Ty, Tx)` float32 weights, 1 at links and 0 elsewhere."""
     weights = np.zeros((target_length, source_length), "float32")
-    places = checked_array("pairs", links or np.empty((0, 2), int))
-    if places.ndim != 2 or places.shape[1] != 2 or places.dtype.kind not in "iu":
+    positions = checked_array("pairs", links or np.empty((0, 2), int))
+    if positions.ndim != 2 or positions.shape[1] != 2 or positions.dtype.kind not in "iu":
         raise ValueError(
-            "Argument `pairs` must link two places by two ints where weights are a list, and hold "
-            f"an array of them else. Received: {links!r:.80}"
+            "Argument `pairs` must have weights that are an array, or a list of links with two "
+            f"ints each. Received: {links!r:.80}"
         )
-    j, i = places.T
-    outside = (places < 0).any(axis=1) | (j >= source_length) | (i >= target_length)
-    if outside.any():
-        wrong = "-".join(map(str, places[outside][0].tolist()))
+    j, i = positions.T
+    is_outside = (positions < 0).any(axis=1) | (j >= source_length) | (i >= target_length)
+    if is_outside.any():
+        link = "-".join(map(str, positions[is_outside][0].tolist()))
         raise ValueError(
-            "Argument `pairs` must link places of sentences of "
-            f"{source_length} and {target_length} ids. Received: {wrong}"
+            "Argument `pairs` must link positions of sentences of "
+            f"{source_length} and {target_length} ids. Received: {link}"
         )
     weights[i, j] = 1.0
     return weights
 
 
 def check_shortlist(shortlist, model, search, prefix=None):
-    """Raises a `ValueError` unless a `Shortlist` fits a model, a search and forced prefixes.
+    """Raise a `ValueError` unless a shortlist fits a model, a search and forced prefixes.
 
     Args:
-        shortlist: Whatever was given for one.
-        model: What has `source_vocabulary_size` and `target_vocabulary_size`.
-        search: A `Search`, whose beam and forbidden ids must leave candidates.
-        prefix: `(B, P)` int array whose ids must have room, or `None`.
+        shortlist: The argument `shortlist` of the caller.
+        model: A model with `source_vocabulary_size` and `target_vocabulary_size`.
+        search: A `Search`. Its beam needs enough candidates besides its forbidden ids.
+        prefix: `(B, P)` int array of ids that must be candidates, or `None`.
     """
     if not isinstance(shortlist, Shortlist):
         raise ValueError(
@@ -287,70 +290,74 @@ def check_shortlist(shortlist, model, search, prefix=None):
             f"Received: {type(shortlist).__name__}"
         )
     for side in ("source", "target"):
-        wanted, size = (getattr(each, f"{side}_vocabulary_size") for each in (model, shortlist))
-        if size != wanted:
+        expected = getattr(model, f"{side}_vocabulary_size")
+        size = getattr(shortlist, f"{side}_vocabulary_size")
+        if size != expected:
             raise ValueError(
-                f"Argument `shortlist` must be of the model's {wanted} {side} ids. "
+                f"Argument `shortlist` must be of the model's {expected} {side} ids. "
                 f"Received: one of {size}"
             )
     if search.size > shortlist.size:
         raise ValueError(
-            "Argument `shortlist` must leave as many ids as the search keeps hypotheses, "
+            "Argument `shortlist` must have at least as many ids as the search has hypotheses, "
             f"{search.size}. Received: {shortlist.size}"
         )
     forbidden = set(search.forbidden) - set(SPECIAL)
-    most = shortlist.target_vocabulary_size - len(forbidden)
-    if shortlist.size > most:
+    limit = shortlist.target_vocabulary_size - len(forbidden)
+    if shortlist.size > limit:
         raise ValueError(
-            "Argument `shortlist` must have room to leave out what the search forbids: a size of "
-            f"at most {most}. Received: {shortlist.size}"
+            "Argument `shortlist` must have room to leave out the ids that the search forbids: a "
+            f"size of at most {limit}. Received: {shortlist.size}"
         )
     forced = set() if prefix is None else set(np.unique(prefix).tolist()) - set(SPECIAL)
     if forced & forbidden:
         raise ValueError(
-            "Argument `prefix` must hold nothing that the search forbids where there is a "
-            f"shortlist. Received: {min(forced & forbidden)}"
+            "Argument `prefix` must not hold ids that the search forbids if there is a shortlist. "
+            f"Received: {min(forced & forbidden)}"
         )
-    most = shortlist.size - len(SPECIAL)
-    if len(forced) > most:
+    limit = shortlist.size - len(SPECIAL)
+    if len(forced) > limit:
         raise ValueError(
-            f"Argument `prefix` must hold at most {most} ids that differ, for which the shortlist "
+            f"Argument `prefix` must hold at most {limit} distinct ids, for which the shortlist "
             f"has room. Received: {len(forced)}"
         )
 
 
-class _Links:
+class _LinkCounts:
     """Sums of weights by source and target id."""
 
     def __init__(self, target_size):
         self._target_size = target_size
         self._keys, self._sums = np.empty(0, "int64"), np.empty(0)
-        self._new = []
+        self._pending = []
 
     def add(self, sources, targets, weights):
-        self._new.append((sources.astype("int64") * self._target_size + targets, weights))
-        if len(self._new) == 10_000:
+        self._pending.append((sources.astype("int64") * self._target_size + targets, weights))
+        if len(self._pending) == 10_000:
             self._merge()
 
     def _merge(self):
-        keys = np.concatenate([self._keys, *(keys for keys, _ in self._new)])
-        weights = np.concatenate([self._sums, *(weights for _, weights in self._new)])
-        self._keys, places = np.unique(keys, return_inverse=True)
-        self._sums = np.bincount(places, weights, len(self._keys))
-        self._new = []
+        keys = np.concatenate([self._keys, *(keys for keys, _ in self._pending)])
+        weights = np.concatenate([self._sums, *(weights for _, weights in self._pending)])
+        self._keys, inverse = np.unique(keys, return_inverse=True)
+        self._sums = np.bincount(inverse, weights, len(self._keys))
+        self._pending = []
 
-    def best(self, source_size, most):
-        """The target ids with the largest sums of each source id, and their shares, `(S, C)`."""
+    def most_frequent(self, source_size, limit):
+        """Return the target ids with the largest sums for each source id, and their shares.
+
+        Both are `(S, C)` arrays.
+        """
         self._merge()
         sources, targets = np.divmod(self._keys, self._target_size)
-        kept = targets >= len(SPECIAL)
-        sources, targets, sums = sources[kept], targets[kept], self._sums[kept]
+        is_ordinary = targets >= len(SPECIAL)
+        sources, targets, sums = (array[is_ordinary] for array in (sources, targets, self._sums))
         shares = sums / np.bincount(sources, sums, source_size)[sources]
         order = np.lexsort((-shares, sources))
-        places = np.arange(len(order)) - np.searchsorted(sources, sources)
-        order, places = order[places < most], places[places < most]
-        table = np.full((source_size, most), PAD, "int32")
-        table[sources[order], places] = targets[order]
-        found = np.zeros(table.shape, "float32")
-        found[sources[order], places] = shares[order]
-        return table, found
+        ranks = np.arange(len(order)) - np.searchsorted(sources, sources)
+        order, ranks = order[ranks < limit], ranks[ranks < limit]
+        table = np.full((source_size, limit), PAD, "int32")
+        table[sources[order], ranks] = targets[order]
+        table_shares = np.zeros(table.shape, "float32")
+        table_shares[sources[order], ranks] = shares[order]
+        return table, table_shares

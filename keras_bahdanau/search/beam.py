@@ -332,7 +332,7 @@ class Selection(NamedTuple):
 
     Attributes:
         live: `(B, K)` int32, indices of the next live hypotheses among all `B * K * W` candidates.
-            If too few candidates continue, the others have a score of -inf.
+            If too few candidates continue, arbitrary ones with a score of -inf fill the rest.
         ended_scores: `(B, K)` float32 scores of the best ended hypotheses, best first in each
             group; -inf for a hypothesis that does not exist.
         ended: `(B, K)` int32, candidate indices of the hypotheses that ended in this step;

@@ -48,7 +48,7 @@ class Decode(keras.layers.Layer):
         annotations_mask: Same as `mask`. Keras passes the mask of the annotations under this name
             if the call has an `initial_state`.
 
-    Returns:
+    Output shape:
         `(tokens, weights)`: `(B, K, T)` int32 tokens, followed by 0, and `(B, K, T, Tx)` float32
         attention weights. With `return_scores` also scores `(B, K)` float32 and lengths `(B, K)`
         int32. `K` is the number of hypotheses that the search returns, best first. If it is 1,

@@ -75,16 +75,18 @@ def trace_back(parents, rows, stop):
     """
     steps, size = ops.shape(parents)
     step = ops.expand_dims(ops.arange(steps, dtype="int32"), -1)  # (T, 1)
-    own = ops.expand_dims(ops.arange(size, dtype="int32"), 0)  # (1, R)
-    parents = ops.where(step < stop, parents, own)
+    identity = ops.expand_dims(ops.arange(size, dtype="int32"), 0)  # (1, R)
+    parents = ops.where(step < stop, parents, identity)
     # First index of each step. It is a column of all indices so that it is computed on the GPU:
     # onnxruntime computes values that depend on shapes alone on the host and copies them.
     start = ops.reshape(ops.arange(steps * size, dtype="int32"), (steps, size))[:, :1]
 
     # The row at the end of the `span` steps after step `t` was `ancestors[t, row]` after step `t`.
-    ancestors, span = ops.concatenate([parents[1:], own], axis=0), 1
+    ancestors, span = ops.concatenate([parents[1:], identity], axis=0), 1
     while span < steps - 1:
-        later = ops.concatenate([ancestors[span:], ops.broadcast_to(own, (span, size))], axis=0)
+        later = ops.concatenate(
+            [ancestors[span:], ops.broadcast_to(identity, (span, size))], axis=0
+        )
         ancestors, span = take_flat(ancestors, start + later), 2 * span
     start = ops.expand_dims(start, -1)  # (T, 1, 1)
     after = start + take_flat(ancestors, start + rows)

@@ -84,7 +84,7 @@ def test_lengths_share_buffers_and_only_buffers_of_the_last_shapes_are_kept(arti
         state, memory = fixed.start(np.full((rows, 2), 3, "int32"))
     log_probs, weights, _ = fixed.step(np.full(rows, BOS, "int32"), state, memory)
     assert (len(log_probs), weights.shape) == (rows, (rows, 2))
-    with pytest.raises(ValueError, match="must be those of the last start"):
+    with pytest.raises(ValueError, match="must be those of the latest start"):
         fixed.step(np.array([BOS], "int32"), *starts[0])
 
 
@@ -98,7 +98,7 @@ def test_fixed_buffers_refuse_another_state(artifact):
     new = fixed.start(np.array([[6, 3]], "int32"))  # the same shape, so the same buffers
     fixed.step(tokens, *new)
     for arguments in ((after, memory), (state, memory), new, (dict(new[0]), new[1])):
-        with pytest.raises(ValueError, match="`state` and `memory` must be those of the last"):
+        with pytest.raises(ValueError, match="`state` and `memory` must be those of the latest"):
             fixed.step(tokens, *arguments)
 
 

@@ -150,14 +150,14 @@ MUTATIONS = (
         "keras_bahdanau/layers/attention/base.py",
         "_MASKED_SCORE = -1e30",
         "_MASKED_SCORE = -1e4",
-        "library/layers/test_masking.py library/layers/attention/test_attention.py",
+        "library/layers/attention/test_normalizers.py library/layers/attention/test_attention.py",
     ),
     Mutation(
         "zero-masked-multiplies-by-the-mask",
         "keras_bahdanau/layers/sequences.py",
         "return ops.where(ops.expand_dims(mask, -1), values, ops.zeros_like(values))",
         "return values * ops.cast(ops.expand_dims(mask, -1), values.dtype)",
-        "library/layers/test_masking.py library/layers/attention/test_attention.py "
+        "library/layers/test_sequences.py library/layers/attention/test_attention.py "
         "library/layers/test_encoder.py",
     ),
     Mutation(
@@ -180,13 +180,13 @@ MUTATIONS = (
         "after = tuple(ops.cast(new, old.dtype) for new, old in zip(after, state, strict=True))",
         "after = tuple(ops.convert_to_tensor(new) for new in after)",
         "library/layers/test_sublayers.py library/layers/test_decoder_keras_layer.py "
-        "library/layers/test_recurrence.py",
+        "library/layers/test_sequences.py",
     ),
     Mutation(
         "ensemble-averages-unnormalized-logits",
         "keras_bahdanau/models/ensemble.py",
-        '[ops.log_softmax(ops.cast(logits, "float32"), axis=-1) for logits, _, _ in found]',
-        '[ops.cast(logits, "float32") for logits, _, _ in found]',
+        'return ops.log_softmax(ops.cast(logits, "float32"), axis=-1)',
+        'return ops.cast(logits, "float32")',
         "library/models/test_ensemble.py",
     ),
     Mutation(
@@ -206,7 +206,7 @@ MUTATIONS = (
     Mutation(
         "padding-makes-candidates-likely",
         "keras_bahdanau/models/shortlist.py",
-        "        self.shares[PAD] = 0.0  # what fills up a batch makes nothing likely\n",
+        "        self.shares[PAD] = 0.0  # padding makes no target id likely\n",
         "",
         "library/models/test_shortlist.py",
     ),

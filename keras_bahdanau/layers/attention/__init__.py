@@ -1,4 +1,4 @@
-"""Attention mechanisms, one a file, all answering the calls of `Attention`."""
+"""Attention mechanisms and their base classes."""
 
 from keras_bahdanau.layers.attention.bahdanau import BahdanauAttention
 from keras_bahdanau.layers.attention.base import Attention, Memory, ScoredAttention

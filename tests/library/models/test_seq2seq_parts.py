@@ -161,7 +161,7 @@ def test_a_second_build_changes_nothing():
 
 def test_a_bridge_must_return_the_states_of_the_cell():
     model = model_of(BidirectionalEncoder(4), bridge=keras.layers.Dense(4))
-    with pytest.raises(ValueError, match=r"must hold a tensor for each state.* of sizes \[4\]"):
+    with pytest.raises(ValueError, match=r"must have one tensor for each state.* with sizes \[4\]"):
         model({"source": np.array([[5, 3]]), "target": np.array([[2, 5]])})
 
 

@@ -50,7 +50,7 @@ def test_candidates_are_the_special_the_expected_and_the_most_frequent_ids(short
     assert candidates(small, [[5, 6], [8, 5], [20, 3]]) == [0, 1, 2, 3, 20, 30, 31, 32, 33]
     prefix = np.array([[39, 0]], "int32")
     assert candidates(small, source, prefix=prefix) == [0, 1, 2, 3, 20, 30, 33, 35, 39]
-    assert candidates(small, source, without={30}) == [0, 1, 2, 3, 20, 31, 32, 33, 35]
+    assert candidates(small, source, excluded={30}) == [0, 1, 2, 3, 20, 31, 32, 33, 35]
     prefix = np.array([[39, 38, 37], [36, 30, 39]], "int32")  # leaves no room for others
     assert candidates(small, source, prefix, {30}) == [0, 1, 2, 3, 30, 36, 37, 38, 39]
 
@@ -113,10 +113,12 @@ def test_prefixes_without_room_in_the_shortlist_are_refused(shortlist):
     model, source = make(V, True), SOURCE[:1]
     result = model.generate(source, GreedySearch(), 12, [list(range(30, 40))], shortlist=shortlist)
     assert result.tokens[0, 0, :10].tolist() == list(range(30, 40))
-    with pytest.raises(ValueError, match=r"`prefix` must hold at most 10 ids .*Received: 11"):
+    with pytest.raises(
+        ValueError, match=r"`prefix` must hold at most 10 distinct ids.*Received: 11"
+    ):
         model.generate(source, GreedySearch(), 12, [list(range(29, 40))], shortlist=shortlist)
     search = GreedySearch(forbidden=(0, 2, 38))
-    with pytest.raises(ValueError, match=r"`prefix` must hold nothing that the search .*: 38"):
+    with pytest.raises(ValueError, match=r"`prefix` must not hold ids that the search .*: 38"):
         model.generate(source, search, 6, prefix=[[39, 38]], shortlist=shortlist)
     with pytest.raises(ValueError, match=f"a size of at most {V - 1}. Received: {V}"):
         model.generate(source, search, 6, shortlist=resized(shortlist, V))
@@ -147,7 +149,7 @@ def test_a_link_equals_an_alignment_weight_of_one():
     with pytest.raises(ValueError, match=r"sentences of 2 and 1 ids\. Received: 1-1"):
         Shortlist.from_links([([5, 3], [20], [(1, 1)])], S, V, size=12)
     for wrong in ([[0.2, 0.8]], [(0, 0, 1)], [0, 0]):
-        with pytest.raises(ValueError, match="`pairs` must link two places by two ints"):
+        with pytest.raises(ValueError, match="list of links with two ints each"):
             Shortlist.from_links([([5, 3], [20], wrong)], S, V, size=12)
     with pytest.raises(ValueError, match="`pairs` must be an array with rows of one length"):
         Shortlist.from_links([([5, 3], [20], [(0, 0), (0, 0, 1)])], S, V, size=12)
@@ -243,7 +245,7 @@ def test_shortlists_that_do_not_fit_the_model_or_search_are_refused(shortlist):
         ("few", None, "must be a Shortlist or None"),
         (Shortlist([[5]], [[1]], np.ones(V), 9), None, "must be of the model's 30 source ids"),
         (larger, None, "the model's 40 target ids"),
-        (shortlist, BeamSearch(15), "as many ids as the search keeps hypotheses, 15"),
+        (shortlist, BeamSearch(15), "as many ids as the search has hypotheses, 15"),
     ):
         with pytest.raises(ValueError, match=message):
             model.generate(SOURCE, search, 6, shortlist=wrong)

@@ -1,5 +1,3 @@
-import re
-
 import keras
 import numpy as np
 import pytest
@@ -12,15 +10,6 @@ from keras import ops
 from layer_checks import array, assert_close, numpy, right_mask, with_garbage
 
 from keras_bahdanau.layers.attention.base import masked_softmax, masked_sparsemax
-from keras_bahdanau.layers.sequences import (
-    checked_mask,
-    first_kept_step,
-    last_kept_index,
-    last_kept_step,
-    reverse_by_length,
-    sequence_lengths,
-    zero_masked,
-)
 
 LENGTHS = [4, 1, 0, 3]
 MASK = right_mask(LENGTHS, 4)
@@ -130,61 +119,3 @@ def test_sparsemax_is_the_nearest_point_of_the_simplex(scores, mask):
 def test_sparsemax_drops_scores_at_least_one_below_the_largest():
     assert_close(masked_sparsemax(np.array([[0.0, 1.0, -5.0]])), [[0.0, 1.0, 0.0]], 0)
     assert_close(masked_sparsemax(np.array([[0.2, 1.0, 0.0]])), [[0.1, 0.9, 0.0]], 1e-6)
-
-
-@pytest.mark.parametrize(
-    "mask",
-    [MASK.astype("float32"), MASK[:, 1:], MASK[0], MASK[..., None]],
-    ids=["float", "short", "one row", "three axes"],
-)
-def test_masks_of_another_shape_or_dtype_are_refused(mask):
-    got = rf"{mask.dtype} of shape {tuple(mask.shape)}"
-    message = f"Argument `kept` must be bool of shape (4, 4), True = keep. Received: {got}"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        checked_mask("kept", mask, np.ones((4, 4, 2)))
-
-
-def test_a_valid_mask_is_converted_to_a_tensor():
-    assert checked_mask("kept", None, np.ones((4, 4, 2))) is None
-    mask = checked_mask("kept", MASK.tolist(), np.ones((4, 4, 2)))
-    assert ops.is_tensor(mask)
-    assert_close(mask, MASK, 0)
-
-
-def test_zero_masked_replaces_masked_values_with_zeros(rng):
-    values = array(rng, 4, 4, 2)
-    assert zero_masked(values) is values
-    for copy in with_garbage(values, MASK):
-        assert_close(zero_masked(copy, MASK), np.where(MASK[..., None], values, 0), 0)
-
-
-def test_sequence_lengths_count_the_valid_positions():
-    lengths = sequence_lengths(MASK)
-    assert keras.backend.standardize_dtype(lengths.dtype) == "int32"
-    assert numpy(lengths).tolist() == LENGTHS
-
-
-def test_reverse_by_length_does_not_move_the_padding():
-    steps = np.tile(np.arange(4.0)[None, :, None], (4, 1, 1))
-    once = reverse_by_length(steps, np.array(LENGTHS, "int32"))
-    assert numpy(once)[..., 0].tolist() == [
-        [3, 2, 1, 0],
-        [0, 1, 2, 3],
-        [0, 1, 2, 3],
-        [2, 1, 0, 3],
-    ]
-    assert_close(reverse_by_length(once, np.array(LENGTHS, "int32")), steps, 0)
-
-
-def test_reverse_by_length_without_lengths_reverses_all_steps(rng):
-    values = array(rng, 2, 3, 4)
-    assert_close(reverse_by_length(values), values[:, ::-1], 0)
-
-
-def test_the_first_and_last_steps_are_valid_ones_with_padding_on_either_side(rng):
-    values = array(rng, 5, 4, 2)
-    mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 0, 0], [0, 0, 0, 0]], bool)
-    assert_close(last_kept_step(values), values[:, -1], 0)
-    assert_close(last_kept_index(mask), [3, 1, 3, 1, -1], 0)
-    assert_close(last_kept_step(values, mask), values[range(5), [3, 1, 3, 1, 0]], 0)
-    assert_close(first_kept_step(values, mask), values[range(5), [0, 0, 2, 1, 0]], 0)
