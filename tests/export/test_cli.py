@@ -428,7 +428,7 @@ def test_export_takes_options_from_a_file_which_flags_override(command, trained,
         ("max_lenght: 9", "Argument `max_lenght` must be an option of an export."),
         ("max_length: 0", "Argument `max_length` must be a positive integer. Received: 0"),
         ("search: greedy", "Argument `search` must be set by flags of the command"),
-        ("8", "Argument `config` must hold a mapping of options to values."),
+        ("8", "Argument `config` must contain a mapping of options to values."),
     ],
 )
 def test_export_names_the_file_and_the_invalid_option(error_of, tmp_path, content, message):

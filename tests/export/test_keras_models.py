@@ -40,7 +40,7 @@ def test_the_call_of_any_keras_model_exports(tmp_path):
         {"name": "ids", "dtype": "int32", "axes": ["batch", "ids_axis_1"]}
     ]
     assert signature["outputs"] == [{"name": "odds", "dtype": "float32", "axes": ["batch", 2]}]
-    with pytest.raises(UnsupportedArtifactError, match="the call of a model"):
+    with pytest.raises(UnsupportedArtifactError, match="only the forward pass"):
         Translator(tmp_path / "artifact")
 
 

@@ -21,7 +21,7 @@ TREES = {
     for name, folder in PACKAGES.items()
     for path in sorted(folder.rglob("*.py"))
 }
-FOREIGN = ast.Pass()  # stands for all that is defined outside of the packages
+FOREIGN = ast.Pass()  # the definition of every name outside of the packages
 
 
 def bindings(body):
@@ -86,8 +86,8 @@ def class_member(node, name, module):
             head, _, rest = base.partition(".")
             bound = BINDINGS[module].get(head, head)
             full = bound if isinstance(bound, str) else f"{module}.{head}"
-            if found := definition(".".join(filter(None, [full, rest, name]))):
-                return found
+            if member := definition(".".join(filter(None, [full, rest, name]))):
+                return member
     return None
 
 
@@ -226,6 +226,6 @@ def missing_options(text, commands, others):
     ):
         options = re.findall(r"(?<!\S)--[a-z][\w-]*", words)
         missing += [f"{command} {option}" for option in options if option not in commands[command]]
-    known = set().union(*commands.values(), others)
-    missing += [o for o in re.findall(r"`(--[a-z][\w-]*)", text) if o not in known]
+    all_options = set().union(*commands.values(), others)
+    missing += [o for o in re.findall(r"`(--[a-z][\w-]*)", text) if o not in all_options]
     return sorted(set(missing))

@@ -44,7 +44,7 @@ def evaluate(
         list[Path] | None,
         typer.Option(
             "--with",
-            help="For a run: another run, whose predictions are averaged in; may be repeated.",
+            help="For a run: another run; the predictions of all are averaged. May be repeated.",
         ),
     ] = None,
     tokenize: Annotated[

@@ -7,7 +7,7 @@ import typer
 
 from keras_bahdanau_export.commands.arguments import (
     Config,
-    given_on_command_line,
+    command_line_values,
     with_flags_of,
 )
 from keras_bahdanau_export.commands.tensorflow_logging import check_keras, import_keras
@@ -27,11 +27,12 @@ def train(
 ) -> None:
     """Train a model on two text files, or on a prepared corpus, and keep the best one."""
     values = {} if config is None else read_options(config)
-    values |= given_on_command_line(context, flags)
+    values |= command_line_values(context, flags)
     try:
         best = _run(TrainingOptions.from_values(values), output, resume)
     except KeyboardInterrupt:
-        action = "continue from the last checkpoint" if (output / LAST_FILE).exists() else "begin"
+        has_checkpoint = (output / LAST_FILE).exists()
+        action = "continue from the last checkpoint" if has_checkpoint else "start again"
         print_message(f"Interrupted. Run the same command with --resume to {action} in {output}.")
         raise typer.Exit(130) from None
     print_message(f"The best model is {best}.")

@@ -99,7 +99,7 @@ def translate(
         typer.Option(help="For ray: files to translate at once; as the CPUs allow by default."),
     ] = None,
 ) -> None:
-    """Translate line by line with onnxruntime: each line in gives one line out, as soon as it can.
+    """Translate line by line with onnxruntime, and write each translation as soon as it is ready.
 
     A line that cannot be read or translated gives an empty line, or null in .jsonl and .parquet. It
     is reported on standard error, and the exit status is then 1. With --output, progress is saved:

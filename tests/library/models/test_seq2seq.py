@@ -124,7 +124,7 @@ def reloaded(tmp_path_factory):
         [sys.executable, "-c", textwrap.dedent(CHILD), str(folder), *MODELS],
         check=True,
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(root)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(root), str(root / "export")])},
     )
     return dict(np.load(folder / "results.npz"))
 
