@@ -27,7 +27,7 @@ def make_engine(**options):
 async def start(engine, job, *payloads):
     """Submit payloads and wait until their batch runs; return the task."""
     task = asyncio.ensure_future(ask(engine, job, *payloads))
-    await asyncio.to_thread(job.begun.acquire)
+    await asyncio.to_thread(job.started.acquire)
     return task
 
 

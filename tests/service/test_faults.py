@@ -228,7 +228,7 @@ def test_jumps_of_the_system_clock_change_no_timeout(tmp_path, monkeypatch, hour
         running = []
         for payload in ("a", "b"):  # the second waits for others to join it
             running.append(service.submit(engine.run(busy, [payload], [1])))
-            assert busy.begun.acquire(timeout=30)
+            assert busy.started.acquire(timeout=30)
         with pytest.raises(ServiceError) as caught:
             service.call(ask(engine, busy, "c", timeout=0.01))
         assert caught.value.kind == "timeout"

@@ -388,14 +388,14 @@ def open_once(self, source):
     opened.append(source)
     return open_source(self, source)
 repository.Repository._open = open_once
-begun = lambda: print("begun", flush=True)
+on_started = lambda: print("started", flush=True)
 artifact = {"copy": pathlib.Path(sys.argv[1])}
-serve(Settings(artifact, port=0, grpc_port=None, alone_threads=1), on_started=begun)
+serve(Settings(artifact, port=0, grpc_port=None, alone_threads=1), on_started=on_started)
 """
     command = [sys.executable, "-c", code, str(artifact)]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout.readline() == "begun\n"
+            assert process.stdout.readline() == "started\n"
             process.send_signal(signal.SIGHUP)
             assert process.stdout.readline() == "opening\n"
             process.send_signal(signal.SIGTERM)

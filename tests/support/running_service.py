@@ -18,10 +18,10 @@ class Echo:
     def __init__(self):
         self.metrics = Metrics().for_model("echo")
         self.batches, self.are_alone = [], []
-        self.gate, self.begun = threading.Event(), threading.Semaphore(0)
+        self.gate, self.started = threading.Event(), threading.Semaphore(0)
 
     def run(self, payloads, is_alone):
-        self.begun.release()
+        self.started.release()
         self.gate.wait()
         self.batches.append(list(payloads))
         self.are_alone.append(is_alone)
