@@ -1,6 +1,6 @@
 """Attentive recurrent sequence-to-sequence models for Keras 3."""
 
-from keras_bahdanau import backend as backend
+from keras_bahdanau import backend as backend  # first, because it checks that Keras is there
 from keras_bahdanau import (
     callbacks,
     data,

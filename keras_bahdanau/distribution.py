@@ -280,8 +280,8 @@ def _tensorflow_scope(devices):
             "Several hosts need JAX or PyTorch: Keras 3 does not train on more than one with "
             f"TensorFlow. Received: TF_CONFIG={os.environ['TF_CONFIG']!r}"
         )
-    listed = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
-    names = _first_devices([device.name for device in listed], devices)
+    available = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+    names = _first_devices([device.name for device in available], devices)
     return tf.distribute.MirroredStrategy(names).scope()
 
 
@@ -291,14 +291,14 @@ def _jax_scope(devices):
 
         if not jax.distributed.is_initialized():
             keras.distribution.initialize()
-    listed = keras.distribution.list_devices()  # of all hosts
-    if is_spmd() and len(listed) != devices:
+    available = keras.distribution.list_devices()  # of all hosts
+    if is_spmd() and len(available) != devices:
         raise ValueError(
-            f"Argument `devices` must be all {len(listed)} of the {rank_and_world_size()[1]} "
+            f"Argument `devices` must be all {len(available)} of the {rank_and_world_size()[1]} "
             f"hosts. Received: {devices}"
         )
     return keras.distribution.DataParallel(
-        devices=_first_devices(list(map(str, listed)), devices),
+        devices=_first_devices(list(map(str, available)), devices),
         # The datasets of this package select the rows of their process themselves.
         auto_shard_dataset=False,
     ).scope()

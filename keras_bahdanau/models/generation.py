@@ -288,11 +288,11 @@ class GenerationMixin:
             # JAX compiles for each shape. A batch with fewer rows than an earlier one, such as the
             # last, is filled up with repeated rows.
             nonlocal most_rows
-            rows = len(source)
-            if keras.config.backend() == "jax":
-                rows = most_rows = max(most_rows, rows)
+            on_jax = keras.config.backend() == "jax"
+            rows = max(most_rows, len(source)) if on_jax else len(source)
             filled = np.resize(source, (rows, source.shape[1]))
             generation = self.generate(filled, search, max_length)._asdict()
+            most_rows = rows  # only if the search did not fail
             names = ["tokens", "scores", "lengths", *(["alignments"] if alignments else [])]
             return {name: generation[name][: len(source)] for name in names}
 

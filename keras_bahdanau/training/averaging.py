@@ -67,7 +67,7 @@ def average_checkpoints(paths, output):
 
 def _difference(weights, expected):
     """Describe the first difference of two lists of (name, shape)."""
-    for index, (actual, wanted) in enumerate(zip(weights, expected, strict=False)):
-        if actual != wanted:
-            return f"weight {index} is {actual}, not {wanted}"
+    for index, (actual, reference) in enumerate(zip(weights, expected, strict=False)):
+        if actual != reference:
+            return f"weight {index} is {actual}, not {reference}"
     return f"it has {len(weights)} weights, not {len(expected)}"

@@ -89,7 +89,9 @@ def actors_of(node):
     raylet = node.all_processes["raylet"][0].process.pid
     children = Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split()
     return [
-        int(child) for child in children if b"_Files" in Path(f"/proc/{child}/cmdline").read_bytes()
+        int(child)
+        for child in children
+        if b"_FileTranslator" in Path(f"/proc/{child}/cmdline").read_bytes()
     ]
 
 
@@ -139,7 +141,7 @@ def test_errors_are_reported_by_file_and_other_files_are_translated(cluster, art
     assert process.returncode == 1
     assert "b.txt: expected UTF-8 text" in error and "Received: bzip2" in error
     assert "c.txt: 2 rows could not be translated" in error
-    assert "error: 2 files are not whole; the others are in " in error
+    assert "error: 2 files are not translated completely; the others are in " in error
     assert (output / "a.txt").read_text() == "a man\n"
     assert (output / "c.txt").read_text() == "a man\n\n\n"
     assert sorted(path.name for path in output.iterdir()) == [".journal", "a.txt", "c.txt"]

@@ -38,8 +38,8 @@ options = TrainingOptions(
     validation_target=folder / "a.tgt", vocabulary_size=270, units=4, embedding_dim=4,
     attention_units=4, dropout=0.3, batch_size=4, max_length=12, epochs={EPOCHS},
 )
-begun = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: print("epoch", flush=True))
-train(options, folder / sys.argv[2], resume=True, callbacks=[begun], verbose=False)
+report_epoch = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: print("epoch", flush=True))
+train(options, folder / sys.argv[2], resume=True, callbacks=[report_epoch], verbose=False)
 """
 
 

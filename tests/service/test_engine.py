@@ -27,7 +27,7 @@ def make_engine(**options):
 async def start(engine, job, *payloads):
     """Submit payloads and wait until their batch runs; return the task."""
     task = asyncio.ensure_future(ask(engine, job, *payloads))
-    await asyncio.to_thread(job.begun.acquire)
+    await asyncio.to_thread(job.started.acquire)
     return task
 
 
@@ -59,7 +59,7 @@ async def test_a_batch_is_alone_if_there_is_no_other_work():
     job.gate.set()
     await asyncio.gather(first, second)
     await ask(engine, job, "d")
-    assert dict(zip(map(tuple, job.batches), job.alone, strict=True)) == {
+    assert dict(zip(map(tuple, job.batches), job.are_alone, strict=True)) == {
         ("a", "b"): True,
         ("c",): False,
         ("d",): True,
@@ -127,11 +127,11 @@ async def test_the_work_of_a_disconnected_client_is_dropped():
         task.cancel()
     await asyncio.gather(running, waiting, return_exceptions=True)
     assert not engine._queue  # dropped although no thread is free
-    assert engine.busy and await engine.drain(0.0)  # `drain` does not wait for the running batch
-    engine.draining = False
+    assert engine.is_busy and await engine.drain(0.0)  # `drain` does not wait for the running batch
+    engine.is_draining = False
     job.gate.set()
     assert await ask(engine, job, "w") == ["w"]
-    assert not engine.busy
+    assert not engine.is_busy
     assert job.batches == [["x"], ["w"]]
 
 

@@ -136,7 +136,7 @@ def test_a_process_that_starts_during_a_stop_stops_too(supervisor, tmp_path):
     supervisor._start()
     [first] = supervisor._processes
     first.join(20)
-    supervisor._pass_on(signal.SIGTERM, None)  # must ignore the dead process
+    supervisor._forward(signal.SIGTERM, None)  # must ignore the dead process
     gauge = tmp_path / f"gauge_livesum_{first.pid}.db"  # the queue length of the dead process
     gauge.touch()
     supervisor._replace(first, True)
@@ -150,11 +150,11 @@ def test_a_process_that_starts_during_a_stop_stops_too(supervisor, tmp_path):
 def test_a_process_gets_no_reload_signal_before_it_serves(supervisor):
     supervisor._start()
     [(process, serves)] = supervisor._processes.items()
-    supervisor._pass_on(signal.SIGHUP, None)  # would end it
+    supervisor._forward(signal.SIGHUP, None)  # would end it
     while not _serves(serves):
         assert process.is_alive()
-    supervisor._pass_on(signal.SIGHUP, None)
-    supervisor._pass_on(signal.SIGTERM, None)
+    supervisor._forward(signal.SIGHUP, None)
+    supervisor._forward(signal.SIGTERM, None)
     process.join(20)
     assert process.exitcode == 0
 
@@ -228,7 +228,7 @@ def test_jumps_of_the_system_clock_change_no_timeout(tmp_path, monkeypatch, hour
         running = []
         for payload in ("a", "b"):  # the second waits for others to join it
             running.append(service.submit(engine.run(busy, [payload], [1])))
-            assert busy.begun.acquire(timeout=30)
+            assert busy.started.acquire(timeout=30)
         with pytest.raises(ServiceError) as caught:
             service.call(ask(engine, busy, "c", timeout=0.01))
         assert caught.value.kind == "timeout"

@@ -122,7 +122,7 @@ def test_a_stop_does_not_wait_until_all_models_are_open(slow):
 
     async def stop_while_opening():
         running = asyncio.ensure_future(service.run(on_started=lambda: starts.append(True)))
-        while not service.repository.opening:
+        while not service.repository.is_opening:
             await asyncio.sleep(0)
         os.kill(os.getpid(), signal.SIGTERM)
         return await running
@@ -368,11 +368,11 @@ def test_a_load_continues_after_its_client_disconnected(artifact, monkeypatch):
         service.call(repository.unload("copy"))
         with pytest.raises(TimeoutError):
             service.call(asyncio.wait_for(repository.load("copy"), 0.01))
-        assert repository.opening and not repository.ready
+        assert repository.is_opening and not repository.is_ready
         gate.set()
-        while not repository.ready:
+        while not repository.is_ready:
             pass
-        assert not repository.opening and service.web.get("/v2/models/copy").status_code == 200
+        assert not repository.is_opening and service.web.get("/v2/models/copy").status_code == 200
 
 
 def test_a_stop_while_an_artifact_is_opened_succeeds(artifact):
@@ -388,14 +388,14 @@ def open_once(self, source):
     opened.append(source)
     return open_source(self, source)
 repository.Repository._open = open_once
-begun = lambda: print("begun", flush=True)
+on_started = lambda: print("started", flush=True)
 artifact = {"copy": pathlib.Path(sys.argv[1])}
-serve(Settings(artifact, port=0, grpc_port=None, alone_threads=1), on_started=begun)
+serve(Settings(artifact, port=0, grpc_port=None, alone_threads=1), on_started=on_started)
 """
     command = [sys.executable, "-c", code, str(artifact)]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout.readline() == "begun\n"
+            assert process.stdout.readline() == "started\n"
             process.send_signal(signal.SIGHUP)
             assert process.stdout.readline() == "opening\n"
             process.send_signal(signal.SIGTERM)

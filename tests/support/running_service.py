@@ -17,14 +17,14 @@ class Echo:
 
     def __init__(self):
         self.metrics = Metrics().for_model("echo")
-        self.batches, self.alone = [], []
-        self.gate, self.begun = threading.Event(), threading.Semaphore(0)
+        self.batches, self.are_alone = [], []
+        self.gate, self.started = threading.Event(), threading.Semaphore(0)
 
-    def run(self, payloads, alone):
-        self.begun.release()
+    def run(self, payloads, is_alone):
+        self.started.release()
         self.gate.wait()
         self.batches.append(list(payloads))
-        self.alone.append(alone)
+        self.are_alone.append(is_alone)
         if "bad" in payloads:
             raise ArithmeticError("bad")
         return list(payloads)

@@ -73,8 +73,8 @@ def _parameter(option: Field[Any]) -> inspect.Parameter:
     )
 
 
-def given_on_command_line(context: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of parameters that the user passed, without defaults."""
+def command_line_values(context: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of the parameters on the command line, without those that are defaults."""
     return {
         name: value
         for name, value in values.items()

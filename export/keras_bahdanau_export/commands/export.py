@@ -18,7 +18,7 @@ from keras_bahdanau_export.commands.arguments import (
     check_file,
     check_installed,
     check_modules,
-    given_on_command_line,
+    command_line_values,
     with_flags_of,
 )
 from keras_bahdanau_export.commands.tensorflow_logging import import_keras
@@ -94,7 +94,7 @@ def export(
             f"on. Received: {penalties}"
         )
     values = {} if config is None else _read_config(config)
-    values |= given_on_command_line(context, flags)
+    values |= command_line_values(context, flags)
     options = ExportOptions(**values)
     formats = options.formats
     if source is not None and "onnx" not in formats and len(penalties) == 1:

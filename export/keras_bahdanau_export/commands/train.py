@@ -7,7 +7,7 @@ import typer
 
 from keras_bahdanau_export.commands.arguments import (
     Config,
-    given_on_command_line,
+    command_line_values,
     with_flags_of,
 )
 from keras_bahdanau_export.commands.tensorflow_logging import check_keras, import_keras
@@ -27,7 +27,7 @@ def train(
 ) -> None:
     """Train a model on two text files, or on a prepared corpus, and keep the best one."""
     values = {} if config is None else read_options(config)
-    values |= given_on_command_line(context, flags)
+    values |= command_line_values(context, flags)
     try:
         best = _run(TrainingOptions.from_values(values), output, resume)
     except KeyboardInterrupt:

@@ -19,7 +19,7 @@ DISCONNECTED = "keras_bahdanau.disconnected"
 HEAD_SECONDS = 10.0
 BODY_SECONDS = 30.0
 HEAD_BYTES = 64 * 2**10
-_DISCARD_SECONDS = 2.0  # for reading the rest of a malformed request
+_DISCARD_SECONDS = 2.0  # to read and discard the rest of a malformed request
 _UPGRADE = re.compile(rb"(\r\n)upgrade(?=[ \t]*:)", re.IGNORECASE)
 
 
@@ -44,7 +44,7 @@ class Connection(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None  # runs while a request is arriving
         self._in_head = True  # the head of the next request is not complete
         self._head_bytes = 0  # received so far
-        self._head_buffer: bytes | None = b""  # `None` if the parser has a part of the head
+        self._head_buffer: bytes | None = b""  # of an incomplete head; `None` once it is parsed
         self._is_closing = False  # the last response is written
         self._is_malformed = False  # no further bytes are parsed
 
@@ -65,7 +65,7 @@ class Connection(HttpToolsProtocol):
         if self._is_malformed:
             return
         if self._in_head:
-            # Checked before `data` is added, which may contain the end of the head and a body.
+            # `data` is not counted yet: it may contain the end of the head and a body.
             if self._head_bytes > HEAD_BYTES:
                 message = f"The head of a request must have at most {HEAD_BYTES} bytes."
                 self._refuse(ServiceError("head_too_large", message))
@@ -77,7 +77,7 @@ class Connection(HttpToolsProtocol):
             super().data_received(data)
         is_idle = self.cycle is None or self.cycle.response_complete
         if is_idle and self._timer is None and self.timeout_keep_alive_task is None:
-            # The data ended a body whose response was sent before, which starts no other timer.
+            # The response was sent before its request ended, so uvicorn started no idle timer.
             self._start_timer(HEAD_SECONDS)
 
     def send_400_response(self, msg: str) -> None:
@@ -93,7 +93,7 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Called by the parser."""
+        """Called by the parser at the end of a head."""
         self._in_head = False
         self._start_timer(BODY_SECONDS)
         self.scope[DISCONNECTED] = self._disconnected  # type: ignore[literal-required]
@@ -202,7 +202,10 @@ class Connection(HttpToolsProtocol):
 
 
 class _ResponseTransport:
-    """The part of a transport that uvicorn's request cycle uses, with another `close`."""
+    """Transport that uvicorn's request cycle writes to, with a replaced `close`.
+
+    It has only the methods that the request cycle calls.
+    """
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         self.write, self.is_closing, self.close = transport.write, transport.is_closing, close

@@ -27,31 +27,37 @@ from keras_bahdanau_runtime.translation import BATCH_TOKENS
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
-_MAX_LENGTH_RATIO = 4  # between the longest and the shortest payload of a batch, exclusive
+# The longest payload of a batch is less than this many times as long as the shortest.
+_MAX_LENGTH_RATIO = 4
 
 
 class Job(Protocol):
     """A computation on payloads.
 
     Attributes:
-        metrics: `ModelMetrics` to count in.
+        metrics: `ModelMetrics` that record the batches.
         batches_requests: bool. Whether one batch may have payloads of several requests.
     """
 
     metrics: ModelMetrics
     batches_requests: bool
 
-    def run(self, payloads: Sequence[Any], alone: bool) -> Sequence[Any]:
+    def run(self, payloads: Sequence[Any], is_alone: bool) -> Sequence[Any]:
         """Return the result for each payload; called in a thread.
 
         Args:
             payloads: The batch.
-            alone: bool. Whether the engine has no other work.
+            is_alone: bool. Whether the engine has no other work.
         """
         ...
 
     def record_times(self, queued: float, computed: float) -> None:
-        """Record the seconds that the payloads of one `Engine.run` waited and were computed."""
+        """Record the mean waiting and computing time of the payloads of one `Engine.run`.
+
+        Args:
+            queued: float, seconds in the queue.
+            computed: float, seconds in a thread.
+        """
         ...
 
 
@@ -115,9 +121,9 @@ class _Work:
 class Engine:
     """Queue that batches payloads of similar length and runs the batches in threads.
 
-    A batch starts only if a thread is free. It waits for more payloads unless no other batch runs,
-    it is full, or its oldest payload has waited `max_wait`. The oldest payload of the queue goes
-    first, with those payloads of its job whose lengths are nearest.
+    A batch starts when a thread is free and one of these is true: no other batch runs, the batch is
+    full, or its oldest payload has waited `max_wait`. The oldest payload of the queue goes first,
+    with those payloads of its job whose lengths are nearest.
 
     Args:
         limits: `Limits`.
@@ -126,7 +132,7 @@ class Engine:
         batch_tokens: int, tokens in a batch at most, including padding. A longer payload runs in a
             batch of one.
         parallel_batches: int, batches that run at once, each in a thread; `None` for one per core.
-        metrics: `Metrics` to count in.
+        metrics: `Metrics` that record the queue and the batches.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -135,7 +141,7 @@ class Engine:
     batch_tokens: int = BATCH_TOKENS
     parallel_batches: int | None = None
     metrics: Metrics = field(default_factory=Metrics)
-    draining: bool = field(default=False, init=False)
+    is_draining: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.parallel_batches = (
@@ -224,10 +230,11 @@ class Engine:
         """Reserve room in the queue while the block runs.
 
         Args:
-            count: int, payloads. If the request `is_accepted`, the difference from its first
-                reservation, which may be negative.
+            count: int, payloads. For an accepted request the number in addition to its first
+                reservation, negative if it needs fewer.
             tokens: int, tokens of all payloads.
-            is_accepted: bool. Whether the request is finished even if the service drains.
+            is_accepted: bool. Whether the request already has a reservation. Such requests are
+                completed while the service drains.
 
         Raises:
             ServiceError: "too_large" for more than the queue can ever have, "overloaded" if it is
@@ -248,7 +255,7 @@ class Engine:
                 self._is_idle.set()
 
     def _check_room(self, count: int, tokens: int, is_accepted: bool) -> None:
-        if self.draining and not is_accepted:
+        if self.is_draining and not is_accepted:
             raise ServiceError("unavailable", "The service is about to stop.", retry_after=1)
         max_texts, max_tokens = self.limits.queue, self.limits.queued_tokens
         if count > max_texts or tokens > max_tokens:
@@ -260,7 +267,8 @@ class Engine:
         if self._reserved + count > max_texts or self._reserved_tokens + tokens > max_tokens:
             raise ServiceError(
                 "overloaded",
-                f"The queue is full: {self._reserved} texts of {self._reserved_tokens} tokens.",
+                f"The queue is full: {self._reserved} texts of {self._reserved_tokens} tokens. "
+                "Retry later.",
                 retry_after=self._estimate_wait(),
             )
 
@@ -271,7 +279,7 @@ class Engine:
 
     async def drain(self, seconds: float) -> bool:
         """Refuse new work, wait for the accepted work, and return whether all of it finished."""
-        self.draining = True
+        self.is_draining = True
         try:
             async with asyncio.timeout(seconds):
                 await self._is_idle.wait()
@@ -280,7 +288,7 @@ class Engine:
         return True
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether a batch runs, including one whose results will be discarded."""
         return self._running_batches > 0
 
@@ -354,11 +362,11 @@ class Engine:
             metrics.wait.observe(now - work.queued_at)
         metrics.tokens.inc(sum(work.length for work in batch))
         metrics.batches.observe(len(batch))
-        alone = self._reserved == len(batch)
+        is_alone = self._reserved == len(batch)
         loop = asyncio.get_running_loop()
 
         def compute() -> None:
-            results = _compute(batch, alone)
+            results = _compute(batch, is_alone)
             with contextlib.suppress(RuntimeError):  # the event loop is closed
                 loop.call_soon_threadsafe(self._finish, batch, now, results)
 
@@ -378,16 +386,16 @@ class Engine:
         self._dispatch()
 
 
-def _compute(batch: list[_Work], alone: bool) -> list[Any]:
+def _compute(batch: list[_Work], is_alone: bool) -> list[Any]:
     """Return the result or exception of each payload.
 
     If a batch fails, its payloads run one by one, so that only those that fail get the exception.
     """
     try:
-        return list(batch[0].job.run([work.payload for work in batch], alone))
+        return list(batch[0].job.run([work.payload for work in batch], is_alone))
     except Exception as error:
         if len(batch) == 1:
             return [error]
         logger.info("A batch of %d failed and is run one by one: %s", len(batch), error)
         # Payloads of cancelled requests are skipped, such as after a batch that timed out.
-        return [None if work.future.done() else _compute([work], alone)[0] for work in batch]
+        return [None if work.future.done() else _compute([work], is_alone)[0] for work in batch]

@@ -37,7 +37,7 @@ _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _MAX_MESSAGE = 500
 _REQUEST_ID = "x-request-id"
 _IDLE_SECONDS = 120  # after which a connection without a call is closed; clients reconnect
-_MAX_STREAMS = 100  # simultaneous calls of one connection; further calls wait in the client
+_MAX_STREAMS = 100  # simultaneous calls per connection; the client queues further calls
 _HEALTH_POLL_SECONDS = 0.2
 # The field of InferTensorContents for each datatype. There is none for FP16.
 _CONTENTS_FIELDS = {
@@ -69,10 +69,10 @@ async def start(
     Args:
         repository: `Repository` of the models.
         address: str, as "127.0.0.1:8001"; port 0 for any free port.
-        metrics: `Metrics` to count in.
+        metrics: `Metrics` that count the calls.
         max_message_bytes: int, size of a request.
-        max_calls: int, simultaneous calls including health watches; further calls are refused.
-            `None` for any number.
+        max_calls: int, simultaneous calls of all connections, including health watches; further
+            calls are refused. `None` for any number.
         max_connections: int, simultaneous connections; further ones are closed. `None` for any
             number.
         credentials: `grpc.ServerCredentials`; no encryption if `None`.
@@ -124,7 +124,10 @@ async def start(
 
 
 class _Service:
-    """The methods of the protocol, each from its request message to its response message."""
+    """Methods of the Open Inference Protocol.
+
+    Each takes a request message and returns a response message.
+    """
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
@@ -134,11 +137,11 @@ class _Service:
 
     async def ServerReady(self, request: Any) -> Any:
         repository = self._repository
-        ready = repository.ready and not repository.draining
+        ready = repository.is_ready and not repository.is_draining
         return messages.message_class("ServerReadyResponse")(ready=ready)
 
     async def ModelReady(self, request: Any) -> Any:
-        ready = not self._repository.draining
+        ready = not self._repository.is_draining
         try:
             self._repository.get(request.name, request.version)
         except ServiceError:
@@ -189,8 +192,8 @@ class _Service:
 class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """Health of the service, "", and of each model by its name (`grpc.health.v1`).
 
-    The servicer of grpc_health must be notified of each change, and its watches do not end when the
-    server stops, which would then wait for them. This one reads the state of the repository.
+    The servicer of grpc_health needs a notification of each change. Its watches also never end, so
+    a stopping server would wait for them. This servicer reads the state of the repository.
     """
 
     def __init__(self, repository: Repository) -> None:
@@ -205,7 +208,7 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     async def Watch(self, request: Any, context: Any) -> None:
         last_status = None
         while True:
-            draining = self._repository.draining
+            draining = self._repository.is_draining
             status = self._status(request.service)
             if status != last_status:
                 await context.write(health_pb2.HealthCheckResponse(status=status))
@@ -216,9 +219,9 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 
     def _status(self, name: str) -> Any:
         statuses, repository = health_pb2.HealthCheckResponse, self._repository
-        serving = not repository.draining
+        serving = not repository.is_draining
         if not name:
-            serving = serving and repository.ready
+            serving = serving and repository.is_ready
         else:
             try:
                 repository.get(name)
@@ -254,7 +257,7 @@ class _KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             async def refuse_call(requests: Any, context: Any) -> None:
                 await _abort(context, failure, log.id)
 
-            # A handler of streams that reads no message can answer calls of every kind.
+            # A stream-stream handler that reads no message can refuse calls of every kind.
             return grpc.stream_stream_rpc_method_handler(refuse_call)
         return await continuation(details)
 

@@ -45,7 +45,7 @@ from keras_bahdanau_runtime.service.schemas import (
 )
 from keras_bahdanau_runtime.translation import Translation
 
-# Arguments of zlib for the three formats.
+# `wbits` arguments of zlib for gzip, zlib and raw deflate data.
 _GZIP, _ZLIB, _DEFLATE = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 _PAGE = assemble_page(Path(__file__).with_name("page.html")).encode("utf-8")
 _PAGE_POLICY = (
@@ -101,8 +101,8 @@ def create_server(
 def create_app(repository: Repository) -> Router:
     """Return the ASGI application that serves the models of a repository, for `Middleware`."""
     error_statuses = {kind.http for kind in KINDS.values()} - _UNDOCUMENTED_STATUSES
-    # The router tries endpoints in this order, so the most frequent ones are first. "/stats" of the
-    # server comes before the models, as it matches the path of a model "stats".
+    # The router tries endpoints in this order, so the most frequent ones are first.
+    # "/v2/models/stats" must precede "/v2/models/{name}", which matches it with the name "stats".
     endpoints = [
         *_translation_endpoints(repository),
         *_server_endpoints(repository),
@@ -111,12 +111,14 @@ def create_app(repository: Repository) -> Router:
     ]
     endpoints += document_endpoints(endpoints, error_statuses, server_metadata()["version"])
     endpoints.append(Endpoint("GET", "/", _page, "The web page", media=("text/html",)))
-    routes = [Route(each.path, each.function, methods=[each.method]) for each in endpoints]
+    routes = [
+        Route(endpoint.path, endpoint.function, methods=[endpoint.method]) for endpoint in endpoints
+    ]
     return Router(routes, redirect_slashes=False)
 
 
 def _translation_endpoints(repository: Repository) -> list[Endpoint]:
-    """Return the endpoints of our own interface."""
+    """Return the endpoints `/translate`, `/translate/stream` and the list of text models."""
 
     async def translate(request: Request) -> Response:
         body = await _read_body(request, repository.engine.limits)
@@ -135,7 +137,7 @@ def _translation_endpoints(repository: Repository) -> list[Endpoint]:
         body = await _read_body(request, repository.engine.limits)
         options = await _parse(body, parse_request, StreamRequest, repository.engine.limits)
         pieces = _text_model(request, repository, options.model).stream(options.text)
-        # An error before the first piece sets the status, a later error is an event.
+        # An error before the first piece sets the HTTP status. A later error is sent as an event.
         first = await _cancel_on_disconnect(request, anext(pieces, None))
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         events = _events(first, pieces)
@@ -216,7 +218,7 @@ def _model_endpoints(repository: Repository, prefix: str) -> list[Endpoint]:
         return _json({**names, **tensors})
 
     async def ready(request: Request) -> Response:
-        if repository.draining:
+        if repository.is_draining:
             raise ServiceError("unavailable", "The service is about to stop.", retry_after=1)
         return _json({"name": get_model(request).name, "ready": True})
 
@@ -255,7 +257,7 @@ def _server_endpoints(repository: Repository) -> list[Endpoint]:
         return _json({"live": True})
 
     async def ready(request: Request) -> Response:
-        if not repository.ready:
+        if not repository.is_ready:
             raise ServiceError("unavailable", "Not every model is ready.", retry_after=1)
         return _json({"ready": True})
 
@@ -362,7 +364,8 @@ def decompress(body: bytes, encoding: str, limits: Limits) -> bytes:
 
 
 def _too_large(limits: Limits) -> ServiceError:
-    return ServiceError("too_large", f"The body must have at most {limits.body} bytes, unpacked.")
+    message = f"The body must have at most {limits.body} bytes after decompression."
+    return ServiceError("too_large", message)
 
 
 async def _parse(body: bytes, parse: Callable[..., _Result], *arguments: Any) -> _Result:
@@ -378,9 +381,12 @@ def _text_models(repository: Repository) -> list[TextModel]:
 
 
 def _text_model(request: Request, repository: Repository, name: str | None) -> TextModel:
-    """Return a text model, by default the first one, and set its name in the scope for metrics."""
+    """Return a text model, by default the first one.
+
+    Its name is stored in the scope, where `Middleware` reads it for the metrics.
+    """
     models = _text_models(repository) if name is None else [repository.get(name)]
-    if not models and not repository.complete:
+    if not models and not repository.is_complete:
         raise ServiceError("unavailable", "No text model is ready.", "model", 1)
     if not models or not isinstance(models[0], TextModel):
         raise ServiceError(

@@ -28,13 +28,13 @@ def log_to_stderr(format: str) -> None:
     stream = logging.StreamHandler()
     stream.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     handler = buffer_lines(stream)
-    for each in (logger, *map(logging.getLogger, _OTHER_LOGGERS)):
-        each.handlers, each.propagate = [handler], False
+    for log in (logger, *map(logging.getLogger, _OTHER_LOGGERS)):
+        log.handlers, log.propagate = [handler], False
     logger.setLevel(logging.INFO)
     # Any client can cause a warning of uvicorn with each request.
     logging.getLogger("uvicorn.error").addFilter(_warning_to_info)
     logging.raiseExceptions = False  # the service goes on if the log is on a full disk
-    # Not in any line, so not collected for each record.
+    # No line contains the thread or process, so records do not need them.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
 
@@ -77,7 +77,7 @@ def buffer_lines(target: logging.Handler) -> logging.handlers.MemoryHandler:
 
 
 def _warning_to_info(record: logging.LogRecord) -> bool:
-    """Filter that passes every record, warnings with the level INFO."""
+    """Logging filter that lowers warnings to INFO. It drops no record."""
     if record.levelno == logging.WARNING:
         record.levelno, record.levelname = logging.INFO, "INFO"
     return True

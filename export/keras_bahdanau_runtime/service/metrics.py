@@ -30,8 +30,9 @@ class Metrics:
     """Metrics of one service.
 
     Attributes:
-        requests: Counter of requests, by `model`, `call` ("translate" of HTTP, "ModelInfer" of
-            gRPC) and `code`, the status of the response.
+        requests: Counter of requests, by `model`, `call` and `code`. `call` is the function of an
+            HTTP endpoint ("translate") or the method of gRPC ("ModelInfer"), `code` the status of
+            the response.
         errors: Counter of requests that a model failed to answer, by `model` and `kind`, a name of
             `KINDS`.
         queue: Gauge of the texts that wait or run.
@@ -50,9 +51,11 @@ class Metrics:
             return kind(_PREFIX + name, help, labels, registry=self.registry, **options)
 
         self.requests: Counter = metric(
-            Counter, "requests", "Requests answered.", ("model", "call", "code")
+            Counter, "requests", "Responses sent.", ("model", "call", "code")
         )
-        self.errors: Counter = metric(Counter, "errors", "Requests failed.", ("model", "kind"))
+        self.errors: Counter = metric(
+            Counter, "errors", "Requests that a model failed to answer.", ("model", "kind")
+        )
         self.queue: Gauge = metric(
             Gauge, "queue_length", "Texts that wait or run.", multiprocess_mode="livesum"
         )
@@ -66,13 +69,13 @@ class Metrics:
         self.latency: Histogram = metric(
             Histogram,
             "request_seconds",
-            "Time from request to answer.",
+            "Time from request to response.",
             ("model",),
             buckets=_SECONDS,
         )
 
     def for_model(self, name: str) -> ModelMetrics:
-        """Return the metrics of a model; looking up a label takes longer than counting."""
+        """Return the metrics of a model. Keep the result: the lookup takes longer than counting."""
         return ModelMetrics(
             self.wait.labels(name),
             self.batches.labels(name),

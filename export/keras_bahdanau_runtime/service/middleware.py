@@ -20,7 +20,8 @@ from keras_bahdanau_runtime.service.metrics import Metrics
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 _PATHS_WITHOUT_KEY = {"/", "/v2/health/live", "/v2/health/ready"}
-_SAME_SITE = ("same-origin", "none")  # values of `Sec-Fetch-Site`; "none" is a typed address
+# Values of `Sec-Fetch-Site`. "none": the user typed the address.
+_SAME_SITE = ("same-origin", "none")
 _MAX_LOGGED = 128  # characters of a value that a client sends
 _random = random.Random()  # ids are not secret, and the system's generator takes 0.1 ms
 
@@ -138,8 +139,8 @@ class Middleware:
         app: ASGI application.
         keys: `ApiKeys`, or `None` if no request needs a key.
         only_local_hosts: bool. Whether the header `Host` must be localhost or an IP address.
-        metrics: `Metrics` to count in.
-        is_model: Function from a name to whether a model has it.
+        metrics: `Metrics` that count the requests.
+        is_model: Function that returns whether there is a model of a name.
     """
 
     def __init__(
@@ -196,7 +197,8 @@ class Middleware:
             log.write(f"{scope['method']} {scope['raw_path'].decode('latin-1')}", status)
 
     def _check_access(self, scope: Scope, headers: Mapping[str, str]) -> None:
-        if "\n" in scope["path"]:  # Starlette's routes would match with a newline at the end
+        # The pattern of a Starlette route ends in "$", which also matches before a final newline.
+        if "\n" in scope["path"]:
             raise HTTPException(404)
         host = _single_host(scope)
         if self._only_local_hosts:
@@ -210,7 +212,8 @@ class Middleware:
 def _single_host(scope: Scope) -> str:
     """Return the header `Host`, or localhost for HTTP/1.0 without one.
 
-    Several are refused, because a proxy may use another one, and none is refused (RFC 9112, 3.2).
+    Several are refused, because a proxy could use a different one than this service. A request of
+    HTTP/1.1 without one is refused, too (RFC 9112, 3.2).
     """
     hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
     if len(hosts) > 1 or (not hosts and scope["http_version"] != "1.0"):
@@ -225,8 +228,8 @@ def _single_host(scope: Scope) -> str:
 def _check_local_host(host: str) -> None:
     """Refuse a host name other than localhost (DNS rebinding).
 
-    The owner of a web page can point its host name to this machine. A browser then sends requests
-    of the page here as requests to its own site.
+    The owner of a web page can point its host name to this machine. A browser then takes this
+    service for the page's own site, and lets the page call it.
     """
     try:
         name = urlsplit(f"//{host}").hostname or ""

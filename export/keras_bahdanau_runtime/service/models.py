@@ -71,7 +71,7 @@ class Statistics:
     def count_request(self, nanoseconds: int, succeeded: bool) -> None:
         """Count one request and its duration."""
         with self._lock:
-            self._last_request = time.time_ns() // 10**6  # reported to clients only
+            self._last_request = time.time_ns() // 10**6  # Unix time in milliseconds
             total = self._success if succeeded else self._failure
             total[0] += 1
             total[1] += nanoseconds
@@ -171,8 +171,8 @@ class Model:
 class _ModelJob:
     """Base class of jobs that count their runs.
 
-    A job has no reference to its model. A cycle would keep the memory of an unloaded model until
-    the next garbage collection.
+    A job has no reference to its model, because a reference cycle would keep the memory of an
+    unloaded model until the next garbage collection.
     """
 
     batches_requests = False
@@ -180,20 +180,20 @@ class _ModelJob:
     def __init__(self, model: Model) -> None:
         self.metrics, self._counts = model.metrics, model.counts
 
-    def run(self, payloads: Sequence[Any], alone: bool) -> list[Any]:
-        results = self._run(payloads, alone)
+    def run(self, payloads: Sequence[Any], is_alone: bool) -> list[Any]:
+        results = self._run(payloads, is_alone)
         self._counts.count_run(len(payloads))
         return results
 
     def record_times(self, queued: float, computed: float) -> None:
         self._counts.add_times(round(queued * 1e9), round(computed * 1e9))
 
-    def _run(self, payloads: Sequence[Any], alone: bool) -> list[Any]:
+    def _run(self, payloads: Sequence[Any], is_alone: bool) -> list[Any]:
         raise NotImplementedError
 
 
 class TextModel(Model):
-    """Model from texts to translations.
+    """Model that translates texts.
 
     A request of the Open Inference Protocol may have the parameters `n_best`, `alignments` and
     `timeout`.
@@ -400,9 +400,9 @@ class _SearchJob(_ModelJob):
         self._translator = self.alone_translator = model.translator
         self._tokenizer = model.tokenizer
 
-    def _run(self, payloads: Sequence[Any], alone: bool) -> list[Any]:
+    def _run(self, payloads: Sequence[Any], is_alone: bool) -> list[Any]:
         aligned = any(alignments for _, _, alignments in payloads)
-        translator = self.alone_translator if alone else self._translator
+        translator = self.alone_translator if is_alone else self._translator
         arrays = translator.search(pad([ids for ids, _, _ in payloads]), aligned)
         results = []
         for row, (ids, n_best, alignments) in enumerate(payloads):
@@ -422,7 +422,7 @@ class _StreamJob(_ModelJob):
         super().__init__(model)
         self._translator = model.translator
 
-    def _run(self, payloads: Sequence[Any], alone: bool) -> list[Any]:
+    def _run(self, payloads: Sequence[Any], is_alone: bool) -> list[Any]:
         [(text, put, stopped)] = payloads
         pieces = []
         for piece in self._translator.stream(text):
@@ -434,7 +434,7 @@ class _StreamJob(_ModelJob):
 
 
 class GraphModel(Model):
-    """Model with the tensors of an ONNX graph.
+    """Model that runs an ONNX graph on the tensors of a request.
 
     Args:
         name: str.
@@ -496,7 +496,7 @@ class _GraphJob(_ModelJob):
         super().__init__(model)
         self._session, self._timeout = model.session, model.engine.limits.timeout
 
-    def _run(self, payloads: Sequence[Any], alone: bool) -> list[Any]:
+    def _run(self, payloads: Sequence[Any], is_alone: bool) -> list[Any]:
         return [
             run_arrays(self._session, feeds, outputs, self._timeout) for feeds, outputs in payloads
         ]
@@ -522,7 +522,7 @@ def get_parameter(
 
 
 def _timeout(parameters: Mapping[str, Any]) -> float | None:
-    """Return the parameter `timeout` in seconds. Requests have microseconds, as for Triton."""
+    """Return the parameter `timeout` in seconds. Requests have it in microseconds, as in Triton."""
     microseconds = get_parameter(parameters, "timeout", (int,), None)
     if microseconds is None:
         return None

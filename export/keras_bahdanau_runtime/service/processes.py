@@ -28,12 +28,12 @@ _SHARED_MEMORY = "/dev/shm"
 
 
 def supervise(settings: Settings) -> bool:
-    """Run a service until SIGTERM or SIGINT, in as many processes as its settings name.
+    """Run a service in `settings.processes` processes until SIGTERM or SIGINT.
 
-    SIGHUP is passed on to all processes. The operating system distributes the connections of HTTP
+    SIGHUP is forwarded to all processes. The operating system distributes the connections of HTTP
     and gRPC among them. A process that dies is replaced. If its replacement cannot start, for
-    example because the artifact is corrupt, the others continue without it. The processes share
-    the cores unless the settings name a number of parallel batches.
+    example because the artifact is corrupt, the others continue without it. The cores are divided
+    among the processes unless `settings.parallel_batches` is set.
 
     Args:
         settings: `Settings`.
@@ -83,15 +83,15 @@ class _Supervisor:
         self._failures = 0
 
     def run(self) -> bool:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._pass_on)
+        for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(signal_number, self._forward)
         for _ in range(self._settings.processes):
             self._start()
         succeeded = True
         while self._processes:
             sentinels = [process.sentinel for process in self._processes]
             ended = multiprocessing.connection.wait(sentinels)
-            for process in [each for each in self._processes if each.sentinel in ended]:
+            for process in [other for other in self._processes if other.sentinel in ended]:
                 process.join()
                 served = _serves(self._processes.pop(process))
                 if self._is_stopping:
@@ -125,20 +125,21 @@ class _Supervisor:
             logger.error("Process %d cannot start. The others continue.", process.pid)
             return True
         logger.error("No process can start. The service stops.")
-        self._pass_on(signal.SIGTERM, None)
+        self._forward(signal.SIGTERM, None)
         return False
 
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        self._is_stopping = self._is_stopping or number != signal.SIGHUP
-        passed = signal.SIGHUP if number == signal.SIGHUP else signal.SIGTERM
+    def _forward(self, signal_number: int, frame: FrameType | None) -> None:
+        self._is_stopping = self._is_stopping or signal_number != signal.SIGHUP
+        forwarded = signal.SIGHUP if signal_number == signal.SIGHUP else signal.SIGTERM
         for process, semaphore in self._processes.items():
-            # SIGHUP would end a process that does not serve yet, and it opens the new files anyway.
-            if passed != signal.SIGHUP or _serves(semaphore):
-                self._send(process, passed)
+            # A process that does not serve yet has no handler for SIGHUP and would end. It opens
+            # the new files anyway.
+            if forwarded != signal.SIGHUP or _serves(semaphore):
+                self._send(process, forwarded)
 
-    def _send(self, process: Any, number: int) -> None:
+    def _send(self, process: Any, signal_number: int) -> None:
         if process.exitcode is None:
-            os.kill(process.pid, number)
+            os.kill(process.pid, signal_number)
 
 
 def _serves(semaphore: Any) -> bool:
@@ -150,7 +151,7 @@ def _serves(semaphore: Any) -> bool:
 
 
 def _serve(settings: Settings, listener: socket.socket, semaphore: Any) -> None:
-    # A terminal sends SIGINT to all processes. The parent passes SIGTERM on.
+    # A terminal sends SIGINT to all processes. The parent forwards it as SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     threading.Thread(target=_stop_with_parent, args=(parent,), daemon=True).start()

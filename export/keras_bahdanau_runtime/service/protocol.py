@@ -356,8 +356,8 @@ def parse_rest(body: bytes, json_length: int | None) -> InferRequest:
 def parse_raw(body: bytes, inputs: Sequence[TensorSpec]) -> InferRequest:
     """Parse a REST request without JSON, whose body is the data of the only input.
 
-    Triton calls this a raw binary request. The shape follows from the number of bytes. If two axes
-    have any length and one of them is the first, the request has one row. A BYTES tensor has one
+    Triton calls this a raw binary request. The shape follows from the number of bytes. If the first
+    axis and one other axis are dynamic (-1), the first one has length 1. A BYTES tensor has one
     item, the body. All outputs are returned as raw bytes.
 
     Args:
@@ -373,7 +373,11 @@ def parse_raw(body: bytes, inputs: Sequence[TensorSpec]) -> InferRequest:
     [b'a man']
     """
     if len(inputs) != 1:
-        refuse(_HEADER_FIELD, f"be above 0 for a model with {len(inputs)} inputs", 0)
+        refuse(
+            _HEADER_FIELD,
+            f"be the length of a JSON document, because the model has {len(inputs)} inputs",
+            0,
+        )
     [spec] = inputs
     shape, free = list(spec.shape), [axis for axis, size in enumerate(spec.shape) if size == -1]
     if spec.datatype == "BYTES":
@@ -384,7 +388,12 @@ def parse_raw(body: bytes, inputs: Sequence[TensorSpec]) -> InferRequest:
         if len(free) == 2 and free[0] == 0:
             shape[free.pop(0)] = 1
         if len(free) > 1:
-            refuse(_HEADER_FIELD, f"be above 0 for an input of shape {list(spec.shape)}", 0)
+            refuse(
+                _HEADER_FIELD,
+                "be the length of a JSON document, because the body does not determine the shape "
+                f"{list(spec.shape)} of the input",
+                0,
+            )
         for axis in free:
             shape[axis] = 1
             shape[axis] = len(body) // max(1, math.prod(shape) * DATATYPES[spec.datatype].itemsize)
@@ -567,8 +576,8 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name}, which is not a JSON number")
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object without duplicate keys, of which parsers use different values."""
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object. Refuse duplicate keys, because parsers disagree on which one counts."""
     document = dict(pairs)
     if len(document) < len(pairs):
         keys: set[str] = set()
@@ -579,7 +588,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return document
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_distinct)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
 
 
 def as_json(value: Any) -> bytes:

@@ -47,8 +47,8 @@ class Repository:
         engine: `Engine` that runs the models.
         megabytes: As for `Translator`.
         alone_threads: int, threads of a batch of texts that is the only work in the queue; `None`
-            for the number of cores, at most four. With more than one, the weights are opened a
-            second time once the model is ready; with one, they are in memory once.
+            for the number of cores, at most four. With more than one thread the weights are loaded
+            a second time after the model is ready, and need twice the memory.
 
     Attributes:
         is_shared: bool. Whether other processes of this service have the same models.
@@ -93,24 +93,24 @@ class Repository:
         self._opening: set[object] = set()
 
     @property
-    def draining(self) -> bool:
+    def is_draining(self) -> bool:
         """Whether the service is about to stop."""
-        return self.engine.draining
+        return self.engine.is_draining
 
     @property
-    def opening(self) -> bool:
+    def is_opening(self) -> bool:
         """Whether a thread opens an artifact, including one whose result will be discarded."""
         return bool(self._opening)
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every source is loaded."""
         return set(self._models) == set(self.sources)
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether every source is loaded, except those that a client has unloaded."""
-        return not self.draining and {*self._models, *self._unloaded} == set(self.sources)
+        return not self.is_draining and {*self._models, *self._unloaded} == set(self.sources)
 
     def names(self) -> list[tuple[str, list[str]]]:
         """Return the names of the models with their versions."""
@@ -254,7 +254,7 @@ class Repository:
             try:
                 model.add_threads(self._alone_threads)
             except (ArtifactError, ValueError, OSError) as error:
-                message = "Every batch of %s runs on one thread, also if it is the only one: %s"
+                message = "Batches of %s that run alone stay on one thread. Opening failed: %s"
                 logger.warning(message, model.name, error)
 
     def close(self) -> None:

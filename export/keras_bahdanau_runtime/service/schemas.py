@@ -41,7 +41,7 @@ class TranslateRequest(StreamRequest):
         description="one text, or a list of texts"
     )
     n_best: int = Field(
-        1, ge=1, description="an int of at least 1, the most translations to return per text"
+        1, ge=1, description="an int of at least 1, the maximum number of translations per text"
     )
     alignments: bool = Field(False, description="a bool, whether to return the attention weights")
     timeout: float | None = Field(
@@ -71,7 +71,7 @@ class TranslateResponse(_Body):
 class ErrorResponse(_Body):
     """Body of an error response."""
 
-    error: str = Field(description="what is wrong, and what would be right")
+    error: str = Field(description="the mistake and the fix")
     code: str = Field(json_schema_extra={"enum": list(KINDS)})
     argument: str | None = Field(description="the wrong argument")
 

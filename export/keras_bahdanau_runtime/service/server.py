@@ -25,7 +25,7 @@ from keras_bahdanau_runtime.session import release_memory
 logger = logging.getLogger("keras_bahdanau_runtime")
 
 _LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
-_RESERVED_FILES = 64  # descriptors for artifacts that are opened and for listening sockets
+_RESERVED_FILES = 64  # descriptors kept free to open artifacts and to listen
 _MIN_CONNECTIONS = 8
 _MACOS_MAX_FILES = 10_240  # descriptors of a process, even if its limit is infinite
 _FLUSH_SECONDS = 1.0  # for responses that are computed but not sent yet
@@ -41,7 +41,7 @@ class Settings:
         port: HTTP port; 0 for any free port.
         grpc_port: gRPC port; 0 for any free port, `None` for no gRPC.
         api_key_file: File with the API keys, one per line.
-        no_auth: bool. Whether to listen on an address beyond this machine without keys.
+        no_auth: bool. Whether other machines may connect without keys.
         tls_certificate: File of the certificate chain for HTTP and gRPC; requires `tls_key`.
         tls_key: File of the certificate's key.
         watch: float, seconds between two checks for replaced artifacts; 0 for none.
@@ -86,7 +86,7 @@ class Settings:
             raise ValueError(
                 f"Argument `host` must be one of {_LOCAL_HOSTS} without keys. "
                 f"Received: {self.host!r}. "
-                "Pass api_key_file, or no_auth=True if something else controls access."
+                "Pass api_key_file, or no_auth=True if a proxy or a firewall controls access."
             )
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError(
@@ -164,7 +164,7 @@ class Service:
         Raises:
             ServiceError: A model cannot be opened.
             OSError: A port is in use.
-            Exception: Any other error of a server.
+            Exception: Any other error while the servers start.
         """
         settings = self.settings
         loading = asyncio.gather(*map(self.repository.load, settings.sources))
@@ -173,7 +173,9 @@ class Service:
         from keras_bahdanau_runtime.service import http  # while threads open the models
 
         if settings.grpc_port is not None:
-            from keras_bahdanau_runtime.service import grpc as grpc_server  # takes 20 MB
+            # Imported only if needed, as it takes 20 MB.
+            from keras_bahdanau_runtime.service import grpc as grpc_server
+
         await loading
         listener = self._listener = bind(settings) if listener is None else listener
         port = listener.getsockname()[1]
@@ -206,7 +208,7 @@ class Service:
             await asyncio.sleep(0.001)
         if self._tasks[0].done():
             await self.stop()
-        release_memory()  # 4 MB after the imports
+        release_memory()  # frees about 4 MB that the imports left
         logger.info(
             "Serving %s at %s%s.",
             ", ".join(name for name, _ in self.repository.names()),
@@ -293,8 +295,8 @@ def serve(
 ) -> None:
     """Run a service in this process until SIGTERM or SIGINT, and finish the accepted work.
 
-    If accepted work does not finish in time, the process exits with status 1. If only work without
-    a waiting client still runs, or an artifact is being opened, it exits with status 0.
+    If accepted work does not finish in time, the process exits with status 1. Otherwise it exits
+    with status 0, even if a thread still runs work of a disconnected client or opens an artifact.
 
     Args:
         settings: `Settings`.
@@ -315,7 +317,7 @@ def serve(
         logger.error("Accepted work did not finish within %g seconds.", settings.grace)
     logging.shutdown()
     discard_unwritten()
-    if not finished or service.engine.busy or service.repository.opening:
+    if not finished or service.engine.is_busy or service.repository.is_opening:
         os._exit(0 if finished else 1)  # Python would wait for the threads that still run
 
 
@@ -335,7 +337,8 @@ def listen(host: str, port: int) -> socket.socket:
         OSError: The port is in use.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With this protocol asyncio sets TCP_NODELAY, which sends small packets immediately.
+    # asyncio sets TCP_NODELAY, which sends small packets immediately, only if the protocol of the
+    # socket is explicitly IPPROTO_TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -388,10 +391,10 @@ def _raise_file_limit() -> None:
 
 
 def max_connections() -> int | None:
-    """Return the connections of HTTP, and of gRPC, that the limit of open files leaves room for.
+    """Return the maximum number of connections for each of HTTP and gRPC.
 
-    Without this limit, clients that only connect could use up all files, and no model could be
-    opened. `None` if open files are not limited.
+    It follows from the limit of open files. Without it, clients that only connect could use up all
+    files, and no model could be opened. `None` if open files are not limited.
     """
     try:
         import resource

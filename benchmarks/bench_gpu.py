@@ -1,7 +1,7 @@
 """The exported search on a GPU: parity and speed, against the CPU, JAX and PyTorch.
 
-    python benchmarks/bench_gpu_search.py export FOLDER     # needs TensorFlow, but no GPU
-    python benchmarks/bench_gpu_search.py run FOLDER [ARTIFACT...] [--text FILE] [--provider NAME]
+    python benchmarks/bench_gpu.py export FOLDER     # needs TensorFlow, but no GPU
+    python benchmarks/bench_gpu.py run FOLDER [ARTIFACT...] [--text FILE] [--provider NAME]
 
 `run` needs a GPU and `pip install onnxruntime-gpu` in place of onnxruntime. Without a GPU it prints
 that it skips and exits with 0. It takes less than 10 minutes and prints:
