@@ -1,8 +1,10 @@
-"""The examples in docstrings run, and every public name is in one namespace."""
+"""Examples in docstrings run, every public name is in one namespace, diagrams are current."""
 
 import doctest
 import importlib
+import importlib.util
 import pkgutil
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -51,3 +53,12 @@ def test_every_public_name_is_in_one_namespace():
     assert sorted(names) == sorted(PUBLIC)
     for name in set(keras_bahdanau.__all__) - set(NAMESPACES):
         assert getattr(keras_bahdanau, name) is PUBLIC[name]
+
+
+def test_the_diagrams_of_the_concept_pages_are_current():
+    path = Path(__file__).parent.parent / "docs" / "concepts" / "draw.py"
+    spec = importlib.util.spec_from_file_location("draw", path)
+    draw = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(draw)
+    files = {f"{figure.__name__}.svg": figure().svg() for figure in draw.FIGURES}
+    assert {file.name: file.read_text("utf-8") for file in path.parent.glob("*.svg")} == files
