@@ -43,11 +43,15 @@ def run_python(path):
     return namespace
 
 
-def write_files(folder):
-    """Write the files that the pages name: a run, an artifact, and texts, also as .gz."""
+def write_files(folder, code=""):
+    """Write the files that pages name: texts, also as .gz; a run; an artifact, if `code` does not.
+
+    `folder` becomes the current one in the tests.
+    """
     shutil.copytree(FILES / "run", folder / "run")
-    shutil.copytree(FILES / "artifact", folder / "artifact")
     shutil.copytree(FILES / "artifact", folder / "quickstart" / "artifact")
+    if not re.search(r'export\((?:\w+, )?"artifact"', code):
+        shutil.copytree(FILES / "artifact", folder / "artifact")
     for name in TEXT_NAMES:
         for language in ("en", "de"):
             path = folder / f"{name}.{language}"
