@@ -70,18 +70,19 @@ def quick_commands(path):
 
 @functools.cache
 def message_patterns():
-    """Regular expressions of the strings in the code, in which any text stands for each value."""
+    """Regular expressions of the strings in the code, in which any text stands for each value.
+
+    Strings without 16 characters in a row, such as "Argument `...` must be ...", match too much.
+    """
     patterns = set()
     for folder in (ROOT / "keras_bahdanau", ROOT / "export"):
         for path in folder.rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
                 parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-                texts = [part.value if isinstance(part, ast.Constant) else None for part in parts]
-                literal = "".join(text for text in texts if isinstance(text, str))
-                if len(literal) >= 20 and isinstance(node, ast.JoinedStr | ast.Constant):
-                    patterns.add(
-                        "".join(".*" if text is None else re.escape(text) for text in texts)
-                    )
+                texts = [getattr(part, "value", None) for part in parts]
+                texts = [text if isinstance(text, str) else "" for text in texts]
+                if max(map(len, texts), default=0) >= 16:
+                    patterns.add("".join(re.escape(text) or ".*" for text in texts))
     return [re.compile(pattern) for pattern in patterns]
 
 
