@@ -8,7 +8,6 @@ import pytest
 
 from benchmarks import redraw
 
-
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "docs" / "pictures"
 PAGES = [
