@@ -92,7 +92,7 @@ dataset = TranslationDataset(
     batch_size=64,
     bucket=32,
 )
-print(tokenizer.source_tokens(tokenizer.encode_source(test[0][0])))
+print(tokenizer.source_tokens(test[0][0]))
 
 # %% [markdown]
 # ## Training

@@ -148,7 +148,7 @@ service = subprocess.Popen(
     [*command, "--port", "0", "--grpc-port", "0"], stderr=subprocess.PIPE, text=True
 )
 for line in service.stderr:
-    if address := re.search(r"at (http://[\d.:]+)", line):
+    if address := re.search(r"at (http://[\d.]+:\d+)", line):
         break
 
 
