@@ -11,6 +11,9 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --prefer-binary --no-compile $(PIP_FLAGS)
 QUICKSTART_READY := $(VENV)/.ready-quickstart
 TEST_READY := $(VENV)/.ready-test
+# The tools of `make dist` have their own environment, because they have many dependencies.
+DIST_VENV := build/venv
+DIST_READY := $(DIST_VENV)/.ready
 BACKENDS := torch tensorflow jax
 WORKERS ?= 2
 # Test files run in the order of the folders below, so the slowest ones start first.
@@ -22,13 +25,15 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 #   export          tests that trace with TensorFlow
 #   other folders   tests that need no particular backend
 TESTS_torch := tests/conformance tests/service tests/hostile tests/commands tests/library \
-	tests/examples tests/runtime tests/test_docs.py tests/test_house.py
+	tests/examples tests/runtime tests/test_docs.py tests/test_house.py tests/test_packaging.py
 TESTS_tensorflow := tests/export tests/conformance $(if $(ALL),tests/library tests/examples)
 TESTS_jax := tests/conformance $(if $(ALL),tests/library tests/examples)
 QUICK := tests/test_house.py tests/runtime $(addprefix tests/library/,$(addsuffix .py, \
 	$(addprefix layers/attention/test_,attention bahdanau) \
 	$(addprefix layers/test_,bridge cells decoder* encoder masking readout recurrence) \
 	losses/test_losses models/test_generation search/test_search))
+# The tests of an installed wheel: those of QUICK that do not read the source files.
+WHEEL_TESTS := $(filter-out tests/test_house.py,$(QUICK))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 3
@@ -39,7 +44,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart test test-all test-quick test-soak lint bench clean $(BACKENDS:%=test-%)
+.PHONY: help quickstart test test-all test-quick test-soak lint bench dist clean $(BACKENDS:%=test-%)
 
 help: ## List these commands
 	@echo "Usage: make COMMAND"
@@ -88,6 +93,12 @@ bench: $(TEST_READY) ## Measure training, attention, search and export on this m
 	$(BIN)/python benchmarks/bench_search.py
 	$(BIN)/python benchmarks/bench_export.py
 
+dist: $(TEST_READY) $(DIST_READY) ## Build sdist and wheel, check them, and test the installed wheel
+	rm -rf dist
+	$(DIST_VENV)/bin/python -m build
+	$(DIST_VENV)/bin/python -m twine check --strict dist/*
+	KERAS_BACKEND=torch $(BIN)/python .ci/test_wheel.py dist/*.whl $(WHEEL_TESTS)
+
 clean: ## Remove the environment, caches and build products
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -107,4 +118,9 @@ $(QUICKSTART_READY): pyproject.toml constraints.txt | $(BIN)/pip
 $(TEST_READY): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "Installing every backend and the test tools into $(VENV) (once, several minutes)"
 	@$(PIP_INSTALL) -e ".[test]" -c constraints.txt
+	@touch $@
+
+$(DIST_READY): constraints.txt
+	@$(PYTHON) -m venv $(DIST_VENV)
+	@$(DIST_VENV)/bin/python -m pip install --quiet build twine -c constraints.txt
 	@touch $@

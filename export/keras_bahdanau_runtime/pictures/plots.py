@@ -96,7 +96,8 @@ def plot_alignments(
                 "Argument `alignments` must have words on both sides. "
                 f"Received: none on one side of alignments[{number}]"
             )
-    figure = Figure(dpi=DPI, layout="none")
+    figure = Figure(dpi=DPI)
+    figure.set_layout_engine("none")  # `arrange_and_save` sets the positions
     all_axes = []
     for number, panel in enumerate(panels):
         axes = figure.add_subplot(label=str(number))
@@ -187,7 +188,8 @@ def plot_image_alignment(
 
     titles = [printable(title), *map(label, tokens)]
     families = font_families(titles)
-    figure = Figure(dpi=DPI, layout="none")
+    figure = Figure(dpi=DPI)
+    figure.set_layout_engine("none")  # `arrange_and_save` sets the positions
     height, width = picture.shape[:2]
     panels = []
     for number, text in enumerate(titles):

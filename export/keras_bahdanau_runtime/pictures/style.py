@@ -13,7 +13,7 @@ DPI = 160
 COLORS = ("#1261a0", "#b8480b", "#00755e", "#8a3f8f", "#7a5c00")
 GRAY = "#757575"  # for baselines and the data itself
 
-STYLE: dict[str, Any] = {
+STYLE: Any = {  # settings by name; matplotlib has no public type for them
     "figure.dpi": DPI,
     "savefig.dpi": DPI,
     "figure.facecolor": "white",
