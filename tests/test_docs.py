@@ -1,11 +1,27 @@
-"""The examples in docstrings run, and every public name is in one namespace."""
+"""Examples in docstrings and on pages run, and every public name is in one namespace."""
 
 import doctest
 import importlib
 import pkgutil
+import subprocess
+import sys
 from types import ModuleType
 
 import pytest
+from pages import (
+    DOCS,
+    MIGRATION,
+    PAGES,
+    ROOT,
+    blocks,
+    is_export,
+    is_message,
+    page_id,
+    quick_commands,
+    run_python,
+    shell_environment,
+    write_files,
+)
 
 import keras_bahdanau
 import keras_bahdanau_runtime.text
@@ -51,3 +67,57 @@ def test_every_public_name_is_in_one_namespace():
     assert sorted(names) == sorted(PUBLIC)
     for name in set(keras_bahdanau.__all__) - set(NAMESPACES):
         assert getattr(keras_bahdanau, name) is PUBLIC[name]
+
+
+PYTHON_PAGES = [
+    path
+    for path in PAGES
+    if blocks(path, "python") and not is_export(path) and path.parent != MIGRATION
+]
+COMMANDS = [
+    pytest.param(command, id=f"{page_id(path)}: {command}")
+    for path in PAGES
+    for command in quick_commands(path)
+]
+TROUBLESHOOTING = DOCS / "guides" / "troubleshooting.md"
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """The current folder, with the files that the pages name."""
+    write_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", PYTHON_PAGES, ids=page_id)
+def test_python_of_a_page_runs(path, files):
+    run_python(path)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_of_pages_run(command, files):
+    script = f'keras-bahdanau() {{ "{sys.executable}" -m keras_bahdanau_export.cli "$@"; }}\n'
+    finished = subprocess.run(
+        ["bash", "-c", script + command],
+        env=shell_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+
+
+@pytest.mark.parametrize("message", blocks(TROUBLESHOOTING, "text"))
+def test_messages_in_troubleshooting_are_raised_by_the_code(message):
+    assert is_message(message.strip())
+
+
+def test_a_message_that_the_code_does_not_raise_is_found():
+    assert not is_message("Argument `output` must be purple. Received: 'run'")
+
+
+def test_the_readme_is_one_page():
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert text.count("\n") <= 150
+    assert "\nmake quickstart\n" in text and "\nmake test " in text

@@ -1,19 +1,26 @@
-"""The migration guide covers all of `tfa.seq2seq`, and its code runs."""
+"""The migration pages cover all of `tfa.seq2seq`, and their code runs."""
 
+import functools
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from layer_checks import array, assert_close
 from models import log_softmax
+from pages import MIGRATION, run_python
 
 from keras_bahdanau import TokenCrossentropy
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "migration.md").read_text("utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```", TEXT, re.M | re.S)
-ROWS = re.findall(r"^\| (.*?) \| (.*) \|$", TEXT, re.M)
-CODE = [code for _, here in ROWS for code in re.findall(r"`([^`]+)`", here)]
+PAGES = sorted(MIGRATION.glob("*.md"))
+ADDONS = MIGRATION / "tensorflow-addons.md"
+
+
+def replacements(path):
+    """The Python expressions in the right-hand columns of a page."""
+    rows = re.findall(r"^\| (.*?) \| (.*) \|$", path.read_text("utf-8"), re.M)
+    code = {code for _, here in rows for code in re.findall(r"`([^`]+)`", here)}
+    return sorted(code for code in code if not re.match("--|keras-bahdanau |export --", code))
+
 
 MECHANISM = "memory memory_sequence_length"
 MONOTONIC = "sigmoid_noise sigmoid_noise_seed score_bias_init mode dtype name"
@@ -73,9 +80,8 @@ SIGNATURES = {
 
 
 def sections():
-    """Yield each heading of the part on `tfa.seq2seq` with the arguments in its table."""
-    addons = TEXT[: TEXT.index("## Search arguments of other libraries")]
-    parts = re.split(r"^#+ (.*)$", addons, flags=re.M)[1:]
+    """Yield each heading of the page on `tfa.seq2seq` with the arguments in its table."""
+    parts = re.split(r"^#+ (.*)$", ADDONS.read_text("utf-8"), flags=re.M)[1:]
     for heading, body in zip(parts[::2], parts[1::2], strict=True):
         yield heading.replace("`", ""), re.findall(r"^\| `(\w+)` \|", body, re.M)
 
@@ -85,18 +91,19 @@ def test_every_name_and_argument_has_a_row():
     assert documented == {name: sorted(arguments.split()) for name, arguments in SIGNATURES.items()}
 
 
-@pytest.fixture(scope="module")
-def namespace():
-    """The names that the code blocks of the guide define."""
-    names = {"__name__": "docs_migration"}
-    for block in BLOCKS:
-        exec(compile(block, "migration.md", "exec"), names)
-    return names
+namespace = functools.cache(run_python)
 
 
-@pytest.mark.parametrize("code", sorted(set(CODE)))
-def test_every_replacement_in_the_tables_runs(code, namespace):
-    eval(compile(code, "migration.md", "eval"), namespace)
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        pytest.param(path, code, id=f"{path.stem}: {code}")
+        for path in PAGES
+        for code in replacements(path)
+    ],
+)
+def test_every_replacement_in_the_tables_runs(path, code):
+    eval(compile(code, path.name, "eval"), namespace(path))
 
 
 def test_losses_equal_the_sequence_losses(rng):

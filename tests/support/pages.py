@@ -1,0 +1,98 @@
+"""Pages of the documentation: their code blocks, commands and error messages."""
+
+import ast
+import functools
+import gzip
+import os
+import re
+import shutil
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = ROOT / "tests" / "files"
+DOCS = ROOT / "docs"
+PAGES = [
+    ROOT / "README.md",
+    *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts),
+]
+MIGRATION = DOCS / "guides" / "migration"  # tests/library/test_migration.py runs these pages
+TEXT = "red cat\nthe dog sees the cat\none two three\n"
+TEXT_NAMES = ("train", "dev", "test", "val", "test_2016_flickr", "part1", "part2")
+
+
+def page_id(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def blocks(path, language):
+    """The code blocks of a language, without those marked `notest`."""
+    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text("utf-8"), re.M | re.S)
+
+
+def is_export(path):
+    """Whether a page exports a model or an artifact, which needs TensorFlow."""
+    code = "\n".join(blocks(path, "python"))
+    return "keras_bahdanau_export" in code or ".export(" in code
+
+
+def run_python(path):
+    """Run the Python blocks of a page from top to bottom in one namespace, and return it."""
+    namespace = {"__name__": "page"}
+    for block in blocks(path, "python"):
+        exec(compile(block, page_id(path), "exec"), namespace)
+    return namespace
+
+
+def write_files(folder, code=""):
+    """Write the files that pages name: texts, also as .gz; a run; an artifact, if `code` does not.
+
+    `folder` becomes the current one in the tests.
+    """
+    shutil.copytree(FILES / "run", folder / "run")
+    shutil.copytree(FILES / "artifact", folder / "quickstart" / "artifact")
+    if not re.search(r'export\((?:\w+, )?"artifact"', code):
+        shutil.copytree(FILES / "artifact", folder / "artifact")
+    for name in TEXT_NAMES:
+        for language in ("en", "de"):
+            path = folder / f"{name}.{language}"
+            path.write_text(TEXT, encoding="utf-8")
+            path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(TEXT.encode()))
+
+
+def quick_commands(path):
+    """The lines of a page's shell blocks that run a command without Keras and without a server."""
+    lines = "".join(blocks(path, "(?:bash|sh|shell)")).replace("\\\n", "").splitlines()
+    command = (
+        r"(?:echo [^|]*\| )?keras-bahdanau (?:prepare|translate|align|inspect|evaluate artifact)\b"
+    )
+    return [re.sub(r"\s+#.*", "", line) for line in lines if re.match(command, line)]
+
+
+@functools.cache
+def message_patterns():
+    """Regular expressions of the strings in the code, in which any text stands for each value.
+
+    Strings without 16 characters in a row, such as "Argument `...` must be ...", match too much.
+    """
+    patterns = set()
+    for folder in (ROOT / "keras_bahdanau", ROOT / "export"):
+        for path in folder.rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+                texts = [getattr(part, "value", None) for part in parts]
+                texts = [text if isinstance(text, str) else "" for text in texts]
+                if max(map(len, texts), default=0) >= 16:
+                    patterns.add("".join(re.escape(text) or ".*" for text in texts))
+    return [re.compile(pattern) for pattern in patterns]
+
+
+def is_message(text):
+    """Whether most of a text is one string of the code, with values filled in."""
+    matches = (pattern.search(text) for pattern in message_patterns())
+    return any(match and len(match[0]) > len(text) / 2 for match in matches)
+
+
+def shell_environment():
+    """An environment in which a shell finds the command `keras-bahdanau` of this checkout."""
+    paths = [str(ROOT), str(ROOT / "export")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
