@@ -168,22 +168,18 @@ def measure(path):
 
 def draw(prepare_memory, loader_memory, path):
     """Plot the MB of `prepare` and of the loader by pairs, with the earlier use of `train`."""
-    import matplotlib
+    from keras_bahdanau_runtime.pictures.style import saved_figure
 
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
-    for label, memory, style in (
-        ("whole files in memory, before\n(12 million: extrapolated)", BEFORE, "s--"),
-        ("prepare, all processes", prepare_memory, "o-"),
-        ("PreparedDataset, beyond imports", loader_memory, "^-"),
-    ):
-        axes.loglog(list(memory), list(memory.values()), style, label=label)
-    axes.set(xlabel="sentence pairs", ylabel="memory, MB", ylim=(50, 200_000))
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=100)
+    with saved_figure(path, 7, 4.5) as figure:
+        axes = figure.add_subplot()
+        for label, memory, style in (
+            ("whole files in memory, before\n(12 million: extrapolated)", BEFORE, "s--"),
+            ("prepare, all processes", prepare_memory, "o-"),
+            ("PreparedDataset, beyond imports", loader_memory, "^-"),
+        ):
+            axes.loglog(list(memory), list(memory.values()), style, label=label)
+        axes.set(xlabel="sentence pairs", ylabel="memory, MB", ylim=(50, 200_000))
+        axes.legend()
 
 
 def main():

@@ -38,24 +38,21 @@ def measure():
 
 def draw(figures, path):
     """Plot the milliseconds of a step over the length of the source, with a fitted line."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
     import numpy as np
 
-    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-    for backend, seconds in figures.items():
-        milliseconds = np.array([seconds[str(length)] * 1e3 for length in LENGTHS])
-        slope, start = np.polyfit(LENGTHS, milliseconds, 1)
-        (points,) = axes.plot(LENGTHS, milliseconds, "o")
-        label = f"{backend}: {start:.2f} ms + {slope * 1e3:.2f} µs per token"
-        axes.plot(LENGTHS, start + slope * np.array(LENGTHS), color=points.get_color(), label=label)
-    axes.set_xlabel("source length Tx")
-    axes.set_ylabel("ms per decoder step")
-    axes.set_title(f"B={BATCH}, units={UNITS}, {os.cpu_count()} cores")
-    axes.legend()
-    figure.savefig(path, dpi=120)
+    from keras_bahdanau_runtime.pictures.style import saved_figure
+
+    with saved_figure(path, 7, 4.5) as figure:
+        axes = figure.add_subplot()
+        for number, (backend, seconds) in enumerate(figures.items()):
+            milliseconds = np.array([seconds[str(length)] * 1e3 for length in LENGTHS])
+            slope, start = np.polyfit(LENGTHS, milliseconds, 1)
+            label = f"{backend}: {start:.2f} ms + {slope * 1e3:.2f} µs per token"
+            axes.plot(LENGTHS, milliseconds, f"C{number}o")
+            axes.plot(LENGTHS, start + slope * np.array(LENGTHS), f"C{number}", label=label)
+        axes.set(xlabel="source length Tx", ylabel="ms per decoder step")
+        axes.set_title(f"B={BATCH}, units={UNITS}, {os.cpu_count()} cores")
+        axes.legend()
 
 
 def main():

@@ -9,6 +9,8 @@ import argparse
 import csv
 from pathlib import Path
 
+from keras_bahdanau_runtime.pictures.style import saved_figure
+
 
 def read_history(run):
     """Return the columns of a run's history, a dict from name to a list of floats."""
@@ -19,23 +21,17 @@ def read_history(run):
 
 def draw(histories, path):
     """Save the plot of `histories`, a dict from label to the result of `read_history`."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, panels = pyplot.subplots(1, 2, figsize=(9, 4), layout="constrained")
-    for axes, column, label in zip(
-        panels, ("val_bleu", "loss"), ("held-out BLEU, greedy", "training loss"), strict=True
-    ):
-        # Later curves are thinner, so curves that coincide stay visible.
-        for number, (name, history) in enumerate(histories.items()):
-            width = 1.5 * (len(histories) - number)
-            axes.plot(history["epoch"], history[column], linewidth=width, label=name)
-        axes.set(xlabel="epoch", ylabel=label)
-        axes.grid(alpha=0.3)
-    panels[0].legend(loc="lower right")
-    figure.savefig(path, dpi=100)
+    with saved_figure(path, 9, 4) as figure:
+        panels = figure.subplots(1, 2)
+        for axes, column, label in zip(
+            panels, ("val_bleu", "loss"), ("held-out BLEU, greedy", "training loss"), strict=True
+        ):
+            # Later curves are thinner, so curves that coincide stay visible.
+            for number, (name, history) in enumerate(histories.items()):
+                width = 1.5 * (len(histories) - number)
+                axes.plot(history["epoch"], history[column], linewidth=width, label=name)
+            axes.set(xlabel="epoch", ylabel=label)
+        panels[0].legend(loc="lower right")
 
 
 def main():

@@ -81,3 +81,14 @@ def test_image_copies_files_that_exist_and_are_not_ignored():
     assert {"pyproject.toml", "keras_bahdanau", "export"} <= set(sources)
     for name in sources:
         assert (ROOT / name).exists() and name not in ignored, name
+
+
+def test_quick_tests_exist():
+    text = (ROOT / "Makefile").read_text("utf-8")
+    groups = re.findall(r"addprefix (\S+/)?(\S*test_),([^)]+)\)", text)
+    names = [
+        f"{folder}{prefix}{name}" for folder, prefix, words in groups for name in words.split()
+    ]
+    assert len(names) > 5
+    for name in names:
+        assert list(ROOT.glob(f"tests/library/{name}.py")), name

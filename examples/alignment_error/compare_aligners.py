@@ -29,6 +29,7 @@ from keras_bahdanau import (
 )
 from keras_bahdanau.text import hard_alignment
 from keras_bahdanau_runtime.ids import EOS
+from keras_bahdanau_runtime.pictures.style import GRAY, saved_figure
 
 FIRST_WORD = EOS + 1  # the ids below are padding, unknown, start and end
 
@@ -173,24 +174,22 @@ def attention_links(weights):
 
 def draw_figure(path, table, language, pair, weights, title):
     """Draw the error rates as bars, and one alignment with its gold links as circles."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12, 5.5), dpi=120, layout="constrained")
-    bars, grid = figure.subplots(1, 2)
     names = list(table)
     rates = [100 * errors.aer for errors in table.values()]
-    colors = ["0.7" if "attention" not in name else "C0" for name in names]
-    bars.bar_label(bars.barh(names, rates, color=colors), fmt="%.1f", padding=3)
-    bars.invert_yaxis()
-    bars.set_xlabel("alignment error rate, %")
-    bars.spines[["top", "right"]].set_visible(False)
-    grid.imshow(weights, cmap="Greys", vmin=0.0, vmax=1.0, aspect="auto")
+    colors = [GRAY if "attention" not in name else "C0" for name in names]
     words = [*(language.source_words[word] for word in pair.source), "(end)"]
-    grid.set_xticks(range(len(words)), words, rotation=60, ha="right")
-    grid.set_yticks(range(len(pair.target)), [language.target_words[w] for w in pair.target])
-    grid.scatter(*zip(*pair.links, strict=True), s=140, facecolors="none", edgecolors="C3")
-    grid.set_title(f"{title}; circles: gold links", fontsize=10)
-    figure.savefig(path)
+    with saved_figure(path, 11, 5.5) as figure:
+        bars, grid = figure.subplots(1, 2)
+        bars.bar_label(bars.barh(names, rates, color=colors), fmt="%.1f", padding=3)
+        bars.invert_yaxis()
+        bars.set_xlabel("alignment error rate, %")
+        bars.grid(axis="y", visible=False)
+        grid.imshow(weights, vmin=0.0, vmax=1.0, aspect="auto")
+        grid.set_xticks(range(len(words)), words, rotation=60, ha="right")
+        grid.set_yticks(range(len(pair.target)), [language.target_words[w] for w in pair.target])
+        grid.scatter(*zip(*pair.links, strict=True), s=140, facecolors="none", edgecolors="C1")
+        grid.set_title(f"{title}; circles: gold links")
+        grid.grid(False)
 
 
 def compare(size, seed, validation=False):

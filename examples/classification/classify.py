@@ -14,6 +14,7 @@ import numpy as np
 from examples.classification import messages
 from examples.common import export_and_compare, parse_options, require_margin
 from keras_bahdanau.layers import AttentionPooling
+from keras_bahdanau_runtime.pictures.style import saved_figure
 
 COLUMNS = 8  # words per line of the picture
 
@@ -62,23 +63,20 @@ def request_focus(weights, spans):
 
 def draw_picture(texts, weights, titles, path):
     """Draw the words of messages with backgrounds as dark as their weights."""
-    from matplotlib.figure import Figure
-
     line_counts = [-(-len(words) // COLUMNS) for words in texts]
     height = 0.3 * sum(line_counts) + 0.5 * len(line_counts)
-    figure = Figure(figsize=(8, height), dpi=100, layout="constrained")
-    panels = figure.subplots(len(line_counts), height_ratios=line_counts, squeeze=False)[:, 0]
-    for axes, words, row, title, count in zip(
-        panels, texts, weights, titles, line_counts, strict=True
-    ):
-        shades = np.zeros(count * COLUMNS)
-        shades[: len(words)] = row[: len(words)]
-        axes.imshow(shades.reshape(count, -1), cmap="Blues", vmin=0, vmax=1.5, aspect="auto")
-        for position, word in enumerate(words):
-            axes.text(position % COLUMNS, position // COLUMNS, word, ha="center", va="center")
-        axes.set(xticks=[], yticks=[])
-        axes.set_title(title, loc="left")
-    figure.savefig(path)
+    with saved_figure(path, 8, height) as figure:
+        panels = figure.subplots(len(line_counts), height_ratios=line_counts, squeeze=False)[:, 0]
+        for axes, words, row, title, count in zip(
+            panels, texts, weights, titles, line_counts, strict=True
+        ):
+            shades = np.zeros(count * COLUMNS)
+            shades[: len(words)] = row[: len(words)]
+            axes.imshow(shades.reshape(count, -1), cmap="Blues", vmin=0, vmax=2, aspect="auto")
+            for position, word in enumerate(words):
+                axes.text(position % COLUMNS, position // COLUMNS, word, ha="center", va="center")
+            axes.set(xticks=[], yticks=[])
+            axes.set_title(title, loc="left")
 
 
 def main(arguments=None):

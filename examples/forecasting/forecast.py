@@ -19,6 +19,7 @@ from keras_bahdanau import (
     Bridge,
     DeepOutput,
 )
+from keras_bahdanau_runtime.pictures.style import GRAY, saved_figure
 
 HISTORY, HORIZON = 48, 16
 
@@ -75,19 +76,18 @@ def rmse(forecast, series):
 
 def draw_picture(series, forecast, gru_forecast, weights, path):
     """Draw one series with both forecasts, and below it the weights of each step."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 5), dpi=80, layout="constrained")
-    top, bottom = figure.subplots(2, 1)
     ahead = np.arange(HISTORY, HISTORY + HORIZON)
-    top.plot(series[:, 0], color="0.7", label="the series")
-    top.plot(ahead, gru_forecast[:, 0], "C1", label="GRU")
-    top.plot(ahead, forecast[:, 0], "C0", label="attentive decoder")
-    top.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)
-    bottom.imshow(weights, cmap="Greys", aspect="auto", extent=(0, HISTORY, HORIZON, 0))
-    bottom.set(xlim=top.get_xlim(), xlabel="time", ylabel="step ahead", title="attention")
-    bottom.set_yticks(range(0, HORIZON + 1, 4))
-    figure.savefig(path)
+    with saved_figure(path, 7, 5) as figure:
+        top, bottom = figure.subplots(2, 1)
+        top.plot(series[:, 0], color=GRAY, label="the series")
+        top.plot(ahead, gru_forecast[:, 0], "C1--", label="GRU")
+        top.plot(ahead, forecast[:, 0], "C0", label="attentive decoder")
+        top.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
+        bottom.imshow(weights, aspect="auto", extent=(0, HISTORY, HORIZON, 0))
+        bottom.set(xlim=top.get_xlim(), xlabel="time", ylabel="step ahead")
+        bottom.set_title("attention weights", loc="left")
+        bottom.set_yticks(range(0, HORIZON + 1, 4))
+        bottom.grid(False)
 
 
 def main(arguments=None):

@@ -6,18 +6,18 @@ import logging
 import math
 
 from joined_sentences import BUCKETS
-from matplotlib.figure import Figure
 from word_tokenizer import has_only_known_words, words_of
 
 from keras_bahdanau import BeamSearch
+from keras_bahdanau_runtime.pictures.style import saved_figure
 
 logger = logging.getLogger("paper")
 
 STYLES = {
-    "RNNsearch-50": ("tab:blue", "-"),
-    "RNNsearch-30": ("tab:orange", "--"),
-    "RNNencdec-50": ("tab:green", "-."),
-    "RNNencdec-30": ("tab:red", ":"),
+    "RNNsearch-50": ("C0", "-"),
+    "RNNsearch-30": ("C1", "--"),
+    "RNNencdec-50": ("C2", "-."),
+    "RNNencdec-30": ("C3", ":"),
 }
 
 
@@ -33,19 +33,17 @@ def draw_lengths(models, path):
     Returns:
         The matplotlib figure.
     """
-    figure = Figure(figsize=(6.4, 4.0), dpi=120)
-    axes = figure.add_subplot()
-    for name, (color, line) in STYLES.items():
-        bleu = [models[name]["by_length"][bucket.label]["bleu"] for bucket in BUCKETS]
-        bleu = [math.nan if value is None else value for value in bleu]
-        axes.plot(bleu, color=color, linestyle=line, marker="o", markersize=3, label=name)
-    axes.set_xticks(range(len(BUCKETS)), [bucket.label for bucket in BUCKETS])
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("words of the source sentence")
-    axes.set_ylabel("BLEU")
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(path)
+    with saved_figure(path, 7, 4.2) as figure:
+        axes = figure.add_subplot()
+        for name, (color, line) in STYLES.items():
+            bleu = [models[name]["by_length"][bucket.label]["bleu"] for bucket in BUCKETS]
+            bleu = [math.nan if value is None else value for value in bleu]
+            axes.plot(bleu, color=color, linestyle=line, marker="o", markersize=4, label=name)
+        axes.set_xticks(range(len(BUCKETS)), [bucket.label for bucket in BUCKETS])
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("words of the source sentence")
+        axes.set_ylabel("BLEU")
+        axes.legend()
     return figure
 
 
@@ -75,19 +73,20 @@ def draw_alignments(model, pairs, beam, path):
         logger.warning("No test sentence of 10 to 20 words is without unknown words: no Figure 3.")
         return None
     translations = model.translate([pair.source for pair in pairs], search=BeamSearch(beam, 1.0))
-    figure = Figure(figsize=(13, 13), dpi=100, layout="constrained")
-    for index, translation in enumerate(translations):
-        axes = figure.add_subplot(2, 2, index + 1)
-        axes.imshow(translation.alignment, cmap="gray", vmin=0.0, vmax=1.0)
-        columns = [*words_of(translation.source_tokens), "<end>"]
-        # A translation that was cut off has no end token.
-        ends = ["<end>"] * (len(translation.tokens) - len(words_of(translation.tokens)))
-        rows = [*words_of(translation.tokens), *ends]
-        axes.set_xticks(range(len(columns)), [_display_text(word) for word in columns], rotation=90)
-        axes.set_yticks(range(len(rows)), [_display_text(word) for word in rows])
-        axes.xaxis.tick_top()
-        axes.tick_params(length=0, labelsize=9)
-    figure.savefig(path)
+    with saved_figure(path, 10, 10) as figure:
+        for index, translation in enumerate(translations):
+            axes = figure.add_subplot(2, 2, index + 1)
+            axes.imshow(translation.alignment, cmap="gray", vmin=0.0, vmax=1.0)
+            columns = [*words_of(translation.source_tokens), "<end>"]
+            # A translation that was cut off has no end token.
+            ends = ["<end>"] * (len(translation.tokens) - len(words_of(translation.tokens)))
+            rows = [*words_of(translation.tokens), *ends]
+            labels = [_display_text(word) for word in columns]
+            axes.set_xticks(range(len(columns)), labels, rotation=90)
+            axes.set_yticks(range(len(rows)), [_display_text(word) for word in rows])
+            axes.xaxis.tick_top()
+            axes.tick_params(length=0)
+            axes.grid(False)
     return figure
 
 

@@ -26,6 +26,7 @@ from keras_bahdanau import (
 from keras_bahdanau.layers import LocationSensitiveAttention
 from keras_bahdanau.search import Decode
 from keras_bahdanau_runtime.ids import BOS
+from keras_bahdanau_runtime.pictures.style import saved_figure
 
 TOKENS = ["<pad>", "<unk>", "<s>", "</s>", *synthetic_speech.LETTERS]
 MAX_LENGTH = synthetic_speech.MAX_LETTERS + 1  # letters and the end token
@@ -79,18 +80,17 @@ def error_rate(texts, transcripts):
 
 def draw_picture(audio, text, weights, path):
     """Draw the log-mel frames of one utterance, and below them the weights of each letter."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4), dpi=80, layout="constrained")
-    top, bottom = figure.subplots(2, 1)
     log_mel = LogMel(rate=synthetic_speech.SAMPLE_RATE)
     frames = keras.ops.convert_to_numpy(log_mel(audio[None]))[0]
-    top.imshow(frames.T, origin="lower", aspect="auto")
-    top.set(ylabel="mel band", xlabel="frame")
-    bottom.imshow(weights[: len(text) + 1], cmap="Greys", vmin=0, vmax=1, aspect="auto")
-    bottom.set_yticks(range(len(text) + 1), [*text, "</s>"])
-    bottom.set(xlabel="annotation (two frames)")
-    figure.savefig(path)
+    with saved_figure(path, 7, 4.5) as figure:
+        top, bottom = figure.subplots(2, 1)
+        top.imshow(frames.T, cmap="Blues", origin="lower", aspect="auto")
+        top.set(ylabel="mel band", xlabel="frame")
+        bottom.imshow(weights[: len(text) + 1], vmin=0, vmax=1, aspect="auto")
+        bottom.set_yticks(range(len(text) + 1), [*text, "</s>"])
+        bottom.set(xlabel="annotation (two frames)", ylabel="letter")
+        for axes in (top, bottom):
+            axes.grid(False)
 
 
 def main(arguments=None):

@@ -594,6 +594,13 @@ MUTATIONS = (
         "runtime/test_alignment_page.py",
     ),
     Mutation(
+        "alignments-follow-the-users-grid",
+        "export/keras_bahdanau_runtime/pictures/plots.py",
+        'axes.grid(visible=False, which="both")',
+        "pass",
+        "runtime/test_pictures.py",
+    ),
+    Mutation(
         "links-to-the-last-kept-token-stay",
         "export/keras_bahdanau_runtime/prepared/corpus.py",
         "~is_moved & (self.links >= max_length - 1)",

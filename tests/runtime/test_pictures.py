@@ -13,6 +13,7 @@ from keras_bahdanau_runtime.pictures.plots import (
     plot_alignments,
     plot_image_alignment,
 )
+from keras_bahdanau_runtime.pictures.style import COLORS, DPI, GRAY, STYLE, saved_figure
 
 SOURCE = ["a", " man", " on", " a", " bike", "</s>"]
 TARGET = ["ein", " Mann", "</s>"]
@@ -214,3 +215,36 @@ def test_weights_are_drawn_over_the_image_with_one_color_scale(rng, shape, dtype
 def test_weights_and_images_of_other_shapes_are_refused(weights, image, message):
     with pytest.raises(ValueError, match=message):
         plot_image_alignment(np.zeros(weights), np.zeros(image), ["a", "b"])
+
+
+@pytest.mark.parametrize("color", [*COLORS, GRAY])
+def test_colors_have_enough_contrast_to_white(color):
+    levels = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(levels <= 0.04045, levels / 12.92, ((levels + 0.055) / 1.055) ** 2.4)
+    luminance = linear @ [0.2126, 0.7152, 0.0722]
+    assert 1.05 / (luminance + 0.05) >= 4.5  # WCAG 2.2, level AA
+
+
+def test_saved_figure_has_the_style_of_the_project(tmp_path):
+    from matplotlib import colors, rcParams
+
+    before = rcParams.copy()
+    path = tmp_path / "a.png"
+    with saved_figure(path, 3, 2) as figure:
+        (line,) = figure.add_subplot().plot([1, 2])
+    assert colors.same_color(line.get_color(), COLORS[0])
+    assert path.read_bytes()[16:24] == b"".join(n.to_bytes(4, "big") for n in (3 * DPI, 2 * DPI))
+    assert rcParams == before
+
+
+def test_alignments_do_not_depend_on_the_style(rng):
+    import matplotlib
+
+    alignment = some_alignment(rng)
+    pictures = []
+    for style in ({}, STYLE):
+        file = io.BytesIO()
+        with matplotlib.rc_context(style):
+            plot_alignment(alignment, SOURCE, TARGET, file)
+        pictures.append(file.getvalue())
+    assert pictures[0] == pictures[1]

@@ -23,7 +23,7 @@ Panel = tuple[ArrayLike, Sequence[str], Sequence[str]]
 
 _STYLES = ("light", "paper")
 _GAP = 0.25  # inches between and around panels
-_COLORBAR = 0.75  # inches of the color bar and its labels
+_COLORBAR = 0.8  # inches of the color bar and its labels
 # The words after the script in the Unicode name of a character, as in "OLD ITALIC LETTER A".
 _SCRIPT = re.compile(
     r"(.+?) (?:LETTER|CHARACTER|SYLLABLE|SYLLABICS|SIGN|VOWEL|DIGIT|CAPITAL|SMALL)\b"
@@ -134,11 +134,11 @@ def arrange_and_save(
         if scale:
             bar = _relative_box((width, corners[0][1]), (0.12, bar_height), figure_size)
             axes = figure.add_axes(bar)
-            figure.colorbar(panels[-1].images[-1], cax=axes).set_label(scale, fontsize=8)
-            axes.tick_params(labelsize=8)
+            figure.colorbar(panels[-1].images[-1], cax=axes).set_label(scale, fontsize=9)
+            axes.tick_params(labelsize=9)
         if path is not None:
             suffix = Path(path).suffix if isinstance(path, (str, os.PathLike)) else ""
-            figure.savefig(path, format=suffix.removeprefix(".") or "png")
+            figure.savefig(path, dpi=figure.dpi, format=suffix.removeprefix(".") or "png")
 
 
 def _margins(axes: Any, width: float, height: float) -> tuple[float, float, float, float]:

@@ -18,6 +18,7 @@ from keras_bahdanau_runtime.pictures.figures import (
     label,
     printable,
 )
+from keras_bahdanau_runtime.pictures.style import DPI
 
 _CELL = 0.34  # inches
 
@@ -95,7 +96,8 @@ def plot_alignments(
                 "Argument `alignments` must have words on both sides. "
                 f"Received: none on one side of alignments[{number}]"
             )
-    figure = Figure(dpi=120)
+    figure = Figure(dpi=DPI)
+    figure.set_layout_engine("none")  # `arrange_and_save` sets the positions
     all_axes = []
     for number, panel in enumerate(panels):
         axes = figure.add_subplot(label=str(number))
@@ -126,11 +128,18 @@ def _draw_heatmap(
     axes.set_yticks(range(len(targets)), [label(token) for token in targets], **font)
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
+    _draw_frame(axes)
     if not paper:
         axes.set_xticks(np.arange(-0.5, len(sources)), minor=True)
         axes.set_yticks(np.arange(-0.5, len(targets)), minor=True)
         axes.grid(which="minor", color="0.9", linewidth=0.5)
         axes.tick_params(which="minor", length=0)
+
+
+def _draw_frame(axes: Any) -> None:
+    """Draw all four sides and no grid lines between ticks, whatever the settings of matplotlib."""
+    axes.spines[:].set_visible(True)
+    axes.grid(visible=False, which="both")
 
 
 _WIDTH = 1.5  # inches of an image
@@ -179,7 +188,8 @@ def plot_image_alignment(
 
     titles = [printable(title), *map(label, tokens)]
     families = font_families(titles)
-    figure = Figure(dpi=120)
+    figure = Figure(dpi=DPI)
+    figure.set_layout_engine("none")  # `arrange_and_save` sets the positions
     height, width = picture.shape[:2]
     panels = []
     for number, text in enumerate(titles):
@@ -209,6 +219,7 @@ def _draw_heat(
         axes.imshow(heat, cmap=heat_map, vmin=0.0, vmax=largest, extent=extent, aspect="auto")
     axes.set_xticks([])
     axes.set_yticks([])
+    _draw_frame(axes)
 
 
 def _checked_image(image: ArrayLike) -> NDArray[np.float32]:
