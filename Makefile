@@ -27,7 +27,7 @@ TESTS_tensorflow := tests/export tests/conformance $(if $(ALL),tests/library tes
 TESTS_jax := tests/conformance $(if $(ALL),tests/library tests/examples)
 QUICK := tests/test_house.py tests/runtime $(addprefix tests/library/,$(addsuffix .py, \
 	$(addprefix layers/attention/test_,attention bahdanau) \
-	$(addprefix layers/test_,bridge cells decoder* encoder masking readout recurrence) \
+	$(addprefix layers/test_,bridge cells decoder* encoder readout sequences) \
 	losses/test_losses models/test_generation search/test_search))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
