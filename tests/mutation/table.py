@@ -646,7 +646,7 @@ MUTATIONS = (
     Mutation(
         "the-last-of-two-json-keys-counts",
         "export/keras_bahdanau_runtime/service/protocol.py",
-        "object_pairs_hook=_unique_keys",
+        "object_pairs_hook=unique_keys",
         "object_pairs_hook=dict",
         "service/test_http.py service/test_protocol.py",
     ),
