@@ -1,6 +1,7 @@
 """Argument checks shared by all three packages."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -92,6 +93,24 @@ def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
     for index, text in enumerate(texts):
         check_text(f"{name}[{index}]", text)
     return texts
+
+
+def unique_keys(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Return a dict of keys and values, for a parser; parsers disagree on which duplicate counts.
+
+    Raises:
+        ValueError: A key occurs more than once.
+
+    Example:
+
+    >>> unique_keys([("a", 1), ("b", 2)])
+    {'a': 1, 'b': 2}
+    """
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        [(key, count)] = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key {key!a:.80} occurs {count} times")
+    return document
 
 
 def check_text(name: str, text: Any) -> None:

@@ -88,8 +88,8 @@ class Shapes:
 def choose_sides(lengths, counts, max_shapes, bucket=1, padding=0.0):
     """Choose rectangles such that pairs need little padding in the smallest one that fits.
 
-    The cost of a pair is `Tx + Ty` of its rectangle. At first each pair of lengths has a rectangle
-    of its own. Then the two rectangles whose union adds the least padding are merged repeatedly,
+    The cost of a pair is `Tx + Ty` of its rectangle. At first each pair of lengths has its own
+    rectangle. Then the two rectangles whose union adds the least padding are merged repeatedly,
     until there are few enough, and further while the share of padding is at most `padding`.
 
     Args:

@@ -63,9 +63,9 @@ class PreparedDataset(EpochDataset):
         replicas: Number of replicas.
         multiple: Int. The number of rows of every batch is a multiple of it, such as the number of
             devices.
-        temperature: Of several corpora, each is used in proportion to the `1 / temperature` power
-            of its size. With 1 all pairs are used once before any is repeated. Larger values favor
-            small corpora.
+        temperature: With several corpora, each is used in proportion to the `1 / temperature`
+            power of its size. With 1 all pairs are used once before any is repeated. Larger values
+            favor small corpora.
         shapes: Largest number of shapes. More shapes need less padding.
         padding: Share of positions, in [0, 1), that may be padding. The number of shapes is reduced
             as far as this allows; 0 for the largest number.

@@ -141,7 +141,7 @@ class GenerationMixin:
         memory, state, mask = self.start(source)
         candidates = None
         if shortlist is not None:
-            # The ids in the search are indices of candidates. `PAD` stands for all other ids and is
+            # The ids in the search are indices of candidates. All other ids are `PAD`, which is
             # forbidden.
             prefix, excluded = kwargs.pop("prefix", None), set(search.forbidden) - set(SPECIAL)
             candidates = shortlist.candidates(source, prefix, excluded)
@@ -258,7 +258,7 @@ class GenerationMixin:
             progress: Function that is called after each batch with the number of finished texts.
             alignments: Whether the translations contain the attention weights.
             batch_tokens: Largest number of source positions in a batch, including padding. A longer
-                sentence is a batch of its own. `None` for no limit.
+                sentence is a batch with one row. `None` for no limit.
             on_error: "raise", or "keep" to return a `Translation` with an `error` for each text for
                 which the search fails.
 
@@ -343,7 +343,7 @@ class GenerationMixin:
                 "Argument `target` must hold no output of only padding. "
                 f"Received: row {np.argmin(lengths)}"
             )
-        # A search whose prefix is the whole target, so that scoring needs no code of its own.
+        # A search whose prefix is the whole target, so scoring reuses `generate`.
         outputs = self.generate(source, GreedySearch(), max_length=lengths, prefix=target)
         return Scores(
             outputs.totals[:, 0],

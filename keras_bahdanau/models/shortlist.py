@@ -217,7 +217,7 @@ class Shortlist:
             batch_size: Largest number of pairs in a batch.
             progress: Function that is called after each batch with the number of finished pairs.
             batch_tokens: Largest number of source or target positions in a batch, including
-                padding. A longer pair is a batch of its own. `None` for no limit.
+                padding. A longer pair is a batch with one row. `None` for no limit.
 
         Raises:
             ValueError: For the errors of `from_links` and `model.score`, or if `sources` and
@@ -281,7 +281,7 @@ def check_shortlist(shortlist, model, search, prefix=None):
     Args:
         shortlist: The argument `shortlist` of the caller.
         model: A model with `source_vocabulary_size` and `target_vocabulary_size`.
-        search: A `Search`. Its beam needs enough candidates besides its forbidden ids.
+        search: A `Search`. Its beam needs enough candidates that are not forbidden.
         prefix: `(B, P)` int array of ids that must be candidates, or `None`.
     """
     if not isinstance(shortlist, Shortlist):

@@ -238,6 +238,17 @@ def step_model(attention):
     return model, decoder, expected
 
 
+def test_one_row_with_one_unit_has_a_score_for_every_query_and_position(rng):
+    # Keras's `ops.add` on TensorFlow takes such projected keys, (1, 1, 2, 1), for a bias of axis 1.
+    attention = BahdanauAttention(1)
+    attention.build((1, None, 3), (1, None, 4))
+    weights = reference.weights_by_name(randomize(attention, rng))
+    query, values, mask = array(rng, 1, 2, 3), array(rng, 1, 2, 4), np.ones(2, bool)
+    _, actual = attention(query, values, return_attention_scores=True)
+    rows = [reference.bahdanau(weights, row[None], values[0], mask)[1] for row in query[0]]
+    assert_close(actual, np.reshape(rows, (1, 2, 2)), 1e-5)
+
+
 def test_a_decoder_step_is_a_functional_model_that_is_saved(rng, tmp_path):
     model, decoder, expected = step_model("coverage_fertility")
     randomize(decoder, rng)

@@ -38,10 +38,17 @@ MUTATIONS = (
         "library/test_distribution.py",
     ),
     Mutation(
+        "additive-scores-take-keys-for-a-bias",
+        "keras_bahdanau/layers/attention/bahdanau.py",
+        "ops.expand_dims(query, 2) + ops.expand_dims(keys, 1)",
+        "ops.add(ops.expand_dims(query, 2), ops.expand_dims(keys, 1))",
+        "conformance/test_layers.py",
+    ),
+    Mutation(
         "additive-chunks-in-the-wrong-order",
         "keras_bahdanau/layers/attention/bahdanau.py",
         "scores = ops.transpose(scores, (1, 0, 2, 3, 4))",
-        "scores = ops.reshape(scores, (batch, chunks, chunk, steps, vectors.shape[-1]))",
+        "scores = ops.reshape(scores, (batch, chunks, chunk, steps, score_kernel.shape[-1]))",
         "library/layers/attention/test_bahdanau.py library/layers/attention/test_luong.py "
         "library/layers/attention/test_attention.py",
     ),
@@ -490,7 +497,7 @@ MUTATIONS = (
     Mutation(
         "translations-are-not-flushed",
         "export/keras_bahdanau_export/commands/translate.py",
-        "            file.flush()\n",
+        "                file.flush()\n",
         "",
         "hostile/test_command.py export/test_cli.py",
     ),
@@ -653,7 +660,7 @@ MUTATIONS = (
     Mutation(
         "the-last-of-two-json-keys-counts",
         "export/keras_bahdanau_runtime/service/protocol.py",
-        "object_pairs_hook=_unique_keys",
+        "object_pairs_hook=unique_keys",
         "object_pairs_hook=dict",
         "service/test_http.py service/test_protocol.py",
     ),

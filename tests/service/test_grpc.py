@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
-from grpc_server import Server, connect, infer_input, infer_message
+from grpc_server import connect, infer_input, infer_message, running_server
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
@@ -29,11 +29,8 @@ SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 @pytest.fixture(scope="module")
 def server():
-    with asyncio.Runner() as runner:
-        server = Server(runner)
+    with running_server() as server:
         yield server
-        server.client.close()
-        server.run(server.server.stop(None))
 
 
 def example(datatype, shape):

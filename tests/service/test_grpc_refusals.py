@@ -1,18 +1,16 @@
 """gRPC requests that are refused, and the status and message of each error."""
 
-import asyncio
-
 import grpc
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_server import (
     MESSAGE_BYTES,
-    Server,
     action_message,
     connect,
     infer_input,
     infer_message,
+    running_server,
     start_server,
 )
 from hypothesis import given, settings
@@ -28,11 +26,8 @@ from keras_bahdanau_runtime.service.protocol import DATATYPES
 
 @pytest.fixture(scope="module")
 def server():
-    with asyncio.Runner() as runner:
-        server = Server(runner)
+    with running_server() as server:
         yield server
-        server.client.close()
-        server.run(server.server.stop(None))
 
 
 def with_parameter(side, key, **value):

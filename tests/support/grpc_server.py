@@ -123,6 +123,16 @@ async def start_server(repository, **options):
         await server.stop(None)
 
 
+@contextlib.contextmanager
+def running_server():
+    """Yield a `Server` and stop it at the end."""
+    with asyncio.Runner() as runner:
+        server = Server(runner)
+        yield server
+        server.client.close()
+        server.run(server.server.stop(None))
+
+
 class Server:
     """A running server, its event loop, and a client."""
 

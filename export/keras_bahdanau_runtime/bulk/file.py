@@ -304,7 +304,7 @@ def _lock_partial(partial: Path, journal: Journal, resume: bool) -> Iterator[Non
                     f"{resume}, and {journal.path} exists. Remove it to start again."
                 )
             yield
-        except BaseException:
+        except BaseException:  # also when it is interrupted; raised again
             if not journal.path.exists():
                 partial.unlink(missing_ok=True)
             raise

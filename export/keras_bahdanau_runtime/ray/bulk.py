@@ -196,7 +196,7 @@ class _FileTranslator:
         return {"name": name, "reason": reason}
 
     def _translate(self, name: str) -> int:
-        # In a folder of its own, because another machine may translate the same file.
+        # In a new folder, because another machine may translate the same file.
         with tempfile.TemporaryDirectory(_PARTIAL, f".{name}.", self._output) as folder:
             temporary = Path(folder) / name
             failed = translate_file(

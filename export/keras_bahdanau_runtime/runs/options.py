@@ -5,14 +5,13 @@ import functools
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin
 
-from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.checks import check_range, unique_keys
 from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.text.tokenizer import (
     MAX_VOCABULARY_SIZE,
@@ -426,9 +425,7 @@ def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
     if path.suffix == ".json":
         format = "JSON"
         errors: tuple[type[Exception], ...] = (ValueError, RecursionError)
-        parse: Callable[[bytes], Any] = functools.partial(
-            json.loads, object_pairs_hook=_unique_keys
-        )
+        parse: Callable[[bytes], Any] = functools.partial(json.loads, object_pairs_hook=unique_keys)
     else:
         yaml = require("yaml", extra="cli")
         format, errors = "YAML", (yaml.YAMLError, ValueError)
@@ -449,14 +446,6 @@ def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
     return values
 
 
-def _unique_keys(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    """Return a dict of the pairs; raise a `ValueError` for a duplicate key."""
-    for key, count in Counter(key for key, _ in pairs).items():
-        if count > 1:
-            raise ValueError(f"the key {key!r} occurs {count} times")
-    return dict(pairs)
-
-
 def _parse_yaml(data: bytes) -> Any:
     yaml = require("yaml", extra="cli")
 
@@ -465,7 +454,7 @@ def _parse_yaml(data: bytes) -> Any:
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             scalars = [pair for pair in node.value if isinstance(pair[0], yaml.ScalarNode)]
-            _unique_keys([(key.value, value) for key, value in scalars])
+            unique_keys([(key.value, value) for key, value in scalars])
             return super().construct_mapping(node, deep=deep)
 
     number = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")

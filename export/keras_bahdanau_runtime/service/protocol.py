@@ -17,6 +17,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from keras_bahdanau_runtime.checks import unique_keys
 from keras_bahdanau_runtime.service.errors import ServiceError, refuse
 from keras_bahdanau_runtime.version import __version__
 
@@ -576,19 +577,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name}, which is not a JSON number")
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object. Refuse duplicate keys, because parsers disagree on which one counts."""
-    document = dict(pairs)
-    if len(document) < len(pairs):
-        keys: set[str] = set()
-        for key, _ in pairs:
-            if key in keys:
-                raise ValueError(f"the key {key!a:.80} twice")
-            keys.add(key)
-    return document
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=unique_keys)
 
 
 def as_json(value: Any) -> bytes:

@@ -294,7 +294,11 @@ def additive_scores(query, keys, score_kernel, features=None):
     """
     # Query, keys and features may differ in dtype: weights have the compute dtype inside of a
     # Keras call, and their own dtype in a search.
-    hidden = ops.add(ops.expand_dims(query, 2), ops.expand_dims(keys, 1))  # (B, G, Tx, U)
+    dtypes = [keras.backend.standardize_dtype(tensor.dtype) for tensor in (query, keys)]
+    dtype = keras.backend.result_type(*dtypes)
+    # Not `ops.add`, which on TensorFlow adds keys of shape (1, 1, Tx, 1) as a bias to axis 1.
+    query, keys = ops.cast(query, dtype), ops.cast(keys, dtype)
+    hidden = ops.expand_dims(query, 2) + ops.expand_dims(keys, 1)  # (B, G, Tx, U)
     if features is not None:
         hidden = hidden + ops.cast(features, hidden.dtype)
     *sizes, width = ops.shape(hidden)
