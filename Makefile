@@ -11,6 +11,8 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --prefer-binary --no-compile $(PIP_FLAGS)
 QUICKSTART_READY := $(VENV)/.ready-quickstart
 TEST_READY := $(VENV)/.ready-test
+DOCS_READY := $(VENV)/.ready-docs
+SITE := docs/_build/html
 BACKENDS := torch tensorflow jax
 WORKERS ?= 2
 # Test files run in the order of the folders below, so the slowest ones start first.
@@ -22,7 +24,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 #   export          tests that trace with TensorFlow
 #   other folders   tests that need no particular backend
 TESTS_torch := tests/conformance tests/service tests/hostile tests/commands tests/library \
-	tests/examples tests/runtime tests/test_docs.py tests/test_house.py
+	tests/examples tests/runtime tests/test_docs.py tests/test_house.py tests/test_site.py
 TESTS_tensorflow := tests/export tests/conformance $(if $(ALL),tests/library tests/examples)
 TESTS_jax := tests/conformance $(if $(ALL),tests/library tests/examples)
 QUICK := tests/test_house.py tests/runtime $(addprefix tests/library/,$(addsuffix .py, \
@@ -39,7 +41,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart test test-all test-quick test-soak lint bench clean $(BACKENDS:%=test-%)
+.PHONY: help quickstart test test-all test-quick test-soak lint bench docs docs-serve \
+	clean $(BACKENDS:%=test-%)
 
 help: ## List these commands
 	@echo "Usage: make COMMAND"
@@ -88,8 +91,15 @@ bench: $(TEST_READY) ## Measure training, attention, search and export on this m
 	$(BIN)/python benchmarks/bench_search.py
 	$(BIN)/python benchmarks/bench_export.py
 
+docs: $(DOCS_READY) ## Build the documentation site into docs/_build/html
+	KERAS_BACKEND=tensorflow $(BIN)/python -m sphinx -W --keep-going -n -q docs $(SITE)
+	$(BIN)/python docs/check_site.py $(SITE)
+
+docs-serve: docs ## Build the site and preview it at http://127.0.0.1:8080
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) 8080
+
 clean: ## Remove the environment, caches and build products
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # venv installs pip last, so an environment without pip is incomplete.
@@ -107,4 +117,9 @@ $(QUICKSTART_READY): pyproject.toml constraints.txt | $(BIN)/pip
 $(TEST_READY): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "Installing every backend and the test tools into $(VENV) (once, several minutes)"
 	@$(PIP_INSTALL) -e ".[test]" -c constraints.txt
+	@touch $@
+
+$(DOCS_READY): pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "Installing Sphinx and what the documented packages import into $(VENV) (once, 1 to 2 minutes)"
+	@$(PIP_INSTALL) -e ".[docs]" -c constraints.txt
 	@touch $@

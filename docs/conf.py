@@ -1,5 +1,6 @@
 """Settings of the documentation site; `make docs` builds it into `docs/_build/html`."""
 
+import importlib.metadata
 import os
 import sys
 import tomllib
@@ -12,13 +13,13 @@ sys.path[:0] = [str(DOCS / "_extensions"), str(ROOT), str(ROOT / "export")]
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-_PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-
 project = "keras_bahdanau"
 author = "the keras_bahdanau authors"
-release = version = _PROJECT["version"]
+release = version = importlib.metadata.version("keras-bahdanau")
 # Links to files outside of docs/ lead here. Without a repository they are plain text.
-repository_url = _PROJECT.get("urls", {}).get("Repository", "")
+_HOOKS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]
+_README = _HOOKS.get("metadata", {}).get("hooks", {}).get("fancy-pypi-readme", {})
+repository_url = _README.get("substitutions", [{"replacement": ""}])[-1]["replacement"]
 
 extensions = [
     "myst_nb",
@@ -30,7 +31,7 @@ extensions = [
     "mathml",
     "repository_links",
 ]
-exclude_patterns = ["_build", "_extensions", "conf.py", "check_site.py", "**/README.md"]
+exclude_patterns = ["_build", "_extensions", "*.py", "concepts/*.py", "**/README.md"]
 nitpicky = True
 # Annotations name types of other packages, whose pages are not part of this site.
 nitpick_ignore_regex = [("py:.*", r"(?!keras_bahdanau).*")]

@@ -5,11 +5,11 @@ backticks, code blocks, equations, and the sections `Returns`, `Yields` and `Rai
 """
 
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from generated_text import CLASSES
-from sphinx.application import Sphinx
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 _BEFORE_NAPOLEON = 400
 _INDENT = 4
@@ -23,30 +23,34 @@ _BEFORE_CODE = re.compile(r"[\s'\"(\[{</:-]$|^$")
 _AFTER_CODE = re.compile(r"^[\s'\")\]}>/\\:.,;!?-]|^$")
 
 
-def setup(app: Sphinx) -> dict[str, Any]:
+def setup(app: "Sphinx") -> dict[str, Any]:
     """Convert every docstring, and leave out the fields of named tuples."""
-    app.connect("autodoc-process-docstring", _convert, priority=_BEFORE_NAPOLEON)
+    from generated_text import CLASSES  # imports the packages
+
+    def convert(
+        app: "Sphinx", what: str, name: str, obj: Any, options: Any, lines: list[str]
+    ) -> None:
+        others = {key: target for key, target in CLASSES.items() if key not in name.split(".")}
+        lines[:] = to_rst(lines, others)
+
+    app.connect("autodoc-process-docstring", convert, priority=_BEFORE_NAPOLEON)
     app.connect("autodoc-skip-member", _skip_member)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def _convert(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    lines[:] = to_rst(lines, own=name.split("."))
-
-
 def _skip_member(
-    app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
+    app: "Sphinx", what: str, name: str, obj: Any, skip: bool, options: Any
 ) -> bool | None:
     # Python documents each of them as "Alias for field number 0".
     return True if type(obj).__name__ == "_tuplegetter" else None
 
 
-def to_rst(lines: list[str], own: list[str]) -> list[str]:
+def to_rst(lines: list[str], links: Mapping[str, str]) -> list[str]:
     """Return the lines of a docstring as reStructuredText.
 
     Args:
         lines: The docstring in Markdown.
-        own: The parts of the object's name, to which the docstring does not link.
+        links: The full name of each class, by the name in the docstring.
     """
     converted: list[str] = []
     for kind, block in _blocks(lines):
@@ -62,18 +66,18 @@ def to_rst(lines: list[str], own: list[str]) -> list[str]:
                 converted += [""] if converted and converted[-1] else []
                 converted += block
             case "Returns" | "Yields":
-                text = _inline("\n".join(_dedented(block)), own)
+                text = _inline("\n".join(_dedented(block)), links)
                 first, *rest = text.strip("\n").split("\n")
                 converted += [f":{kind.lower()}: {first}", *_indented(rest), ""]
             case "Raises":
                 for item in _items(_dedented(block)):
-                    converted += _raises(item, own)
+                    converted += _raises(item, links)
                 converted.append("")
             case "note":  # a section whose header continues with a sentence
                 label, _, text = " ".join(map(str.strip, block)).partition(":")
-                converted += [f"**{label}:** {_inline(text.strip(), own)}", ""]
+                converted += [f"**{label}:** {_inline(text.strip(), links)}", ""]
             case _:
-                converted += _inline("\n".join(block), own).split("\n")
+                converted += _inline("\n".join(block), links).split("\n")
     return converted
 
 
@@ -123,7 +127,7 @@ def _begins_block(line: str) -> bool:
     return bool(_HEADER.fullmatch(line)) or line.strip().startswith((_FENCE, ">>>"))
 
 
-def _end(lines: list[str], start: int, continues: Any) -> int:
+def _end(lines: list[str], start: int, continues: Callable[[str], bool]) -> int:
     """Return the index of the first line from `start` that does not continue a block."""
     return next((i for i in range(start, len(lines)) if not continues(lines[i])), len(lines))
 
@@ -149,16 +153,16 @@ def _items(lines: list[str]) -> Iterator[list[str]]:
         yield item
 
 
-def _raises(item: list[str], own: list[str]) -> list[str]:
+def _raises(item: list[str], links: Mapping[str, str]) -> list[str]:
     text = " ".join(item)
     exception = _EXCEPTION.match(text)
     if exception is None:
-        return [f":raises: {_inline(text, own)}"]
+        return [f":raises: {_inline(text, links)}"]
     names = exception[0].removesuffix(": ")
-    return [f":raises {names}: {_inline(text[exception.end() :], own)}"]
+    return [f":raises {names}: {_inline(text[exception.end() :], links)}"]
 
 
-def _inline(text: str, own: list[str]) -> str:
+def _inline(text: str, links: Mapping[str, str]) -> str:
     """Convert code in backticks, and escape the characters that are no markup in Markdown."""
     pieces = re.split(r"(`+[^`]+`+)", text)
     converted = ""
@@ -169,14 +173,14 @@ def _inline(text: str, own: list[str]) -> str:
         code = piece.strip("`")
         before = "" if _BEFORE_CODE.search(converted[-1:]) else r"\ "
         after = "" if _AFTER_CODE.search(pieces[index + 1][:1]) else r"\ "
-        converted += before + _code(code, own) + after
+        converted += before + _code(code, links) + after
     return converted
 
 
-def _code(code: str, own: list[str]) -> str:
+def _code(code: str, links: Mapping[str, str]) -> str:
     """Return the markup of code, as a link if it is a public class or a member of one."""
     head = code.partition(".")[0]
-    name = CLASSES.get(head)
-    if name is None or head in own or not re.fullmatch(r"[\w.]+", code):
+    name = links.get(head)
+    if name is None or not re.fullmatch(r"[\w.]+", code):
         return f"``{code}``"
     return f":py:obj:`{code} <{name}>`"

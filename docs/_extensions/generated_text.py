@@ -155,16 +155,16 @@ def _commands() -> Iterator[str]:
         yield ""
         yield f"## {name}"
         yield ""
-        yield _plain(command.help)
-        yield ""
+        description, _, example = inspect.cleandoc(command.help).partition("\n\nExample:\n")
+        for paragraph in description.split("\n\n"):
+            yield from (_plain(paragraph), "")
         yield "```text"
         yield f"keras-bahdanau {name} [OPTIONS] {usage}".rstrip()
         yield "```"
         yield ""
         yield from _parameters(command.params)
-        if command.epilog:
-            yield ""
-            yield from _epilog(command.epilog)
+        if example:
+            yield from ("Example:", "", "```text", inspect.cleandoc(f"\n{example}"), "```")
 
 
 def _context(command: Any) -> Any:
@@ -216,15 +216,8 @@ def _default(parameter: Any) -> str:
     return f"`{getattr(value, 'value', value)}`"
 
 
-def _epilog(text: str) -> Iterator[str]:
-    """Yield the example at the end of a command's help."""
-    yield "```text"
-    yield re.sub(r"\[/?[a-z ]+\]|^\x08\n?", "", inspect.cleandoc(text), flags=re.M)
-    yield "```"
-
-
 def _plain(text: str | None) -> str:
     """Return a help text as one line of Markdown."""
-    line = " ".join((text or "").replace("\b", "").split())
+    line = " ".join((text or "").split())
     line = re.sub(r"(?<![`\w])(--?[a-z][\w-]*)", r"`\1`", line)
     return re.sub(r"([|*<_\[])(?![^`]*`(?:[^`]*`[^`]*`)*[^`]*$)", r"\\\1", line)

@@ -7,9 +7,10 @@ no `Repository` address. Links of included files are relative to those files.
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sphinx.application import Sphinx
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 DOCS = Path(__file__).resolve().parents[1]
 ROOT = DOCS.parent
@@ -23,18 +24,18 @@ _PAGES = {
     "examples/README.md": "gallery/index.md",
     "benchmarks/README.md": "results.md",
 }
-_LINK = re.compile(r"(?<!!)\[((?:[^\[\]`]|`[^`]*`)+)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
+_LINK = re.compile(r"(!?)\[((?:[^\[\]`]|`[^`]*`)+)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _INCLUDE = re.compile(r"^```\{include\} (\S+)\n```$", re.M)
 
 
-def setup(app: Sphinx) -> dict[str, Any]:
+def setup(app: "Sphinx") -> dict[str, Any]:
     """Rewrite the links of every Markdown page."""
     app.add_config_value("repository_url", "", "env", [str])
     app.connect("source-read", _rewrite_page)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def _rewrite_page(app: Sphinx, page: str, source: list[str]) -> None:
+def _rewrite_page(app: "Sphinx", page: str, source: list[str]) -> None:
     if not app.env.doc2path(page).suffix == ".md":
         return
     path, url = DOCS / f"{page}.md", app.config.repository_url
@@ -59,17 +60,17 @@ def rewrite_links(text: str, path: Path, page: Path, url: str) -> str:
     """
 
     def rewrite(match: re.Match[str]) -> str:
-        label, target, anchor = match[1], match[2], match[3] or ""
+        is_picture, label, target, anchor = match[1], match[2], match[3], match[4] or ""
         file = (path.parent / target).resolve()
         if not file.is_relative_to(ROOT) or not file.exists():
             return match[0]
         name = file.relative_to(ROOT).as_posix()
         shown = DOCS / _PAGES[name] if name in _PAGES else file
         if shown.is_relative_to(DOCS) and shown.is_file():
-            is_other = shown != file and name != "CHANGELOG.md" and name != "CONTRIBUTING.md"
-            anchor = "" if is_other else anchor
-            return f"[{label}]({os.path.relpath(shown, page.parent)}{anchor})"
-        if not url:
+            has_anchors = shown == file or name in ("CHANGELOG.md", "CONTRIBUTING.md")
+            anchor = anchor if has_anchors else ""
+            return f"{is_picture}[{label}]({os.path.relpath(shown, page.parent)}{anchor})"
+        if not url or is_picture:
             return label
         kind = "tree" if file.is_dir() else "blob"
         return f"[{label}]({url.rstrip('/')}/{kind}/main/{name}{anchor})"
