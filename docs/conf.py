@@ -40,7 +40,7 @@ nitpick_ignore_regex = [("py:.*", r"(?!keras_bahdanau).*")]
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
 # Notebooks are scripts with "# %%" cells. `make notebooks` runs them.
-nb_custom_formats = {".py": ["notebook_scripts.read"]}
+nb_custom_formats = {".py": "notebook_scripts.read"}
 nb_execution_mode = "off"
 
 # Docstrings
