@@ -13,6 +13,10 @@ QUICKSTART_READY := $(VENV)/.ready-quickstart
 TEST_READY := $(VENV)/.ready-test
 DOCS_READY := $(VENV)/.ready-docs
 SITE := docs/_build/html
+
+# The tools of `make dist` have their own environment, because they have many dependencies.
+DIST_VENV := build/venv
+DIST_READY := $(DIST_VENV)/.ready
 BACKENDS := torch tensorflow jax
 WORKERS ?= 2
 # Test files run in the order of the folders below, so the slowest ones start first.
@@ -24,13 +28,16 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 #   export          tests that trace with TensorFlow
 #   other folders   tests that need no particular backend
 TESTS_torch := tests/conformance tests/service tests/hostile tests/commands tests/library \
-	tests/examples tests/runtime tests/test_docs.py tests/test_house.py tests/test_site.py
+	tests/examples tests/runtime tests/test_docs.py tests/test_house.py tests/test_packaging.py \
+	tests/test_site.py
 TESTS_tensorflow := tests/export tests/conformance $(if $(ALL),tests/library tests/examples)
 TESTS_jax := tests/conformance $(if $(ALL),tests/library tests/examples)
 QUICK := tests/test_house.py tests/runtime $(addprefix tests/library/,$(addsuffix .py, \
 	$(addprefix layers/attention/test_,attention bahdanau) \
 	$(addprefix layers/test_,bridge cells decoder* encoder masking readout recurrence) \
 	losses/test_losses models/test_generation search/test_search))
+# The tests of an installed wheel: those of QUICK that do not read the source files.
+WHEEL_TESTS := $(filter-out tests/test_house.py,$(QUICK))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 3
@@ -41,7 +48,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart test test-all test-quick test-soak lint bench docs docs-serve \
+.PHONY: help quickstart test test-all test-quick test-soak lint bench dist docs docs-serve \
 	clean $(BACKENDS:%=test-%)
 
 help: ## List these commands
@@ -98,6 +105,12 @@ docs: $(DOCS_READY) ## Build the documentation site into docs/_build/html
 docs-serve: docs ## Build the site and preview it at http://127.0.0.1:8080
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) 8080
 
+dist: $(TEST_READY) $(DIST_READY) ## Build sdist and wheel, check them, and test the installed wheel
+	rm -rf dist
+	$(DIST_VENV)/bin/python -m build
+	$(DIST_VENV)/bin/python -m twine check --strict dist/*
+	KERAS_BACKEND=torch $(BIN)/python .ci/test_wheel.py dist/*.whl $(WHEEL_TESTS)
+
 clean: ## Remove the environment, caches and build products
 	rm -rf $(VENV) build dist docs/_build .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -122,4 +135,9 @@ $(TEST_READY): pyproject.toml constraints.txt | $(BIN)/pip
 $(DOCS_READY): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "Installing Sphinx and what the documented packages import into $(VENV) (once, 1 to 2 minutes)"
 	@$(PIP_INSTALL) -e ".[docs]" -c constraints.txt
+	@touch $@
+
+$(DIST_READY): constraints.txt
+	@$(PYTHON) -m venv $(DIST_VENV)
+	@$(DIST_VENV)/bin/python -m pip install --quiet build twine -c constraints.txt
 	@touch $@

@@ -34,6 +34,7 @@ from keras_bahdanau.plot import plot_alignment
 from keras_bahdanau.search import BeamSearch, GreedySearch, Sampling
 from keras_bahdanau.text import Tokenizer
 from keras_bahdanau.training import TrainingOptions, train
+from keras_bahdanau_runtime.version import __version__ as __version__
 
 __all__ = [
     "AttentiveDecoder",

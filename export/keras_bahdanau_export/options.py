@@ -15,7 +15,7 @@ def _flag(default: Any, help: str, **metadata: Any) -> Any:
     """Return a field that is also a flag of the command.
 
     `type` and `flags` in the metadata are the type and name of the flag, if they differ from those
-    of the field.
+    of the field. `panel` is its panel on the help page.
     """
     return field(default=default, metadata={"help": help, **metadata})
 
@@ -72,29 +72,36 @@ class ExportOptions:
     """
 
     format: str | Sequence[str] = _flag(
-        "onnx", "onnx or tf_saved_model; may be repeated.", type=list[str]
+        "onnx", "onnx or tf_saved_model; may be repeated.", type=list[str], panel="Output"
     )
     search: Any = None
-    max_length: int = _flag(100, "Maximum number of output tokens.")
+    max_length: int = _flag(100, "Maximum number of output tokens.", panel="Search")
     max_source_length: int | None = _flag(
-        None, "Maximum number of source tokens that the artifact accepts; no limit by default."
+        None,
+        "Maximum number of source tokens that the artifact accepts; no limit by default.",
+        panel="Output",
     )
     tokenizer: Any = None
     texts: Sequence[str] = ()
     references: Sequence[str] = ()
     stepwise: bool = _flag(
-        False, "Also write encoder.onnx and step.onnx, for decoding token by token."
+        False, "Also write encoder.onnx and step.onnx, for decoding token by token.", panel="Output"
     )
-    captured: bool = _flag(False, "Also write the search in steps that CUDA can record.")
-    precision: str = _flag("float32", "Number format: float32, float16 (GPU) or int8 (CPU).")
+    captured: bool = _flag(
+        False, "Also write the search in steps that CUDA can record.", panel="Output"
+    )
+    precision: str = _flag(
+        "float32", "Number format: float32, float16 (GPU) or int8 (CPU).", panel="Output"
+    )
     max_bleu_loss: float = _flag(
-        0.5, "Maximum loss of BLEU by the precision, and by the shortlist."
+        0.5, "Maximum loss of BLEU by the precision, and by the shortlist.", panel="Validation"
     )
     imports: Sequence[str] = _flag(
         (),
         "A module that registers custom layers; may be repeated.",
         type=list[str],
         flags="--import",
+        panel="Model",
     )
     input_names: Sequence[str] | None = None
     output_names: Sequence[str] | None = None

@@ -15,6 +15,7 @@ from keras_bahdanau_runtime.stepper import Stepper
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translation import Translation
 from keras_bahdanau_runtime.translator import Translator
+from keras_bahdanau_runtime.version import __version__ as __version__
 
 __all__ = [
     "ArtifactError",

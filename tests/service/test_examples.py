@@ -13,7 +13,8 @@ import yaml
 from copy_artifact import COPY_STEPS, make
 from running_service import site
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "service"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples" / "service"
 TEXT = "a man on a bike"
 
 
@@ -58,7 +59,7 @@ def test_javascript_translates(running):
 
 
 def test_manifests_have_the_options_ports_and_paths_of_the_service(running):
-    _, _, template = (EXAMPLES / "Dockerfile").read_text().partition("ENTRYPOINT ")
+    _, _, template = (ROOT / "Dockerfile").read_text().partition("ENTRYPOINT ")
     start = json.loads(template.splitlines()[0])
     deployment, service = yaml.safe_load_all((EXAMPLES / "kubernetes.yaml").read_text())
     pod = deployment["spec"]["template"]["spec"]

@@ -35,6 +35,9 @@ def align(
 
     An .html file is one self-contained page: pointing at a word highlights the source words that it
     was translated from. It shows words and pieces.
+
+    Example:
+        keras-bahdanau align artifact "a man on a bike" --output alignment.png
     """
     from keras_bahdanau_runtime.pictures.figures import check_style, check_suffix
     from keras_bahdanau_runtime.pictures.page import alignment_page

@@ -1,4 +1,4 @@
-"""The command `keras-bahdanau`: its subcommands and its log output.
+"""The command `keras-bahdanau`: its subcommands, its version and its log output.
 
 Keras is imported only inside the commands that need it: `train`, `export`, `verify`, `shortlist`,
 `quickstart`, and `evaluate` for a run. The import takes seconds, so it comes after all checks that
@@ -9,6 +9,7 @@ import logging
 from typing import Annotated
 
 from keras_bahdanau_runtime.errors import MissingDependencyError
+from keras_bahdanau_runtime.version import __version__
 
 try:
     import typer
@@ -17,6 +18,7 @@ try:
     from keras_bahdanau_export.commands.align import align
     from keras_bahdanau_export.commands.evaluate import evaluate
     from keras_bahdanau_export.commands.export import export
+    from keras_bahdanau_export.commands.help_pages import HelpCommand, HelpGroup
     from keras_bahdanau_export.commands.inspect import inspect
     from keras_bahdanau_export.commands.prepare import prepare
     from keras_bahdanau_export.commands.quickstart import quickstart
@@ -29,34 +31,46 @@ try:
 except ModuleNotFoundError as error:
     raise MissingDependencyError(error.name or "typer", extra="cli") from error
 
-_COMMANDS = (
-    prepare,
-    train,
-    evaluate,
-    shortlist,
-    export,
-    verify,
-    translate,
-    align,
-    inspect,
-    serve,
-    quickstart,
-)
+_COMMANDS = {
+    "First steps": (quickstart,),
+    "Training": (prepare, train, evaluate),
+    "Export": (shortlist, export, verify),
+    "Use of artifacts": (translate, align, inspect, serve),
+}
+_HELP = """Attentive recurrent sequence-to-sequence models: train, export, translate.
+
+Example:
+    keras-bahdanau quickstart
+"""
 
 app = typer.Typer(
+    cls=HelpGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Attentive recurrent sequence-to-sequence models: train, export, translate.",
+    help=_HELP,
 )
-for _command in _COMMANDS:
-    app.command()(_command)
+for _panel, _commands in _COMMANDS.items():
+    for _command in _commands:
+        app.command(cls=HelpCommand, rich_help_panel=_panel)(_command)
+
+
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
+        print(f"keras-bahdanau {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
 def _configure_logging(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show progress messages, not only warnings.")
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=_print_version
+        ),
     ] = False,
 ) -> None:
     handler = RichHandler(console=console, show_path=False, show_level=False, log_time_format="%X")

@@ -17,9 +17,16 @@ from keras_bahdanau_runtime.errors import MissingDependencyError
 
 Artifact = Annotated[Path, typer.Argument(help="Folder of an artifact (from export).")]
 Run = Annotated[Path, typer.Argument(help="Folder of a run (from train).")]
-BatchSize = Annotated[int, typer.Option(help="Maximum number of sentences in a batch.")]
+BatchSize = Annotated[
+    int,
+    typer.Option(help="Maximum number of sentences in a batch.", rich_help_panel="Batching"),
+]
 BatchTokens = Annotated[
-    int, typer.Option(help="Maximum number of source tokens in a batch, including padding.")
+    int,
+    typer.Option(
+        help="Maximum number of source tokens in a batch, including padding.",
+        rich_help_panel="Batching",
+    ),
 ]
 Config = Annotated[
     Path | None,
@@ -35,9 +42,9 @@ def with_flags_of(options: type[Any]) -> Callable[[Callable[..., None]], Callabl
 
     Args:
         options: A dataclass. The metadata of its fields are `help`; `flags`, the names of the flag
-            if they differ from the field's; `type`, its type if that differs; and `positional` for
-            an argument instead of a flag. The flag of a field without a default is optional, as its
-            value may come from the file of `--config`.
+            if they differ from the field's; `type`, its type if that differs; `positional` for an
+            argument instead of a flag; and `panel`, its panel on the help page. The flag of a field
+            without a default is optional, as its value may come from the file of `--config`.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -65,11 +72,12 @@ def _parameter(option: Field[Any]) -> inspect.Parameter:
         annotation, default = annotation | None, None
     make = typer.Argument if metadata.get("positional") else typer.Option
     flags = [metadata["flags"]] if "flags" in metadata else []
+    panel = metadata.get("panel")
     return inspect.Parameter(
         option.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
-        annotation=Annotated[annotation, make(*flags, help=help)],
+        annotation=Annotated[annotation, make(*flags, help=help, rich_help_panel=panel)],
     )
 
 

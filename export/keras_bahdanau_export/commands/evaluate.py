@@ -26,32 +26,50 @@ def evaluate(
     ],
     reference: Annotated[Path, typer.Argument(help="Their translations, line by line.")],
     beam_size: Annotated[
-        int | None, typer.Option(help="For a run: beam size; 1 is greedy.")
+        int | None,
+        typer.Option(help="For a run: beam size; 1 is greedy.", rich_help_panel="Search"),
     ] = None,
     length_penalty: Annotated[
-        float | None, typer.Option(help="For a run: exponent of the GNMT length penalty.")
+        float | None,
+        typer.Option(
+            help="For a run: exponent of the GNMT length penalty.", rich_help_panel="Search"
+        ),
     ] = None,
     max_length: Annotated[
-        int | None, typer.Option(help="For a run: maximum number of output tokens.")
+        int | None,
+        typer.Option(help="For a run: maximum number of output tokens.", rich_help_panel="Search"),
     ] = None,
     batch_size: BatchSize = BATCH_SIZE,
     batch_tokens: BatchTokens = BATCH_TOKENS,
     truncate: Annotated[
         bool,
-        typer.Option("--truncate", help="For an artifact: truncate sentences above its limit."),
+        typer.Option(
+            "--truncate",
+            help="For an artifact: truncate sentences above its limit.",
+            rich_help_panel="Limits",
+        ),
     ] = False,
     others: Annotated[
         list[Path] | None,
         typer.Option(
             "--with",
             help="For a run: another run; the predictions of all are averaged. May be repeated.",
+            rich_help_panel="Model",
         ),
     ] = None,
     tokenize: Annotated[
-        str, typer.Option(help="Tokenizer of BLEU: 13a, none for tokenized text, zh, ...")
+        str,
+        typer.Option(
+            help="Tokenizer of BLEU: 13a, none for tokenized text, zh, ...",
+            rich_help_panel="Output",
+        ),
     ] = "13a",
 ) -> None:
-    """Translate a test set and print BLEU (cased) and chrF."""
+    """Translate a test set and print BLEU (cased) and chrF.
+
+    Example:
+        keras-bahdanau evaluate artifact test.en test.de
+    """
     from keras_bahdanau_runtime.text.corpus import read_parallel
     from keras_bahdanau_runtime.text.scores import bleu_metric, corpus_scores
 

@@ -41,46 +41,76 @@ def export(
     config: Config = None,
     layout: Annotated[
         str,
-        typer.Option(help="artifact, or triton: a repository for Triton Inference Server."),
+        typer.Option(
+            help="artifact, or triton: a repository for Triton Inference Server.",
+            rich_help_panel="Output",
+        ),
     ] = "artifact",
     others: Annotated[
         list[Path] | None,
         typer.Option(
-            "--with", help="Another run; the predictions of all are averaged. May be repeated."
+            "--with",
+            help="Another run; the predictions of all are averaged. May be repeated.",
+            rich_help_panel="Model",
         ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(help="Name of Triton's models; the name of the run's folder by default."),
+        typer.Option(
+            help="Name of Triton's models; the name of the run's folder by default.",
+            rich_help_panel="Output",
+        ),
     ] = None,
-    beam_size: Annotated[int, typer.Option(help="Beam size of the search; 1 is greedy.")] = 5,
+    beam_size: Annotated[
+        int, typer.Option(help="Beam size of the search; 1 is greedy.", rich_help_panel="Search")
+    ] = 5,
     length_penalty: Annotated[
         list[float] | None,
         typer.Option(
             help="Exponent of the GNMT length penalty, 1 by default. If repeated, the one with the "
-            "best BLEU on --source and --reference is used."
+            "best BLEU on --source and --reference is used.",
+            rich_help_panel="Search",
         ),
     ] = None,
     max_length_ratio: Annotated[
         float | None,
-        typer.Option(help="Maximum number of output tokens per source token; no limit by default."),
+        typer.Option(
+            help="Maximum number of output tokens per source token; no limit by default.",
+            rich_help_panel="Search",
+        ),
     ] = None,
     source: Annotated[
         Path | None,
         typer.Option(
-            help="Source sentences to measure on, not from a test set; - is standard input."
+            help="Source sentences to measure on, not from a test set; - is standard input.",
+            rich_help_panel="Validation",
         ),
     ] = None,
-    reference: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="Their translations.", rich_help_panel="Validation")
+    ] = None,
     shortlist: Annotated[
-        Path | None, typer.Option(help="A file (from shortlist) with the target ids to search.")
+        Path | None,
+        typer.Option(
+            help="A file (from shortlist) with the target ids to search.", rich_help_panel="Search"
+        ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an artifact or repository at the path.")
+        bool,
+        typer.Option(
+            "--overwrite",
+            help="Replace an artifact or repository at the path.",
+            rich_help_panel="Output",
+        ),
     ] = False,
     **flags: Any,
 ) -> None:
-    """Write the best model of a run, or of several, as an artifact that runs without Keras."""
+    r"""Write the best model of a run, or of several, as an artifact that runs without Keras.
+
+    Example:
+        keras-bahdanau export run artifact --precision int8 --source dev.en \
+            --reference dev.de
+    """
     from keras_bahdanau_runtime.text.corpus import read_parallel
 
     if (source is None) != (reference is None):

@@ -29,7 +29,11 @@ def inspect(
         typer.Option(help="Also list the operators that this provider leaves to the CPU, and why."),
     ] = None,
 ) -> None:
-    """Check an artifact and print its manifest."""
+    """Check an artifact and print its manifest.
+
+    Example:
+        keras-bahdanau inspect artifact
+    """
 
     def check(manifest: Manifest) -> tuple[Manifest, dict[str, Any]]:
         graphs = {}

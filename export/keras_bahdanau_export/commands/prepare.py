@@ -27,40 +27,74 @@ def prepare(
     ],
     tokenizer: Annotated[
         Path | None,
-        typer.Option(help="The tokenizer.json to use; learned from the texts by default."),
+        typer.Option(
+            help="The tokenizer.json to use; learned from the texts by default.",
+            rich_help_panel="Data",
+        ),
     ] = None,
     alignments: Annotated[
         list[Path] | None,
-        typer.Option(help="Token alignments in Pharaoh format, one file per pair of files."),
+        typer.Option(
+            help="Token alignments in Pharaoh format, one file per pair of files.",
+            rich_help_panel="Data",
+        ),
     ] = None,
-    vocabulary_size: Annotated[int, typer.Option(help="Maximum number of learned pieces.")] = 8000,
+    vocabulary_size: Annotated[
+        int, typer.Option(help="Maximum number of learned pieces.", rich_help_panel="Data")
+    ] = 8000,
     joint: Annotated[
-        bool, typer.Option("--joint/--separate", help="One vocabulary for both languages, or two.")
+        bool,
+        typer.Option(
+            "--joint/--separate",
+            help="One vocabulary for both languages, or two.",
+            rich_help_panel="Data",
+        ),
     ] = True,
     normalization: Annotated[
         str | None,
-        typer.Option(help="Unicode normalization by the tokenizer: nfc or nfkc; none by default."),
+        typer.Option(
+            help="Unicode normalization by the tokenizer: nfc or nfkc; none by default.",
+            rich_help_panel="Data",
+        ),
     ] = None,
     sample: Annotated[
-        int, typer.Option(help="Number of pairs that the pieces are learned from.")
+        int,
+        typer.Option(
+            help="Number of pairs that the pieces are learned from.", rich_help_panel="Data"
+        ),
     ] = 100_000,
     shard_pairs: Annotated[
-        int, typer.Option(help="Approximate number of pairs in a shard.")
+        int, typer.Option(help="Approximate number of pairs in a shard.", rich_help_panel="System")
     ] = 250_000,
     max_length: Annotated[
-        int | None, typer.Option(help="Maximum tokens of a sentence; no limit by default.")
+        int | None,
+        typer.Option(
+            help="Maximum tokens of a sentence; no limit by default.", rich_help_panel="Data"
+        ),
     ] = None,
     too_long: Annotated[
-        str, typer.Option(help="What to do with a pair above that limit: cut or drop.")
+        str,
+        typer.Option(
+            help="What to do with a pair above that limit: cut or drop.", rich_help_panel="Data"
+        ),
     ] = "cut",
-    seed: Annotated[int, typer.Option(help="Seed of the sample and the order.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the sample and the order.", rich_help_panel="System")
+    ] = 0,
     processes: Annotated[
-        int | None, typer.Option(help="Number of encoding processes; one per core by default.")
+        int | None,
+        typer.Option(
+            help="Number of encoding processes; one per core by default.", rich_help_panel="System"
+        ),
     ] = None,
 ) -> None:
-    """Encode parallel text once, as shuffled shards that training maps into memory.
+    r"""Encode parallel text once, as shuffled shards that training maps into memory.
 
     After an interruption the same command continues.
+
+    Example:
+        keras-bahdanau prepare part1.en.gz part2.en.gz part1.de.gz part2.de.gz \
+            --output corpus
     """
     half = len(texts) // 2
     if len(texts) % 2:

@@ -37,7 +37,11 @@ def quickstart(
     pairs: Annotated[int, typer.Option(help="Number of dates to train on.")] = 20000,
     epochs: Annotated[int, typer.Option(help="Passes over the dates.")] = 4,
 ) -> None:
-    """Train, export and translate dates as people write them to ISO dates, in minutes."""
+    """Train, export and translate dates as people write them to ISO dates, in minutes.
+
+    Example:
+        keras-bahdanau quickstart --output quickstart
+    """
     check_positive(pairs=pairs, epochs=epochs)
     check_installed("matplotlib", extra="plot")
     check_installed("tensorflow", extra="export")

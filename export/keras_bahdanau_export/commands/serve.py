@@ -16,59 +16,109 @@ def serve(
             help="Artifacts, or folders of artifacts by version number: PATH, or NAME=PATH.",
         ),
     ],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="HTTP port; 0 for a free one.")] = 8000,
-    grpc_port: Annotated[int, typer.Option(help="gRPC port; 0 disables gRPC.")] = 8001,
-    processes: Annotated[int, typer.Option(help="Number of processes that share the port.")] = 1,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on.", rich_help_panel="Network")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="HTTP port; 0 for a free one.", rich_help_panel="Network")
+    ] = 8000,
+    grpc_port: Annotated[
+        int, typer.Option(help="gRPC port; 0 disables gRPC.", rich_help_panel="Network")
+    ] = 8001,
+    processes: Annotated[
+        int, typer.Option(help="Number of processes that share the port.", rich_help_panel="System")
+    ] = 1,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="File of accepted API keys, one a line.")
+        Path | None,
+        typer.Option(help="File of accepted API keys, one a line.", rich_help_panel="Access"),
     ] = None,
     no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Accept requests without a key on any address.")
+        bool,
+        typer.Option(
+            "--no-auth",
+            help="Accept requests without a key on any address.",
+            rich_help_panel="Access",
+        ),
     ] = False,
     tls_certificate: Annotated[
-        Path | None, typer.Option(help="TLS certificate chain, PEM.")
+        Path | None, typer.Option(help="TLS certificate chain, PEM.", rich_help_panel="Network")
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(help="Private key of the certificate, PEM.")
+        Path | None,
+        typer.Option(help="Private key of the certificate, PEM.", rich_help_panel="Network"),
     ] = None,
     watch: Annotated[
-        float, typer.Option(help="Seconds between checks for replaced artifacts; 0 disables them.")
+        float,
+        typer.Option(
+            help="Seconds between checks for replaced artifacts; 0 disables them.",
+            rich_help_panel="System",
+        ),
     ] = 0.0,
     grace: Annotated[
-        float, typer.Option(help="Seconds to finish accepted requests after SIGTERM.")
+        float,
+        typer.Option(
+            help="Seconds to finish accepted requests after SIGTERM.", rich_help_panel="System"
+        ),
     ] = 30.0,
-    log_format: Annotated[str, typer.Option(help="Format of the log: text or json.")] = "text",
+    log_format: Annotated[
+        str, typer.Option(help="Format of the log: text or json.", rich_help_panel="System")
+    ] = "text",
     max_wait: Annotated[
-        float, typer.Option(help="Milliseconds that a request waits for others to batch.")
+        float,
+        typer.Option(
+            help="Milliseconds that a request waits for others to batch.",
+            rich_help_panel="Batching",
+        ),
     ] = 5.0,
-    batch_size: Annotated[int, typer.Option(help="Maximum number of texts in a batch.")] = 12,
+    batch_size: Annotated[
+        int, typer.Option(help="Maximum number of texts in a batch.", rich_help_panel="Batching")
+    ] = 12,
     parallel_batches: Annotated[
         int | None,
-        typer.Option(help="Batches that one process runs at once; one per core by default."),
+        typer.Option(
+            help="Batches that one process runs at once; one per core by default.",
+            rich_help_panel="Batching",
+        ),
     ] = None,
     alone_threads: Annotated[
         int | None,
         typer.Option(
             help="Threads of a batch that is the only work in the queue; by default one per core, "
-            "at most 4, and 1 with several processes. More than 1 loads each model twice."
+            "at most 4, and 1 with several processes. More than 1 loads each model twice.",
+            rich_help_panel="Batching",
         ),
     ] = None,
     megabytes: Annotated[
         float,
-        typer.Option(help="Memory limit for the runs of a model, in MB, without its weights."),
+        typer.Option(
+            help="Memory limit for the runs of a model, in MB, without its weights.",
+            rich_help_panel="Limits",
+        ),
     ] = 1024.0,
     max_characters: Annotated[
-        int, typer.Option(help="Maximum characters of a text.", min=1)
+        int, typer.Option(help="Maximum characters of a text.", min=1, rich_help_panel="Limits")
     ] = 5000,
-    max_tokens: Annotated[int, typer.Option(help="Maximum tokens of a text.", min=1)] = 1024,
-    max_texts: Annotated[int, typer.Option(help="Maximum texts of a request.", min=1)] = 256,
+    max_tokens: Annotated[
+        int, typer.Option(help="Maximum tokens of a text.", min=1, rich_help_panel="Limits")
+    ] = 1024,
+    max_texts: Annotated[
+        int, typer.Option(help="Maximum texts of a request.", min=1, rich_help_panel="Limits")
+    ] = 256,
     max_queue: Annotated[
-        int, typer.Option(help="Maximum number of texts that wait or run.", min=1)
+        int,
+        typer.Option(
+            help="Maximum number of texts that wait or run.", min=1, rich_help_panel="Limits"
+        ),
     ] = 4096,
-    timeout: Annotated[float, typer.Option(help="Time limit of a request, in seconds.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(help="Time limit of a request, in seconds.", rich_help_panel="Limits")
+    ] = 60.0,
 ) -> None:
-    """Serve artifacts over HTTP and gRPC: web page, /translate, and Open Inference Protocol."""
+    """Serve artifacts over HTTP and gRPC: web page, /translate, and Open Inference Protocol.
+
+    Example:
+        keras-bahdanau serve en-de=artifact --port 8000 --grpc-port 8001
+    """
     for module in ("starlette", "uvicorn", "prometheus_client"):
         require(module, extra="serve")
     from keras_bahdanau_runtime.service.engine import Limits

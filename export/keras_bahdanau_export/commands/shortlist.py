@@ -35,7 +35,11 @@ def shortlist(
         typer.Option(help="Token alignments in Pharaoh format, instead of the model's attention."),
     ] = None,
 ) -> None:
-    """Learn a vocabulary shortlist from the attention of the best model of a run."""
+    """Learn a vocabulary shortlist from the attention of the best model of a run.
+
+    Example:
+        keras-bahdanau shortlist run train.en train.de --output shortlist.npz
+    """
     from keras_bahdanau_runtime.text.corpus import read_alignments, read_parallel
 
     check_range("size", size, int, 2 * len(SPECIAL))

@@ -25,7 +25,12 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     **flags: Any,
 ) -> None:
-    """Train a model on two text files, or on a prepared corpus, and keep the best one."""
+    r"""Train a model on two text files, or on a prepared corpus, and keep the best one.
+
+    Example:
+        keras-bahdanau train train.en train.de --validation-source dev.en \
+            --validation-target dev.de --epochs 20 --output run
+    """
     values = {} if config is None else read_options(config)
     values |= command_line_values(context, flags)
     try:

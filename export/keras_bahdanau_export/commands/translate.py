@@ -60,43 +60,68 @@ def translate(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted file.")] = False,
     shard: Annotated[
-        str, typer.Option(help="I/N: translate only part I of N; the outputs can be concatenated.")
+        str,
+        typer.Option(
+            help="I/N: translate only part I of N; the outputs can be concatenated.",
+            rich_help_panel="System",
+        ),
     ] = _WHOLE_FILE,
     text_column: Annotated[
         str | None,
         typer.Option(
             help="The field of .jsonl and .parquet to translate, such as translation.en for a "
-            "nested one; text by default."
+            "nested one; text by default.",
+            rich_help_panel="Data",
         ),
     ] = None,
     output_column: Annotated[
         str | None,
-        typer.Option(help="The field added to .jsonl and .parquet; translation by default."),
+        typer.Option(
+            help="The field added to .jsonl and .parquet; translation by default.",
+            rich_help_panel="Data",
+        ),
     ] = None,
     batch_size: BatchSize = BATCH_SIZE,
     batch_tokens: BatchTokens = BATCH_TOKENS,
     timeout: Annotated[
-        float | None, typer.Option(help="Time limit of one run of the graph, in seconds.")
+        float | None,
+        typer.Option(
+            help="Time limit of one run of the graph, in seconds.", rich_help_panel="Limits"
+        ),
     ] = None,
     megabytes: Annotated[
-        float | None, typer.Option(help="Memory limit of all runs, in MB, without the weights.")
+        float | None,
+        typer.Option(
+            help="Memory limit of all runs, in MB, without the weights.", rich_help_panel="Limits"
+        ),
     ] = None,
     parallel_batches: Annotated[
         int | None,
-        typer.Option(help="Batches to run at once; by default one per core, or one per Ray actor."),
+        typer.Option(
+            help="Batches to run at once; by default one per core, or one per Ray actor.",
+            rich_help_panel="Batching",
+        ),
     ] = None,
     truncate: Annotated[
         bool,
         typer.Option(
-            "--truncate", help="Truncate sources above the limit instead of leaving them out."
+            "--truncate",
+            help="Truncate sources above the limit instead of leaving them out.",
+            rich_help_panel="Limits",
         ),
     ] = False,
     engine: Annotated[
-        str, typer.Option(help="local, or ray for a folder of files on many machines.")
+        str,
+        typer.Option(
+            help="local, or ray for a folder of files on many machines.", rich_help_panel="System"
+        ),
     ] = "local",
     actors: Annotated[
         int | None,
-        typer.Option(help="For ray: files to translate at once; as the CPUs allow by default."),
+        typer.Option(
+            help="For ray: files to translate at once; as the CPUs allow by default.",
+            rich_help_panel="System",
+        ),
     ] = None,
 ) -> None:
     """Translate line by line with onnxruntime, and write each translation as soon as it is ready.
@@ -104,6 +129,9 @@ def translate(
     A line that cannot be read or translated gives an empty line, or null in .jsonl and .parquet. It
     is reported on standard error, and the exit status is then 1. With --output, progress is saved:
     after any interruption the same command with --resume continues.
+
+    Example:
+        keras-bahdanau translate artifact test.en --output test.de
     """
     source, output = (None if is_dash(path) else path for path in (source, output))
     limits = {"timeout": timeout, "megabytes": megabytes}

@@ -34,6 +34,9 @@ def verify(
     """Compare an artifact with its Keras model again; exit with status 1 if they disagree.
 
     For float16 and int8 only the number of equal translations is reported.
+
+    Example:
+        keras-bahdanau verify artifact run --source dev.en
     """
     from keras_bahdanau_runtime.text.corpus import read_lines
 

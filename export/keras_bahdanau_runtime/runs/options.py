@@ -31,7 +31,10 @@ _FORMER_NAMES = {
 
 
 def _option(default: Any, help: str, **metadata: Any) -> Any:
-    """Return a dataclass field; metadata `limits` are arguments of `check_range`."""
+    """Return a dataclass field.
+
+    Metadata `limits` are arguments of `check_range`; `panel` is its panel on the help page.
+    """
     return field(default=default, metadata={"help": help, **metadata})
 
 
@@ -83,66 +86,101 @@ class TrainingOptions:
     )
     _: KW_ONLY
     validation_source: tuple[Path, ...] = field(
-        metadata={"help": "Held-out source sentences; repeat it for more sets. The first decides."}
+        metadata={
+            "help": "Held-out source sentences; repeat it for more sets. The first decides.",
+            "panel": "Validation",
+        }
     )
-    validation_target: tuple[Path, ...] = field(metadata={"help": "Their translations."})
-    model: str = _option("rnnsearch", "rnnsearch or rnnencdec.", choices=MODELS)
+    validation_target: tuple[Path, ...] = field(
+        metadata={"help": "Their translations.", "panel": "Validation"}
+    )
+    model: str = _option("rnnsearch", "rnnsearch or rnnencdec.", choices=MODELS, panel="Model")
     vocabulary_size: int = _option(
         8000,
         "Number of byte-pair pieces to learn.",
         limits={"low": MIN_VOCABULARY_SIZE, "high": MAX_VOCABULARY_SIZE},
+        panel="Data",
     )
     joint: bool = _option(
-        True, "One vocabulary for both languages, or two.", flags="--joint/--separate"
+        True, "One vocabulary for both languages, or two.", flags="--joint/--separate", panel="Data"
     )
     normalization: str | None = _option(
         None,
         "Unicode form that the tokenizer converts all text to: nfc or nfkc; none if absent.",
         choices=NORMALIZATIONS,
+        panel="Data",
     )
-    units: int = _option(256, "Width of each recurrence.", limits=_COUNT)
-    embedding_dim: int = _option(256, "Width of the embeddings.", limits=_COUNT)
-    attention_units: int = _option(256, "Width of the alignment model.", limits=_COUNT)
-    tie_embeddings: bool = _option(True, "Use the target embedding as the output layer.")
+    units: int = _option(256, "Width of each recurrence.", limits=_COUNT, panel="Model")
+    embedding_dim: int = _option(256, "Width of the embeddings.", limits=_COUNT, panel="Model")
+    attention_units: int = _option(
+        256, "Width of the alignment model.", limits=_COUNT, panel="Model"
+    )
+    tie_embeddings: bool = _option(
+        True, "Use the target embedding as the output layer.", panel="Model"
+    )
     join_embeddings: bool = _option(
-        True, "Let the decoder attend to the words' embeddings in addition to their annotations."
+        True,
+        "Let the decoder attend to the words' embeddings in addition to their annotations.",
+        panel="Model",
     )
-    encoder_layers: int = _option(1, "Bidirectional layers of the encoder.", limits=_COUNT)
-    conditional: bool = _option(True, "A second cell reads the context: the conditional GRU.")
-    layer_normalization: bool = _option(False, "Normalize the layers of the decoder's cells.")
+    encoder_layers: int = _option(
+        1, "Bidirectional layers of the encoder.", limits=_COUNT, panel="Model"
+    )
+    conditional: bool = _option(
+        True, "A second cell reads the context: the conditional GRU.", panel="Model"
+    )
+    layer_normalization: bool = _option(
+        False, "Normalize the layers of the decoder's cells.", panel="Model"
+    )
     dropout: float | None = _option(
         None,
         "Dropout rate of embeddings, of annotations and before the output layer; 0.3, 0.5 and 0.5 "
         "if absent.",
         limits=_SHARE,
+        panel="Regularization",
     )
     annotation_dropout: float | None = _option(
-        None, "Dropout rate of annotations; that of --dropout if absent.", limits=_SHARE
+        None,
+        "Dropout rate of annotations; that of --dropout if absent.",
+        limits=_SHARE,
+        panel="Regularization",
     )
     readout_dropout: float | None = _option(
         None,
         "Dropout rate before the output layer; that of --dropout if absent.",
         limits=_SHARE,
+        panel="Regularization",
     )
     encoder_dropout: float = _option(
-        0.0, "Dropout rate between the layers of the encoder.", limits=_SHARE
+        0.0,
+        "Dropout rate between the layers of the encoder.",
+        limits=_SHARE,
+        panel="Regularization",
     )
     bpe_dropout: float = _option(
-        0.0, "Share of merges skipped at random when words are split.", limits=_SHARE
+        0.0,
+        "Share of merges skipped at random when words are split.",
+        limits=_SHARE,
+        panel="Regularization",
     )
     label_smoothing: float = _option(
-        0.1, "Share of the target probability spread over all ids.", limits=_SHARE
+        0.1,
+        "Share of the target probability spread over all ids.",
+        limits=_SHARE,
+        panel="Regularization",
     )
     loss_chunk_size: int | None = _option(
         None,
         "Target positions whose logits are computed at once, which takes less memory and time than "
         "all; if absent 512, or all with several devices.",
         limits=_COUNT,
+        panel="System",
     )
     sampled_softmax: int | None = _option(
         None,
         "Random ids to train on in addition to those of a batch: for large vocabularies.",
         limits=_COUNT,
+        panel="Optimization",
     )
     # Not mixed_float16: its optimizer skips updates, so they would not match the position in the
     # data.
@@ -150,76 +188,107 @@ class TrainingOptions:
         "float32",
         "Keras dtype policy of the model: float32 or mixed_bfloat16.",
         choices=("float32", "mixed_bfloat16"),
+        panel="System",
     )
-    batch_size: int = _option(96, "Sentences in a batch.", limits=_COUNT)
+    batch_size: int = _option(96, "Sentences in a batch.", limits=_COUNT, panel="Optimization")
     batch_tokens: int | None = _option(
         None,
         "Positions in a batch, of both languages, instead of --batch-size; --bpe-dropout needs "
         "more of them.",
         limits=_COUNT,
+        panel="Optimization",
     )
-    accumulate: int = _option(1, "Batches whose mean gradient makes one update.", limits=_COUNT)
+    accumulate: int = _option(
+        1, "Batches whose mean gradient makes one update.", limits=_COUNT, panel="Optimization"
+    )
     epochs: int = _option(
-        14, "Passes over the text; with --every, up to the next multiple of it.", limits=_COUNT
+        14,
+        "Passes over the text; with --every, up to the next multiple of it.",
+        limits=_COUNT,
+        panel="Optimization",
     )
-    updates: int | None = _option(None, "Updates in all, instead of --epochs.", limits=_COUNT)
+    updates: int | None = _option(
+        None, "Updates in all, instead of --epochs.", limits=_COUNT, panel="Optimization"
+    )
     every: int | None = _option(
         None,
         "Updates between validations and checkpoints; a pass if absent.",
         limits=_COUNT,
+        panel="Validation",
     )
     best_by: str = _option(
         "bleu",
         "Criterion for the best model: bleu, or loss of the first held-out set.",
         choices=("bleu", "loss"),
+        panel="Validation",
     )
     patience: int = _option(
         0,
         "Number of validations without improvement after which the run ends; 0: never.",
         limits={"low": 0},
+        panel="Validation",
     )
-    learning_rate: float = _option(1.2e-3, "Adam's peak rate.", limits=_ABOVE_ZERO)
+    learning_rate: float = _option(
+        1.2e-3, "Adam's peak rate.", limits=_ABOVE_ZERO, panel="Optimization"
+    )
     schedule: str = _option(
         "cosine",
         "Decay of the learning rate: cosine (to zero), inverse-sqrt or constant.",
         choices=SCHEDULES,
+        panel="Optimization",
     )
     warmup: int | None = _option(
         None,
         "Updates until the peak rate; half a pass, at most 4,000, if absent.",
         limits={"low": 0},
+        panel="Optimization",
     )
     ema: float = _option(
         0.0,
         "Decay of the exponential moving average of the weights to save; 0: none.",
         limits=_SHARE,
+        panel="Optimization",
     )
     average: int = _option(
         0,
         "Number of last checkpoints whose mean is compared with the best one.",
         limits={"low": 0},
+        panel="Optimization",
     )
     keep: int = _option(
         0,
         "Number of last checkpoints whose files are kept; at least --average.",
         limits={"low": 0},
+        panel="System",
     )
-    clip_norm: float = _option(1.0, "Largest global norm of the gradients.", limits=_ABOVE_ZERO)
-    max_length: int = _option(100, "Longest sentence in tokens.", limits={"low": 2})
-    validation_beam_size: int = _option(1, "Beam of each validation.", limits=_COUNT)
+    clip_norm: float = _option(
+        1.0, "Largest global norm of the gradients.", limits=_ABOVE_ZERO, panel="Optimization"
+    )
+    max_length: int = _option(100, "Longest sentence in tokens.", limits={"low": 2}, panel="Data")
+    validation_beam_size: int = _option(
+        1, "Beam of each validation.", limits=_COUNT, panel="Validation"
+    )
     tokenize: str = _option(
         "13a",
         "sacreBLEU tokenizer of validations: 13a, none for tokenized text, zh, ...",
+        panel="Validation",
     )
     devices: int = _option(
-        1, "Devices that share each batch; on PyTorch, the processes of torchrun.", limits=_COUNT
+        1,
+        "Devices that share each batch; on PyTorch, the processes of torchrun.",
+        limits=_COUNT,
+        panel="System",
     )
     log_dir: Path | None = field(
-        default=None, metadata={"help": "Folder for TensorBoard logs of the validations."}
+        default=None,
+        metadata={"help": "Folder for TensorBoard logs of the validations.", "panel": "System"},
     )
     # Keras and NumPy accept 32 bits, and the epoch is added to the seed.
     seed: int = _option(
-        0, "Random seed of weights, order and dropout.", limits={"low": 0, "high": 2**31 - 1}
+        0,
+        "Random seed of weights, order and dropout.",
+        limits={"low": 0, "high": 2**31 - 1},
+        panel="System",
     )
 
     def __post_init__(self) -> None:

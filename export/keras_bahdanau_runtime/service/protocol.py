@@ -5,7 +5,6 @@ lengths and counts in a request are checked before memory is allocated for them.
 """
 
 import functools
-import importlib.metadata
 import json
 import math
 import struct
@@ -19,6 +18,7 @@ import orjson
 from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.service.errors import ServiceError, refuse
+from keras_bahdanau_runtime.version import __version__
 
 # NumPy dtypes of the protocol's datatypes. Raw numbers are little-endian.
 DATATYPES: Mapping[str, np.dtype[Any]] = {
@@ -155,7 +155,7 @@ def server_metadata() -> dict[str, Any]:
     """Return name, version and extensions of the server."""
     return {
         "name": "keras_bahdanau",
-        "version": importlib.metadata.version("keras-bahdanau"),
+        "version": __version__,
         "extensions": ["binary_tensor_data", "model_repository", "statistics"],
     }
 

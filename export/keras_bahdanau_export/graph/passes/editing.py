@@ -1,6 +1,5 @@
 """Functions that read, change and save onnx-ir graphs."""
 
-import importlib.metadata
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +7,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from keras_bahdanau_runtime.signature import FORMAT_VERSION, weights_file
+from keras_bahdanau_runtime.version import __version__
 
 SLICE_END = 10**9  # tf2onnx writes at least this as the end of a slice up to the end of an axis
 MAX_WEIGHT_BYTES = 2**31 - 2**24  # protobuf cannot read files of 2 GiB
@@ -22,12 +22,11 @@ def save_model(model, path):
         Whether there is a second file.
     """
     make_names_unique(model.graph.all_nodes(), set())
-    version = importlib.metadata.version("keras-bahdanau")
-    model.producer_name, model.producer_version = "keras_bahdanau", version
+    model.producer_name, model.producer_version = "keras_bahdanau", __version__
     model.model_version = FORMAT_VERSION
     model.metadata_props.clear()  # onnxruntime's quantizer adds entries
     # Python clients of onnxruntime cannot read `producer_version`.
-    model.metadata_props["keras_bahdanau_version"] = version
+    model.metadata_props["keras_bahdanau_version"] = __version__
     weights = [g.initializers.values() for g in (model.graph, *model.graph.subgraphs())]
     size = sum(value.const_value.nbytes for values in weights for value in values)
     external = weights_file(Path(path).name) if size > MAX_WEIGHT_BYTES else None

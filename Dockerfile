@@ -1,18 +1,21 @@
 # An image of the service with one artifact. The test suite does not build it.
 #
-#   docker build -f examples/service/Dockerfile --build-arg ARTIFACT=artifact -t translate .
+#   keras-bahdanau export run artifact
+#   docker build -t translate .                  # or --build-arg ARTIFACT=another/folder
 #   docker run --read-only --tmpfs /tmp -p 8000:8000 -p 8001:8001 \
 #       -v "$PWD/keys:/keys:ro" translate --api-key-file /keys
-FROM python:3.12-slim
+#
+# The stage `service` has no artifact. It serves the one that is mounted at /models/translate:
+#
+#   docker build --target service -t translate-service .
+#   docker run -p 127.0.0.1:8000:8000 -v "$PWD/artifact:/models/translate:ro" translate-service
+FROM python:3.12-slim AS service
 
 # Install from this checkout instead of from a wheel.
 COPY pyproject.toml README.md LICENSE constraints.txt /source/
 COPY keras_bahdanau /source/keras_bahdanau
 COPY export /source/export
 RUN pip install --no-cache-dir -c /source/constraints.txt "/source[serve,cli]" && rm -r /source
-
-ARG ARTIFACT=artifact
-COPY ${ARTIFACT} /models/translate
 
 RUN useradd --no-create-home --uid 10001 service
 USER 10001
@@ -23,3 +26,7 @@ ENTRYPOINT ["keras-bahdanau", "serve", "/models/translate", "--host", "0.0.0.0",
 # Without keys the service only listens on localhost, unless `--no-auth` declares that something else
 # controls access.
 CMD ["--no-auth"]
+
+FROM service
+ARG ARTIFACT=artifact
+COPY ${ARTIFACT} /models/translate
