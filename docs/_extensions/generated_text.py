@@ -75,6 +75,122 @@ def _generate(kind: str, *arguments: str) -> str:
     return "\n".join(generators[kind](*arguments))
 
 
+def _namespace(module: str, *names: str) -> Iterator[str]:
+    """Yield a table of summaries and the entry of every name."""
+    names = names or tuple(importlib.import_module(module).__all__)
+    yield from _table(f"{module}.{name}" for name in names)
+    for name in names:
+        yield ""
+        yield "```{eval-rst}"
+        yield from _entry(f"{module}.{name}")
+        yield "```"
+
+
+def _shortcuts(module: str) -> Iterator[str]:
+    """Yield a table of the names that are documented in other namespaces."""
+    loaded = importlib.import_module(module)
+    objects = {name: getattr(loaded, name) for name in loaded.__all__}
+    yield from _table(
+        _DOCUMENTED[id(value)]
+        for value in objects.values()
+        if not isinstance(value, ModuleType)
+    )
+
+
+def _table(names: Iterator[str]) -> Iterator[str]:
+    yield "| name | |"
+    yield "|---|---|"
+    for name in names:
+        text = (inspect.getdoc(_resolve(name)) or "").split("\n\n")[0]
+        text = " ".join(text.split()).replace("|", r"\|")
+        yield f"| {{py:obj}}`{name.rpartition('.')[2]} <{name}>` | {text} |"
+
+
+def _resolve(name: str) -> Any:
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _entry(name: str) -> Iterator[str]:
+    """Yield the directive that documents a name."""
+    value = _resolve(name)
+    documented = _DOCUMENTED[id(value)]
+    if name != documented:
+        yield f".. py:{'class' if inspect.isclass(value) else 'function'}:: {name}"
+        yield ""
+        yield f"   The same as :py:obj:`{documented}`."
+    elif not inspect.isclass(value):
+        yield f".. autofunction:: {name}"
+    else:
+        kind = "exception" if issubclass(value, BaseException) else "class"
+        yield f".. auto{kind}:: {name}"
+        yield "   :members:"
+        yield f"   :inherited-members: {', '.join(_documented_bases(value))}"
+
+
+def _documented_bases(value: type) -> list[str]:
+    """Return the bases whose members are not repeated: public ones, and those of other packages."""
+    return sorted(
+        {
+            base.__name__
+            for base in value.__mro__[1:]
+            if id(base) in _DOCUMENTED or not base.__module__.startswith("keras_bahdanau")
+        }
+    )
+
+
+def _commands() -> Iterator[str]:
+    """Yield a section for each command: help, usage and tables of its parameters."""
+    import typer
+
+    from keras_bahdanau_export.commands.app import app
+
+    group = typer.main.get_command(app)
+    yield "## Options of every command"
+    yield ""
+    yield from _parameters(group.params)
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        arguments = [p for p in command.params if p.param_type_name == "argument"]
+        usage = " ".join(_argument(parameter) for parameter in arguments)
+        yield ""
+        yield f"## {name}"
+        yield ""
+        description, _, example = inspect.cleandoc(command.help).partition("\n\nExample:\n")
+        for paragraph in description.split("\n\n"):
+            yield from (_plain(paragraph), "")
+        yield "```text"
+        yield f"keras-bahdanau {name} [OPTIONS] {usage}".rstrip()
+        yield "```"
+        yield ""
+        yield from _parameters(command.params)
+        if example:
+            yield from ("Example:", "", "```text", inspect.cleandoc(f"\n{example}"), "```")
+
+
+def _argument(parameter: Any) -> str:
+    name = parameter.name.upper()
+    name += "..." if parameter.nargs != 1 else ""
+    return name if parameter.required else f"[{name}]"
+
+
+def _parameters(parameters: list[Any]) -> Iterator[str]:
+    """Yield a table for each panel of parameters."""
+    panels: dict[str, list[Any]] = {}
+    for parameter in parameters:
+        is_argument = parameter.param_type_name == "argument"
+        default = "Arguments" if is_argument else "Options"
+        panel = getattr(parameter, "rich_help_panel", None) or default
+        panels.setdefault(panel, []).append(parameter)
+    for panel, members in panels.items():
+        yield f"**{panel}**"
+        yield ""
+        yield "| name | default | |"
+        yield "|---|---|---|"
+        for parameter in members:
+            yield f"| {_names(parameter)} | {_default(parameter)} | {_plain(parameter.help)} |"
+        yield ""
+
+
 def _names(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         return f"`{parameter.name}`"
