@@ -1,6 +1,6 @@
 """Check the pages of the built site: links, anchors, files of other hosts, and reachability.
 
-    python docs/check_site.py docs/_build/html
+python docs/check_site.py docs/_build/html
 """
 
 import sys

@@ -34,7 +34,11 @@ extensions = [
 exclude_patterns = ["_build", "_extensions", "*.py", "concepts/*.py", "**/README.md"]
 nitpicky = True
 # Annotations name types of other packages, whose pages are not part of this site.
-nitpick_ignore_regex = [("py:.*", r"(?!keras_bahdanau).*")]
+# Modules of the runtime are not public.
+nitpick_ignore_regex = [
+    ("py:.*", r"(?!keras_bahdanau).*"),
+    ("py:class", r"keras_bahdanau_runtime\.[a-z].*"),
+]
 
 # Markdown
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist", "dollarmath"]

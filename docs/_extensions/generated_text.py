@@ -91,9 +91,7 @@ def _shortcuts(module: str) -> Iterator[str]:
     loaded = importlib.import_module(module)
     objects = {name: getattr(loaded, name) for name in loaded.__all__}
     yield from _table(
-        _DOCUMENTED[id(value)]
-        for value in objects.values()
-        if not isinstance(value, ModuleType)
+        _DOCUMENTED[id(value)] for value in objects.values() if not isinstance(value, ModuleType)
     )
 
 
