@@ -103,7 +103,7 @@ def test_all_settings_of_the_service_are_listed():
     fields = [field.name for kind in (Settings, Limits) for field in dataclasses.fields(kind)]
     assert [name for name in names if name in fields] == fields
     options = re.findall(r"`(--[\w-]+)`", page("service"))
-    assert set(options) == command_options()["serve"] - {"--help"}
+    assert set(options) == command_options()["serve"] - {"--help", "artifacts"}
 
 
 def test_all_files_of_an_artifact_are_listed():
