@@ -11,6 +11,9 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --prefer-binary --no-compile $(PIP_FLAGS)
 QUICKSTART_READY := $(VENV)/.ready-quickstart
 TEST_READY := $(VENV)/.ready-test
+DOCS_READY := $(VENV)/.ready-docs
+SITE := docs/_build/html
+
 # The tools of `make dist` have their own environment, because they have many dependencies.
 DIST_VENV := build/venv
 DIST_READY := $(DIST_VENV)/.ready
@@ -25,7 +28,8 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 #   export          tests that trace with TensorFlow
 #   other folders   tests that need no particular backend
 TESTS_torch := tests/conformance tests/service tests/hostile tests/commands tests/library \
-	tests/examples tests/runtime tests/test_docs.py tests/test_house.py tests/test_packaging.py
+	tests/examples tests/runtime tests/test_docs.py tests/test_house.py tests/test_packaging.py \
+	tests/test_site.py
 TESTS_tensorflow := tests/export tests/conformance $(if $(ALL),tests/library tests/examples)
 TESTS_jax := tests/conformance $(if $(ALL),tests/library tests/examples)
 QUICK := tests/test_house.py tests/runtime $(addprefix tests/library/,$(addsuffix .py, \
@@ -44,7 +48,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart test test-all test-quick test-soak lint bench dist clean $(BACKENDS:%=test-%)
+.PHONY: help quickstart test test-all test-quick test-soak lint bench dist docs docs-serve \
+	clean $(BACKENDS:%=test-%)
 
 help: ## List these commands
 	@echo "Usage: make COMMAND"
@@ -93,6 +98,13 @@ bench: $(TEST_READY) ## Measure training, attention, search and export on this m
 	$(BIN)/python benchmarks/bench_search.py
 	$(BIN)/python benchmarks/bench_export.py
 
+docs: $(DOCS_READY) ## Build the documentation site into docs/_build/html
+	KERAS_BACKEND=tensorflow $(BIN)/python -m sphinx -W --keep-going -n -q docs $(SITE)
+	$(BIN)/python docs/check_site.py $(SITE)
+
+docs-serve: docs ## Build the site and preview it at http://127.0.0.1:8080
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) 8080
+
 dist: $(TEST_READY) $(DIST_READY) ## Build sdist and wheel, check them, and test the installed wheel
 	rm -rf dist
 	$(DIST_VENV)/bin/python -m build
@@ -100,7 +112,7 @@ dist: $(TEST_READY) $(DIST_READY) ## Build sdist and wheel, check them, and test
 	KERAS_BACKEND=torch $(BIN)/python .ci/test_wheel.py dist/*.whl $(WHEEL_TESTS)
 
 clean: ## Remove the environment, caches and build products
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # venv installs pip last, so an environment without pip is incomplete.
@@ -118,6 +130,11 @@ $(QUICKSTART_READY): pyproject.toml constraints.txt | $(BIN)/pip
 $(TEST_READY): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "Installing every backend and the test tools into $(VENV) (once, several minutes)"
 	@$(PIP_INSTALL) -e ".[test]" -c constraints.txt
+	@touch $@
+
+$(DOCS_READY): pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "Installing Sphinx and what the documented packages import into $(VENV) (once, 1 to 2 minutes)"
+	@$(PIP_INSTALL) -e ".[docs]" -c constraints.txt
 	@touch $@
 
 $(DIST_READY): constraints.txt

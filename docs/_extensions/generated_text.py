@@ -1,0 +1,217 @@
+"""Text that is generated from the code, in place of comments such as `<!-- generate: commands -->`.
+
+| comment | text |
+|---|---|
+| `generate: namespace MODULE [NAME ...]` | The names of `MODULE.__all__`, or those in the list |
+| `generate: shortcuts MODULE` | A table of the names that other namespaces document |
+| `generate: commands` | Every command with its options |
+"""
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from sphinx.application import Sphinx
+
+# A name in several namespaces is documented in the first of them.
+NAMESPACES = (
+    *(
+        f"keras_bahdanau.{name}"
+        for name in (
+            "layers",
+            "models",
+            "search",
+            "losses",
+            "metrics",
+            "data",
+            "text",
+            "callbacks",
+            "training",
+            "optimizers",
+            "distribution",
+            "initializers",
+            "plot",
+        )
+    ),
+    "keras_bahdanau_export",
+    "keras_bahdanau_runtime",
+)
+_COMMENT = re.compile(r"^<!-- generate: ([\w. ]+?) -->$", re.M)
+
+
+def _public_objects() -> Iterator[tuple[str, Any]]:
+    for namespace in NAMESPACES:
+        module = importlib.import_module(namespace)
+        for name in module.__all__:
+            yield f"{namespace}.{name}", getattr(module, name)
+
+
+_DOCUMENTED: dict[int, str] = {}
+for _name, _object in _public_objects():
+    _DOCUMENTED.setdefault(id(_object), _name)
+# The documented name of each public class, by its last part.
+CLASSES = {
+    name.rpartition(".")[2]: _DOCUMENTED[id(value)]
+    for name, value in _public_objects()
+    if inspect.isclass(value)
+}
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Replace the comments when a page is read."""
+    app.connect("source-read", _replace_comments)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _replace_comments(app: Sphinx, page: str, source: list[str]) -> None:
+    source[0] = _COMMENT.sub(lambda match: _generate(*match[1].split()), source[0])
+
+
+def _generate(kind: str, *arguments: str) -> str:
+    generators = {"namespace": _namespace, "shortcuts": _shortcuts, "commands": _commands}
+    return "\n".join(generators[kind](*arguments))
+
+
+def _namespace(module: str, *names: str) -> Iterator[str]:
+    """Yield a table of summaries and the entry of every name."""
+    names = names or tuple(importlib.import_module(module).__all__)
+    yield from _table(f"{module}.{name}" for name in names)
+    for name in names:
+        yield ""
+        yield "```{eval-rst}"
+        yield from _entry(f"{module}.{name}")
+        yield "```"
+
+
+def _shortcuts(module: str) -> Iterator[str]:
+    """Yield a table of the names that are documented in other namespaces."""
+    loaded = importlib.import_module(module)
+    objects = {name: getattr(loaded, name) for name in loaded.__all__}
+    yield from _table(
+        _DOCUMENTED[id(value)] for value in objects.values() if not isinstance(value, ModuleType)
+    )
+
+
+def _table(names: Iterator[str]) -> Iterator[str]:
+    yield "| name | |"
+    yield "|---|---|"
+    for name in names:
+        text = (inspect.getdoc(_resolve(name)) or "").split("\n\n")[0]
+        text = " ".join(text.split()).replace("|", r"\|")
+        yield f"| {{py:obj}}`{name.rpartition('.')[2]} <{name}>` | {text} |"
+
+
+def _resolve(name: str) -> Any:
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _entry(name: str) -> Iterator[str]:
+    """Yield the directive that documents a name."""
+    value = _resolve(name)
+    documented = _DOCUMENTED[id(value)]
+    if name != documented:
+        yield f".. py:{'class' if inspect.isclass(value) else 'function'}:: {name}"
+        yield ""
+        yield f"   The same as :py:obj:`{documented}`."
+    elif not inspect.isclass(value):
+        yield f".. autofunction:: {name}"
+    else:
+        kind = "exception" if issubclass(value, BaseException) else "class"
+        yield f".. auto{kind}:: {name}"
+        yield "   :members:"
+        yield f"   :inherited-members: {', '.join(_documented_bases(value))}"
+
+
+def _documented_bases(value: type) -> list[str]:
+    """Return the bases whose members are not repeated: public ones, and those of other packages."""
+    return sorted(
+        {
+            base.__name__
+            for base in value.__mro__[1:]
+            if id(base) in _DOCUMENTED or not base.__module__.startswith("keras_bahdanau")
+        }
+    )
+
+
+def _commands() -> Iterator[str]:
+    """Yield a section for each command: help, usage and tables of its parameters."""
+    import typer
+
+    from keras_bahdanau_export.commands.app import app
+
+    group = typer.main.get_command(app)
+    yield "## Options of every command"
+    yield ""
+    yield from _parameters(group.params)
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        arguments = [p for p in command.params if p.param_type_name == "argument"]
+        usage = " ".join(_argument(parameter) for parameter in arguments)
+        yield ""
+        yield f"## {name}"
+        yield ""
+        description, _, example = inspect.cleandoc(command.help).partition("\n\nExample:\n")
+        for paragraph in description.split("\n\n"):
+            yield from (_plain(paragraph), "")
+        yield "```text"
+        yield f"keras-bahdanau {name} [OPTIONS] {usage}".rstrip()
+        yield "```"
+        yield ""
+        yield from _parameters(command.params)
+        if example:
+            yield from ("Example:", "", "```text", inspect.cleandoc(f"\n{example}"), "```")
+
+
+def _argument(parameter: Any) -> str:
+    name = parameter.name.upper()
+    name += "..." if parameter.nargs != 1 else ""
+    return name if parameter.required else f"[{name}]"
+
+
+def _parameters(parameters: list[Any]) -> Iterator[str]:
+    """Yield a table for each panel of parameters."""
+    panels: dict[str, list[Any]] = {}
+    for parameter in parameters:
+        is_argument = parameter.param_type_name == "argument"
+        default = "Arguments" if is_argument else "Options"
+        panel = getattr(parameter, "rich_help_panel", None) or default
+        panels.setdefault(panel, []).append(parameter)
+    for panel, members in panels.items():
+        yield f"**{panel}**"
+        yield ""
+        yield "| name | default | |"
+        yield "|---|---|---|"
+        for parameter in members:
+            yield f"| {_names(parameter)} | {_default(parameter)} | {_plain(parameter.help)} |"
+        yield ""
+
+
+def _names(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return f"`{parameter.name}`"
+    return ", ".join(f"`{name}`" for name in [*parameter.opts, *parameter.secondary_opts])
+
+
+def _default(parameter: Any) -> str:
+    value = parameter.default
+    if parameter.required:
+        return "required"
+    if value is None or callable(value) or "UNSET" in repr(value) or value in ([], (), ""):
+        return ""
+    if isinstance(value, bool):
+        if not parameter.secondary_opts:
+            return ""
+        return f"`{(parameter.opts if value else parameter.secondary_opts)[0]}`"
+    if isinstance(value, list | tuple):
+        return ", ".join(f"`{getattr(item, 'value', item)}`" for item in value)
+    return f"`{getattr(value, 'value', value)}`"
+
+
+def _plain(text: str | None) -> str:
+    """Return a help text as one line of Markdown."""
+    line = " ".join((text or "").split())
+    line = re.sub(r"(?<![`\w])(--?[a-z][\w-]*)", r"`\1`", line)
+    return re.sub(r"([|*<_\[])(?![^`]*`(?:[^`]*`[^`]*`)*[^`]*$)", r"\\\1", line)

@@ -1,0 +1,70 @@
+"""Settings of the documentation site; `make docs` builds it into `docs/_build/html`."""
+
+import importlib.metadata
+import os
+import sys
+import tomllib
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+sys.path[:0] = [str(DOCS / "_extensions"), str(ROOT), str(ROOT / "export")]
+# Autodoc imports the packages, and Keras imports its backend.
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+project = "keras_bahdanau"
+author = "the keras_bahdanau authors"
+release = version = importlib.metadata.version("keras-bahdanau")
+# Links to files outside of docs/ lead here. Without a repository they are plain text.
+_HOOKS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]
+_README = _HOOKS.get("metadata", {}).get("hooks", {}).get("fancy-pypi-readme", {})
+repository_url = _README.get("substitutions", [{"replacement": ""}])[-1]["replacement"]
+
+extensions = [
+    "myst_nb",
+    "sphinx_design",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "docstrings",
+    "generated_text",
+    "mathml",
+    "repository_links",
+]
+exclude_patterns = ["_build", "_extensions", "*.py", "concepts/*.py", "**/README.md"]
+nitpicky = True
+# Annotations name types of other packages, whose pages are not part of this site.
+# Modules of the runtime are not public.
+nitpick_ignore_regex = [
+    ("py:.*", r"(?!keras_bahdanau).*"),
+    ("py:class", r"keras_bahdanau_runtime\.[a-z].*"),
+]
+
+# Markdown
+myst_enable_extensions = ["attrs_block", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 4
+# Notebooks are scripts with "# %%" cells. `make notebooks` runs them.
+nb_custom_formats = {".py": "notebook_scripts.read"}
+nb_execution_mode = "off"
+
+# Docstrings
+autodoc_inherit_docstrings = False  # do not repeat what Keras documents
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_typehints_format = "short"
+napoleon_custom_sections = [("Call arguments", "params_style"), "Output shape"]
+napoleon_use_ivar = True
+python_maximum_signature_line_length = 80
+toc_object_entries_show_parents = "hide"
+
+# Pages: no file of another host is loaded.
+html_theme = "furo"
+html_title = f"{project} {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_favicon = "_static/icon.svg"
+html_math_renderer = "mathml"
+html_show_sourcelink = html_copy_source = False
+html_show_copyright = html_show_sphinx = False
+html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
+pygments_style, pygments_dark_style = "friendly", "monokai"

@@ -1,0 +1,159 @@
+"""The reference of the site is complete. It is compared by parsing, without Sphinx."""
+
+import dataclasses
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from documented_names import ROOT, TREES, command_options, definition, public_names
+
+from keras_bahdanau_runtime import signature
+from keras_bahdanau_runtime.service import messages
+from keras_bahdanau_runtime.service.engine import Limits
+from keras_bahdanau_runtime.service.errors import KINDS
+from keras_bahdanau_runtime.service.http import create_app
+from keras_bahdanau_runtime.service.server import Settings
+
+REFERENCE = ROOT / "docs" / "reference"
+COMMENT = re.compile(r"^<!-- generate: (\w+) ?(.*) -->$", re.M)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def extensions():
+    """Make the extensions of the site importable."""
+    folder = str(ROOT / "docs" / "_extensions")
+    sys.path.insert(0, folder)
+    yield
+    sys.path.remove(folder)
+
+
+def page(name):
+    return (REFERENCE / f"{name}.md").read_text("utf-8")
+
+
+def rows(text, columns=1):
+    """The first columns of the rows of all tables in a page, without their headings."""
+    lines = re.findall(r"^\| (.*) \|$", re.sub(r"^\|.*\n\|---.*\n", "", text, flags=re.M), re.M)
+    cells = [[cell.strip(" `") for cell in line.split(" | ")] for line in lines]
+    return [tuple(row[:columns]) if columns > 1 else row[0] for row in cells]
+
+
+def section(text, heading):
+    [part] = re.findall(rf"^#+ {heading}\n([\s\S]*?)(?=^#|\Z)", text, re.M)
+    return part
+
+
+def documented_names():
+    """The dotted names for which the pages of the reference have an entry."""
+    names = []
+    for path in sorted(REFERENCE.glob("*.md")):
+        for kind, arguments in COMMENT.findall(path.read_text("utf-8")):
+            if kind == "namespace":
+                module, *chosen = arguments.split()
+                known = [n for n in public_names() if n.rpartition(".")[0] == module]
+                names += [f"{module}.{name}" for name in chosen] or known
+    return names
+
+
+def test_every_public_name_has_one_entry():
+    names = documented_names()
+    assert sorted(set(names)) == sorted(names)
+    entries = {id(definition(name)) for name in names}
+    missing = [name for name in public_names() if id(definition(name)) not in entries]
+    modules = {id(tree) for tree in TREES.values()}
+    assert [name for name in missing if id(definition(name)) not in modules] == []
+
+
+def test_namespaces_and_commands_are_generated():
+    kinds = [
+        kind for path in REFERENCE.glob("*.md") for kind, _ in COMMENT.findall(page(path.stem))
+    ]
+    assert {*kinds} == {"namespace", "shortcuts", "commands"}
+    assert kinds.count("commands") == 1
+
+
+def test_all_endpoints_are_listed():
+    text = page("endpoints")
+    routes = {
+        (method, route.path)
+        for route in create_app(fake_repository()).routes
+        for method in route.methods - {"HEAD"}
+    }
+    listed = rows(section(text, "HTTP"), columns=2)
+    assert set(listed) == routes and len(listed) == len(routes)
+    assert rows(section(text, "gRPC")) == list(messages.METHODS)
+    statuses = [(kind, str(status.http), status.grpc) for kind, status in KINDS.items()]
+    assert [
+        tuple(c.strip("`") for c in row) for row in rows(section(text, "Errors"), 3)
+    ] == statuses
+
+
+def fake_repository():
+    """A repository for endpoints that are not called."""
+
+
+def test_all_settings_of_the_service_are_listed():
+    names = [
+        name
+        for row in rows(page("service").partition("## Signals")[0])
+        for name in re.findall(r"\w+", row)
+    ]
+    fields = [field.name for kind in (Settings, Limits) for field in dataclasses.fields(kind)]
+    assert [name for name in names if name in fields] == fields
+    options = re.findall(r"`(--[\w-]+)`", page("service"))
+    assert set(options) == command_options()["serve"] - {"--help", "artifacts"}
+
+
+def test_all_files_of_an_artifact_are_listed():
+    names = {
+        name
+        for key, value in vars(signature).items()
+        if key.endswith(("_FILE", "_FILES", "_FOLDER"))
+        for name in ([value] if isinstance(value, str) else value)
+    }
+    listed = {name.strip("/") for row in rows(page("artifact")) for name in row.split("`, `")}
+    assert names <= listed
+
+
+@pytest.mark.parametrize(
+    "docstring, expected",
+    [
+        ("Return `x`.", "Return ``x``."),
+        ("Two `Layer`s.", r"Two :py:obj:`Layer <a.Layer>`\ s."),
+        ("Weights `W` * `v_`, and a_ b.", r"Weights ``W`` \* ``v_``, and a\_ b."),
+        ("Text:\n\n    a = b\n\nMore.", "Text:\n\n\n::\n\n    a = b\n\n\nMore."),
+        ("Args:\n    x: Int.\n\n        More.", "Args:\n    x: Int.\n\n        More."),
+        ("Returns:\n    Pair:\n    two.", ":returns: Pair:\n    two.\n"),
+        ("Raises:\n    ValueError: If `x`.", ":raises ValueError: If ``x``.\n"),
+        ("Raises:\n    As `f`.", ":raises: As ``f``.\n"),
+        ("Call arguments: see `f`.\n    More.", "**Call arguments:** see ``f``. More.\n"),
+        ("```python\nf(`)\n```", ".. code-block:: python\n\n    f(`)\n"),
+        ("Example:\n\n>>> f(*x)\n3", "Example:\n\n>>> f(*x)\n3"),
+    ],
+)  # fmt: skip
+def test_docstrings_are_converted(docstring, expected):
+    to_rst = importlib.import_module("docstrings").to_rst
+    assert "\n".join(to_rst(docstring.split("\n"), {"Layer": "a.Layer"})) == expected
+
+
+@pytest.mark.parametrize(
+    "link, url, expected",
+    [
+        ("[a](examples)", "", "[a](gallery/index.md)"),
+        ("[a](Makefile)", "", "a"),
+        ("[a](Makefile)", "https://host/x", "[a](https://host/x/blob/main/Makefile)"),
+        ("[a](docs/reference/layers.md#b)", "", "[a](reference/layers.md#b)"),
+        ("[a](CHANGELOG.md)", "", "[a](changelog.md)"),
+        ("[a](https://host/y)", "", "[a](https://host/y)"),
+        ("[a](no_file.md)", "", "[a](no_file.md)"),
+        ("```\n[a](Makefile)\n```", "", "```\n[a](Makefile)\n```"),
+    ],
+)
+def test_links_lead_to_pages_or_to_the_repository(link, url, expected):
+    module = importlib.import_module("repository_links")
+    page = ROOT / "docs" / "contributing.md"
+    if "examples" in link and not Path(ROOT / "docs" / "gallery" / "index.md").exists():
+        pytest.skip("There is no gallery.")
+    assert module.rewrite_links(link, ROOT / "CONTRIBUTING.md", page, url) == expected
