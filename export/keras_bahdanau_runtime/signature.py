@@ -14,6 +14,7 @@ MANIFEST_FILE = "manifest.json"
 MODEL_FILE = "model.onnx"
 ENCODER_FILE = "encoder.onnx"
 STEP_FILE = "step.onnx"
+SCORE_FILE = "score.onnx"
 BEAM_FILES = ("beam_start.onnx", "beam_step.onnx", "beam_end.onnx")
 TOKENIZER_FILE = "tokenizer.json"
 SHORTLIST_FILE = "shortlist.npz"
@@ -73,6 +74,18 @@ TRANSLATE = Signature(
 # Uniform random numbers in [0, 1) for sampling, one for each token of each hypothesis.
 NOISE = Tensor("noise", "float32", ("batch", "beam", "length"))
 SAMPLE = replace(TRANSLATE, inputs=(*TRANSLATE.inputs, NOISE))
+
+# Log-probabilities of given targets, which are padded like the sources; see
+# `keras_bahdanau.search.score_targets`.
+SCORE = Signature(
+    inputs=(TRANSLATE.inputs[0], Tensor("target", "int32", ("batch", "target_length"))),
+    outputs=(
+        Tensor("totals", "float32", ("batch",)),
+        Tensor("log_probs", "float32", ("batch", "target_length")),
+        Tensor("lengths", "int32", ("batch",)),
+        Tensor("alignments", "float32", ("batch", "target_length", "source_length")),
+    ),
+)
 
 SIGNATURES: Mapping[str, Signature] = {MODEL_FILE: TRANSLATE}
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -10,8 +9,9 @@ from keras import ops, tree
 
 from keras_bahdanau.layers.sequences import check_dense
 from keras_bahdanau.models.shortlist import check_shortlist
-from keras_bahdanau.search import BeamSearch, GreedySearch
+from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.search.base import check_search
+from keras_bahdanau.search.forced import score_targets
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL
 from keras_bahdanau_runtime.signature import TOKENIZER_FILE
@@ -28,22 +28,6 @@ _UNSUPPORTED_EXPORT_ARGUMENTS = {
     "is_static": "TensorFlow traces the model, not JAX",
     "jax2tf_kwargs": "TensorFlow traces the model, not JAX",
 }
-
-
-class Scores(NamedTuple):
-    """Log-probabilities of given targets, as NumPy arrays.
-
-    Attributes:
-        totals: `(B,)` float32 log-probability of each target, in nats.
-        log_probs: `(B, T)` float32 log-probability of each of its tokens; zero after its length.
-        lengths: `(B,)` int32 number of tokens.
-        alignments: `(B, T, Tx)` float32 attention weights; zero after the length.
-    """
-
-    totals: Any
-    log_probs: Any
-    lengths: Any
-    alignments: Any
 
 
 class GenerationMixin:
@@ -172,6 +156,28 @@ class GenerationMixin:
             generation = generation._replace(tokens=tokens)
         return generation
 
+    def forced_scores(self, source, target):
+        """Run encoder and decoder steps on given targets as one function of tensors.
+
+        `score` compiles this function and the exporters trace it.
+
+        Args:
+            source: `(B, Tx)` int32 tensor, padded at the right only.
+            target: `(B, Ty)` int32 tensor, padded at the right only.
+
+        Returns:
+            `Scores` of tensors.
+        """
+        memory, state, _ = self.start(source)
+        batch, length = ops.shape(source)
+        return score_targets(
+            lambda tokens, state: self.step(tokens, state, memory),
+            state,
+            ops.full((batch,), BOS, dtype="int32"),
+            target,
+            length,
+        )
+
     def generate(self, source, search=None, max_length=100, prefix=None, shortlist=None):
         """Generate outputs for a batch of sources.
 
@@ -197,12 +203,7 @@ class GenerationMixin:
                 is smaller than the beam, or has no room for the ids of the prefixes.
         """
         search = BeamSearch() if search is None else search
-        source = checked_ids("source", source, self.source_vocabulary_size)
-        empty = np.flatnonzero((source == PAD).all(axis=1))
-        if empty.size:
-            raise ValueError(
-                f"Argument `source` must hold no sentence of only padding. Received: row {empty[0]}"
-            )
+        source = checked_sources(source, self.source_vocabulary_size)
         check_search(search, self.target_vocabulary_size)
         lengths = (source != PAD).sum(axis=1)
         limits, steps = checked_limits(max_length, lengths)
@@ -316,7 +317,7 @@ class GenerationMixin:
             target: `(B, Ty)` int array or list of `B` lists. `EOS` is scored where it is present.
 
         Returns:
-            `Scores`.
+            `Scores` of NumPy arrays, where `T` is the largest of the lengths.
 
         Raises:
             ValueError: For the errors of `generate`, or if a target is empty or continues after
@@ -330,7 +331,7 @@ class GenerationMixin:
         links = hard_alignment(scores.alignments[0])
         ```
         """
-        source = checked_ids("source", source, self.source_vocabulary_size)
+        source = checked_sources(source, self.source_vocabulary_size)
         target = checked_outputs("target", target, self.target_vocabulary_size)
         if len(target) != len(source):
             raise ValueError(
@@ -343,13 +344,17 @@ class GenerationMixin:
                 "Argument `target` must hold no output of only padding. "
                 f"Received: row {np.argmin(lengths)}"
             )
-        # A search whose prefix is the whole target, so scoring reuses `generate`.
-        outputs = self.generate(source, GreedySearch(), max_length=lengths, prefix=target)
-        return Scores(
-            outputs.totals[:, 0],
-            outputs.log_probs[:, 0],
-            outputs.lengths[:, 0],
-            outputs.alignments[:, 0],
+        if not self.built:
+            self.build()
+        if "score" not in self._compiled_searches:
+            self._compiled_searches["score"] = compile_inference(self, self.forced_scores)
+        padded = (pad(ids.tolist(), bucket=LENGTH_BUCKET) for ids in (source, target))
+        scores = self._compiled_searches["score"](*padded)
+        scores = tree.map_structure(ops.convert_to_numpy, scores)
+        longest = int(scores.lengths.max())
+        return scores._replace(
+            log_probs=scores.log_probs[:, :longest],
+            alignments=scores.alignments[:, :longest, : source.shape[1]],
         )
 
     def export(self, filepath, format="onnx", verbose=None, input_signature=None, **kwargs):
@@ -457,6 +462,21 @@ def checked_ids(name, ids, size):
             f"Received: row {gaps[0, 0]}, {ids[gaps[0, 0]]}"
         )
     return ids.astype("int32")
+
+
+def checked_sources(source, size):
+    """As `checked_ids`, for sources, which must not be empty.
+
+    Raises:
+        ValueError: For the errors of `checked_ids`, or if a row is only padding.
+    """
+    source = checked_ids("source", source, size)
+    empty = np.flatnonzero((source == PAD).all(axis=1))
+    if empty.size:
+        raise ValueError(
+            f"Argument `source` must hold no sentence of only padding. Received: row {empty[0]}"
+        )
+    return source
 
 
 def checked_outputs(name, ids, size):
