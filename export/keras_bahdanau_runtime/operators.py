@@ -89,7 +89,7 @@ _DATA_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64
 _INTEGERS = {6: ("<i4", "int32_data"), 7: ("<i8", "int64_data")}  # by `data_type`
 
 
-def check_onnx_file(contents: bytes, path: Path, external: Mapping[str, int]) -> None:
+def check_onnx_file(contents: bytes, path: Path, external: Mapping[str, int]) -> set[str]:
     """Check an ONNX file against the lists of this module.
 
     Args:
@@ -97,6 +97,9 @@ def check_onnx_file(contents: bytes, path: Path, external: Mapping[str, int]) ->
         path: `Path` of the file, for messages.
         external: Sizes in bytes of the files that may contain its tensors, by name relative to the
             file's folder.
+
+    Returns:
+        The names of the other files that contain tensors of this one.
 
     Raises:
         CorruptArtifactError: The file is not ONNX, or refers to data outside the artifact.
@@ -116,13 +119,15 @@ def check_onnx_file(contents: bytes, path: Path, external: Mapping[str, int]) ->
         raise CorruptArtifactError(f"{path}: expected an ONNX file. Received: one without a graph")
     if any(entry.key == _SESSION_OPTIONS_KEY for entry in model.metadata_props):
         _refuse(path, f"metadata {_SESSION_OPTIONS_KEY!r}")
+    files = set[str]()
     for message in _messages(model, path):
         kind = message.DESCRIPTOR.name
         if kind == "Node":
             _check_node(message, path)
         elif kind == "Tensor":
-            _check_tensor(message, path, external)
+            files |= _check_tensor(message, path, external)
     _check_sizes(model.graph, {}, path)
+    return files
 
 
 def _messages(message: Any, path: Path) -> Iterator[Any]:
@@ -152,7 +157,8 @@ def _check_node(node: Any, path: Path) -> None:
         _refuse(path, f"{node.op_type!r} of {node.domain or 'ai.onnx'!r}")
 
 
-def _check_tensor(tensor: Any, path: Path, external: Mapping[str, int]) -> None:
+def _check_tensor(tensor: Any, path: Path, external: Mapping[str, int]) -> set[str]:
+    """Check a tensor; return the names of the other files that its data is in, at most one."""
     data_size = max(len(tensor.raw_data), *(len(getattr(tensor, name)) for name in _DATA_FIELDS))
     reference = {entry.key: entry.value for entry in tensor.external_data}
     if reference or tensor.data_location == _EXTERNAL:
@@ -176,6 +182,7 @@ def _check_tensor(tensor: Any, path: Path, external: Mapping[str, int]) -> None:
             f"{path}: expected tensors with as many elements as their shapes say. "
             f"Received: {tensor.name!r:.80} of shape {list(tensor.dims)[:8]}"
         )
+    return {reference["location"]} if reference else set()
 
 
 def _check_sizes(graph: Any, outer: Mapping[str, Any], path: Path) -> None:

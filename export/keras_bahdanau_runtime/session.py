@@ -26,7 +26,7 @@ from keras_bahdanau_runtime.errors import CorruptArtifactError, LimitError, RunE
 from keras_bahdanau_runtime.ids import PAD
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.operators import check_onnx_file, subgraph_node_names
-from keras_bahdanau_runtime.signature import weights_file
+from keras_bahdanau_runtime.signature import MODEL_FILE, weights_file
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -156,6 +156,7 @@ def open_graph(
     threads: int | None,
     megabytes: float | None = None,
     capture: bool = False,
+    weights: dict[str, bytes] | None = None,
 ) -> Any:
     """Open a graph of an artifact after verifying its bytes.
 
@@ -166,6 +167,7 @@ def open_graph(
         threads: As for `Translator`.
         megabytes: As for `Translator`.
         capture: bool. Whether CUDA records each run as a CUDA graph and replays it; see `Stepper`.
+        weights: As for `read_graph`.
 
     Returns:
         An `onnxruntime.InferenceSession`.
@@ -176,18 +178,35 @@ def open_graph(
         UnsupportedArtifactError: The graph has operators or fields that are not allowed; see
             `operators`.
     """
-    contents, weights = read_graph(manifest, name)
+    contents, files = read_graph(manifest, name, weights)
     path = manifest.folder / name
-    return open_session(contents, path, providers, threads, weights, megabytes, capture)
+    return open_session(contents, path, providers, threads, files, megabytes, capture)
 
 
-def read_graph(manifest: Manifest, name: str) -> tuple[bytes, dict[str, bytes]]:
-    """Return the verified bytes of a graph, and those of its weights file by file name."""
-    contents, external = manifest.read(name), weights_file(name)
-    weights = {external: manifest.read(external)} if external in manifest.files else {}
-    sizes = {file: len(data) for file, data in weights.items()}
-    check_onnx_file(contents, manifest.folder / name, sizes)
-    return contents, weights
+def read_graph(
+    manifest: Manifest, name: str, weights: dict[str, bytes] | None = None
+) -> tuple[bytes, dict[str, bytes]]:
+    """Read a graph of an artifact and the files that contain its weights.
+
+    The weights are in the graph itself, in `model.onnx`, which other graphs share weights with, or
+    in the second file of one of them.
+
+    Args:
+        manifest: Manifest of the artifact.
+        name: File name of the graph.
+        weights: Verified bytes of files with weights that were read before, by name. Those of this
+            graph are added, so that sessions which share a file have one copy of it in memory.
+
+    Returns:
+        The verified bytes of the graph, and those of the files with its weights by name.
+    """
+    contents, weights = manifest.read(name), {} if weights is None else weights
+    allowed = {weights_file(name), MODEL_FILE, weights_file(MODEL_FILE)} - {name}
+    sizes = {file: manifest.files[file].bytes for file in allowed & set(manifest.files)}
+    files = check_onnx_file(contents, manifest.folder / name, sizes)
+    for file in files - set(weights):
+        weights[file] = manifest.read(file)
+    return contents, {file: weights[file] for file in sorted(files)}
 
 
 def open_session(

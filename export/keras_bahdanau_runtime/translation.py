@@ -133,7 +133,7 @@ def translate_texts(
     def search_batch(batch: list[int]) -> list[Outputs | str]:
         return _search(search, [encoded[index] for index in batch], n_best, keep)
 
-    with _ordered_map(search_batch, batches, parallel_batches) as outputs:
+    with ordered_map(search_batch, batches, parallel_batches) as outputs:
         for batch, rows in zip(batches, outputs, strict=True):
             for index, row in zip(batch, rows, strict=True):
                 if isinstance(row, str):
@@ -162,7 +162,7 @@ def _replace_invalid(texts: Iterable[str]) -> tuple[list[str], dict[int, str]]:
 
 
 @contextlib.contextmanager
-def _ordered_map(
+def ordered_map(
     function: Callable[[_T], _Result], items: list[_T], threads: int
 ) -> Iterator[Iterator[_Result]]:
     """Map a function over items in several threads, which end with the block."""

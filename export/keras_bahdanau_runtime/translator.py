@@ -11,12 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 from keras_bahdanau_runtime.checks import (
     check_limits,
     check_positive,
+    check_range,
     check_text,
     checked_ids,
     checked_stream,
 )
 from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtifactError
 from keras_bahdanau_runtime.manifest import Manifest, expect_unreplaced, read_unreplaced
+from keras_bahdanau_runtime.scoring import Scorer, TargetScore, score_texts
 from keras_bahdanau_runtime.search import Search, checked_noise, checked_outputs, open_search
 from keras_bahdanau_runtime.session import Providers, available_cores, with_tf32
 from keras_bahdanau_runtime.signature import (
@@ -28,6 +30,7 @@ from keras_bahdanau_runtime.signature import (
     weights_file,
 )
 from keras_bahdanau_runtime.stepper import Stepper, max_output_length
+from keras_bahdanau_runtime.text.alignment import Link, text_links
 from keras_bahdanau_runtime.text.batches import read_windows
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translation import (
@@ -105,6 +108,8 @@ class Translator:
         self._parallel_batches, self._loop = parallel_batches, loop
         self._stepper: Stepper | None = None
         self._stepper_lock = threading.Lock()
+        self._scorer: Scorer | None = None
+        self._scorer_lock = threading.Lock()
         read_unreplaced(path, self._open)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -137,11 +142,14 @@ class Translator:
             self.tokenizer = load_tokenizer(manifest)
 
     def _open_search(self) -> Search:
+        return open_search(self.manifest, self._loop, self._providers, *self._limits())
+
+    def _limits(self) -> tuple[int | None, float | None, float | None]:
+        """Return the threads of one batch, `timeout` and `megabytes`."""
         threads = self._threads
         if threads is None and self._parallel_batches > 1:
             threads = max(1, available_cores() // self._parallel_batches)
-        limits = threads, self._timeout, self._megabytes
-        return open_search(self.manifest, self._loop, self._providers, *limits)
+        return threads, self._timeout, self._megabytes
 
     @property
     def session(self) -> Any:
@@ -162,6 +170,7 @@ class Translator:
         other = object.__new__(type(self))
         vars(other).update(vars(self), _threads=threads)
         other._stepper, other._stepper_lock = None, threading.Lock()
+        other._scorer, other._scorer_lock = None, threading.Lock()
         with expect_unreplaced(self.manifest):
             other._graph = other._open_search()
         return other
@@ -345,6 +354,119 @@ class Translator:
         cut = {name: outputs[name][:, :, :longest] for name in ("tokens", "alignments")}
         return {**outputs, **cut}
 
+    def score(
+        self,
+        sources: Iterable[str],
+        targets: Iterable[str],
+        batch_size: int = BATCH_SIZE,
+        batch_tokens: int | None = BATCH_TOKENS,
+        progress: Callable[[int], object] | None = None,
+        alignments: bool = True,
+        on_error: str = "raise",
+    ) -> list[TargetScore]:
+        """Return the log-probabilities and the attention weights of given targets.
+
+        The decoder reads each target; nothing is searched. No option of the search applies, such as
+        a length penalty, and a shortlist does not limit the vocabulary. Needs `score.onnx`, which
+        is opened by the first call. The order of the results is that of the pairs.
+
+        Args:
+            sources: list of str, one sentence each.
+            targets: list of str, the target of each source.
+            batch_size: int. Largest number of pairs in one run of the model.
+            batch_tokens: int. Largest number of ids of one side in one run, including padding; a
+                longer pair runs alone. `None` for no limit.
+            progress: Called after each batch with the number of finished pairs.
+            alignments: bool. Whether to fetch the attention weights from the device.
+            on_error: "raise"; or "keep" to return a `TargetScore` with an `error` for a pair with a
+                text that is blank, too long or not Unicode, or whose run fails.
+
+        Returns:
+            A list of `TargetScore`.
+
+        Raises:
+            ValueError: `sources` or `targets` is a single str, their numbers differ, an item is not
+                a str, is blank, or is longer than the artifact's limit (`max_source_length`, and
+                `max_length` for targets), a number is out of range, or the artifact has no
+                tokenizer.
+            UnsupportedArtifactError: The artifact has no `score.onnx`: export it again.
+            CorruptArtifactError: The graph is damaged, or the artifact was replaced.
+            RunError, LimitError: As `translate`.
+
+        Example:
+
+        >>> [score] = Translator("artifact").score(["a man"], ["ein Mann"])
+        >>> score.total, score.tokens
+        (-0.27, ['ein', ' Mann', '</s>'])
+        """
+        tokenizer, scorer = self.require_tokenizer(), self.open_scorer()
+        return score_texts(
+            sources,
+            targets,
+            tokenizer,
+            lambda source, target: scorer.score(source, target, alignments),
+            batch_size=batch_size,
+            batch_tokens=batch_tokens,
+            max_source_length=self.manifest.max_source_length,
+            max_target_length=scorer.max_target_length,
+            progress=progress,
+            on_error=on_error,
+            parallel_batches=self._parallel_batches,
+        )
+
+    def align(
+        self,
+        sources: Iterable[str],
+        targets: Iterable[str],
+        batch_size: int = BATCH_SIZE,
+        batch_tokens: int | None = BATCH_TOKENS,
+        progress: Callable[[int], object] | None = None,
+        threshold: float | None = None,
+        pieces: bool = False,
+    ) -> list[list[Link]]:
+        """Return the links between the words of given sources and targets.
+
+        Args:
+            sources: As for `score`.
+            targets: As for `score`.
+            batch_size: As for `score`.
+            batch_tokens: As for `score`.
+            progress: As for `score`.
+            threshold: float. Link all words with at least this weight; `None` to link each target
+                word to the source word with the largest weight.
+            pieces: bool. Whether to link the tokenizer's pieces instead of words.
+
+        Returns:
+            For each pair a list of `(source position, target position)`, counted from 0; see
+            `text_links`. `to_pharaoh` formats it.
+
+        Raises:
+            ValueError: As `score`, or `threshold` is not above 0 and at most 1.
+            UnsupportedArtifactError, CorruptArtifactError, RunError, LimitError: As `score`.
+
+        Example:
+
+        >>> Translator("artifact").align(["a red cat"], ["eine rote Katze"])
+        [[(0, 0), (1, 1), (2, 2)]]
+        """
+        if threshold is not None:
+            check_range("threshold", threshold, float, 0, 1, open_low=True)
+        scores = self.score(sources, targets, batch_size, batch_tokens, progress)
+        return [
+            text_links(score.alignment, score.source_tokens, score.tokens, threshold, pieces)
+            for score in scores
+            if score.alignment is not None  # always
+        ]
+
+    def score_ids(self, source: ArrayLike, target: ArrayLike) -> dict[str, NDArray[Any]]:
+        """Score targets that are token ids; see `Scorer.score`.
+
+        Raises:
+            UnsupportedArtifactError, CorruptArtifactError, RunError, LimitError: As `score`.
+            ValueError: As `Scorer.score`.
+        """
+        return self.open_scorer().score(source, target)
+
     def stream(self, text: str, max_length: int | None = None) -> Iterator[str]:
         """Translate one text greedily and yield the translation piece by piece.
 
@@ -401,6 +523,14 @@ class Translator:
                         megabytes=self._megabytes,
                     )
             return self._stepper
+
+    def open_scorer(self) -> Scorer:
+        """Return the `Scorer` of this artifact, opened by the first call; raises as `score`."""
+        with self._scorer_lock:
+            if self._scorer is None:
+                with expect_unreplaced(self.manifest):
+                    self._scorer = Scorer(self.manifest, self._providers, *self._limits())
+            return self._scorer
 
     def search(
         self,

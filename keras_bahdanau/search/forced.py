@@ -64,7 +64,12 @@ def score_targets(step, state, start, target, memory_length):
         tokens = ops.take(target, t, axis=1)
         chosen = take_flat(logits, row * ops.shape(logits)[1] + tokens)
         log_probs = chosen - ops.logsumexp(logits, axis=-1)
-        return t + 1, tokens, state, write_step(record, t, (log_probs, ops.cast(weights, "float32")))
+        return (
+            t + 1,
+            tokens,
+            state,
+            write_step(record, t, (log_probs, ops.cast(weights, "float32"))),
+        )
 
     record = ops.zeros((length, rows)), ops.zeros((length, rows, memory_length))
     zero = ops.convert_to_tensor(0, dtype="int32")
