@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
@@ -29,8 +29,10 @@ from keras_bahdanau_runtime.signature import (
     FORMAT_VERSION,
     MANIFEST_FILE,
     MODEL_FILE,
+    OPTIONS,
     SAMPLE,
     TRANSLATE,
+    Signature,
 )
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -97,11 +99,28 @@ class Manifest:
             raise UnsupportedArtifactError(
                 f"{self.folder}: has no {MODEL_FILE}. Export it with format='onnx'."
             )
-        return self.signatures.get(MODEL_FILE) in (TRANSLATE.to_json(), SAMPLE.to_json())
+        return self.search_signature() is not None
 
     def is_sampling(self) -> bool:
         """Return whether the search in `model.onnx` samples, so that it needs random numbers."""
-        return bool(self.signatures.get(MODEL_FILE) == SAMPLE.to_json())
+        signature = self.search_signature()
+        return signature is not None and signature.inputs == SAMPLE.inputs
+
+    def search_signature(self) -> Signature | None:
+        """Return the signature of the search in `model.onnx`, or `None` if it has no search.
+
+        Its `options` are those of `OPTIONS` that the graph has; none in artifacts written before
+        there were options.
+        """
+        received = self.signatures.get(MODEL_FILE)
+        listed = received.get("options") if isinstance(received, dict) else None
+        listed = listed if isinstance(listed, list) else []
+        options = tuple(option for option in OPTIONS.values() if option.to_json() in listed)
+        for signature in (TRANSLATE, SAMPLE):
+            signature = replace(signature, options=options)
+            if received == signature.to_json():
+                return signature
+        return None
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a listed file after verifying their size and hash.

@@ -19,7 +19,7 @@ from keras_bahdanau_runtime.errors import (
 )
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.session import Providers, device_of, may_use_cuda, open_graph, run
-from keras_bahdanau_runtime.signature import BEAM_FILES, MODEL_FILE, SAMPLE, TRANSLATE, Signature
+from keras_bahdanau_runtime.signature import BEAM_FILES, MODEL_FILE, TRANSLATE, Signature
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -52,7 +52,7 @@ class GraphSearch:
     ) -> None:
         self.session = open_graph(manifest, MODEL_FILE, providers, threads, megabytes)
         self._timeout = timeout
-        signature = SAMPLE if manifest.is_sampling() else TRANSLATE
+        signature = manifest.search_signature() or TRANSLATE
         check_signature(self.session, signature, manifest.folder / MODEL_FILE)
 
     def run(
@@ -108,9 +108,13 @@ def _open(manifest: Manifest, loop: str, providers: Providers, *limits: Any) -> 
 
 
 def check_signature(session: Any, signature: Signature, path: Path) -> None:
-    """Raise a `CorruptArtifactError` unless the graph has the inputs and outputs of `signature`."""
+    """Raise a `CorruptArtifactError` unless the graph has the values of `signature`."""
     onnx_types = {"int32": "tensor(int32)", "float32": "tensor(float)"}
-    for side, values in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
+    for side, values in (
+        ("inputs", session.get_inputs()),
+        ("outputs", session.get_outputs()),
+        ("options", session.get_overridable_initializers()),
+    ):
         expected = {tensor.name: onnx_types[tensor.dtype] for tensor in getattr(signature, side)}
         received = {value.name: value.type for value in values}
         if expected != received:

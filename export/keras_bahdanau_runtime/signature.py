@@ -1,6 +1,6 @@
 """File names, tensor names and shapes that the exporter and the runtime share.
 
-Letters: `batch` B, `source_length` Tx, `beam` K, `length` T (target steps).
+Letters: `batch` B, `source_length` Tx, `beam` K, `length` T (target steps). `rows` is B or 1.
 """
 
 from collections.abc import Mapping
@@ -37,6 +37,10 @@ class Tensor:
     dtype: str
     axes: tuple[str | int, ...]
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the tensor as a plain dict."""
+        return {**asdict(self), "axes": list(self.axes)}
+
 
 @dataclass(frozen=True)
 class Signature:
@@ -45,16 +49,22 @@ class Signature:
     Args:
         inputs: tuple of `Tensor`.
         outputs: tuple of `Tensor`.
+        options: tuple of `Tensor`. Optional inputs, which have defaults in the graph.
     """
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    options: tuple[Tensor, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the signature as plain dicts and lists, for the manifest."""
+        """Return the signature as plain dicts and lists, for the manifest.
+
+        There is a key "options" only if there are options.
+        """
         return {
-            side: [{**asdict(tensor), "axes": list(tensor.axes)} for tensor in getattr(self, side)]
-            for side in ("inputs", "outputs")
+            side: [tensor.to_json() for tensor in getattr(self, side)]
+            for side in ("inputs", "outputs", "options")
+            if side != "options" or self.options
         }
 
 
@@ -86,6 +96,26 @@ SCORE = Signature(
         Tensor("alignments", "float32", ("batch", "target_length", "source_length")),
     ),
 )
+
+# Settings of a search that are optional inputs of its graph, by name. The defaults are the settings
+# of the export. A graph has those that its search can change.
+OPTIONS: Mapping[str, Tensor] = {
+    option.name: option
+    for option in (
+        Tensor("beam_size", "int32", ()),
+        Tensor("length_penalty", "float32", ()),
+        Tensor("coverage_penalty", "float32", ()),
+        Tensor("temperature", "float32", ()),
+        Tensor("top_k", "int32", ()),  # 0 for all tokens
+        Tensor("top_p", "float32", ()),
+        Tensor("min_length", "int32", ()),
+        Tensor("max_length", "int32", ()),
+        Tensor("no_repeat_ngram", "int32", ()),
+        Tensor("repetition_penalty", "float32", ()),
+        Tensor("prefix", "int32", ("rows", "prefix_length")),
+        Tensor("suppressed", "int32", ("rows", "suppressed")),
+    )
+}
 
 SIGNATURES: Mapping[str, Signature] = {MODEL_FILE: TRANSLATE}
 

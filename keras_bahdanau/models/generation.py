@@ -117,7 +117,8 @@ class GenerationMixin:
             search: A search, such as `BeamSearch`.
             max_length: int, largest number of tokens of a hypothesis.
             shortlist: A `Shortlist` that selects the candidate ids, or `None`.
-            **kwargs: `limits`, `prefix` and `noise`, see `keras_bahdanau.search.Search`.
+            **kwargs: `limits`, `prefix`, `suppressed` and `noise`, see
+                `keras_bahdanau.search.Search`.
 
         Returns:
             A `Generation` of tensors.
@@ -130,8 +131,9 @@ class GenerationMixin:
             prefix, excluded = kwargs.pop("prefix", None), set(search.forbidden) - set(SPECIAL)
             candidates = shortlist.candidates(source, prefix, excluded)
             if prefix is not None:
-                indices = ops.searchsorted(candidates, ops.reshape(prefix, (-1,)))
-                kwargs["prefix"] = ops.reshape(ops.cast(indices, "int32"), ops.shape(prefix))
+                kwargs["prefix"] = indices_of(prefix, candidates)
+            if kwargs.get("suppressed") is not None:
+                kwargs["suppressed"] = indices_of(kwargs["suppressed"], candidates)
             forbidden = tuple({PAD, *search.forbidden} & set(SPECIAL))
             search = search.from_config({**search.get_config(), "forbidden": forbidden})
 
@@ -178,7 +180,9 @@ class GenerationMixin:
             length,
         )
 
-    def generate(self, source, search=None, max_length=100, prefix=None, shortlist=None):
+    def generate(
+        self, source, search=None, max_length=100, prefix=None, shortlist=None, suppressed=None
+    ):
         """Generate outputs for a batch of sources.
 
         Args:
@@ -190,6 +194,9 @@ class GenerationMixin:
             prefix: The first ids of each output: `(B, P)` int array padded at the right with 0, or
                 a list of `B` lists of ids; or `None`.
             shortlist: A `Shortlist` that selects the candidate ids, or `None`.
+            suppressed: Ids that an output must not contain after its prefix, in addition to the
+                search's `forbidden`: `(B, n)` int array, or `(1, n)` for all outputs, padded at the
+                right with 0; or a list of lists of ids; or `None`.
 
         Returns:
             A `Generation` of NumPy arrays: tokens `(B, K, T)`, scores `(B, K)`, lengths `(B, K)`,
@@ -199,7 +206,8 @@ class GenerationMixin:
         Raises:
             ValueError: If there is no sentence, an id is outside the vocabulary, a source is empty
                 or not padded at the right, `search` is not a `Search`, `max_length < 1`, a prefix
-                is too long or continues after `EOS`, or the shortlist has other vocabulary sizes,
+                is too long or continues after `EOS`, there are neither `B` nor one lists of
+                suppressed ids, or the shortlist has other vocabulary sizes,
                 is smaller than the beam, or has no room for the ids of the prefixes.
         """
         search = BeamSearch() if search is None else search
@@ -211,6 +219,10 @@ class GenerationMixin:
         if prefix is not None:
             prefix_limits = ops.convert_to_numpy(search.limit_lengths(limits, lengths))
             extra["prefix"] = checked_prefix(prefix, self.target_vocabulary_size, prefix_limits)
+        if suppressed is not None:
+            extra["suppressed"] = checked_suppressed(
+                suppressed, self.target_vocabulary_size, len(source)
+            )
         if shortlist is not None:
             check_shortlist(shortlist, self, search, extra.get("prefix"))
         noise = search.noise(len(source), steps)
@@ -523,6 +535,34 @@ def checked_prefix(prefix, size, limits):
             f"`max_length` and the search. Received: {lengths[row]} ids in row {row}"
         )
     return pad(prefix.tolist(), bucket=LENGTH_BUCKET)
+
+
+def checked_suppressed(suppressed, size, rows):
+    """Return suppressed ids as an int32 array padded to a bucket, after checking them.
+
+    Args:
+        suppressed: Lists of ids in a form that `checked_ids` accepts.
+        size: Vocabulary size.
+        rows: Number of sources `B`.
+
+    Raises:
+        ValueError: For the errors of `checked_ids`, or if there are neither `B` lists nor one.
+    """
+    suppressed = checked_ids("suppressed", suppressed, size)
+    if len(suppressed) not in (1, rows):
+        raise ValueError(
+            f"Argument `suppressed` must hold one list of ids, or one for each of {rows} sources. "
+            f"Received: {len(suppressed)}"
+        )
+    return pad(suppressed.tolist(), bucket=LENGTH_BUCKET)
+
+
+def indices_of(ids, candidates):
+    """Return the indices of `ids`, a tensor, in ascending `candidates`; `PAD` for other ids."""
+    indices = ops.cast(ops.searchsorted(candidates, ops.reshape(ids, (-1,))), "int32")
+    indices = ops.minimum(indices, ops.shape(candidates)[0] - 1)
+    found = ops.equal(ops.take(candidates, indices), ops.reshape(ids, (-1,)))
+    return ops.reshape(ops.where(found, indices, PAD), ops.shape(ids))
 
 
 def checked_limits(max_length, lengths):

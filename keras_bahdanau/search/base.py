@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops, tree
 
-from keras_bahdanau.search.candidates import NEG_INF, forbid_ids, forbid_repeated_ngrams
+from keras_bahdanau.search.candidates import (
+    NEG_INF,
+    forbid_ids,
+    forbid_repeated_ngrams,
+    is_repeated_token,
+    penalize_repeated_tokens,
+    set_tokens,
+)
 from keras_bahdanau.search.history import empty_history, write_step
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import BOS, PAD
@@ -47,6 +54,7 @@ class Task(NamedTuple):
         first_rows: `(B, 1)` int32, the first of the `K` rows of each sentence.
         limits: `(B, 1)` int32 maximum number of tokens.
         prefix: `(R, P + 1)` int32 forced tokens, `PAD` where the choice is free; or `None`.
+        suppressed: `(R, n)` int32 tokens that are never chosen, filled up with `PAD`; or `None`.
         memory_mask: `(B, Tx)` bool, or `None`.
         noise: `(R, T)` float32 random numbers in [0, 1), one column per step; or `None`.
     """
@@ -55,6 +63,7 @@ class Task(NamedTuple):
     first_rows: Any
     limits: Any
     prefix: Any
+    suppressed: Any
     memory_mask: Any
     noise: Any
 
@@ -65,7 +74,10 @@ class Candidates(NamedTuple):
     Attributes:
         t: Number of the step, a scalar int32 tensor; 0 for the first.
         logits: `(R, V)` float32 logits of the model.
-        allowed: `(R, V)` float32, the same logits, -inf where a constraint forbids a token.
+        allowed: `(R, V)` float32, the same logits, lower where a token is repeated and -inf where a
+            constraint forbids it.
+        tokens: `(R, T)` int32 tokens so far, of which the first `t` are chosen already; `()` if no
+            constraint needs them.
         weights: `(R, Tx)` float32 attention weights.
         forced: `(R,)` int32 tokens of the prefix, `PAD` where the choice is free; or `None`.
         noise: `(R,)` float32 random numbers in [0, 1), or `None`.
@@ -74,6 +86,7 @@ class Candidates(NamedTuple):
     t: Any
     logits: Any
     allowed: Any
+    tokens: Any
     weights: Any
     forced: Any
     noise: Any
@@ -93,7 +106,8 @@ class Search:
         weights  (R, Tx) float attention weights; `ops.zeros((R, 1))` without attention
 
     Tensors that no step changes, such as a memory of `B` rows, belong into the closure of `step`.
-    Constraints limit the choice of tokens but do not change their log-probabilities.
+    Constraints limit the choice of tokens but do not change their log-probabilities. Only
+    `repetition_penalty` changes them.
 
     A subclass defines the number of hypotheses per sentence (`size`), their values before the first
     step (`_initial`), how a step extends them (`_advance`), which of them are live (`_is_live`) and
@@ -105,12 +119,15 @@ class Search:
             an output. `(0, 1, 2)` also forbids the unknown token.
         no_repeat_ngram: Length of the n-grams that may not occur twice in a hypothesis; 0 for no
             limit.
+        repetition_penalty: Factor, at least 1, of the log-probability of a token that is already in
+            the hypothesis (arXiv 1909.05858, section 4.1). It counts in the score. The
+            probabilities are not normalized again.
         max_length_ratio: Maximum number of tokens per memory position (source token), in addition
             to `max_length`; `None` for no limit. With 2.5 a source of 4 tokens, `EOS` included,
             gets outputs of at most 10 tokens.
 
     Raises:
-        ValueError: If a number is negative or not an int, or `forbidden` is not a tuple. A call
+        ValueError: If a number is out of range or not an int, or `forbidden` is not a tuple. A call
             also raises it if `step` does not return these three values.
 
     Example:
@@ -127,6 +144,7 @@ class Search:
     min_length: int = 0
     forbidden: tuple[int, ...] = (PAD, BOS)
     no_repeat_ngram: int = 0
+    repetition_penalty: float = 1.0
     max_length_ratio: float | None = None
 
     def __post_init__(self):
@@ -137,6 +155,7 @@ class Search:
         object.__setattr__(self, "forbidden", tuple(self.forbidden))  # a list in saved configs
         for name in ("min_length", "no_repeat_ngram"):
             check_range(name, getattr(self, name), int, 0)
+        check_range("repetition_penalty", self.repetition_penalty, float, 1)
         if self.max_length_ratio is not None:
             check_range("max_length_ratio", self.max_length_ratio, float, 0, open_low=True)
         for token in self.forbidden:
@@ -156,6 +175,7 @@ class Search:
         memory_length=None,
         limits=None,
         prefix=None,
+        suppressed=None,
         memory_mask=None,
         noise=None,
     ):
@@ -172,6 +192,9 @@ class Search:
                 `max_length` if `None`.
             prefix: `(B, P)` int32 tokens that every hypothesis starts with, padded with `PAD` at
                 the right; or `None`.
+            suppressed: `(B, n)` or `(1, n)` int32 tokens that are never chosen for a sentence,
+                unless its prefix contains them. Padded with `PAD`, which suppresses nothing; or
+                `None`.
             memory_mask: `(B, Tx)` bool, source positions that a coverage penalty counts; all if
                 `None`.
             noise: Random numbers from `self.noise` for a search that samples; from Keras's random
@@ -187,7 +210,9 @@ class Search:
         """
         check_range("max_length", max_length, int, 1)
         noise_shape = self.size, max_length
-        start = checked_start(start, state, limits, prefix, memory_mask, noise, noise_shape)
+        start = checked_start(
+            start, state, limits, prefix, suppressed, memory_mask, noise, noise_shape
+        )
 
         def repeat(tensor):
             return ops.repeat(tensor, self.size, axis=0)
@@ -204,7 +229,7 @@ class Search:
             else:
                 lengths = ops.sum(ops.cast(memory_mask, "int32"), axis=1)
             limits = self.limit_lengths(max_length if limits is None else limits, lengths)
-        task = self._task(batch, max_length, limits, prefix, memory_mask, noise)
+        task = self._task(batch, max_length, limits, prefix, suppressed, memory_mask, noise)
         history = empty_history(
             max_length,
             batch * self.size,
@@ -230,7 +255,7 @@ class Search:
         bounds = ops.floor(self.max_length_ratio * ops.cast(lengths, "float32"))
         return ops.minimum(limits, ops.maximum(ops.cast(bounds, "int32"), 1))
 
-    def _task(self, batch, max_length, limits, prefix, memory_mask, noise):
+    def _task(self, batch, max_length, limits, prefix, suppressed, memory_mask, noise):
         """Return the `Task` for the arguments of `__call__`."""
         if limits is None:
             limits = ops.full((batch, 1), max_length, dtype="int32")
@@ -240,6 +265,11 @@ class Search:
             padding = ops.full((batch, 1), PAD, dtype="int32")
             prefix = ops.concatenate([ops.cast(prefix, "int32"), padding], axis=1)
             prefix = ops.repeat(prefix, self.size, axis=0)
+        if suppressed is not None:
+            suppressed = ops.broadcast_to(
+                ops.cast(suppressed, "int32"), (batch, ops.shape(suppressed)[1])
+            )
+            suppressed = ops.repeat(suppressed, self.size, axis=0)
         noise = self._random_numbers(batch, max_length) if noise is None else noise
         if noise is not None:
             noise = ops.reshape(noise, (batch * self.size, max_length))
@@ -248,6 +278,7 @@ class Search:
             first_rows=ops.expand_dims(ops.arange(batch, dtype="int32") * self.size, -1),
             limits=limits,
             prefix=prefix,
+            suppressed=suppressed,
             memory_mask=memory_mask,
             noise=noise,
         )
@@ -267,7 +298,7 @@ class Search:
                 state, prefixes = tree.map_structure(
                     lambda tensor: ops.take(tensor, parents, axis=0), (state, prefixes)
                 )
-            if self.no_repeat_ngram:
+            if self._needs_tokens:
                 is_current = ops.expand_dims(ops.arange(max_length, dtype="int32") == t, 0)
                 prefixes = ops.where(is_current, ops.expand_dims(tokens, 1), prefixes)
             return t + 1, tokens, prefixes, state, hypotheses, write_step(history, t, record)
@@ -275,9 +306,8 @@ class Search:
         def has_live(t, tokens, prefixes, state, hypotheses, history):
             return ops.logical_and(t < max_length, ops.any(self._is_live(hypotheses)))
 
-        # The tokens so far, (R, T), are needed only to find repeated n-grams.
         prefixes, rows = (), task.batch * self.size
-        if self.no_repeat_ngram:
+        if self._needs_tokens:
             prefixes = ops.full((rows, max_length), PAD, dtype="int32")
         zero = ops.convert_to_tensor(0, dtype="int32")
         stop, _, _, _, hypotheses, history = ops.while_loop(
@@ -290,11 +320,16 @@ class Search:
         if logits.shape[-1] is not None:
             check_search(self, logits.shape[-1])
         logits = allowed = ops.cast(logits, "float32")
+        if self.repetition_penalty != 1:
+            allowed = penalize_repeated_tokens(allowed, t, prefixes, self.repetition_penalty)
         forbidden = () if self._excludes_forbidden else self.forbidden
         if forbidden or self.min_length:
             allowed = forbid_ids(allowed, t, forbidden, self.min_length)
         if self.no_repeat_ngram:
             allowed = forbid_repeated_ngrams(allowed, t, prefixes, self.no_repeat_ngram)
+        if task.suppressed is not None:
+            is_token = ops.not_equal(task.suppressed, PAD)
+            allowed = set_tokens(allowed, task.suppressed, is_token, NEG_INF)
         forced = task.prefix
         if forced is not None:
             forced = ops.take(forced, ops.minimum(t, ops.shape(forced)[1] - 1), axis=1)
@@ -302,6 +337,7 @@ class Search:
             t=t,
             logits=logits,
             allowed=allowed,
+            tokens=prefixes,
             weights=ops.cast(weights, "float32"),
             forced=forced,
             noise=None if task.noise is None else ops.take(task.noise, t, axis=1),
@@ -324,6 +360,18 @@ class Search:
             totals=ops.where(exists, totals, NEG_INF),
             log_probs=ops.where(live, ops.transpose(log_probs, (1, 2, 0)), 0.0),
         )
+
+    @property
+    def _needs_tokens(self):
+        """Whether a constraint depends on the tokens so far, `(R, T)`."""
+        return bool(self.no_repeat_ngram) or self.repetition_penalty != 1
+
+    def _penalized(self, log_probs, ids, candidates):
+        """Return log-probabilities `(R, n)` of `ids` `(R, n)` after the repetition penalty."""
+        if self.repetition_penalty == 1:
+            return log_probs
+        repeated = is_repeated_token(ids, candidates.t, candidates.tokens)
+        return ops.where(repeated, self.repetition_penalty * log_probs, log_probs)
 
     # --- Defined by subclasses --------------------------------------------------------------------
 
@@ -408,7 +456,7 @@ def check_search(search, vocabulary_size):
         )
 
 
-def checked_start(start, state, limits, prefix, memory_mask, noise, noise_shape):
+def checked_start(start, state, limits, prefix, suppressed, memory_mask, noise, noise_shape):
     """Check the tensor arguments of a search, and return `start` as an int32 tensor.
 
     Args:
@@ -416,6 +464,7 @@ def checked_start(start, state, limits, prefix, memory_mask, noise, noise_shape)
         state: Nest of tensors with `B` rows.
         limits: `(B,)` ints, or `None`.
         prefix: `(B, P)` ints, or `None`.
+        suppressed: `(B, n)` or `(1, n)` ints, or `None`.
         memory_mask: `(B, Tx)` bool, or `None`.
         noise: `(B, *noise_shape)` tensor, or `None`.
         noise_shape: Number of hypotheses per sentence and number of steps.
@@ -435,9 +484,12 @@ def checked_start(start, state, limits, prefix, memory_mask, noise, noise_shape)
                 f"Argument `state` must contain tensors of {rows} rows, like `start`. "
                 f"Received: {_describe(part)}"
             )
+    shared = len(getattr(suppressed, "shape", ())) == 2 and suppressed.shape[0] == 1
+    suppressed_rows = 1 if shared else rows
     for name, value, shape in (
         ("limits", limits, (rows,)),
         ("prefix", prefix, (rows, None)),
+        ("suppressed", suppressed, (suppressed_rows, None)),
     ):
         if value is not None and not (
             _shapes_match(getattr(value, "shape", ()), shape) and "int" in _dtype(value)

@@ -69,6 +69,7 @@ class BeamSearch(Search):
         forbidden: Ids that are never chosen; padding and `BOS` by default.
         no_repeat_ngram: Length of the n-grams that may not occur twice in a hypothesis; 0 for no
             limit.
+        repetition_penalty: Factor of the log-probability of a repeated token; see `Search`.
         max_length_ratio: Maximum number of tokens per memory position; see `Search`.
 
     Raises:
@@ -195,7 +196,7 @@ class BeamSearch(Search):
         table = ops.reshape(ops.log_softmax(candidates.logits, axis=-1), (-1,))
         rows = ops.arange(task.batch * self.size, dtype="int32")
         row_start = ops.expand_dims(rows * vocabulary_size, -1)  # (R, 1)
-        log_probs = ops.take(table, row_start + ids, axis=0)
+        log_probs = self._penalized(ops.take(table, row_start + ids, axis=0), ids, candidates)
         if candidates.allowed is not candidates.logits:
             log_probs = ops.where(ops.equal(top, NEG_INF), NEG_INF, log_probs)
         if self.forbidden:
@@ -207,6 +208,7 @@ class BeamSearch(Search):
         if candidates.forced is not None:
             forced = ops.expand_dims(candidates.forced, -1)
             forced_log_probs = ops.take(table, row_start + forced, axis=0)
+            forced_log_probs = self._penalized(forced_log_probs, forced, candidates)
             is_forced = ops.not_equal(forced, PAD)
             forced_log_probs = ops.where(first, forced_log_probs, NEG_INF)
             log_probs = ops.where(is_forced, forced_log_probs, log_probs)
@@ -308,12 +310,14 @@ class GreedySearch(BeamSearch):
         min_length: Minimum number of tokens in an output, `EOS` included.
         forbidden: Ids that are never chosen; padding and `BOS` by default.
         no_repeat_ngram: Length of the n-grams that may not occur twice; 0 for no limit.
+        repetition_penalty: Factor of the log-probability of a repeated token; see `Search`.
         max_length_ratio: Maximum number of tokens per memory position; see `Search`.
 
     Example:
 
     >>> GreedySearch(min_length=3)
-    GreedySearch(min_length=3, forbidden=(0, 2), no_repeat_ngram=0, max_length_ratio=None)
+    GreedySearch(min_length=3, forbidden=(0, 2), no_repeat_ngram=0, repetition_penalty=1.0, \
+max_length_ratio=None)
     """
 
     # Constants of a beam of size 1: neither arguments nor part of the config.

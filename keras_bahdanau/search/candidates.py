@@ -52,14 +52,53 @@ def forbid_repeated_ngrams(logits, t, tokens, n):
         last = ops.take(tokens, ops.maximum(t - back, 0), axis=1)
         same = ops.logical_and(ops.equal(shifted, ops.expand_dims(last, 1)), positions >= back)
         completes = ops.logical_and(completes, ops.logical_and(same, t >= back))
-    # Positions that complete nothing write to one extra column, which is cut off at the end.
-    size = logits.shape[-1]
-    columns = ops.where(completes, tokens, size)
-    row = ops.broadcast_to(ops.expand_dims(ops.arange(rows, dtype="int32"), 1), (rows, length))
+    return set_tokens(logits, tokens, completes, NEG_INF)
+
+
+def penalize_repeated_tokens(logits, t, tokens, penalty):
+    """Lower the logits of tokens so that their log-probabilities are `penalty` times as large.
+
+        log p = logit - logsumexp(logits);  logit + (penalty - 1) log p = logsumexp + penalty log p
+
+    Args:
+        logits: `(R, V)` float32.
+        t: Number of the step, a scalar int32 tensor.
+        tokens: `(R, T)` int32; the first `t` of each row are chosen already.
+        penalty: At least 1.
+
+    Returns:
+        `(R, V)` float32 logits.
+    """
+    is_chosen = ops.broadcast_to(ops.arange(ops.shape(tokens)[1]) < t, ops.shape(tokens))
+    chosen = ops.take_along_axis(logits, tokens, axis=1)
+    log_probs = chosen - ops.logsumexp(logits, axis=-1, keepdims=True)
+    return set_tokens(logits, tokens, is_chosen, chosen + (penalty - 1.0) * log_probs)
+
+
+def is_repeated_token(ids, t, tokens):
+    """Return whether each of `ids` `(R, n)` is one of the first `t` of `tokens` `(R, T)`."""
+    is_chosen = ops.arange(ops.shape(tokens)[1]) < t
+    same = ops.equal(ops.expand_dims(ids, 2), ops.expand_dims(tokens, 1))
+    return ops.any(ops.logical_and(same, is_chosen), axis=-1)
+
+
+def set_tokens(logits, tokens, is_set, values):
+    """Return logits `(R, V)` with `values` at `tokens` where `is_set`.
+
+    Args:
+        logits: `(R, V)` float32.
+        tokens: `(R, n)` int32. Equal tokens of a row must have equal values.
+        is_set: `(R, n)` bool.
+        values: `(R, n)` float32, or a float.
+    """
+    rows, count, size = ops.shape(tokens)[0], ops.shape(tokens)[1], logits.shape[-1]
+    # Tokens that are not set write to one extra column, which is cut off at the end.
+    columns = ops.where(is_set, tokens, size)
+    row = ops.broadcast_to(ops.expand_dims(ops.arange(rows, dtype="int32"), 1), (rows, count))
     indices = ops.reshape(ops.stack([row, columns], axis=-1), (-1, 2))
     padded = ops.concatenate([logits, ops.zeros((rows, 1), dtype=logits.dtype)], axis=1)
-    barred = ops.full((rows * length,), NEG_INF, dtype=logits.dtype)
-    return ops.scatter_update(padded, indices, barred)[:, :size]
+    values = ops.broadcast_to(ops.cast(values, logits.dtype), (rows, count))
+    return ops.scatter_update(padded, indices, ops.reshape(values, (-1,)))[:, :size]
 
 
 def stable_top_k(values, k):

@@ -51,6 +51,7 @@ class Sampling(Search):
         forbidden: Ids that are never chosen; padding and `BOS` by default.
         no_repeat_ngram: Length of the n-grams that may not occur twice in an output; 0 for no
             limit.
+        repetition_penalty: Factor of the log-probability of a repeated token; see `Search`.
         max_length_ratio: Maximum number of tokens per memory position; see `Search`.
 
     Raises:
@@ -111,8 +112,12 @@ class Sampling(Search):
             is_forced = ops.not_equal(candidates.forced, PAD)
             tokens = ops.where(is_forced, candidates.forced, tokens)
             allowed = ops.where(ops.expand_dims(is_forced, 1), candidates.logits, allowed)
-        logits = ops.take_along_axis(allowed, ops.expand_dims(tokens, 1), axis=1)
+        ids = ops.expand_dims(tokens, 1)
+        logits = ops.take_along_axis(allowed, ids, axis=1)
         log_probs = ops.squeeze(logits, 1) - ops.logsumexp(candidates.logits, axis=-1)
+        if candidates.forced is not None:  # taken from logits without the repetition penalty
+            penalized = self._penalized(ops.expand_dims(log_probs, 1), ids, candidates)
+            log_probs = ops.where(is_forced, ops.squeeze(penalized, 1), log_probs)
         tokens = ops.where(ended, PAD, tokens)
         log_probs = ops.where(ended, 0.0, log_probs)
         lengths = lengths + ops.cast(ops.logical_not(ended), "int32")

@@ -20,7 +20,13 @@ from keras_bahdanau import BeamSearch, GreedySearch, Sampling
 from keras_bahdanau.search import score_targets
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
-ALL_CONSTRAINTS = dict(min_length=2, forbidden=(1,), no_repeat_ngram=2, max_length_ratio=1.2)
+ALL_CONSTRAINTS = dict(
+    min_length=2,
+    forbidden=(1,),
+    no_repeat_ngram=2,
+    repetition_penalty=1.3,
+    max_length_ratio=1.2,
+)
 
 
 def plain_task(seed, batch=2, vocabulary=5, steps=4):
@@ -33,7 +39,10 @@ BEAMS = {
     "plain_normalization": (BeamSearch(4, 1.0, normalization="plain"), plain_task),
     "diverse_groups": (BeamSearch(6, 1.0, groups=3, diversity=0.7, n_best=2), plain_task),
     "coverage": (BeamSearch(4, 0.6, coverage_penalty=0.3), coverage_task),
-    "constraints": (BeamSearch(3, 0.6), constrained_task),
+    "constraints": (
+        BeamSearch(3, 0.6),
+        lambda seed: constrained_task(seed)._replace(suppressed=np.array([[1, PAD]], "int32")),
+    ),
     "all_constraints": (BeamSearch(3, 0.6, **ALL_CONSTRAINTS), constrained_task),
 }
 

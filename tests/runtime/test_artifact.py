@@ -5,6 +5,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from keras_bahdanau_runtime.errors import (
 )
 from keras_bahdanau_runtime.files import _move_into_place
 from keras_bahdanau_runtime.manifest import read_manifest, read_unreplaced
-from keras_bahdanau_runtime.signature import FORMAT_VERSION, TRANSLATE
+from keras_bahdanau_runtime.signature import FORMAT_VERSION, OPTIONS, SAMPLE, TRANSLATE
 
 CONTENTS = {
     "vocabulary": {"source": 10, "target": 12},
@@ -76,6 +77,34 @@ def test_manifest_round_trip(artifact):
     assert manifest.parity == {"sentences": 8}
     assert manifest.other == {"opset": 18}
     assert names(artifact.parent) == ["artifact"]
+
+
+@pytest.mark.parametrize("signature", [TRANSLATE, SAMPLE], ids=["beam", "sampling"])
+def test_the_signature_of_a_search_lists_its_options(tmp_path, signature):
+    options = OPTIONS["max_length"], OPTIONS["suppressed"]
+    signature = replace(signature, options=options)
+    write_to = tmp_path / "artifact"
+    with publish(write_to) as folder:
+        (folder / "model.onnx").write_bytes(b"a graph")
+        write_manifest(folder, {"signatures": {"model.onnx": signature.to_json()}})
+    manifest = read_manifest(write_to)
+    assert manifest.search_signature() == signature
+    assert manifest.has_search() and manifest.is_sampling() == (
+        signature.inputs != TRANSLATE.inputs
+    )
+    assert manifest.signatures["model.onnx"]["options"] == [
+        {"name": "max_length", "dtype": "int32", "axes": []},
+        {"name": "suppressed", "dtype": "int32", "axes": ["rows", "suppressed"]},
+    ]
+
+
+@pytest.mark.parametrize("options", [5, {}, [{"name": "size"}], ["max_length"], None], ids=str)
+def test_a_signature_with_unknown_options_is_not_a_search(tmp_path, options):
+    with publish(tmp_path / "artifact") as folder:
+        (folder / "model.onnx").write_bytes(b"a graph")
+        listed = {**TRANSLATE.to_json(), "options": options}
+        write_manifest(folder, {"signatures": {"model.onnx": listed}})
+    assert not read_manifest(tmp_path / "artifact").has_search()
 
 
 def test_manifest_without_optional_keys_in_a_new_parent_folder(tmp_path):

@@ -26,6 +26,7 @@ class Task(NamedTuple):
     )
     limits: np.ndarray | None = None  # (B,)
     prefix: np.ndarray | None = None  # (B, P)
+    suppressed: np.ndarray | None = None  # (B, n) or (1, n)
     memory_mask: np.ndarray | None = None  # (B, Tx)
     noise: np.ndarray | None = None  # (B, n, T)
 
@@ -143,11 +144,19 @@ class Sentence:
             width = 3 if task.weights is None else task.weights.shape[-1]
             places = np.sum(np.broadcast_to(self.mask, width))
             self.limit = min(self.limit, max(1, int(search.max_length_ratio * places)))
+        suppressed = np.zeros((1, 1)) if task.suppressed is None else task.suppressed
+        self.suppressed = set(suppressed[b if len(suppressed) > 1 else 0].tolist()) - {PAD}
         self.prefix = [] if task.prefix is None else [v for v in task.prefix[b] if v != PAD]
 
     def token_log_probs(self, tokens):
-        pairs = zip((BOS, *tokens[:-1]), tokens, strict=True)
-        return np.array([self.log_probs[t, u, v] for t, (u, v) in enumerate(pairs)])
+        return np.array([self.next_log_probs(tokens[:t])[v] for t, v in enumerate(tokens)])
+
+    def next_log_probs(self, tokens):
+        """The log-probabilities after `tokens`, with the repetition penalty, `(V,)`."""
+        row = self.log_probs[len(tokens), (BOS, *tokens)[-1]].copy()
+        repeated = list(set(tokens))
+        row[repeated] *= self.search.repetition_penalty
+        return row
 
     def total(self, tokens):
         return self.token_log_probs(tokens).sum()
@@ -180,6 +189,7 @@ class Sentence:
             for v in range(self.log_probs.shape[-1])
             if v not in search.forbidden
             and not (v == EOS and t + 1 < search.min_length)
+            and v not in self.suppressed
             and not (n and (*tokens, v)[-n:] in grams)
             and self.log_probs[t, (BOS, *tokens)[-1], v] > -np.inf
         ]
@@ -204,12 +214,12 @@ class Sentence:
         """
         search, members = self.search, self.search.size // self.search.groups
         live, ended = ([[()] for _ in range(search.groups)], [[] for _ in range(search.groups)])
-        for t in range(self.limit):
+        for _ in range(self.limit):
             chosen = Counter()  # by earlier groups
             for group in range(search.groups):
                 grown = []
                 for tokens in live[group]:
-                    row = self.log_probs[t, (BOS, *tokens)[-1]]
+                    row = self.next_log_probs(tokens)
                     for v in sorted(self.continuations(tokens), key=lambda v: -row[v]):
                         score = self.score((*tokens, v)) - search.diversity * chosen[v]
                         grown.append((score, (*tokens, v)))

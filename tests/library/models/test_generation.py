@@ -158,6 +158,18 @@ def test_some_rows_may_have_an_empty_prefix(model):
 
 
 @each_search
+def test_suppressed_ids_are_not_in_outputs(model, search):
+    first = [int(row[0]) for row in model.generate(SOURCE, search, LENGTH).tokens[:, 0]]
+    suppressed = [[token] if token != EOS else [4] for token in first]
+    result = model.generate(SOURCE, search, LENGTH, suppressed=suppressed)
+    for tokens, ids in zip(result.tokens, suppressed, strict=True):
+        assert not np.isin(tokens, ids).any()
+    of_all = model.generate(SOURCE, search, LENGTH, suppressed=[[4, 8]])
+    assert not np.isin(of_all.tokens, [4, 8]).any()
+    assert_same_outputs(of_all, model.generate(SOURCE, search, LENGTH, suppressed=[[8, 4]] * 3))
+
+
+@each_search
 def test_max_length_may_be_a_function_of_the_source_lengths(model, search):
     def limit(lengths):
         assert lengths.tolist() == [4, 2, 6]
@@ -218,6 +230,11 @@ BAD_ARGUMENTS = {
     "prefix with a gap": ({"prefix": [[4, 0, 4], [4], [4]]}, "`prefix` must be padded"),
     "prefix of floats": ({"prefix": [[4.0], [4.0], [4.0]]}, "`prefix` must hold integers"),
     "prefix past its end": ({"prefix": [[4], [4, 3, 4], [4]]}, "nothing after the end.*row 1"),
+    "suppressed outside": ({"suppressed": [[9]]}, r"`suppressed` must hold ids in \[0, 9\).*9"),
+    "suppressed of two": (
+        {"suppressed": [[4], [5]]},
+        "`suppressed` must hold one list of ids, or ",
+    ),
     "a name": ({"search": "beam"}, "`search` must be a search, such as BeamSearch.*'beam'"),
     "a class": ({"search": BeamSearch}, "`search` must be a search, such as BeamSearch.*<class"),
     "forbidden outside": ({"search": GreedySearch(forbidden=(9,))}, r"`search` must forbid ids in"),

@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_bahdanau import BeamSearch, Ensemble, GreedySearch, RNNSearch
 from keras_bahdanau.models import Shortlist
+from keras_bahdanau_runtime.ids import EOS, PAD
 
 V, S = 40, 30
 SOURCE = np.array([[5, 6, 7, 3], [8, 9, 3, 0]], "int32")
@@ -107,6 +108,18 @@ def test_prefixes_and_forbidden_ids_are_ids_of_the_whole_vocabulary(shortlist):
     forbidden = int(tokens[0, 0, 0])
     search = GreedySearch(forbidden=(0, 2, forbidden))
     assert forbidden not in model.generate(SOURCE, search, 6, shortlist=shortlist).tokens
+
+
+def test_suppressed_ids_are_ids_of_the_whole_vocabulary(shortlist):
+    model = make(V, True)
+    tokens = model.generate(SOURCE, BeamSearch(3), 6, shortlist=shortlist).tokens
+    suppressed = np.setdiff1d(tokens[0], [PAD, EOS])[:2]
+    outside = np.setdiff1d(np.arange(4, V), candidates(shortlist, SOURCE))[:1]
+    result = model.generate(
+        SOURCE, BeamSearch(3), 6, shortlist=shortlist, suppressed=[suppressed, outside]
+    )
+    assert not np.isin(result.tokens[0], suppressed).any()
+    np.testing.assert_array_equal(result.tokens[1], tokens[1])
 
 
 def test_prefixes_without_room_in_the_shortlist_are_refused(shortlist):

@@ -87,6 +87,7 @@ CONSTRAINTS = [
     {"min_length": 3},
     {"forbidden": (PAD, 2)},
     {"no_repeat_ngram": 2, "top_k": 3},
+    {"repetition_penalty": 1.5, "top_p": 0.9},
     {"min_length": 2, "no_repeat_ngram": 3, "top_p": 0.7, "temperature": 2.0},
 ]
 
@@ -99,7 +100,8 @@ def test_outputs_satisfy_the_constraints_and_do_not_depend_on_the_batch(argument
     rng = np.random.default_rng(seed)
     prefix = np.array([[1, 2, 1], [4, EOS, PAD], [PAD, PAD, PAD]], "int32")
     noise = rng.random((3, 4, 4), dtype="float32")
-    task = Task(table, limits=np.array([4, 3, 2], "int32"), prefix=prefix, noise=noise)
+    limits, suppressed = np.array([4, 3, 2], "int32"), np.array([[PAD], [4], [3]], "int32")
+    task = Task(table, None, limits, prefix, suppressed, noise=noise)
     result = find(search, task)
     check(result, task, search)
     for b in range(3):

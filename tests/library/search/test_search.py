@@ -80,7 +80,14 @@ CONSTRAINTS = {
     "bigrams": {"no_repeat_ngram": 2},
     "trigrams": {"no_repeat_ngram": 3},
     "ratio": {"max_length_ratio": 0.9},
-    "all": {"min_length": 2, "forbidden": (1,), "no_repeat_ngram": 2, "max_length_ratio": 1.2},
+    "repetition": {"repetition_penalty": 1.5},
+    "all": {
+        "min_length": 2,
+        "forbidden": (1,),
+        "no_repeat_ngram": 2,
+        "repetition_penalty": 1.3,
+        "max_length_ratio": 1.2,
+    },
 }
 
 
@@ -92,6 +99,17 @@ def test_exactly_the_allowed_outputs_are_found(arguments, seed):
     without_inputs = task._replace(prefix=None, limits=None)
     check_exhaustive(BeamSearch(121, 0.6, **arguments), without_inputs)
     check_exhaustive(BeamSearch(121, 0.6, **arguments), task)
+
+
+@pytest.mark.parametrize("suppressed", [[[1, PAD]], [[1, 2], [EOS, PAD]]], ids=str)
+@FEW
+@given(seed=SEEDS)
+def test_suppressed_tokens_are_only_in_prefixes(suppressed, seed):
+    suppressed = np.array(suppressed, "int32")
+    task = constrained_task(seed)._replace(suppressed=suppressed)
+    for search in (BeamSearch(121, 0.6), BeamSearch(121, 0.6, repetition_penalty=1.3)):
+        check_exhaustive(search, task)
+        check_exhaustive(search, task._replace(prefix=None))
 
 
 # --- Against a beam in plain Python that never stops early ----------------------------------------
@@ -407,6 +425,9 @@ def test_a_step_that_changes_rows_or_state_is_refused(change, message):
         (BeamSearch(2), {"memory_mask": np.ones((1, 3), bool)}, r"bool of shape \(2, memory le"),
         (BeamSearch(2), {"prefix": np.array([[4]])}, r"`prefix` must be ints of shape \(2, None\)"),
         (BeamSearch(2), {"prefix": np.array([4, 4])}, r"`prefix` must be .*int64 \(2,\)"),
+        (BeamSearch(2), {"suppressed": np.array([4])}, r"`suppressed` must .* \(2, None\)\. .*64"),
+        (BeamSearch(2), {"suppressed": np.array([[4]] * 3)}, r"`suppressed` .*int64 \(3, 1\)"),
+        (BeamSearch(2), {"suppressed": np.array([[4.0]])}, r"`suppressed` must be ints .*float64"),
         (BeamSearch(2), {"limits": np.array([3])}, r"`limits` must be ints of shape \(2,\)"),
         (BeamSearch(2), {"limits": np.array([3.0, 3.0])}, r"`limits` must be ints .*float"),
         (Sampling(3), {"noise": np.zeros((2, 2, 4), "float32")}, r"`noise` must be .* \(2, 3, 4\)"),
@@ -505,6 +526,7 @@ OUT_OF_RANGE = {
     "early_stopping": ("always", 1, None),
     "min_length": (-1,),
     "no_repeat_ngram": (1.5,),
+    "repetition_penalty": (0.9, float("nan"), "much"),
     "forbidden": ((3, -1), 5, None),
     "max_length_ratio": (0, True),
 }
@@ -523,6 +545,7 @@ SEARCHES = [
     GreedySearch(min_length=2, forbidden=[0, 1], max_length_ratio=1.5),
     BeamSearch(),
     BeamSearch(4, 0.6, 0.2, 3, True, "plain", 2, 0.5, forbidden=(0,), no_repeat_ngram=3),
+    BeamSearch(repetition_penalty=1.3),
 ]
 
 
