@@ -5,6 +5,7 @@ options.check(manifest)
 inputs = options.inputs() | constraint_inputs([encode_constraints(tokenizer, prefix="ein Ma")])
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.checks import check_range, check_text
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError
-from keras_bahdanau_runtime.ids import UNK
+from keras_bahdanau_runtime.ids import SPECIAL, UNK
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.signature import MODEL_FILE, OPTIONS, num_hypotheses
 from keras_bahdanau_runtime.stepper import max_output_length
@@ -127,14 +128,14 @@ class Constraints:
 
     Args:
         prefix: Ids that the output starts with.
-        continuations: Ids of which the one after the prefix is one; empty for any. The first of them
-            completes the prefix as it was typed, and is never excluded by another constraint.
+        completions: Pairs of a position and an id that may end the prefix there: the output then
+            starts with the ids of the prefix before the position and this id.
         suppressed: Ids that the output does not contain after the prefix.
         required: Phrases of ids that the output contains.
     """
 
     prefix: tuple[int, ...] = ()
-    continuations: tuple[int, ...] = ()
+    completions: tuple[tuple[int, int], ...] = ()
     suppressed: tuple[int, ...] = ()
     required: tuple[tuple[int, ...], ...] = ()
 
@@ -167,11 +168,11 @@ def encode_constraints(
 ) -> Constraints:
     """Return the constraints for one text as ids.
 
-    A prefix may end anywhere, also within a word. Its last token is not forced: the next token may
-    be any one that starts with the bytes of that token ("token healing"). So "ein Ma" can become
-    "ein Mann", although "Mann" has other tokens than "Ma" and "nn", and "ein " does not lead to
-    two spaces. In all cases the output starts with the prefix exactly or, if the tokenizer has a
-    `normalization`, with the normalized prefix.
+    A prefix may end anywhere, also within a word. The output follows its tokens, but at any of them
+    it may continue with one token whose bytes start with all the rest of the prefix ("token
+    healing"). So "ein Ma" can become "ein Mann", even if " Mann" is one token and " Ma" are two,
+    and "ein " does not lead to two spaces. In all cases the output starts with the prefix exactly
+    or, if the tokenizer has a `normalization`, with the normalized prefix.
 
     Args:
         tokenizer: `Tokenizer`.
@@ -189,8 +190,8 @@ def encode_constraints(
 
     >>> tokenizer = Tokenizer.train(["a"], ["ein ein Mann Mann"], vocabulary_size=300)
     >>> constraints = encode_constraints(tokenizer, "ein Ma")
-    >>> tokenizer.decode(constraints.prefix), tokenizer.decode([max(constraints.continuations)])
-    ('ein', 'Mann')
+    >>> [tokenizer.decode([index]) for _, index in constraints.completions]
+    ['Mann']
     """
     if isinstance(suppressed, str) or not isinstance(suppressed, Iterable):
         raise ValueError(
@@ -199,8 +200,8 @@ def encode_constraints(
     excluded = {UNK} if disable_unknown else set[int]()
     for item in suppressed:
         excluded.update(_suppressed_ids(tokenizer, item))
-    ids, continuations = ((), ()) if prefix in (None, "") else _encode_prefix(tokenizer, prefix)
-    constraints = Constraints(tuple(ids), tuple(continuations), tuple(sorted(excluded)))
+    ids, completions = ((), ()) if prefix in (None, "") else _encode_prefix(tokenizer, prefix)
+    constraints = Constraints(tuple(ids), tuple(completions), tuple(sorted(excluded)))
     return _with_required(tokenizer, constraints, required)
 
 
@@ -242,7 +243,7 @@ def text_constraints(
     return lambda index: shared if index is None else encoded[index]
 
 
-def _one_for_each(name: str, kind: str, values: Any, count: int) -> Sequence[Any]:
+def _one_for_each(name: str, kind: str, values: Any, count: int) -> list[Any]:
     """Return a value or `None` for each of `count` texts."""
     if values is None:
         return [None] * count
@@ -253,21 +254,21 @@ def _one_for_each(name: str, kind: str, values: Any, count: int) -> Sequence[Any
             f"Argument `{name}` must have one {kind} or None for each of {count} texts. "
             f"Received: {received}"
         )
-    return values
+    return list(values)
 
 
-def _encode_prefix(tokenizer: Tokenizer, prefix: str) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the ids of a prefix without the last, and the ids of which the next is one.
-
-    The last id of the prefix is the first one of these.
-    """
+def _encode_prefix(tokenizer: Tokenizer, prefix: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return the ids of a prefix and its completions; see `Constraints`."""
     check_text("prefixes", prefix)
     ids = tokenizer.encode_target(prefix)[:-1]
-    if not ids:  # a tokenizer that removes white space
-        return (), ()
-    *ids, last = ids
-    longer = set(tokenizer.target_ids_starting_with(tokenizer.target_piece(last))) - {last}
-    return ids, [last, *sorted(longer)]
+    rest, completions = b"", list[tuple[int, int]]()
+    for position in range(len(ids) - 1, -1, -1):
+        rest = tokenizer.target_piece(ids[position]) + rest
+        if ids[position] in SPECIAL or len(rest) > tokenizer.longest_target_piece:
+            break
+        starting = tokenizer.target_ids_starting_with(rest)
+        completions += [(position, index) for index in starting if index != ids[position]]
+    return ids, sorted(completions)
 
 
 def _with_required(
@@ -327,8 +328,8 @@ def constraint_inputs(rows: Sequence[Constraints]) -> dict[str, NDArray[np.int32
         rows: Constraints of each of `B` sources.
 
     Returns:
-        Int32 arrays by name, padded with 0; only those that some row needs. "required" has the
-        shape `(B, phrases, phrase length)`, the others `(B, n)`.
+        Int32 arrays by name, padded with 0; only those that some row needs: "prefix" and
+        "suppressed" `(B, n)`, "completions" `(B, n, 2)`, "required" `(B, phrases, length)`.
 
     Example:
 
@@ -337,10 +338,13 @@ def constraint_inputs(rows: Sequence[Constraints]) -> dict[str, NDArray[np.int32
            [0, 0]], dtype=int32)}
     """
     inputs = {}
-    for name in ("prefix", "continuations", "suppressed"):
+    for name in ("prefix", "suppressed"):
         ids = [getattr(row, name) for row in rows]
         if any(ids):
             inputs[name] = pad(ids)
+    if any(row.completions for row in rows):
+        flat = pad([list(itertools.chain(*row.completions)) for row in rows])
+        inputs["completions"] = flat.reshape(len(rows), -1, 2)
     count = max(len(row.required) for row in rows)
     if count:
         phrases = [
@@ -366,6 +370,11 @@ def check_constraints(constraints: Constraints, manifest: Manifest, limit: int) 
     """
     require_options(manifest, constraint_inputs([constraints]))
     check_prefix(constraints, limit)
+    check_required(constraints, limit)
+
+
+def check_required(constraints: Constraints, limit: int) -> None:
+    """Raise a `ValueError` if the required phrases are longer than `limit` output tokens."""
     length = sum(map(len, constraints.required))
     if length > limit:
         raise ValueError(
@@ -376,7 +385,7 @@ def check_constraints(constraints: Constraints, manifest: Manifest, limit: int) 
 
 def check_prefix(constraints: Constraints, limit: int) -> None:
     """Raise a `ValueError` if the prefix is longer than `limit`, the most output tokens."""
-    length = len(constraints.prefix) + bool(constraints.continuations)
+    length = len(constraints.prefix)
     if length > limit:
         raise ValueError(
             f"Argument `prefixes` must have at most {limit} tokens each, the largest number of "

@@ -591,7 +591,7 @@ class Translator:
         stepper = self.open_stepper()
         source = np.array([ids], np.int32)
         tokens = stepper.greedy(
-            source, self.manifest.search, max_length, start.prefix, start.continuations
+            source, self.manifest.search, max_length, start.prefix, start.completions
         )
         return self.require_tokenizer().target_decoder().stream(tokens if ids else ())
 
