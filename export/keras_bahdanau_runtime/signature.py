@@ -113,6 +113,8 @@ OPTIONS: Mapping[str, Tensor] = {
         Tensor("no_repeat_ngram", "int32", ()),
         Tensor("repetition_penalty", "float32", ()),
         Tensor("prefix", "int32", ("rows", "prefix_length")),
+        # Ids of which the first one after the prefix is one; only 0 for any.
+        Tensor("continuations", "int32", ("rows", "continuations")),
         Tensor("suppressed", "int32", ("rows", "suppressed")),
     )
 }

@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -247,7 +247,12 @@ class Stepper:
         return log_probs, weights
 
     def greedy(
-        self, source: NDArray[np.int32], search: Mapping[str, Any], max_length: int
+        self,
+        source: NDArray[np.int32],
+        search: Mapping[str, Any],
+        max_length: int,
+        prefix: Sequence[int] = (),
+        continuations: Sequence[int] = (),
     ) -> Iterator[int]:
         """Yield the likeliest token of every step until the end of the sentence.
 
@@ -256,13 +261,21 @@ class Stepper:
             search: Settings of a search. Tokens excluded by `forbidden`, `min_length` and
                 `no_repeat_ngram` are skipped.
             max_length: int. Largest number of tokens.
+            prefix: The first tokens.
+            continuations: Ids of which the first one after the prefix is one; empty for any.
         """
         state, memory = self.start(source)
         token, output = BOS, list[int]()
         while len(output) < max_length:
             outputs, state = self._advance(np.array([token], np.int32), state, memory)
             token, excluded = self._best_token(outputs), _excluded_tokens(search, output)
-            if token in excluded:
+            is_first = len(output) == len(prefix)
+            if len(output) < len(prefix):
+                token = prefix[len(output)]
+            elif is_first and continuations:
+                log_probs, _ = self._log_probs(outputs, 1)
+                token = continuations[int(log_probs[0, list(continuations)].argmax())]
+            elif token in excluded:
                 log_probs, _ = self._log_probs(outputs, 1)
                 scores = log_probs[0].copy()
                 scores[[index for index in excluded if index < len(scores)]] = -np.inf

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -15,11 +15,27 @@ from keras_bahdanau_runtime.checks import (
     check_text,
     checked_ids,
     checked_stream,
+    checked_texts,
 )
 from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtifactError
+from keras_bahdanau_runtime.ids import PAD
 from keras_bahdanau_runtime.manifest import Manifest, expect_unreplaced, read_unreplaced
 from keras_bahdanau_runtime.scoring import Scorer, TargetScore, score_texts
-from keras_bahdanau_runtime.search import Search, checked_noise, checked_outputs, open_search
+from keras_bahdanau_runtime.search import (
+    GraphSearch,
+    Search,
+    checked_noise,
+    checked_outputs,
+    open_search,
+)
+from keras_bahdanau_runtime.search_options import (
+    SearchOptions,
+    check_constraints,
+    check_prefix,
+    constraint_inputs,
+    encode_constraints,
+    text_constraints,
+)
 from keras_bahdanau_runtime.session import Providers, available_cores, with_tf32
 from keras_bahdanau_runtime.signature import (
     MODEL_FILE,
@@ -36,6 +52,7 @@ from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translation import (
     BATCH_SIZE,
     BATCH_TOKENS,
+    Outputs,
     Translation,
     encode_texts,
     load_tokenizer,
@@ -110,6 +127,8 @@ class Translator:
         self._stepper_lock = threading.Lock()
         self._scorer: Scorer | None = None
         self._scorer_lock = threading.Lock()
+        self._whole_search: GraphSearch | None = None
+        self._whole_search_lock = threading.Lock()
         read_unreplaced(path, self._open)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -171,6 +190,7 @@ class Translator:
         vars(other).update(vars(self), _threads=threads)
         other._stepper, other._stepper_lock = None, threading.Lock()
         other._scorer, other._scorer_lock = None, threading.Lock()
+        other._whole_search, other._whole_search_lock = None, threading.Lock()
         with expect_unreplaced(self.manifest):
             other._graph = other._open_search()
         return other
@@ -212,6 +232,11 @@ class Translator:
         progress: Callable[[int], object] | None = None,
         alignments: bool = True,
         on_error: str = "raise",
+        *,
+        prefixes: Sequence[str | None] | None = None,
+        suppressed: Sequence[str | int] = (),
+        disable_unknown: bool = False,
+        **options: Any,
     ) -> list[Any]:
         """Translate texts in batches of similar length, and return the results in input order.
 
@@ -233,6 +258,13 @@ class Translator:
             on_error: "raise"; or "keep" to return a `Translation` with an `error` for a text that
                 is too long, is not Unicode, or whose run fails. After a failed run, the texts of
                 the batch run one by one.
+            prefixes: list of str or `None`, the beginning of each translation, which may end within
+                a word; see `encode_constraints`. `None` for no prefixes.
+            suppressed: list of str or int. Tokens, as text or ids, that no translation contains
+                after its prefix.
+            disable_unknown: bool. Whether to suppress the unknown token.
+            **options: The fields of `SearchOptions`, such as `beam_size` and `length_penalty`, in
+                place of the settings of the export.
 
         Returns:
             A list of `Translation`; with `n_best` above 1, a list of such lists. A blank text, and
@@ -240,14 +272,36 @@ class Translator:
 
         Raises:
             ValueError: `texts` is a single str, an item is not a str or is too long, a number is
-                out of range, or the artifact has no tokenizer.
+                out of range, there are not as many prefixes as texts, a prefix is too long, a
+                suppressed text is not one token, or the artifact has no tokenizer.
+            UnsupportedArtifactError: The artifact has no such option.
             RunError: onnxruntime could not run the graph, for example without enough memory.
             LimitError: A run exceeded `timeout` or `megabytes`.
+
+        Example:
+
+        >>> Translator("artifact").translate(["two dogs"], beam_size=2, prefixes=["Zwei H"])[0].text
+        'Zwei Hunde'
         """
+        settings = SearchOptions.from_values(options)
+        settings.check(self.manifest)
+        tokenizer = self.require_tokenizer()
+        texts = texts if prefixes is None else checked_texts("texts", texts)
+        constraints = text_constraints(tokenizer, texts, prefixes, suppressed, disable_unknown)
+        check_constraints(constraints(None), self.manifest, 1)
+
+        def search(source: NDArray[np.int32], indices: list[int]) -> Outputs:
+            rows = [constraints(index) for index in indices]
+            for row, length in zip(rows, (source != PAD).sum(axis=1).tolist(), strict=True):
+                limit = settings.output_limit(self.manifest, length)
+                check_constraints(row, self.manifest, limit)
+            inputs = settings.inputs() | constraint_inputs(rows)
+            return self.search(source, alignments, inputs=inputs)
+
         return translate_texts(
             texts,
-            self.require_tokenizer(),
-            lambda source: self.search(source, alignments),
+            tokenizer,
+            search,
             batch_size=batch_size,
             batch_tokens=batch_tokens,
             n_best=n_best,
@@ -268,6 +322,7 @@ class Translator:
         truncate: bool = False,
         alignments: bool = False,
         on_error: str = "keep",
+        **options: Any,
     ) -> Iterator[Translation]:
         """Translate a stream of texts in order, in memory that does not grow with their number.
 
@@ -281,6 +336,7 @@ class Translator:
             truncate: As for `translate`.
             alignments: As for `translate`.
             on_error: As for `translate`.
+            **options: As for `translate`, with `suppressed` and `disable_unknown`.
 
         Returns:
             An iterator of one `Translation` for each text.
@@ -298,7 +354,7 @@ class Translator:
 
         def translate(texts: Iterable[str]) -> list[Any]:
             return self.translate(
-                texts, batch_size, batch_tokens, 1, truncate, None, alignments, on_error
+                texts, batch_size, batch_tokens, 1, truncate, None, alignments, on_error, **options
             )
 
         translate(())  # raises errors in the other arguments now
@@ -467,7 +523,9 @@ class Translator:
         """
         return self.open_scorer().score(source, target)
 
-    def stream(self, text: str, max_length: int | None = None) -> Iterator[str]:
+    def stream(
+        self, text: str, max_length: int | None = None, prefix: str | None = None
+    ) -> Iterator[str]:
         """Translate one text greedily and yield the translation piece by piece.
 
         `forbidden`, `min_length` and `no_repeat_ngram` of the artifact's search apply. Needs
@@ -476,9 +534,12 @@ class Translator:
         Args:
             text: str, one sentence.
             max_length: int. Largest number of tokens; `None` for that of the artifact's search.
+            prefix: str. The beginning of the translation, which may end within a word; see
+                `encode_constraints`. `None` for none.
 
         Yields:
-            str, the text that a step adds. A step that completes no character yields nothing.
+            str, the text that a step adds. A step that completes no character yields nothing. The
+            texts join to the translation, with its prefix.
 
         Raises:
             ValueError: As `translate`.
@@ -496,10 +557,14 @@ class Translator:
         if max_length is None:
             max_length = max_output_length(self.manifest.search, len(ids))
         check_positive(max_length=max_length)
+        start = encode_constraints(self.require_tokenizer(), prefix)
+        check_prefix(start, max_length)
         stepper = self.open_stepper()
         source = np.array([ids], np.int32)
-        tokens = stepper.greedy(source, self.manifest.search, max_length) if ids else ()
-        return self.require_tokenizer().target_decoder().stream(tokens)
+        tokens = stepper.greedy(
+            source, self.manifest.search, max_length, start.prefix, start.continuations
+        )
+        return self.require_tokenizer().target_decoder().stream(tokens if ids else ())
 
     def require_tokenizer(self) -> Tokenizer:
         """Return the tokenizer, or raise a `ValueError` if the artifact has none."""
@@ -532,19 +597,32 @@ class Translator:
                     self._scorer = Scorer(self.manifest, self._providers, *self._limits())
             return self._scorer
 
+    def _open_whole_search(self) -> GraphSearch:
+        """Return the search as one graph; the graphs of a captured loop have no options."""
+        if isinstance(self._graph, GraphSearch):
+            return self._graph
+        with self._whole_search_lock:
+            if self._whole_search is None:
+                with expect_unreplaced(self.manifest):
+                    limits = self._limits()
+                    self._whole_search = GraphSearch(self.manifest, self._providers, *limits)
+            return self._whole_search
+
     def search(
         self,
         source: NDArray[np.int32],
         alignments: bool = True,
         noise: ArrayLike | None = None,
+        inputs: Mapping[str, NDArray[Any]] | None = None,
     ) -> dict[str, NDArray[Any]]:
         """Return the outputs of `translate_ids` without checking the ids.
 
-        `T` is the `max_length` of the export. "alignments" are left out if not requested.
+        `T` is the `max_length` of the export. "alignments" are left out if not requested. `inputs`
+        are options of the graph by name; see `search_options`.
         """
         if not source.size:  # onnxruntime's GRU would end the process
             raise ValueError(f"Argument `source` must hold ids. Received: shape {source.shape}")
-        inputs: dict[str, NDArray[Any]] = {TRANSLATE.inputs[0].name: source}
+        options, inputs = dict(inputs or {}), {TRANSLATE.inputs[0].name: source}
         if self._is_sampling:
             inputs[NOISE.name] = checked_noise(
                 noise, self.manifest.search, len(source), self._megabytes
@@ -555,7 +633,8 @@ class Translator:
                 f"Received: {noise!r:.80}"
             )
         is_large = source.size > BATCH_TOKENS  # rare: the next run needs less memory
-        outputs, shape = self._graph.run(inputs, shrink=is_large)
+        graph = self._open_whole_search() if options else self._graph
+        outputs, shape = graph.run(inputs | options, shrink=is_large)
         vocabulary = self.manifest.vocabulary.get("target", 2**31)
         names = [name for name in outputs if alignments or name != "alignments"]
         arrays = checked_outputs(outputs, shape, vocabulary, names)

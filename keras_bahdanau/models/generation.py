@@ -12,8 +12,13 @@ from keras_bahdanau.models.shortlist import check_shortlist
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.search.base import check_search
 from keras_bahdanau.search.forced import score_targets
-from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.checks import check_positive, checked_texts
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL
+from keras_bahdanau_runtime.search_options import (
+    SearchOptions,
+    constraint_inputs,
+    text_constraints,
+)
 from keras_bahdanau_runtime.signature import TOKENIZER_FILE
 from keras_bahdanau_runtime.text.batches import pad, round_up
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
@@ -255,6 +260,11 @@ class GenerationMixin:
         alignments=True,
         batch_tokens=BATCH_TOKENS,
         on_error="raise",
+        *,
+        prefixes=None,
+        suppressed=(),
+        disable_unknown=False,
+        **options,
     ):
         """Translate texts in batches of similar length.
 
@@ -274,6 +284,12 @@ class GenerationMixin:
                 sentence is a batch with one row. `None` for no limit.
             on_error: "raise", or "keep" to return a `Translation` with an `error` for each text for
                 which the search fails.
+            prefixes: List of `str` or `None`, the beginning of each translation, which may end
+                within a word; `None` for no prefixes.
+            suppressed: List of `str` or ids, tokens that no translation contains after its prefix.
+            disable_unknown: Whether to suppress the unknown token.
+            **options: Settings in place of those of `search`: the fields of
+                `keras_bahdanau_runtime.SearchOptions`, such as `beam_size` and `length_penalty`.
 
         Returns:
             A list of `Translation` in the order of `texts`; with `n_best` above 1, a list of lists
@@ -281,7 +297,8 @@ class GenerationMixin:
 
         Raises:
             ValueError: If the model has no tokenizer, `texts` is one `str`, an item is not a `str`,
-                `search` is not a `Search`, or a number is out of range.
+                `search` is not a `Search` or has no such option, a number is out of range, there
+                are not as many prefixes as texts, or a suppressed text is not one token.
 
         Example:
 
@@ -293,18 +310,25 @@ class GenerationMixin:
         check_tokenizer(self)
         search = BeamSearch() if search is None else search
         check_search(search, self.target_vocabulary_size)
+        search = with_options(search, SearchOptions.from_values(options))
         if not callable(max_length):
             check_positive(max_length=max_length)
+        texts = texts if prefixes is None else checked_texts("texts", texts)
+        constraints = text_constraints(self.tokenizer, texts, prefixes, suppressed, disable_unknown)
         most_rows = 0
 
-        def search_rows(source):
+        def search_rows(source, indices):
             # JAX compiles for each shape. A batch with fewer rows than an earlier one, such as the
             # last, is filled up with repeated rows.
             nonlocal most_rows
             on_jax = keras.config.backend() == "jax"
             rows = max(most_rows, len(source)) if on_jax else len(source)
-            filled = np.resize(source, (rows, source.shape[1]))
-            generation = self.generate(filled, search, max_length)._asdict()
+            inputs = constraint_inputs([constraints(index) for index in indices])
+            filled = {
+                name: np.resize(array, (rows, array.shape[1]))
+                for name, array in {"source": source, **inputs}.items()
+            }
+            generation = self.generate(filled.pop("source"), search, max_length, **filled)._asdict()
             most_rows = rows  # only if the search did not fail
             names = ["tokens", "scores", "lengths", *(["alignments"] if alignments else [])]
             return {name: generation[name][: len(source)] for name in names}
@@ -416,6 +440,36 @@ class GenerationMixin:
 
             self._compiled_searches[key] = compile_inference(self, run)
         return self._compiled_searches[key]
+
+
+def with_options(search, options):
+    """Return a search with the settings of `SearchOptions` that are not `None`.
+
+    Raises:
+        ValueError: If the search has no such setting, or a number is out of range.
+
+    Example:
+
+    >>> with_options(BeamSearch(5), SearchOptions(beam_size=2)).size
+    2
+    """
+    settings = {name: value for name, value in vars(options).items() if value is not None}
+    for name in settings.keys() - _fields(search):
+        raise ValueError(
+            f"Argument `{name}` must be left out for a {type(search).__name__}. "
+            f"Received: {settings[name]!r}"
+        )
+    if settings.get("top_k") == 0:
+        settings["top_k"] = None
+    if "beam_size" in settings:
+        settings["size"] = settings.pop("beam_size")
+    return dataclasses.replace(search, **settings)
+
+
+def _fields(search):
+    """Return the names of the options that a search has."""
+    names = {field.name for field in dataclasses.fields(search) if field.init}
+    return names | ({"beam_size"} if "size" in names else set())
 
 
 def check_tokenizer(model):
