@@ -322,8 +322,10 @@ class Translator:
         truncate: bool = False,
         alignments: bool = False,
         on_error: str = "keep",
+        n_best: int = 1,
+        prefixes: Sequence[str | None] | None = None,
         **options: Any,
-    ) -> Iterator[Translation]:
+    ) -> Iterator[Any]:
         """Translate a stream of texts in order, in memory that does not grow with their number.
 
         The texts that arrive while one window is translated form the next window.
@@ -336,14 +338,17 @@ class Translator:
             truncate: As for `translate`.
             alignments: As for `translate`.
             on_error: As for `translate`.
+            n_best: As for `translate`.
+            prefixes: As for `translate`.
             **options: As for `translate`, with `suppressed` and `disable_unknown`.
 
         Returns:
-            An iterator of one `Translation` for each text.
+            An iterator of one `Translation` for each text; with `n_best` above 1, of lists.
 
         Raises:
             ValueError: As `translate`. The iterator raises the exceptions of `texts` after the
-                translations of the texts before.
+                translations of the texts before, and an error if there are fewer prefixes than
+                texts.
 
         Example:
 
@@ -352,14 +357,31 @@ class Translator:
         """
         check_positive(window=window)
 
-        def translate(texts: Iterable[str]) -> list[Any]:
+        def translate(texts: Sequence[str], first: int = 0) -> list[Any]:
+            chosen = None if prefixes is None else prefixes[first : first + len(texts)]
             return self.translate(
-                texts, batch_size, batch_tokens, 1, truncate, None, alignments, on_error, **options
+                texts,
+                batch_size,
+                batch_tokens,
+                n_best,
+                truncate,
+                None,
+                alignments,
+                on_error,
+                prefixes=chosen,
+                **options,
             )
 
         translate(())  # raises errors in the other arguments now
         windows = read_windows(checked_stream("texts", texts, on_error == "keep"), window)
-        return (translation for texts in windows for translation in translate(texts))
+
+        def results() -> Iterator[Any]:
+            first = 0
+            for texts in windows:
+                yield from translate(texts, first)
+                first += len(texts)
+
+        return results()
 
     def encode(self, texts: Iterable[str]) -> list[list[int]]:
         """Return the token ids of texts, without blank texts.
