@@ -119,7 +119,7 @@ OPTIONS: Mapping[str, Tensor] = {
     )
 }
 
-SIGNATURES: Mapping[str, Signature] = {MODEL_FILE: TRANSLATE}
+SIGNATURES: Mapping[str, Signature] = {MODEL_FILE: TRANSLATE, SCORE_FILE: SCORE}
 
 
 def weights_file(graph: str) -> str:

@@ -103,16 +103,11 @@ class Stepper:
             raise UnsupportedArtifactError(
                 f"{manifest.folder}: has no {missing[0]}. Export it with stepwise=True."
             )
-        open_shared = functools.partial(
-            open_graph,
-            manifest,
-            providers=providers,
-            threads=threads or 1,
-            megabytes=megabytes,
-            weights={},  # the graphs share the bytes of model.onnx
+        threads = threads or 1
+        self._encoder = open_graph(manifest, ENCODER_FILE, providers, threads, megabytes)
+        self._open_step = functools.partial(
+            open_graph, manifest, STEP_FILE, providers, threads, megabytes, capture=fixed_buffers
         )
-        self._encoder = open_shared(name=ENCODER_FILE)
-        self._open_step = functools.partial(open_shared, name=STEP_FILE, capture=fixed_buffers)
         self._step = self._open_step()
         self._run = functools.partial(run, timeout=timeout)
         _check_graphs(self._encoder, self._step, manifest)
