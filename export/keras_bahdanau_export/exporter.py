@@ -341,7 +341,12 @@ def _write_files(job, folder):
         job.options.shortlist.save(folder / SHORTLIST_FILE)
     is_tensorflow = keras.config.backend() == "tensorflow"
     write = trace_and_write if is_tensorflow else trace_in_subprocess
-    return write(job.model, job.options, folder)
+    signatures = write(job.model, job.options, folder)
+    if job.options.precision == "float32":
+        from keras_bahdanau_export.graph.shared_weights import share_weights  # needs onnx_ir
+
+        share_weights(folder)
+    return signatures
 
 
 def _reduce_precision(job, folder, manifest, graphs):
@@ -354,13 +359,17 @@ def _reduce_precision(job, folder, manifest, graphs):
             hash of each file.
         graphs: The opened float32 graphs.
     """
-    from keras_bahdanau_export.graph.precision import reduce_precision  # needs onnx_ir
+    # These modules need onnx_ir.
+    from keras_bahdanau_export.graph.precision import reduce_precision
+    from keras_bahdanau_export.graph.shared_weights import share_weights
 
     size = _size(folder)
     for path in sorted(folder.glob("*.onnx")):
         reduce_precision(path, job.options.precision)
+    size = _size(folder) / size
+    share_weights(folder)
     write_manifest(folder, manifest)
-    return job.precision_loss(graphs, job.open(folder), _size(folder) / size)
+    return job.precision_loss(graphs, job.open(folder), size)
 
 
 def _size(folder):

@@ -23,6 +23,8 @@ from keras_bahdanau_runtime.signature import (
     OPTIONS,
     SAMPLE,
     SAVED_MODEL_FOLDER,
+    SCORE,
+    SCORE_FILE,
     STEP_FILE,
     TRANSLATE,
     Signature,
@@ -80,6 +82,11 @@ def trace_graphs(model, options):
             description,
             search_defaults(options.search, options.max_length),
             fixed if options.captured else None,
+        ),
+        "score": TracedGraph(
+            *score_function(model),
+            SCORE_FILE,
+            f"Forced decoding of a {kind}: source and target ids in, log-probabilities out",
         ),
     }
     if options.stepwise or "tf_saved_model" in options.formats:
@@ -179,6 +186,23 @@ def _with_options(search, inputs, batch):
 def search_signature(search):
     """Return `SAMPLE` for a search that draws random numbers, else `TRANSLATE`."""
     return TRANSLATE if search.noise(1, 1) is None else SAMPLE
+
+
+def score_function(model):
+    """Return forced decoding: source and target ids to log-probabilities and alignments.
+
+    Args:
+        model: A `Seq2Seq` or an `Ensemble` on the TensorFlow backend.
+
+    Returns:
+        `(function, signature)`.
+    """
+
+    def score(source, target):
+        result = model.forced_scores(source, target)._asdict()
+        return [result[tensor.name] for tensor in SCORE.outputs]
+
+    return _traced(score, SCORE), SCORE
 
 
 def encode_function(model):

@@ -11,6 +11,8 @@ from keras_bahdanau_runtime.errors import (
     UnsupportedArtifactError,
     UnsupportedModelError,
 )
+from keras_bahdanau_runtime.scoring import TargetScore
+from keras_bahdanau_runtime.search_options import SearchOptions
 from keras_bahdanau_runtime.stepper import Stepper
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translation import Translation
@@ -25,7 +27,9 @@ __all__ = [
     "ParityError",
     "PrecisionError",
     "RunError",
+    "SearchOptions",
     "Stepper",
+    "TargetScore",
     "Tokenizer",
     "Translation",
     "Translator",

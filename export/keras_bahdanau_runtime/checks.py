@@ -170,7 +170,7 @@ def checked_array(name: str, value: ArrayLike) -> NDArray[Any]:
 def checked_ids(
     name: str, value: ArrayLike, vocabulary: int, max_length: int | None
 ) -> NDArray[np.int32]:
-    """Return source ids as an int32 array `(B, T)`.
+    """Return ids as an int32 array `(B, T)`.
 
     Raises:
         ValueError: Wrong rank or dtype, no rows, a row with only padding or with padding between
@@ -185,7 +185,7 @@ def checked_ids(
     if array.ndim != 2 or array.size == 0 or array.dtype.kind not in "iu":
         raise ValueError(
             f"Argument `{name}` must be a non-empty integer array of shape (batch, "
-            f"source_length). Received: dtype {array.dtype}, shape {array.shape}"
+            f"{name}_length). Received: dtype {array.dtype}, shape {array.shape}"
         )
     limit = max_length or array.shape[1]
     for is_invalid, expected in (

@@ -53,7 +53,7 @@ class GraphSearch:
         self.session = open_graph(manifest, MODEL_FILE, providers, threads, megabytes)
         self._timeout = timeout
         signature = manifest.search_signature() or TRANSLATE
-        _check_signature(self.session, signature, manifest.folder / MODEL_FILE)
+        check_signature(self.session, signature, manifest.folder / MODEL_FILE)
 
     def run(
         self, inputs: Mapping[str, NDArray[Any]], shrink: bool = False
@@ -107,7 +107,7 @@ def _open(manifest: Manifest, loop: str, providers: Providers, *limits: Any) -> 
     return GraphSearch(manifest, providers, *limits)
 
 
-def _check_signature(session: Any, signature: Signature, path: Path) -> None:
+def check_signature(session: Any, signature: Signature, path: Path) -> None:
     """Raise a `CorruptArtifactError` unless the graph has the values of `signature`."""
     onnx_types = {"int32": "tensor(int32)", "float32": "tensor(float)"}
     for side, values in (

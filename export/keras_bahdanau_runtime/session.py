@@ -25,8 +25,12 @@ from numpy.typing import NDArray
 from keras_bahdanau_runtime.errors import CorruptArtifactError, LimitError, RunError, require
 from keras_bahdanau_runtime.ids import PAD
 from keras_bahdanau_runtime.manifest import Manifest
-from keras_bahdanau_runtime.operators import check_onnx_file, subgraph_node_names
-from keras_bahdanau_runtime.signature import weights_file
+from keras_bahdanau_runtime.operators import (
+    check_onnx_file,
+    inline_weights,
+    subgraph_node_names,
+)
+from keras_bahdanau_runtime.signature import MODEL_FILE, weights_file
 
 logger = logging.getLogger("keras_bahdanau_runtime")
 
@@ -182,12 +186,26 @@ def open_graph(
 
 
 def read_graph(manifest: Manifest, name: str) -> tuple[bytes, dict[str, bytes]]:
-    """Return the verified bytes of a graph, and those of its weights file by file name."""
-    contents, external = manifest.read(name), weights_file(name)
-    weights = {external: manifest.read(external)} if external in manifest.files else {}
-    sizes = {file: len(data) for file, data in weights.items()}
-    check_onnx_file(contents, manifest.folder / name, sizes)
-    return contents, weights
+    """Read a graph of an artifact and its weights.
+
+    Weights that a graph shares with `model.onnx` are stored there only. They become part of the
+    graph, because onnxruntime 1.20 cannot read them from memory otherwise.
+
+    Args:
+        manifest: Manifest of the artifact.
+        name: File name of the graph.
+
+    Returns:
+        The verified bytes of the graph, and by name those of the files with weights that are too
+        large for the graph.
+    """
+    contents = manifest.read(name)
+    allowed = {weights_file(name), MODEL_FILE, weights_file(MODEL_FILE)} - {name}
+    sizes = {file: manifest.files[file].bytes for file in allowed & set(manifest.files)}
+    files = check_onnx_file(contents, manifest.folder / name, sizes)
+    if MODEL_FILE in files:
+        contents = inline_weights(contents, MODEL_FILE, manifest.read(MODEL_FILE))
+    return contents, {file: manifest.read(file) for file in sorted(files - {MODEL_FILE})}
 
 
 def open_session(

@@ -14,6 +14,7 @@ MANIFEST_FILE = "manifest.json"
 MODEL_FILE = "model.onnx"
 ENCODER_FILE = "encoder.onnx"
 STEP_FILE = "step.onnx"
+SCORE_FILE = "score.onnx"
 BEAM_FILES = ("beam_start.onnx", "beam_step.onnx", "beam_end.onnx")
 TOKENIZER_FILE = "tokenizer.json"
 SHORTLIST_FILE = "shortlist.npz"
@@ -84,6 +85,18 @@ TRANSLATE = Signature(
 NOISE = Tensor("noise", "float32", ("batch", "beam", "length"))
 SAMPLE = replace(TRANSLATE, inputs=(*TRANSLATE.inputs, NOISE))
 
+# Log-probabilities of given targets, which are padded like the sources; see
+# `keras_bahdanau.search.score_targets`.
+SCORE = Signature(
+    inputs=(TRANSLATE.inputs[0], Tensor("target", "int32", ("batch", "target_length"))),
+    outputs=(
+        Tensor("totals", "float32", ("batch",)),
+        Tensor("log_probs", "float32", ("batch", "target_length")),
+        Tensor("lengths", "int32", ("batch",)),
+        Tensor("alignments", "float32", ("batch", "target_length", "source_length")),
+    ),
+)
+
 # Settings of a search that are optional inputs of its graph, by name. The defaults are the settings
 # of the export. A graph has those that its search can change.
 OPTIONS: Mapping[str, Tensor] = {
@@ -100,11 +113,13 @@ OPTIONS: Mapping[str, Tensor] = {
         Tensor("no_repeat_ngram", "int32", ()),
         Tensor("repetition_penalty", "float32", ()),
         Tensor("prefix", "int32", ("rows", "prefix_length")),
+        # Positions and ids: an id that may end the prefix at a position, instead of its ids there.
+        Tensor("completions", "int32", ("rows", "completions", 2)),
         Tensor("suppressed", "int32", ("rows", "suppressed")),
     )
 }
 
-SIGNATURES: Mapping[str, Signature] = {MODEL_FILE: TRANSLATE}
+SIGNATURES: Mapping[str, Signature] = {MODEL_FILE: TRANSLATE, SCORE_FILE: SCORE}
 
 
 def weights_file(graph: str) -> str:

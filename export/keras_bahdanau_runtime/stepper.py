@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -242,7 +242,12 @@ class Stepper:
         return log_probs, weights
 
     def greedy(
-        self, source: NDArray[np.int32], search: Mapping[str, Any], max_length: int
+        self,
+        source: NDArray[np.int32],
+        search: Mapping[str, Any],
+        max_length: int,
+        prefix: Sequence[int] = (),
+        completions: Iterable[tuple[int, int]] = (),
     ) -> Iterator[int]:
         """Yield the likeliest token of every step until the end of the sentence.
 
@@ -251,13 +256,21 @@ class Stepper:
             search: Settings of a search. Tokens excluded by `forbidden`, `min_length` and
                 `no_repeat_ngram` are skipped.
             max_length: int. Largest number of tokens.
+            prefix: The first tokens.
+            completions: Pairs of a position and a token that may end the prefix there.
         """
+        completions = set(completions)
         state, memory = self.start(source)
         token, output = BOS, list[int]()
         while len(output) < max_length:
             outputs, state = self._advance(np.array([token], np.int32), state, memory)
             token, excluded = self._best_token(outputs), _excluded_tokens(search, output)
-            if token in excluded:
+            position = len(output)
+            if position < len(prefix) and output == list(prefix[:position]):
+                log_probs, _ = self._log_probs(outputs, 1)
+                ending = {index for at, index in completions if at == position} - excluded
+                token = max({prefix[position], *ending}, key=log_probs[0].__getitem__)
+            elif token in excluded:
                 log_probs, _ = self._log_probs(outputs, 1)
                 scores = log_probs[0].copy()
                 scores[[index for index in excluded if index < len(scores)]] = -np.inf

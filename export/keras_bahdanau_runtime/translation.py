@@ -58,7 +58,7 @@ class Translation:
 def translate_texts(
     texts: Iterable[str],
     tokenizer: Tokenizer,
-    search: Callable[[NDArray[np.int32]], Outputs],
+    search: Callable[[NDArray[np.int32], list[int]], Outputs],
     batch_size: int = BATCH_SIZE,
     batch_tokens: int | None = BATCH_TOKENS,
     n_best: int = 1,
@@ -77,10 +77,10 @@ def translate_texts(
     Args:
         texts: list of str, one sentence each.
         tokenizer: `Tokenizer`.
-        search: Function of int32 ids `(B, Tx)`, right-padded with 0. Returns NumPy arrays
-            `"tokens"` int32 `(B, K, T)`, `"scores"` `(B, K)`, `"lengths"` `(B, K)` and, if
-            requested, `"alignments"` `(B, K, T, Tx)`, hypotheses best first. A missing hypothesis
-            has a score of -inf.
+        search: Function of int32 ids `(B, Tx)`, right-padded with 0, and of the indices of their
+            texts. Returns NumPy arrays `"tokens"` int32 `(B, K, T)`, `"scores"` `(B, K)`,
+            `"lengths"` `(B, K)` and, if requested, `"alignments"` `(B, K, T, Tx)`, hypotheses best
+            first. A missing hypothesis has a score of -inf.
         batch_size: int. Largest number of sentences in a batch.
         batch_tokens: int. Largest number of source ids in a batch, including padding; a longer
             sentence is a batch of one. `None` for no limit.
@@ -131,9 +131,9 @@ def translate_texts(
     ]
 
     def search_batch(batch: list[int]) -> list[Outputs | str]:
-        return _search(search, [encoded[index] for index in batch], n_best, keep)
+        return _search(search, encoded, batch, n_best, keep)
 
-    with _ordered_map(search_batch, batches, parallel_batches) as outputs:
+    with ordered_map(search_batch, batches, parallel_batches) as outputs:
         for batch, rows in zip(batches, outputs, strict=True):
             for index, row in zip(batch, rows, strict=True):
                 if isinstance(row, str):
@@ -162,7 +162,7 @@ def _replace_invalid(texts: Iterable[str]) -> tuple[list[str], dict[int, str]]:
 
 
 @contextlib.contextmanager
-def _ordered_map(
+def ordered_map(
     function: Callable[[_T], _Result], items: list[_T], threads: int
 ) -> Iterator[Iterator[_Result]]:
     """Map a function over items in several threads, which end with the block."""
@@ -177,24 +177,32 @@ def _ordered_map(
 
 
 def _search(
-    search: Callable[[NDArray[np.int32]], Outputs], rows: list[list[int]], n_best: int, keep: bool
+    search: Callable[[NDArray[np.int32], list[int]], Outputs],
+    encoded: list[list[int]],
+    batch: list[int],
+    n_best: int,
+    keep: bool,
 ) -> list[Outputs | str]:
-    """Return the outputs of each row or, with `keep`, the error message of a failed row."""
+    """Return the outputs of each text of a batch or, with `keep`, the error of a failed text."""
     try:
-        outputs = search(pad(rows))
+        outputs = search(pad([encoded[index] for index in batch]), batch)
     except Exception as error:  # any exception of any engine; its message is returned
         if not keep:
             raise
-        if len(rows) == 1:
+        if len(batch) == 1:
             return [f"{type(error).__name__}: {error}"]
-        return [outputs for row in rows for outputs in _search(search, [row], n_best, keep)]
+        return [
+            outputs
+            for index in batch
+            for outputs in _search(search, encoded, [index], n_best, keep)
+        ]
     beam = outputs["tokens"].shape[1]
     if n_best > beam:
         raise ValueError(
             f"Argument `n_best` must be at most {beam}, the hypotheses that the search returns. "
             f"Received: {n_best}"
         )
-    return [{name: values[i] for name, values in outputs.items()} for i in range(len(rows))]
+    return [{name: values[i] for name, values in outputs.items()} for i in range(len(batch))]
 
 
 def encode_texts(

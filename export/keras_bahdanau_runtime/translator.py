@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -11,13 +11,31 @@ from numpy.typing import ArrayLike, NDArray
 from keras_bahdanau_runtime.checks import (
     check_limits,
     check_positive,
+    check_range,
     check_text,
     checked_ids,
     checked_stream,
+    checked_texts,
 )
 from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtifactError
+from keras_bahdanau_runtime.ids import PAD
 from keras_bahdanau_runtime.manifest import Manifest, expect_unreplaced, read_unreplaced
-from keras_bahdanau_runtime.search import Search, checked_noise, checked_outputs, open_search
+from keras_bahdanau_runtime.scoring import Scorer, TargetScore, score_texts
+from keras_bahdanau_runtime.search import (
+    GraphSearch,
+    Search,
+    checked_noise,
+    checked_outputs,
+    open_search,
+)
+from keras_bahdanau_runtime.search_options import (
+    SearchOptions,
+    check_constraints,
+    check_prefix,
+    constraint_inputs,
+    encode_constraints,
+    text_constraints,
+)
 from keras_bahdanau_runtime.session import Providers, available_cores, with_tf32
 from keras_bahdanau_runtime.signature import (
     MODEL_FILE,
@@ -28,11 +46,13 @@ from keras_bahdanau_runtime.signature import (
     weights_file,
 )
 from keras_bahdanau_runtime.stepper import Stepper, max_output_length
+from keras_bahdanau_runtime.text.alignment import Link, text_links
 from keras_bahdanau_runtime.text.batches import read_windows
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translation import (
     BATCH_SIZE,
     BATCH_TOKENS,
+    Outputs,
     Translation,
     encode_texts,
     load_tokenizer,
@@ -105,6 +125,10 @@ class Translator:
         self._parallel_batches, self._loop = parallel_batches, loop
         self._stepper: Stepper | None = None
         self._stepper_lock = threading.Lock()
+        self._scorer: Scorer | None = None
+        self._scorer_lock = threading.Lock()
+        self._whole_search: GraphSearch | None = None
+        self._whole_search_lock = threading.Lock()
         read_unreplaced(path, self._open)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -137,11 +161,14 @@ class Translator:
             self.tokenizer = load_tokenizer(manifest)
 
     def _open_search(self) -> Search:
+        return open_search(self.manifest, self._loop, self._providers, *self._limits())
+
+    def _limits(self) -> tuple[int | None, float | None, float | None]:
+        """Return the threads of one batch, `timeout` and `megabytes`."""
         threads = self._threads
         if threads is None and self._parallel_batches > 1:
             threads = max(1, available_cores() // self._parallel_batches)
-        limits = threads, self._timeout, self._megabytes
-        return open_search(self.manifest, self._loop, self._providers, *limits)
+        return threads, self._timeout, self._megabytes
 
     @property
     def session(self) -> Any:
@@ -162,6 +189,8 @@ class Translator:
         other = object.__new__(type(self))
         vars(other).update(vars(self), _threads=threads)
         other._stepper, other._stepper_lock = None, threading.Lock()
+        other._scorer, other._scorer_lock = None, threading.Lock()
+        other._whole_search, other._whole_search_lock = None, threading.Lock()
         with expect_unreplaced(self.manifest):
             other._graph = other._open_search()
         return other
@@ -203,6 +232,12 @@ class Translator:
         progress: Callable[[int], object] | None = None,
         alignments: bool = True,
         on_error: str = "raise",
+        *,
+        prefixes: Sequence[str | None] | None = None,
+        suppressed: Sequence[str | int] = (),
+        disable_unknown: bool = False,
+        required: Sequence[Sequence[str] | None] | None = None,
+        **options: Any,
     ) -> list[Any]:
         """Translate texts in batches of similar length, and return the results in input order.
 
@@ -224,6 +259,15 @@ class Translator:
             on_error: "raise"; or "keep" to return a `Translation` with an `error` for a text that
                 is too long, is not Unicode, or whose run fails. After a failed run, the texts of
                 the batch run one by one.
+            prefixes: list of str or `None`, the beginning of each translation, which may end within
+                a word; see `encode_constraints`. `None` for no prefixes.
+            suppressed: list of str or int. Tokens, as text or ids, that no translation contains
+                after its prefix.
+            disable_unknown: bool. Whether to suppress the unknown token.
+            required: list of lists of str or `None`, phrases that each translation contains. `None`
+                for no phrases.
+            **options: The fields of `SearchOptions`, such as `beam_size` and `length_penalty`, in
+                place of the settings of the export.
 
         Returns:
             A list of `Translation`; with `n_best` above 1, a list of such lists. A blank text, and
@@ -231,14 +275,40 @@ class Translator:
 
         Raises:
             ValueError: `texts` is a single str, an item is not a str or is too long, a number is
-                out of range, or the artifact has no tokenizer.
+                out of range, there are not as many prefixes as texts, a prefix is too long, a
+                suppressed text is not one token, a required phrase contains a suppressed token, or
+                the artifact has no tokenizer.
+            UnsupportedArtifactError: The artifact has no such option.
             RunError: onnxruntime could not run the graph, for example without enough memory.
             LimitError: A run exceeded `timeout` or `megabytes`.
+
+        Example:
+
+        >>> Translator("artifact").translate(["two dogs"], beam_size=2, prefixes=["Zwei H"])[0].text
+        'Zwei Hunde'
         """
+        settings = SearchOptions.from_values(options)
+        settings.check(self.manifest)
+        tokenizer = self.require_tokenizer()
+        if prefixes is not None or required is not None:
+            texts = checked_texts("texts", texts)
+        constraints = text_constraints(
+            tokenizer, texts, prefixes, suppressed, disable_unknown, required
+        )
+        check_constraints(constraints(None), self.manifest, 1)
+
+        def search(source: NDArray[np.int32], indices: list[int]) -> Outputs:
+            rows = [constraints(index) for index in indices]
+            for row, length in zip(rows, (source != PAD).sum(axis=1).tolist(), strict=True):
+                limit = settings.output_limit(self.manifest, length)
+                check_constraints(row, self.manifest, limit)
+            inputs = settings.inputs() | constraint_inputs(rows)
+            return self.search(source, alignments, inputs=inputs)
+
         return translate_texts(
             texts,
-            self.require_tokenizer(),
-            lambda source: self.search(source, alignments),
+            tokenizer,
+            search,
             batch_size=batch_size,
             batch_tokens=batch_tokens,
             n_best=n_best,
@@ -259,7 +329,10 @@ class Translator:
         truncate: bool = False,
         alignments: bool = False,
         on_error: str = "keep",
-    ) -> Iterator[Translation]:
+        n_best: int = 1,
+        prefixes: Sequence[str | None] | None = None,
+        **options: Any,
+    ) -> Iterator[Any]:
         """Translate a stream of texts in order, in memory that does not grow with their number.
 
         The texts that arrive while one window is translated form the next window.
@@ -272,13 +345,17 @@ class Translator:
             truncate: As for `translate`.
             alignments: As for `translate`.
             on_error: As for `translate`.
+            n_best: As for `translate`.
+            prefixes: As for `translate`.
+            **options: As for `translate`, with `suppressed` and `disable_unknown`.
 
         Returns:
-            An iterator of one `Translation` for each text.
+            An iterator of one `Translation` for each text; with `n_best` above 1, of lists.
 
         Raises:
             ValueError: As `translate`. The iterator raises the exceptions of `texts` after the
-                translations of the texts before.
+                translations of the texts before, and an error if there are fewer prefixes than
+                texts.
 
         Example:
 
@@ -287,14 +364,31 @@ class Translator:
         """
         check_positive(window=window)
 
-        def translate(texts: Iterable[str]) -> list[Any]:
+        def translate(texts: Sequence[str], first: int = 0) -> list[Any]:
+            chosen = None if prefixes is None else prefixes[first : first + len(texts)]
             return self.translate(
-                texts, batch_size, batch_tokens, 1, truncate, None, alignments, on_error
+                texts,
+                batch_size,
+                batch_tokens,
+                n_best,
+                truncate,
+                None,
+                alignments,
+                on_error,
+                prefixes=chosen,
+                **options,
             )
 
         translate(())  # raises errors in the other arguments now
         windows = read_windows(checked_stream("texts", texts, on_error == "keep"), window)
-        return (translation for texts in windows for translation in translate(texts))
+
+        def results() -> Iterator[Any]:
+            first = 0
+            for texts in windows:
+                yield from translate(texts, first)
+                first += len(texts)
+
+        return results()
 
     def encode(self, texts: Iterable[str]) -> list[list[int]]:
         """Return the token ids of texts, without blank texts.
@@ -345,7 +439,122 @@ class Translator:
         cut = {name: outputs[name][:, :, :longest] for name in ("tokens", "alignments")}
         return {**outputs, **cut}
 
-    def stream(self, text: str, max_length: int | None = None) -> Iterator[str]:
+    def score(
+        self,
+        sources: Iterable[str],
+        targets: Iterable[str],
+        batch_size: int = BATCH_SIZE,
+        batch_tokens: int | None = BATCH_TOKENS,
+        progress: Callable[[int], object] | None = None,
+        alignments: bool = True,
+        on_error: str = "raise",
+    ) -> list[TargetScore]:
+        """Return the log-probabilities and the attention weights of given targets.
+
+        The decoder reads each target; nothing is searched. No option of the search applies, such as
+        a length penalty, and a shortlist does not limit the vocabulary. Needs `score.onnx`, which
+        is opened by the first call. The order of the results is that of the pairs.
+
+        Args:
+            sources: list of str, one sentence each.
+            targets: list of str, the target of each source.
+            batch_size: int. Largest number of pairs in one run of the model.
+            batch_tokens: int. Largest number of ids of one side in one run, including padding; a
+                longer pair runs alone. `None` for no limit.
+            progress: Called after each batch with the number of finished pairs.
+            alignments: bool. Whether to fetch the attention weights from the device.
+            on_error: "raise"; or "keep" to return a `TargetScore` with an `error` for a pair with a
+                text that is blank, too long or not Unicode, or whose run fails.
+
+        Returns:
+            A list of `TargetScore`.
+
+        Raises:
+            ValueError: `sources` or `targets` is a single str, their numbers differ, an item is not
+                a str, is blank, or is longer than the artifact's limit (`max_source_length`, and
+                `max_length` for targets), a number is out of range, or the artifact has no
+                tokenizer.
+            UnsupportedArtifactError: The artifact has no `score.onnx`: export it again.
+            CorruptArtifactError: The graph is damaged, or the artifact was replaced.
+            RunError, LimitError: As `translate`.
+
+        Example:
+
+        >>> [score] = Translator("artifact").score(["a man"], ["ein Mann"])
+        >>> score.total, score.tokens
+        (-0.27, ['ein', ' Mann', '</s>'])
+        """
+        tokenizer, scorer = self.require_tokenizer(), self.open_scorer()
+        return score_texts(
+            sources,
+            targets,
+            tokenizer,
+            lambda source, target: scorer.score(source, target, alignments),
+            batch_size=batch_size,
+            batch_tokens=batch_tokens,
+            max_source_length=self.manifest.max_source_length,
+            max_target_length=scorer.max_target_length,
+            progress=progress,
+            on_error=on_error,
+            parallel_batches=self._parallel_batches,
+        )
+
+    def align(
+        self,
+        sources: Iterable[str],
+        targets: Iterable[str],
+        batch_size: int = BATCH_SIZE,
+        batch_tokens: int | None = BATCH_TOKENS,
+        progress: Callable[[int], object] | None = None,
+        threshold: float | None = None,
+        pieces: bool = False,
+    ) -> list[list[Link]]:
+        """Return the links between the words of given sources and targets.
+
+        Args:
+            sources: As for `score`.
+            targets: As for `score`.
+            batch_size: As for `score`.
+            batch_tokens: As for `score`.
+            progress: As for `score`.
+            threshold: float. Link all words with at least this weight; `None` to link each target
+                word to the source word with the largest weight.
+            pieces: bool. Whether to link the tokenizer's pieces instead of words.
+
+        Returns:
+            For each pair a list of `(source position, target position)`, counted from 0; see
+            `text_links`. `to_pharaoh` formats it.
+
+        Raises:
+            ValueError: As `score`, or `threshold` is not above 0 and at most 1.
+            UnsupportedArtifactError, CorruptArtifactError, RunError, LimitError: As `score`.
+
+        Example:
+
+        >>> Translator("artifact").align(["a red cat"], ["eine rote Katze"])
+        [[(0, 0), (1, 1), (2, 2)]]
+        """
+        if threshold is not None:
+            check_range("threshold", threshold, float, 0, 1, open_low=True)
+        scores = self.score(sources, targets, batch_size, batch_tokens, progress)
+        return [
+            text_links(score.alignment, score.source_tokens, score.tokens, threshold, pieces)
+            for score in scores
+            if score.alignment is not None  # always
+        ]
+
+    def score_ids(self, source: ArrayLike, target: ArrayLike) -> dict[str, NDArray[Any]]:
+        """Score targets that are token ids; see `Scorer.score`.
+
+        Raises:
+            UnsupportedArtifactError, CorruptArtifactError, RunError, LimitError: As `score`.
+            ValueError: As `Scorer.score`.
+        """
+        return self.open_scorer().score(source, target)
+
+    def stream(
+        self, text: str, max_length: int | None = None, prefix: str | None = None
+    ) -> Iterator[str]:
         """Translate one text greedily and yield the translation piece by piece.
 
         `forbidden`, `min_length` and `no_repeat_ngram` of the artifact's search apply. Needs
@@ -354,9 +563,12 @@ class Translator:
         Args:
             text: str, one sentence.
             max_length: int. Largest number of tokens; `None` for that of the artifact's search.
+            prefix: str. The beginning of the translation, which may end within a word; see
+                `encode_constraints`. `None` for none.
 
         Yields:
-            str, the text that a step adds. A step that completes no character yields nothing.
+            str, the text that a step adds. A step that completes no character yields nothing. The
+            texts join to the translation, with its prefix.
 
         Raises:
             ValueError: As `translate`.
@@ -374,10 +586,14 @@ class Translator:
         if max_length is None:
             max_length = max_output_length(self.manifest.search, len(ids))
         check_positive(max_length=max_length)
+        start = encode_constraints(self.require_tokenizer(), prefix)
+        check_prefix(start, max_length)
         stepper = self.open_stepper()
         source = np.array([ids], np.int32)
-        tokens = stepper.greedy(source, self.manifest.search, max_length) if ids else ()
-        return self.require_tokenizer().target_decoder().stream(tokens)
+        tokens = stepper.greedy(
+            source, self.manifest.search, max_length, start.prefix, start.completions
+        )
+        return self.require_tokenizer().target_decoder().stream(tokens if ids else ())
 
     def require_tokenizer(self) -> Tokenizer:
         """Return the tokenizer, or raise a `ValueError` if the artifact has none."""
@@ -402,19 +618,40 @@ class Translator:
                     )
             return self._stepper
 
+    def open_scorer(self) -> Scorer:
+        """Return the `Scorer` of this artifact, opened by the first call; raises as `score`."""
+        with self._scorer_lock:
+            if self._scorer is None:
+                with expect_unreplaced(self.manifest):
+                    self._scorer = Scorer(self.manifest, self._providers, *self._limits())
+            return self._scorer
+
+    def _open_whole_search(self) -> GraphSearch:
+        """Return the search as one graph; the graphs of a captured loop have no options."""
+        if isinstance(self._graph, GraphSearch):
+            return self._graph
+        with self._whole_search_lock:
+            if self._whole_search is None:
+                with expect_unreplaced(self.manifest):
+                    limits = self._limits()
+                    self._whole_search = GraphSearch(self.manifest, self._providers, *limits)
+            return self._whole_search
+
     def search(
         self,
         source: NDArray[np.int32],
         alignments: bool = True,
         noise: ArrayLike | None = None,
+        inputs: Mapping[str, NDArray[Any]] | None = None,
     ) -> dict[str, NDArray[Any]]:
         """Return the outputs of `translate_ids` without checking the ids.
 
-        `T` is the `max_length` of the export. "alignments" are left out if not requested.
+        `T` is the `max_length` of the export. "alignments" are left out if not requested. `inputs`
+        are options of the graph by name; see `search_options`.
         """
         if not source.size:  # onnxruntime's GRU would end the process
             raise ValueError(f"Argument `source` must hold ids. Received: shape {source.shape}")
-        inputs: dict[str, NDArray[Any]] = {TRANSLATE.inputs[0].name: source}
+        options, inputs = dict(inputs or {}), {TRANSLATE.inputs[0].name: source}
         if self._is_sampling:
             inputs[NOISE.name] = checked_noise(
                 noise, self.manifest.search, len(source), self._megabytes
@@ -425,7 +662,8 @@ class Translator:
                 f"Received: {noise!r:.80}"
             )
         is_large = source.size > BATCH_TOKENS  # rare: the next run needs less memory
-        outputs, shape = self._graph.run(inputs, shrink=is_large)
+        graph = self._open_whole_search() if options else self._graph
+        outputs, shape = graph.run(inputs | options, shrink=is_large)
         vocabulary = self.manifest.vocabulary.get("target", 2**31)
         names = [name for name in outputs if alignments or name != "alignments"]
         arrays = checked_outputs(outputs, shape, vocabulary, names)

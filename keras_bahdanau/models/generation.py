@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -10,10 +9,16 @@ from keras import ops, tree
 
 from keras_bahdanau.layers.sequences import check_dense
 from keras_bahdanau.models.shortlist import check_shortlist
-from keras_bahdanau.search import BeamSearch, GreedySearch
+from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.search.base import check_search
-from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau.search.forced import score_targets
+from keras_bahdanau_runtime.checks import check_positive, checked_texts
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL
+from keras_bahdanau_runtime.search_options import (
+    SearchOptions,
+    constraint_inputs,
+    text_constraints,
+)
 from keras_bahdanau_runtime.signature import TOKENIZER_FILE
 from keras_bahdanau_runtime.text.batches import pad, round_up
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
@@ -28,22 +33,6 @@ _UNSUPPORTED_EXPORT_ARGUMENTS = {
     "is_static": "TensorFlow traces the model, not JAX",
     "jax2tf_kwargs": "TensorFlow traces the model, not JAX",
 }
-
-
-class Scores(NamedTuple):
-    """Log-probabilities of given targets, as NumPy arrays.
-
-    Attributes:
-        totals: `(B,)` float32 log-probability of each target, in nats.
-        log_probs: `(B, T)` float32 log-probability of each of its tokens; zero after its length.
-        lengths: `(B,)` int32 number of tokens.
-        alignments: `(B, T, Tx)` float32 attention weights; zero after the length.
-    """
-
-    totals: Any
-    log_probs: Any
-    lengths: Any
-    alignments: Any
 
 
 class GenerationMixin:
@@ -181,6 +170,28 @@ class GenerationMixin:
             generation = generation._replace(tokens=tokens)
         return generation
 
+    def forced_scores(self, source, target):
+        """Run encoder and decoder steps on given targets as one function of tensors.
+
+        `score` compiles this function and the exporters trace it.
+
+        Args:
+            source: `(B, Tx)` int32 tensor, padded at the right only.
+            target: `(B, Ty)` int32 tensor, padded at the right only.
+
+        Returns:
+            `Scores` of tensors.
+        """
+        memory, state, _ = self.start(source)
+        batch, length = ops.shape(source)
+        return score_targets(
+            lambda tokens, state: self.step(tokens, state, memory),
+            state,
+            ops.full((batch,), BOS, dtype="int32"),
+            target,
+            length,
+        )
+
     def generate(
         self, source, search=None, max_length=100, prefix=None, shortlist=None, suppressed=None
     ):
@@ -212,12 +223,7 @@ class GenerationMixin:
                 is smaller than the beam, or has no room for the ids of the prefixes.
         """
         search = BeamSearch() if search is None else search
-        source = checked_ids("source", source, self.source_vocabulary_size)
-        empty = np.flatnonzero((source == PAD).all(axis=1))
-        if empty.size:
-            raise ValueError(
-                f"Argument `source` must hold no sentence of only padding. Received: row {empty[0]}"
-            )
+        source = checked_sources(source, self.source_vocabulary_size)
         check_search(search, self.target_vocabulary_size)
         lengths = (source != PAD).sum(axis=1)
         limits, steps = checked_limits(max_length, lengths)
@@ -261,6 +267,11 @@ class GenerationMixin:
         alignments=True,
         batch_tokens=BATCH_TOKENS,
         on_error="raise",
+        *,
+        prefixes=None,
+        suppressed=(),
+        disable_unknown=False,
+        **options,
     ):
         """Translate texts in batches of similar length.
 
@@ -280,6 +291,12 @@ class GenerationMixin:
                 sentence is a batch with one row. `None` for no limit.
             on_error: "raise", or "keep" to return a `Translation` with an `error` for each text for
                 which the search fails.
+            prefixes: List of `str` or `None`, the beginning of each translation, which may end
+                within a word; `None` for no prefixes.
+            suppressed: List of `str` or ids, tokens that no translation contains after its prefix.
+            disable_unknown: Whether to suppress the unknown token.
+            **options: Settings in place of those of `search`: the fields of
+                `keras_bahdanau_runtime.SearchOptions`, such as `beam_size` and `length_penalty`.
 
         Returns:
             A list of `Translation` in the order of `texts`; with `n_best` above 1, a list of lists
@@ -287,7 +304,8 @@ class GenerationMixin:
 
         Raises:
             ValueError: If the model has no tokenizer, `texts` is one `str`, an item is not a `str`,
-                `search` is not a `Search`, or a number is out of range.
+                `search` is not a `Search` or has no such option, a number is out of range, there
+                are not as many prefixes as texts, or a suppressed text is not one token.
 
         Example:
 
@@ -299,18 +317,25 @@ class GenerationMixin:
         check_tokenizer(self)
         search = BeamSearch() if search is None else search
         check_search(search, self.target_vocabulary_size)
+        search = with_options(search, SearchOptions.from_values(options))
         if not callable(max_length):
             check_positive(max_length=max_length)
+        texts = texts if prefixes is None else checked_texts("texts", texts)
+        constraints = text_constraints(self.tokenizer, texts, prefixes, suppressed, disable_unknown)
         most_rows = 0
 
-        def search_rows(source):
+        def search_rows(source, indices):
             # JAX compiles for each shape. A batch with fewer rows than an earlier one, such as the
             # last, is filled up with repeated rows.
             nonlocal most_rows
             on_jax = keras.config.backend() == "jax"
             rows = max(most_rows, len(source)) if on_jax else len(source)
-            filled = np.resize(source, (rows, source.shape[1]))
-            generation = self.generate(filled, search, max_length)._asdict()
+            inputs = constraint_inputs([constraints(index) for index in indices])
+            filled = {
+                name: np.resize(array, (rows, array.shape[1]))
+                for name, array in {"source": source, **inputs}.items()
+            }
+            generation = self.generate(filled.pop("source"), search, max_length, **filled)._asdict()
             most_rows = rows  # only if the search did not fail
             names = ["tokens", "scores", "lengths", *(["alignments"] if alignments else [])]
             return {name: generation[name][: len(source)] for name in names}
@@ -335,7 +360,7 @@ class GenerationMixin:
             target: `(B, Ty)` int array or list of `B` lists. `EOS` is scored where it is present.
 
         Returns:
-            `Scores`.
+            `Scores` of NumPy arrays, where `T` is the largest of the lengths.
 
         Raises:
             ValueError: For the errors of `generate`, or if a target is empty or continues after
@@ -349,7 +374,7 @@ class GenerationMixin:
         links = hard_alignment(scores.alignments[0])
         ```
         """
-        source = checked_ids("source", source, self.source_vocabulary_size)
+        source = checked_sources(source, self.source_vocabulary_size)
         target = checked_outputs("target", target, self.target_vocabulary_size)
         if len(target) != len(source):
             raise ValueError(
@@ -362,13 +387,17 @@ class GenerationMixin:
                 "Argument `target` must hold no output of only padding. "
                 f"Received: row {np.argmin(lengths)}"
             )
-        # A search whose prefix is the whole target, so scoring reuses `generate`.
-        outputs = self.generate(source, GreedySearch(), max_length=lengths, prefix=target)
-        return Scores(
-            outputs.totals[:, 0],
-            outputs.log_probs[:, 0],
-            outputs.lengths[:, 0],
-            outputs.alignments[:, 0],
+        if not self.built:
+            self.build()
+        if "score" not in self._compiled_searches:
+            self._compiled_searches["score"] = compile_inference(self, self.forced_scores)
+        padded = (pad(ids.tolist(), bucket=LENGTH_BUCKET) for ids in (source, target))
+        scores = self._compiled_searches["score"](*padded)
+        scores = tree.map_structure(ops.convert_to_numpy, scores)
+        longest = int(scores.lengths.max())
+        return scores._replace(
+            log_probs=scores.log_probs[:, :longest],
+            alignments=scores.alignments[:, :longest, : source.shape[1]],
         )
 
     def export(self, filepath, format="onnx", verbose=None, input_signature=None, **kwargs):
@@ -418,6 +447,36 @@ class GenerationMixin:
 
             self._compiled_searches[key] = compile_inference(self, run)
         return self._compiled_searches[key]
+
+
+def with_options(search, options):
+    """Return a search with the settings of `SearchOptions` that are not `None`.
+
+    Raises:
+        ValueError: If the search has no such setting, or a number is out of range.
+
+    Example:
+
+    >>> with_options(BeamSearch(5), SearchOptions(beam_size=2)).size
+    2
+    """
+    settings = {name: value for name, value in vars(options).items() if value is not None}
+    for name in settings.keys() - _fields(search):
+        raise ValueError(
+            f"Argument `{name}` must be left out for a {type(search).__name__}. "
+            f"Received: {settings[name]!r}"
+        )
+    if settings.get("top_k") == 0:
+        settings["top_k"] = None
+    if "beam_size" in settings:
+        settings["size"] = settings.pop("beam_size")
+    return dataclasses.replace(search, **settings)
+
+
+def _fields(search):
+    """Return the names of the options that a search has."""
+    names = {field.name for field in dataclasses.fields(search) if field.init}
+    return names | ({"beam_size"} if "size" in names else set())
 
 
 def check_tokenizer(model):
@@ -476,6 +535,21 @@ def checked_ids(name, ids, size):
             f"Received: row {gaps[0, 0]}, {ids[gaps[0, 0]]}"
         )
     return ids.astype("int32")
+
+
+def checked_sources(source, size):
+    """As `checked_ids`, for sources, which must not be empty.
+
+    Raises:
+        ValueError: For the errors of `checked_ids`, or if a row is only padding.
+    """
+    source = checked_ids("source", source, size)
+    empty = np.flatnonzero((source == PAD).all(axis=1))
+    if empty.size:
+        raise ValueError(
+            f"Argument `source` must hold no sentence of only padding. Received: row {empty[0]}"
+        )
+    return source
 
 
 def checked_outputs(name, ids, size):

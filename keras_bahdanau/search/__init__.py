@@ -1,8 +1,9 @@
-"""Greedy, beam and sampling search over any step function."""
+"""Greedy, beam and sampling search, and forced decoding, over any step function."""
 
 from keras_bahdanau.search.base import Generation, Search
 from keras_bahdanau.search.beam import BeamSearch, GreedySearch
 from keras_bahdanau.search.decode import Decode
+from keras_bahdanau.search.forced import score_targets
 from keras_bahdanau.search.sampling import Sampling
 
 __all__ = [
@@ -12,4 +13,5 @@ __all__ = [
     "GreedySearch",
     "Sampling",
     "Search",
+    "score_targets",
 ]

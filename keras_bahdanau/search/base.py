@@ -427,7 +427,7 @@ class Search:
         if task.suppressed is not None:
             barred.append((task.suppressed, ops.not_equal(task.suppressed, PAD)))
         if is_tensor(self.min_length):
-            is_early = ops.broadcast_to(t + 1 < self.min_length, (rows, 1))
+            is_early = ops.logical_and(ops.ones((rows, 1), dtype="bool"), t + 1 < self.min_length)
             barred.append((ops.full((rows, 1), EOS, dtype="int32"), is_early))
         return barred
 

@@ -8,7 +8,14 @@ import pytest
 from copy_task import compile_to_copy, copy_task
 from keras import ops
 from layer_checks import POLICIES, compiled_alone, dtype_policy
-from models import MODELS, VOCABULARIES, log_softmax, plain_gru, teacher_forced
+from models import (
+    MODELS,
+    TARGET_VOCABULARY,
+    VOCABULARIES,
+    log_softmax,
+    plain_gru,
+    teacher_forced,
+)
 
 from keras_bahdanau import AttentiveDecoder, BeamSearch, Perplexity, Seq2Seq, TokenCrossentropy
 from keras_bahdanau.layers import CoverageAttention, ScheduledSampling
@@ -116,6 +123,25 @@ def test_a_beam_returns_the_scores_and_alignments_of_teacher_forcing(name):
         alignment = result.alignments[b, k, :length]
         np.testing.assert_allclose(alignment, weights[b, k, :length], atol=1e-4)
         assert not alignment[:, SOURCE[b] == PAD].any()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_given_targets_have_the_scores_and_alignments_of_teacher_forcing(name):
+    model, _ = trained(name)
+    targets = np.random.default_rng(1).integers(4, TARGET_VOCABULARY, (len(SOURCE), LENGTH))
+    lengths = np.arange(len(SOURCE)) % LENGTH + 1
+    targets[np.arange(LENGTH) >= lengths[:, None]] = PAD
+    targets[::2][np.arange(LENGTH) == lengths[::2, None] - 1] = EOS
+    scores = model.score(SOURCE, targets)
+    np.testing.assert_array_equal(scores.lengths, lengths)
+    log_probs, weights = teacher_forced(model, SOURCE, targets[:, None])
+    for b, length in enumerate(lengths):
+        expected = log_probs[b, 0, np.arange(length), targets[b, :length]]
+        np.testing.assert_allclose(scores.log_probs[b, :length], expected, atol=1e-4)
+        np.testing.assert_allclose(scores.totals[b], expected.sum(), atol=1e-4)
+        alignment = scores.alignments[b, :length]
+        np.testing.assert_allclose(alignment, weights[b, 0, :length], atol=1e-4)
+        assert not scores.log_probs[b, length:].any() and not scores.alignments[b, length:].any()
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,8 +1,11 @@
 """Searches over tables of logits, compiled where the backend compiles, against plain Python."""
 
+import keras
 import numpy as np
 import pytest
+from keras import ops, tree
 from search_tasks import (
+    Sentence,
     Task,
     check,
     check_beam,
@@ -10,10 +13,12 @@ from search_tasks import (
     coverage_task,
     find,
     outputs_of,
+    run,
 )
 
 from keras_bahdanau import BeamSearch, GreedySearch, Sampling
-from keras_bahdanau_runtime.ids import BOS, PAD
+from keras_bahdanau.search import score_targets
+from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
 ALL_CONSTRAINTS = dict(
     min_length=2,
@@ -75,3 +80,31 @@ def test_samples_are_allowed_and_follow_their_noise(options):
 
 def test_half_precision_logits_are_ranked_in_float32(rng):
     check_beam(BeamSearch(4, 0.6), rng.normal(size=(1, 4, 5, 5)).astype("float16"))
+
+
+def test_given_targets_have_the_log_probabilities_of_the_table():
+    task, targets = plain_task(1, batch=3, vocabulary=6, steps=5), [[4, 1, 5, EOS], [EOS], [2] * 5]
+    padded = ops.array([target + [PAD] * (5 - len(target)) for target in targets], dtype="int32")
+
+    def score(target):
+        def forced(step, state, start, memory_length, max_length):
+            return score_targets(step, state, start, target, memory_length)
+
+        return run(forced, task, None)
+
+    if keras.config.backend() == "jax":
+        import jax
+
+        score = jax.jit(score)
+    result = tree.map_structure(ops.convert_to_numpy, score(padded))
+    assert result.log_probs.dtype == result.totals.dtype == np.float32
+    assert result.lengths.tolist() == [4, 1, 5]
+    for b, target in enumerate(targets):
+        length, expected = len(target), Sentence(GreedySearch(), task, b).token_log_probs(target)
+        np.testing.assert_allclose(result.log_probs[b, :length], expected, rtol=1e-5)
+        np.testing.assert_allclose(result.totals[b], expected.sum(), rtol=1e-5)
+        assert not result.log_probs[b, length:].any() and not result.alignments[b, length:].any()
+        path = 0  # the weights of a step encode the tokens before it
+        for t, token in enumerate((BOS, *target[:-1])):
+            path = path * 6 + token
+            assert result.alignments[b, t].tolist() == [path, b, t + 1]

@@ -22,7 +22,7 @@ class Copy:
         self.shapes = []
         self.alignments = alignments
 
-    def __call__(self, source):
+    def __call__(self, source, indices):
         assert source.dtype == np.int32
         self.shapes.append(source.shape)
         lengths = (source != PAD).sum(axis=1)
@@ -73,7 +73,7 @@ def test_alignments_can_be_left_out(tokenizer):
 
 
 def test_id_without_a_piece_is_shown_as_unknown(tokenizer):
-    def search(source):
+    def search(source, indices):
         tokens = np.array([[[tokenizer.target_vocabulary_size, EOS]]], "int32")
         return {"tokens": tokens, "scores": np.zeros((1, 1)), "lengths": np.array([[2]])}
 
@@ -82,7 +82,7 @@ def test_id_without_a_piece_is_shown_as_unknown(tokenizer):
 
 
 def test_tokens_after_eos_are_ignored(tokenizer):
-    def search(source):
+    def search(source, indices):
         tokens = np.array([[[*tokenizer.encode_target("x"), 9, 9]]], "int32")
         alignments = np.ones((1, 1, tokens.shape[2], source.shape[1]), "float32")
         lengths = np.array([[tokens.shape[2]]])

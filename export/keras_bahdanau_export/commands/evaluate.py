@@ -6,9 +6,22 @@ from typing import Annotated, Any
 import typer
 from rich.progress import Progress
 
-from keras_bahdanau_export.commands.arguments import BatchSize, BatchTokens, check_beam
+from keras_bahdanau_export.commands.arguments import (
+    BatchSize,
+    BatchTokens,
+    BeamSize,
+    CoveragePenalty,
+    DisableUnknown,
+    LengthPenalty,
+    MaxLength,
+    MinLength,
+    NoRepeatNgram,
+    RepetitionPenalty,
+    Suppress,
+    check_beam,
+)
 from keras_bahdanau_export.commands.tensorflow_logging import import_keras
-from keras_bahdanau_export.commands.terminal import console, text_source
+from keras_bahdanau_export.commands.terminal import console, print_message, text_source
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.runs.folder import best_file
 from keras_bahdanau_runtime.session import available_cores
@@ -24,21 +37,19 @@ def evaluate(
     source: Annotated[
         Path, typer.Argument(help="Source sentences, plain or .gz; - is standard input.")
     ],
-    reference: Annotated[Path, typer.Argument(help="Their translations, line by line.")],
-    beam_size: Annotated[
-        int | None,
-        typer.Option(help="For a run: beam size; 1 is greedy.", rich_help_panel="Search"),
-    ] = None,
-    length_penalty: Annotated[
-        float | None,
-        typer.Option(
-            help="For a run: exponent of the GNMT length penalty.", rich_help_panel="Search"
-        ),
-    ] = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option(help="For a run: maximum number of output tokens.", rich_help_panel="Search"),
-    ] = None,
+    references: Annotated[
+        list[Path],
+        typer.Argument(help="Their translations, line by line; several files for several."),
+    ],
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
+    coverage_penalty: CoveragePenalty = None,
+    min_length: MinLength = None,
+    max_length: MaxLength = None,
+    no_repeat_ngram: NoRepeatNgram = None,
+    repetition_penalty: RepetitionPenalty = None,
+    suppress: Suppress = None,
+    disable_unknown: DisableUnknown = False,
     batch_size: BatchSize = BATCH_SIZE,
     batch_tokens: BatchTokens = BATCH_TOKENS,
     truncate: Annotated[
@@ -70,7 +81,6 @@ def evaluate(
     Example:
         keras-bahdanau evaluate artifact test.en test.de
     """
-    from keras_bahdanau_runtime.text.corpus import read_parallel
     from keras_bahdanau_runtime.text.scores import bleu_metric, corpus_scores
 
     if not path.is_dir():
@@ -81,54 +91,74 @@ def evaluate(
     bleu_metric(tokenize)  # raises for an unknown tokenizer before anything is translated
     check_positive(batch_size=batch_size, batch_tokens=batch_tokens)
     is_artifact = (path / MANIFEST_FILE).exists()
-    if is_artifact:
-        _refuse_for_artifact(
-            path,
-            beam_size=beam_size,
-            length_penalty=length_penalty,
-            max_length=max_length,
-            **{"with": [str(run) for run in others or ()] or None},
+    options: dict[str, Any] = {
+        "length_penalty": length_penalty,
+        "coverage_penalty": coverage_penalty,
+        "min_length": min_length,
+        "max_length": max_length,
+        "no_repeat_ngram": no_repeat_ngram,
+        "repetition_penalty": repetition_penalty,
+        "beam_size": beam_size,
+        "suppressed": suppress or None,
+        "disable_unknown": disable_unknown or None,
+    }
+    options = {name: value for name, value in options.items() if value is not None}
+    if is_artifact and others:
+        raise ValueError(
+            "Argument `with` must be used with runs: `export --with` writes an artifact of several "
+            f"runs. Received: {[str(run) for run in others]} for the artifact {path}"
         )
-    elif truncate:
+    if not is_artifact and truncate:
         raise ValueError(
             "Argument `truncate` must be left out for a run, as its model accepts sentences of any "
             f"length. Received: truncate=True for the run {path}"
         )
-    beam_size = 5 if beam_size is None else beam_size
-    length_penalty = 1.0 if length_penalty is None else length_penalty
-    max_length = 100 if max_length is None else max_length
-    check_beam(beam_size, [length_penalty])
-    check_positive(max_length=max_length)
+    check_beam(beam_size or 1, [length_penalty or 0.0])
+    if max_length is not None:
+        check_positive(max_length=max_length)
     for run in () if is_artifact else (path, *(others or ())):
         best_file(run)  # checks that it is a run
-    sources, references = read_parallel(text_source(source), text_source(reference))
+    sources, reference, *more_references = _read_texts(source, references)
     if is_artifact:
         engine = Translator(path, parallel_batches=available_cores())
-        options: dict[str, Any] = {"truncate": truncate}
+        options["truncate"] = truncate
     else:
         import_keras(tensorflow=False)
-        from keras_bahdanau import BeamSearch
         from keras_bahdanau.training.run import load_best
 
         engine = load_best(path, *(others or ()))
-        options = {"search": BeamSearch(beam_size, length_penalty), "max_length": max_length}
     translations = _translate_with_progress(
         engine, sources, batch_size=batch_size, batch_tokens=batch_tokens, **options
     )
     texts = [translation.text for translation in translations]
-    scores = corpus_scores(texts, references, tokenize)
-    exact = sum(a == b for a, b in zip(texts, references, strict=True)) / len(references)
+    scores = corpus_scores(texts, reference, tokenize, more_references)
+    rows = zip(*(reference, *more_references), strict=True)
+    exact = sum(text in row for text, row in zip(texts, rows, strict=True)) / len(texts)
     print(f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}  exact {exact:.1%}")
 
 
-def _refuse_for_artifact(path: Path, **options: Any) -> None:
-    """Raise a `ValueError` for the first search option that is not `None`."""
-    for name, value in options.items():
-        if value is not None:
-            raise ValueError(
-                f"Argument `{name}` must be set when the artifact is exported, as it contains its "
-                f"search. Received: {name}={value} for the artifact {path}"
-            )
+def _read_texts(source: Path, references: list[Path]) -> list[list[str]]:
+    """Return the sources and the references, without the lines that are blank in one of them."""
+    from keras_bahdanau_runtime.text.corpus import read_lines, read_parallel
+
+    if len(references) == 1:
+        return list(read_parallel(text_source(source), text_source(references[0])))
+    texts = [read_lines(text_source(path)) for path in (source, *references)]
+    lengths = [len(lines) for lines in texts]
+    if len(set(lengths)) > 1:
+        raise ValueError(
+            "Arguments `source` and `references` must have the same number of lines. "
+            f"Received: {lengths}"
+        )
+    rows = [row for row in zip(*texts, strict=True) if all(text.strip() for text in row)]
+    if not rows:
+        raise ValueError(
+            "Arguments `source` and `references` must have a line that is blank in none of them. "
+            f"Received: {lengths[0]} lines"
+        )
+    if len(rows) < lengths[0]:
+        print_message(f"Dropped {lengths[0] - len(rows)} of {lengths[0]} lines: one is blank.")
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _translate_with_progress(engine: Any, texts: list[str], **options: Any) -> list[Translation]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +20,24 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from keras_bahdanau_export.commands.arguments import Artifact, BatchSize, BatchTokens
+from keras_bahdanau_export.commands.arguments import (
+    Artifact,
+    BatchSize,
+    BatchTokens,
+    BeamSize,
+    CoveragePenalty,
+    DisableUnknown,
+    LengthPenalty,
+    MaxLength,
+    MinLength,
+    NoRepeatNgram,
+    RepetitionPenalty,
+    Suppress,
+    Temperature,
+    TopK,
+    TopP,
+    check_file,
+)
 from keras_bahdanau_export.commands.terminal import (
     console,
     is_dash,
@@ -28,11 +46,13 @@ from keras_bahdanau_export.commands.terminal import (
     standard_stream,
 )
 from keras_bahdanau_runtime.bulk.file import translate_file
-from keras_bahdanau_runtime.bulk.records import Lines, Source, is_text, one_line
+from keras_bahdanau_runtime.bulk.formats import OutputFormat
+from keras_bahdanau_runtime.bulk.records import Lines, Source, is_text
 from keras_bahdanau_runtime.errors import ArtifactError
 from keras_bahdanau_runtime.files import add_path_to_errors
 from keras_bahdanau_runtime.ray.bulk import translate_folder
 from keras_bahdanau_runtime.session import available_cores
+from keras_bahdanau_runtime.text.corpus import iterate_lines
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translator
 
@@ -123,6 +143,51 @@ def translate(
             rich_help_panel="System",
         ),
     ] = None,
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
+    coverage_penalty: CoveragePenalty = None,
+    min_length: MinLength = None,
+    max_length: MaxLength = None,
+    no_repeat_ngram: NoRepeatNgram = None,
+    repetition_penalty: RepetitionPenalty = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    suppress: Suppress = None,
+    disable_unknown: DisableUnknown = False,
+    prefix: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the beginning of each translation, line by line; blank for none.",
+            rich_help_panel="Search",
+        ),
+    ] = None,
+    n_best: Annotated[
+        int | None,
+        typer.Option(
+            help="Write this many translations per line, as '0 ||| text ||| score'.",
+            rich_help_panel="Output",
+        ),
+    ] = None,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Add the score.", rich_help_panel="Output")
+    ] = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Add the tokens.", rich_help_panel="Output")
+    ] = False,
+    alignments: Annotated[
+        str | None,
+        typer.Option(
+            help="Add pharaoh links between words, or the attention weights as json.",
+            rich_help_panel="Output",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Write JSON lines with all of these.", rich_help_panel="Output"
+        ),
+    ] = False,
 ) -> None:
     """Translate line by line with onnxruntime, and write each translation as soon as it is ready.
 
@@ -136,12 +201,33 @@ def translate(
     source, output = (None if is_dash(path) else path for path in (source, output))
     limits = {"timeout": timeout, "megabytes": megabytes}
     options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "truncate": truncate}
+    search_options = {
+        "beam_size": beam_size,
+        "length_penalty": length_penalty,
+        "coverage_penalty": coverage_penalty,
+        "min_length": min_length,
+        "max_length": max_length,
+        "no_repeat_ngram": no_repeat_ngram,
+        "repetition_penalty": repetition_penalty,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "suppressed": suppress or None,
+        "disable_unknown": disable_unknown or None,
+    }
+    search_options = {name: value for name, value in search_options.items() if value is not None}
+    output_format = OutputFormat(n_best, scores, tokens, alignments, as_json)
     if engine not in ("local", "ray"):
         raise ValueError(f"Argument `engine` must be local or ray. Received: {engine!r}")
     columns = {"text_column": text_column, "output_column": output_column}
     file_flags = {"resume": resume, "shard": shard if shard != _WHOLE_FILE else None}
     if engine == "ray":
-        _refuse_without("`engine` local", **file_flags)
+        _refuse_without("`engine` local", **file_flags, **search_options, prefix=prefix)
+        if not output_format.is_plain:
+            raise ValueError(
+                "Arguments `n_best`, `scores`, `tokens`, `alignments` and `json` must be used with "
+                f"`engine` local. Received: {output_format}"
+            )
         parallel_batches = 1 if parallel_batches is None else parallel_batches
         settings = {**columns, "parallel_batches": parallel_batches, "actors": actors}
         _translate_folder(artifact, source, output, **settings, **limits, **options)
@@ -149,22 +235,38 @@ def translate(
     _refuse_without("`engine` ray", actors=actors)
     lines = standard_input() if source is None else source
     parallel_batches = available_cores() if parallel_batches is None else parallel_batches
+    options |= search_options
+    prefixes = None
+    if prefix is not None:
+        check_file("prefix", prefix)
+        prefixes = list(iterate_lines(prefix))
     if output is None:
         _refuse_without("an `output`", **file_flags, **columns)
         _refuse_without("an `output`", source=None if is_text(lines) else lines)
         failures = _translate_stream(
-            Translator(artifact, parallel_batches=parallel_batches, **limits), lines, options
+            Translator(artifact, parallel_batches=parallel_batches, **limits),
+            lines,
+            output_format,
+            prefixes,
+            options,
         )
     else:
         parsed_shard = _parse_shard(shard)
         translator = Translator(artifact, parallel_batches=parallel_batches, **limits)
         settings = {"resume": resume, "shard": parsed_shard, **columns}
+        settings |= {"output_format": output_format, "prefixes": prefixes}
         failures = _translate_file(translator, lines, output, **settings, **options)
     if failures:
         raise ArtifactError(f"{failures} lines have no translation.")
 
 
-def _translate_stream(translator: Translator, source: Source, options: dict[str, Any]) -> int:
+def _translate_stream(
+    translator: Translator,
+    source: Source,
+    output_format: OutputFormat,
+    prefixes: list[str] | None,
+    options: dict[str, Any],
+) -> int:
     """Write translations to standard output as they are ready; return the number of failures."""
     read_errors = dict[int, str]()  # by line number
 
@@ -174,16 +276,26 @@ def _translate_stream(translator: Translator, source: Source, options: dict[str,
                 read_errors[number] = row.error
             yield row.text
 
-    translations = translator.translate_stream(texts(), **options)
+    n_best = output_format.n_best or 1
+    results = translator.translate_stream(
+        texts(),
+        alignments=output_format.alignments is not None,
+        n_best=n_best,
+        prefixes=prefixes,
+        **options,
+    )
     file, failures = standard_stream("stdout").buffer, 0
     with _ProgressBar() as progress:
-        for number, translation in enumerate(translations, start=1):
+        for number, result in enumerate(results, start=1):
+            hypotheses = result if n_best > 1 else [result]
+            error = read_errors.pop(number, hypotheses[0].error)
+            hypotheses = [replace(hypotheses[0], error=error)] if error else hypotheses
             with add_path_to_errors("standard output"):
-                file.write((one_line(translation.text) + "\n").encode("utf-8"))
+                for line in output_format.lines(number - 1, hypotheses):
+                    file.write((line + "\n").encode("utf-8"))
                 file.flush()
             if number % _LINES_PER_UPDATE == 0:
                 progress(number, None)
-            error = read_errors.pop(number, translation.error)
             if error is not None:
                 failures += 1
                 _print_failure(number, error)

@@ -13,12 +13,21 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from keras_bahdanau_runtime.bulk.records import Records, Row, Source, open_records
+from keras_bahdanau_runtime.bulk.formats import OutputFormat
+from keras_bahdanau_runtime.bulk.records import (
+    JsonLines,
+    Lines,
+    Parquet,
+    Records,
+    Row,
+    Source,
+    open_records,
+)
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.files import add_path_to_errors, atomic_write, fsync, try_lock
 from keras_bahdanau_runtime.manifest import Manifest
@@ -31,6 +40,7 @@ Progress = Callable[[int, int | None], object]
 OnFailed = Callable[[int, str], object]
 
 _VERSION = 1
+PLAIN = OutputFormat()
 
 
 @dataclass(frozen=True)
@@ -83,7 +93,8 @@ class Journal:
             raise ValueError(
                 f"{self.path}: expected a journal of version {_VERSION}. Received: {error!r}"
             ) from error
-        for name, value in self._settings.items():
+        for name in [*self._settings, *settings]:
+            value = self._settings.get(name)
             if settings.get(name) != value:
                 raise ValueError(
                     f"Argument `{name}` must be the value that {self.path} was started with, "
@@ -123,6 +134,9 @@ def translate_file(
     window: int = WINDOW_SIZE,
     progress: Progress | None = None,
     on_failed: OnFailed | None = None,
+    output_format: OutputFormat = PLAIN,
+    prefixes: Sequence[str] | None = None,
+    **options: Any,
 ) -> int:
     """Translate a file row by row, in memory that does not grow with the file.
 
@@ -153,6 +167,9 @@ def translate_file(
             first with the rows of an interrupted call, then after each batch.
         on_failed: Called with the number (from 1) of each row without a translation, and the
             reason.
+        output_format: `OutputFormat`; for Parquet only a plain one.
+        prefixes: As for `Translator.translate`, one for each row of the file.
+        **options: As for `Translator.translate`, with `suppressed` and `disable_unknown`.
 
     Returns:
         int, number of rows without a translation, including those of an interrupted call.
@@ -184,7 +201,17 @@ def translate_file(
                 f"Received: {str(output)!r}"
             )
     check_positive(window=window)
+    if isinstance(records, Parquet) and not output_format.is_plain:
+        raise ValueError(
+            "Argument `output_format` must be plain for Parquet, whose new column contains texts. "
+            f"Received: {output_format}"
+        )
     start, stop = _shard_rows(records, shard, window, is_stream=state is None)
+    if prefixes is not None and (stop is None or len(prefixes) != records.count()):
+        raise ValueError(
+            "Argument `prefixes` must have one str for each row of a file. "
+            f"Received: {len(prefixes)} for {source}"
+        )
     settings = {
         "artifact": fingerprint(translator.manifest),
         "providers": translator.providers,
@@ -196,10 +223,22 @@ def translate_file(
         "window": window,
         # A whole file may have grown since an interrupted call.
         "shard": [*shard, start, stop] if shard[1] > 1 else None,
+        **_option_settings(output_format, prefixes, options),
     }
     journal = Journal(journal_path, settings)
-    options = {name: settings[name] for name in ("batch_size", "batch_tokens", "truncate")}
-    job = _Job(translator, records, start, stop, window, options, report, on_failed)
+    options |= {name: settings[name] for name in ("batch_size", "batch_tokens", "truncate")}
+    job = _Job(
+        translator,
+        records,
+        start,
+        stop,
+        window,
+        options,
+        report,
+        on_failed,
+        output_format,
+        prefixes,
+    )
     with _lock_partial(partial, journal, resume):
         if output.exists():
             raise ValueError(
@@ -228,6 +267,8 @@ class _Job:
     options: Mapping[str, Any]
     report: Progress
     on_failed: OnFailed | None
+    output_format: OutputFormat
+    prefixes: Sequence[str] | None
 
     def run(self, file: BinaryIO, journal: Journal) -> int:
         """Translate the rows after the journal's position; return the number of failed rows."""
@@ -248,14 +289,14 @@ class _Job:
             )
         self._report(position.rows, 0)
         while window := list(itertools.islice(rows, self.window)):
-            translations = self._translate(window, position.rows)
+            translations, failed = self._translate(window, position.rows)
             data = self.records.render(window, translations)
             file.write(data)
             _add_rows(digest, window)
             position = Position(
                 position.rows + len(window),
                 position.bytes + len(data),
-                position.failed + translations.count(None),
+                position.failed + failed,
                 digest.hexdigest(),
             )
             # If rows are added to the file, a shorter last window would be a different one.
@@ -265,26 +306,52 @@ class _Job:
         _flush(file)
         return position.failed
 
-    def _translate(self, window: list[Row], done: int) -> list[str | None]:
-        """Return the translation of each row, or `None` for a failed one."""
+    def _translate(self, window: list[Row], done: int) -> tuple[list[Any], int]:
+        """Return the output of each row, as `Records.render` needs it, and the number of failed."""
+        first, style = self.start + done, self.output_format
+        n_best = style.n_best or 1
         translations = self.translator.translate(
             [row.text for row in window],
-            alignments=False,
+            n_best=n_best,
+            alignments=style.alignments is not None,
             on_error="keep",
             progress=lambda count: self._report(done, count),
+            prefixes=self.prefixes and self.prefixes[first : first + len(window)],
             **self.options,
         )
-        texts = list[str | None]()
-        rows = zip(window, translations, strict=True)
-        for number, (row, translation) in enumerate(rows, self.start + done + 1):
-            error = translation.error if row.error is None else row.error
-            texts.append(translation.text if error is None else None)
-            if error is not None and self.on_failed is not None:
-                self.on_failed(number, error)
-        return texts
+        outputs, failed = list[Any](), 0
+        for number, (row, result) in enumerate(zip(window, translations, strict=True), first):
+            hypotheses = result if n_best > 1 else [result]
+            if row.error is not None:
+                hypotheses = [dataclasses.replace(hypotheses[0], error=row.error)]
+            error = hypotheses[0].error
+            if isinstance(self.records, Lines) and not isinstance(self.records, JsonLines):
+                outputs.append(style.lines(number, hypotheses))
+            elif not style.is_plain:
+                outputs.append(style.value(hypotheses))
+            else:
+                outputs.append(None if error is not None else hypotheses[0].text)
+            if error is not None:
+                failed += 1
+                if self.on_failed is not None:
+                    self.on_failed(number + 1, error)
+        return outputs, failed
 
     def _report(self, done: int, more: int) -> None:
         self.report(done + more, None if self.stop is None else self.stop - self.start)
+
+
+def _option_settings(
+    output_format: OutputFormat, prefixes: Sequence[str] | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the options that determine the output, for the journal; none without options."""
+    settings = {name: value for name, value in options.items() if value}
+    if not output_format.is_plain:
+        settings["output_format"] = dataclasses.asdict(output_format)
+    if prefixes is not None:
+        text = json.dumps(list(prefixes))
+        settings["prefixes"] = hashlib.sha256(text.encode("utf-8")).hexdigest()
+    return settings
 
 
 @contextlib.contextmanager

@@ -69,8 +69,14 @@ class Records(Protocol):
         """
         ...
 
-    def render(self, rows: list[Row], translations: list[str | None]) -> bytes:
-        """Return the bytes of rows for the partial file; a failed row's translation is `None`."""
+    def render(self, rows: list[Row], translations: list[Any]) -> bytes:
+        """Return the bytes of rows for the partial file.
+
+        Args:
+            rows: The rows.
+            translations: For JSON lines and Parquet, the JSON value of each row, `None` for a
+                failed one. For lines, the list of lines of each row.
+        """
         ...
 
     def publish(self, partial: Path, output: Path, start: int, stop: int | None) -> None:
@@ -174,8 +180,8 @@ class Lines:
         except UnicodeDecodeError as error:
             return Row(line, "", not_utf8(error))
 
-    def render(self, rows: list[Row], translations: list[str | None]) -> bytes:
-        lines = (one_line(text or "") for text in translations)
+    def render(self, rows: list[Row], translations: list[Any]) -> bytes:
+        lines = itertools.chain.from_iterable(translations)
         return self._compressed("".join(f"{line}\n" for line in lines).encode("utf-8"))
 
     def publish(self, partial: Path, output: Path, start: int, stop: int | None) -> None:
@@ -256,7 +262,7 @@ class JsonLines(Lines):
         check_text(self._column, value)
         return value
 
-    def render(self, rows: list[Row], translations: list[str | None]) -> bytes:
+    def render(self, rows: list[Row], translations: list[Any]) -> bytes:
         lines, name = [], json.dumps(self._new_column, ensure_ascii=False).encode("utf-8")
         for row, text in zip(rows, translations, strict=True):
             if not row.key.strip():
@@ -354,7 +360,7 @@ class Parquet:
             return Row(b"null", "", f"expected a str as {self._column!r}. Received: null")
         return Row(json.dumps(text).encode("ascii"), text)
 
-    def render(self, rows: list[Row], translations: list[str | None]) -> bytes:
+    def render(self, rows: list[Row], translations: list[Any]) -> bytes:
         return "".join(f"{json.dumps(text)}\n" for text in translations).encode("ascii")
 
     def publish(self, partial: Path, output: Path, start: int, stop: int | None) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_bahdanau_runtime.checks import check_range
+from keras_bahdanau_runtime.ids import EOS, SPECIAL
 
 Link = tuple[int, int]
 
@@ -46,6 +47,86 @@ def hard_alignment(alignment: ArrayLike, threshold: float | None = None) -> list
         return [(int(best[i]), i) for i in np.flatnonzero(weights.any(axis=1)).tolist()]
     check_range("threshold", threshold, float, 0, 1, open_low=True)
     return [(int(j), int(i)) for i, j in np.argwhere(weights >= threshold)]
+
+
+def text_links(
+    alignment: ArrayLike,
+    source_tokens: Sequence[str],
+    target_tokens: Sequence[str],
+    threshold: float | None = None,
+    pieces: bool = False,
+) -> list[Link]:
+    """Return the links between the words of two texts, as other aligners count them.
+
+    Words are separated by white space, as in `text.split()`. The weights of the tokens of a source
+    word are added, and those of a target word are averaged. A word that is aligned with the end of
+    the other sentence has no link.
+
+    Args:
+        alignment: `(Ty, Tx)` float array of attention weights.
+        source_tokens: `Tx` readable pieces; see `Translation`.
+        target_tokens: `Ty` readable pieces.
+        threshold: As for `hard_alignment`.
+        pieces: Whether to link tokens instead of words.
+
+    Returns:
+        Links sorted by target position.
+
+    Raises:
+        ValueError: The shape of `alignment` does not match the tokens, or `threshold` is not above
+            0 and at most 1.
+
+    Example:
+
+    >>> weights = [[0.2, 0.7, 0.1, 0.0], [0.5, 0.3, 0.2, 0.0], [0.1, 0.0, 0.0, 0.9]]
+    >>> text_links(weights, ["a", " bi", "ke", "</s>"], ["ein", " Rad", "</s>"])
+    [(1, 0), (0, 1)]
+    """
+    weights = np.asarray(alignment, dtype="float64")
+    expected = (len(target_tokens), len(source_tokens))
+    if weights.shape != expected:
+        raise ValueError(
+            f"Argument `alignment` must be (target tokens, source tokens), {expected}. "
+            f"Received: shape {weights.shape}"
+        )
+    counts = []
+    for axis, tokens in enumerate((target_tokens, source_tokens)):
+        count = len(tokens) - (list(tokens[-1:]) == [SPECIAL[EOS]])
+        if not pieces:
+            words = _word_positions(tokens[:count])
+            count = max(words, default=-1) + 1
+            words += [count] * (len(tokens) - len(words))  # the end of the sentence
+            of_word = np.equal.outer(words, np.arange(count + 1)).astype("float64")
+            if axis == 0:
+                weights = (of_word / of_word.sum(axis=0).clip(1)).T @ weights
+            else:
+                weights = weights @ of_word
+        counts.append(count)
+    targets, sources = counts
+    links = hard_alignment(weights, threshold)
+    return [(j, i) for j, i in links if j < sources and i < targets]
+
+
+def _word_positions(tokens: Sequence[str]) -> list[int]:
+    """Return for each token the position of its first word in the joined text.
+
+    A token without a letter, such as a space or a part of a character, belongs to the word of the
+    next token.
+    """
+    firsts, word, is_inside = list[int | None](), -1, False
+    for token in tokens:
+        first = None
+        for letter in token:
+            was_inside, is_inside = is_inside, not letter.isspace()
+            if is_inside:
+                word += not was_inside
+                first = word if first is None else first
+        firsts.append(first)
+    positions, following = list[int](), max(word, 0)
+    for first in reversed(firsts):
+        following = following if first is None else first
+        positions.append(following)
+    return positions[::-1]
 
 
 def to_pharaoh(links: Iterable[Link]) -> str:

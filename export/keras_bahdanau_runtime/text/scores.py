@@ -7,7 +7,10 @@ from keras_bahdanau_runtime.errors import require
 
 
 def corpus_scores(
-    translations: Sequence[str], references: Sequence[str], tokenize: str = "13a"
+    translations: Sequence[str],
+    references: Sequence[str],
+    tokenize: str = "13a",
+    more_references: Sequence[Sequence[str]] = (),
 ) -> dict[str, float]:
     """Compute corpus BLEU (cased) and chrF with sacreBLEU, both from 0 to 100.
 
@@ -16,6 +19,7 @@ def corpus_scores(
         references: List of `str`, one for each translation.
         tokenize: sacreBLEU's name of the tokenizer for BLEU: "13a" for raw text, "none" for
             tokenized text, "zh" and so on.
+        more_references: Further lists like `references`.
 
     Returns:
         `{"bleu": float, "chrf": float}`.
@@ -24,16 +28,18 @@ def corpus_scores(
         ValueError: The lists differ in length or are empty; or as `bleu_metric`.
         MissingDependencyError: sacrebleu is not installed.
     """
-    if len(translations) != len(references) or not references:
-        raise ValueError(
-            "Arguments `translations` and `references` must have the same length, at least 1. "
-            f"Received: {len(translations)} and {len(references)}"
-        )
+    for texts in (references, *more_references):
+        if len(translations) != len(texts) or not texts:
+            raise ValueError(
+                "Arguments `translations` and `references` must have the same length, at least 1. "
+                f"Received: {len(translations)} and {len(texts)}"
+            )
+    streams = [references, *more_references]
     bleu = bleu_metric(tokenize)
     sacrebleu = require("sacrebleu", extra="text")
     return {
-        "bleu": bleu.corpus_score(translations, [references]).score,
-        "chrf": sacrebleu.corpus_chrf(translations, [references]).score,
+        "bleu": bleu.corpus_score(translations, streams).score,
+        "chrf": sacrebleu.corpus_chrf(translations, streams).score,
     }
 
 

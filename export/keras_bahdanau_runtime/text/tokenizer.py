@@ -1,5 +1,6 @@
 """Byte-pair tokenizer: text to ids, and ids back to text one id at a time."""
 
+import bisect
 import codecs
 import functools
 import json
@@ -333,6 +334,34 @@ class Tokenizer:
     def encode_targets(self, texts: Iterable[str]) -> list[list[int]]:
         """Encode target texts; see `encode_sources`."""
         return _encode_many(self._target, texts)
+
+    def target_piece(self, index: int) -> bytes:
+        """Return the bytes of a target id; the spelling of a special piece such as `"</s>"`."""
+        return self._target_pieces[index]
+
+    def target_ids_starting_with(self, start: bytes) -> list[int]:
+        """Return the target ids whose bytes start with `start`, without special ids.
+
+        Example:
+
+        >>> tokenizer = Tokenizer.train(["a"], ["ab ab"], vocabulary_size=300)
+        >>> [tokenizer.target_piece(i) for i in tokenizer.target_ids_starting_with(b" a")]
+        [b' a', b' ab']
+        """
+        pieces = self._sorted_target_pieces
+        low = bisect.bisect_left(pieces, (start, 0))
+        high = bisect.bisect_left(pieces, (start + b"\xff" * 64, 0))
+        matches = (pieces[i] for i in range(low, high))
+        return [index for piece, index in matches if piece.startswith(start)]
+
+    @functools.cached_property
+    def longest_target_piece(self) -> int:
+        """Number of bytes of the longest target piece that is not special."""
+        return max(len(piece) for piece, _ in self._sorted_target_pieces)
+
+    @functools.cached_property
+    def _sorted_target_pieces(self) -> list[tuple[bytes, int]]:
+        return sorted((p, i) for i, p in enumerate(self._target_pieces) if i not in SPECIAL)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode target ids to text.

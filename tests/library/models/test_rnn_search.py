@@ -85,6 +85,11 @@ def test_logits_equal_the_equations_of_the_paper(name, readout_state, rng):
         )
         assert np.abs(expected).max() > 0.5
         assert_close(logits[row, : len(target)], expected, 1e-5)
+        if len(target) > 1:
+            outputs = target[1:]
+            scores = model.score([source], [outputs])
+            log_probs = expected - np.logaddexp.reduce(expected, axis=-1, keepdims=True)
+            assert_close(scores.log_probs[0], log_probs[np.arange(len(outputs)), outputs], 1e-5)
 
 
 @both

@@ -1,0 +1,114 @@
+"""How translations of a file are written: as text, as Moses n-best lists, or as JSON."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from keras_bahdanau_runtime.bulk.records import one_line
+from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.text.alignment import text_links, to_pharaoh
+from keras_bahdanau_runtime.translation import Translation
+
+ALIGNMENTS = ("pharaoh", "json")
+_SPACE = "▁"  # in a list of tokens, as in SentencePiece
+
+
+@dataclass(frozen=True)
+class OutputFormat:
+    """Format of the translations of one row.
+
+    Without arguments, a row is the best translation. With any argument but `as_json`, a row has one
+    line per translation, `0 ||| text ||| score`, as in Moses: the number of the row from 0, then
+    the tokens and the alignment, if requested. With `as_json`, a row is one JSON object with all
+    fields of its translations.
+
+    Args:
+        n_best: int, translations per row; `None` for the best one without a list.
+        scores: bool. Whether a line has the score.
+        tokens: bool. Whether a line has the tokens, separated by spaces; a space in a token is ▁.
+        alignments: "pharaoh" for links between words such as `0-0 1-2`; "json" for the attention
+            weights; `None` for neither.
+        as_json: bool.
+
+    Raises:
+        ValueError: `n_best` is not positive, or `alignments` is unknown.
+
+    Example:
+
+    >>> translation = Translation("ein Mann", -0.5, ["ein", " Mann", "</s>"], [], None)
+    >>> OutputFormat(scores=True, tokens=True).lines(0, [translation])
+    ['0 ||| ein Mann ||| -0.500000 ||| ein ▁Mann </s>']
+    """
+
+    n_best: int | None = None
+    scores: bool = False
+    tokens: bool = False
+    alignments: str | None = None
+    as_json: bool = False
+
+    def __post_init__(self) -> None:
+        if self.n_best is not None:
+            check_positive(n_best=self.n_best)
+        if self.alignments not in (None, *ALIGNMENTS):
+            raise ValueError(
+                f"Argument `alignments` must be one of {ALIGNMENTS}. Received: {self.alignments!r}"
+            )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a row is only the text of the best translation."""
+        return not (self.n_best or self.scores or self.tokens or self.alignments or self.as_json)
+
+    def lines(self, row: int, translations: Sequence[Translation]) -> list[str]:
+        """Return the lines for a row, without line breaks.
+
+        A failed row has a blank line in plain text, none in an n-best list, and an "error" in JSON.
+
+        Args:
+            row: int, number of the row from 0.
+            translations: Its translations, best first.
+        """
+        if self.as_json:
+            return [json.dumps({"row": row, **self.value(translations)}, ensure_ascii=False)]
+        if self.is_plain:
+            return [one_line(translations[0].text)]
+        if translations[0].error is not None:
+            return []
+        return [self._line(row, translation) for translation in translations]
+
+    def value(self, translations: Sequence[Translation]) -> dict[str, Any]:
+        """Return the translations of a row as JSON values."""
+        error = translations[0].error
+        if error is not None:
+            return {"translations": [], "error": error}
+        return {"translations": list(map(self._fields, translations)), "error": None}
+
+    def _fields(self, translation: Translation) -> dict[str, Any]:
+        fields = {
+            "text": translation.text,
+            "score": translation.score,
+            "tokens": translation.tokens,
+            "source_tokens": translation.source_tokens,
+        }
+        return fields | ({"alignment": self._alignment(translation)} if self.alignments else {})
+
+    def _alignment(self, translation: Translation) -> Any:
+        weights = translation.alignment
+        if weights is None or not weights.size:
+            return "" if self.alignments == "pharaoh" else []
+        if self.alignments == "pharaoh":
+            return to_pharaoh(text_links(weights, translation.source_tokens, translation.tokens))
+        return [[round(float(weight), 6) for weight in row] for row in weights]
+
+    def _line(self, row: int, translation: Translation) -> str:
+        columns = [str(row), one_line(translation.text)]
+        if self.scores or self.n_best:
+            columns.append(f"{translation.score:.6f}")
+        if self.tokens:
+            tokens = (token.replace(" ", _SPACE) for token in translation.tokens)
+            columns.append(one_line(" ".join(token for token in tokens if token)))
+        if self.alignments:
+            alignment = self._alignment(translation)
+            columns.append(alignment if isinstance(alignment, str) else json.dumps(alignment))
+        return " ||| ".join(columns)

@@ -1,0 +1,393 @@
+"""Options of a search that a call or a request may set, and constraints on single texts.
+
+options = SearchOptions(beam_size=3, length_penalty=0.6)
+options.check(manifest)
+inputs = options.inputs() | constraint_inputs([encode_constraints(tokenizer, prefix="ein Ma")])
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keras_bahdanau_runtime.checks import check_range, check_text
+from keras_bahdanau_runtime.errors import UnsupportedArtifactError
+from keras_bahdanau_runtime.ids import SPECIAL, UNK
+from keras_bahdanau_runtime.manifest import Manifest
+from keras_bahdanau_runtime.signature import MODEL_FILE, OPTIONS, num_hypotheses
+from keras_bahdanau_runtime.stepper import max_output_length
+from keras_bahdanau_runtime.text.batches import pad
+from keras_bahdanau_runtime.text.tokenizer import Tokenizer
+
+# Numbers of the searches, and whether each is an int.
+_COUNTS = {"beam_size", "min_length", "max_length", "no_repeat_ngram", "top_k"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """Settings of a search for one call, in place of those of the export; `None` keeps a setting.
+
+    Equal options can share a batch.
+
+    Args:
+        beam_size: int, live hypotheses per text, from 1 to the beam of the export.
+        length_penalty: float, exponent of the length, of at least 0.
+        coverage_penalty: float, weight of the coverage penalty, of at least 0.
+        min_length: int, smallest number of output tokens, including the end of sentence.
+        max_length: int, largest number of output tokens, at most that of the export.
+        no_repeat_ngram: int, length of n-grams that may not occur twice; 0 for no limit.
+        repetition_penalty: float of at least 1, factor of the log-probability of a repeated token.
+        temperature: float above 0, of a search that samples.
+        top_k: int, number of most probable tokens to sample from; 0 for all.
+        top_p: float above 0 and at most 1, probability mass to sample from.
+
+    Example:
+
+    >>> SearchOptions(beam_size=2).inputs()
+    {'beam_size': array(2, dtype=int32)}
+    """
+
+    beam_size: int | None = None
+    length_penalty: float | None = None
+    coverage_penalty: float | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    no_repeat_ngram: int | None = None
+    repetition_penalty: float | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> "SearchOptions":
+        """Return options from values by name; raise a `ValueError` for an unknown name."""
+        names = [field.name for field in fields(cls)]
+        for name in values:
+            if name not in names:
+                raise ValueError(
+                    f"Argument `{name}` must be left out: the options of a search are {names}. "
+                    f"Received: {values[name]!r:.80}"
+                )
+        return cls(**values)
+
+    def check(self, manifest: Manifest, max_beam_size: int | None = None) -> None:
+        """Check the options against the limits of an artifact.
+
+        Args:
+            manifest: Manifest of the artifact.
+            max_beam_size: int. A limit for `beam_size` below that of the artifact.
+
+        Raises:
+            ValueError: A number is out of its range. The message names the range.
+            UnsupportedArtifactError: The artifact has no such option.
+        """
+        given = self._given()
+        require_options(manifest, given)
+        search, length = manifest.search, int(manifest.search.get("max_length", 1))
+        beam = min(num_hypotheses(search), max_beam_size or num_hypotheses(search))
+        highest = {"beam_size": beam, "max_length": length, "top_p": 1}
+        highest |= dict.fromkeys(("min_length", "no_repeat_ngram"), length)
+        lowest = {"beam_size": 1, "max_length": 1, "repetition_penalty": 1}
+        for name, value in given.items():
+            check_range(
+                name,
+                value,
+                int if name in _COUNTS else float,
+                lowest.get(name, 0),
+                highest.get(name, 2**31 - 1 if name in _COUNTS else None),
+                open_low=name in ("temperature", "top_p"),
+            )
+        longest = length if self.max_length is None else self.max_length
+        shortest = search.get("min_length", 0) if self.min_length is None else self.min_length
+        if shortest > longest and given.keys() & {"min_length", "max_length"}:
+            raise ValueError(
+                f"Argument `min_length` must be at most `max_length`, {longest}. "
+                f"Received: {shortest}"
+            )
+
+    def inputs(self) -> dict[str, NDArray[Any]]:
+        """Return the inputs of the graph that set these options, scalars by name."""
+        return {name: np.array(value, OPTIONS[name].dtype) for name, value in self._given().items()}
+
+    def output_limit(self, manifest: Manifest, source_length: int) -> int:
+        """Return the largest number of output tokens for a source of this many tokens."""
+        limit = max_output_length(manifest.search, source_length)
+        return limit if self.max_length is None else min(limit, self.max_length)
+
+    def _given(self) -> dict[str, Any]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """Constraints on the output for one text, as ids.
+
+    Args:
+        prefix: Ids that the output starts with.
+        completions: Pairs of a position and an id that may end the prefix there: the output then
+            starts with the ids of the prefix before the position and this id.
+        suppressed: Ids that the output does not contain after the prefix.
+        required: Phrases of ids that the output contains.
+    """
+
+    prefix: tuple[int, ...] = ()
+    completions: tuple[tuple[int, int], ...] = ()
+    suppressed: tuple[int, ...] = ()
+    required: tuple[tuple[int, ...], ...] = ()
+
+
+NO_CONSTRAINTS = Constraints()
+
+
+def require_options(manifest: Manifest, names: Iterable[str]) -> None:
+    """Raise an `UnsupportedArtifactError` unless `model.onnx` has the options with these names."""
+    signature = manifest.search_signature()
+    known = {option.name for option in signature.options} if signature else set()
+    for name in names:
+        if name not in known:
+            reason = (
+                f"a {manifest.search.get('class', 'search')} has no such option"
+                if known
+                else "it was written by an older version. Export it again to set options"
+            )
+            raise UnsupportedArtifactError(
+                f"{manifest.folder}: {MODEL_FILE} has no input {name!r}: {reason}."
+            )
+
+
+def encode_constraints(
+    tokenizer: Tokenizer,
+    prefix: str | None = None,
+    suppressed: Sequence[str | int] = (),
+    disable_unknown: bool = False,
+    required: Sequence[str] | None = None,
+) -> Constraints:
+    """Return the constraints for one text as ids.
+
+    A prefix may end anywhere, also within a word. The output follows its tokens, but at any of them
+    it may continue with one token whose bytes start with all the rest of the prefix ("token
+    healing"). So "ein Ma" can become "ein Mann", even if " Mann" is one token and " Ma" are two,
+    and "ein " does not lead to two spaces. In all cases the output starts with the prefix exactly
+    or, if the tokenizer has a `normalization`, with the normalized prefix.
+
+    Args:
+        tokenizer: `Tokenizer`.
+        prefix: Text that the output starts with; `None` or "" for none.
+        suppressed: Tokens, as text or ids, that the output does not contain. A text suppresses the
+            token that spells it, with and without a space in front.
+        disable_unknown: Whether to suppress the unknown token.
+        required: Phrases that the output contains, as whole words; `None` for none.
+
+    Raises:
+        ValueError: A text is not Unicode, a suppressed text is not one token, an id is outside the
+            vocabulary, or a phrase is blank or contains a suppressed token.
+
+    Example:
+
+    >>> tokenizer = Tokenizer.train(["a"], ["ein ein Mann Mann"], vocabulary_size=300)
+    >>> constraints = encode_constraints(tokenizer, "ein Ma")
+    >>> [tokenizer.decode([index]) for _, index in constraints.completions]
+    ['Mann']
+    """
+    if isinstance(suppressed, str) or not isinstance(suppressed, Iterable):
+        raise ValueError(
+            f"Argument `suppressed` must be a list of str or int. Received: {suppressed!r:.80}"
+        )
+    excluded = {UNK} if disable_unknown else set[int]()
+    for item in suppressed:
+        excluded.update(_suppressed_ids(tokenizer, item))
+    ids, completions = ((), ()) if prefix in (None, "") else _encode_prefix(tokenizer, prefix)
+    constraints = Constraints(tuple(ids), tuple(completions), tuple(sorted(excluded)))
+    return _with_required(tokenizer, constraints, required)
+
+
+def text_constraints(
+    tokenizer: Tokenizer,
+    texts: Iterable[str],
+    prefixes: Sequence[str | None] | None = None,
+    suppressed: Sequence[str | int] = (),
+    disable_unknown: bool = False,
+    required: Sequence[Sequence[str] | None] | None = None,
+) -> Callable[[int | None], Constraints]:
+    """Return a function from the index of a text to its constraints.
+
+    For `None` it returns those of all texts, without a prefix and required phrases.
+
+    Args:
+        tokenizer: `Tokenizer`.
+        texts: The texts; with `prefixes` or `required` a list.
+        prefixes: As for `Translator.translate`.
+        suppressed: As for `Translator.translate`.
+        disable_unknown: As for `Translator.translate`.
+        required: As for `Translator.translate`.
+
+    Raises:
+        ValueError: As `encode_constraints`, or there are not as many prefixes, or lists of required
+            phrases, as texts.
+    """
+    shared = encode_constraints(tokenizer, None, suppressed, disable_unknown)
+    if prefixes is None and required is None:
+        return lambda index: shared
+    count = len(list(texts))
+    prefixes = _one_for_each("prefixes", "str", prefixes, count)
+    required = _one_for_each("required", "list of str", required, count)
+    encoded = []
+    for prefix, phrases in zip(prefixes, required, strict=True):
+        constraints = encode_constraints(tokenizer, prefix)
+        constraints = replace(constraints, suppressed=shared.suppressed)
+        encoded.append(_with_required(tokenizer, constraints, phrases))
+    return lambda index: shared if index is None else encoded[index]
+
+
+def _one_for_each(name: str, kind: str, values: Any, count: int) -> list[Any]:
+    """Return a value or `None` for each of `count` texts."""
+    if values is None:
+        return [None] * count
+    is_list = isinstance(values, Sequence) and not isinstance(values, (str, bytes))
+    if not is_list or len(values) != count:
+        received = len(values) if is_list else f"one {type(values).__name__}"
+        raise ValueError(
+            f"Argument `{name}` must have one {kind} or None for each of {count} texts. "
+            f"Received: {received}"
+        )
+    return list(values)
+
+
+def _encode_prefix(tokenizer: Tokenizer, prefix: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return the ids of a prefix and its completions; see `Constraints`."""
+    check_text("prefixes", prefix)
+    ids = tokenizer.encode_target(prefix)[:-1]
+    rest, completions = b"", list[tuple[int, int]]()
+    for position in range(len(ids) - 1, -1, -1):
+        rest = tokenizer.target_piece(ids[position]) + rest
+        if ids[position] in SPECIAL or len(rest) > tokenizer.longest_target_piece:
+            break
+        starting = tokenizer.target_ids_starting_with(rest)
+        completions += [(position, index) for index in starting if index != ids[position]]
+    return ids, sorted(completions)
+
+
+def _with_required(
+    tokenizer: Tokenizer, constraints: Constraints, phrases: Sequence[str] | None
+) -> Constraints:
+    """Return constraints with phrases, which must not contain a suppressed token."""
+    if phrases is None:
+        return constraints
+    if isinstance(phrases, str):
+        raise ValueError(
+            "Argument `required` must have a list of str for each text. "
+            f"Received: one str, {phrases!r:.80}"
+        )
+    encoded = []
+    for phrase in phrases:
+        check_text("required", phrase)
+        if not phrase.strip():
+            raise ValueError(f"Argument `required` must have no blank phrase. Received: {phrase!r}")
+        ids = tokenizer.encode_target(phrase)[:-1]
+        barred = set(ids) & set(constraints.suppressed)
+        if barred:
+            tokens = tokenizer.target_decoder().tokens(barred)
+            raise ValueError(
+                "Argument `required` must have no phrase with a token that is also in "
+                f"`suppressed`. Received: {phrase!r:.80}, which contains {tokens!r:.80}"
+            )
+        encoded.append(tuple(ids))
+    return replace(constraints, required=tuple(encoded))
+
+
+def _suppressed_ids(tokenizer: Tokenizer, item: str | int) -> set[int]:
+    size = tokenizer.target_vocabulary_size
+    if not isinstance(item, str):
+        check_range("suppressed", item, int, 0, size - 1)
+        return {item}
+    check_text("suppressed", item)
+    spellings = {item.encode("utf-8"), f" {item}".encode()}
+    ids = {
+        index
+        for spelling in spellings
+        for index in tokenizer.target_ids_starting_with(spelling)
+        if tokenizer.target_piece(index) == spelling
+    }
+    if not item or not ids:
+        tokens = tokenizer.target_decoder().tokens(tokenizer.encode_target(item)[:-1])
+        raise ValueError(
+            "Argument `suppressed` must hold texts that are one token each, or ids. "
+            f"Received: {item!r:.80}, {len(tokens)} tokens: {tokens!r:.80}"
+        )
+    return ids
+
+
+def constraint_inputs(rows: Sequence[Constraints]) -> dict[str, NDArray[np.int32]]:
+    """Return the inputs of the graph for the constraints of a batch.
+
+    Args:
+        rows: Constraints of each of `B` sources.
+
+    Returns:
+        Int32 arrays by name, padded with 0; only those that some row needs: "prefix" and
+        "suppressed" `(B, n)`, "completions" `(B, n, 2)`, "required" `(B, phrases, length)`.
+
+    Example:
+
+    >>> constraint_inputs([Constraints(prefix=(7, 8)), Constraints()])
+    {'prefix': array([[7, 8],
+           [0, 0]], dtype=int32)}
+    """
+    inputs = {}
+    for name in ("prefix", "suppressed"):
+        ids = [getattr(row, name) for row in rows]
+        if any(ids):
+            inputs[name] = pad(ids)
+    if any(row.completions for row in rows):
+        flat = pad([list(itertools.chain(*row.completions)) for row in rows])
+        inputs["completions"] = flat.reshape(len(rows), -1, 2)
+    count = max(len(row.required) for row in rows)
+    if count:
+        phrases = [
+            phrase
+            for row in rows
+            for phrase in (*row.required, *[()] * (count - len(row.required)))
+        ]
+        inputs["required"] = pad(phrases).reshape(len(rows), count, -1)
+    return inputs
+
+
+def check_constraints(constraints: Constraints, manifest: Manifest, limit: int) -> None:
+    """Check constraints against an artifact.
+
+    Args:
+        constraints: Constraints of one text.
+        manifest: Manifest of the artifact.
+        limit: int, largest number of output tokens for the text.
+
+    Raises:
+        ValueError: The prefix or the required phrases are longer than the output may be.
+        UnsupportedArtifactError: The artifact has no such option.
+    """
+    require_options(manifest, constraint_inputs([constraints]))
+    check_prefix(constraints, limit)
+    check_required(constraints, limit)
+
+
+def check_required(constraints: Constraints, limit: int) -> None:
+    """Raise a `ValueError` if the required phrases are longer than `limit` output tokens."""
+    length = sum(map(len, constraints.required))
+    if length > limit:
+        raise ValueError(
+            f"Argument `required` must have at most {limit} tokens for a text, the largest number "
+            f"of output tokens. Received: {length}"
+        )
+
+
+def check_prefix(constraints: Constraints, limit: int) -> None:
+    """Raise a `ValueError` if the prefix is longer than `limit`, the most output tokens."""
+    length = len(constraints.prefix)
+    if length > limit:
+        raise ValueError(
+            f"Argument `prefixes` must have at most {limit} tokens each, the largest number of "
+            f"output tokens. Received: {length}"
+        )

@@ -1,0 +1,243 @@
+"""Options of a search for one call, and constraints on single texts."""
+
+import dataclasses
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_bahdanau_runtime import SearchOptions, Tokenizer, UnsupportedArtifactError
+from keras_bahdanau_runtime.ids import EOS
+from keras_bahdanau_runtime.manifest import Manifest
+from keras_bahdanau_runtime.search_options import (
+    Constraints,
+    check_constraints,
+    check_prefix,
+    check_required,
+    constraint_inputs,
+    encode_constraints,
+    text_constraints,
+)
+from keras_bahdanau_runtime.signature import MODEL_FILE, OPTIONS, SAMPLE, TRANSLATE
+
+BEAM = {"class": "BeamSearch", "size": 5, "max_length": 20, "min_length": 2}
+SAMPLING = ("temperature", "top_k", "top_p")
+
+
+def manifest(search, options):
+    """A manifest of an artifact with these option inputs."""
+    base = SAMPLE if search["class"] == "Sampling" else TRANSLATE
+    signature = dataclasses.replace(base, options=tuple(OPTIONS[name] for name in options))
+    return Manifest(
+        folder="artifact",
+        format_version=1,
+        files={MODEL_FILE: None},
+        signatures={MODEL_FILE: signature.to_json()},
+        vocabulary={},
+        max_source_length=None,
+        search=search,
+        packages={},
+        parity={},
+        other={},
+    )
+
+
+BEAM_MANIFEST = manifest(BEAM, [name for name in OPTIONS if name not in SAMPLING])
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"beam_size": 6}, "`beam_size` must be an int of at least 1 and at most 5. Received: 6"),
+        ({"beam_size": 0}, "`beam_size` must be an int of at least 1 and at most 5. Received: 0"),
+        ({"length_penalty": float("nan")}, "`length_penalty` must be a number of at least 0"),
+        ({"coverage_penalty": -1}, "`coverage_penalty` must be a number of at least 0"),
+        ({"max_length": 21}, "`max_length` must be an int of at least 1 and at most 20"),
+        ({"min_length": 2.0}, "`min_length` must be an int of at least 0 and at most 20"),
+        ({"no_repeat_ngram": -1}, "`no_repeat_ngram` must be an int of at least 0"),
+        ({"repetition_penalty": 0.5}, "`repetition_penalty` must be a number of at least 1"),
+        ({"min_length": 9, "max_length": 8}, "`min_length` must be at most `max_length`, 8."),
+        ({"max_length": 1}, "`min_length` must be at most `max_length`, 1. Received: 2"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_range(values, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        SearchOptions(**values).check(BEAM_MANIFEST)
+
+
+def test_a_service_may_lower_the_largest_beam():
+    SearchOptions(beam_size=3).check(BEAM_MANIFEST, max_beam_size=3)
+    with pytest.raises(ValueError, match=r"at most 3\. Received: 4"):
+        SearchOptions(beam_size=4).check(BEAM_MANIFEST, max_beam_size=3)
+
+
+def test_an_unknown_option_is_named():
+    with pytest.raises(ValueError, match=r"`beam` must be left out: the options of a search are"):
+        SearchOptions.from_values({"beam": 5})
+
+
+def test_an_older_artifact_must_be_exported_again():
+    with pytest.raises(UnsupportedArtifactError, match=r"no input .beam_size.: .*Export it again"):
+        SearchOptions(beam_size=2).check(manifest(BEAM, []))
+
+
+def test_a_search_without_the_option_is_named():
+    with pytest.raises(UnsupportedArtifactError, match="a BeamSearch has no such option"):
+        SearchOptions(top_k=2).check(BEAM_MANIFEST)
+
+
+def test_options_become_scalars_of_the_graphs_dtypes():
+    inputs = SearchOptions(beam_size=3, length_penalty=1, top_p=0.5).inputs()
+    assert {name: (value.shape, value.dtype.name) for name, value in inputs.items()} == {
+        "beam_size": ((), "int32"),
+        "length_penalty": ((), "float32"),
+        "top_p": ((), "float32"),
+    }
+
+
+def test_the_smallest_of_the_length_limits_counts():
+    ratio = {**BEAM, "max_length_ratio": 1.5}
+    assert SearchOptions().output_limit(manifest(ratio, []), 4) == 6
+    assert SearchOptions(max_length=5).output_limit(manifest(ratio, []), 4) == 5
+    assert SearchOptions(max_length=5).output_limit(manifest(ratio, []), 2) == 3
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    text = "ein Mann ein Manns café café naïve ein Rad 日本 日本"
+    return Tokenizer.train([text], [text], vocabulary_size=320)
+
+
+def outputs(constraints):
+    """The ids of every output that follows a prefix or one of its completions."""
+    return [
+        constraints.prefix,
+        *((*constraints.prefix[:at], index) for at, index in constraints.completions),
+    ]
+
+
+@given(text=st.text(st.sampled_from("ein MaRdcfé日 本ï!\n\u0301"), min_size=1))
+def test_every_completion_of_a_prefix_starts_with_its_text(tokenizer, text):
+    for ids in outputs(encode_constraints(tokenizer, text)):
+        # A completion may end within the next character.
+        assert tokenizer.decode(ids).removesuffix("\ufffd").startswith(text)
+
+
+@given(text=st.sampled_from(["ein Mann", "ein Manns", "café naïve", "日本 Rad"]), data=st.data())
+def test_a_prefix_can_continue_with_the_tokens_of_a_text_that_starts_with_it(tokenizer, text, data):
+    *words, _ = tokenizer.encode_target(text)
+    prefix = text[: data.draw(st.integers(1, len(text)))]
+    assert any(
+        tuple(words[: len(ids)]) == ids for ids in outputs(encode_constraints(tokenizer, prefix))
+    )
+
+
+def test_completions_of_a_prefix_within_a_word(tokenizer):
+    constraints = encode_constraints(tokenizer, "ein Man")
+    assert tokenizer.target_decoder().tokens(constraints.prefix) == ["ein", " Ma", "n"]
+    pieces = {(at, tokenizer.target_piece(index)) for at, index in constraints.completions}
+    # The last one ends within the third character of "naïve".
+    assert pieces == {(1, b" Mann"), (1, b" Manns"), (2, b"nn"), (2, b"na\xc3")}
+
+
+def test_a_prefix_without_ids_constrains_nothing():
+    class WithoutSpace(Tokenizer):
+        def encode_target(self, text):
+            return super().encode_target(text.strip()) if text.strip() else [EOS]
+
+    tokenizer = WithoutSpace.train(["a"], ["ein Mann"], vocabulary_size=280)
+    assert encode_constraints(tokenizer, " ") == Constraints()
+
+
+def test_no_prefix_constrains_nothing(tokenizer):
+    assert encode_constraints(tokenizer, "") == encode_constraints(tokenizer) == Constraints()
+
+
+def test_a_suppressed_text_is_one_token_with_or_without_a_space(tokenizer):
+    pieces = {
+        tokenizer.target_piece(i) for i in encode_constraints(tokenizer, None, ["M"]).suppressed
+    }
+    assert b"M" in pieces and pieces <= {b"M", b" M"}
+    assert encode_constraints(tokenizer, None, [7], disable_unknown=True).suppressed == (1, 7)
+    with pytest.raises(ValueError, match="'ein Mann', 2 tokens"):
+        encode_constraints(tokenizer, None, ["ein Mann"])
+    with pytest.raises(ValueError, match="`suppressed` must be an int"):
+        encode_constraints(tokenizer, None, [10**6])
+
+
+def test_each_text_needs_a_prefix(tokenizer):
+    with pytest.raises(ValueError, match="each of 2 texts"):
+        text_constraints(tokenizer, ["a", "b"], ["x"])
+    with pytest.raises(ValueError, match="one str"):
+        text_constraints(tokenizer, ["a"], "x")
+    with pytest.raises(ValueError, match=r"`prefixes` must be a str\. Received: 5"):
+        text_constraints(tokenizer, ["a"], [5])
+
+
+def test_texts_have_their_own_prefix_and_phrases_and_share_suppressed_tokens(tokenizer):
+    constraints = text_constraints(
+        tokenizer, ["a", "b"], ["caf", None], [7], True, [None, ["ein Mann", "Rad"]]
+    )
+    assert [constraints(index).suppressed for index in (None, 0, 1)] == [(1, 7)] * 3
+    assert constraints(0).prefix == tuple(tokenizer.encode_target("caf")[:-1])
+    assert constraints(1).prefix == constraints(None).prefix == ()
+    assert constraints(0).required == constraints(None).required == ()
+    assert constraints(1).required == tuple(
+        tuple(tokenizer.encode_target(phrase)[:-1]) for phrase in ("ein Mann", "Rad")
+    )
+
+
+@pytest.mark.parametrize(
+    "required, message",
+    [
+        (
+            [["ein"]],
+            "`required` must have one list of str or None for each of 2 texts. Received: 1",
+        ),
+        ("ein", "`required` must have one list of str or None for each of 2 texts. Received: one"),
+        (["ein", None], "`required` must have a list of str for each text. Received: one str"),
+        ([[" "], []], "`required` must have no blank phrase. Received: ' '"),
+        ([[5], []], "`required` must be a str. Received: 5"),
+        ([["ein Mann"], []], "`suppressed`. Received: 'ein Mann', which contains ['Mann']"),
+    ],
+)
+def test_wrong_phrases_are_named(tokenizer, required, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        text_constraints(tokenizer, ["a", "b"], None, ["Mann"], required=required)
+
+
+def test_phrases_must_fit_the_output_and_need_the_option():
+    constraints = Constraints(required=((5, 6), (7,)))
+    with pytest.raises(UnsupportedArtifactError, match=r"no input .required.: .*Export it again"):
+        check_constraints(constraints, manifest(BEAM, []), 20)
+    with pytest.raises(ValueError, match=r"`required` must have at most 2 tokens.*Received: 3"):
+        check_required(constraints, 2)
+
+
+def test_suppressed_tokens_are_a_list(tokenizer):
+    with pytest.raises(ValueError, match="`suppressed` must be a list of str or int"):
+        encode_constraints(tokenizer, None, "Mann")
+
+
+def test_rows_with_and_without_a_prefix_are_padded():
+    row = Constraints((7, 8), ((0, 9), (1, 4)), (5,), ((6, 7, 8), (9,)))
+    inputs = constraint_inputs([row, Constraints(), Constraints(required=((5,),))])
+    assert {name: array.tolist() for name, array in inputs.items()} == {
+        "prefix": [[7, 8], [0, 0], [0, 0]],
+        "completions": [[[0, 9], [1, 4]], [[0, 0], [0, 0]], [[0, 0], [0, 0]]],
+        "suppressed": [[5], [0], [0]],
+        "required": [
+            [[6, 7, 8], [9, 0, 0]],
+            [[0, 0, 0], [0, 0, 0]],
+            [[5, 0, 0], [0, 0, 0]],
+        ],
+    }
+    assert constraint_inputs([Constraints(), Constraints(suppressed=(5,))]).keys() == {"suppressed"}
+
+
+def test_a_prefix_must_fit_the_output():
+    constraints = Constraints(prefix=(5, 6, 7), completions=((1, 8),))
+    check_prefix(constraints, 3)
+    with pytest.raises(ValueError, match=r"at most 2 tokens each.*Received: 3"):
+        check_prefix(constraints, 2)
