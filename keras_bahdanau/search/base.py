@@ -1,6 +1,7 @@
 """Base class of the searches: the loop over a step function, its inputs and its result."""
 
 import copy
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
@@ -58,8 +59,7 @@ class Task(NamedTuple):
         suppressed: `(R, n)` int32 tokens that are never chosen, filled up with `PAD`; or `None`.
         memory_mask: `(B, Tx)` bool, or `None`.
         noise: `(R, T)` float32 random numbers in [0, 1), one column per step; or `None`.
-        is_constrained: Scalar bool tensor, whether a constraint applies; `None` in a search whose
-            settings are all numbers.
+        switches: `Switch`es for constraints whose settings are tensors.
     """
 
     batch: Any
@@ -69,7 +69,21 @@ class Task(NamedTuple):
     suppressed: Any
     memory_mask: Any
     noise: Any
-    is_constrained: Any
+    switches: Any
+
+
+class Switch(NamedTuple):
+    """Constraints that a step computes only if one of them applies.
+
+    Attributes:
+        applies: Scalar bool tensor.
+        settings: The settings of a search without these constraints, a dict.
+        inputs: Fields of the `Task` that are `None` without them.
+    """
+
+    applies: Any
+    settings: Any
+    inputs: Any
 
 
 class Candidates(NamedTuple):
@@ -78,6 +92,8 @@ class Candidates(NamedTuple):
     Attributes:
         t: Number of the step, a scalar int32 tensor; 0 for the first.
         logits: `(R, V)` float32 logits of the model.
+        log_probs: `(R, V)` float32 log-softmax of the logits, or `None` if the search needs single
+            ones only.
         allowed: `(R, V)` float32, the same logits, lower where a token is repeated and -inf where a
             constraint forbids it.
         past: The `Past` of the hypotheses, or `()`.
@@ -87,13 +103,15 @@ class Candidates(NamedTuple):
 
     t: Any
     logits: Any
+    log_probs: Any
     allowed: Any
     past: Any
     forced: Any
     noise: Any
 
 
-_CONSTRAINTS_ON_PAST = ("no_repeat_ngram", "repetition_penalty", "coverage_penalty")
+# Constraints that bar tokens.
+_BARRING = ("min_length", "no_repeat_ngram", "suppressed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,7 +294,7 @@ class Search:
             limits = ops.full((batch, 1), max_length, dtype="int32")
         else:
             limits = ops.reshape(limits, (batch, 1))
-        is_constrained = self._is_constrained(prefix, suppressed)
+        switches = self._switches(prefix, suppressed)
         if prefix is not None:
             prefix = ops.repeat(_for_all_rows(prefix, batch), self.size, axis=0)
         if suppressed is not None:
@@ -292,48 +310,57 @@ class Search:
             suppressed=suppressed,
             memory_mask=memory_mask,
             noise=noise,
-            is_constrained=is_constrained,
+            switches=switches,
         )
 
-    def _is_constrained(self, prefix, suppressed):
-        """Return whether a constraint applies, bool; `None` if all settings are numbers."""
+    def _switches(self, prefix, suppressed):
+        """Return `Switch`es: for all constraints, then for the ones that change logits."""
         settings = {name: getattr(self, name) for name in self._constraints}
         if not any(map(is_tensor, settings.values())):
-            return None
-        applies = [
-            ops.any(ops.not_equal(value, neutral))
-            for value, neutral in ((prefix, PAD), (suppressed, PAD))
-            if value is not None
-        ]
-        for name, value in settings.items():
-            applies.append(ops.not_equal(value, self._constraints[name]))
-        return ops.any(ops.stack(applies))
+            return ()
+        applies = {
+            name: ops.greater(value, self._constraints[name]) for name, value in settings.items()
+        }
+        for name, ids in (("prefix", prefix), ("suppressed", suppressed)):
+            if ids is not None:
+                applies[name] = ops.any(ops.greater(ids, PAD))
+        groups = tuple(applies), ("repetition_penalty",), _BARRING
+        return tuple(
+            Switch(
+                functools.reduce(
+                    ops.logical_or, [applies[name] for name in names if name in applies]
+                ),
+                {name: self._constraints[name] for name in names if name in settings},
+                [name for name in names if name not in settings],
+            )
+            for names in groups
+        )
 
     def _initial_past(self, rows, max_length, memory_length):
         """Return the `Past` before the first step, or `()` if no constraint needs one."""
-        if not self._needs_past:
+        needed = self._needed_past()
+        if not any(needed.values()):
             return ()
-        tokens = matches = coverage = parents = ()
-        if self._may_apply("no_repeat_ngram") or self._may_apply("repetition_penalty"):
-            tokens = ops.full((rows, max_length), PAD, dtype="int32")
-        is_of_ones = not is_tensor(self.no_repeat_ngram) and self.no_repeat_ngram == 1
-        if self._may_apply("no_repeat_ngram") and not is_of_ones:
-            matches = ops.zeros((rows, max_length), dtype="int32")
-        if self._may_apply("coverage_penalty"):
-            coverage = ops.zeros((rows, memory_length), dtype="float32")
-        if self._reorders:
-            parents = ops.arange(rows, dtype="int32")
-        return Past(tokens, matches, coverage, parents)
+        return Past(
+            ops.full((rows, max_length), PAD, dtype="int32") if needed["tokens"] else (),
+            ops.zeros((rows, max_length), dtype="int32") if needed["matches"] else (),
+            ops.zeros((rows, memory_length), dtype="float32") if needed["coverage"] else (),
+            ops.arange(rows, dtype="int32") if self._reorders else (),
+        )
+
+    def _needed_past(self):
+        """Return which parts of a `Past` the constraints may need, a dict of bools."""
+        n = self.no_repeat_ngram
+        return {
+            "tokens": self._may_apply("no_repeat_ngram") or self._may_apply("repetition_penalty"),
+            "matches": is_tensor(n) or n > 1,
+            "coverage": self._may_apply("coverage_penalty"),
+        }
 
     def _may_apply(self, name):
         """Return whether a constraint applies, or may apply because its setting is a tensor."""
         value = getattr(self, name, None)
         return is_tensor(value) or value != self._constraints.get(name)
-
-    @property
-    def _needs_past(self):
-        """Whether a constraint that may apply depends on earlier steps."""
-        return any(map(self._may_apply, _CONSTRAINTS_ON_PAST))
 
     def _loop(self, step, task, max_length, tokens, past, state, hypotheses, history):
         """Run steps until no hypothesis is live.
@@ -345,7 +372,8 @@ class Search:
         def advance(t, tokens, past, state, hypotheses, history):
             logits, state, weights = step(tokens, state)
             logits, weights = ops.cast(logits, "float32"), ops.cast(weights, "float32")
-            choice, past = self._choice(task, t, tokens, past, logits, weights)
+            log_probs = self._log_probs(logits)
+            choice, past = self._choice(task, t, tokens, past, logits, log_probs, weights)
             hypotheses, tokens, parents, record = self._advance(
                 t, choice, weights, hypotheses, task
             )
@@ -363,37 +391,45 @@ class Search:
         )
         return stop, hypotheses, history
 
-    def _choice(self, task, t, tokens, past, logits, weights):
-        """Return the choice of tokens at step `t` and the `Past` there.
+    def _choice(self, task, t, tokens, past, logits, log_probs, weights):
+        """Return the choice of tokens at step `t` and the `Past` there."""
+        if task.switches:
+            (applies, settings, inputs), *switches = task.switches
+            free = self.with_options(**settings)
+            # A search without constraints needs no other switch.
+            others = () if settings.keys() == self._constraints.keys() else switches
+            free_task = task._replace(**dict.fromkeys(inputs), switches=others)
+            rest = t, tokens, past, logits, log_probs, weights
+            return ops.cond(
+                applies,
+                lambda: self._choice(task._replace(switches=switches), *rest),
+                lambda: free._choice(free_task, *rest),
+            )
+        past = self._past_at(task, t, tokens, past, weights)
+        choice = self._choose(self._candidates(task, t, past, logits, log_probs), task)
+        # A condition would copy the parents, which this step replaces.
+        return choice, past._replace(parents=()) if past else past
 
-        Where constraints are inputs of a graph, a step computes them only if one of them applies.
-        """
+    def _past_at(self, task, t, tokens, past, weights):
+        """Return the `Past` at step `t`, of which only what may be needed is kept up to date."""
+        names = [name for name, needed in self._needed_past().items() if needed]
+        if not names:
+            return past
+        part = Past(parents=past.parents, **{name: getattr(past, name) for name in names})
+        part = add_step(part, t, tokens, weights, task.batch * self.size)
+        return past._replace(**{name: getattr(part, name) for name in names})
 
-        def choose(search, task):
-            after = past
-            if search._needs_past:
-                after = add_step(past, t, tokens, weights, task.batch * self.size)
-            candidates = search._candidates(task, t, after, logits)
-            return search._choose(candidates, task), after
-
-        if task.is_constrained is None:
-            return choose(self, task)
-        free = self.with_options(**self._constraints)
-        return ops.cond(
-            task.is_constrained,
-            lambda: choose(self, task),
-            lambda: choose(free, task._replace(prefix=None, suppressed=None)),
-        )
-
-    def _candidates(self, task, t, past, logits):
+    def _candidates(self, task, t, past, logits, log_probs):
         """Return the `Candidates` of step `t`."""
         if logits.shape[-1] is not None:
             check_search(self, logits.shape[-1])
         allowed, rows = logits, task.batch * self.size
         unused = PAD if PAD in self.forbidden else None
         if self._may_apply("repetition_penalty"):
+            if log_probs is None:
+                log_probs = ops.log_softmax(logits, axis=-1)
             allowed = penalize_repeated_tokens(
-                allowed, t, past.tokens, self.repetition_penalty, rows, unused
+                allowed, log_probs, t, past.tokens, self.repetition_penalty, rows, unused
             )
         forbidden = () if self._excludes_forbidden else self.forbidden
         min_length = 0 if is_tensor(self.min_length) else self.min_length
@@ -412,6 +448,7 @@ class Search:
         return Candidates(
             t=t,
             logits=logits,
+            log_probs=log_probs,
             allowed=allowed,
             past=past,
             forced=forced,
@@ -467,6 +504,10 @@ class Search:
     def _initial(self, batch, memory_length):
         """Return the hypotheses before the first step, a nest of tensors."""
         raise NotImplementedError
+
+    def _log_probs(self, logits):
+        """Return all log-probabilities `(R, V)` if a step needs many of them, else `None`."""
+        return None
 
     def _choose(self, candidates, task):
         """Return the tokens that can extend the hypotheses, a nest of tensors for `_advance`."""
