@@ -122,7 +122,7 @@ class GenerationMixin:
             search: A search, such as `BeamSearch`.
             max_length: int, largest number of tokens of a hypothesis.
             shortlist: A `Shortlist` that selects the candidate ids, or `None`.
-            **kwargs: `limits`, `prefix`, `suppressed` and `noise`, see
+            **kwargs: `limits`, `prefix`, `completions`, `suppressed` and `noise`, see
                 `keras_bahdanau.search.Search`.
 
         Returns:
@@ -144,6 +144,9 @@ class GenerationMixin:
             indices = ops.cast(indices, "int32")
             if prefix is not None:
                 kwargs["prefix"] = ops.take(indices, prefix)
+            if kwargs.get("completions") is not None:
+                positions, ids = ops.unstack(kwargs["completions"], 2, axis=2)
+                kwargs["completions"] = ops.stack([positions, ops.take(indices, ids)], axis=2)
             if kwargs.get("suppressed") is not None:
                 kwargs["suppressed"] = ops.take(indices, kwargs["suppressed"])
             forbidden = tuple({PAD, *search.forbidden} & set(SPECIAL))
@@ -193,7 +196,14 @@ class GenerationMixin:
         )
 
     def generate(
-        self, source, search=None, max_length=100, prefix=None, shortlist=None, suppressed=None
+        self,
+        source,
+        search=None,
+        max_length=100,
+        prefix=None,
+        shortlist=None,
+        suppressed=None,
+        completions=None,
     ):
         """Generate outputs for a batch of sources.
 
@@ -209,6 +219,9 @@ class GenerationMixin:
             suppressed: Ids that an output must not contain after its prefix, in addition to the
                 search's `forbidden`: `(B, n)` int array, or `(1, n)` for all outputs, padded at the
                 right with 0; or a list of lists of ids; or `None`.
+            completions: Positions and ids: an id that may end the prefix at its position, instead
+                of the ids of the prefix from there on. `(B, n, 2)` int array padded at the right
+                with 0; or `None`. The id must differ from that of the prefix.
 
         Returns:
             A `Generation` of NumPy arrays: tokens `(B, K, T)`, scores `(B, K)`, lengths `(B, K)`,
@@ -218,9 +231,10 @@ class GenerationMixin:
         Raises:
             ValueError: If there is no sentence, an id is outside the vocabulary, a source is empty
                 or not padded at the right, `search` is not a `Search`, `max_length < 1`, a prefix
-                is too long or continues after `EOS`, there are neither `B` nor one lists of
-                suppressed ids, or the shortlist has other vocabulary sizes,
-                is smaller than the beam, or has no room for the ids of the prefixes.
+                is too long or continues after `EOS`, there are completions without a prefix, or of
+                another shape, there are neither `B` nor one lists of suppressed ids, or the
+                shortlist has other vocabulary sizes, is smaller than the beam, or has no room for
+                the ids of the prefixes.
         """
         search = BeamSearch() if search is None else search
         source = checked_sources(source, self.source_vocabulary_size)
@@ -234,6 +248,10 @@ class GenerationMixin:
         if suppressed is not None:
             extra["suppressed"] = checked_suppressed(
                 suppressed, self.target_vocabulary_size, len(source)
+            )
+        if completions is not None:
+            extra["completions"] = checked_completions(
+                completions, self.target_vocabulary_size, extra.get("prefix")
             )
         if shortlist is not None:
             check_shortlist(shortlist, self, search, extra.get("prefix"))
@@ -332,7 +350,7 @@ class GenerationMixin:
             rows = max(most_rows, len(source)) if on_jax else len(source)
             inputs = constraint_inputs([constraints(index) for index in indices])
             filled = {
-                name: np.resize(array, (rows, array.shape[1]))
+                name: np.resize(array, (rows, *array.shape[1:]))
                 for name, array in {"source": source, **inputs}.items()
             }
             generation = self.generate(filled.pop("source"), search, max_length, **filled)._asdict()
@@ -490,6 +508,7 @@ def check_tokenizer(model):
 
 # Source lengths are padded to multiples of this, so that few shapes are compiled.
 LENGTH_BUCKET = 8
+COMPLETIONS_BUCKET = 64
 
 
 def checked_ids(name, ids, size):
@@ -596,6 +615,38 @@ def checked_prefix(prefix, size, limits):
             f"`max_length` and the search. Received: {lengths[row]} ids in row {row}"
         )
     return pad(prefix.tolist(), bucket=LENGTH_BUCKET)
+
+
+def checked_completions(completions, size, prefix):
+    """Return completions of prefixes as an int32 array padded to a bucket, after checking them.
+
+    Args:
+        completions: `(B, n, 2)` int array.
+        size: Vocabulary size.
+        prefix: `(B, P)` int array, or `None`.
+
+    Raises:
+        ValueError: If `completions` has another shape, an id is outside the vocabulary, a position
+            is outside the prefix, or there is no prefix.
+    """
+    completions = np.asarray(completions)
+    rows = 0 if prefix is None else len(prefix)
+    if completions.dtype.kind not in "iu" or completions.shape[::2] != (rows, 2):
+        raise ValueError(
+            f"Argument `completions` must be ints of shape ({rows}, completions, 2) for {rows} "
+            f"prefixes. Received: {completions.dtype}, shape {completions.shape}"
+        )
+    for name, limit, values in (
+        ("positions", prefix.shape[1], completions[:, :, 0]),
+        ("ids", size, completions[:, :, 1]),
+    ):
+        if ((values < 0) | (values >= limit)).any():
+            raise ValueError(
+                f"Argument `completions` must hold {name} from 0 to {limit - 1}. "
+                f"Received: {values.min()} to {values.max()}"
+            )
+    missing = round_up(completions.shape[1], COMPLETIONS_BUCKET) - completions.shape[1]
+    return np.pad(completions.astype("int32"), ((0, 0), (0, missing), (0, 0)))
 
 
 def checked_suppressed(suppressed, size, rows):

@@ -10,13 +10,14 @@ from keras import ops, tree
 
 from keras_bahdanau.search.candidates import (
     NEG_INF,
+    allow_completions,
     forbid_ids,
     is_repeated_token,
     penalize_repeated_tokens,
     set_tokens,
 )
 from keras_bahdanau.search.history import empty_history, write_step
-from keras_bahdanau.search.past import Past, add_step, completes_ngram
+from keras_bahdanau.search.past import Past, add_step, completes_ngram, follows_prefix
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
@@ -55,6 +56,9 @@ class Task(NamedTuple):
         first_rows: `(B, 1)` int32, the first of the `K` rows of each sentence.
         limits: `(B, 1)` int32 maximum number of tokens.
         prefix: `(R, P)` int32 forced tokens, `PAD` where the choice is free; or `None`.
+        completions: `(R, n, 2)` int32 positions and tokens that may end the prefix there, filled up
+            with `PAD`; or `None`. The prefix is then `(R, T)`.
+        has_completions: Scalar bool tensor, whether there are any; or `None`.
         suppressed: `(R, n)` int32 tokens that are never chosen, filled up with `PAD`; or `None`.
         memory_mask: `(B, Tx)` bool, or `None`.
         noise: `(R, T)` float32 random numbers in [0, 1), one column per step; or `None`.
@@ -66,6 +70,8 @@ class Task(NamedTuple):
     first_rows: Any
     limits: Any
     prefix: Any
+    completions: Any
+    has_completions: Any
     suppressed: Any
     memory_mask: Any
     noise: Any
@@ -81,7 +87,9 @@ class Candidates(NamedTuple):
         allowed: `(R, V)` float32, the same logits, lower where a token is repeated and -inf where a
             constraint forbids it.
         past: The `Past` of the hypotheses, or `()`.
-        forced: `(R,)` int32 tokens of the prefix, `PAD` where the choice is free; or `None`.
+        forced: `(R,)` int32 tokens of the prefix, `PAD` where there is a choice; or `None`.
+        prefix: `(R,)` int32 tokens of the prefix, which `forbidden` does not exclude, also where
+            there is a choice; `PAD` after the prefix. `None` without completions.
         noise: `(R,)` float32 random numbers in [0, 1), or `None`.
     """
 
@@ -90,6 +98,7 @@ class Candidates(NamedTuple):
     allowed: Any
     past: Any
     forced: Any
+    prefix: Any
     noise: Any
 
 
@@ -189,6 +198,7 @@ class Search:
         memory_length=None,
         limits=None,
         prefix=None,
+        completions=None,
         suppressed=None,
         memory_mask=None,
         noise=None,
@@ -206,6 +216,10 @@ class Search:
                 `max_length` if `None`.
             prefix: `(B, P)` or `(1, P)` int32 tokens that every hypothesis starts with, padded with
                 `PAD` at the right; or `None`.
+            completions: `(B, n, 2)` or `(1, n, 2)` int32 positions and tokens; or `None`. A
+                hypothesis that has the tokens of the prefix before a position may have this token
+                there instead of the rest of the prefix. The token must differ from that of the
+                prefix. Padded with `PAD`.
             suppressed: `(B, n)` or `(1, n)` int32 tokens that are never chosen for a sentence,
                 unless its prefix contains them. Padded with `PAD`, which suppresses nothing; or
                 `None`.
@@ -225,7 +239,7 @@ class Search:
         check_range("max_length", max_length, int, 1)
         noise_shape = self.size, max_length
         start = checked_start(
-            start, state, limits, prefix, suppressed, memory_mask, noise, noise_shape
+            start, state, limits, prefix, completions, suppressed, memory_mask, noise, noise_shape
         )
 
         def repeat(tensor):
@@ -243,8 +257,10 @@ class Search:
             else:
                 lengths = ops.sum(ops.cast(memory_mask, "int32"), axis=1)
             limits = self.limit_lengths(max_length if limits is None else limits, lengths)
-        task = self._task(batch, max_length, limits, prefix, suppressed, memory_mask, noise)
-        past = self._initial_past(batch * self.size, max_length, memory_length)
+        task = self._task(
+            batch, max_length, limits, prefix, completions, suppressed, memory_mask, noise
+        )
+        past = self._initial_past(task, batch * self.size, max_length, memory_length)
         history = empty_history(
             max_length,
             batch * self.size,
@@ -270,17 +286,22 @@ class Search:
         bounds = ops.floor(self.max_length_ratio * ops.cast(lengths, "float32"))
         return ops.minimum(limits, ops.maximum(ops.cast(bounds, "int32"), 1))
 
-    def _task(self, batch, max_length, limits, prefix, suppressed, memory_mask, noise):
+    def _task(self, batch, max_length, limits, prefix, completions, suppressed, memory_mask, noise):
         """Return the `Task` for the arguments of `__call__`."""
         if limits is None:
             limits = ops.full((batch, 1), max_length, dtype="int32")
         else:
             limits = ops.reshape(limits, (batch, 1))
         is_constrained = self._is_constrained(prefix, suppressed)
-        if prefix is not None:
-            prefix = ops.repeat(_for_all_rows(prefix, batch), self.size, axis=0)
-        if suppressed is not None:
-            suppressed = ops.repeat(_for_all_rows(suppressed, batch), self.size, axis=0)
+        has_completions = None
+        if completions is not None:
+            has_completions = ops.any(ops.not_equal(completions[:, :, 1], PAD))
+            padding = ops.full((ops.shape(prefix)[0], max_length), PAD, dtype="int32")
+            prefix = ops.concatenate([ops.cast(prefix, "int32"), padding], axis=1)[:, :max_length]
+        prefix, completions, suppressed = (
+            ids if ids is None else ops.repeat(_for_all_rows(ids, batch), self.size, axis=0)
+            for ids in (prefix, completions, suppressed)
+        )
         noise = self._random_numbers(batch, max_length) if noise is None else noise
         if noise is not None:
             noise = ops.reshape(noise, (batch * self.size, max_length))
@@ -289,6 +310,8 @@ class Search:
             first_rows=ops.expand_dims(ops.arange(batch, dtype="int32") * self.size, -1),
             limits=limits,
             prefix=prefix,
+            completions=completions,
+            has_completions=has_completions,
             suppressed=suppressed,
             memory_mask=memory_mask,
             noise=noise,
@@ -309,12 +332,13 @@ class Search:
             applies.append(ops.not_equal(value, self._constraints[name]))
         return ops.any(ops.stack(applies))
 
-    def _initial_past(self, rows, max_length, memory_length):
+    def _initial_past(self, task, rows, max_length, memory_length):
         """Return the `Past` before the first step, or `()` if no constraint needs one."""
-        if not self._needs_past:
+        if not self._needs_past(task):
             return ()
         tokens = matches = coverage = parents = ()
-        if self._may_apply("no_repeat_ngram") or self._may_apply("repetition_penalty"):
+        needs_tokens = map(self._may_apply, ("no_repeat_ngram", "repetition_penalty"))
+        if task.completions is not None or any(needs_tokens):
             tokens = ops.full((rows, max_length), PAD, dtype="int32")
         is_of_ones = not is_tensor(self.no_repeat_ngram) and self.no_repeat_ngram == 1
         if self._may_apply("no_repeat_ngram") and not is_of_ones:
@@ -330,10 +354,9 @@ class Search:
         value = getattr(self, name, None)
         return is_tensor(value) or value != self._constraints.get(name)
 
-    @property
-    def _needs_past(self):
-        """Whether a constraint that may apply depends on earlier steps."""
-        return any(map(self._may_apply, _CONSTRAINTS_ON_PAST))
+    def _needs_past(self, task):
+        """Return whether a constraint that may apply depends on earlier steps."""
+        return task.completions is not None or any(map(self._may_apply, _CONSTRAINTS_ON_PAST))
 
     def _loop(self, step, task, max_length, tokens, past, state, hypotheses, history):
         """Run steps until no hypothesis is live.
@@ -371,7 +394,7 @@ class Search:
 
         def choose(search, task):
             after = past
-            if search._needs_past:
+            if search._needs_past(task):
                 after = add_step(past, t, tokens, weights, task.batch * self.size)
             candidates = search._candidates(task, t, after, logits)
             return search._choose(candidates, task), after
@@ -379,21 +402,25 @@ class Search:
         if task.is_constrained is None:
             return choose(self, task)
         free = self.with_options(**self._constraints)
+        without = task._replace(completions=None)
         return ops.cond(
             task.is_constrained,
-            lambda: choose(self, task),
-            lambda: choose(free, task._replace(prefix=None, suppressed=None)),
+            lambda: ops.cond(
+                task.has_completions, lambda: choose(self, task), lambda: choose(self, without)
+            ),
+            lambda: choose(free, without._replace(prefix=None, suppressed=None)),
         )
 
     def _candidates(self, task, t, past, logits):
         """Return the `Candidates` of step `t`."""
         if logits.shape[-1] is not None:
             check_search(self, logits.shape[-1])
-        allowed, rows = logits, task.batch * self.size
+        allowed = penalized = logits
+        rows = task.batch * self.size
         unused = PAD if PAD in self.forbidden else None
         if self._may_apply("repetition_penalty"):
-            allowed = penalize_repeated_tokens(
-                allowed, t, past.tokens, self.repetition_penalty, rows, unused
+            allowed = penalized = penalize_repeated_tokens(
+                logits, t, past.tokens, self.repetition_penalty, rows, unused
             )
         forbidden = () if self._excludes_forbidden else self.forbidden
         min_length = 0 if is_tensor(self.min_length) else self.min_length
@@ -405,16 +432,23 @@ class Search:
                 ops.concatenate(parts, axis=1) for parts in zip(*barred, strict=True)
             )
             allowed = set_tokens(allowed, tokens, is_barred, NEG_INF, rows, unused)
-        forced = task.prefix
+        forced, prefix = task.prefix, None
         if forced is not None:  # not a gather, whose last index would be copied to the GPU
             is_current = ops.arange(ops.shape(forced)[1], dtype="int32") == t
             forced = ops.sum(ops.where(is_current, forced, PAD), axis=1)
+        if task.completions is not None:
+            follows = follows_prefix(past, t, task.prefix)
+            forced = prefix = ops.where(follows, forced, PAD)
+            positions, tokens = task.completions[:, :, 0], task.completions[:, :, 1]
+            tokens = ops.where(ops.equal(positions, t), tokens, PAD)
+            allowed, forced = allow_completions(penalized, allowed, forced, tokens, rows, unused)
         return Candidates(
             t=t,
             logits=logits,
             allowed=allowed,
             past=past,
             forced=forced,
+            prefix=prefix,
             noise=None if task.noise is None else ops.take(task.noise, t, axis=1),
         )
 
@@ -547,8 +581,8 @@ def is_tensor(value):
 
 
 def _for_all_rows(ids, batch):
-    """Return ids `(B, n)` or `(1, n)` as `(B, n)` int32."""
-    return ops.broadcast_to(ops.cast(ids, "int32"), (batch, ops.shape(ids)[1]))
+    """Return ids `(B, ...)` or `(1, ...)` as `(B, ...)` int32."""
+    return ops.broadcast_to(ops.cast(ids, "int32"), (batch, *ops.shape(ids)[1:]))
 
 
 def search_classes(base=Search):
@@ -577,7 +611,9 @@ def check_search(search, vocabulary_size):
         )
 
 
-def checked_start(start, state, limits, prefix, suppressed, memory_mask, noise, noise_shape):
+def checked_start(
+    start, state, limits, prefix, completions, suppressed, memory_mask, noise, noise_shape
+):
     """Check the tensor arguments of a search, and return `start` as an int32 tensor.
 
     Args:
@@ -585,6 +621,7 @@ def checked_start(start, state, limits, prefix, suppressed, memory_mask, noise, 
         state: Nest of tensors with `B` rows.
         limits: `(B,)` ints, or `None`.
         prefix: `(B, P)` or `(1, P)` ints, or `None`.
+        completions: `(B, n, 2)` or `(1, n, 2)` ints, or `None`; needs a prefix.
         suppressed: `(B, n)` or `(1, n)` ints, or `None`.
         memory_mask: `(B, Tx)` bool, or `None`.
         noise: `(B, *noise_shape)` tensor, or `None`.
@@ -608,16 +645,20 @@ def checked_start(start, state, limits, prefix, suppressed, memory_mask, noise, 
     for name, value, shape in (
         ("limits", limits, (rows,)),
         ("prefix", prefix, (rows, None)),
+        ("completions", completions, (rows, None, 2)),
         ("suppressed", suppressed, (rows, None)),
     ):
-        if name != "limits" and _shapes_match(getattr(value, "shape", ()), (1, None)):
-            shape = (1, None)  # one row for all sentences
+        one_row = (1, *shape[1:])  # for all sentences
+        if name != "limits" and _shapes_match(getattr(value, "shape", ()), one_row):
+            shape = one_row
         if value is not None and not (
             _shapes_match(getattr(value, "shape", ()), shape) and "int" in _dtype(value)
         ):
             raise ValueError(
                 f"Argument `{name}` must be ints of shape {shape}. Received: {_describe(value)}"
             )
+    if completions is not None and prefix is None:
+        raise ValueError("Argument `completions` must be used with a `prefix`. Received: no prefix")
     if memory_mask is not None and not (
         _shapes_match(getattr(memory_mask, "shape", ()), (rows, None))
         and _dtype(memory_mask) == "bool"
