@@ -5,6 +5,7 @@ from keras_bahdanau_runtime.text.alignment import (
     hard_alignment,
     phrase_spans,
     replace_unknowns,
+    text_links,
     to_pharaoh,
 )
 from keras_bahdanau_runtime.text.corpus import read_alignments
@@ -16,6 +17,7 @@ __all__ = [
     "phrase_spans",
     "read_alignments",
     "replace_unknowns",
+    "text_links",
     "to_pharaoh",
     "word_alignment",
 ]

@@ -1,5 +1,6 @@
 """Comparison of an artifact with the Keras model that it was exported from."""
 
+import math
 from dataclasses import asdict, dataclass, replace
 
 import keras
@@ -12,10 +13,11 @@ from keras_bahdanau_export.model_config import dtype_policies, to_float32
 from keras_bahdanau_export.trace import as_functional
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.errors import CorruptArtifactError, ParityError
+from keras_bahdanau_runtime.ids import EOS, PAD
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.search import checked_noise
 from keras_bahdanau_runtime.session import CPU, open_graph
-from keras_bahdanau_runtime.signature import BEAM_FILES, MODEL_FILE, SHORTLIST_FILE
+from keras_bahdanau_runtime.signature import BEAM_FILES, MODEL_FILE, SCORE_FILE, SHORTLIST_FILE
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.translation import encode_texts
 from keras_bahdanau_runtime.translator import Translator
@@ -26,6 +28,7 @@ _TIE = 1e-4
 # one can differ by more. This is common in the beams of untrained models.
 _NEAR_TIE = 1e-3
 _TOLERANCE = 1e-3  # for scores and alignment weights of a search
+_LOG_PROB_TOLERANCE = 1e-4  # for log-probabilities of given targets
 _LENGTHS = (7, 16, 64, 256)  # tried in turn for axes of dynamic size, until the model accepts one
 
 
@@ -42,6 +45,10 @@ class Parity:
         score_difference: Largest difference of a best score, in nats per penalty unit.
         alignment_difference: Largest difference of an alignment weight of a best hypothesis.
         backend: Keras backend of the model.
+        log_prob_difference: Largest difference between `score.onnx` and `model.score` of the
+            log-probability of a token, or of its alignment weights, with the best hypotheses of the
+            model as targets. Log-probabilities below -1 have relative differences. `None` for an
+            artifact without `score.onnx`.
     """
 
     sentences: int
@@ -50,6 +57,7 @@ class Parity:
     score_difference: float
     alignment_difference: float
     backend: str
+    log_prob_difference: float | None = None
 
     def enforce(self, tolerance=_TOLERANCE):
         """Raise `ParityError` unless all tokens are equal or tied and differences are small."""
@@ -62,16 +70,27 @@ class Parity:
                 f"sources; differences of a score by {self.score_difference:.2g}, of an alignment "
                 f"weight by {self.alignment_difference:.2g}"
             )
+        if self.log_prob_difference is not None and not (
+            self.log_prob_difference <= _LOG_PROB_TOLERANCE
+        ):
+            raise ParityError(
+                "The artifact must score given targets as the Keras model does, with differences "
+                f"of at most {_LOG_PROB_TOLERANCE}. Received: a difference of "
+                f"{self.log_prob_difference:.2g}"
+            )
 
     def to_json(self):
         """Return the figures as a plain dict, for the manifest."""
         return asdict(self)
 
     def __str__(self):
+        scores = ""
+        if self.log_prob_difference is not None:
+            scores = f", of a log-probability of a given target {self.log_prob_difference:.1e}"
         return (
             f"Parity with Keras on {self.backend}: {self.equal} of {self.sentences} sources equal "
             f"({self.ties} ties); largest difference of a score {self.score_difference:.1e}, of an "
-            f"alignment weight {self.alignment_difference:.1e}."
+            f"alignment weight {self.alignment_difference:.1e}{scores}."
         )
 
 
@@ -212,12 +231,16 @@ def compare(model, translator, sources, search, max_length, shortlist=None, batc
         search = replace(search, seed=0)
     equal = ties = 0
     score_difference = alignment_difference = 0.0
+    log_prob_difference = 0.0 if SCORE_FILE in translator.manifest.files else None
     for start in range(0, len(sources), batch_size):
         rows = sources[start : start + batch_size]
         source = pad(rows)
         ours = model.generate(source, search, max_length, shortlist=shortlist)
         noise = search.noise(len(rows), max_length) if draws else None
         theirs = translator.translate_ids(source, noise=noise)
+        if log_prob_difference is not None:
+            difference = _scoring_difference(model, translator, source, ours.tokens[:, 0])
+            log_prob_difference = np.maximum(log_prob_difference, difference)
         for i in range(len(rows)):
             length = ours.lengths[i, 0]
             same_length = theirs["lengths"][i, 0] == length
@@ -246,7 +269,37 @@ def compare(model, translator, sources, search, max_length, shortlist=None, batc
         score_difference=float(score_difference),
         alignment_difference=float(alignment_difference),
         backend=keras.config.backend(),
+        log_prob_difference=None if log_prob_difference is None else float(log_prob_difference),
     )
+
+
+def _scoring_difference(model, translator, source, tokens):
+    """Return the `log_prob_difference` of one batch, see `Parity`.
+
+    Args:
+        model: The Keras model.
+        translator: A `Translator` of the artifact.
+        source: `(B, Tx)` int32 source ids.
+        tokens: `(B, T)` int32 hypotheses.
+    """
+    target = as_targets(tokens)
+    ours, theirs = model.score(source, target)._asdict(), translator.score_ids(source, target)
+    scale = {"log_probs": np.maximum(1, np.abs(ours["log_probs"])), "alignments": 1}
+    differences = [
+        _largest_difference(ours[name] / scale[name], theirs[name] / scale[name]) for name in scale
+    ]
+    # The totals are sums of the log-probabilities.
+    lengths, totals = theirs["lengths"], theirs["log_probs"].sum(axis=1)
+    differences.append(_largest_difference(totals / lengths, theirs["totals"] / lengths))
+    return float(np.max(differences)) if (lengths == ours["lengths"]).all() else math.inf
+
+
+def as_targets(tokens):
+    """Return hypotheses `(B, T)` as targets to score: padded at the right only, no row empty.
+
+    A search that may choose `PAD` gives hypotheses with padding between their ids.
+    """
+    return pad([[token for token in row if token != PAD] or [EOS] for row in tokens.tolist()])
 
 
 def compare_loops(translator, sources, providers=CPU):

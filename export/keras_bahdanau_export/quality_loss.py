@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from keras_bahdanau_export.parity import as_targets
 from keras_bahdanau_runtime.errors import PrecisionError
 from keras_bahdanau_runtime.search import checked_noise
 from keras_bahdanau_runtime.text.batches import pad
@@ -25,6 +26,8 @@ class PrecisionLoss:
         size: Bytes of the ONNX files, as a fraction of those in float32.
         time: Duration of a search, as a fraction of that in float32, on the exporting machine.
         equal: Fraction of the compared sources with the same best tokens.
+        log_prob_difference: Mean absolute difference of the log-probability of a token of the
+            float32 translations.
         bleu: BLEU of the translated texts against the references, or `None`.
         bleu_loss: BLEU in float32 minus `bleu`, or `None`.
     """
@@ -33,6 +36,7 @@ class PrecisionLoss:
     size: float
     time: float
     equal: float
+    log_prob_difference: float
     bleu: float | None
     bleu_loss: float | None
 
@@ -90,7 +94,7 @@ def measure_precision_loss(
     """
     translators = (full, reduced)
     batches = [pad(sources[i : i + _BATCH_SIZE]) for i in range(0, len(sources), _BATCH_SIZE)]
-    equal = 0
+    equal, differences, tokens = 0, 0.0, 0
     for batch in batches:
         noise = None
         if full.manifest.is_sampling():  # both artifacts use the same random numbers
@@ -99,6 +103,11 @@ def measure_precision_loss(
             translator.search(batch, False, noise)["tokens"][:, 0] for translator in translators
         )
         equal += int((full_tokens == reduced_tokens).all(axis=1).sum())
+        target = as_targets(full_tokens)
+        scores = [translator.score_ids(batch, target) for translator in translators]
+        full_log_probs, reduced_log_probs = (score["log_probs"] for score in scores)
+        differences += float(np.abs(full_log_probs - reduced_log_probs).sum())
+        tokens += int(scores[0]["lengths"].sum())
     durations = ([], [])
     for _ in range(rounds):
         for translator, durations_of_one in zip(translators, durations, strict=True):
@@ -117,6 +126,7 @@ def measure_precision_loss(
         size=size,
         time=float(np.median(durations[1]) / np.median(durations[0])),
         equal=equal / len(sources),
+        log_prob_difference=differences / tokens,
         bleu=bleu,
         bleu_loss=loss,
     )

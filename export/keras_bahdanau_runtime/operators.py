@@ -8,6 +8,7 @@ key of external data that is not on the lists of this file is refused.
 import functools
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, MutableSequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -79,6 +80,7 @@ _MESSAGES = {
 }
 _SESSION_OPTIONS_KEY = "ort_config"  # metadata that onnxruntime can read as session options
 _EXTERNAL = 1  # value of `data_location`
+_MAX_REUSE = 2  # how often all tensors in another file may read each of its bytes, on average
 _MAX_ELEMENTS = 2**28  # of a tensor whose size is a constant of the graph; 1 GB in float32
 _MAX_STEPS = 2**20  # of a loop whose number of steps is a constant of the graph
 _NO_STEP_LIMIT = 2**63 - 1  # of a loop that ends only by its condition
@@ -119,15 +121,18 @@ def check_onnx_file(contents: bytes, path: Path, external: Mapping[str, int]) ->
         raise CorruptArtifactError(f"{path}: expected an ONNX file. Received: one without a graph")
     if any(entry.key == _SESSION_OPTIONS_KEY for entry in model.metadata_props):
         _refuse(path, f"metadata {_SESSION_OPTIONS_KEY!r}")
-    files = set[str]()
+    used = Counter[str]()  # bytes of other files
     for message in _messages(model, path):
         kind = message.DESCRIPTOR.name
         if kind == "Node":
             _check_node(message, path)
         elif kind == "Tensor":
-            files |= _check_tensor(message, path, external)
+            used.update(_check_tensor(message, path, external))
+    for file, size in used.items():
+        if size > _MAX_REUSE * external[file]:
+            _refuse(path, f"tensors of {size:,} bytes in {file}, which has {external[file]:,}")
     _check_sizes(model.graph, {}, path)
-    return files
+    return set(used)
 
 
 def _messages(message: Any, path: Path) -> Iterator[Any]:
@@ -157,8 +162,8 @@ def _check_node(node: Any, path: Path) -> None:
         _refuse(path, f"{node.op_type!r} of {node.domain or 'ai.onnx'!r}")
 
 
-def _check_tensor(tensor: Any, path: Path, external: Mapping[str, int]) -> set[str]:
-    """Check a tensor; return the names of the other files that its data is in, at most one."""
+def _check_tensor(tensor: Any, path: Path, external: Mapping[str, int]) -> Counter[str]:
+    """Check a tensor; return the size in bytes of its data in another file, by name."""
     data_size = max(len(tensor.raw_data), *(len(getattr(tensor, name)) for name in _DATA_FIELDS))
     reference = {entry.key: entry.value for entry in tensor.external_data}
     if reference or tensor.data_location == _EXTERNAL:
@@ -182,7 +187,7 @@ def _check_tensor(tensor: Any, path: Path, external: Mapping[str, int]) -> set[s
             f"{path}: expected tensors with as many elements as their shapes say. "
             f"Received: {tensor.name!r:.80} of shape {list(tensor.dims)[:8]}"
         )
-    return {reference["location"]} if reference else set()
+    return Counter({reference["location"]: data_size} if reference else {})
 
 
 def _check_sizes(graph: Any, outer: Mapping[str, Any], path: Path) -> None:
@@ -239,6 +244,28 @@ def _refuse(path: Path, received: str) -> NoReturn:
     raise UnsupportedArtifactError(
         f"{path}: expected tensor operators of the ONNX standard only. Received: {received}"
     )
+
+
+def inline_weights(contents: bytes, file: str, data: bytes) -> bytes:
+    """Return a checked ONNX file with its tensors of another file as data of its own.
+
+    Args:
+        contents: Bytes of the ONNX file.
+        file: Name of the other file.
+        data: Bytes of the other file.
+    """
+    model = _model_class()()
+    model.ParseFromString(contents)
+    for message in _messages(model, Path(file)):
+        if message.DESCRIPTOR.name == "Tensor":
+            reference = {entry.key: entry.value for entry in message.external_data}
+            if reference.get("location") == file:
+                start = int(reference.get("offset", "0"))
+                length = int(reference.get("length", "0")) or len(data) - start
+                message.raw_data = data[start : start + length]
+                message.ClearField("external_data")
+                message.ClearField("data_location")
+    return bytes(model.SerializeToString())
 
 
 def subgraph_node_names(contents: bytes) -> set[str]:

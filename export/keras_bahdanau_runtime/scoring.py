@@ -321,17 +321,3 @@ def _decode(tokenizer: Tokenizer, outputs: Outputs | str, pair: Pair) -> TargetS
 
 def _failed(reason: str) -> TargetScore:
     return TargetScore(math.nan, np.zeros(0, np.float32), [], [], None, reason)
-
-
-def perplexity(scores: Iterable[TargetScore]) -> float:
-    """Return the perplexity per token of scored pairs; pairs with an error are left out.
-
-    Example:
-
-    >>> half = np.log([0.5, 0.5]).astype("float32")
-    >>> round(perplexity([TargetScore(float(half.sum()), half, ["a", "</s>"], ["b"], None)]), 3)
-    2.0
-    """
-    scored = [score for score in scores if score.error is None]
-    tokens = sum(len(score.tokens) for score in scored)
-    return math.exp(-math.fsum(score.total for score in scored) / tokens) if tokens else math.nan

@@ -5,6 +5,7 @@ options.check(manifest)
 inputs = options.inputs() | constraint_inputs([encode_constraints(tokenizer, prefix="ein Ma")])
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from keras_bahdanau_runtime.checks import check_range, check_text
 from keras_bahdanau_runtime.errors import UnsupportedArtifactError
-from keras_bahdanau_runtime.ids import PAD, UNK
+from keras_bahdanau_runtime.ids import SPECIAL, UNK
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.signature import MODEL_FILE, OPTIONS, num_hypotheses
 from keras_bahdanau_runtime.stepper import max_output_length
@@ -127,13 +128,16 @@ class Constraints:
 
     Args:
         prefix: Ids that the output starts with.
-        continuations: Ids of which the first one after the prefix is one; empty for any.
+        completions: Pairs of a position and an id that may end the prefix there: the output then
+            starts with the ids of the prefix before the position and this id.
         suppressed: Ids that the output does not contain after the prefix.
+        required: Phrases of ids that the output contains.
     """
 
     prefix: tuple[int, ...] = ()
-    continuations: tuple[int, ...] = ()
+    completions: tuple[tuple[int, int], ...] = ()
     suppressed: tuple[int, ...] = ()
+    required: tuple[tuple[int, ...], ...] = ()
 
 
 NO_CONSTRAINTS = Constraints()
@@ -160,12 +164,15 @@ def encode_constraints(
     prefix: str | None = None,
     suppressed: Sequence[str | int] = (),
     disable_unknown: bool = False,
+    required: Sequence[str] | None = None,
 ) -> Constraints:
     """Return the constraints for one text as ids.
 
-    A prefix may end anywhere, also within a word. Its last token is not forced: the next token may
-    be any one that starts with the text of that token ("token healing"). So "ein Ma" can become
-    "ein Mann", although " Mann" is one token, and "ein " does not lead to two spaces.
+    A prefix may end anywhere, also within a word. The output follows its tokens, but at any of them
+    it may continue with one token whose bytes start with all the rest of the prefix ("token
+    healing"). So "ein Ma" can become "ein Mann", even if " Mann" is one token and " Ma" are two,
+    and "ein " does not lead to two spaces. In all cases the output starts with the prefix exactly
+    or, if the tokenizer has a `normalization`, with the normalized prefix.
 
     Args:
         tokenizer: `Tokenizer`.
@@ -173,23 +180,29 @@ def encode_constraints(
         suppressed: Tokens, as text or ids, that the output does not contain. A text suppresses the
             token that spells it, with and without a space in front.
         disable_unknown: Whether to suppress the unknown token.
+        required: Phrases that the output contains, as whole words; `None` for none.
 
     Raises:
-        ValueError: A text is not Unicode, a suppressed text is not one token, or an id is outside
-            the vocabulary.
+        ValueError: A text is not Unicode, a suppressed text is not one token, an id is outside the
+            vocabulary, or a phrase is blank or contains a suppressed token.
 
     Example:
 
     >>> tokenizer = Tokenizer.train(["a"], ["ein ein Mann Mann"], vocabulary_size=300)
     >>> constraints = encode_constraints(tokenizer, "ein Ma")
-    >>> tokenizer.decode(constraints.prefix), tokenizer.decode([max(constraints.continuations)])
-    ('ein', 'Mann')
+    >>> [tokenizer.decode([index]) for _, index in constraints.completions]
+    ['Mann']
     """
-    ids, continuations = ((), ()) if not prefix else _encode_prefix(tokenizer, prefix)
+    if isinstance(suppressed, str) or not isinstance(suppressed, Iterable):
+        raise ValueError(
+            f"Argument `suppressed` must be a list of str or int. Received: {suppressed!r:.80}"
+        )
     excluded = {UNK} if disable_unknown else set[int]()
     for item in suppressed:
         excluded.update(_suppressed_ids(tokenizer, item))
-    return Constraints(tuple(ids), tuple(continuations), tuple(sorted(excluded)))
+    ids, completions = ((), ()) if prefix in (None, "") else _encode_prefix(tokenizer, prefix)
+    constraints = Constraints(tuple(ids), tuple(completions), tuple(sorted(excluded)))
+    return _with_required(tokenizer, constraints, required)
 
 
 def text_constraints(
@@ -198,42 +211,92 @@ def text_constraints(
     prefixes: Sequence[str | None] | None = None,
     suppressed: Sequence[str | int] = (),
     disable_unknown: bool = False,
+    required: Sequence[Sequence[str] | None] | None = None,
 ) -> Callable[[int | None], Constraints]:
     """Return a function from the index of a text to its constraints.
 
-    For `None` it returns those of all texts, without a prefix.
+    For `None` it returns those of all texts, without a prefix and required phrases.
 
     Args:
         tokenizer: `Tokenizer`.
-        texts: The texts; with `prefixes` a list.
+        texts: The texts; with `prefixes` or `required` a list.
         prefixes: As for `Translator.translate`.
         suppressed: As for `Translator.translate`.
         disable_unknown: As for `Translator.translate`.
+        required: As for `Translator.translate`.
 
     Raises:
-        ValueError: As `encode_constraints`, or there are not as many prefixes as texts.
+        ValueError: As `encode_constraints`, or there are not as many prefixes, or lists of required
+            phrases, as texts.
     """
     shared = encode_constraints(tokenizer, None, suppressed, disable_unknown)
-    if prefixes is None:
+    if prefixes is None and required is None:
         return lambda index: shared
     count = len(list(texts))
-    if isinstance(prefixes, str) or len(prefixes) != count:
-        received = "one str" if isinstance(prefixes, str) else len(prefixes)
-        raise ValueError(
-            f"Argument `prefixes` must have one str or None for each of {count} texts. "
-            f"Received: {received}"
-        )
-    encoded = [
-        replace(encode_constraints(tokenizer, prefix), suppressed=shared.suppressed)
-        for prefix in prefixes
-    ]
+    prefixes = _one_for_each("prefixes", "str", prefixes, count)
+    required = _one_for_each("required", "list of str", required, count)
+    encoded = []
+    for prefix, phrases in zip(prefixes, required, strict=True):
+        constraints = encode_constraints(tokenizer, prefix)
+        constraints = replace(constraints, suppressed=shared.suppressed)
+        encoded.append(_with_required(tokenizer, constraints, phrases))
     return lambda index: shared if index is None else encoded[index]
 
 
-def _encode_prefix(tokenizer: Tokenizer, prefix: str) -> tuple[Sequence[int], Sequence[int]]:
+def _one_for_each(name: str, kind: str, values: Any, count: int) -> list[Any]:
+    """Return a value or `None` for each of `count` texts."""
+    if values is None:
+        return [None] * count
+    is_list = isinstance(values, Sequence) and not isinstance(values, (str, bytes))
+    if not is_list or len(values) != count:
+        received = len(values) if is_list else f"one {type(values).__name__}"
+        raise ValueError(
+            f"Argument `{name}` must have one {kind} or None for each of {count} texts. "
+            f"Received: {received}"
+        )
+    return list(values)
+
+
+def _encode_prefix(tokenizer: Tokenizer, prefix: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return the ids of a prefix and its completions; see `Constraints`."""
     check_text("prefixes", prefix)
-    *ids, last = tokenizer.encode_target(prefix)[:-1]
-    return ids, tokenizer.target_ids_starting_with(tokenizer.target_piece(last))
+    ids = tokenizer.encode_target(prefix)[:-1]
+    rest, completions = b"", list[tuple[int, int]]()
+    for position in range(len(ids) - 1, -1, -1):
+        rest = tokenizer.target_piece(ids[position]) + rest
+        if ids[position] in SPECIAL or len(rest) > tokenizer.longest_target_piece:
+            break
+        starting = tokenizer.target_ids_starting_with(rest)
+        completions += [(position, index) for index in starting if index != ids[position]]
+    return ids, sorted(completions)
+
+
+def _with_required(
+    tokenizer: Tokenizer, constraints: Constraints, phrases: Sequence[str] | None
+) -> Constraints:
+    """Return constraints with phrases, which must not contain a suppressed token."""
+    if phrases is None:
+        return constraints
+    if isinstance(phrases, str):
+        raise ValueError(
+            "Argument `required` must have a list of str for each text. "
+            f"Received: one str, {phrases!r:.80}"
+        )
+    encoded = []
+    for phrase in phrases:
+        check_text("required", phrase)
+        if not phrase.strip():
+            raise ValueError(f"Argument `required` must have no blank phrase. Received: {phrase!r}")
+        ids = tokenizer.encode_target(phrase)[:-1]
+        barred = set(ids) & set(constraints.suppressed)
+        if barred:
+            tokens = tokenizer.target_decoder().tokens(barred)
+            raise ValueError(
+                "Argument `required` must have no phrase with a token that is also in "
+                f"`suppressed`. Received: {phrase!r:.80}, which contains {tokens!r:.80}"
+            )
+        encoded.append(tuple(ids))
+    return replace(constraints, required=tuple(encoded))
 
 
 def _suppressed_ids(tokenizer: Tokenizer, item: str | int) -> set[int]:
@@ -265,7 +328,8 @@ def constraint_inputs(rows: Sequence[Constraints]) -> dict[str, NDArray[np.int32
         rows: Constraints of each of `B` sources.
 
     Returns:
-        Int32 arrays `(B, n)` by name, padded with 0; only those that some row needs.
+        Int32 arrays by name, padded with 0; only those that some row needs: "prefix" and
+        "suppressed" `(B, n)`, "completions" `(B, n, 2)`, "required" `(B, phrases, length)`.
 
     Example:
 
@@ -274,10 +338,21 @@ def constraint_inputs(rows: Sequence[Constraints]) -> dict[str, NDArray[np.int32
            [0, 0]], dtype=int32)}
     """
     inputs = {}
-    for name in ("prefix", "continuations", "suppressed"):
+    for name in ("prefix", "suppressed"):
         ids = [getattr(row, name) for row in rows]
         if any(ids):
-            inputs[name] = pad([row or (PAD,) for row in ids])
+            inputs[name] = pad(ids)
+    if any(row.completions for row in rows):
+        flat = pad([list(itertools.chain(*row.completions)) for row in rows])
+        inputs["completions"] = flat.reshape(len(rows), -1, 2)
+    count = max(len(row.required) for row in rows)
+    if count:
+        phrases = [
+            phrase
+            for row in rows
+            for phrase in (*row.required, *[()] * (count - len(row.required)))
+        ]
+        inputs["required"] = pad(phrases).reshape(len(rows), count, -1)
     return inputs
 
 
@@ -290,16 +365,27 @@ def check_constraints(constraints: Constraints, manifest: Manifest, limit: int) 
         limit: int, largest number of output tokens for the text.
 
     Raises:
-        ValueError: The prefix is longer than the output may be.
+        ValueError: The prefix or the required phrases are longer than the output may be.
         UnsupportedArtifactError: The artifact has no such option.
     """
     require_options(manifest, constraint_inputs([constraints]))
     check_prefix(constraints, limit)
+    check_required(constraints, limit)
+
+
+def check_required(constraints: Constraints, limit: int) -> None:
+    """Raise a `ValueError` if the required phrases are longer than `limit` output tokens."""
+    length = sum(map(len, constraints.required))
+    if length > limit:
+        raise ValueError(
+            f"Argument `required` must have at most {limit} tokens for a text, the largest number "
+            f"of output tokens. Received: {length}"
+        )
 
 
 def check_prefix(constraints: Constraints, limit: int) -> None:
     """Raise a `ValueError` if the prefix is longer than `limit`, the most output tokens."""
-    length = len(constraints.prefix) + bool(constraints.continuations)
+    length = len(constraints.prefix)
     if length > limit:
         raise ValueError(
             f"Argument `prefixes` must have at most {limit} tokens each, the largest number of "

@@ -25,7 +25,11 @@ from numpy.typing import NDArray
 from keras_bahdanau_runtime.errors import CorruptArtifactError, LimitError, RunError, require
 from keras_bahdanau_runtime.ids import PAD
 from keras_bahdanau_runtime.manifest import Manifest
-from keras_bahdanau_runtime.operators import check_onnx_file, subgraph_node_names
+from keras_bahdanau_runtime.operators import (
+    check_onnx_file,
+    inline_weights,
+    subgraph_node_names,
+)
 from keras_bahdanau_runtime.signature import MODEL_FILE, weights_file
 
 logger = logging.getLogger("keras_bahdanau_runtime")
@@ -156,7 +160,6 @@ def open_graph(
     threads: int | None,
     megabytes: float | None = None,
     capture: bool = False,
-    weights: dict[str, bytes] | None = None,
 ) -> Any:
     """Open a graph of an artifact after verifying its bytes.
 
@@ -167,7 +170,6 @@ def open_graph(
         threads: As for `Translator`.
         megabytes: As for `Translator`.
         capture: bool. Whether CUDA records each run as a CUDA graph and replays it; see `Stepper`.
-        weights: As for `read_graph`.
 
     Returns:
         An `onnxruntime.InferenceSession`.
@@ -178,35 +180,32 @@ def open_graph(
         UnsupportedArtifactError: The graph has operators or fields that are not allowed; see
             `operators`.
     """
-    contents, files = read_graph(manifest, name, weights)
+    contents, weights = read_graph(manifest, name)
     path = manifest.folder / name
-    return open_session(contents, path, providers, threads, files, megabytes, capture)
+    return open_session(contents, path, providers, threads, weights, megabytes, capture)
 
 
-def read_graph(
-    manifest: Manifest, name: str, weights: dict[str, bytes] | None = None
-) -> tuple[bytes, dict[str, bytes]]:
-    """Read a graph of an artifact and the files that contain its weights.
+def read_graph(manifest: Manifest, name: str) -> tuple[bytes, dict[str, bytes]]:
+    """Read a graph of an artifact and its weights.
 
-    The weights are in the graph itself, in `model.onnx`, which other graphs share weights with, or
-    in the second file of one of them.
+    Weights that a graph shares with `model.onnx` are stored there only. They become part of the
+    graph, because onnxruntime 1.20 cannot read them from memory otherwise.
 
     Args:
         manifest: Manifest of the artifact.
         name: File name of the graph.
-        weights: Verified bytes of files with weights that were read before, by name. Those of this
-            graph are added, so that sessions which share a file have one copy of it in memory.
 
     Returns:
-        The verified bytes of the graph, and those of the files with its weights by name.
+        The verified bytes of the graph, and by name those of the files with weights that are too
+        large for the graph.
     """
-    contents, weights = manifest.read(name), {} if weights is None else weights
+    contents = manifest.read(name)
     allowed = {weights_file(name), MODEL_FILE, weights_file(MODEL_FILE)} - {name}
     sizes = {file: manifest.files[file].bytes for file in allowed & set(manifest.files)}
     files = check_onnx_file(contents, manifest.folder / name, sizes)
-    for file in files - set(weights):
-        weights[file] = manifest.read(file)
-    return contents, {file: weights[file] for file in sorted(files)}
+    if MODEL_FILE in files:
+        contents = inline_weights(contents, MODEL_FILE, manifest.read(MODEL_FILE))
+    return contents, {file: manifest.read(file) for file in sorted(files - {MODEL_FILE})}
 
 
 def open_session(

@@ -113,13 +113,13 @@ OPTIONS: Mapping[str, Tensor] = {
         Tensor("no_repeat_ngram", "int32", ()),
         Tensor("repetition_penalty", "float32", ()),
         Tensor("prefix", "int32", ("rows", "prefix_length")),
-        # Ids of which the first one after the prefix is one; only 0 for any.
-        Tensor("continuations", "int32", ("rows", "continuations")),
+        # Positions and ids: an id that may end the prefix at a position, instead of its ids there.
+        Tensor("completions", "int32", ("rows", "completions", 2)),
         Tensor("suppressed", "int32", ("rows", "suppressed")),
     )
 }
 
-SIGNATURES: Mapping[str, Signature] = {MODEL_FILE: TRANSLATE}
+SIGNATURES: Mapping[str, Signature] = {MODEL_FILE: TRANSLATE, SCORE_FILE: SCORE}
 
 
 def weights_file(graph: str) -> str:

@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,16 +103,11 @@ class Stepper:
             raise UnsupportedArtifactError(
                 f"{manifest.folder}: has no {missing[0]}. Export it with stepwise=True."
             )
-        open_shared = functools.partial(
-            open_graph,
-            manifest,
-            providers=providers,
-            threads=threads or 1,
-            megabytes=megabytes,
-            weights={},  # the graphs share the bytes of model.onnx
+        threads = threads or 1
+        self._encoder = open_graph(manifest, ENCODER_FILE, providers, threads, megabytes)
+        self._open_step = functools.partial(
+            open_graph, manifest, STEP_FILE, providers, threads, megabytes, capture=fixed_buffers
         )
-        self._encoder = open_shared(name=ENCODER_FILE)
-        self._open_step = functools.partial(open_shared, name=STEP_FILE, capture=fixed_buffers)
         self._step = self._open_step()
         self._run = functools.partial(run, timeout=timeout)
         _check_graphs(self._encoder, self._step, manifest)
@@ -252,7 +247,7 @@ class Stepper:
         search: Mapping[str, Any],
         max_length: int,
         prefix: Sequence[int] = (),
-        continuations: Sequence[int] = (),
+        completions: Iterable[tuple[int, int]] = (),
     ) -> Iterator[int]:
         """Yield the likeliest token of every step until the end of the sentence.
 
@@ -262,19 +257,19 @@ class Stepper:
                 `no_repeat_ngram` are skipped.
             max_length: int. Largest number of tokens.
             prefix: The first tokens.
-            continuations: Ids of which the first one after the prefix is one; empty for any.
+            completions: Pairs of a position and a token that may end the prefix there.
         """
+        completions = set(completions)
         state, memory = self.start(source)
         token, output = BOS, list[int]()
         while len(output) < max_length:
             outputs, state = self._advance(np.array([token], np.int32), state, memory)
             token, excluded = self._best_token(outputs), _excluded_tokens(search, output)
-            is_first = len(output) == len(prefix)
-            if len(output) < len(prefix):
-                token = prefix[len(output)]
-            elif is_first and continuations:
+            position = len(output)
+            if position < len(prefix) and output == list(prefix[:position]):
                 log_probs, _ = self._log_probs(outputs, 1)
-                token = continuations[int(log_probs[0, list(continuations)].argmax())]
+                ending = {index for at, index in completions if at == position} - excluded
+                token = max({prefix[position], *ending}, key=log_probs[0].__getitem__)
             elif token in excluded:
                 log_probs, _ = self._log_probs(outputs, 1)
                 scores = log_probs[0].copy()

@@ -236,6 +236,7 @@ class Translator:
         prefixes: Sequence[str | None] | None = None,
         suppressed: Sequence[str | int] = (),
         disable_unknown: bool = False,
+        required: Sequence[Sequence[str] | None] | None = None,
         **options: Any,
     ) -> list[Any]:
         """Translate texts in batches of similar length, and return the results in input order.
@@ -263,6 +264,8 @@ class Translator:
             suppressed: list of str or int. Tokens, as text or ids, that no translation contains
                 after its prefix.
             disable_unknown: bool. Whether to suppress the unknown token.
+            required: list of lists of str or `None`, phrases that each translation contains. `None`
+                for no phrases.
             **options: The fields of `SearchOptions`, such as `beam_size` and `length_penalty`, in
                 place of the settings of the export.
 
@@ -273,7 +276,8 @@ class Translator:
         Raises:
             ValueError: `texts` is a single str, an item is not a str or is too long, a number is
                 out of range, there are not as many prefixes as texts, a prefix is too long, a
-                suppressed text is not one token, or the artifact has no tokenizer.
+                suppressed text is not one token, a required phrase contains a suppressed token, or
+                the artifact has no tokenizer.
             UnsupportedArtifactError: The artifact has no such option.
             RunError: onnxruntime could not run the graph, for example without enough memory.
             LimitError: A run exceeded `timeout` or `megabytes`.
@@ -286,8 +290,11 @@ class Translator:
         settings = SearchOptions.from_values(options)
         settings.check(self.manifest)
         tokenizer = self.require_tokenizer()
-        texts = texts if prefixes is None else checked_texts("texts", texts)
-        constraints = text_constraints(tokenizer, texts, prefixes, suppressed, disable_unknown)
+        if prefixes is not None or required is not None:
+            texts = checked_texts("texts", texts)
+        constraints = text_constraints(
+            tokenizer, texts, prefixes, suppressed, disable_unknown, required
+        )
         check_constraints(constraints(None), self.manifest, 1)
 
         def search(source: NDArray[np.int32], indices: list[int]) -> Outputs:
@@ -584,7 +591,7 @@ class Translator:
         stepper = self.open_stepper()
         source = np.array([ids], np.int32)
         tokens = stepper.greedy(
-            source, self.manifest.search, max_length, start.prefix, start.continuations
+            source, self.manifest.search, max_length, start.prefix, start.completions
         )
         return self.require_tokenizer().target_decoder().stream(tokens if ids else ())
 

@@ -1,10 +1,10 @@
-"""The command `align` with an artifact that copies its source."""
+"""The command `align` with artifacts that copy their source and align equal positions."""
 
 import re
 
 import pytest
 import typer.testing
-from copy_artifact import make
+from copy_artifact import COPY_SCORE, make
 
 from keras_bahdanau_export.commands.app import app
 
@@ -20,7 +20,8 @@ def drawn(tmp_path_factory):
     artifact = make(folder / "artifact")
 
     def draw(name, *options):
-        result = align(artifact, "a man on a bike", "a man", "-o", folder / name, *options)
+        texts = "a man on a bike", "a man"
+        result = align(artifact, "--draw", *texts, "-o", folder / name, *options)
         assert result.exit_code == 0, result.output
         assert result.stdout == "a man on a bike\na man\n"
         return (folder / name).read_text("utf-8")
@@ -58,11 +59,65 @@ def test_writes_a_web_page(drawn):
 
 @pytest.mark.parametrize("options", [("--style", "none"), ("--columns", "0"), ("--pieces",)])
 def test_refuses_options_of_pictures_for_a_web_page(tmp_path, options):
-    error = align(make(tmp_path / "a"), "a man", "-o", tmp_path / "a.html", *options).exception
+    arguments = "--draw", "a man", "-o", tmp_path / "a.html", *options
+    error = align(make(tmp_path / "a"), *arguments).exception
     assert isinstance(error, ValueError)
     assert f"`{options[0].removeprefix('--')}`" in str(error)
 
 
 def test_refuses_an_unknown_file_ending(tmp_path):
-    error = align(tmp_path / "none", "a man", "-o", tmp_path / "a.xyz").exception
+    error = align(tmp_path / "none", "--draw", "a man", "-o", tmp_path / "a.xyz").exception
     assert re.search(r"`path` must end in one of .*\.png, .*a\.xyz'", str(error))
+
+
+@pytest.fixture
+def files(tmp_path):
+    """An artifact that aligns each token with its own position, and two files of three lines."""
+    artifact = make(tmp_path / "artifact", score=COPY_SCORE, max_source_length=12)
+    source, target = tmp_path / "a.en", tmp_path / "a.de"
+    source.write_text("a man on a bike\na dog\na boat\n")
+    target.write_text("a man on\na dog on\na boat\n")
+    return artifact, source, target
+
+
+def test_writes_links_of_words_in_pharaoh_format(files, tmp_path):
+    result = align(*files)
+    assert result.exit_code == 0, result.output
+    # The third word of the second line is aligned with the end of its source.
+    assert result.stdout.splitlines() == ["0-0 1-1 2-2", "0-0 1-1", "0-0 1-1"]
+    result = align(*files, "-o", tmp_path / "links.txt")
+    assert result.exit_code == 0 and result.stdout == ""
+    assert (tmp_path / "links.txt").read_text() == "0-0 1-1 2-2\n0-0 1-1\n0-0 1-1\n"
+
+
+def test_links_pieces(files):
+    for path in files[1:]:
+        path.write_text("a cat\n")  # the tokenizer has no piece for the second word
+    assert align(*files).stdout == "0-0 1-1\n"
+    pieces = align(*files, "--pieces").stdout.split()
+    assert len(pieces) > 2 and pieces == [f"{i}-{i}" for i in range(len(pieces))]
+
+
+def test_a_line_that_is_too_long_has_no_links(files):
+    files[1].write_text("a man on a bike\n" + 20 * "a dog " + "\na boat\n")
+    result = align(*files)
+    assert result.stdout.splitlines() == ["0-0 1-1 2-2", "", "0-0 1-1"]
+    message = "line 2: Argument `sources[1]` must have at most 12 tokens, including the end"
+    assert message in result.stderr
+    assert str(result.exception) == "1 pairs have no alignment."
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["a man on a bike"], "`inputs` must be two files, .*add --draw"),
+        (["a.en", "a.de", "--style", "paper"], "`style` must be used with --draw"),
+        (["a.en", "a.de", "--columns", "2"], "`columns` must be used with --draw"),
+        (["a.en", "a.de", "--threshold", "0"], "`threshold` must be a number above 0"),
+        (["--draw", "a man", "--threshold", "0.5"], "`threshold` must be left out with --draw"),
+        (["a.en", "a.de", "--batch-size", "0"], "`batch_size` must be"),
+    ],
+)
+def test_refuses_arguments_before_the_artifact_is_opened(tmp_path, arguments, message):
+    error = align(tmp_path / "none", *arguments).exception
+    assert isinstance(error, ValueError) and re.search(message, str(error))

@@ -58,6 +58,10 @@ MISTAKES = [
     (["verify", "artifact", "run", "--count", "-1"], "`count` must be an int of at least 0"),
     (["shortlist", "artifact", "en", "de"], "`run` must be .*'artifact'"),
     (["quickstart", "-o", "run"], "`output` must be a new folder"),
+    (["score", "artifact", "en", "short"], "the same number of lines. Received: 2 in en, 1 in"),
+    (["score", "artifact", "en", "de"], "has no score.onnx, .*Export it again"),
+    (["align", "artifact", "en"], "`inputs` must be two files"),
+    (["align", "run", "en", "de"], "is a training run. Export it first: keras-bahdanau export"),
     (["translate", "run", "en"], "is a training run. Export it first: keras-bahdanau export"),
 ]
 

@@ -33,7 +33,7 @@ from keras_bahdanau_export.cuda.placement import find_fallbacks, summarize
 from keras_bahdanau_export.graph.passes.editing import constant_array, nodes_including_loops
 from keras_bahdanau_export.graph.passes.size_inference import SizeInference
 from keras_bahdanau_export.graph.writer import write_onnx
-from keras_bahdanau_export.trace import encode_function, search_function
+from keras_bahdanau_export.trace import encode_function, score_function, search_function
 
 V, U = 300, 6
 EVERY_OPTION = BeamSearch(
@@ -166,7 +166,7 @@ FORMS = {
 
 @pytest.fixture(scope="module", params=FORMS)
 def graph_file(request, tmp_path_factory):
-    """The graph of a search, and what its export logged."""
+    """The graph of a search, next to that which scores targets, and what their export logged."""
     make, search = FORMS[request.param]
     model, records = make(), []
     model.build()
@@ -176,13 +176,14 @@ def graph_file(request, tmp_path_factory):
     handler.emit = records.append
     logger.addHandler(handler)
     write_onnx(*search_function(model, search, 5, few), path)
+    write_onnx(*score_function(model), path.with_name("score.onnx"))
     logger.removeHandler(handler)
     return path, [record.getMessage() for record in records]
 
 
 def test_every_search_and_attention_runs_on_cuda_alone(graph_file):
     path, messages = graph_file
-    assert messages == []
+    assert messages == [] and path.with_name("score.onnx").exists()
     graph = onnx_ir.load(path).graph
     sizes, widths = SizeInference(graph), []
     for node in nodes_including_loops(graph, "TopK"):
@@ -198,6 +199,14 @@ def test_fixed_dimensions_change_no_search(graph_file):
     feeds["source"] = np.array(feeds["source"], "int32")
     names = [value.name for value in model.graph.input]
     assert_fixed_dimensions_change_nothing(model, {name: feeds[name] for name in names})
+
+
+def test_fixed_dimensions_change_no_score(graph_file):
+    model = onnx.load(graph_file[0].with_name("score.onnx"))
+    source, target = [[5, 9, 200, 7, 3], [8, 3, 0, 0, 0]], [[7, 8, 3], [9, 0, 0]]
+    feeds = {"source": np.array(source, "int32"), "target": np.array(target, "int32")}
+    outputs = assert_fixed_dimensions_change_nothing(model, feeds)
+    assert outputs["lengths"].tolist() == [3, 1]
 
 
 def test_no_search_concatenates_squeezed_directions(graph_file):

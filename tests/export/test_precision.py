@@ -200,11 +200,11 @@ def test_scores_stay_close_to_those_of_the_model(artifact, model):
 
 
 def test_a_loss_above_the_limit_is_refused_and_an_unmeasured_loss_is_logged(caplog):
-    loss = PrecisionLoss("int8", 0.3, 0.5, 0.9, bleu=30.0, bleu_loss=0.6)
+    loss = PrecisionLoss("int8", 0.3, 0.5, 0.9, 0.01, bleu=30.0, bleu_loss=0.6)
     loss.enforce(0.7)
     with pytest.raises(PrecisionError, match=r"at most 0\.5 BLEU .*Received: a loss of 0\.60"):
         loss.enforce(0.5)
-    PrecisionLoss("int8", 0.3, 0.5, 0.9, None, None).enforce(0.5)
+    PrecisionLoss("int8", 0.3, 0.5, 0.9, 0.01, None, None).enforce(0.5)
     assert "not measured" in caplog.text
 
 

@@ -9,6 +9,7 @@ from keras_bahdanau_runtime.text.alignment import (
     hard_alignment,
     phrase_spans,
     replace_unknowns,
+    text_links,
     to_pharaoh,
 )
 from keras_bahdanau_runtime.text.corpus import read_alignments
@@ -25,6 +26,64 @@ def test_target_words_are_linked_to_their_best_source_word():
 )
 def test_links_have_at_least_the_threshold_weight(threshold, links):
     assert hard_alignment(ALIGNMENT, threshold) == links
+
+
+# Text with two spaces, a mark of several tokens (shown at the last of them) and one-letter words.
+SOURCE_TOKENS = ["a", " b", "ig", "  ", "", "é", "l", "</s>"]
+TARGET_TOKENS = ["ein", "", " ", "h", "oher", " x", "</s>"]
+
+
+def test_words_are_separated_by_spaces_and_have_the_weights_of_their_tokens():
+    weights = np.zeros((7, 8))
+    weights[0, [0, 1, 2]] = 0.4, 0.3, 0.3  # "ein": 0.6 for the second word
+    weights[1, 0] = 1.0  # the empty token belongs to the word after it
+    weights[2, 3] = weights[3, 4] = weights[4, 6] = 1.0  # 3 of 4 tokens of "hoher"
+    weights[5, 7] = 1.0  # "x" is aligned with the end
+    weights[6, 0] = 1.0  # the end has no link
+    assert text_links(weights, SOURCE_TOKENS, TARGET_TOKENS) == [(1, 0), (2, 1)]
+    assert text_links(weights, SOURCE_TOKENS, TARGET_TOKENS, 0.25) == [
+        (0, 0),
+        (1, 0),
+        (0, 1),
+        (2, 1),
+    ]
+    pieces = [(0, 0), (0, 1), (3, 2), (4, 3), (6, 4)]
+    assert text_links(weights, SOURCE_TOKENS, TARGET_TOKENS, pieces=True) == pieces
+
+
+@given(st.data())
+def test_words_of_any_segmentation_are_those_of_the_text(data):
+    texts = [" ".join(data.draw(st.lists(st.text("ab", min_size=1), min_size=1))) for _ in "st"]
+    sides = []
+    for text in texts:
+        cuts = sorted(data.draw(st.lists(st.integers(0, len(text)))))
+        bounds = list(zip([0, *cuts], [*cuts, len(text)], strict=True))
+        tokens = [text[start:stop] for start, stop in bounds]
+        # The first letter of each token, or the next one, and the number of words before it.
+        firsts = [len(text) - len(text[start:].lstrip()) for start, _ in bounds]
+        words = [len(f"{text[:first]}x".split()) - 1 for first in firsts]
+        sides.append((tokens, np.minimum(words, len(text.split()) - 1)))
+    (source, source_words), (target, target_words) = sides
+    count = len(texts[0].split())
+    partner = data.draw(
+        st.lists(
+            st.integers(0, count - 1),
+            min_size=len(texts[1].split()),
+            max_size=len(texts[1].split()),
+        )
+    )
+    weights = np.equal.outer(np.take(partner, target_words), source_words)
+    # A word that no token begins has no links.
+    expected = [
+        (word, i) for i, word in enumerate(partner) if i in target_words and word in source_words
+    ]
+    assert text_links(weights, source, target) == expected
+
+
+def test_links_of_an_alignment_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"\(target tokens, source tokens\), \(1, 2\)"):
+        text_links([[1.0]], ["a", "</s>"], ["b"])
+    assert text_links(np.zeros((0, 0)), [], []) == []
 
 
 def test_pharaoh_text_is_read_back(tmp_path):

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from keras_bahdanau_runtime import CorruptArtifactError, UnsupportedArtifactError
-from keras_bahdanau_runtime.operators import check_onnx_file
+from keras_bahdanau_runtime.operators import check_onnx_file, inline_weights
 
 PLAIN = """<ir_version: 8, opset_import: ["" : 18, "own" : 1]>
 agraph (float[2] x, bool go) => (float[2] y) {
@@ -36,13 +36,13 @@ def model_with_external_data(location):
 
 def check(proto, files=()):
     contents = proto if isinstance(proto, bytes) else proto.SerializeToString()
-    check_onnx_file(contents, Path("model.onnx"), dict.fromkeys(files, 8))
+    return check_onnx_file(contents, Path("model.onnx"), dict.fromkeys(files, 8))
 
 
 def test_allowed_graphs_pass():
     check(model())
-    check(model_with_external_data("w.bin"), files=["model.onnx", "w.bin"])
-    check(loop(2**63 - 1))  # no limit, but a condition
+    assert check(model_with_external_data("w.bin"), files=["v.bin", "w.bin"]) == {"w.bin"}
+    assert check(loop(2**63 - 1)) == set()  # no limit, but a condition
     check(loop(100))
 
 
@@ -66,6 +66,32 @@ def test_operators_that_are_not_on_the_list_are_refused(operator):
 def test_external_data_outside_the_artifact_is_refused(location):
     with pytest.raises(CorruptArtifactError, match=r"data in files of the artifact"):
         check(model_with_external_data(location), files=["model.onnx", "w.bin"])
+
+
+@pytest.mark.parametrize("count, is_refused", [(2, False), (3, True)])
+def test_many_tensors_with_the_same_data_are_refused(count, is_refused):
+    proto = model_with_external_data("w.bin")  # 8 bytes, the whole file
+    for number in range(1, count):
+        proto.graph.initializer.add().CopyFrom(proto.graph.initializer[0])
+        proto.graph.initializer[-1].name = f"w{number}"
+    if is_refused:
+        with pytest.raises(UnsupportedArtifactError, match=r"tensors of 24 bytes in w\.bin, .* 8"):
+            check(proto, files=["w.bin"])
+    else:
+        assert check(proto, files=["w.bin"]) == {"w.bin"}
+
+
+@pytest.mark.parametrize("entries, numbers", [({}, [1, 2]), ({"offset": 4, "length": 8}, [2, 3])])
+def test_weights_of_another_file_become_part_of_the_graph(entries, numbers):
+    proto = model_with_external_data("w.bin")
+    for key, value in entries.items():
+        proto.graph.initializer[0].external_data.add(key=key, value=str(value))
+    data = np.array([1, 2, 3], "float32")[: 3 if entries else 2].tobytes()
+    inlined = onnx.load_from_string(inline_weights(proto.SerializeToString(), "w.bin", data))
+    onnx.checker.check_model(inlined)
+    assert onnx.numpy_helper.to_array(inlined.graph.initializer[0]).tolist() == numbers
+    same = inline_weights(proto.SerializeToString(), "other.bin", data)
+    assert onnx.load_from_string(same) == proto
 
 
 def test_external_data_of_a_constant_is_refused():

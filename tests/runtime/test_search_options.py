@@ -3,14 +3,18 @@
 import dataclasses
 import re
 
-import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keras_bahdanau_runtime import SearchOptions, Tokenizer, UnsupportedArtifactError
+from keras_bahdanau_runtime.ids import EOS
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.search_options import (
     Constraints,
+    check_constraints,
     check_prefix,
+    check_required,
     constraint_inputs,
     encode_constraints,
     text_constraints,
@@ -105,23 +109,45 @@ def tokenizer():
     return Tokenizer.train([text], [text], vocabulary_size=320)
 
 
-@pytest.mark.parametrize(
-    "prefix", ["e", "ein", "ein ", "ein Ma", "ein  M", " ", "caf", "日", "Zz!"]
-)
-def test_every_continuation_of_a_prefix_starts_with_its_text(tokenizer, prefix):
-    constraints = encode_constraints(tokenizer, prefix)
-    assert constraints.continuations
-    for index in constraints.continuations:
-        text = b"".join(map(tokenizer.target_piece, [*constraints.prefix, index]))
-        expected = b"".join(map(tokenizer.target_piece, tokenizer.encode_target(prefix)[:-1]))
-        assert text.startswith(expected)
+def outputs(constraints):
+    """The ids of every output that follows a prefix or one of its completions."""
+    return [
+        constraints.prefix,
+        *((*constraints.prefix[:at], index) for at, index in constraints.completions),
+    ]
 
 
-def test_a_prefix_may_end_within_a_token(tokenizer):
-    constraints = encode_constraints(tokenizer, "ein Ma")
-    *_, mann = tokenizer.encode_target("ein Mann")[:-1]
-    assert tokenizer.target_piece(mann) == b" Mann" and mann in constraints.continuations
-    assert tokenizer.decode(constraints.prefix) == "ein"
+@given(text=st.text(st.sampled_from("ein MaRdcfé日 本ï!\n\u0301"), min_size=1))
+def test_every_completion_of_a_prefix_starts_with_its_text(tokenizer, text):
+    for ids in outputs(encode_constraints(tokenizer, text)):
+        # A completion may end within the next character.
+        assert tokenizer.decode(ids).removesuffix("\ufffd").startswith(text)
+
+
+@given(text=st.sampled_from(["ein Mann", "ein Manns", "café naïve", "日本 Rad"]), data=st.data())
+def test_a_prefix_can_continue_with_the_tokens_of_a_text_that_starts_with_it(tokenizer, text, data):
+    *words, _ = tokenizer.encode_target(text)
+    prefix = text[: data.draw(st.integers(1, len(text)))]
+    assert any(
+        tuple(words[: len(ids)]) == ids for ids in outputs(encode_constraints(tokenizer, prefix))
+    )
+
+
+def test_completions_of_a_prefix_within_a_word(tokenizer):
+    constraints = encode_constraints(tokenizer, "ein Man")
+    assert tokenizer.target_decoder().tokens(constraints.prefix) == ["ein", " Ma", "n"]
+    pieces = {(at, tokenizer.target_piece(index)) for at, index in constraints.completions}
+    # The last one ends within the third character of "naïve".
+    assert pieces == {(1, b" Mann"), (1, b" Manns"), (2, b"nn"), (2, b"na\xc3")}
+
+
+def test_a_prefix_without_ids_constrains_nothing():
+    class WithoutSpace(Tokenizer):
+        def encode_target(self, text):
+            return super().encode_target(text.strip()) if text.strip() else [EOS]
+
+    tokenizer = WithoutSpace.train(["a"], ["ein Mann"], vocabulary_size=280)
+    assert encode_constraints(tokenizer, " ") == Constraints()
 
 
 def test_no_prefix_constrains_nothing(tokenizer):
@@ -145,17 +171,73 @@ def test_each_text_needs_a_prefix(tokenizer):
         text_constraints(tokenizer, ["a", "b"], ["x"])
     with pytest.raises(ValueError, match="one str"):
         text_constraints(tokenizer, ["a"], "x")
+    with pytest.raises(ValueError, match=r"`prefixes` must be a str\. Received: 5"):
+        text_constraints(tokenizer, ["a"], [5])
+
+
+def test_texts_have_their_own_prefix_and_phrases_and_share_suppressed_tokens(tokenizer):
+    constraints = text_constraints(
+        tokenizer, ["a", "b"], ["caf", None], [7], True, [None, ["ein Mann", "Rad"]]
+    )
+    assert [constraints(index).suppressed for index in (None, 0, 1)] == [(1, 7)] * 3
+    assert constraints(0).prefix == tuple(tokenizer.encode_target("caf")[:-1])
+    assert constraints(1).prefix == constraints(None).prefix == ()
+    assert constraints(0).required == constraints(None).required == ()
+    assert constraints(1).required == tuple(
+        tuple(tokenizer.encode_target(phrase)[:-1]) for phrase in ("ein Mann", "Rad")
+    )
+
+
+@pytest.mark.parametrize(
+    "required, message",
+    [
+        (
+            [["ein"]],
+            "`required` must have one list of str or None for each of 2 texts. Received: 1",
+        ),
+        ("ein", "`required` must have one list of str or None for each of 2 texts. Received: one"),
+        (["ein", None], "`required` must have a list of str for each text. Received: one str"),
+        ([[" "], []], "`required` must have no blank phrase. Received: ' '"),
+        ([[5], []], "`required` must be a str. Received: 5"),
+        ([["ein Mann"], []], "`suppressed`. Received: 'ein Mann', which contains ['Mann']"),
+    ],
+)
+def test_wrong_phrases_are_named(tokenizer, required, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        text_constraints(tokenizer, ["a", "b"], None, ["Mann"], required=required)
+
+
+def test_phrases_must_fit_the_output_and_need_the_option():
+    constraints = Constraints(required=((5, 6), (7,)))
+    with pytest.raises(UnsupportedArtifactError, match=r"no input .required.: .*Export it again"):
+        check_constraints(constraints, manifest(BEAM, []), 20)
+    with pytest.raises(ValueError, match=r"`required` must have at most 2 tokens.*Received: 3"):
+        check_required(constraints, 2)
+
+
+def test_suppressed_tokens_are_a_list(tokenizer):
+    with pytest.raises(ValueError, match="`suppressed` must be a list of str or int"):
+        encode_constraints(tokenizer, None, "Mann")
 
 
 def test_rows_with_and_without_a_prefix_are_padded():
-    inputs = constraint_inputs([Constraints(prefix=(7, 8), suppressed=(5,)), Constraints()])
-    np.testing.assert_array_equal(inputs["prefix"], [[7, 8], [0, 0]])
-    np.testing.assert_array_equal(inputs["suppressed"], [[5], [0]])
-    assert inputs.keys() == {"prefix", "suppressed"}
+    row = Constraints((7, 8), ((0, 9), (1, 4)), (5,), ((6, 7, 8), (9,)))
+    inputs = constraint_inputs([row, Constraints(), Constraints(required=((5,),))])
+    assert {name: array.tolist() for name, array in inputs.items()} == {
+        "prefix": [[7, 8], [0, 0], [0, 0]],
+        "completions": [[[0, 9], [1, 4]], [[0, 0], [0, 0]], [[0, 0], [0, 0]]],
+        "suppressed": [[5], [0], [0]],
+        "required": [
+            [[6, 7, 8], [9, 0, 0]],
+            [[0, 0, 0], [0, 0, 0]],
+            [[5, 0, 0], [0, 0, 0]],
+        ],
+    }
+    assert constraint_inputs([Constraints(), Constraints(suppressed=(5,))]).keys() == {"suppressed"}
 
 
 def test_a_prefix_must_fit_the_output():
-    constraints = Constraints(prefix=(5, 6), continuations=(7,))
+    constraints = Constraints(prefix=(5, 6, 7), completions=((1, 8),))
     check_prefix(constraints, 3)
     with pytest.raises(ValueError, match=r"at most 2 tokens each.*Received: 3"):
         check_prefix(constraints, 2)

@@ -108,6 +108,33 @@ step (int32[batch] tokens, int32[batch, source_length] memory_0, int32[batch] st
     alignment = Exp (aligned)
 }
 """
+# The log-probability of an id is -id / 8, and each target token is aligned with its own position.
+COPY_SCORE = """
+<ir_version: 8, opset_import: ["" : 17]>
+score (int32[batch, source_length] source, int32[batch, target_length] target) => (
+    float[batch] totals, float[batch, target_length] log_probs, int32[batch] lengths,
+    float[batch, target_length, source_length] alignments)
+<int32 pad = {0}, float eighth = {-0.125}, int64[1] one = {1}, int64[1] first = {0}>
+{
+    ids = Cast <to = 1> (target)
+    log_probs = Mul (ids, eighth)
+    totals = ReduceSum <keepdims = 0> (log_probs, one)
+    is_pad = Equal (target, pad)
+    is_token = Not (is_pad)
+    token_count = Cast <to = 6> (is_token)
+    lengths = ReduceSum <keepdims = 0> (token_count, one)
+    target_shape = Shape (target)
+    source_shape = Shape (source)
+    rows = Gather (source_shape, one)
+    columns = Gather (target_shape, one)
+    square = Concat <axis = 0> (columns, rows)
+    zeros = ConstantOfShape (square)
+    diagonal = EyeLike <dtype = 1> (zeros)
+    batch_size = Gather (source_shape, first)
+    full = Concat <axis = 0> (batch_size, square)
+    alignments = Expand (diagonal, full)
+}
+"""
 COPY_STEPS = (COPY_ENCODER, COPY_STEP)
 
 
@@ -138,12 +165,13 @@ DOCUMENT = {"format": "keras_bahdanau tokenizer", "version": 1, "source": SIDE, 
 VOCABULARY = {"source": 290, "target": 290}
 
 
-def make(path, graph=COPY, document=DOCUMENT, steps=None, overwrite=False, **contents):
+def make(path, graph=COPY, document=DOCUMENT, steps=None, overwrite=False, score=None, **contents):
     """Write an artifact with these graphs, ONNX text or models; return its path.
 
-    `steps` are the graphs of the encoder and of a step, such as `COPY_STEPS`.
+    `steps` are the graphs of the encoder and of a step, such as `COPY_STEPS`. `score` is the graph
+    that scores targets, such as `COPY_SCORE`.
     """
-    graphs = {"model.onnx": graph}
+    graphs = {"model.onnx": graph, "score.onnx": score}
     if steps is not None:
         graphs.update(zip(("encoder.onnx", "step.onnx"), steps, strict=True))
     with publish(path, overwrite) as folder:

@@ -1,44 +1,136 @@
-"""Command `align`: draw the attention weights of translated sentences."""
+"""Command `align`: link the words of given translations, or draw attention weights."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from keras_bahdanau_export.commands.arguments import Artifact
+from keras_bahdanau_export.commands.arguments import Artifact, BatchSize, BatchTokens
+from keras_bahdanau_export.commands.pairs import Megabytes, Timeout, open_output, score_pairs
 from keras_bahdanau_export.commands.terminal import print_message
 from keras_bahdanau_runtime.bulk.records import one_line
-from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.checks import check_positive, check_range
+from keras_bahdanau_runtime.errors import ArtifactError
+from keras_bahdanau_runtime.text.alignment import text_links, to_pharaoh
+from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translator
+
+_PICTURE = Path("alignment.png")
 
 
 def align(
     artifact: Artifact,
-    texts: Annotated[
-        list[str], typer.Argument(help="Sentences, each in quotes, which are drawn side by side.")
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Two files: source sentences, and their translations line by line; plain or .gz. "
+            "With --draw: sentences, each in quotes, which are translated and drawn side by side."
+        ),
     ],
     output: Annotated[
-        Path,
+        Path | None,
         typer.Option(
-            "--output", "-o", help="The picture: .png, .svg or .pdf, or an interactive .html page."
+            "--output",
+            "-o",
+            help="File for the links; standard output by default, or for -. With --draw the "
+            "picture: .png, .svg or .pdf, or an interactive .html page; alignment.png by default.",
         ),
-    ] = Path("alignment.png"),
-    pieces: Annotated[
-        bool, typer.Option("--pieces", help="Draw the tokenizer's pieces instead of words.")
+    ] = None,
+    draw: Annotated[
+        bool, typer.Option("--draw", help="Translate sentences and draw their attention weights.")
     ] = False,
+    pieces: Annotated[
+        bool,
+        typer.Option("--pieces", help="Link or draw the tokenizer's pieces instead of words."),
+    ] = False,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="Link all words with at least this weight; by default each translated word has a "
+            "link to the source word with the largest weight.",
+        ),
+    ] = None,
     style: Annotated[
-        str, typer.Option(help="light, or paper: as figure 3 of the paper, with white for 1.")
-    ] = "light",
-    columns: Annotated[int, typer.Option(help="Maximum number of sentences side by side.")] = 4,
+        str | None,
+        typer.Option(
+            help="With --draw: light, or paper: as figure 3 of the paper, with white for 1."
+        ),
+    ] = None,
+    columns: Annotated[
+        int | None,
+        typer.Option(help="With --draw: maximum number of sentences side by side; 4 by default."),
+    ] = None,
+    batch_size: BatchSize = BATCH_SIZE,
+    batch_tokens: BatchTokens = BATCH_TOKENS,
+    timeout: Timeout = None,
+    megabytes: Megabytes = None,
 ) -> None:
-    """Translate sentences and draw their alignments.
+    """Align the words of given translations, and write the links in Pharaoh format.
 
-    An .html file is one self-contained page: pointing at a word highlights the source words that it
-    was translated from. It shows words and pieces.
+    A line such as 0-0 1-2 links the first word of the source to the first of the translation, and
+    the second to the third. Words are separated by spaces. A pair with a blank or too long line
+    gives an empty line. It is reported on standard error, and the exit status is then 1.
+
+    With --draw, sentences are translated and their attention weights drawn. An .html file is one
+    self-contained page: pointing at a word highlights the source words that it was translated from.
+    It shows words and pieces.
 
     Example:
-        keras-bahdanau align artifact "a man on a bike" --output alignment.png
+        keras-bahdanau align artifact test.en test.de --output links.txt
     """
+    limits = {"timeout": timeout, "megabytes": megabytes}
+    if draw:
+        if threshold is not None:
+            raise ValueError(
+                "Argument `threshold` must be left out with --draw, which draws all weights. "
+                f"Received: {threshold}"
+            )
+        style, columns = style or "light", 4 if columns is None else columns
+        _draw(artifact, inputs, output or _PICTURE, pieces, style, columns, **limits)
+        return
+    for name, value in {"style": style, "columns": columns}.items():
+        if value is not None:
+            raise ValueError(f"Argument `{name}` must be used with --draw. Received: {value}")
+    if len(inputs) != 2:
+        raise ValueError(
+            "Argument `inputs` must be two files, of source sentences and of their translations; "
+            f"add --draw to translate and draw sentences. Received: {len(inputs)} arguments"
+        )
+    check_positive(batch_size=batch_size, batch_tokens=batch_tokens)
+    if threshold is not None:
+        check_range("threshold", threshold, float, 0, 1, open_low=True)
+    scores = score_pairs(
+        artifact,
+        *map(Path, inputs),
+        alignments=True,
+        batch_size=batch_size,
+        batch_tokens=batch_tokens,
+        **limits,
+    )
+    failures = 0
+    with open_output(output) as file:
+        for score in scores:
+            links = []
+            if score.alignment is None:
+                failures += 1
+            else:
+                tokens = score.source_tokens, score.tokens
+                links = text_links(score.alignment, *tokens, threshold, pieces)
+            file.write(f"{to_pharaoh(links)}\n".encode())
+    if failures:
+        raise ArtifactError(f"{failures} pairs have no alignment.")
+
+
+def _draw(
+    artifact: Path,
+    texts: list[str],
+    output: Path,
+    pieces: bool,
+    style: str,
+    columns: int,
+    **limits: float | None,
+) -> None:
+    """Translate sentences and draw their attention weights; arguments as for `align`."""
     from keras_bahdanau_runtime.pictures.figures import check_style, check_suffix
     from keras_bahdanau_runtime.pictures.page import alignment_page
     from keras_bahdanau_runtime.pictures.plots import plot_alignments
@@ -48,7 +140,7 @@ def align(
     check_positive(columns=columns)
     for text in texts:
         if not text.strip():
-            raise ValueError(f"Argument `texts` must contain sentences. Received: {text!r}")
+            raise ValueError(f"Argument `inputs` must contain sentences. Received: {text!r}")
     is_page = output.suffix.lower() == ".html"
     if not is_page:
         check_suffix(output)
@@ -57,7 +149,7 @@ def align(
             "Arguments `pieces` and `style` must be left out for an .html file, which shows words "
             f"and pieces in one style. Received: {output}"
         )
-    translations = Translator(artifact).translate(texts)
+    translations = Translator(artifact, **limits).translate(texts)
     panels = [(item.alignment, item.source_tokens, item.tokens) for item in translations]
     if is_page:
         alignment_page(panels, output)

@@ -22,6 +22,7 @@ try:
     from keras_bahdanau_export.commands.inspect import inspect
     from keras_bahdanau_export.commands.prepare import prepare
     from keras_bahdanau_export.commands.quickstart import quickstart
+    from keras_bahdanau_export.commands.score import score
     from keras_bahdanau_export.commands.serve import serve
     from keras_bahdanau_export.commands.shortlist import shortlist
     from keras_bahdanau_export.commands.terminal import console, escape_record
@@ -35,7 +36,7 @@ _COMMANDS = {
     "First steps": (quickstart,),
     "Training": (prepare, train, evaluate),
     "Export": (shortlist, export, verify),
-    "Use of artifacts": (translate, align, inspect, serve),
+    "Use of artifacts": (translate, score, align, inspect, serve),
 }
 _HELP = """Attentive recurrent sequence-to-sequence models: train, export, translate.
 

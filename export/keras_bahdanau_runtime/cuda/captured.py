@@ -92,11 +92,8 @@ class CapturedSearch:
             )
         self._manifest, self._timeout = manifest, timeout
         self._session_settings = providers, threads, megabytes
-        self._weights = dict[str, bytes]()  # of model.onnx, which the graphs share
-        self._start, self._end = (
-            open_graph(manifest, name, *self._session_settings, weights=self._weights)
-            for name in (_START, _END)
-        )
+        self._start = open_graph(manifest, _START, *self._session_settings)
+        self._end = open_graph(manifest, _END, *self._session_settings)
         self._open_step()
         _check_graphs(self._start, self.session, self._end, manifest)
         self._start_outputs = [value.name for value in self._start.get_outputs()]
@@ -108,13 +105,7 @@ class CapturedSearch:
 
     def _open_step(self) -> None:
         try:
-            self.session = open_graph(
-                self._manifest,
-                _STEP,
-                *self._session_settings,
-                capture=True,
-                weights=self._weights,
-            )
+            self.session = open_graph(self._manifest, _STEP, *self._session_settings, capture=True)
         except ValueError as error:  # the provider did open the start graph
             if device_of(self._start)[0] == "cpu":
                 raise

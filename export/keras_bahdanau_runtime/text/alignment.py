@@ -91,14 +91,14 @@ def text_links(
         )
     counts = []
     for axis, tokens in enumerate((target_tokens, source_tokens)):
-        count = len(tokens) - (tokens[-1:] == [SPECIAL[EOS]])
+        count = len(tokens) - (list(tokens[-1:]) == [SPECIAL[EOS]])
         if not pieces:
             words = _word_positions(tokens[:count])
             count = max(words, default=-1) + 1
-            words += [count] * (len(tokens) - len(words))
-            of_word = np.equal.outer(words, np.arange(max(words, default=-1) + 1)).astype("float64")
+            words += [count] * (len(tokens) - len(words))  # the end of the sentence
+            of_word = np.equal.outer(words, np.arange(count + 1)).astype("float64")
             if axis == 0:
-                weights = (of_word / of_word.sum(axis=0)).T @ weights
+                weights = (of_word / of_word.sum(axis=0).clip(1)).T @ weights
             else:
                 weights = weights @ of_word
         counts.append(count)
@@ -110,21 +110,23 @@ def text_links(
 def _word_positions(tokens: Sequence[str]) -> list[int]:
     """Return for each token the position of its first word in the joined text.
 
-    A token without a letter, such as a space or a part of a character, belongs to the word after.
+    A token without a letter, such as a space or a part of a character, belongs to the word of the
+    next token.
     """
-    words, word, is_inside = list[int](), -1, False
+    firsts, word, is_inside = list[int | None](), -1, False
     for token in tokens:
         first = None
         for letter in token:
-            is_start = not letter.isspace() and not is_inside
-            is_inside = not letter.isspace()
-            word += is_start
-            if is_inside and first is None:
-                first = word
-        if first is None:
-            first = word + (not is_inside)
-        words.append(first)
-    return [min(position, max(word, 0)) for position in words]
+            was_inside, is_inside = is_inside, not letter.isspace()
+            if is_inside:
+                word += not was_inside
+                first = word if first is None else first
+        firsts.append(first)
+    positions, following = list[int](), max(word, 0)
+    for first in reversed(firsts):
+        following = following if first is None else first
+        positions.append(following)
+    return positions[::-1]
 
 
 def to_pharaoh(links: Iterable[Link]) -> str:

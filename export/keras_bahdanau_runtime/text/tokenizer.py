@@ -355,6 +355,11 @@ class Tokenizer:
         return [index for piece, index in matches if piece.startswith(start)]
 
     @functools.cached_property
+    def longest_target_piece(self) -> int:
+        """Number of bytes of the longest target piece that is not special."""
+        return max(len(piece) for piece, _ in self._sorted_target_pieces)
+
+    @functools.cached_property
     def _sorted_target_pieces(self) -> list[tuple[bytes, int]]:
         return sorted((p, i) for i, p in enumerate(self._target_pieces) if i not in SPECIAL)
 

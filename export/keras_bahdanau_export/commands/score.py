@@ -1,0 +1,84 @@
+"""Command `score`: log-probabilities of given translations, and their perplexity."""
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_bahdanau_export.commands.arguments import Artifact, BatchSize, BatchTokens
+from keras_bahdanau_export.commands.pairs import Megabytes, Timeout, open_output, score_pairs
+from keras_bahdanau_export.commands.terminal import print_message
+from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.errors import ArtifactError
+from keras_bahdanau_runtime.scoring import TargetScore
+from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
+
+
+def score(
+    artifact: Artifact,
+    source: Annotated[
+        Path, typer.Argument(help="Source sentences, plain or .gz; - is standard input.")
+    ],
+    target: Annotated[Path, typer.Argument(help="Their translations, line by line.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="File to write; standard output by default, or for -."),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Print JSON lines with the total and each token with its log-probability.",
+            rich_help_panel="Output",
+        ),
+    ] = False,
+    batch_size: BatchSize = BATCH_SIZE,
+    batch_tokens: BatchTokens = BATCH_TOKENS,
+    timeout: Timeout = None,
+    megabytes: Megabytes = None,
+) -> None:
+    """Print the log-probability of each translation of a file, and the perplexity of all.
+
+    The log-probabilities are natural logarithms and include the end of each sentence. The
+    perplexity per token goes to standard error. A pair with a blank or too long line gives an empty
+    line. It is reported on standard error, and the exit status is then 1.
+
+    Example:
+        keras-bahdanau score artifact test.en test.de
+    """
+    check_positive(batch_size=batch_size, batch_tokens=batch_tokens)
+    pairs = score_pairs(
+        artifact,
+        source,
+        target,
+        alignments=False,
+        batch_size=batch_size,
+        batch_tokens=batch_tokens,
+        timeout=timeout,
+        megabytes=megabytes,
+    )
+    total, tokens, scored, failures = 0.0, 0, 0, 0
+    with open_output(output) as file:
+        for item in pairs:
+            line = _json_line(item) if as_json else "" if item.error else f"{item.total:.6f}"
+            file.write(f"{line}\n".encode())
+            if item.error is None:
+                total, tokens, scored = total + item.total, tokens + len(item.tokens), scored + 1
+            else:
+                failures += 1
+    if scored:
+        value = math.exp(-total / tokens)
+        print_message(f"Perplexity {value:.4f} of {tokens:,} tokens in {scored:,} pairs.")
+    if failures:
+        raise ArtifactError(f"{failures} pairs have no score.")
+
+
+def _json_line(item: TargetScore) -> str:
+    """Return a pair's score as one line of JSON."""
+    if item.error is not None:
+        return json.dumps({"total": None, "error": item.error}, ensure_ascii=False)
+    log_probs = [round(float(value), 6) for value in item.log_probs]
+    document = {"total": round(item.total, 6), "tokens": item.tokens, "log_probs": log_probs}
+    return json.dumps(document, ensure_ascii=False)

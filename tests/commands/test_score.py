@@ -1,0 +1,87 @@
+"""The command `score` with an artifact whose log-probability of an id is -id / 8."""
+
+import json
+import math
+
+import pytest
+import typer.testing
+from copy_artifact import COPY_SCORE, make
+
+from keras_bahdanau_export.commands.app import app
+from keras_bahdanau_runtime import Translator
+from keras_bahdanau_runtime.errors import ArtifactError, UnsupportedArtifactError
+
+SOURCES, TARGETS = ["a man on a bike", "a boat", "a dog"], ["a dog on", "a man", "a bike"]
+
+
+def score(*arguments):
+    return typer.testing.CliRunner().invoke(app, ["score", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("score") / "artifact", score=COPY_SCORE)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """A function that writes lines to a file and returns its path."""
+
+    def write(name, lines):
+        path = tmp_path / name
+        path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        return path
+
+    return write
+
+
+def expected_ids(artifact):
+    return Translator(artifact).tokenizer.encode_targets(TARGETS)
+
+
+def test_prints_a_log_probability_per_pair_and_the_perplexity(artifact, write):
+    result = score(artifact, write("a.en", SOURCES), write("a.de", TARGETS))
+    assert result.exit_code == 0, result.output
+    ids = expected_ids(artifact)
+    assert result.stdout.splitlines() == [f"{-sum(row) / 8:.6f}" for row in ids]
+    count = sum(map(len, ids))
+    perplexity = math.exp(sum(map(sum, ids)) / 8 / count)
+    assert result.stderr == f"Perplexity {perplexity:.4f} of {count} tokens in 3 pairs.\n"
+
+
+def test_writes_json_lines_with_tokens_to_a_file(artifact, write, tmp_path):
+    output = tmp_path / "scores.jsonl"
+    arguments = artifact, write("a.en", SOURCES), write("a.de", TARGETS)
+    result = score(*arguments, "--json", "-o", output)
+    assert result.exit_code == 0 and result.stdout == ""
+    lines = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+    for line, ids, target in zip(lines, expected_ids(artifact), TARGETS, strict=True):
+        assert line["log_probs"] == [-index / 8 for index in ids]
+        assert line["total"] == -sum(ids) / 8
+        assert "".join(line["tokens"]) == f"{target}</s>"
+
+
+def test_a_blank_pair_has_an_empty_line_and_is_reported(artifact, write):
+    result = score(artifact, write("a.en", SOURCES), write("a.de", ["a dog on", " ", "a bike"]))
+    first, blank, last = result.stdout.splitlines()
+    assert blank == "" and float(first) < 0 and float(last) < 0
+    assert "line 2: Argument `targets[1]` must not be blank. Received: ' '" in result.stderr
+    assert "in 2 pairs" in result.stderr
+    assert isinstance(result.exception, ArtifactError)
+    assert str(result.exception) == "1 pairs have no score."
+
+
+def test_files_of_different_lengths_are_refused(artifact, write):
+    result = score(artifact, write("a.en", SOURCES), write("a.de", TARGETS[:2]))
+    assert result.stdout == ""
+    message = r"`source` and `target` must have the same number of lines\. Received: 3 in .*, 2 in"
+    with pytest.raises(ValueError, match=message):
+        raise result.exception
+
+
+def test_an_artifact_without_a_score_graph_is_refused(write, tmp_path):
+    path = make(tmp_path / "old")
+    result = score(path, write("a.en", SOURCES), write("a.de", TARGETS))
+    assert isinstance(result.exception, UnsupportedArtifactError)
+    assert "has no score.onnx" in str(result.exception)
+    assert "Export it again" in str(result.exception)
