@@ -115,7 +115,7 @@ def rank_next_tokens_first(logits, progress, phrases, rows, unused=None):
     return set_tokens(logits, tokens, ops.not_equal(tokens, PAD), values, rows, unused)
 
 
-def top_k_of_banks(scores, missing, k, num_banks, batch):
+def top_k_of_banks(scores, missing, k, num_banks):
     """Return the best candidates of each bank in turn, until there are `k`.
 
     A bank is the candidates with an equal number of missing tokens. Banks with fewer missing tokens
@@ -127,7 +127,6 @@ def top_k_of_banks(scores, missing, k, num_banks, batch):
         missing: `(B, n)` int32 number of missing tokens, below `num_banks`.
         k: Number of candidates to return, at most `n`; an int or a scalar tensor.
         num_banks: An int or a scalar tensor.
-        batch: `B`, an int or a scalar tensor.
 
     Returns:
         `(scores, indices)`, `(B, k)` each. If there are fewer than `k` candidates, the last scores
@@ -138,8 +137,8 @@ def top_k_of_banks(scores, missing, k, num_banks, batch):
     top, indices = stable_top_k(ops.where(is_in_bank, ops.expand_dims(scores, 1), NEG_INF), k)
     turns = ops.arange(k, dtype="int32") * num_banks + banks  # (num_banks, k)
     order = ops.where(top > NEG_INF, -ops.cast(turns, "float32"), NEG_INF)
-    _, chosen = stable_top_k(ops.reshape(order, (batch, num_banks * k)), k)
-    chosen = chosen + row_starts(batch, num_banks * k)
+    _, chosen = stable_top_k(ops.reshape(order, (-1, num_banks * k)), k)
+    chosen = chosen + row_starts(ops.shape(scores)[0], num_banks * k)
     return take_flat(top, chosen), take_flat(indices, chosen)
 
 
