@@ -1,5 +1,6 @@
 """Beam search, diverse beam search and greedy search."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -169,20 +170,21 @@ class BeamSearch(Search):
         return beam.totals > NEG_INF
 
     def _choose(self, candidates, beam, task):
-        t, past = candidates.t, candidates.past
         log_probs, ids = self._top_tokens(candidates, task)
-        length, missing = t + 1, None
+        length, missing, num_banks = candidates.t + 1, None, None
+        ending = ops.logical_or(ids == EOS, ops.expand_dims(length >= task.limits, -1))
         if task.required is not None:
-            log_probs, missing = self._without_dead_ends(log_probs, ids, length, past, task)
+            missing = self._count_missing(ids, candidates, task)
+            fits = self._fits(missing, ids, ending, candidates, task)
+            log_probs = ops.where(fits, log_probs, NEG_INF)
+            num_banks = math.prod(ops.shape(task.required)[1:]) + 1
         totals = ops.expand_dims(beam.totals, -1) + log_probs
         scores = totals / self._length_penalty(length)
         if self._may_apply("coverage_penalty"):
-            scores = scores + self._coverage_rewards(past, task)
-        ending = ops.logical_or(ids == EOS, ops.expand_dims(length >= task.limits, -1))
+            scores = scores + self._coverage_rewards(candidates.past, task)
         # The history has 2K rows per sentence: K live hypotheses, in the order of the state, then
         # K ended ones.
         ended_rows = task.first_rows + ops.arange(self.size, 2 * self.size, dtype="int32")
-
         selection = select_hypotheses(
             scores,
             ids,
@@ -194,9 +196,7 @@ class BeamSearch(Search):
             self.groups,
             self.diversity,
             missing,
-            None
-            if missing is None
-            else ops.shape(task.required)[1] * ops.shape(task.required)[2] + 1,
+            num_banks,
         )
         totals = take_flat(ops.where(ending, NEG_INF, totals), selection.live)
         if missing is not None:
@@ -211,18 +211,21 @@ class BeamSearch(Search):
             ended_parents=selection.ended_parents,
         )
 
-    def _without_dead_ends(self, log_probs, ids, length, past, task):
-        """Exclude candidates after which the required phrases do not fit.
+    def _count_missing(self, ids, candidates, task):
+        """Return how many tokens of required phrases each candidate lacks, `(B, K, W)` int32."""
+        tokens = ops.reshape(ids, (-1, ids.shape[-1]))
+        progress = extend(candidates.past.progress, task.required, tokens)
+        return ops.reshape(count_missing(progress, task.required), (-1, self.size, ids.shape[-1]))
 
-        Returns:
-            `(log_probs, missing)`, `(B, K, W)` each: the log-probabilities, -inf for these
-            candidates, and the number of tokens of required phrases that a candidate lacks.
-        """
-        rows = ops.reshape(ids, (-1, ids.shape[-1]))
-        missing = count_missing(extend(past.progress, task.required, rows), task.required)
-        missing = ops.reshape(missing, (-1, self.size, ids.shape[-1]))
-        rest = ops.where(ids == EOS, 0, ops.expand_dims(task.limits - length, -1))
-        return ops.where(missing <= rest, log_probs, NEG_INF), missing
+    def _fits(self, missing, ids, ending, candidates, task):
+        """Return whether an output can follow a candidate and contain all phrases, bool."""
+        rest = ops.expand_dims(task.limits - candidates.t - 1, -1)
+        fits = missing <= ops.where(ids == EOS, 0, rest)
+        if candidates.forced is None:
+            return fits
+        # The prefix may contain tokens of several phrases at once, which `missing` does not count.
+        is_forced = ops.reshape(ops.not_equal(candidates.forced, PAD), (-1, self.size, 1))
+        return ops.logical_or(fits, ops.logical_and(is_forced, ops.logical_not(ending)))
 
     def _advance(self, t, choice, weights, beam, task):
         rows = choice.live // choice.ids.shape[-1]

@@ -198,7 +198,9 @@ class Sentence:
 
     def fits(self, tokens):
         """Whether an output that starts with `tokens` can contain all required phrases."""
-        return self.missing(tokens) <= (0 if self.ended(tokens) else self.limit - len(tokens))
+        is_forced = len(tokens) <= len(self.prefix) and not self.ended(tokens)
+        rest = 0 if self.ended(tokens) else self.limit - len(tokens)
+        return is_forced or self.missing(tokens) <= rest
 
     def continuations(self, tokens):
         """The tokens that may come next, ascending."""

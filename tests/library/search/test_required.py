@@ -113,6 +113,14 @@ def test_limits_prefixes_and_coverage_apply_too(seed):
     )
 
 
+def test_tokens_of_a_prefix_need_not_fit():
+    table = np.zeros((1, 4, 6, 6), "float32")
+    prefix = np.array([[4, 4, 5]], "int32")
+    task = Task(table, prefix=prefix, required=phrases([[4, 5], [5, 1], [4]]))  # 5 tokens in all
+    result = check_beam(BeamSearch(4), task)
+    assert outputs_of(result) == [(4, 4, 5, 1)]
+
+
 @FEW
 @given(table=random_tables(2, 6, 5))
 def test_a_sentence_without_phrases_is_searched_as_usual(table):
