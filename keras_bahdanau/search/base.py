@@ -18,6 +18,7 @@ from keras_bahdanau.search.candidates import (
 )
 from keras_bahdanau.search.history import empty_history, write_step
 from keras_bahdanau.search.past import Past, add_step, completes_ngram, follows_prefix
+from keras_bahdanau.search.required import initial_progress, rank_next_tokens_first
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
@@ -60,6 +61,8 @@ class Task(NamedTuple):
             with `PAD`; or `None`. The prefix is then `(R, T)`.
         has_completions: Scalar bool tensor, whether there are any; or `None`.
         suppressed: `(R, n)` int32 tokens that are never chosen, filled up with `PAD`; or `None`.
+        required: `(R, P, L)` int32 phrases that every output contains, filled up with `PAD`; or
+            `None`.
         memory_mask: `(B, Tx)` bool, or `None`.
         noise: `(R, T)` float32 random numbers in [0, 1), one column per step; or `None`.
         is_constrained: Scalar bool tensor, whether a constraint applies; `None` in a search whose
@@ -73,6 +76,7 @@ class Task(NamedTuple):
     completions: Any
     has_completions: Any
     suppressed: Any
+    required: Any
     memory_mask: Any
     noise: Any
     is_constrained: Any
@@ -84,8 +88,8 @@ class Candidates(NamedTuple):
     Attributes:
         t: Number of the step, a scalar int32 tensor; 0 for the first.
         logits: `(R, V)` float32 logits of the model.
-        allowed: `(R, V)` float32, the same logits, lower where a token is repeated and -inf where a
-            constraint forbids it.
+        allowed: `(R, V)` float32, the same logits, lower where a token is repeated, -inf where a
+            constraint forbids it, and above all others for the next token of a required phrase.
         past: The `Past` of the hypotheses, or `()`.
         forced: `(R,)` int32 tokens of the prefix, `PAD` where there is a choice; or `None`.
         prefix: `(R,)` int32 tokens of the prefix, which `forbidden` does not exclude, also where
@@ -200,6 +204,7 @@ class Search:
         prefix=None,
         completions=None,
         suppressed=None,
+        required=None,
         memory_mask=None,
         noise=None,
     ):
@@ -223,6 +228,11 @@ class Search:
             suppressed: `(B, n)` or `(1, n)` int32 tokens that are never chosen for a sentence,
                 unless its prefix contains them. Padded with `PAD`, which suppresses nothing; or
                 `None`.
+            required: `(B, P, L)` or `(1, P, L)` int32 phrases that every output of a sentence
+                contains, for a beam of at least 2; or `None`. Padded with `PAD` at the right; a
+                phrase of only `PAD` requires nothing. A phrase that does not fit in the limit, or
+                has a token of `forbidden`, leaves no output. The other constraints do not apply to
+                the next token of a phrase.
             memory_mask: `(B, Tx)` bool, source positions that a coverage penalty counts; all if
                 `None`.
             noise: Random numbers from `self.noise` for a search that samples; from Keras's random
@@ -233,14 +243,25 @@ class Search:
 
         Raises:
             ValueError: If `step` does not return the values that `Search` describes, `max_length`
-                is not a positive int, a forbidden id is outside of the vocabulary, or a shape or
-                dtype is not as above.
+                is not a positive int, a forbidden id is outside of the vocabulary, the search does
+                not accept `required`, or a shape or dtype is not as above.
         """
         check_range("max_length", max_length, int, 1)
         noise_shape = self.size, max_length
         start = checked_start(
-            start, state, limits, prefix, completions, suppressed, memory_mask, noise, noise_shape
+            start,
+            state,
+            limits,
+            prefix,
+            completions,
+            suppressed,
+            required,
+            memory_mask,
+            noise,
+            noise_shape,
         )
+        if required is not None:
+            check_accepts_required(self)
 
         def repeat(tensor):
             return ops.repeat(tensor, self.size, axis=0)
@@ -258,7 +279,15 @@ class Search:
                 lengths = ops.sum(ops.cast(memory_mask, "int32"), axis=1)
             limits = self.limit_lengths(max_length if limits is None else limits, lengths)
         task = self._task(
-            batch, max_length, limits, prefix, completions, suppressed, memory_mask, noise
+            batch,
+            max_length,
+            limits,
+            prefix,
+            completions,
+            suppressed,
+            required,
+            memory_mask,
+            noise,
         )
         past = self._initial_past(task, batch * self.size, max_length, memory_length)
         history = empty_history(
@@ -286,21 +315,32 @@ class Search:
         bounds = ops.floor(self.max_length_ratio * ops.cast(lengths, "float32"))
         return ops.minimum(limits, ops.maximum(ops.cast(bounds, "int32"), 1))
 
-    def _task(self, batch, max_length, limits, prefix, completions, suppressed, memory_mask, noise):
+    def _task(
+        self,
+        batch,
+        max_length,
+        limits,
+        prefix,
+        completions,
+        suppressed,
+        required,
+        memory_mask,
+        noise,
+    ):
         """Return the `Task` for the arguments of `__call__`."""
         if limits is None:
             limits = ops.full((batch, 1), max_length, dtype="int32")
         else:
             limits = ops.reshape(limits, (batch, 1))
-        is_constrained = self._is_constrained(prefix, suppressed)
+        is_constrained = self._is_constrained(prefix, suppressed, required)
         has_completions = None
         if completions is not None:
             has_completions = ops.any(ops.not_equal(completions[:, :, 1], PAD))
             padding = ops.full((ops.shape(prefix)[0], max_length), PAD, dtype="int32")
             prefix = ops.concatenate([ops.cast(prefix, "int32"), padding], axis=1)[:, :max_length]
-        prefix, completions, suppressed = (
+        prefix, completions, suppressed, required = (
             ids if ids is None else ops.repeat(_for_all_rows(ids, batch), self.size, axis=0)
-            for ids in (prefix, completions, suppressed)
+            for ids in (prefix, completions, suppressed, required)
         )
         noise = self._random_numbers(batch, max_length) if noise is None else noise
         if noise is not None:
@@ -313,21 +353,22 @@ class Search:
             completions=completions,
             has_completions=has_completions,
             suppressed=suppressed,
+            required=required,
             memory_mask=memory_mask,
             noise=noise,
             is_constrained=is_constrained,
         )
 
-    def _is_constrained(self, prefix, suppressed):
-        """Return whether a constraint applies, bool; `None` if all settings are numbers."""
+    def _is_constrained(self, *ids):
+        """Return whether a constraint applies, bool; `None` if all settings are numbers.
+
+        Args:
+            *ids: Tensors of constraints that do not apply where they are `PAD`, or `None`.
+        """
         settings = {name: getattr(self, name) for name in self._constraints}
         if not any(map(is_tensor, settings.values())):
             return None
-        applies = [
-            ops.any(ops.not_equal(value, neutral))
-            for value, neutral in ((prefix, PAD), (suppressed, PAD))
-            if value is not None
-        ]
+        applies = [ops.any(ops.not_equal(value, PAD)) for value in ids if value is not None]
         for name, value in settings.items():
             applies.append(ops.not_equal(value, self._constraints[name]))
         return ops.any(ops.stack(applies))
@@ -336,7 +377,7 @@ class Search:
         """Return the `Past` before the first step, or `()` if no constraint needs one."""
         if not self._needs_past(task):
             return ()
-        tokens = matches = coverage = parents = ()
+        tokens = matches = coverage = progress = parents = ()
         needs_tokens = map(self._may_apply, ("no_repeat_ngram", "repetition_penalty"))
         if task.completions is not None or any(needs_tokens):
             tokens = ops.full((rows, max_length), PAD, dtype="int32")
@@ -345,9 +386,11 @@ class Search:
             matches = ops.zeros((rows, max_length), dtype="int32")
         if self._may_apply("coverage_penalty"):
             coverage = ops.zeros((rows, memory_length), dtype="float32")
+        if task.required is not None:
+            progress = initial_progress(task.required)
         if self._reorders:
             parents = ops.arange(rows, dtype="int32")
-        return Past(tokens, matches, coverage, parents)
+        return Past(tokens, matches, coverage, progress, parents)
 
     def _may_apply(self, name):
         """Return whether a constraint applies, or may apply because its setting is a tensor."""
@@ -356,7 +399,9 @@ class Search:
 
     def _needs_past(self, task):
         """Return whether a constraint that may apply depends on earlier steps."""
-        return task.completions is not None or any(map(self._may_apply, _CONSTRAINTS_ON_PAST))
+        ids = task.completions, task.required
+        applies = map(self._may_apply, _CONSTRAINTS_ON_PAST)
+        return any(part is not None for part in ids) or any(applies)
 
     def _loop(self, step, task, max_length, tokens, past, state, hypotheses, history):
         """Run steps until no hypothesis is live.
@@ -368,7 +413,7 @@ class Search:
         def advance(t, tokens, past, state, hypotheses, history):
             logits, state, weights = step(tokens, state)
             logits, weights = ops.cast(logits, "float32"), ops.cast(weights, "float32")
-            choice, past = self._choice(task, t, tokens, past, logits, weights)
+            choice, past = self._choice(task, t, tokens, past, logits, weights, hypotheses)
             hypotheses, tokens, parents, record = self._advance(
                 t, choice, weights, hypotheses, task
             )
@@ -386,7 +431,7 @@ class Search:
         )
         return stop, hypotheses, history
 
-    def _choice(self, task, t, tokens, past, logits, weights):
+    def _choice(self, task, t, tokens, past, logits, weights, hypotheses):
         """Return the choice of tokens at step `t` and the `Past` there.
 
         Where constraints are inputs of a graph, a step computes them only if one of them applies.
@@ -395,20 +440,27 @@ class Search:
         def choose(search, task):
             after = past
             if search._needs_past(task):
-                after = add_step(past, t, tokens, weights, task.batch * self.size)
+                rows = task.batch * self.size
+                after = add_step(past, t, tokens, weights, rows, task.required)
             candidates = search._candidates(task, t, after, logits)
-            return search._choose(candidates, task), after
+            return search._choose(candidates, hypotheses, task), after
 
         if task.is_constrained is None:
             return choose(self, task)
         free = self.with_options(**self._constraints)
         without = task._replace(completions=None)
+
+        def choose_constrained():
+            if task.completions is None:
+                return choose(self, task)
+            return ops.cond(
+                task.has_completions, lambda: choose(self, task), lambda: choose(self, without)
+            )
+
         return ops.cond(
             task.is_constrained,
-            lambda: ops.cond(
-                task.has_completions, lambda: choose(self, task), lambda: choose(self, without)
-            ),
-            lambda: choose(free, without._replace(prefix=None, suppressed=None)),
+            choose_constrained,
+            lambda: choose(free, without._replace(prefix=None, suppressed=None, required=None)),
         )
 
     def _candidates(self, task, t, past, logits):
@@ -432,6 +484,8 @@ class Search:
                 ops.concatenate(parts, axis=1) for parts in zip(*barred, strict=True)
             )
             allowed = set_tokens(allowed, tokens, is_barred, NEG_INF, rows, unused)
+        if task.required is not None:
+            allowed = rank_next_tokens_first(allowed, past.progress, task.required, rows, unused)
         forced, prefix = task.prefix, None
         if forced is not None:  # not a gather, whose last index would be copied to the GPU
             is_current = ops.arange(ops.shape(forced)[1], dtype="int32") == t
@@ -493,6 +547,7 @@ class Search:
     # --- Defined by subclasses --------------------------------------------------------------------
 
     _reorders = False  # whether a hypothesis can continue one of another row
+    accepts_required = False  # whether a call accepts `required`
 
     def _history_shape(self, batch):
         """Return the shape of the hypotheses in the history."""
@@ -502,8 +557,8 @@ class Search:
         """Return the hypotheses before the first step, a nest of tensors."""
         raise NotImplementedError
 
-    def _choose(self, candidates, task):
-        """Return the tokens that can extend the hypotheses, a nest of tensors for `_advance`."""
+    def _choose(self, candidates, hypotheses, task):
+        """Return the tokens that extend the hypotheses, a nest of tensors for `_advance`."""
         raise NotImplementedError
 
     def _advance(self, t, choice, weights, hypotheses, task):
@@ -611,8 +666,26 @@ def check_search(search, vocabulary_size):
         )
 
 
+def check_accepts_required(search):
+    """Raise a `ValueError` unless `search` is a beam search with at least two hypotheses."""
+    if not search.accepts_required:
+        raise ValueError(
+            "Argument `required` needs a BeamSearch with a size of at least 2. "
+            f"Received: {search!r:.80}"
+        )
+
+
 def checked_start(
-    start, state, limits, prefix, completions, suppressed, memory_mask, noise, noise_shape
+    start,
+    state,
+    limits,
+    prefix,
+    completions,
+    suppressed,
+    required,
+    memory_mask,
+    noise,
+    noise_shape,
 ):
     """Check the tensor arguments of a search, and return `start` as an int32 tensor.
 
@@ -623,6 +696,7 @@ def checked_start(
         prefix: `(B, P)` or `(1, P)` ints, or `None`.
         completions: `(B, n, 2)` or `(1, n, 2)` ints, or `None`; needs a prefix.
         suppressed: `(B, n)` or `(1, n)` ints, or `None`.
+        required: `(B, P, L)` or `(1, P, L)` ints, or `None`.
         memory_mask: `(B, Tx)` bool, or `None`.
         noise: `(B, *noise_shape)` tensor, or `None`.
         noise_shape: Number of hypotheses per sentence and number of steps.
@@ -647,6 +721,7 @@ def checked_start(
         ("prefix", prefix, (rows, None)),
         ("completions", completions, (rows, None, 2)),
         ("suppressed", suppressed, (rows, None)),
+        ("required", required, (rows, None, None)),
     ):
         one_row = (1, *shape[1:])  # for all sentences
         if name != "limits" and _shapes_match(getattr(value, "shape", ()), one_row):
