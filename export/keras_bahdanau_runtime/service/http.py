@@ -128,9 +128,9 @@ def create_app(repository: Repository) -> Router:
 
 def _translation_endpoints(repository: Repository) -> list[Endpoint]:
     """Return the endpoints of text models: translation, scores, alignment, and their list."""
-    limits = repository.engine.limits
 
     async def parse(request: Request, schema: type[RequestBody]) -> RequestBody:
+        limits = repository.engine.limits
         body = await _read_body(request, limits)
         return await _parse(body, parse_request, schema, limits)
 
@@ -204,7 +204,7 @@ def _translation_endpoints(repository: Repository) -> list[Endpoint]:
                 "name": model.name,
                 "versions": versions[model.name],
                 "streams": model.streams,
-                "max_characters": limits.characters,
+                "max_characters": repository.engine.limits.characters,
                 "n_best": model.max_n_best,
                 "options": model.options,
                 "max_beam_size": model.max_beam_size,
