@@ -233,28 +233,27 @@ def text_constraints(
     if prefixes is None and required is None:
         return lambda index: shared
     count = len(list(texts))
-    prefixes = _one_for_each("prefixes", "str", prefixes, count)
-    required = _one_for_each("required", "list of str", required, count)
+    check_count("prefixes", prefixes, count)
+    check_count("required", required, count)
+    nothing = [None] * count
     encoded = []
-    for prefix, phrases in zip(prefixes, required, strict=True):
+    for prefix, phrases in zip(prefixes or nothing, required or nothing, strict=True):
         constraints = encode_constraints(tokenizer, prefix)
         constraints = replace(constraints, suppressed=shared.suppressed)
         encoded.append(_with_required(tokenizer, constraints, phrases))
     return lambda index: shared if index is None else encoded[index]
 
 
-def _one_for_each(name: str, kind: str, values: Any, count: int) -> list[Any]:
-    """Return a value or `None` for each of `count` texts."""
-    if values is None:
-        return [None] * count
+def check_count(name: str, values: Any, count: int) -> None:
+    """Raise a `ValueError` unless there is a value for each of `count` texts, or `None` for all."""
     is_list = isinstance(values, Sequence) and not isinstance(values, (str, bytes))
-    if not is_list or len(values) != count:
+    if values is not None and (not is_list or len(values) != count):
+        kind = "str" if name == "prefixes" else "list of str"
         received = len(values) if is_list else f"one {type(values).__name__}"
         raise ValueError(
             f"Argument `{name}` must have one {kind} or None for each of {count} texts. "
             f"Received: {received}"
         )
-    return list(values)
 
 
 def _encode_prefix(tokenizer: Tokenizer, prefix: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -296,7 +295,7 @@ def _with_required(
                 f"`suppressed`. Received: {phrase!r:.80}, which contains {tokens!r:.80}"
             )
         encoded.append(tuple(ids))
-    return replace(constraints, required=tuple(encoded))
+    return replace(constraints, required=tuple(dict.fromkeys(encoded)))
 
 
 def _suppressed_ids(tokenizer: Tokenizer, item: str | int) -> set[int]:
@@ -374,13 +373,33 @@ def check_constraints(constraints: Constraints, manifest: Manifest, limit: int) 
 
 
 def check_required(constraints: Constraints, limit: int) -> None:
-    """Raise a `ValueError` if the required phrases are longer than `limit` output tokens."""
-    length = sum(map(len, constraints.required))
-    if length > limit:
+    """Raise a `ValueError` if prefix and required phrases need more than `limit` output tokens."""
+    prefix = constraints.prefix
+    room = limit - len(prefix)
+    missing = count_missing(constraints.required, prefix)
+    if missing > room:
         raise ValueError(
-            f"Argument `required` must have at most {limit} tokens for a text, the largest number "
-            f"of output tokens. Received: {length}"
+            f"Argument `required` must have at most {room} tokens for a text, the largest number "
+            f"of output tokens after its prefix. Received: {missing}"
         )
+
+
+def count_missing(phrases: Iterable[Sequence[int]], prefix: Sequence[int]) -> int:
+    """Return how many tokens an output needs at most after a prefix to contain all phrases.
+
+    Example:
+
+    >>> count_missing([(5, 6), (7, 8, 9)], (5, 6, 7))
+    2
+    """
+    text, missing, started = tuple(prefix), 0, 0
+    for phrase in set(map(tuple, phrases)):
+        length = len(phrase)
+        ends = (text[i : i + length] == phrase for i in range(len(text) - length + 1))
+        if not any(ends):
+            matches = (n for n in range(length) if text[len(text) - n :] == phrase[:n])
+            missing, started = missing + length, max(started, *matches)
+    return missing - started
 
 
 def check_prefix(constraints: Constraints, limit: int) -> None:

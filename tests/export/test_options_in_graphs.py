@@ -93,6 +93,7 @@ def test_a_beam_has_the_options_of_its_search(beam):
         "no_repeat_ngram",
         "repetition_penalty",
         "prefix",
+        "completions",
         "suppressed",
     ]
 
@@ -220,6 +221,7 @@ def test_a_greedy_search_has_only_constraints(model, tmp_path):
         "no_repeat_ngram",
         "repetition_penalty",
         "prefix",
+        "completions",
         "suppressed",
     ]
     assert_equal(graph.run(), model.generate(SOURCE, GreedySearch(), T))
@@ -291,7 +293,7 @@ def test_options_of_a_graph_in_reduced_precision(model, tmp_path, precision):
     for each in (fixed, path):
         reduce_precision(each, precision)
     graph, expected = Graph(path), Graph(fixed).run()
-    assert len(graph.options) == 9
+    assert len(graph.options) == 10
     assert_equal(graph.run(beam_size=3, length_penalty=0.6, coverage_penalty=0.2), expected)
 
 
