@@ -143,7 +143,7 @@ def test_only_requests_with_equal_options_share_a_batch(running):
                 model.translate(
                     [TEXT],
                     options=SearchOptions(**each) if "length_penalty" in each else NO_OPTIONS,
-                    prefixes=each.get("prefixes"),
+                    constraints={key: each[key] for key in each.keys() & {"prefixes"}},
                 )
                 for each in options
             )
