@@ -271,7 +271,12 @@ class BeamSearch(Search):
             # An array, because Keras converts a list item by item.
             penalties = np.zeros(vocabulary_size, "float32")
             penalties[list(self.forbidden)] = NEG_INF
-            log_probs = log_probs + ops.take(ops.convert_to_tensor(penalties), ids)
+            penalties = ops.take(ops.convert_to_tensor(penalties), ids)
+            if candidates.prefix is not None:
+                own = ops.expand_dims(candidates.prefix, -1)
+                is_own = ops.logical_and(ops.equal(ids, own), ops.not_equal(own, PAD))
+                penalties = ops.where(is_own, 0.0, penalties)
+            log_probs = log_probs + penalties
         first = ops.arange(ids.shape[-1]) == 0
         if candidates.forced is not None:
             forced = ops.expand_dims(candidates.forced, -1)
