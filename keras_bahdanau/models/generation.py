@@ -135,10 +135,10 @@ class GenerationMixin:
             # The ids in the search are indices of candidates. All other ids are `PAD`, which is
             # forbidden.
             excluded = set(search.forbidden) - set(SPECIAL)
-            forced = [kwargs[name] for name in ("prefix", "required") if name in kwargs]
-            if forced:
-                forced = ops.concatenate([ops.reshape(ids, (1, -1)) for ids in forced], axis=1)
-            candidates = shortlist.candidates(source, forced if len(forced) else None, excluded)
+            parts = [kwargs[name] for name in ("prefix", "required") if name in kwargs]
+            parts = [ops.reshape(ids, (1, -1)) for ids in parts]
+            forced = ops.concatenate(parts, axis=1) if parts else None
+            candidates = shortlist.candidates(source, forced, excluded)
             # The index of each id among the candidates; `PAD` for ids that are none.
             indices = ops.scatter(
                 ops.expand_dims(candidates, 1),
