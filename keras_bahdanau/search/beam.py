@@ -501,7 +501,8 @@ def select_hypotheses(
             best = [stable_top_k(part, members) for part in ranked]
         else:
             banks = ops.reshape(in_group(missing), (-1, members * width))
-            best = [top_k_of_banks(part, banks, members, num_banks) for part in ranked]
+            batch = ops.shape(first_rows)[0]
+            best = [top_k_of_banks(part, banks, members, num_banks, batch) for part in ranked]
         (top_live_scores, live), (top_scores, top) = best
         first = first_rows * width
         if group:

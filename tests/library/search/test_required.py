@@ -177,7 +177,7 @@ def test_banks_take_turns_and_leave_what_they_do_not_fill():
     missing = np.array([[2, 2, 2, 2, 1, 0, 0, 1]], "int32")
 
     def best(k):
-        top, indices = top_k_of_banks(ops.array(scores), ops.array(missing), k, 4)
+        top, indices = top_k_of_banks(ops.array(scores), ops.array(missing), k, 4, 1)
         return ops.convert_to_numpy(top)[0].tolist(), ops.convert_to_numpy(indices)[0].tolist()
 
     assert best(2) == ([4, 5], [5, 4])
