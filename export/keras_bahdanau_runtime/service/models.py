@@ -858,11 +858,22 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
 
 
 def _search_options(parameters: Mapping[str, Any]) -> SearchOptions:
-    """Return the search options among the parameters of a request."""
+    """Return the search options among the parameters of a request.
+
+    A number with a fraction may also be a str, because Triton's gRPC client refuses floats.
+    """
     values = {}
     for name in _OPTION_NAMES & parameters.keys():
-        types = (int,) if name in _COUNTS else (int, float)
-        values[name] = get_parameter(parameters, name, types, None)
+        if name in _COUNTS:
+            values[name] = get_parameter(parameters, name, (int,), None)
+            continue
+        value = get_parameter(parameters, name, (int, float, str), None)
+        try:
+            values[name] = float(value)
+        except (ValueError, OverflowError) as error:
+            raise ServiceError(
+                "invalid", f"Argument `{name}` must be a number. Received: {value!r:.80}", name
+            ) from error
     return SearchOptions(**values) if values else NO_OPTIONS
 
 
