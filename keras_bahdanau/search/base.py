@@ -10,13 +10,14 @@ from keras import ops, tree
 
 from keras_bahdanau.search.candidates import (
     NEG_INF,
+    allow_completions,
     forbid_ids,
     is_repeated_token,
     penalize_repeated_tokens,
     set_tokens,
 )
 from keras_bahdanau.search.history import empty_history, write_step
-from keras_bahdanau.search.past import Past, add_step, completes_ngram
+from keras_bahdanau.search.past import Past, add_step, completes_ngram, follows_prefix
 from keras_bahdanau.search.required import initial_progress, rank_next_tokens_first
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
@@ -56,6 +57,9 @@ class Task(NamedTuple):
         first_rows: `(B, 1)` int32, the first of the `K` rows of each sentence.
         limits: `(B, 1)` int32 maximum number of tokens.
         prefix: `(R, P)` int32 forced tokens, `PAD` where the choice is free; or `None`.
+        completions: `(R, n, 2)` int32 positions and tokens that may end the prefix there, filled up
+            with `PAD`; or `None`. The prefix is then `(R, T)`.
+        has_completions: Scalar bool tensor, whether there are any; or `None`.
         suppressed: `(R, n)` int32 tokens that are never chosen, filled up with `PAD`; or `None`.
         required: `(R, P, L)` int32 phrases that every output contains, filled up with `PAD`; or
             `None`.
@@ -69,6 +73,8 @@ class Task(NamedTuple):
     first_rows: Any
     limits: Any
     prefix: Any
+    completions: Any
+    has_completions: Any
     suppressed: Any
     required: Any
     memory_mask: Any
@@ -85,7 +91,9 @@ class Candidates(NamedTuple):
         allowed: `(R, V)` float32, the same logits, lower where a token is repeated, -inf where a
             constraint forbids it, and above all others for the next token of a required phrase.
         past: The `Past` of the hypotheses, or `()`.
-        forced: `(R,)` int32 tokens of the prefix, `PAD` where the choice is free; or `None`.
+        forced: `(R,)` int32 tokens of the prefix, `PAD` where there is a choice; or `None`.
+        prefix: `(R,)` int32 tokens of the prefix, which `forbidden` does not exclude, also where
+            there is a choice; `PAD` after the prefix. `None` without completions.
         noise: `(R,)` float32 random numbers in [0, 1), or `None`.
     """
 
@@ -94,6 +102,7 @@ class Candidates(NamedTuple):
     allowed: Any
     past: Any
     forced: Any
+    prefix: Any
     noise: Any
 
 
@@ -193,6 +202,7 @@ class Search:
         memory_length=None,
         limits=None,
         prefix=None,
+        completions=None,
         suppressed=None,
         required=None,
         memory_mask=None,
@@ -211,6 +221,10 @@ class Search:
                 `max_length` if `None`.
             prefix: `(B, P)` or `(1, P)` int32 tokens that every hypothesis starts with, padded with
                 `PAD` at the right; or `None`.
+            completions: `(B, n, 2)` or `(1, n, 2)` int32 positions and tokens; or `None`. A
+                hypothesis that has the tokens of the prefix before a position may have this token
+                there instead of the rest of the prefix. The token must differ from that of the
+                prefix. Padded with `PAD`.
             suppressed: `(B, n)` or `(1, n)` int32 tokens that are never chosen for a sentence,
                 unless its prefix contains them. Padded with `PAD`, which suppresses nothing; or
                 `None`.
@@ -235,7 +249,16 @@ class Search:
         check_range("max_length", max_length, int, 1)
         noise_shape = self.size, max_length
         start = checked_start(
-            start, state, limits, prefix, suppressed, required, memory_mask, noise, noise_shape
+            start,
+            state,
+            limits,
+            prefix,
+            completions,
+            suppressed,
+            required,
+            memory_mask,
+            noise,
+            noise_shape,
         )
         if required is not None:
             check_accepts_required(self)
@@ -256,7 +279,15 @@ class Search:
                 lengths = ops.sum(ops.cast(memory_mask, "int32"), axis=1)
             limits = self.limit_lengths(max_length if limits is None else limits, lengths)
         task = self._task(
-            batch, max_length, limits, prefix, suppressed, required, memory_mask, noise
+            batch,
+            max_length,
+            limits,
+            prefix,
+            completions,
+            suppressed,
+            required,
+            memory_mask,
+            noise,
         )
         past = self._initial_past(task, batch * self.size, max_length, memory_length)
         history = empty_history(
@@ -284,16 +315,32 @@ class Search:
         bounds = ops.floor(self.max_length_ratio * ops.cast(lengths, "float32"))
         return ops.minimum(limits, ops.maximum(ops.cast(bounds, "int32"), 1))
 
-    def _task(self, batch, max_length, limits, prefix, suppressed, required, memory_mask, noise):
+    def _task(
+        self,
+        batch,
+        max_length,
+        limits,
+        prefix,
+        completions,
+        suppressed,
+        required,
+        memory_mask,
+        noise,
+    ):
         """Return the `Task` for the arguments of `__call__`."""
         if limits is None:
             limits = ops.full((batch, 1), max_length, dtype="int32")
         else:
             limits = ops.reshape(limits, (batch, 1))
         is_constrained = self._is_constrained(prefix, suppressed, required)
-        prefix, suppressed, required = (
+        has_completions = None
+        if completions is not None:
+            has_completions = ops.any(ops.not_equal(completions[:, :, 1], PAD))
+            padding = ops.full((ops.shape(prefix)[0], max_length), PAD, dtype="int32")
+            prefix = ops.concatenate([ops.cast(prefix, "int32"), padding], axis=1)[:, :max_length]
+        prefix, completions, suppressed, required = (
             ids if ids is None else ops.repeat(_for_all_rows(ids, batch), self.size, axis=0)
-            for ids in (prefix, suppressed, required)
+            for ids in (prefix, completions, suppressed, required)
         )
         noise = self._random_numbers(batch, max_length) if noise is None else noise
         if noise is not None:
@@ -303,6 +350,8 @@ class Search:
             first_rows=ops.expand_dims(ops.arange(batch, dtype="int32") * self.size, -1),
             limits=limits,
             prefix=prefix,
+            completions=completions,
+            has_completions=has_completions,
             suppressed=suppressed,
             required=required,
             memory_mask=memory_mask,
@@ -329,7 +378,8 @@ class Search:
         if not self._needs_past(task):
             return ()
         tokens = matches = coverage = progress = parents = ()
-        if self._may_apply("no_repeat_ngram") or self._may_apply("repetition_penalty"):
+        needs_tokens = map(self._may_apply, ("no_repeat_ngram", "repetition_penalty"))
+        if task.completions is not None or any(needs_tokens):
             tokens = ops.full((rows, max_length), PAD, dtype="int32")
         is_of_ones = not is_tensor(self.no_repeat_ngram) and self.no_repeat_ngram == 1
         if self._may_apply("no_repeat_ngram") and not is_of_ones:
@@ -349,7 +399,9 @@ class Search:
 
     def _needs_past(self, task):
         """Return whether a constraint that may apply depends on earlier steps."""
-        return task.required is not None or any(map(self._may_apply, _CONSTRAINTS_ON_PAST))
+        ids = task.completions, task.required
+        applies = map(self._may_apply, _CONSTRAINTS_ON_PAST)
+        return any(part is not None for part in ids) or any(applies)
 
     def _loop(self, step, task, max_length, tokens, past, state, hypotheses, history):
         """Run steps until no hypothesis is live.
@@ -396,21 +448,31 @@ class Search:
         if task.is_constrained is None:
             return choose(self, task)
         free = self.with_options(**self._constraints)
+        without = task._replace(completions=None)
+
+        def choose_constrained():
+            if task.completions is None:
+                return choose(self, task)
+            return ops.cond(
+                task.has_completions, lambda: choose(self, task), lambda: choose(self, without)
+            )
+
         return ops.cond(
             task.is_constrained,
-            lambda: choose(self, task),
-            lambda: choose(free, task._replace(prefix=None, suppressed=None, required=None)),
+            choose_constrained,
+            lambda: choose(free, without._replace(prefix=None, suppressed=None, required=None)),
         )
 
     def _candidates(self, task, t, past, logits):
         """Return the `Candidates` of step `t`."""
         if logits.shape[-1] is not None:
             check_search(self, logits.shape[-1])
-        allowed, rows = logits, task.batch * self.size
+        allowed = penalized = logits
+        rows = task.batch * self.size
         unused = PAD if PAD in self.forbidden else None
         if self._may_apply("repetition_penalty"):
-            allowed = penalize_repeated_tokens(
-                allowed, t, past.tokens, self.repetition_penalty, rows, unused
+            allowed = penalized = penalize_repeated_tokens(
+                logits, t, past.tokens, self.repetition_penalty, rows, unused
             )
         forbidden = () if self._excludes_forbidden else self.forbidden
         min_length = 0 if is_tensor(self.min_length) else self.min_length
@@ -424,16 +486,23 @@ class Search:
             allowed = set_tokens(allowed, tokens, is_barred, NEG_INF, rows, unused)
         if task.required is not None:
             allowed = rank_next_tokens_first(allowed, past.progress, task.required, rows, unused)
-        forced = task.prefix
+        forced, prefix = task.prefix, None
         if forced is not None:  # not a gather, whose last index would be copied to the GPU
             is_current = ops.arange(ops.shape(forced)[1], dtype="int32") == t
             forced = ops.sum(ops.where(is_current, forced, PAD), axis=1)
+        if task.completions is not None:
+            follows = follows_prefix(past, t, task.prefix)
+            forced = prefix = ops.where(follows, forced, PAD)
+            positions, tokens = task.completions[:, :, 0], task.completions[:, :, 1]
+            tokens = ops.where(ops.equal(positions, t), tokens, PAD)
+            allowed, forced = allow_completions(penalized, allowed, forced, tokens, rows, unused)
         return Candidates(
             t=t,
             logits=logits,
             allowed=allowed,
             past=past,
             forced=forced,
+            prefix=prefix,
             noise=None if task.noise is None else ops.take(task.noise, t, axis=1),
         )
 
@@ -607,7 +676,16 @@ def check_accepts_required(search):
 
 
 def checked_start(
-    start, state, limits, prefix, suppressed, required, memory_mask, noise, noise_shape
+    start,
+    state,
+    limits,
+    prefix,
+    completions,
+    suppressed,
+    required,
+    memory_mask,
+    noise,
+    noise_shape,
 ):
     """Check the tensor arguments of a search, and return `start` as an int32 tensor.
 
@@ -616,6 +694,7 @@ def checked_start(
         state: Nest of tensors with `B` rows.
         limits: `(B,)` ints, or `None`.
         prefix: `(B, P)` or `(1, P)` ints, or `None`.
+        completions: `(B, n, 2)` or `(1, n, 2)` ints, or `None`; needs a prefix.
         suppressed: `(B, n)` or `(1, n)` ints, or `None`.
         required: `(B, P, L)` or `(1, P, L)` ints, or `None`.
         memory_mask: `(B, Tx)` bool, or `None`.
@@ -640,6 +719,7 @@ def checked_start(
     for name, value, shape in (
         ("limits", limits, (rows,)),
         ("prefix", prefix, (rows, None)),
+        ("completions", completions, (rows, None, 2)),
         ("suppressed", suppressed, (rows, None)),
         ("required", required, (rows, None, None)),
     ):
@@ -652,6 +732,8 @@ def checked_start(
             raise ValueError(
                 f"Argument `{name}` must be ints of shape {shape}. Received: {_describe(value)}"
             )
+    if completions is not None and prefix is None:
+        raise ValueError("Argument `completions` must be used with a `prefix`. Received: no prefix")
     if memory_mask is not None and not (
         _shapes_match(getattr(memory_mask, "shape", ()), (rows, None))
         and _dtype(memory_mask) == "bool"

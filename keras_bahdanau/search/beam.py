@@ -221,11 +221,13 @@ class BeamSearch(Search):
         """Return whether an output can follow a candidate and contain all phrases, bool."""
         rest = ops.expand_dims(task.limits - candidates.t - 1, -1)
         fits = missing <= ops.where(ids == EOS, 0, rest)
-        if candidates.forced is None:
+        own = candidates.forced if candidates.prefix is None else candidates.prefix
+        if own is None:
             return fits
         # The prefix may contain tokens of several phrases at once, which `missing` does not count.
-        is_forced = ops.reshape(ops.not_equal(candidates.forced, PAD), (-1, self.size, 1))
-        return ops.logical_or(fits, ops.logical_and(is_forced, ops.logical_not(ending)))
+        own = ops.reshape(own, (-1, self.size, 1))
+        is_own = ops.logical_and(ops.equal(ids, own), ops.not_equal(own, PAD))
+        return ops.logical_or(fits, ops.logical_and(is_own, ops.logical_not(ending)))
 
     def _advance(self, t, choice, weights, beam, task):
         rows = choice.live // choice.ids.shape[-1]
@@ -271,7 +273,12 @@ class BeamSearch(Search):
             # An array, because Keras converts a list item by item.
             penalties = np.zeros(vocabulary_size, "float32")
             penalties[list(self.forbidden)] = NEG_INF
-            log_probs = log_probs + ops.take(ops.convert_to_tensor(penalties), ids)
+            penalties = ops.take(ops.convert_to_tensor(penalties), ids)
+            if candidates.prefix is not None:
+                own = ops.expand_dims(candidates.prefix, -1)
+                is_own = ops.logical_and(ops.equal(ids, own), ops.not_equal(own, PAD))
+                penalties = ops.where(is_own, 0.0, penalties)
+            log_probs = log_probs + penalties
         first = ops.arange(ids.shape[-1]) == 0
         if candidates.forced is not None:
             forced = ops.expand_dims(candidates.forced, -1)

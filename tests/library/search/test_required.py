@@ -11,6 +11,7 @@ from search_tasks import (
     Task,
     check,
     check_beam,
+    completion_task,
     constrained_task,
     coverage_task,
     find,
@@ -111,6 +112,18 @@ def test_limits_prefixes_and_coverage_apply_too(seed):
         BeamSearch(5, coverage_penalty=0.3),
         coverage_task(seed, 2)._replace(required=phrases([[4]])),
     )
+
+
+@FEW
+@given(seed=SEEDS, with_penalty=st.booleans())
+def test_completions_of_a_prefix_apply_too(seed, with_penalty):
+    options = {"repetition_penalty": 1.3, "no_repeat_ngram": 2} if with_penalty else {}
+    task = completion_task(seed)._replace(required=phrases([[4, 5], [1]], [[5]]))
+    check_beam(BeamSearch(5, 0.6, **options), task)
+    search = BeamSearch(625, 0.6, **options)
+    for b in range(2):
+        outputs = outputs_of(find(search, task), b)
+        assert set(outputs) == set(Sentence(search, task, b).every_output())
 
 
 def test_tokens_of_a_prefix_need_not_fit():
