@@ -124,8 +124,7 @@ class Candidates(NamedTuple):
 
 
 # Groups of constraints that are computed together, each only if one of its group applies.
-_BARRING = ("min_length", "no_repeat_ngram", "suppressed")
-_PENALIZING = ("repetition_penalty",)
+_CHANGING_LOGITS = ("min_length", "no_repeat_ngram", "repetition_penalty", "suppressed")
 _RARE = ("completions", "required")
 
 
@@ -398,7 +397,7 @@ class Search:
         }
         # Without any constraint there is nothing else to look at. With a rare one, a step computes
         # all constraints.
-        groups = (tuple(applies), False), (_RARE, True), (_PENALIZING, None), (_BARRING, None)
+        groups = (tuple(applies), False), (_RARE, True), (_CHANGING_LOGITS, None)
         switches = []
         for group, last in groups:
             names = [name for name in group if name in applies]
