@@ -1,11 +1,13 @@
 """Options of requests: search options, prefixes, scores, alignments and alternatives."""
 
 import asyncio
+import functools
 import re
 
 import numpy as np
 import pytest
 import tritonclient.grpc
+import tritonclient.http
 from copy_artifact import COPY_SCORE, COPY_STEPS, TOKENIZER, make, make_with_options
 from running_service import one_busy_thread, site
 from tritonclient.http import InferenceServerClient
@@ -56,31 +58,50 @@ VOCABULARY = TOKENIZER.get_vocab()
 A = VOCABULARY["a"] + VOCABULARY["Ġa"]  # sum of the ids that spell "a"
 
 
-def infer(client, module, prefixes=None, required=None, model="new", **parameters):
-    """Translate `TEXT` twice with Triton's client over HTTP or gRPC; return texts and scores."""
-    texts = {"text": [TEXT, TEXT], "prefix": prefixes, "required": required}
+def inputs_of(module, **texts):
+    """Return inputs of Triton's client, without those that are `None`."""
     inputs = []
     for name, values in texts.items():
         if values is not None:
             inputs.append(module.InferInput(name, [len(values)], "BYTES"))
             inputs[-1].set_data_from_numpy(np.array([each.encode() for each in values], object))
+    return inputs
+
+
+class HttpClient:
+    """Triton's messages over HTTP. Its own client is closed by any thread that collects it."""
+
+    def __init__(self, web):
+        self._web = web
+
+    def infer(self, model, inputs, parameters):
+        body, length = InferenceServerClient.generate_request_body(inputs, parameters=parameters)
+        headers = {} if length is None else {"Inference-Header-Content-Length": str(length)}
+        response = self._web.post(f"/v2/models/{model}/infer", content=body, headers=headers)
+        if response.status_code != 200:
+            raise InferenceServerException(response.json()["error"])
+        length = response.headers.get("inference-header-content-length")
+        return InferenceServerClient.parse_response_body(
+            response.content, header_length=None if length is None else int(length)
+        )
+
+
+def infer(client, module, prefixes=None, required=None, model="new", **parameters):
+    """Translate `TEXT` twice with Triton's client over HTTP or gRPC; return texts and scores."""
+    inputs = inputs_of(module, text=[TEXT, TEXT], prefix=prefixes, required=required)
     result = client.infer(model, inputs, parameters=parameters)
-    return [item.decode() for item in result.as_numpy("translation").ravel()], result.as_numpy(
-        "score"
-    )
+    texts = result.as_numpy("translation").ravel()
+    return [text.decode() for text in texts], result.as_numpy("score")
 
 
 @pytest.fixture(scope="module", params=["http", "grpc"])
 def triton(request, running):
     """Triton's client of the service, as a function with the arguments of `infer`."""
-    if request.param == "grpc":
-        module, address = tritonclient.grpc, running.service.grpc_address
-        client = module.InferenceServerClient(address)
-    else:
-        module = tritonclient.http
-        client = InferenceServerClient(running.service.url.removeprefix("http://"))
-    with client:
-        yield lambda *arguments, **options: infer(client, module, *arguments, **options)
+    if request.param == "http":
+        yield functools.partial(infer, HttpClient(running.web), tritonclient.http)
+        return
+    with tritonclient.grpc.InferenceServerClient(running.service.grpc_address) as client:
+        yield functools.partial(infer, client, tritonclient.grpc)
 
 
 def test_options_set_the_inputs_of_the_graph(running):
@@ -122,7 +143,7 @@ def test_only_requests_with_equal_options_share_a_batch(running):
                 model.translate(
                     [TEXT],
                     options=SearchOptions(**each) if "length_penalty" in each else NO_OPTIONS,
-                    prefixes=each.get("prefixes"),
+                    constraints={key: each[key] for key in each.keys() & {"prefixes"}},
                 )
                 for each in options
             )

@@ -493,6 +493,8 @@ def test_a_typed_beginning_is_completed_and_the_rest_is_selected(page):
     assert sent.value.post_data_json["prefix"] == "a dog on"
     expect(page.locator("#status")).to_have_text(re.compile("Translated in"))
     assert translation(page) == ["a dog on a bike", " a bike"]
+    page.keyboard.press("Enter")  # accepts the completion
+    assert translation(page) == ["a dog on a bike", ""]
     assert not page.problems
 
 
@@ -569,6 +571,7 @@ def test_words_are_chosen_with_the_keyboard(page):
     expect(page.locator("#words")).to_be_hidden()
     expect(box).to_be_focused()
     page.keyboard.press("Alt+ArrowDown")
+    expect(page.get_by_role("button", name="man 75%")).to_be_focused()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(box).to_have_value("a dog on a bike")

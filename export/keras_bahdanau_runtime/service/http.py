@@ -143,10 +143,7 @@ def _translation_endpoints(repository: Repository) -> list[Endpoint]:
             body.alignments,
             body.timeout,
             body.options,
-            prefixes=body.for_each_text("prefix"),
-            suppressed=body.suppressed,
-            disable_unknown=body.disable_unknown,
-            required=body.for_each_text("required"),
+            body.constraints,
         )
         results = await _cancel_on_disconnect(request, result)
         translations = [[_translation(each) for each in hypotheses] for hypotheses in results]

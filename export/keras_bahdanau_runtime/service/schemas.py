@@ -22,6 +22,7 @@ def _check_encodable(text: str) -> str:
 _Text = Annotated[str, AfterValidator(_check_encodable)]
 RequestBody = TypeVar("RequestBody", bound="_TextBody")
 _OPTIONS = {field.name for field in dataclasses.fields(SearchOptions)}
+_CONSTRAINTS = {"prefix", "required", "suppressed", "disable_unknown"}
 
 
 def _option(description: str, **schema: float) -> Any:
@@ -139,6 +140,19 @@ class TranslateRequest(_TextsBody):
         return (
             SearchOptions(**{name: getattr(self, name) for name in names}) if names else NO_OPTIONS
         )
+
+    @property
+    def constraints(self) -> dict[str, Any]:
+        """The constraints that are set, with the names of `Translator.translate`."""
+        if not self.model_fields_set & _CONSTRAINTS:
+            return {}
+        values = {
+            "prefixes": self.for_each_text("prefix"),
+            "required": self.for_each_text("required"),
+            "suppressed": self.suppressed,
+            "disable_unknown": self.disable_unknown,
+        }
+        return {name: value for name, value in values.items() if value}
 
 
 class ScoreRequest(_TextsBody):
