@@ -744,7 +744,7 @@ MUTATIONS = (
     Mutation(
         "text-may-be-longer-than-the-limit-of-its-model",
         "export/keras_bahdanau_runtime/service/models.py",
-        "max_length = min(limit, self.translator.manifest.max_source_length or limit)",
+        "max_length = min(limit, longest or limit)",
         "max_length = limit",
         "service/test_http.py",
     ),
@@ -790,5 +790,26 @@ MUTATIONS = (
         "for name in set(manifest.files) - verified:",
         "for name in set(manifest.files) & verified:",
         "runtime/test_translator.py hostile/test_corrupted_artifacts.py runtime/test_artifact.py",
+    ),
+    Mutation(
+        "requests-with-different-options-share-a-batch",
+        "export/keras_bahdanau_runtime/service/engine.py",
+        "and (work.group is group or work.group == group)",
+        "and (work.group is group or work.group != group)",
+        "service/test_engine.py service/test_options.py",
+    ),
+    Mutation(
+        "service-ignores-its-largest-beam",
+        "export/keras_bahdanau_runtime/service/models.py",
+        "options.check(self.translator.manifest, self.max_beam_size)",
+        "options.check(self.translator.manifest)",
+        "service/test_options.py",
+    ),
+    Mutation(
+        "spellings-of-a-word-are-not-added",
+        "export/keras_bahdanau_runtime/translator.py",
+        "probabilities.get(added, 0.0) + math.exp(log_prob)",
+        "math.exp(log_prob)",
+        "runtime/test_alternatives.py",
     ),
 )

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from keras_bahdanau_runtime import SearchOptions
+from keras_bahdanau_runtime.service import models
 from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.models import NO_OPTIONS
 
@@ -120,6 +122,18 @@ def test_each_text_has_its_prefix(running):
     assert [each["text"] for each in texts] == ["a dog on a bike", TEXT, TEXT]
 
 
+def test_prefixes_are_encoded_outside_of_the_event_loop(running, monkeypatch):
+    threads, encode = [], models.text_constraints
+
+    def recording_encode(*arguments, **options):
+        threads.append(threading.current_thread())
+        return encode(*arguments, **options)
+
+    monkeypatch.setattr(models, "text_constraints", recording_encode)
+    translation(running, prefix="a ")
+    assert running._thread not in threads and len(threads) == 1
+
+
 def test_the_protocol_has_the_same_options(triton):
     texts, scores = triton(prefixes=["a dog", ""], length_penalty="0.5")
     assert texts == ["a dog on a bike", TEXT]
@@ -188,6 +202,7 @@ REFUSED = [
     ({"prefix": ["a", "b"]}, 400, "prefix", "with a list of texts, a list with one for each"),
     ({"prefix": "a " * 31}, 413, "prefix", "at most 60 characters each. Received: 62"),
     ({"prefix": "xyz" * 15}, 400, "prefix", "at most 40 tokens each"),
+    ({"suppressed": [7] * 1025}, 413, "suppressed", "at most 1024 tokens. Received: 1025"),
     ({"suppressed": ["a man"]}, 400, "suppressed", "2 tokens"),
     ({"suppressed": [290]}, 400, "suppressed", "at least 0 and at most 275. Received: 290"),
 ]

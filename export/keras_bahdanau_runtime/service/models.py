@@ -78,6 +78,7 @@ _PARAMETERS = {
 _NO_SCORE = np.finfo(np.float32).min  # of a missing hypothesis, as JSON has no infinity
 _SMALL_TEXTS = 4096  # characters that are encoded in the event loop
 _MAX_WEIGHTS = 2**22  # attention weights of one response, about 80 MB of JSON
+_MAX_SUPPRESSED = 1024  # tokens of a request
 _BITS = (8, 16, 32, 64)
 _ONNX_DATATYPES = {
     "tensor(bool)": "BOOL",
@@ -360,7 +361,9 @@ class TextModel(Model):
             async with self.engine.deadline(timeout):
                 encoded = await self._encode(texts)
                 if constraints:
-                    rows = self._constraints(texts, encoded, options, constraints)
+                    # In a thread: a prefix has many completions.
+                    arguments = texts, encoded, options, constraints
+                    rows = await asyncio.to_thread(self._constraints, *arguments)
                 else:
                     rows = [NO_CONSTRAINTS] * len(texts)
                 payloads = [
@@ -407,6 +410,14 @@ class TextModel(Model):
         names = {"prefixes": "prefix", "disable_unknown": "suppressed"}
         self._require_options([names.get(name, name) for name in constraints])
         manifest = self.translator.manifest
+        count = len(constraints.get("suppressed", ()))
+        if count > _MAX_SUPPRESSED:
+            raise ServiceError(
+                "too_large",
+                f"Argument `suppressed` must have at most {_MAX_SUPPRESSED} tokens. "
+                f"Received: {count}",
+                "suppressed",
+            )
         self._check([prefix or "" for prefix in constraints.get("prefixes", ())], "prefix")
         phrases = constraints.get("required", ())
         self._check(["".join(each or ()) for each in phrases], "required")
@@ -415,7 +426,8 @@ class TextModel(Model):
             rows = [of_text(index) for index in range(len(texts))]
             for row, ids in zip(rows, encoded, strict=True):
                 if ids:
-                    check_constraints(row, manifest, options.output_limit(manifest, len(ids)))
+                    limit = options.output_limit(manifest, len(ids))
+                    check_constraints(row, manifest, limit, options.beam_size)
         return rows
 
     async def score(
@@ -546,7 +558,10 @@ class TextModel(Model):
                         [ids] = await self._encode([text])
                         limit = max_output_length(self.translator.manifest.search, len(ids))
                         with _argument_errors():
-                            check_prefix(encode_constraints(self.tokenizer, prefix), limit)
+                            start = await asyncio.to_thread(
+                                encode_constraints, self.tokenizer, prefix
+                            )
+                            check_prefix(start, limit)
                         payload = (text, prefix, put, stopped)
                         await self._run(self._stream, [payload], [len(ids)], 1)
 
