@@ -257,7 +257,9 @@ def test_the_service_limits_the_beam(tmp_path):
         assert "at most 1. Received: 2" in message
         assert len(translate(service, n_best=2).json()["translations"][0]) == 2
         [model] = service.web.get("/models").json()["models"]
-    assert model["max_beam_size"] == 1 and model["options"]["beam_size"] == 2
+    assert model["max_beam_size"] == 1
+    numbers = {"beam_size": 2, "length_penalty": None, "max_length": 40}
+    assert model["options"] == {**numbers, "prefix": None, "suppressed": None}
     with pytest.raises(ValueError, match="`beam_size`"):
         Limits(beam_size=0)
 
