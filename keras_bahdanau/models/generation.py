@@ -135,10 +135,13 @@ class GenerationMixin:
             # The ids in the search are indices of candidates. All other ids are `PAD`, which is
             # forbidden.
             excluded = set(search.forbidden) - set(SPECIAL)
-            forced = [kwargs[name] for name in ("prefix", "required") if name in kwargs]
-            if forced:
-                forced = ops.concatenate([ops.reshape(ids, (1, -1)) for ids in forced], axis=1)
-            candidates = shortlist.candidates(source, forced if len(forced) else None, excluded)
+            forced = [
+                ops.reshape(kwargs[name], (1, -1))
+                for name in ("prefix", "required")
+                if kwargs.get(name) is not None
+            ]
+            forced = ops.concatenate(forced, axis=1) if forced else None
+            candidates = shortlist.candidates(source, forced, excluded)
             # The index of each id among the candidates; `PAD` for ids that are none.
             indices = ops.scatter(
                 ops.expand_dims(candidates, 1),
@@ -149,8 +152,9 @@ class GenerationMixin:
             if kwargs.get("completions") is not None:
                 positions, ids = ops.unstack(kwargs["completions"], 2, axis=2)
                 kwargs["completions"] = ops.stack([positions, ops.take(indices, ids)], axis=2)
-            for name in {"prefix", "suppressed", "required"} & kwargs.keys():
-                kwargs[name] = ops.take(indices, kwargs[name], axis=0)
+            for name in ("prefix", "suppressed", "required"):
+                if kwargs.get(name) is not None:
+                    kwargs[name] = ops.take(indices, kwargs[name])
             forbidden = tuple({PAD, *search.forbidden} & set(SPECIAL))
             search = search.with_options(forbidden=forbidden)
 

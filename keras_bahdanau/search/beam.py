@@ -221,11 +221,13 @@ class BeamSearch(Search):
         """Return whether an output can follow a candidate and contain all phrases, bool."""
         rest = ops.expand_dims(task.limits - candidates.t - 1, -1)
         fits = missing <= ops.where(ids == EOS, 0, rest)
-        if candidates.forced is None:
+        own = candidates.forced if candidates.prefix is None else candidates.prefix
+        if own is None:
             return fits
         # The prefix may contain tokens of several phrases at once, which `missing` does not count.
-        is_forced = ops.reshape(ops.not_equal(candidates.forced, PAD), (-1, self.size, 1))
-        return ops.logical_or(fits, ops.logical_and(is_forced, ops.logical_not(ending)))
+        own = ops.reshape(own, (-1, self.size, 1))
+        is_own = ops.logical_and(ops.equal(ids, own), ops.not_equal(own, PAD))
+        return ops.logical_or(fits, ops.logical_and(is_own, ops.logical_not(ending)))
 
     def _advance(self, t, choice, weights, beam, task):
         rows = choice.live // choice.ids.shape[-1]
@@ -506,7 +508,8 @@ def select_hypotheses(
             best = [stable_top_k(part, members) for part in ranked]
         else:
             banks = ops.reshape(in_group(missing), (-1, members * width))
-            best = [top_k_of_banks(part, banks, members, num_banks) for part in ranked]
+            batch = ops.shape(first_rows)[0]
+            best = [top_k_of_banks(part, banks, members, num_banks, batch) for part in ranked]
         (top_live_scores, live), (top_scores, top) = best
         first = first_rows * width
         if group:

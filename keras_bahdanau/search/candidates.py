@@ -109,7 +109,7 @@ def allow_completions(logits, allowed, forced, completions, rows, unused=None):
     start = row_starts(rows, logits.shape[-1])
     values = [take_flat(allowed, start + completions), take_flat(logits, start + own)]
     only = set_tokens(
-        ops.full_like(logits, NEG_INF),
+        ops.minimum(logits, NEG_INF),  # not `full_like`: its shape would be computed on the CPU
         ops.concatenate([completions, own], axis=1),
         ops.concatenate([is_completion, is_forced], axis=1),
         ops.concatenate(values, axis=1),

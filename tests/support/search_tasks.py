@@ -215,9 +215,10 @@ class Sentence:
 
     def fits(self, tokens):
         """Whether an output that starts with `tokens` can contain all required phrases."""
-        is_forced = len(tokens) <= len(self.prefix) and not self.ended(tokens)
-        rest = 0 if self.ended(tokens) else self.limit - len(tokens)
-        return is_forced or self.missing(tokens) <= rest
+        if self.ended(tokens):
+            return not self.missing(tokens)
+        is_in_prefix = list(tokens) == self.prefix[: len(tokens)]
+        return is_in_prefix or self.missing(tokens) <= self.limit - len(tokens)
 
     def continuations(self, tokens):
         """The tokens that may come next, ascending."""

@@ -429,7 +429,8 @@ class TextModel(Model):
             rows = [of_text(index) for index in range(len(texts))]
             for row, ids in zip(rows, encoded, strict=True):
                 if ids:
-                    check_constraints(row, manifest, options.output_limit(manifest, len(ids)))
+                    limit = options.output_limit(manifest, len(ids))
+                    check_constraints(row, manifest, limit, options.beam_size)
         return rows
 
     async def score(
