@@ -169,6 +169,9 @@ class BeamSearch(Search):
     def _is_live(self, beam):
         return beam.totals > NEG_INF
 
+    def _log_probs(self, logits):
+        return ops.log_softmax(logits, axis=-1)
+
     def _choose(self, candidates, beam, task):
         log_probs, ids = self._top_tokens(candidates, task)
         length, missing, num_banks = candidates.t + 1, None, None
@@ -258,7 +261,7 @@ class BeamSearch(Search):
         # of the others, so enough remain for this group.
         width = self._largest_size + 1 + len(set(self.forbidden))
         top, ids = stable_top_k(candidates.allowed, min(width, vocabulary_size))
-        table = ops.reshape(ops.log_softmax(candidates.logits, axis=-1), (-1,))
+        table = ops.reshape(candidates.log_probs, (-1,))
         row_start = row_starts(task.batch * self.size, vocabulary_size)
         log_probs = ops.take(table, row_start + ids, axis=0)
         if task.required is not None:

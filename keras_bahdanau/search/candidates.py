@@ -32,13 +32,14 @@ def forbid_ids(logits, t, forbidden, min_length):
     return ops.where(barred, NEG_INF, logits)
 
 
-def penalize_repeated_tokens(logits, t, tokens, penalty, rows, unused=None):
+def penalize_repeated_tokens(logits, log_probs, t, tokens, penalty, rows, unused=None):
     """Lower the logits of tokens so that their log-probabilities are `penalty` times as large.
 
         log p = logit - logsumexp(logits);  logit + (penalty - 1) log p = logsumexp + penalty log p
 
     Args:
         logits: `(R, V)` float32.
+        log_probs: `(R, V)` float32 log-softmax of the logits.
         t: Number of the step, a scalar int32 tensor.
         tokens: `(R, T)` int32; the first `t` of each row are chosen already.
         penalty: At least 1.
@@ -51,8 +52,7 @@ def penalize_repeated_tokens(logits, t, tokens, penalty, rows, unused=None):
     is_chosen = ops.arange(ops.shape(tokens)[1], dtype="int32") < t
     is_chosen = ops.broadcast_to(is_chosen, (rows, ops.shape(tokens)[1]))
     indices = row_starts(rows, logits.shape[-1]) + tokens
-    log_probs = take_flat(ops.log_softmax(logits, axis=-1), indices)
-    lowered = take_flat(logits, indices) + (penalty - 1.0) * log_probs
+    lowered = take_flat(logits, indices) + (penalty - 1.0) * take_flat(log_probs, indices)
     return set_tokens(logits, tokens, is_chosen, lowered, rows, unused)
 
 
