@@ -5,18 +5,22 @@ SavedModel and the ONNX files are written from these. TensorFlow is imported ins
 `as_functional` and `forward_signature` also serve models on JAX and torch.
 """
 
+import dataclasses
 import re
 from collections import Counter
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 from keras import ops, tree
 
 from keras_bahdanau.models.generation import GenerationMixin
 from keras_bahdanau.search.candidates import stable_top_k
+from keras_bahdanau_runtime.ids import PAD
 from keras_bahdanau_runtime.signature import (
     ENCODER_FILE,
     MODEL_FILE,
+    OPTIONS,
     SAMPLE,
     SAVED_MODEL_FOLDER,
     SCORE,
@@ -34,18 +38,21 @@ class TracedGraph(NamedTuple):
     """One function of a model, to be written as a graph.
 
     Attributes:
-        function: A `tf.function`.
+        function: A `tf.function` of the inputs and options of `signature`.
         signature: Its `Signature`.
         file: Name of its ONNX file; `None` if only the SavedModel contains it.
         description: A sentence on the graph for people who open the file.
-        captured: Whether the graph is a search that is also written split at its loop.
+        defaults: Arrays by name, the defaults of the options.
+        captured: A `tf.function` of the same search without options, which is also written split at
+            its loop; `None` for none.
     """
 
     function: Any
     signature: Signature
     file: str | None
     description: str
-    captured: bool = False
+    defaults: Any = None
+    captured: Any = None
 
 
 def trace_graphs(model, options):
@@ -64,12 +71,17 @@ def trace_graphs(model, options):
         description = f"Forward pass of the Keras model {model.name}"
         return {"call": TracedGraph(*forward_function(model, signature), MODEL_FILE, description)}
     kind = type(model).__name__
+    search = options.search, options.max_length, options.shortlist
+    description = f"{type(options.search).__name__} of a {kind}: source ids in, target ids out"
+    fixed, signature = search_function(model, *search)
     graphs = {
-        "translate": TracedGraph(
-            *search_function(model, options.search, options.max_length, options.shortlist),
+        "translate": TracedGraph(fixed, signature, None, description),
+        "translate_with_options": TracedGraph(
+            *search_function(model, *search, with_options=True),
             MODEL_FILE,
-            f"{type(options.search).__name__} of a {kind}: source ids in, target ids out",
-            options.captured,
+            description,
+            search_defaults(options.search, options.max_length),
+            fixed if options.captured else None,
         ),
         "score": TracedGraph(
             *score_function(model),
@@ -112,16 +124,15 @@ def trace_and_write(model, options, folder):
     if "onnx" not in options.formats:
         return {}
     signatures = {}
-    for function, signature, file, description, captured in graphs.values():
-        if file is not None:
-            signatures[file] = signature
-            signatures |= write_onnx(
-                function, signature, folder / file, model.variables, captured, description
-            )
+    for graph in graphs.values():
+        if graph.file is not None:
+            signatures[graph.file] = graph.signature
+            function, signature, file, *details = graph
+            signatures |= write_onnx(function, signature, folder / file, model.variables, *details)
     return {name: signature.to_json() for name, signature in signatures.items()}
 
 
-def search_function(model, search, max_length, shortlist=None):
+def search_function(model, search, max_length, shortlist=None, with_options=False):
     """Return the whole search: source ids to tokens, scores, lengths and alignments.
 
     Args:
@@ -129,19 +140,47 @@ def search_function(model, search, max_length, shortlist=None):
         search: The search in the graph.
         max_length: Maximum number of tokens of a hypothesis, an int.
         shortlist: A `Shortlist` of the ids to search, or `None`.
+        with_options: Whether the settings of the search are inputs, after the others.
 
     Returns:
         `(function, signature)`. The signature is `SAMPLE` for a search that draws random numbers,
-        else `TRANSLATE`.
+        else `TRANSLATE`, with the options.
     """
     signature = search_signature(search)
+    if with_options:
+        names = search_defaults(search, max_length)
+        options = tuple(option for option in OPTIONS.values() if option.name in names)
+        signature = dataclasses.replace(signature, options=options)
+    names = [tensor.name for tensor in (*signature.inputs, *signature.options)]
 
-    def translate(source, noise=None):
-        inputs = {} if noise is None else {"noise": noise}
-        result = model.search(source, search, max_length, shortlist, **inputs)._asdict()
+    def translate(*tensors):
+        inputs = dict(zip(names, tensors, strict=True))
+        source, configured = inputs.pop("source"), search
+        if with_options:
+            configured, inputs = _with_options(search, inputs, ops.shape(source)[0])
+        result = model.search(source, configured, max_length, shortlist, **inputs)._asdict()
         return [result[tensor.name] for tensor in signature.outputs]
 
     return _traced(translate, signature), signature
+
+
+def search_defaults(search, max_length):
+    """Return the default of each option of an exported search, an array by name."""
+    defaults = {"max_length": max_length, "prefix": [[PAD]], "suppressed": [[PAD]]}
+    defaults |= search.options()
+    return {name: np.asarray(value, OPTIONS[name].dtype) for name, value in defaults.items()}
+
+
+def _with_options(search, inputs, batch):
+    """Return a search whose settings are the tensors in `inputs`, and the rest for its call."""
+    settings = {name: inputs.pop(name) for name in search.options()}
+    if "beam_size" in settings:
+        # The limits also keep tools from computing all sizes with the default.
+        size = ops.minimum(ops.maximum(settings["beam_size"], 1), search.size)
+        # The size of an axis, so that the passes can tell which sizes are multiples of it.
+        settings["beam_size"] = ops.shape(ops.arange(size, dtype="int32"))[0]
+    limits = ops.broadcast_to(inputs.pop("max_length"), (batch,))
+    return search.with_options(**settings), {**inputs, "limits": limits}
 
 
 def search_signature(search):
@@ -354,7 +393,7 @@ def _traced(function, signature):
         )
     specs = [
         tf.TensorSpec([axis if isinstance(axis, int) else None for axis in t.axes], t.dtype, t.name)
-        for t in signature.inputs
+        for t in (*signature.inputs, *signature.options)
     ]
 
     def with_names(*inputs):

@@ -233,28 +233,27 @@ def text_constraints(
     if prefixes is None and required is None:
         return lambda index: shared
     count = len(list(texts))
-    prefixes = _one_for_each("prefixes", "str", prefixes, count)
-    required = _one_for_each("required", "list of str", required, count)
+    check_count("prefixes", prefixes, count)
+    check_count("required", required, count)
+    nothing = [None] * count
     encoded = []
-    for prefix, phrases in zip(prefixes, required, strict=True):
+    for prefix, phrases in zip(prefixes or nothing, required or nothing, strict=True):
         constraints = encode_constraints(tokenizer, prefix)
         constraints = replace(constraints, suppressed=shared.suppressed)
         encoded.append(_with_required(tokenizer, constraints, phrases))
     return lambda index: shared if index is None else encoded[index]
 
 
-def _one_for_each(name: str, kind: str, values: Any, count: int) -> list[Any]:
-    """Return a value or `None` for each of `count` texts."""
-    if values is None:
-        return [None] * count
+def check_count(name: str, values: Any, count: int) -> None:
+    """Raise a `ValueError` unless there is a value for each of `count` texts, or `None` for all."""
     is_list = isinstance(values, Sequence) and not isinstance(values, (str, bytes))
-    if not is_list or len(values) != count:
+    if values is not None and (not is_list or len(values) != count):
+        kind = "str" if name == "prefixes" else "list of str"
         received = len(values) if is_list else f"one {type(values).__name__}"
         raise ValueError(
             f"Argument `{name}` must have one {kind} or None for each of {count} texts. "
             f"Received: {received}"
         )
-    return list(values)
 
 
 def _encode_prefix(tokenizer: Tokenizer, prefix: str) -> tuple[list[int], list[tuple[int, int]]]:

@@ -472,6 +472,7 @@ def run(
         LimitError: The run exceeded `timeout` or the available memory.
         RunError: The run failed for another reason.
     """
+    ort_value = require("onnxruntime", extra="runtime").OrtValue.ortvalue_from_numpy
     binding, device, options = session.io_binding(), device_of(session), _run_options()
     if graph_id is not None and device[0] == "cuda":
         options.add_run_config_entry("gpu_graph_id", str(graph_id))
@@ -480,10 +481,10 @@ def run(
     with _translate_errors(options, timeout):
         for name, value in inputs.items():
             if isinstance(value, np.ndarray):
-                # `np.ascontiguousarray` would give a scalar an axis.
-                binding.bind_cpu_input(name, np.asarray(value, order="C"))
-            else:
-                binding.bind_ortvalue_input(name, value)
+                # `np.ascontiguousarray` would give a scalar an axis. `bind_cpu_input` does not find
+                # optional inputs, which are initializers.
+                value = ort_value(np.asarray(value, order="C"))
+            binding.bind_ortvalue_input(name, value)
         for name in outputs:
             if isinstance(outputs, Mapping):
                 binding.bind_ortvalue_output(name, outputs[name])

@@ -31,6 +31,7 @@ from keras_bahdanau_runtime.search import (
 from keras_bahdanau_runtime.search_options import (
     SearchOptions,
     check_constraints,
+    check_count,
     check_prefix,
     constraint_inputs,
     encode_constraints,
@@ -330,7 +331,9 @@ class Translator:
         alignments: bool = False,
         on_error: str = "keep",
         n_best: int = 1,
+        *,
         prefixes: Sequence[str | None] | None = None,
+        required: Sequence[Sequence[str] | None] | None = None,
         **options: Any,
     ) -> Iterator[Any]:
         """Translate a stream of texts in order, in memory that does not grow with their number.
@@ -347,6 +350,7 @@ class Translator:
             on_error: As for `translate`.
             n_best: As for `translate`.
             prefixes: As for `translate`.
+            required: As for `translate`.
             **options: As for `translate`, with `suppressed` and `disable_unknown`.
 
         Returns:
@@ -354,8 +358,8 @@ class Translator:
 
         Raises:
             ValueError: As `translate`. The iterator raises the exceptions of `texts` after the
-                translations of the texts before, and an error if there are fewer prefixes than
-                texts.
+                translations of the texts before, and, at the latest after the last text, an error
+                if there are not as many prefixes, or lists of required phrases, as texts.
 
         Example:
 
@@ -365,7 +369,7 @@ class Translator:
         check_positive(window=window)
 
         def translate(texts: Sequence[str], first: int = 0) -> list[Any]:
-            chosen = None if prefixes is None else prefixes[first : first + len(texts)]
+            window = slice(first, first + len(texts))
             return self.translate(
                 texts,
                 batch_size,
@@ -375,7 +379,8 @@ class Translator:
                 None,
                 alignments,
                 on_error,
-                prefixes=chosen,
+                prefixes=None if prefixes is None else prefixes[window],
+                required=None if required is None else required[window],
                 **options,
             )
 
@@ -387,6 +392,8 @@ class Translator:
             for texts in windows:
                 yield from translate(texts, first)
                 first += len(texts)
+            check_count("prefixes", prefixes, first)
+            check_count("required", required, first)
 
         return results()
 

@@ -135,12 +135,19 @@ class GenerationMixin:
             # forbidden.
             prefix, excluded = kwargs.pop("prefix", None), set(search.forbidden) - set(SPECIAL)
             candidates = shortlist.candidates(source, prefix, excluded)
+            # The index of each id among the candidates; `PAD` for ids that are none.
+            indices = ops.scatter(
+                ops.expand_dims(candidates, 1),
+                ops.arange(shortlist.size, dtype="float32"),
+                (shortlist.target_vocabulary_size,),
+            )
+            indices = ops.cast(indices, "int32")
             if prefix is not None:
-                kwargs["prefix"] = indices_of(prefix, candidates)
+                kwargs["prefix"] = ops.take(indices, prefix)
             if kwargs.get("suppressed") is not None:
-                kwargs["suppressed"] = indices_of(kwargs["suppressed"], candidates)
+                kwargs["suppressed"] = ops.take(indices, kwargs["suppressed"])
             forbidden = tuple({PAD, *search.forbidden} & set(SPECIAL))
-            search = search.from_config({**search.get_config(), "forbidden": forbidden})
+            search = search.with_options(forbidden=forbidden)
 
         def step(tokens, state):
             if candidates is not None:
@@ -609,14 +616,6 @@ def checked_suppressed(suppressed, size, rows):
             f"Received: {len(suppressed)}"
         )
     return pad(suppressed.tolist(), bucket=LENGTH_BUCKET)
-
-
-def indices_of(ids, candidates):
-    """Return the indices of `ids`, a tensor, in ascending `candidates`; `PAD` for other ids."""
-    indices = ops.cast(ops.searchsorted(candidates, ops.reshape(ids, (-1,))), "int32")
-    indices = ops.minimum(indices, ops.shape(candidates)[0] - 1)
-    found = ops.equal(ops.take(candidates, indices), ops.reshape(ids, (-1,)))
-    return ops.reshape(ops.where(found, indices, PAD), ops.shape(ids))
 
 
 def checked_limits(max_length, lengths):

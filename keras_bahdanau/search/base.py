@@ -1,8 +1,9 @@
 """Base class of the searches: the loop over a step function, its inputs and its result."""
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import keras
 from keras import ops, tree
@@ -10,14 +11,14 @@ from keras import ops, tree
 from keras_bahdanau.search.candidates import (
     NEG_INF,
     forbid_ids,
-    forbid_repeated_ngrams,
     is_repeated_token,
     penalize_repeated_tokens,
     set_tokens,
 )
 from keras_bahdanau.search.history import empty_history, write_step
+from keras_bahdanau.search.past import Past, add_step, completes_ngram
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.ids import BOS, PAD
+from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
 
 class Generation(NamedTuple):
@@ -53,10 +54,12 @@ class Task(NamedTuple):
         batch: Number of sentences `B`, an int or a scalar tensor.
         first_rows: `(B, 1)` int32, the first of the `K` rows of each sentence.
         limits: `(B, 1)` int32 maximum number of tokens.
-        prefix: `(R, P + 1)` int32 forced tokens, `PAD` where the choice is free; or `None`.
+        prefix: `(R, P)` int32 forced tokens, `PAD` where the choice is free; or `None`.
         suppressed: `(R, n)` int32 tokens that are never chosen, filled up with `PAD`; or `None`.
         memory_mask: `(B, Tx)` bool, or `None`.
         noise: `(R, T)` float32 random numbers in [0, 1), one column per step; or `None`.
+        is_constrained: Scalar bool tensor, whether a constraint applies; `None` in a search whose
+            settings are all numbers.
     """
 
     batch: Any
@@ -66,6 +69,7 @@ class Task(NamedTuple):
     suppressed: Any
     memory_mask: Any
     noise: Any
+    is_constrained: Any
 
 
 class Candidates(NamedTuple):
@@ -76,9 +80,7 @@ class Candidates(NamedTuple):
         logits: `(R, V)` float32 logits of the model.
         allowed: `(R, V)` float32, the same logits, lower where a token is repeated and -inf where a
             constraint forbids it.
-        tokens: `(R, T)` int32 tokens so far, of which the first `t` are chosen already; `()` if no
-            constraint needs them.
-        weights: `(R, Tx)` float32 attention weights.
+        past: The `Past` of the hypotheses, or `()`.
         forced: `(R,)` int32 tokens of the prefix, `PAD` where the choice is free; or `None`.
         noise: `(R,)` float32 random numbers in [0, 1), or `None`.
     """
@@ -86,10 +88,12 @@ class Candidates(NamedTuple):
     t: Any
     logits: Any
     allowed: Any
-    tokens: Any
-    weights: Any
+    past: Any
     forced: Any
     noise: Any
+
+
+_CONSTRAINTS_ON_PAST = ("no_repeat_ngram", "repetition_penalty", "coverage_penalty")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +114,11 @@ class Search:
     `repetition_penalty` changes them.
 
     A subclass defines the number of hypotheses per sentence (`size`), their values before the first
-    step (`_initial`), how a step extends them (`_advance`), which of them are live (`_is_live`) and
-    which are returned (`_results` and `_paths`).
+    step (`_initial`), which tokens can extend them (`_choose`), how a step extends them
+    (`_advance`), which of them are live (`_is_live`) and which are returned (`_results` and
+    `_paths`).
+
+    In an exported search, settings are tensors: inputs of the graph (`with_options`).
 
     Args:
         min_length: Minimum number of tokens in an output, `EOS` included.
@@ -161,7 +168,14 @@ class Search:
         for token in self.forbidden:
             check_range("forbidden", token, int, 0)
 
-    # Whether `_advance` excludes forbidden ids itself. A search that ranks tokens can take a few
+    # Settings that limit the choice of tokens, and their values that do not.
+    _constraints: ClassVar[dict[str, float]] = {
+        "min_length": 0,
+        "no_repeat_ngram": 0,
+        "repetition_penalty": 1.0,
+    }
+
+    # Whether `_choose` excludes forbidden ids itself. A search that ranks tokens can take a few
     # more of them, which is faster than a pass over the vocabulary.
     _excludes_forbidden = False
 
@@ -190,8 +204,8 @@ class Search:
                 is the width of the weights that an additional step from `start` returns.
             limits: `(B,)` int32 maximum number of tokens of each sentence, from 1 to `max_length`;
                 `max_length` if `None`.
-            prefix: `(B, P)` int32 tokens that every hypothesis starts with, padded with `PAD` at
-                the right; or `None`.
+            prefix: `(B, P)` or `(1, P)` int32 tokens that every hypothesis starts with, padded with
+                `PAD` at the right; or `None`.
             suppressed: `(B, n)` or `(1, n)` int32 tokens that are never chosen for a sentence,
                 unless its prefix contains them. Padded with `PAD`, which suppresses nothing; or
                 `None`.
@@ -230,6 +244,7 @@ class Search:
                 lengths = ops.sum(ops.cast(memory_mask, "int32"), axis=1)
             limits = self.limit_lengths(max_length if limits is None else limits, lengths)
         task = self._task(batch, max_length, limits, prefix, suppressed, memory_mask, noise)
+        past = self._initial_past(batch * self.size, max_length, memory_length)
         history = empty_history(
             max_length,
             batch * self.size,
@@ -237,7 +252,7 @@ class Search:
             self._history_shape(batch),
             self._reorders,
         )
-        last = self._loop(step, task, max_length, tokens, state, hypotheses, history)
+        last = self._loop(step, task, max_length, tokens, past, state, hypotheses, history)
         return self._collect(task, *last)
 
     def limit_lengths(self, limits, lengths):
@@ -261,15 +276,11 @@ class Search:
             limits = ops.full((batch, 1), max_length, dtype="int32")
         else:
             limits = ops.reshape(limits, (batch, 1))
+        is_constrained = self._is_constrained(prefix, suppressed)
         if prefix is not None:
-            padding = ops.full((batch, 1), PAD, dtype="int32")
-            prefix = ops.concatenate([ops.cast(prefix, "int32"), padding], axis=1)
-            prefix = ops.repeat(prefix, self.size, axis=0)
+            prefix = ops.repeat(_for_all_rows(prefix, batch), self.size, axis=0)
         if suppressed is not None:
-            suppressed = ops.broadcast_to(
-                ops.cast(suppressed, "int32"), (batch, ops.shape(suppressed)[1])
-            )
-            suppressed = ops.repeat(suppressed, self.size, axis=0)
+            suppressed = ops.repeat(_for_all_rows(suppressed, batch), self.size, axis=0)
         noise = self._random_numbers(batch, max_length) if noise is None else noise
         if noise is not None:
             noise = ops.reshape(noise, (batch * self.size, max_length))
@@ -281,67 +292,144 @@ class Search:
             suppressed=suppressed,
             memory_mask=memory_mask,
             noise=noise,
+            is_constrained=is_constrained,
         )
 
-    def _loop(self, step, task, max_length, tokens, state, hypotheses, history):
+    def _is_constrained(self, prefix, suppressed):
+        """Return whether a constraint applies, bool; `None` if all settings are numbers."""
+        settings = {name: getattr(self, name) for name in self._constraints}
+        if not any(map(is_tensor, settings.values())):
+            return None
+        applies = [
+            ops.any(ops.not_equal(value, neutral))
+            for value, neutral in ((prefix, PAD), (suppressed, PAD))
+            if value is not None
+        ]
+        for name, value in settings.items():
+            applies.append(ops.not_equal(value, self._constraints[name]))
+        return ops.any(ops.stack(applies))
+
+    def _initial_past(self, rows, max_length, memory_length):
+        """Return the `Past` before the first step, or `()` if no constraint needs one."""
+        if not self._needs_past:
+            return ()
+        tokens = matches = coverage = parents = ()
+        if self._may_apply("no_repeat_ngram") or self._may_apply("repetition_penalty"):
+            tokens = ops.full((rows, max_length), PAD, dtype="int32")
+        is_of_ones = not is_tensor(self.no_repeat_ngram) and self.no_repeat_ngram == 1
+        if self._may_apply("no_repeat_ngram") and not is_of_ones:
+            matches = ops.zeros((rows, max_length), dtype="int32")
+        if self._may_apply("coverage_penalty"):
+            coverage = ops.zeros((rows, memory_length), dtype="float32")
+        if self._reorders:
+            parents = ops.arange(rows, dtype="int32")
+        return Past(tokens, matches, coverage, parents)
+
+    def _may_apply(self, name):
+        """Return whether a constraint applies, or may apply because its setting is a tensor."""
+        value = getattr(self, name, None)
+        return is_tensor(value) or value != self._constraints.get(name)
+
+    @property
+    def _needs_past(self):
+        """Whether a constraint that may apply depends on earlier steps."""
+        return any(map(self._may_apply, _CONSTRAINTS_ON_PAST))
+
+    def _loop(self, step, task, max_length, tokens, past, state, hypotheses, history):
         """Run steps until no hypothesis is live.
 
         Returns:
             The number of steps that were run, the last hypotheses, and the history.
         """
 
-        def advance(t, tokens, prefixes, state, hypotheses, history):
+        def advance(t, tokens, past, state, hypotheses, history):
             logits, state, weights = step(tokens, state)
-            candidates = self._candidates(task, t, prefixes, logits, weights)
-            hypotheses, tokens, parents, record = self._advance(candidates, hypotheses, task)
+            logits, weights = ops.cast(logits, "float32"), ops.cast(weights, "float32")
+            choice, past = self._choice(task, t, tokens, past, logits, weights)
+            hypotheses, tokens, parents, record = self._advance(
+                t, choice, weights, hypotheses, task
+            )
             if parents is not None:
-                state, prefixes = tree.map_structure(
-                    lambda tensor: ops.take(tensor, parents, axis=0), (state, prefixes)
-                )
-            if self._needs_tokens:
-                is_current = ops.expand_dims(ops.arange(max_length, dtype="int32") == t, 0)
-                prefixes = ops.where(is_current, ops.expand_dims(tokens, 1), prefixes)
-            return t + 1, tokens, prefixes, state, hypotheses, write_step(history, t, record)
+                state = tree.map_structure(lambda tensor: ops.take(tensor, parents, axis=0), state)
+                past = past._replace(parents=parents) if past else past
+            return t + 1, tokens, past, state, hypotheses, write_step(history, t, record)
 
-        def has_live(t, tokens, prefixes, state, hypotheses, history):
+        def has_live(t, tokens, past, state, hypotheses, history):
             return ops.logical_and(t < max_length, ops.any(self._is_live(hypotheses)))
 
-        prefixes, rows = (), task.batch * self.size
-        if self._needs_tokens:
-            prefixes = ops.full((rows, max_length), PAD, dtype="int32")
         zero = ops.convert_to_tensor(0, dtype="int32")
         stop, _, _, _, hypotheses, history = ops.while_loop(
-            has_live, advance, (zero, tokens, prefixes, state, hypotheses, history)
+            has_live, advance, (zero, tokens, past, state, hypotheses, history)
         )
         return stop, hypotheses, history
 
-    def _candidates(self, task, t, prefixes, logits, weights):
-        """Return the `Candidates` of step `t`, after the tokens `prefixes` `(R, T)`."""
+    def _choice(self, task, t, tokens, past, logits, weights):
+        """Return the choice of tokens at step `t` and the `Past` there.
+
+        Where constraints are inputs of a graph, a step computes them only if one of them applies.
+        """
+
+        def choose(search, task):
+            after = past
+            if search._needs_past:
+                after = add_step(past, t, tokens, weights, task.batch * self.size)
+            candidates = search._candidates(task, t, after, logits)
+            return search._choose(candidates, task), after
+
+        if task.is_constrained is None:
+            return choose(self, task)
+        free = self.with_options(**self._constraints)
+        return ops.cond(
+            task.is_constrained,
+            lambda: choose(self, task),
+            lambda: choose(free, task._replace(prefix=None, suppressed=None)),
+        )
+
+    def _candidates(self, task, t, past, logits):
+        """Return the `Candidates` of step `t`."""
         if logits.shape[-1] is not None:
             check_search(self, logits.shape[-1])
-        logits = allowed = ops.cast(logits, "float32")
-        if self.repetition_penalty != 1:
-            allowed = penalize_repeated_tokens(allowed, t, prefixes, self.repetition_penalty)
+        allowed, rows = logits, task.batch * self.size
+        unused = PAD if PAD in self.forbidden else None
+        if self._may_apply("repetition_penalty"):
+            allowed = penalize_repeated_tokens(
+                allowed, t, past.tokens, self.repetition_penalty, rows, unused
+            )
         forbidden = () if self._excludes_forbidden else self.forbidden
-        if forbidden or self.min_length:
-            allowed = forbid_ids(allowed, t, forbidden, self.min_length)
-        if self.no_repeat_ngram:
-            allowed = forbid_repeated_ngrams(allowed, t, prefixes, self.no_repeat_ngram)
-        if task.suppressed is not None:
-            is_token = ops.not_equal(task.suppressed, PAD)
-            allowed = set_tokens(allowed, task.suppressed, is_token, NEG_INF)
+        min_length = 0 if is_tensor(self.min_length) else self.min_length
+        if forbidden or min_length:
+            allowed = forbid_ids(allowed, t, forbidden, min_length)
+        barred = self._barred_tokens(task, t, past)
+        if barred:
+            tokens, is_barred = (
+                ops.concatenate(parts, axis=1) for parts in zip(*barred, strict=True)
+            )
+            allowed = set_tokens(allowed, tokens, is_barred, NEG_INF, rows, unused)
         forced = task.prefix
-        if forced is not None:
-            forced = ops.take(forced, ops.minimum(t, ops.shape(forced)[1] - 1), axis=1)
+        if forced is not None:  # not a gather, whose last index would be copied to the GPU
+            is_current = ops.arange(ops.shape(forced)[1], dtype="int32") == t
+            forced = ops.sum(ops.where(is_current, forced, PAD), axis=1)
         return Candidates(
             t=t,
             logits=logits,
             allowed=allowed,
-            tokens=prefixes,
-            weights=ops.cast(weights, "float32"),
+            past=past,
             forced=forced,
             noise=None if task.noise is None else ops.take(task.noise, t, axis=1),
         )
+
+    def _barred_tokens(self, task, t, past):
+        """Return pairs of tokens `(R, n)` and whether each is barred from step `t`, `(R, n)`."""
+        barred, rows = [], task.batch * self.size
+        if self._may_apply("no_repeat_ngram"):
+            completes = completes_ngram(past, t, self.no_repeat_ngram, rows)
+            barred.append((past.tokens, completes))
+        if task.suppressed is not None:
+            barred.append((task.suppressed, ops.not_equal(task.suppressed, PAD)))
+        if is_tensor(self.min_length):
+            is_early = ops.logical_and(ops.ones((rows, 1), dtype="bool"), t + 1 < self.min_length)
+            barred.append((ops.full((rows, 1), EOS, dtype="int32"), is_early))
+        return barred
 
     def _collect(self, task, stop, hypotheses, history):
         """Return the `Generation` of the best hypotheses."""
@@ -361,16 +449,11 @@ class Search:
             log_probs=ops.where(live, ops.transpose(log_probs, (1, 2, 0)), 0.0),
         )
 
-    @property
-    def _needs_tokens(self):
-        """Whether a constraint depends on the tokens so far, `(R, T)`."""
-        return bool(self.no_repeat_ngram) or self.repetition_penalty != 1
-
     def _penalized(self, log_probs, ids, candidates):
         """Return log-probabilities `(R, n)` of `ids` `(R, n)` after the repetition penalty."""
-        if self.repetition_penalty == 1:
+        if not self._may_apply("repetition_penalty"):
             return log_probs
-        repeated = is_repeated_token(ids, candidates.t, candidates.tokens)
+        repeated = is_repeated_token(ids, candidates.t, candidates.past.tokens)
         return ops.where(repeated, self.repetition_penalty * log_probs, log_probs)
 
     # --- Defined by subclasses --------------------------------------------------------------------
@@ -385,8 +468,19 @@ class Search:
         """Return the hypotheses before the first step, a nest of tensors."""
         raise NotImplementedError
 
-    def _advance(self, candidates, hypotheses, task):
+    def _choose(self, candidates, task):
+        """Return the tokens that can extend the hypotheses, a nest of tensors for `_advance`."""
+        raise NotImplementedError
+
+    def _advance(self, t, choice, weights, hypotheses, task):
         """Extend the hypotheses by one token.
+
+        Args:
+            t: Number of the step, a scalar int32 tensor.
+            choice: The result of `_choose`.
+            weights: `(R, Tx)` float32 attention weights.
+            hypotheses: The hypotheses before the step.
+            task: The `Task`.
 
         Returns:
             The next hypotheses; the tokens `(R,)` int32 that the next step reads; the row `(R,)`
@@ -420,6 +514,23 @@ class Search:
         """Return the random numbers of a search that samples, or `None`."""
         return None
 
+    def options(self):
+        """Return the settings that can be inputs of an exported search, by the input's name."""
+        names = ("min_length", "no_repeat_ngram", "repetition_penalty")
+        return {name: getattr(self, name) for name in names}
+
+    def with_options(self, **settings):
+        """Return a copy with other settings, unchecked, which may be tensors.
+
+        Args:
+            **settings: Values of fields: numbers, or scalar int32 and float32 tensors for the
+                settings in `options`.
+        """
+        search = copy.copy(self)
+        for name, value in settings.items():
+            object.__setattr__(search, name, value)
+        return search
+
     def get_config(self):
         """Return the arguments, for Keras's serialization and the manifest of an artifact."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.init}
@@ -428,6 +539,16 @@ class Search:
     def from_config(cls, config):
         """Return the search with the arguments in `config`."""
         return cls(**config)
+
+
+def is_tensor(value):
+    """Return whether a setting of a search is a tensor and not a number."""
+    return hasattr(value, "shape")
+
+
+def _for_all_rows(ids, batch):
+    """Return ids `(B, n)` or `(1, n)` as `(B, n)` int32."""
+    return ops.broadcast_to(ops.cast(ids, "int32"), (batch, ops.shape(ids)[1]))
 
 
 def search_classes(base=Search):
@@ -463,7 +584,7 @@ def checked_start(start, state, limits, prefix, suppressed, memory_mask, noise, 
         start: `(B,)` ints.
         state: Nest of tensors with `B` rows.
         limits: `(B,)` ints, or `None`.
-        prefix: `(B, P)` ints, or `None`.
+        prefix: `(B, P)` or `(1, P)` ints, or `None`.
         suppressed: `(B, n)` or `(1, n)` ints, or `None`.
         memory_mask: `(B, Tx)` bool, or `None`.
         noise: `(B, *noise_shape)` tensor, or `None`.
@@ -484,13 +605,13 @@ def checked_start(start, state, limits, prefix, suppressed, memory_mask, noise, 
                 f"Argument `state` must contain tensors of {rows} rows, like `start`. "
                 f"Received: {_describe(part)}"
             )
-    shared = len(getattr(suppressed, "shape", ())) == 2 and suppressed.shape[0] == 1
-    suppressed_rows = 1 if shared else rows
     for name, value, shape in (
         ("limits", limits, (rows,)),
         ("prefix", prefix, (rows, None)),
-        ("suppressed", suppressed, (suppressed_rows, None)),
+        ("suppressed", suppressed, (rows, None)),
     ):
+        if name != "limits" and _shapes_match(getattr(value, "shape", ()), (1, None)):
+            shape = (1, None)  # one row for all sentences
         if value is not None and not (
             _shapes_match(getattr(value, "shape", ()), shape) and "int" in _dtype(value)
         ):

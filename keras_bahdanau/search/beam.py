@@ -1,15 +1,16 @@
 """Beam search, diverse beam search and greedy search."""
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_bahdanau.search.base import Search
-from keras_bahdanau.search.candidates import NEG_INF, stable_top_k
+from keras_bahdanau.search.base import Search, is_tensor
+from keras_bahdanau.search.candidates import NEG_INF, row_starts, stable_top_k
 from keras_bahdanau.search.history import History, take_flat, trace_back
+from keras_bahdanau.search.past import has
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import EOS, PAD
 
@@ -20,15 +21,27 @@ class Beam(NamedTuple):
     Attributes:
         totals: `(B, K)` float32 log-probabilities of the live hypotheses; -inf for a hypothesis
             that does not exist.
-        coverage: `(R, Tx)` float32 sums of the attention weights of the live hypotheses; `()`
-            without a coverage penalty.
         ended: `(B, K)` float32 scores of the best ended hypotheses, best first in each group; -inf
             for a hypothesis that does not exist.
     """
 
     totals: Any
-    coverage: Any
     ended: Any
+
+
+class Extensions(NamedTuple):
+    """The best `W` tokens to extend each hypothesis with.
+
+    Attributes:
+        log_probs: `(B, K, W)` float32 log-probabilities.
+        ids: `(B, K, W)` int32.
+        rewards: `(B, K, 1)` float32, added to the scores for the coverage; `()` without a coverage
+            penalty.
+    """
+
+    log_probs: Any
+    ids: Any
+    rewards: Any
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -123,7 +136,10 @@ class BeamSearch(Search):
                 f"{self.normalization!r}"
             )
 
+        object.__setattr__(self, "_largest_size", self.size)  # copies with other options keep it
+
     _reorders = _excludes_forbidden = True
+    _constraints: ClassVar = {**Search._constraints, "coverage_penalty": 0.0}
 
     def _history_shape(self, batch):
         return batch, 2 * self.size  # per sentence: the live hypotheses, then the ended ones
@@ -132,22 +148,25 @@ class BeamSearch(Search):
         # Only the first hypothesis of a group exists at the start; the others would repeat it.
         first = ops.arange(self.size, dtype="int32") % self._group_size == 0
         totals = ops.cast(ops.where(first, 0.0, NEG_INF), "float32")
-        coverage_shape = (batch * self.size, memory_length)
         return Beam(
             totals=ops.broadcast_to(totals, (batch, self.size)),
-            coverage=ops.zeros(coverage_shape, dtype="float32") if self.coverage_penalty else (),
             ended=ops.full((batch, self.size), NEG_INF, dtype="float32"),
         )
 
     def _is_live(self, beam):
         return beam.totals > NEG_INF
 
-    def _advance(self, candidates, beam, task):
-        log_probs, ids = self._top_tokens(candidates, task)  # (B, K, W)
-        length, width = candidates.t + 1, ids.shape[-1]
-        coverage = beam.coverage + candidates.weights if self.coverage_penalty else ()
+    def _choose(self, candidates, task):
+        log_probs, ids = self._top_tokens(candidates, task)
+        return Extensions(log_probs, ids, self._coverage_rewards(candidates.past, task))
+
+    def _advance(self, t, choice, weights, beam, task):
+        log_probs, ids, rewards = choice
+        length, width = t + 1, ids.shape[-1]
         totals = ops.expand_dims(beam.totals, -1) + log_probs
-        scores = self._score(totals, length, coverage, task.memory_mask)
+        scores = totals / self._length_penalty(length)
+        if has(rewards):
+            scores = scores + rewards
         ending = ops.logical_or(ids == EOS, ops.expand_dims(length >= task.limits, -1))
         # The history has 2K rows per sentence: K live hypotheses, in the order of the state, then
         # K ended ones.
@@ -159,26 +178,25 @@ class BeamSearch(Search):
             beam.ended,
             ended_rows,
             task.first_rows,
+            self.size,
             self.groups,
             self.diversity,
         )
         totals = take_flat(ops.where(ending, NEG_INF, totals), selection.live)
         rows = selection.live // width
         parents = ops.reshape(rows, (-1,))
-        if self.coverage_penalty:
-            coverage = ops.take(coverage, parents, axis=0)
         history_rows = task.first_rows + ops.concatenate([rows, selection.ended_parents], axis=1)
         indices = ops.concatenate([selection.live, selection.ended], axis=1)
         tokens = take_flat(ids, indices)
         ended_scores = selection.ended_scores
         return (
-            Beam(self._stop_groups(totals, ended_scores, task.limits), coverage, ended_scores),
+            Beam(self._stop_groups(totals, ended_scores, task.limits), ended_scores),
             ops.reshape(tokens[:, : self.size], (-1,)),
             parents,
             History(
                 tokens=tokens,
                 log_probs=take_flat(log_probs, indices),
-                weights=candidates.weights,
+                weights=weights,
                 parents=ops.reshape(history_rows, (-1,)),
             ),
         )
@@ -191,12 +209,15 @@ class BeamSearch(Search):
         vocabulary_size = candidates.logits.shape[-1]
         # One of these tokens may be EOS and some may be forbidden. Earlier groups take fewer than K
         # of the others, so enough remain for this group.
-        width = self.size + 1 + len(set(self.forbidden))
+        width = self._largest_size + 1 + len(set(self.forbidden))
         top, ids = stable_top_k(candidates.allowed, min(width, vocabulary_size))
         table = ops.reshape(ops.log_softmax(candidates.logits, axis=-1), (-1,))
-        rows = ops.arange(task.batch * self.size, dtype="int32")
-        row_start = ops.expand_dims(rows * vocabulary_size, -1)  # (R, 1)
-        log_probs = self._penalized(ops.take(table, row_start + ids, axis=0), ids, candidates)
+        row_start = row_starts(task.batch * self.size, vocabulary_size)
+        log_probs = ops.take(table, row_start + ids, axis=0)
+        if self._may_apply("repetition_penalty"):
+            logits = ops.take(ops.reshape(candidates.logits, (-1,)), row_start + ids, axis=0)
+            penalized = self.repetition_penalty * log_probs
+            log_probs = ops.where(top < logits, penalized, log_probs)
         if candidates.allowed is not candidates.logits:
             log_probs = ops.where(ops.equal(top, NEG_INF), NEG_INF, log_probs)
         if self.forbidden:
@@ -228,36 +249,34 @@ class BeamSearch(Search):
             by_group = (-1, self.groups, self._group_size)
             totals, ended = ops.reshape(totals, by_group), ops.reshape(ended, by_group)
             limits = ops.expand_dims(limits, -1)
-        n = min(self.n_best or self.size, self._group_size)
-        if self.early_stopping is True or (not self.early_stopping and n == self._group_size):
-            done = ended[..., n - 1 : n] > NEG_INF
+        n, last = self._num_returned(self._group_size), ended[..., -1:]
+        if is_tensor(n):
+            nth = ops.take(ended, ops.reshape(n - 1, (1,)), axis=-1)
+        else:
+            nth = last if n is None else ended[..., n - 1 : n]
+        if self.early_stopping is True or (not self.early_stopping and n is None):
+            done = nth > NEG_INF
         else:
             # Log-probabilities only fall, so no live hypothesis can reach a better score.
             bound = ops.max(totals, axis=-1, keepdims=True) / self._length_penalty(limits)
-            done = ended[..., n - 1 : n] >= bound
+            done = nth >= bound
             if not self.early_stopping:
-                done = ops.logical_or(done, ended[..., self._group_size - 1 :] > NEG_INF)
+                done = ops.logical_or(done, last > NEG_INF)
         totals = ops.where(done, NEG_INF, totals)
         return totals if self.groups == 1 else ops.reshape(totals, (-1, self.size))
 
-    def _score(self, totals, length, coverage, memory_mask):
-        """Return the scores `(B, K, W)` of candidates with `length` tokens.
-
-        Args:
-            totals: `(B, K, W)` float32 log-probabilities.
-            length: Scalar int32 tensor.
-            coverage: `(R, Tx)` float32 sums of attention weights.
-            memory_mask: `(B, Tx)` bool, or `None`.
-        """
-        scores = totals / self._length_penalty(length)
-        if not self.coverage_penalty:
-            return scores
+    def _coverage_rewards(self, past, task):
+        """Return what the coverage adds to the scores, `(B, K, 1)`, or `()`."""
+        if not past or not has(past.coverage):
+            return ()
+        if not self._may_apply("coverage_penalty"):
+            return ops.zeros((task.batch, self.size, 1), dtype="float32")
         # The lower bound keeps the penalty of a position without attention finite.
-        penalties = ops.log(ops.clip(coverage, 1e-10, 1.0))
-        penalties = ops.reshape(penalties, (ops.shape(totals)[0], self.size, -1))
-        if memory_mask is not None:
-            penalties = ops.where(ops.expand_dims(memory_mask, 1), penalties, 0.0)
-        return scores + self.coverage_penalty * ops.sum(penalties, axis=-1, keepdims=True)
+        penalties = ops.log(ops.clip(past.coverage, 1e-10, 1.0))
+        penalties = ops.reshape(penalties, (task.batch, self.size, -1))
+        if task.memory_mask is not None:
+            penalties = ops.where(ops.expand_dims(task.memory_mask, 1), penalties, 0.0)
+        return self.coverage_penalty * ops.sum(penalties, axis=-1, keepdims=True)
 
     def _length_penalty(self, lengths):
         lengths = ops.cast(lengths, "float32")
@@ -266,13 +285,16 @@ class BeamSearch(Search):
 
     def _results(self, beam, history, stop, task):
         first = 2 * task.first_rows + self.size  # history row of the first ended hypothesis
-        n = self.n_best or self.size
+        n = self._num_returned(self.size)
         if self.groups == 1:
-            return beam.ended[:, :n], first + ops.arange(n, dtype="int32")
+            ended = beam.ended if n is None else beam.ended[:, :n]
+            return ended, first + ops.arange(self.size if n is None else n, dtype="int32")
         rows = first + ops.arange(self.size, dtype="int32")
         tokens, *_ = self._paths(beam, history, rows, stop)
         repeated = is_repeated(tokens, beam.ended)
-        scores, indices = stable_top_k(ops.where(repeated, NEG_INF, beam.ended), n)
+        scores, indices = stable_top_k(
+            ops.where(repeated, NEG_INF, beam.ended), self.size if n is None else n
+        )
         return scores, first + indices
 
     def _paths(self, beam, history, rows, stop):
@@ -291,10 +313,29 @@ class BeamSearch(Search):
             ops.sum(log_probs, axis=0),
         )
 
+    def _num_returned(self, size):
+        """Return how many of `size` hypotheses are returned, an int or a tensor; `None` for all."""
+        if self.n_best is None:
+            return None
+        if is_tensor(size):
+            return ops.minimum(self.n_best, size)
+        return None if self.n_best >= size else self.n_best
+
+    def options(self):
+        names = ("length_penalty", "coverage_penalty")
+        size = {"beam_size": self.size} if self.groups == 1 else {}
+        return {**size, **{name: getattr(self, name) for name in names}, **super().options()}
+
+    def with_options(self, beam_size=None, **settings):
+        """Return a copy as `Search.with_options` does; `beam_size` is at most `size`."""
+        if beam_size is not None:
+            settings["size"] = beam_size
+        return super().with_options(**settings)
+
     @property
     def _group_size(self):
         """Number of hypotheses in a group."""
-        return self.size // self.groups
+        return self.size if self.groups == 1 else self.size // self.groups
 
 
 def _constant(value):
@@ -330,6 +371,9 @@ max_length_ratio=None)
     groups: int = _constant(1)
     diversity: float = _constant(0.0)
 
+    def options(self):
+        return Search.options(self)
+
 
 class Selection(NamedTuple):
     """Hypotheses selected from the candidates of a step.
@@ -351,7 +395,9 @@ class Selection(NamedTuple):
     ended_parents: Any
 
 
-def select_hypotheses(scores, ids, ending, ended_scores, ended_rows, first_rows, groups, diversity):
+def select_hypotheses(
+    scores, ids, ending, ended_scores, ended_rows, first_rows, size, groups, diversity
+):
     """Select the next hypotheses of a beam from candidates, group by group.
 
     The best candidates that continue become the live hypotheses. A candidate that ends is stored
@@ -366,14 +412,14 @@ def select_hypotheses(scores, ids, ending, ended_scores, ended_rows, first_rows,
             first in each group.
         ended_rows: `(B, K)` int32 rows of these hypotheses.
         first_rows: `(B, 1)` int32, `K` times the number of the sentence.
+        size: Number of hypotheses `K`.
         groups: Number of groups, a divisor of `K`.
         diversity: Penalty of a token per hypothesis of an earlier group that chose it.
 
     Returns:
         A `Selection`. Its scores do not include the diversity penalty.
     """
-    size, width = scores.shape[1:]
-    members = size // groups
+    width, members = scores.shape[-1], size if groups == 1 else size // groups
     live_scores = ops.where(ending, NEG_INF, scores)
     new_ended_scores = ops.where(ending, scores, NEG_INF)
     selections, chosen_tokens = [], []  # one entry per group
@@ -394,13 +440,16 @@ def select_hypotheses(scores, ids, ending, ended_scores, ended_rows, first_rows,
         (top_live_scores, live), (_, top) = (
             stable_top_k(ops.reshape(part, (-1, members * width)), members) for part in ranked
         )
-        first = first_rows * width + group * members * width
+        first = first_rows * width
+        if group:
+            first = first + group * members * width
         live, top = first + live, first + top
         top_ended_scores = take_flat(new_ended_scores, top)
         group_scores, order = stable_top_k(
             ops.concatenate([in_group(ended_scores), top_ended_scores], axis=1), members
         )
-        order = order + (first_rows // size) * (2 * members)  # into (B * 2 * members,)
+        first = 2 * first_rows if groups == 1 else (first_rows // size) * (2 * members)
+        order = first + order  # into (B * 2 * members,)
         parents = ops.concatenate([in_group(ended_rows), top // width], axis=1)
         ended = take_flat(ops.concatenate([top, top], axis=1), order)
         selections.append(Selection(live, group_scores, ended, take_flat(parents, order)))

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_bahdanau.search.history import take_flat
 from keras_bahdanau_runtime.ids import EOS
 
 # Log-probability of a hypothesis or token that does not exist.
@@ -31,31 +32,7 @@ def forbid_ids(logits, t, forbidden, min_length):
     return ops.where(barred, NEG_INF, logits)
 
 
-def forbid_repeated_ngrams(logits, t, tokens, n):
-    """Set the logits of tokens that would complete an n-gram a second time to -inf.
-
-    Args:
-        logits: `(R, V)` float32.
-        t: Number of the step, a scalar int32 tensor.
-        tokens: `(R, T)` int32; the first `t` of each row are chosen already.
-        n: Number of tokens in the n-gram.
-
-    Returns:
-        `(R, V)` float32 logits.
-    """
-    rows, length = ops.shape(tokens)[0], ops.shape(tokens)[1]
-    positions = ops.arange(length, dtype="int32")
-    # True where the tokens before a position equal the last tokens of the hypothesis.
-    completes = ops.broadcast_to(positions < t, (rows, length))
-    for back in range(1, n):
-        shifted = ops.roll(tokens, back, axis=1)
-        last = ops.take(tokens, ops.maximum(t - back, 0), axis=1)
-        same = ops.logical_and(ops.equal(shifted, ops.expand_dims(last, 1)), positions >= back)
-        completes = ops.logical_and(completes, ops.logical_and(same, t >= back))
-    return set_tokens(logits, tokens, completes, NEG_INF)
-
-
-def penalize_repeated_tokens(logits, t, tokens, penalty):
+def penalize_repeated_tokens(logits, t, tokens, penalty, rows, unused=None):
     """Lower the logits of tokens so that their log-probabilities are `penalty` times as large.
 
         log p = logit - logsumexp(logits);  logit + (penalty - 1) log p = logsumexp + penalty log p
@@ -65,24 +42,28 @@ def penalize_repeated_tokens(logits, t, tokens, penalty):
         t: Number of the step, a scalar int32 tensor.
         tokens: `(R, T)` int32; the first `t` of each row are chosen already.
         penalty: At least 1.
+        rows: `R`, an int or a scalar tensor.
+        unused: As for `set_tokens`.
 
     Returns:
         `(R, V)` float32 logits.
     """
-    is_chosen = ops.broadcast_to(ops.arange(ops.shape(tokens)[1]) < t, ops.shape(tokens))
-    chosen = ops.take_along_axis(logits, tokens, axis=1)
-    log_probs = chosen - ops.logsumexp(logits, axis=-1, keepdims=True)
-    return set_tokens(logits, tokens, is_chosen, chosen + (penalty - 1.0) * log_probs)
+    is_chosen = ops.arange(ops.shape(tokens)[1], dtype="int32") < t
+    is_chosen = ops.broadcast_to(is_chosen, (rows, ops.shape(tokens)[1]))
+    indices = row_starts(rows, logits.shape[-1]) + tokens
+    log_probs = take_flat(ops.log_softmax(logits, axis=-1), indices)
+    lowered = take_flat(logits, indices) + (penalty - 1.0) * log_probs
+    return set_tokens(logits, tokens, is_chosen, lowered, rows, unused)
 
 
 def is_repeated_token(ids, t, tokens):
     """Return whether each of `ids` `(R, n)` is one of the first `t` of `tokens` `(R, T)`."""
-    is_chosen = ops.arange(ops.shape(tokens)[1]) < t
+    is_chosen = ops.arange(ops.shape(tokens)[1], dtype="int32") < t
     same = ops.equal(ops.expand_dims(ids, 2), ops.expand_dims(tokens, 1))
     return ops.any(ops.logical_and(same, is_chosen), axis=-1)
 
 
-def set_tokens(logits, tokens, is_set, values):
+def set_tokens(logits, tokens, is_set, values, rows, unused=None):
     """Return logits `(R, V)` with `values` at `tokens` where `is_set`.
 
     Args:
@@ -90,15 +71,25 @@ def set_tokens(logits, tokens, is_set, values):
         tokens: `(R, n)` int32. Equal tokens of a row must have equal values.
         is_set: `(R, n)` bool.
         values: `(R, n)` float32, or a float.
+        rows: `R`, an int or a scalar tensor.
+        unused: An id that is never chosen, whose logits become -inf; `None` if there is none.
     """
-    rows, count, size = ops.shape(tokens)[0], ops.shape(tokens)[1], logits.shape[-1]
-    # Tokens that are not set write to one extra column, which is cut off at the end.
-    columns = ops.where(is_set, tokens, size)
-    row = ops.broadcast_to(ops.expand_dims(ops.arange(rows, dtype="int32"), 1), (rows, count))
-    indices = ops.reshape(ops.stack([row, columns], axis=-1), (-1, 2))
-    padded = ops.concatenate([logits, ops.zeros((rows, 1), dtype=logits.dtype)], axis=1)
-    values = ops.broadcast_to(ops.cast(values, logits.dtype), (rows, count))
-    return ops.scatter_update(padded, indices, ops.reshape(values, (-1,)))[:, :size]
+    if unused is None:  # one more column
+        extended = ops.pad(logits, [[0, 0], [0, 1]])
+        size = logits.shape[-1]
+        return set_tokens(extended, tokens, is_set, values, rows, unused=size)[:, :size]
+    # Tokens that are not set write -inf to the unused id.
+    width = logits.shape[-1]
+    indices = row_starts(rows, width) + ops.where(is_set, tokens, unused)
+    values = ops.reshape(ops.where(is_set, values, NEG_INF), (-1,))
+    flat = ops.reshape(logits, (-1,))
+    flat = ops.scatter_update(flat, ops.reshape(indices, (-1, 1)), ops.cast(values, flat.dtype))
+    return ops.reshape(flat, (-1, width))
+
+
+def row_starts(rows, width):
+    """Return the index of the first number of each row in a flattened table, `(rows, 1)` int32."""
+    return ops.expand_dims(ops.arange(rows, dtype="int32") * width, -1)
 
 
 def stable_top_k(values, k):

@@ -7,8 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bahdanau.search.base import Search
-from keras_bahdanau.search.candidates import NEG_INF, stable_top_k
+from keras_bahdanau.search.base import Search, is_tensor
+from keras_bahdanau.search.candidates import NEG_INF, row_starts, stable_top_k
 from keras_bahdanau.search.history import History, take_flat
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import EOS, PAD
@@ -88,6 +88,11 @@ class Sampling(Search):
         shape = (batch, self.n, max_length)
         return keras.random.uniform(shape, dtype="float32", seed=self.seed)
 
+    def options(self):
+        names = ("temperature", "top_p")
+        top_k = {"top_k": 0 if self.top_k is None else self.top_k}
+        return {**{name: getattr(self, name) for name in names}, **top_k, **super().options()}
+
     @property
     def size(self):
         """Number of hypotheses per sentence."""
@@ -104,20 +109,24 @@ class Sampling(Search):
     def _is_live(self, samples):
         return ops.logical_not(samples.ended)
 
-    def _advance(self, candidates, samples, task):
-        totals, lengths, ended = samples
-        allowed = candidates.allowed
-        tokens = self._sample(allowed, candidates.noise)
+    def _choose(self, candidates, task):
+        rows = task.batch * self.n
+        tokens = self._sample(candidates.allowed, candidates.noise, rows)
+        first = ops.squeeze(row_starts(rows, candidates.logits.shape[-1]), 1)
+        logits = take_flat(candidates.allowed, first + tokens)
         if candidates.forced is not None:
             is_forced = ops.not_equal(candidates.forced, PAD)
             tokens = ops.where(is_forced, candidates.forced, tokens)
-            allowed = ops.where(ops.expand_dims(is_forced, 1), candidates.logits, allowed)
-        ids = ops.expand_dims(tokens, 1)
-        logits = ops.take_along_axis(allowed, ids, axis=1)
-        log_probs = ops.squeeze(logits, 1) - ops.logsumexp(candidates.logits, axis=-1)
+            logits = ops.where(is_forced, take_flat(candidates.logits, first + tokens), logits)
+        log_probs = logits - ops.logsumexp(candidates.logits, axis=-1)
         if candidates.forced is not None:  # taken from logits without the repetition penalty
+            ids = ops.expand_dims(tokens, 1)
             penalized = self._penalized(ops.expand_dims(log_probs, 1), ids, candidates)
             log_probs = ops.where(is_forced, ops.squeeze(penalized, 1), log_probs)
+        return tokens, log_probs
+
+    def _advance(self, t, choice, weights, samples, task):
+        (tokens, log_probs), (totals, lengths, ended) = choice, samples
         tokens = ops.where(ended, PAD, tokens)
         log_probs = ops.where(ended, 0.0, log_probs)
         lengths = lengths + ops.cast(ops.logical_not(ended), "int32")
@@ -126,7 +135,7 @@ class Sampling(Search):
         # An output without an allowed token does not exist: its log-probability is -inf.
         ending = ops.logical_or(ending, ops.equal(log_probs, NEG_INF))
         samples = Samples(totals + log_probs, lengths, ops.logical_or(ended, ending))
-        return samples, tokens, None, History(tokens, log_probs, candidates.weights)
+        return samples, tokens, None, History(tokens, log_probs, weights)
 
     def _results(self, samples, history, stop, task):
         scores, indices = stable_top_k(ops.reshape(samples.totals, (-1, self.n)), self.n)
@@ -136,31 +145,54 @@ class Sampling(Search):
         path = (ops.take(table, rows, axis=1) for table in history[:3])
         return (*path, take_flat(samples.lengths, rows), take_flat(samples.totals, rows))
 
-    def _sample(self, logits, noise):
+    def _sample(self, logits, noise, rows):
         """Sample one token per row by inverting the cumulative distribution.
 
         Args:
             logits: `(R, V)` float32.
             noise: `(R,)` float32 random numbers in [0, 1).
+            rows: `R`, an int or a scalar tensor.
 
         Returns:
             `(R,)` int32 ids.
         """
-        logits = logits / self.temperature
-        ids = None
-        if self.top_k is not None or self.top_p < 1:
-            size = logits.shape[-1]
-            k = size if self.top_k is None else min(self.top_k, size)
-            logits, ids = stable_top_k(logits, k)
-        # Not `ops.softmax`, which warns about an axis of size 1 (`top_k=1`).
-        probs = ops.exp(logits - ops.logsumexp(logits, axis=-1, keepdims=True))
-        if self.top_p < 1:
+        logits, size = logits / self.temperature, logits.shape[-1]
+        if not is_tensor(self.top_k):
+            if self.top_k is None and self.top_p == 1:
+                return _sampled_indices(_probabilities(logits), noise)
+            return self._sample_from_best(
+                logits, noise, rows, size if self.top_k is None else min(self.top_k, size)
+            )
+        return ops.cond(
+            ops.logical_or(self.top_k > 0, self.top_p < 1),
+            lambda: self._sample_from_best(
+                logits, noise, rows, ops.where(self.top_k > 0, ops.minimum(self.top_k, size), size)
+            ),
+            lambda: _sampled_indices(_probabilities(logits), noise),
+        )
+
+    def _sample_from_best(self, logits, noise, rows, k):
+        """As `_sample`, from the `k` most probable tokens."""
+        logits, ids = stable_top_k(logits, k)
+        probs = _probabilities(logits)
+        if is_tensor(self.top_p) or self.top_p < 1:
             before = ops.cumsum(probs, axis=-1) - probs
-            probs = ops.where(before < self.top_p, probs, 0.0)
-        cumulative = ops.cumsum(probs, axis=-1)
-        # Slightly below the sum, so that rounding never selects an index after the last token.
-        thresholds = ops.expand_dims(noise * (1.0 - 2.0**-22), -1) * cumulative[:, -1:]
-        indices = ops.sum(ops.cast(cumulative <= thresholds, "int32"), axis=-1)
-        if ids is None:
-            return indices
-        return ops.squeeze(ops.take_along_axis(ids, ops.expand_dims(indices, 1), axis=1), 1)
+            is_kept = before < self.top_p
+            if is_tensor(self.top_p):  # the sums are not exact, and 1 keeps all tokens
+                is_kept = ops.logical_or(is_kept, self.top_p >= 1)
+            probs = ops.where(is_kept, probs, 0.0)
+        first = ops.arange(rows, dtype="int32") * k
+        return take_flat(ids, first + _sampled_indices(probs, noise))
+
+
+def _probabilities(logits):
+    """Return the softmax of logits `(R, n)`; `ops.softmax` warns if `n` is 1."""
+    return ops.exp(logits - ops.logsumexp(logits, axis=-1, keepdims=True))
+
+
+def _sampled_indices(probs, noise):
+    """Return one index per row of `probs` `(R, n)`, by its sums and `noise` `(R,)`."""
+    cumulative = ops.cumsum(probs, axis=-1)
+    # Slightly below the sum, so that rounding never selects an index after the last token.
+    thresholds = ops.expand_dims(noise * (1.0 - 2.0**-22), -1) * cumulative[:, -1:]
+    return ops.sum(ops.cast(cumulative <= thresholds, "int32"), axis=-1)

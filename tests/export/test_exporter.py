@@ -162,7 +162,9 @@ def test_onnxruntime_opens_the_graphs_without_warnings(artifact, captioning, cap
     options.log_severity_level = 2
     for path in sorted([*artifact[0].glob("*.onnx"), captioning[1] / "model.onnx"]):
         onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    assert capfd.readouterr().err == ""
+    # onnxruntime mentions each option, an initializer that is also an input.
+    lines = capfd.readouterr().err.splitlines()
+    assert all("appears in graph inputs" in line for line in lines), lines
 
 
 def test_graphs_name_their_producer_and_describe_their_computation(artifact, captioning):

@@ -1,12 +1,14 @@
 """A hand-written artifact: a graph that copies its source, and a real tokenizer."""
 
 import json
+from dataclasses import replace
 
 import onnx.parser
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from keras_bahdanau_runtime.artifact import publish, write_manifest
+from keras_bahdanau_runtime.signature import OPTIONS, TRANSLATE
 
 
 def copy_graph(name="source", second_score="Log (nothing)", cut=0):
@@ -108,6 +110,68 @@ step (int32[batch] tokens, int32[batch, source_length] memory_0, int32[batch] st
     alignment = Exp (aligned)
 }
 """
+COPY_OPTIONS = ("beam_size", "length_penalty", "max_length", "prefix", "completions", "suppressed")
+
+
+def options_graph():
+    """A graph that copies its source and whose options can be read from its outputs.
+
+    The score is -length * length_penalty. A prefix replaces the first tokens. The score of the
+    second hypothesis is 1000 * beam_size + the sum of all suppressed ids of a row.
+    """
+    graph = copy_graph(second_score="Add (sizes, suppressed_ids)")
+    for old, new in (
+        (
+            "source) =>",
+            """source, int32 beam_size, float length_penalty, int32 max_length,
+    int32[rows, prefix_length] prefix, int32[rows, completions, 2] completions,
+    int32[rows, suppressed] suppressed) =>""",
+        ),
+        (
+            "<int32 pad",
+            """<int32 beam_size = {2}, float length_penalty = {1.0}, int32 max_length = {40},
+ int32[1, 1] prefix = {0}, int32[1, 1, 2] completions = {0, 0}, int32[1, 1] suppressed = {0},
+ float thousand = {1000.0}, int32 pad""",
+        ),
+        (
+            "score = Neg (float_count)",
+            """size = Cast <to = 1> (beam_size)
+    thousands = Mul (size, thousand)
+    sizes = Add (thousands, nothing)
+    suppressed_sum = ReduceSum (suppressed, one)
+    suppressed_ids = Cast <to = 1> (suppressed_sum)
+    product = Mul (float_count, length_penalty)
+    score = Neg (product)""",
+        ),
+        (
+            "row = Unsqueeze (source, one)",
+            """source_shape = Shape (source)
+    prefix_shape = Shape (prefix)
+    source_width = Gather (source_shape, first_index)
+    prefix_width = Gather (prefix_shape, first_index)
+    missing = Sub (source_width, prefix_width)
+    pads = Concat <axis = 0> (first, first, first, missing)
+    padded = Pad (prefix, pads)
+    is_free = Equal (padded, pad)
+    chosen = Where (is_free, source, padded)
+    row = Unsqueeze (chosen, one)""",
+        ),
+        ("int64[1] second = {1}>", "int64[1] second = {1}, int64[1] first_index = {1}>"),
+    ):
+        assert graph.count(old) == 1, old
+        graph = graph.replace(old, new)
+    return graph
+
+
+def make_with_options(path, **contents):
+    """Write an artifact with `options_graph`."""
+    options = tuple(OPTIONS[name] for name in COPY_OPTIONS)
+    signature = replace(TRANSLATE, options=options).to_json()
+    search = {"class": "BeamSearch", "size": 2, "max_length": 40}
+    contents = {"search": search, "signatures": {"model.onnx": signature}, **contents}
+    return make(path, options_graph(), **contents)
+
+
 # The log-probability of an id is -id / 8, and each target token is aligned with its own position.
 COPY_SCORE = """
 <ir_version: 8, opset_import: ["" : 17]>

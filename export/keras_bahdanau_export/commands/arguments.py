@@ -29,29 +29,6 @@ BatchTokens = Annotated[
     ),
 ]
 
-
-def _search_option(kind: Any, help: str, *flags: str) -> Any:
-    return Annotated[kind | None, typer.Option(*flags, help=help, rich_help_panel="Search")]
-
-
-# Options of a search in place of those of the export; see `SearchOptions`.
-BeamSize = _search_option(int, "Beam size, at most that of the export; 1 is greedy.")
-LengthPenalty = _search_option(float, "Exponent of the length penalty.")
-CoveragePenalty = _search_option(float, "Weight of the coverage penalty.")
-MinLength = _search_option(int, "Minimum number of output tokens.")
-MaxLength = _search_option(int, "Maximum number of output tokens, at most that of the export.")
-NoRepeatNgram = _search_option(int, "Length of n-grams that may not occur twice; 0 for no limit.")
-RepetitionPenalty = _search_option(float, "Factor of the log-probability of a repeated token.")
-Temperature = _search_option(float, "For sampling: above 1 is more random.")
-TopK = _search_option(int, "For sampling: number of most probable tokens; 0 for all.")
-TopP = _search_option(float, "For sampling: probability mass of the tokens.")
-Suppress = _search_option(list[str], "A token that no translation contains. May be repeated.")
-DisableUnknown = Annotated[
-    bool,
-    typer.Option(
-        "--disable-unknown", help="Never output the unknown token.", rich_help_panel="Search"
-    ),
-]
 Config = Annotated[
     Path | None,
     typer.Option(help="YAML or JSON file with any of these options; flags override it."),

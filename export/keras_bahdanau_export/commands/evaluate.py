@@ -9,17 +9,10 @@ from rich.progress import Progress
 from keras_bahdanau_export.commands.arguments import (
     BatchSize,
     BatchTokens,
-    BeamSize,
-    CoveragePenalty,
-    DisableUnknown,
-    LengthPenalty,
-    MaxLength,
-    MinLength,
-    NoRepeatNgram,
-    RepetitionPenalty,
-    Suppress,
     check_beam,
+    with_flags_of,
 )
+from keras_bahdanau_export.commands.search_flags import SearchFlags
 from keras_bahdanau_export.commands.tensorflow_logging import import_keras
 from keras_bahdanau_export.commands.terminal import console, print_message, text_source
 from keras_bahdanau_runtime.checks import check_positive
@@ -30,6 +23,7 @@ from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translation, Translator
 
 
+@with_flags_of(SearchFlags)
 def evaluate(
     path: Annotated[
         Path, typer.Argument(help="Folder of a run (from train) or of an artifact (from export).")
@@ -41,15 +35,6 @@ def evaluate(
         list[Path],
         typer.Argument(help="Their translations, line by line; several files for several."),
     ],
-    beam_size: BeamSize = None,
-    length_penalty: LengthPenalty = None,
-    coverage_penalty: CoveragePenalty = None,
-    min_length: MinLength = None,
-    max_length: MaxLength = None,
-    no_repeat_ngram: NoRepeatNgram = None,
-    repetition_penalty: RepetitionPenalty = None,
-    suppress: Suppress = None,
-    disable_unknown: DisableUnknown = False,
     batch_size: BatchSize = BATCH_SIZE,
     batch_tokens: BatchTokens = BATCH_TOKENS,
     truncate: Annotated[
@@ -75,6 +60,7 @@ def evaluate(
             rich_help_panel="Output",
         ),
     ] = "13a",
+    **flags: Any,
 ) -> None:
     """Translate a test set and print BLEU (cased) and chrF.
 
@@ -91,18 +77,8 @@ def evaluate(
     bleu_metric(tokenize)  # raises for an unknown tokenizer before anything is translated
     check_positive(batch_size=batch_size, batch_tokens=batch_tokens)
     is_artifact = (path / MANIFEST_FILE).exists()
-    options: dict[str, Any] = {
-        "length_penalty": length_penalty,
-        "coverage_penalty": coverage_penalty,
-        "min_length": min_length,
-        "max_length": max_length,
-        "no_repeat_ngram": no_repeat_ngram,
-        "repetition_penalty": repetition_penalty,
-        "beam_size": beam_size,
-        "suppressed": suppress or None,
-        "disable_unknown": disable_unknown or None,
-    }
-    options = {name: value for name, value in options.items() if value is not None}
+    search = SearchFlags(**flags)
+    options = search.options()
     if is_artifact and others:
         raise ValueError(
             "Argument `with` must be used with runs: `export --with` writes an artifact of several "
@@ -113,12 +89,15 @@ def evaluate(
             "Argument `truncate` must be left out for a run, as its model accepts sentences of any "
             f"length. Received: truncate=True for the run {path}"
         )
-    check_beam(beam_size or 1, [length_penalty or 0.0])
-    if max_length is not None:
-        check_positive(max_length=max_length)
+    if not is_artifact:  # the other options are checked after the import of Keras
+        beam_size = 1 if search.beam_size is None else search.beam_size
+        check_beam(beam_size, [search.length_penalty or 0.0])
+        check_positive(max_length=1 if search.max_length is None else search.max_length)
     for run in () if is_artifact else (path, *(others or ())):
         best_file(run)  # checks that it is a run
-    sources, reference, *more_references = _read_texts(source, references)
+    texts, constraints = _read_texts(source, references, search.constraints())
+    sources, reference, *more_references = texts
+    options |= constraints
     if is_artifact:
         engine = Translator(path, parallel_batches=available_cores())
         options["truncate"] = truncate
@@ -130,27 +109,35 @@ def evaluate(
     translations = _translate_with_progress(
         engine, sources, batch_size=batch_size, batch_tokens=batch_tokens, **options
     )
-    texts = [translation.text for translation in translations]
-    scores = corpus_scores(texts, reference, tokenize, more_references)
-    rows = zip(*(reference, *more_references), strict=True)
-    exact = sum(text in row for text, row in zip(texts, rows, strict=True)) / len(texts)
+    outputs = [translation.text for translation in translations]
+    scores = corpus_scores(outputs, reference, tokenize, more_references)
+    rows = zip(reference, *more_references, strict=True)
+    exact = sum(text in row for text, row in zip(outputs, rows, strict=True)) / len(outputs)
     print(f"BLEU {scores['bleu']:.2f}  chrF {scores['chrf']:.2f}  exact {exact:.1%}")
 
 
-def _read_texts(source: Path, references: list[Path]) -> list[list[str]]:
-    """Return the sources and the references, without the lines that are blank in one of them."""
+def _read_texts(
+    source: Path, references: list[Path], constraints: dict[str, list[Any]]
+) -> tuple[list[list[str]], dict[str, list[Any]]]:
+    """Return the sources and the references, and the constraints for each source.
+
+    Lines that are blank in one of the texts are dropped from all.
+    """
     from keras_bahdanau_runtime.text.corpus import read_lines, read_parallel
 
-    if len(references) == 1:
-        return list(read_parallel(text_source(source), text_source(references[0])))
+    if len(references) == 1 and not constraints:  # with more checks of pairs
+        return list(read_parallel(text_source(source), text_source(references[0]))), {}
     texts = [read_lines(text_source(path)) for path in (source, *references)]
-    lengths = [len(lines) for lines in texts]
+    columns = [*texts, *constraints.values()]
+    lengths = [len(column) for column in columns]
     if len(set(lengths)) > 1:
+        names = ["source", *["references"] * len(references), *constraints]
+        counts = (f"{count} in `{name}`" for name, count in zip(names, lengths, strict=True))
         raise ValueError(
-            "Arguments `source` and `references` must have the same number of lines. "
-            f"Received: {lengths}"
+            "Arguments `source`, `references`, `prefix` and `required` must have the same number "
+            f"of lines. Received: {', '.join(counts)}"
         )
-    rows = [row for row in zip(*texts, strict=True) if all(text.strip() for text in row)]
+    rows = [row for row in zip(*columns, strict=True) if all(map(str.strip, row[: len(texts)]))]
     if not rows:
         raise ValueError(
             "Arguments `source` and `references` must have a line that is blank in none of them. "
@@ -158,7 +145,8 @@ def _read_texts(source: Path, references: list[Path]) -> list[list[str]]:
         )
     if len(rows) < lengths[0]:
         print_message(f"Dropped {lengths[0] - len(rows)} of {lengths[0]} lines: one is blank.")
-    return [list(column) for column in zip(*rows, strict=True)]
+    kept = [list(column) for column in zip(*rows, strict=True)]
+    return kept[: len(texts)], dict(zip(constraints, kept[len(texts) :], strict=True))
 
 
 def _translate_with_progress(engine: Any, texts: list[str], **options: Any) -> list[Translation]:

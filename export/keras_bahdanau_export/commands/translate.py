@@ -24,20 +24,9 @@ from keras_bahdanau_export.commands.arguments import (
     Artifact,
     BatchSize,
     BatchTokens,
-    BeamSize,
-    CoveragePenalty,
-    DisableUnknown,
-    LengthPenalty,
-    MaxLength,
-    MinLength,
-    NoRepeatNgram,
-    RepetitionPenalty,
-    Suppress,
-    Temperature,
-    TopK,
-    TopP,
-    check_file,
+    with_flags_of,
 )
+from keras_bahdanau_export.commands.search_flags import SearchFlags
 from keras_bahdanau_export.commands.terminal import (
     console,
     is_dash,
@@ -52,7 +41,6 @@ from keras_bahdanau_runtime.errors import ArtifactError
 from keras_bahdanau_runtime.files import add_path_to_errors
 from keras_bahdanau_runtime.ray.bulk import translate_folder
 from keras_bahdanau_runtime.session import available_cores
-from keras_bahdanau_runtime.text.corpus import iterate_lines
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translator
 
@@ -61,6 +49,7 @@ _LINES_PER_UPDATE = 64  # of the progress bar, when lines are streamed
 _SECONDS_PER_MESSAGE = 60.0  # when standard error is no terminal
 
 
+@with_flags_of(SearchFlags)
 def translate(
     artifact: Artifact,
     source: Annotated[
@@ -143,25 +132,6 @@ def translate(
             rich_help_panel="System",
         ),
     ] = None,
-    beam_size: BeamSize = None,
-    length_penalty: LengthPenalty = None,
-    coverage_penalty: CoveragePenalty = None,
-    min_length: MinLength = None,
-    max_length: MaxLength = None,
-    no_repeat_ngram: NoRepeatNgram = None,
-    repetition_penalty: RepetitionPenalty = None,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    suppress: Suppress = None,
-    disable_unknown: DisableUnknown = False,
-    prefix: Annotated[
-        Path | None,
-        typer.Option(
-            help="File with the beginning of each translation, line by line; blank for none.",
-            rich_help_panel="Search",
-        ),
-    ] = None,
     n_best: Annotated[
         int | None,
         typer.Option(
@@ -188,6 +158,7 @@ def translate(
             "--json", help="Write JSON lines with all of these.", rich_help_panel="Output"
         ),
     ] = False,
+    **flags: Any,
 ) -> None:
     """Translate line by line with onnxruntime, and write each translation as soon as it is ready.
 
@@ -201,28 +172,15 @@ def translate(
     source, output = (None if is_dash(path) else path for path in (source, output))
     limits = {"timeout": timeout, "megabytes": megabytes}
     options = {"batch_size": batch_size, "batch_tokens": batch_tokens, "truncate": truncate}
-    search_options = {
-        "beam_size": beam_size,
-        "length_penalty": length_penalty,
-        "coverage_penalty": coverage_penalty,
-        "min_length": min_length,
-        "max_length": max_length,
-        "no_repeat_ngram": no_repeat_ngram,
-        "repetition_penalty": repetition_penalty,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "suppressed": suppress or None,
-        "disable_unknown": disable_unknown or None,
-    }
-    search_options = {name: value for name, value in search_options.items() if value is not None}
+    search = SearchFlags(**flags)
     output_format = OutputFormat(n_best, scores, tokens, alignments, as_json)
     if engine not in ("local", "ray"):
         raise ValueError(f"Argument `engine` must be local or ray. Received: {engine!r}")
     columns = {"text_column": text_column, "output_column": output_column}
     file_flags = {"resume": resume, "shard": shard if shard != _WHOLE_FILE else None}
     if engine == "ray":
-        _refuse_without("`engine` local", **file_flags, **search_options, prefix=prefix)
+        files = {"prefix": search.prefix, "required": search.required}
+        _refuse_without("`engine` local", **file_flags, **search.options(), **files)
         if not output_format.is_plain:
             raise ValueError(
                 "Arguments `n_best`, `scores`, `tokens`, `alignments` and `json` must be used with "
@@ -235,11 +193,7 @@ def translate(
     _refuse_without("`engine` ray", actors=actors)
     lines = standard_input() if source is None else source
     parallel_batches = available_cores() if parallel_batches is None else parallel_batches
-    options |= search_options
-    prefixes = None
-    if prefix is not None:
-        check_file("prefix", prefix)
-        prefixes = list(iterate_lines(prefix))
+    options |= search.options() | search.constraints()
     if output is None:
         _refuse_without("an `output`", **file_flags, **columns)
         _refuse_without("an `output`", source=None if is_text(lines) else lines)
@@ -247,15 +201,14 @@ def translate(
             Translator(artifact, parallel_batches=parallel_batches, **limits),
             lines,
             output_format,
-            prefixes,
             options,
         )
     else:
         parsed_shard = _parse_shard(shard)
         translator = Translator(artifact, parallel_batches=parallel_batches, **limits)
         settings = {"resume": resume, "shard": parsed_shard, **columns}
-        settings |= {"output_format": output_format, "prefixes": prefixes}
-        failures = _translate_file(translator, lines, output, **settings, **options)
+        settings |= {"output_format": output_format, **options}
+        failures = _translate_file(translator, lines, output, **settings)
     if failures:
         raise ArtifactError(f"{failures} lines have no translation.")
 
@@ -264,7 +217,6 @@ def _translate_stream(
     translator: Translator,
     source: Source,
     output_format: OutputFormat,
-    prefixes: list[str] | None,
     options: dict[str, Any],
 ) -> int:
     """Write translations to standard output as they are ready; return the number of failures."""
@@ -281,7 +233,6 @@ def _translate_stream(
         texts(),
         alignments=output_format.alignments is not None,
         n_best=n_best,
-        prefixes=prefixes,
         **options,
     )
     file, failures = standard_stream("stdout").buffer, 0

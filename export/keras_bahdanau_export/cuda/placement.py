@@ -222,16 +222,17 @@ def _copies_in_loop(loop):
         if not state.uses():
             reason = "no step reads this state, so it stays on the CPU"
             yield Fallback("Loop", state.name, True, reason)
-    values = {value for node in body for value in node.inputs if value is not None}
+    parts = {body, *body.subgraphs()}
+    values = {value for part in parts for node in part for value in node.inputs if value}
     for value in sorted(values, key=lambda value: value.name):
         array = constant_array(value)
         if (
             array is None
-            or value.graph is body
+            or value.graph in parts
             or array.size > SMALL_CONSTANT
             or array.dtype.kind != "i"
         ):
             continue
-        if any(use.node.graph is not body for use in value.uses()):
+        if any(use.node.graph not in parts for use in value.uses()):
             reason = "a node outside of the loop also reads this constant, perhaps on the CPU"
             yield Fallback("Loop", value.name, True, reason)

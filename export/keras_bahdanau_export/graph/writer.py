@@ -5,7 +5,9 @@ can use `gpu_fallbacks` without Keras. This is the only module that imports the 
 """
 
 import contextlib
+import dataclasses
 import logging
+import re
 
 import numpy as np
 
@@ -20,10 +22,13 @@ OPSET = 18
 # The tf2onnx optimizers that shrink the graph beyond what our own passes do.
 _OPTIMIZERS = ("TransposeOptimizer", "ConstFoldOptimizer", "BackToBackOptimizer")
 _WEIGHT_INPUT = "given_weight_"
+_TFG = re.compile(r"_tfg_(?:inlined|region_specialized|result)")
 _PARTS = dict(zip(BEAM_FILES, ("The start", "One step", "The end"), strict=True))
 
 
-def write_onnx(function, signature, path, variables=(), captured=False, description=""):
+def write_onnx(
+    function, signature, path, variables=(), description="", defaults=None, captured=None
+):
     """Write an ONNX graph with native recurrent operators and optimized loops.
 
     Weights above 2 GB, the limit of an ONNX file, are written to a second file whose name adds
@@ -34,12 +39,13 @@ def write_onnx(function, signature, path, variables=(), captured=False, descript
         signature: Its `Signature`.
         path: The file to write.
         variables: The Keras variables of its model.
-        captured: Whether the function is a search that is also written split at its loop, as
-            `BEAM_FILES` in the folder of `path`.
         description: A sentence on the graph for people who open the file.
+        defaults: Arrays by name, the defaults of the signature's options.
+        captured: A `tf.function` of the same search without options, which is written split at its
+            loop, as `BEAM_FILES` in the folder of `path`; `None` for none.
 
     Returns:
-        The signatures of `BEAM_FILES` by name; empty unless `captured`.
+        The signatures of `BEAM_FILES` by name; empty without `captured`.
 
     Raises:
         MissingDependencyError: If tf2onnx, onnx or onnx-ir is not installed.
@@ -48,9 +54,13 @@ def write_onnx(function, signature, path, variables=(), captured=False, descript
     model = _convert_to_ir(function, signature, variables)
     from keras_bahdanau_export.graph.passes.optimizer import optimize  # needs onnx_ir
 
-    parts = _split_search(model.clone()) if captured else {}
     optimize(model)
+    _set_defaults(model, defaults or {})
     _save_checked(model, path, description)
+    parts = {}
+    if captured is not None:
+        fixed = dataclasses.replace(signature, options=())
+        parts = _split_search(_convert_to_ir(captured, fixed, variables))
     for name, (part, _) in parts.items():
         _save_checked(part, path.with_name(name), f"{_PARTS[name]} of: {description}")
     return {name: part_signature for name, (_, part_signature) in parts.items()}
@@ -66,6 +76,19 @@ def gpu_fallbacks(model):
     from keras_bahdanau_export.cuda.placement import find_fallbacks, summarize
 
     return summarize(find_fallbacks(model))
+
+
+def _set_defaults(model, defaults):
+    """Give inputs of a graph defaults, so that they are optional: they become initializers, too.
+
+    This comes after the passes, which must not compute with the defaults.
+    """
+    import onnx_ir as ir
+
+    values = {value.name: value for value in model.graph.inputs}
+    for name, array in defaults.items():
+        values[name].const_value = ir.tensor(array, name=name)
+        model.graph.register_initializer(values[name])
 
 
 def _split_search(model):
@@ -91,13 +114,14 @@ def _convert_to_ir(function, signature, variables):
     with recurrent_operators():
         model = convert(_with_weight_inputs(function, large))
     model = onnx_ir.serde.deserialize_model(model)
+    _shorten_names(model)
     for value in [value for value in model.graph.inputs if value.name.startswith(_WEIGHT_INPUT)]:
         index = int(value.name.removeprefix(_WEIGHT_INPUT).split(":")[0])
         value.const_value = onnx_ir.tensor(np.asarray(large[index]), name=value.name)
         model.graph.inputs.remove(value)
         model.graph.register_initializer(value)
     for tensors, values in (
-        (signature.inputs, model.graph.inputs),
+        ((*signature.inputs, *signature.options), model.graph.inputs),
         (signature.outputs, model.graph.outputs),
     ):
         by_name = {value.name.split(":")[0]: value for value in values}
@@ -105,6 +129,21 @@ def _convert_to_ir(function, signature, variables):
         for tensor, value in zip(tensors, values, strict=True):
             value.name, value.shape = tensor.name, onnx_ir.Shape(tensor.axes)
     return model
+
+
+def _shorten_names(model):
+    """Remove what TensorFlow's optimizer adds to names in conditions: up to 1,000 letters."""
+    from keras_bahdanau_export.graph.passes.editing import make_names_unique
+
+    for graph in model.graph.subgraphs():
+        graph.name = _TFG.split(graph.name)[0]
+    outputs = [value for node in model.graph.all_nodes() for value in node.outputs]
+    for named in (*model.graph.all_nodes(), *outputs):
+        if _TFG.search(named.name):
+            parts = [part.partition("while/cond/") for part in _TFG.split(named.name)]
+            inner = [found + rest for _, found, rest in parts if found]
+            named.name = inner[0] if inner else parts[0][0]
+    make_names_unique(outputs, {value.name for value in model.graph.inputs})
 
 
 def _save_checked(model, path, description):
@@ -184,6 +223,7 @@ def convert(function):
     # As `tf2onnx.convert.from_function`, which runs all of its optimizers, each on a copy.
     with numpy_object(), _quiet_tf2onnx(), tf.device("/cpu:0"):
         frozen = tf_loader.from_function(concrete, inputs, outputs)
+        _set_argument_shapes(frozen)
         with tf.Graph().as_default() as traced:
             tf.import_graph_def(frozen, name="")
             graph = tfonnx.process_tf_graph(
@@ -198,6 +238,36 @@ def convert(function):
             optimizers = {name: getattr(optimizer, name) for name in _OPTIMIZERS}
             graph = optimizer.optimize_graph(graph, catch_errors=False, optimizers=optimizers)
             return graph.make_model(concrete.name)
+
+
+def _set_argument_shapes(graph_def):
+    """Record the shapes of the arguments in the functions of loops and conditions, in place.
+
+    TensorFlow's optimizer drops them where a loop contains a condition, and tf2onnx needs them.
+    """
+    import tensorflow as tf
+    from tf2onnx.tf_loader import function_def_to_graph
+
+    functions = {function.signature.name: function for function in graph_def.library.function}
+
+    def record(graph):
+        for operation in graph.get_operations():
+            for attribute in ("cond", "body", "then_branch", "else_branch"):
+                if attribute not in operation.node_def.attr:
+                    continue
+                function = functions[operation.node_def.attr[attribute].func.name]
+                # The first input of a condition is no argument.
+                first = len(operation.inputs) - len(function.signature.input_arg)
+                shapes = [value.shape for value in operation.inputs[first:]]
+                for i, shape in enumerate(shapes):
+                    recorded = function.arg_attr[i].attr["_output_shapes"].list
+                    recorded.ClearField("shape")
+                    recorded.shape.append(shape.as_proto())
+                record(function_def_to_graph(function, input_shapes=shapes))
+
+    with tf.Graph().as_default() as graph:
+        tf.import_graph_def(graph_def, name="")
+        record(graph)
 
 
 def _convert_scatter_nd(graph, node, name, arguments):

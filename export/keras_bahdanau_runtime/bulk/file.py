@@ -31,6 +31,7 @@ from keras_bahdanau_runtime.bulk.records import (
 from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.files import add_path_to_errors, atomic_write, fsync, try_lock
 from keras_bahdanau_runtime.manifest import Manifest
+from keras_bahdanau_runtime.search_options import check_count
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import WINDOW_SIZE, Translator
 
@@ -135,7 +136,8 @@ def translate_file(
     progress: Progress | None = None,
     on_failed: OnFailed | None = None,
     output_format: OutputFormat = PLAIN,
-    prefixes: Sequence[str] | None = None,
+    prefixes: Sequence[str | None] | None = None,
+    required: Sequence[Sequence[str] | None] | None = None,
     **options: Any,
 ) -> int:
     """Translate a file row by row, in memory that does not grow with the file.
@@ -169,6 +171,7 @@ def translate_file(
             reason.
         output_format: `OutputFormat`; for Parquet only a plain one.
         prefixes: As for `Translator.translate`, one for each row of the file.
+        required: As for `Translator.translate`, a list for each row of the file.
         **options: As for `Translator.translate`, with `suppressed` and `disable_unknown`.
 
     Returns:
@@ -207,11 +210,15 @@ def translate_file(
             f"Received: {output_format}"
         )
     start, stop = _shard_rows(records, shard, window, is_stream=state is None)
-    if prefixes is not None and (stop is None or len(prefixes) != records.count()):
-        raise ValueError(
-            "Argument `prefixes` must have one str for each row of a file. "
-            f"Received: {len(prefixes)} for {source}"
-        )
+    values_by_name: dict[str, Any] = {"prefixes": prefixes, "required": required}
+    constraints = {name: values for name, values in values_by_name.items() if values is not None}
+    for name, values in constraints.items():
+        if stop is None:
+            raise ValueError(
+                f"Argument `{name}` must be used with a file, whose rows can be counted. "
+                f"Received: {len(values)} for a stream"
+            )
+        check_count(name, values, records.count())
     settings = {
         "artifact": fingerprint(translator.manifest),
         "providers": translator.providers,
@@ -223,7 +230,7 @@ def translate_file(
         "window": window,
         # A whole file may have grown since an interrupted call.
         "shard": [*shard, start, stop] if shard[1] > 1 else None,
-        **_option_settings(output_format, prefixes, options),
+        **_option_settings(output_format, constraints, options),
     }
     journal = Journal(journal_path, settings)
     options |= {name: settings[name] for name in ("batch_size", "batch_tokens", "truncate")}
@@ -237,7 +244,7 @@ def translate_file(
         report,
         on_failed,
         output_format,
-        prefixes,
+        constraints,
     )
     with _lock_partial(partial, journal, resume):
         if output.exists():
@@ -268,7 +275,7 @@ class _Job:
     report: Progress
     on_failed: OnFailed | None
     output_format: OutputFormat
-    prefixes: Sequence[str] | None
+    constraints: Mapping[str, Sequence[Any]]
 
     def run(self, file: BinaryIO, journal: Journal) -> int:
         """Translate the rows after the journal's position; return the number of failed rows."""
@@ -309,15 +316,15 @@ class _Job:
     def _translate(self, window: list[Row], done: int) -> tuple[list[Any], int]:
         """Return the output of each row, as `Records.render` needs it, and the number of failed."""
         first, style = self.start + done, self.output_format
-        n_best = style.n_best or 1
+        n_best, rows = style.n_best or 1, slice(first, first + len(window))
+        options = {name: values[rows] for name, values in self.constraints.items()}
         translations = self.translator.translate(
             [row.text for row in window],
             n_best=n_best,
             alignments=style.alignments is not None,
             on_error="keep",
             progress=lambda count: self._report(done, count),
-            prefixes=self.prefixes and self.prefixes[first : first + len(window)],
-            **self.options,
+            **{**options, **self.options},
         )
         outputs, failed = list[Any](), 0
         for number, (row, result) in enumerate(zip(window, translations, strict=True), first):
@@ -342,15 +349,19 @@ class _Job:
 
 
 def _option_settings(
-    output_format: OutputFormat, prefixes: Sequence[str] | None, options: Mapping[str, Any]
+    output_format: OutputFormat,
+    constraints: Mapping[str, Sequence[Any]],
+    options: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the options that determine the output, for the journal; none without options."""
-    settings = {name: value for name, value in options.items() if value}
+    settings = {
+        name: list(value) if isinstance(value, tuple) else value  # as in the JSON of the journal
+        for name, value in options.items()
+    }
     if not output_format.is_plain:
         settings["output_format"] = dataclasses.asdict(output_format)
-    if prefixes is not None:
-        text = json.dumps(list(prefixes))
-        settings["prefixes"] = hashlib.sha256(text.encode("utf-8")).hexdigest()
+    for name, values in constraints.items():
+        settings[name] = hashlib.sha256(json.dumps(list(values)).encode("ascii")).hexdigest()
     return settings
 
 

@@ -63,9 +63,9 @@ def nodes_of(graph, *op_types):
 
 
 def nodes_including_loops(graph, *op_types):
-    """Return the nodes with one of these operators in a graph and the bodies of its loops."""
-    bodies = [loop.attributes["body"].value for loop in nodes_of(graph, "Loop")]
-    return [node for part in (graph, *bodies) for node in nodes_of(part, *op_types)]
+    """Return the nodes with one of these operators in a graph and in its loops and conditions."""
+    parts = (graph, *graph.subgraphs())
+    return [node for part in parts for node in nodes_of(part, *op_types)]
 
 
 def has_subgraph(node):
@@ -87,7 +87,12 @@ def skip_identities(value):
 
 
 def constant_array(value):
-    """Return a constant as a NumPy array; `None` for other values and omitted inputs."""
+    """Return a constant as a NumPy array; `None` for other values and omitted inputs.
+
+    An optional input of a graph is an initializer, too, but not a constant.
+    """
+    if value is not None and value.is_graph_input():
+        return None
     tensor = ir.convenience.get_const_tensor(value) if value is not None else None
     return None if tensor is None else tensor.numpy()
 

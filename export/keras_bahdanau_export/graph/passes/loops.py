@@ -72,26 +72,43 @@ def collect_scan_outputs(graph):
 
 
 def hoist_invariants(graph):
-    """Move nodes out of a loop's body if they only read values from outside of it."""
+    """Move nodes out of a loop's body if they only read values from outside of it.
+
+    So are nodes of the conditions in the body. They then run even if the condition is never met.
+    """
+    return sum(
+        _hoist_from(loop.attributes["body"].value, set(loop.attributes["body"].value.inputs), loop)
+        for loop in nodes_of(graph, "Loop")
+    )
+
+
+def _hoist_from(part, inside, loop):
+    """Move invariant nodes of a loop's body, or a condition in it, before the loop; count them.
+
+    Args:
+        part: The body, or a branch of a condition.
+        inside: Set of the values that change from step to step; those of this part are added.
+        loop: The node of the loop.
+    """
     count = 0
-    for loop in nodes_of(graph, "Loop"):
-        body = loop.attributes["body"].value
-        inside = set(body.inputs)
-        for node in list(body):
-            is_invariant = not any(value in inside for value in node.inputs)
-            is_output = any(value.is_graph_output() for value in node.outputs)
-            is_random = node.op_type.startswith("Random")
-            if not is_invariant or is_output or has_subgraph(node) or is_random:
-                inside.update(node.outputs)
-                continue
-            body.remove(node)
-            graph.insert_before(loop, node)
+    for node in list(part):
+        is_invariant = not any(value in inside for value in node.inputs)
+        is_output = any(value.is_graph_output() for value in node.outputs)
+        is_random = node.op_type.startswith("Random")
+        if is_invariant and not (is_output or has_subgraph(node) or is_random):
+            part.remove(node)
+            loop.graph.insert_before(loop, node)
             count += 1
+            continue
+        inside.update(node.outputs)
+        if node.op_type == "If":
+            for attribute in node.attributes.values():
+                count += _hoist_from(attribute.value, inside, loop)
     return count
 
 
 def copy_constants_into_loops(model):
-    """Copy the small constants that a loop's body reads into the body.
+    """Copy the small constants that a loop's body, or a condition in it, reads into that graph.
 
     CUDA keeps a constant on the host if a node outside of the loop reads it there, as it does for
     shapes. Such a constant would be copied to the device at every step.
@@ -99,16 +116,20 @@ def copy_constants_into_loops(model):
     for graph in list(innermost_first(model.graph)):
         for loop in nodes_of(graph, "Loop"):
             body = loop.attributes["body"].value
-            copies = {}
-            for node in body:
-                for i, value in enumerate(node.inputs):
-                    array = constant_array(value)
-                    if array is None or value.graph is body or array.size > SMALL_CONSTANT:
-                        continue
-                    if value not in copies:
-                        name = f"{value.name}_in_{loop.name}"
-                        copies[value] = add_initializer(body, name, array)
-                    node.replace_input_with(i, copies[value])
+            for part in (body, *body.subgraphs()):
+                _copy_constants_into(part, part.name if part is not body else loop.name)
+
+
+def _copy_constants_into(part, part_name):
+    copies = {}
+    for node in part:
+        for i, value in enumerate(node.inputs):
+            array = constant_array(value)
+            if array is None or value.graph is part or array.size > SMALL_CONSTANT:
+                continue
+            if value not in copies:
+                copies[value] = add_initializer(part, f"{value.name}_in_{part_name}", array)
+            node.replace_input_with(i, copies[value])
 
 
 def _identity_in_body(body, value, name=None):

@@ -114,8 +114,9 @@ def simplify_sizes(graph):
     count, sizes = 0, SizeInference(graph)
     for loop in nodes_of(graph, "Loop"):
         body = loop.attributes["body"].value
-        inside = {*body.inputs, *(value for node in body for value in node.outputs)}
-        for node in list(body):
+        nodes = [node for part in (body, *body.subgraphs()) for node in part]
+        inside = {*body.inputs, *(value for node in nodes for value in node.outputs)}
+        for node in nodes:
             contents = _integer_products(sizes, node)
             if contents is None or {value for size in contents for value, _ in size.axes} & inside:
                 continue

@@ -37,7 +37,10 @@ class Size:
         return int(self.factor) if not self.axes and self.factor.denominator == 1 else None
 
     def __mul__(self, other):
-        axes = sorted((*self.axes, *other.axes), key=lambda axis: (id(axis[0]), axis[1]))
+        # By name, so that every export of a model multiplies in the same order.
+        axes = sorted(
+            (*self.axes, *other.axes), key=lambda axis: (axis[0].name or "", id(axis[0]), axis[1])
+        )
         return Size(self.factor * other.factor, tuple(axes))
 
     def divide(self, other):
@@ -74,7 +77,7 @@ def broadcast(shapes):
 
 
 class SizeInference:
-    """Sizes of all values of a graph and of the bodies of its loops.
+    """Sizes of all values of a graph and of its loops and conditions.
 
     Args:
         graph: An `onnx_ir.Graph`. Axes of its inputs with the same name have the same size. Only
@@ -96,6 +99,9 @@ class SizeInference:
         for node in graph:
             if node.op_type == "Loop":
                 self._infer_loop(node)
+                continue
+            if node.op_type == "If":
+                self._infer_condition(node)
                 continue
             for value in node.inputs:
                 if value is not None and value not in self.dims:
@@ -139,6 +145,27 @@ class SizeInference:
             for axis, (size, static) in enumerate(zip(dims, shape, strict=True))
         ]
 
+    def _infer_condition(self, condition):
+        """Infer both branches; an output has the sizes that are equal in both."""
+        branches = [condition.attributes[f"{name}_branch"].value for name in ("then", "else")]
+        for branch in branches:
+            self._infer(branch)
+            for value in branch.outputs:
+                if value not in self.dims:
+                    self._set_outer(value)
+        for value, *results in zip(condition.outputs, *(b.outputs for b in branches), strict=True):
+            first, second = (
+                None if result not in self.dims else _known_outside(branch, self.dims[result])
+                for branch, result in zip(branches, results, strict=True)
+            )
+            is_known = first is not None and second is not None and len(first) == len(second)
+            self._set_dims(
+                value,
+                [a if a == b else None for a, b in zip(first, second, strict=True)]
+                if is_known
+                else None,
+            )
+
     def _infer_loop(self, loop):
         """Infer a loop's body; its states have their initial sizes if every step keeps them."""
         body = loop.attributes["body"].value
@@ -180,7 +207,7 @@ class SizeInference:
 
 
 def _known_outside(body, dims):
-    """Return sizes, with `None` for those that depend on values inside a loop's body."""
+    """Return sizes, with `None` for those that depend on values inside a loop or a condition."""
     inside = {*body.inputs, *(value for node in body for value in node.outputs)}
     return [None if {value for value, _ in size.axes} & inside else size for size in dims]
 

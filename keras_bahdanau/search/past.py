@@ -1,0 +1,80 @@
+"""What constraints need of the earlier steps of a search."""
+
+from typing import Any, NamedTuple
+
+from keras import ops, tree
+
+
+class Past(NamedTuple):
+    """Earlier steps of `R` hypotheses. A part that no constraint needs is `()`.
+
+    Attributes:
+        tokens: `(R, T)` int32 tokens so far, `PAD` at later positions.
+        matches: `(R, T)` int32, for each position how many of the tokens before it are also the
+            last tokens of the hypothesis.
+        coverage: `(R, Tx)` float32 sums of the attention weights.
+        parents: `(R,)` int32, the row of the other parts that each hypothesis continues; `()` for
+            its own. The next step reorders the parts, unless no constraint applies.
+    """
+
+    tokens: Any = ()
+    matches: Any = ()
+    coverage: Any = ()
+    parents: Any = ()
+
+
+def has(part):
+    """Return whether a part of a `Past` is a tensor."""
+    return not isinstance(part, tuple)
+
+
+def add_step(past, t, tokens, weights, rows):
+    """Return the `Past` at step `t`.
+
+    Args:
+        past: The `Past` at the step before.
+        t: Number of the step, a scalar int32 tensor.
+        tokens: `(R,)` int32 last token of each hypothesis: the one at position `t - 1`.
+        weights: `(R, Tx)` float32 attention weights of this step.
+        rows: `R`, an int or a scalar tensor.
+    """
+    history, matches, coverage, parents = past
+    if has(parents):
+        history, matches, coverage = tree.map_structure(
+            lambda part: ops.take(part, parents, axis=0), (history, matches, coverage)
+        )
+    if has(history):
+        last = ops.expand_dims(tokens, 1)
+        is_last = ops.arange(ops.shape(history)[1], dtype="int32") == t - 1
+        history = ops.where(is_last, last, history)
+        if has(matches):
+            is_match = ops.equal(_shifted(history, -1, rows), last)
+            matches = ops.where(is_match, _shifted(matches, 0, rows) + 1, 0)
+    if has(coverage):
+        coverage = coverage + weights
+    return Past(history, matches, coverage, parents)
+
+
+def completes_ngram(past, t, n, rows):
+    """Return where in `past.tokens` a token is that would complete an n-gram a second time.
+
+    Args:
+        past: A `Past`.
+        t: Number of the step, a scalar int32 tensor.
+        n: Number of tokens in the n-gram; a tensor may be 0 for none.
+        rows: `R`, an int or a scalar tensor.
+
+    Returns:
+        `(R, T)` bool.
+    """
+    completes = ops.arange(ops.shape(past.tokens)[1], dtype="int32") < t
+    if has(past.matches):
+        # An n-gram ends at a position if the n - 1 tokens before it are the last ones.
+        completes = ops.logical_and(completes, past.matches >= n - 1)
+        return ops.logical_and(completes, n > 0)
+    return ops.broadcast_to(completes, (rows, ops.shape(past.tokens)[1]))
+
+
+def _shifted(table, first, rows):
+    """Return `(R, T)` int32 `table` moved right by one column, with `first` in the first one."""
+    return ops.concatenate([ops.full((rows, 1), first, dtype="int32"), table[:, :-1]], axis=1)
