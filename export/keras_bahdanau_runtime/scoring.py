@@ -223,7 +223,11 @@ def score_texts(
     with ordered_map(score_batch, batches, parallel_batches) as outputs:
         for batch, rows in zip(batches, outputs, strict=True):
             for index, row in zip(batch, rows, strict=True):
-                results[index] = _decode(tokenizer, row, pairs[index])
+                results[index] = (
+                    _failed(row)
+                    if isinstance(row, str)
+                    else decode_score(tokenizer, row, pairs[index])
+                )
             done += len(batch)
             report(done)
     return [results[index] for index in range(count)]
@@ -302,10 +306,8 @@ def _score(
     return [{name: values[i] for name, values in outputs.items()} for i in range(len(pairs))]
 
 
-def _decode(tokenizer: Tokenizer, outputs: Outputs | str, pair: Pair) -> TargetScore:
-    """Return the `TargetScore` of a pair from its row of each output, or from an error message."""
-    if isinstance(outputs, str):
-        return _failed(outputs)
+def decode_score(tokenizer: Tokenizer, outputs: Outputs, pair: Pair) -> TargetScore:
+    """Return the `TargetScore` of a pair from its row of each output of `Scorer.score`."""
     source, target = pair
     alignment = outputs.get("alignments")
     if alignment is not None:  # a view would keep the whole batch in memory

@@ -295,7 +295,7 @@ def _with_required(
                 f"`suppressed`. Received: {phrase!r:.80}, which contains {tokens!r:.80}"
             )
         encoded.append(tuple(ids))
-    return replace(constraints, required=tuple(encoded))
+    return replace(constraints, required=tuple(dict.fromkeys(encoded)))
 
 
 def _suppressed_ids(tokenizer: Tokenizer, item: str | int) -> set[int]:
@@ -373,13 +373,33 @@ def check_constraints(constraints: Constraints, manifest: Manifest, limit: int) 
 
 
 def check_required(constraints: Constraints, limit: int) -> None:
-    """Raise a `ValueError` if the required phrases are longer than `limit` output tokens."""
-    length = sum(map(len, constraints.required))
-    if length > limit:
+    """Raise a `ValueError` if prefix and required phrases need more than `limit` output tokens."""
+    prefix = constraints.prefix
+    room = limit - len(prefix)
+    missing = count_missing(constraints.required, prefix)
+    if missing > room:
         raise ValueError(
-            f"Argument `required` must have at most {limit} tokens for a text, the largest number "
-            f"of output tokens. Received: {length}"
+            f"Argument `required` must have at most {room} tokens for a text, the largest number "
+            f"of output tokens after its prefix. Received: {missing}"
         )
+
+
+def count_missing(phrases: Iterable[Sequence[int]], prefix: Sequence[int]) -> int:
+    """Return how many tokens an output needs at most after a prefix to contain all phrases.
+
+    Example:
+
+    >>> count_missing([(5, 6), (7, 8, 9)], (5, 6, 7))
+    2
+    """
+    text, missing, started = tuple(prefix), 0, 0
+    for phrase in set(map(tuple, phrases)):
+        length = len(phrase)
+        ends = (text[i : i + length] == phrase for i in range(len(text) - length + 1))
+        if not any(ends):
+            matches = (n for n in range(length) if text[len(text) - n :] == phrase[:n])
+            missing, started = missing + length, max(started, *matches)
+    return missing - started
 
 
 def check_prefix(constraints: Constraints, limit: int) -> None:

@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from keras_bahdanau_runtime.errors import (
     UnsupportedArtifactError,
     require,
 )
-from keras_bahdanau_runtime.ids import BOS, EOS
+from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.session import (
     MAX_CUDA_GRAPH_SHAPES,
@@ -39,6 +39,9 @@ _STEP_OUTPUTS = {
     "best": "tensor(int32)",
     "alignment": "tensor(float)",
 }
+
+
+_MAX_WORD_TOKENS = 8  # of an alternative, in languages without spaces between words
 
 
 @dataclass
@@ -279,6 +282,58 @@ class Stepper:
                 return
             output.append(token)
             yield token
+
+    def likeliest_words(
+        self,
+        source: NDArray[np.int32],
+        search: Mapping[str, Any],
+        prefix: Sequence[int],
+        allowed: Collection[int] | None,
+        count: int,
+        is_complete: Callable[[list[int], int], bool],
+    ) -> list[tuple[list[int], float]]:
+        """Return the likeliest tokens after a prefix, each continued greedily to a whole word.
+
+        Args:
+            source: `(1, Tx)` int32 ids of one sentence.
+            search: Settings of a search, whose excluded tokens are skipped as in `greedy`.
+            prefix: The first tokens of the output.
+            allowed: Ids of which the next token is one; `None` for any.
+            count: int. Largest number of words.
+            is_complete: Function of the ids of a word and of the next id that returns whether the
+                word ends before that id.
+
+        Returns:
+            Ids and log-probability of each word, in the order of their first tokens. `[EOS]` is the
+            end of the sentence.
+        """
+        state, memory = self.start(np.repeat(source, count, axis=0))
+        for token in (BOS, *prefix):
+            outputs, state = self._advance(np.full(count, token, np.int32), state, memory)
+        first = self._log_probs(outputs, count)[0][0].copy()
+        possible = np.zeros(len(first), bool)
+        possible[range(len(first)) if allowed is None else [*allowed]] = True
+        excluded = {PAD, BOS, *_excluded_tokens(search, list(prefix))}
+        possible[[index for index in excluded if index < len(first)]] = False
+        first[~possible] = -np.inf
+        best = np.argsort(-first, kind="stable")[: min(count, np.count_nonzero(possible))].tolist()
+        words, totals = [[index] for index in best], [float(first[index]) for index in best]
+        pending = [row for row, index in enumerate(best) if index != EOS]
+        for _ in range(_MAX_WORD_TOKENS - 1):
+            if not pending:
+                break
+            tokens = np.zeros(count, np.int32)
+            tokens[: len(words)] = [word[-1] for word in words]
+            outputs, state = self._advance(tokens, state, memory)
+            log_probs, _ = self._log_probs(outputs, count)
+            for row in tuple(pending):
+                index = int(log_probs[row].argmax())
+                if index == EOS or is_complete(words[row], index):
+                    pending.remove(row)
+                else:
+                    words[row].append(index)
+                    totals[row] += float(log_probs[row, index])
+        return list(zip(words, totals, strict=True))
 
     def _best_token(self, outputs: Values) -> int:
         """Return the likeliest token of a step with one row."""

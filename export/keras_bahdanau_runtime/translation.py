@@ -55,6 +55,19 @@ class Translation:
     error: str | None = None
 
 
+@dataclass(frozen=True)
+class Alternative:
+    """A word that may follow the beginning of a translation.
+
+    Args:
+        text: str. The text that it adds; empty for the end of the sentence.
+        probability: float. Its probability after that beginning.
+    """
+
+    text: str
+    probability: float
+
+
 def translate_texts(
     texts: Iterable[str],
     tokenizer: Tokenizer,

@@ -1,7 +1,10 @@
 """Translate texts with an artifact: onnxruntime, numpy and tokenizers, without Keras."""
 
+import functools
+import math
 import os
 import threading
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
@@ -18,7 +21,7 @@ from keras_bahdanau_runtime.checks import (
     checked_texts,
 )
 from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtifactError
-from keras_bahdanau_runtime.ids import PAD
+from keras_bahdanau_runtime.ids import EOS, PAD
 from keras_bahdanau_runtime.manifest import Manifest, expect_unreplaced, read_unreplaced
 from keras_bahdanau_runtime.scoring import Scorer, TargetScore, score_texts
 from keras_bahdanau_runtime.search import (
@@ -53,6 +56,7 @@ from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 from keras_bahdanau_runtime.translation import (
     BATCH_SIZE,
     BATCH_TOKENS,
+    Alternative,
     Outputs,
     Translation,
     encode_texts,
@@ -602,6 +606,71 @@ class Translator:
         )
         return self.require_tokenizer().target_decoder().stream(tokens if ids else ())
 
+    def alternatives(self, text: str, prefix: str = "", count: int = 5) -> list[Alternative]:
+        """Return the most probable words after the beginning of a translation.
+
+        A word begins with one of the `count` most probable tokens and is continued greedily until
+        it ends, by at most 8 tokens. Punctuation and the end of the sentence are words, too. After
+        a prefix that ends with a space, only words with a space in front are possible.
+        `forbidden`, `min_length` and `no_repeat_ngram` of the artifact's search apply.
+
+        Args:
+            text: str, one sentence.
+            prefix: str. The beginning of the translation, whose last word is complete.
+            count: int. Largest number of words.
+
+        Returns:
+            A list of `Alternative`, the most probable first. Several spellings of a word in tokens
+            are one, with the sum of their probabilities.
+
+        Raises:
+            ValueError: `text` is blank, or as `translate`; the prefix has as many tokens as an
+                output may have; or `count` is not a positive int.
+            UnsupportedArtifactError, CorruptArtifactError: As `stream`.
+            RunError, LimitError: As `translate`.
+
+        Example:
+
+        >>> Translator("artifact").alternatives("a man on a bike", "ein Mann auf ", count=2)
+        [Alternative(text='einem', probability=0.86), Alternative(text='dem', probability=0.05)]
+        """
+        check_text("text", text)
+        check_text("prefix", prefix)
+        check_positive(count=count)
+        source = self.encode([text])
+        if not source:
+            raise ValueError(f"Argument `text` must not be blank. Received: {text!r:.80}")
+        tokenizer, allowed = self.require_tokenizer(), None
+        if prefix.endswith(" ") and prefix.strip():
+            # The space belongs to the token of the next word.
+            allowed, prefix = tokenizer.target_ids_starting_with(b" "), prefix[:-1]
+        start = tokenizer.encode_target(prefix)[:-1]
+        limit = max_output_length(self.manifest.search, len(source[0]))
+        if len(start) >= limit:
+            raise ValueError(
+                f"Argument `prefix` must have less than {limit} tokens, the largest number of "
+                f"output tokens. Received: {len(start)}"
+            )
+        words = self.open_stepper().likeliest_words(
+            np.array(source, np.int32),
+            self.manifest.search,
+            start,
+            allowed,
+            count,
+            functools.partial(_ends_word, tokenizer),
+        )
+
+        def decode(ids: Sequence[int]) -> str:
+            return "".join(tokenizer.target_decoder().tokens(ids))
+
+        length = len(decode(start)) + (allowed is not None)
+        probabilities = dict[str, float]()
+        for ids, log_prob in words:
+            added = "" if ids == [EOS] else decode([*start, *ids])[length:]
+            probabilities[added] = probabilities.get(added, 0.0) + math.exp(log_prob)
+        ranked = sorted(probabilities.items(), key=lambda item: -item[1])
+        return [Alternative(*item) for item in ranked]
+
     def require_tokenizer(self) -> Tokenizer:
         """Return the tokenizer, or raise a `ValueError` if the artifact has none."""
         if self.tokenizer is None:
@@ -679,3 +748,22 @@ class Translator:
         if alignments:
             unpadded["alignments"] = unpadded["alignments"][..., :length]
         return unpadded
+
+
+def _ends_word(tokenizer: Tokenizer, word: Sequence[int], following: int) -> bool:
+    """Return whether the word of these ids ends before the id `following`.
+
+    Bytes that are a part of a character continue a word.
+    """
+    piece = tokenizer.target_piece(following).decode("utf-8", "ignore")
+    try:
+        text = b"".join(map(tokenizer.target_piece, word)).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    if not text.strip() or not piece:
+        return False
+    return not (_is_word_character(text[-1]) and _is_word_character(piece[0]))
+
+
+def _is_word_character(character: str) -> bool:
+    return unicodedata.category(character)[0] in "LMN"

@@ -10,13 +10,14 @@ from keras import ops, tree
 from keras_bahdanau.layers.sequences import check_dense
 from keras_bahdanau.models.shortlist import check_shortlist
 from keras_bahdanau.search import BeamSearch
-from keras_bahdanau.search.base import check_search
+from keras_bahdanau.search.base import check_accepts_required, check_search
 from keras_bahdanau.search.forced import score_targets
 from keras_bahdanau_runtime.checks import check_positive, checked_texts
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL
 from keras_bahdanau_runtime.search_options import (
     SearchOptions,
     constraint_inputs,
+    count_missing,
     text_constraints,
 )
 from keras_bahdanau_runtime.signature import TOKENIZER_FILE
@@ -122,7 +123,7 @@ class GenerationMixin:
             search: A search, such as `BeamSearch`.
             max_length: int, largest number of tokens of a hypothesis.
             shortlist: A `Shortlist` that selects the candidate ids, or `None`.
-            **kwargs: `limits`, `prefix`, `suppressed` and `noise`, see
+            **kwargs: `limits`, `prefix`, `suppressed`, `required` and `noise`, see
                 `keras_bahdanau.search.Search`.
 
         Returns:
@@ -133,8 +134,11 @@ class GenerationMixin:
         if shortlist is not None:
             # The ids in the search are indices of candidates. All other ids are `PAD`, which is
             # forbidden.
-            prefix, excluded = kwargs.pop("prefix", None), set(search.forbidden) - set(SPECIAL)
-            candidates = shortlist.candidates(source, prefix, excluded)
+            excluded = set(search.forbidden) - set(SPECIAL)
+            forced = [kwargs[name] for name in ("prefix", "required") if name in kwargs]
+            if forced:
+                forced = ops.concatenate([ops.reshape(ids, (1, -1)) for ids in forced], axis=1)
+            candidates = shortlist.candidates(source, forced if len(forced) else None, excluded)
             # The index of each id among the candidates; `PAD` for ids that are none.
             indices = ops.scatter(
                 ops.expand_dims(candidates, 1),
@@ -142,10 +146,8 @@ class GenerationMixin:
                 (shortlist.target_vocabulary_size,),
             )
             indices = ops.cast(indices, "int32")
-            if prefix is not None:
-                kwargs["prefix"] = ops.take(indices, prefix)
-            if kwargs.get("suppressed") is not None:
-                kwargs["suppressed"] = ops.take(indices, kwargs["suppressed"])
+            for name in {"prefix", "suppressed", "required"} & kwargs.keys():
+                kwargs[name] = ops.take(indices, kwargs[name], axis=0)
             forbidden = tuple({PAD, *search.forbidden} & set(SPECIAL))
             search = search.with_options(forbidden=forbidden)
 
@@ -193,7 +195,14 @@ class GenerationMixin:
         )
 
     def generate(
-        self, source, search=None, max_length=100, prefix=None, shortlist=None, suppressed=None
+        self,
+        source,
+        search=None,
+        max_length=100,
+        prefix=None,
+        shortlist=None,
+        suppressed=None,
+        required=None,
     ):
         """Generate outputs for a batch of sources.
 
@@ -209,6 +218,11 @@ class GenerationMixin:
             suppressed: Ids that an output must not contain after its prefix, in addition to the
                 search's `forbidden`: `(B, n)` int array, or `(1, n)` for all outputs, padded at the
                 right with 0; or a list of lists of ids; or `None`.
+            required: Phrases that an output must contain, for a beam of at least 2: `(B, P, L)` int
+                array, or `(1, P, L)` for all outputs, padded at the right with 0; or a list of `B`
+                lists of phrases, which are lists of ids; or `None`. A good output needs a beam of
+                about twice as many hypotheses as the phrases have ids. `no_repeat_ngram` does not
+                apply to the ids of a phrase.
 
         Returns:
             A `Generation` of NumPy arrays: tokens `(B, K, T)`, scores `(B, K)`, lengths `(B, K)`,
@@ -219,8 +233,11 @@ class GenerationMixin:
             ValueError: If there is no sentence, an id is outside the vocabulary, a source is empty
                 or not padded at the right, `search` is not a `Search`, `max_length < 1`, a prefix
                 is too long or continues after `EOS`, there are neither `B` nor one lists of
-                suppressed ids, or the shortlist has other vocabulary sizes,
-                is smaller than the beam, or has no room for the ids of the prefixes.
+                suppressed ids or of phrases, a phrase contains a special, forbidden or suppressed
+                id, the phrases do not fit after the prefix, `search` is not a beam search with at
+                least two hypotheses although there are phrases, or the shortlist has other
+                vocabulary sizes, is smaller than the beam, or has no room for the ids of the
+                prefixes and phrases.
         """
         search = BeamSearch() if search is None else search
         source = checked_sources(source, self.source_vocabulary_size)
@@ -228,15 +245,20 @@ class GenerationMixin:
         lengths = (source != PAD).sum(axis=1)
         limits, steps = checked_limits(max_length, lengths)
         extra = {}
+        output_limits = ops.convert_to_numpy(search.limit_lengths(limits, lengths))
         if prefix is not None:
-            prefix_limits = ops.convert_to_numpy(search.limit_lengths(limits, lengths))
-            extra["prefix"] = checked_prefix(prefix, self.target_vocabulary_size, prefix_limits)
+            extra["prefix"] = checked_prefix(prefix, self.target_vocabulary_size, output_limits)
         if suppressed is not None:
             extra["suppressed"] = checked_suppressed(
                 suppressed, self.target_vocabulary_size, len(source)
             )
+        if required is not None:
+            check_accepts_required(search)
+            required = checked_required(required, self.target_vocabulary_size, len(source))
+            check_required(required, search.forbidden, output_limits, **extra)
+            extra["required"] = required
         if shortlist is not None:
-            check_shortlist(shortlist, self, search, extra.get("prefix"))
+            check_shortlist(shortlist, self, search, extra.get("prefix"), required)
         noise = search.noise(len(source), steps)
         if noise is not None:
             extra["noise"] = noise
@@ -271,6 +293,7 @@ class GenerationMixin:
         prefixes=None,
         suppressed=(),
         disable_unknown=False,
+        required=None,
         **options,
     ):
         """Translate texts in batches of similar length.
@@ -295,6 +318,8 @@ class GenerationMixin:
                 within a word; `None` for no prefixes.
             suppressed: List of `str` or ids, tokens that no translation contains after its prefix.
             disable_unknown: Whether to suppress the unknown token.
+            required: List of lists of `str` or `None`, phrases that each translation contains, for
+                a beam of at least 2; `None` for no phrases.
             **options: Settings in place of those of `search`: the fields of
                 `keras_bahdanau_runtime.SearchOptions`, such as `beam_size` and `length_penalty`.
 
@@ -305,7 +330,8 @@ class GenerationMixin:
         Raises:
             ValueError: If the model has no tokenizer, `texts` is one `str`, an item is not a `str`,
                 `search` is not a `Search` or has no such option, a number is out of range, there
-                are not as many prefixes as texts, or a suppressed text is not one token.
+                are not as many prefixes, or lists of required phrases, as texts, a suppressed text
+                is not one token, or a required phrase contains a suppressed token or does not fit.
 
         Example:
 
@@ -320,8 +346,13 @@ class GenerationMixin:
         search = with_options(search, SearchOptions.from_values(options))
         if not callable(max_length):
             check_positive(max_length=max_length)
-        texts = texts if prefixes is None else checked_texts("texts", texts)
-        constraints = text_constraints(self.tokenizer, texts, prefixes, suppressed, disable_unknown)
+        if prefixes is not None or required is not None:
+            texts = checked_texts("texts", texts)
+        constraints = text_constraints(
+            self.tokenizer, texts, prefixes, suppressed, disable_unknown, required
+        )
+        if required is not None:
+            check_accepts_required(search)
         most_rows = 0
 
         def search_rows(source, indices):
@@ -332,7 +363,7 @@ class GenerationMixin:
             rows = max(most_rows, len(source)) if on_jax else len(source)
             inputs = constraint_inputs([constraints(index) for index in indices])
             filled = {
-                name: np.resize(array, (rows, array.shape[1]))
+                name: np.resize(array, (rows, *array.shape[1:]))
                 for name, array in {"source": source, **inputs}.items()
             }
             generation = self.generate(filled.pop("source"), search, max_length, **filled)._asdict()
@@ -616,6 +647,116 @@ def checked_suppressed(suppressed, size, rows):
             f"Received: {len(suppressed)}"
         )
     return pad(suppressed.tolist(), bucket=LENGTH_BUCKET)
+
+
+def checked_required(required, size, rows):
+    """Return required phrases as a `(B, P, L)` or `(1, P, L)` int32 array, after checking them.
+
+    Equal phrases of a row become one. `P` and `L` are powers of 2, so that few shapes are compiled.
+
+    Args:
+        required: Int array `(B, P, L)`, or a list of lists of lists of ids.
+        size: Vocabulary size.
+        rows: Number of sources `B`.
+
+    Raises:
+        ValueError: If the ids are not integers or are outside the vocabulary, the phrases are not
+            padded at the right, there are neither `B` rows nor one, or a phrase contains `BOS` or
+            `EOS`, or, in a list, is empty or contains `PAD`.
+
+    Example:
+
+    >>> checked_required([[[5, 6]], [[7], [8], [8]]], size=10, rows=2).tolist()
+    [[[5, 6], [0, 0]], [[7, 0], [8, 0]]]
+    """
+    if hasattr(required, "shape"):
+        array = ops.convert_to_numpy(required)
+        if array.ndim != 3 or 0 in array.shape:
+            raise ValueError(
+                "Argument `required` must be (batch, phrases, length) with at least one of each. "
+                f"Received: shape {array.shape}"
+            )
+        flat = checked_ids("required", array.reshape(-1, array.shape[-1]), size)
+        lengths = (flat != PAD).sum(axis=1)
+        flat = [row[:length].tolist() for row, length in zip(flat, lengths, strict=True)]
+        count = array.shape[1]
+        phrases = [flat[start : start + count] for start in range(0, len(flat), count)]
+        phrases = [[phrase for phrase in row if phrase] for row in phrases]
+    else:
+        rows_of_phrases = required if isinstance(required, (list, tuple)) else [required]
+        is_nested = all(isinstance(row, (list, tuple)) for row in rows_of_phrases)
+        if not is_nested or any(np.ndim(phrase) != 1 for row in required for phrase in row):
+            raise ValueError(
+                "Argument `required` must be a list of phrases for each source, and a phrase a "
+                f"list of ids. Received: {required!r:.80}"
+            )
+        phrases = [[list(phrase) for phrase in row] for row in required]
+        listed = [phrase for row in phrases for phrase in row]
+        if not all(listed):
+            raise ValueError("Argument `required` must have no empty phrase. Received: []")
+        if listed:
+            checked_ids("required", listed, size)
+    if len(phrases) not in (1, rows):
+        raise ValueError(
+            f"Argument `required` must hold one list of phrases, or one for each of {rows} "
+            f"sources. Received: {len(phrases)}"
+        )
+    for phrase in (phrase for row in phrases for phrase in row):
+        special = {PAD, BOS, EOS} & set(phrase)
+        if special:
+            raise ValueError(
+                "Argument `required` must have no phrase with an id of padding, begin or end. "
+                f"Received: {phrase}"
+            )
+    phrases = [list(map(list, dict.fromkeys(map(tuple, row)))) for row in phrases]
+    count = _power_of_two(max(map(len, phrases)))
+    width = _power_of_two(max((len(phrase) for row in phrases for phrase in row), default=1))
+    result = np.full((len(phrases), count, width), PAD, "int32")
+    for b, row in enumerate(phrases):
+        for p, phrase in enumerate(row):
+            result[b, p, : len(phrase)] = phrase
+    return result
+
+
+def _power_of_two(number):
+    """Return the smallest power of 2 that is at least `number`."""
+    return 1 << max(number - 1, 0).bit_length()
+
+
+def check_required(required, forbidden, limits, prefix=None, suppressed=None):
+    """Raise a `ValueError` unless every output can contain its required phrases.
+
+    Args:
+        required: `(B, P, L)` or `(1, P, L)` int32 array.
+        forbidden: Ids that the search never chooses.
+        limits: `(B,)` int array, the largest number of ids of an output.
+        prefix: `(B, n)` int array, or `None`.
+        suppressed: `(B, n)` or `(1, n)` int array, or `None`.
+    """
+    none = np.full((1, 1), PAD)
+    arrays = (
+        required,
+        none if prefix is None else prefix,
+        none if suppressed is None else suppressed,
+    )
+    rows = zip(*(np.broadcast_to(a, (len(limits), *a.shape[1:])) for a in arrays), strict=True)
+    for row, (phrases, start, excluded) in enumerate(rows):
+        phrases = [[token for token in phrase if token != PAD] for phrase in phrases.tolist()]
+        start = [token for token in start.tolist() if token != PAD]
+        for name, ids in (("forbidden", forbidden), ("suppressed", excluded.tolist())):
+            contradicting = {token for phrase in phrases for token in phrase} & {*ids}
+            if contradicting:
+                raise ValueError(
+                    f"Argument `required` must have no phrase with an id that is also in `{name}`. "
+                    f"Received: {min(contradicting)} in row {row}"
+                )
+        room = 0 if start[-1:] == [EOS] else limits[row] - len(start)
+        missing = count_missing(phrases, start)
+        if missing > room:
+            raise ValueError(
+                f"Argument `required` must fit in the rest of the output, {room} ids by "
+                f"`max_length`, the search and `prefix`. Received: {missing} ids in row {row}"
+            )
 
 
 def checked_limits(max_length, lengths):

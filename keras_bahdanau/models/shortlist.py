@@ -275,14 +275,15 @@ def _link_matrix(links, source_length, target_length):
     return weights
 
 
-def check_shortlist(shortlist, model, search, prefix=None):
-    """Raise a `ValueError` unless a shortlist fits a model, a search and forced prefixes.
+def check_shortlist(shortlist, model, search, prefix=None, required=None):
+    """Raise a `ValueError` unless a shortlist fits a model, a search and forced ids.
 
     Args:
         shortlist: The argument `shortlist` of the caller.
         model: A model with `source_vocabulary_size` and `target_vocabulary_size`.
         search: A `Search`. Its beam needs enough candidates that are not forbidden.
-        prefix: `(B, P)` int array of ids that must be candidates, or `None`.
+        prefix: `(B, n)` int array of ids that must be candidates, or `None`.
+        required: `(B, P, L)` int array of ids that must be candidates, or `None`.
     """
     if not isinstance(shortlist, Shortlist):
         raise ValueError(
@@ -309,18 +310,20 @@ def check_shortlist(shortlist, model, search, prefix=None):
             "Argument `shortlist` must have room to leave out the ids that the search forbids: a "
             f"size of at most {limit}. Received: {shortlist.size}"
         )
-    forced = set() if prefix is None else set(np.unique(prefix).tolist()) - set(SPECIAL)
-    if forced & forbidden:
-        raise ValueError(
-            "Argument `prefix` must not hold ids that the search forbids if there is a shortlist. "
-            f"Received: {min(forced & forbidden)}"
-        )
-    limit = shortlist.size - len(SPECIAL)
-    if len(forced) > limit:
-        raise ValueError(
-            f"Argument `prefix` must hold at most {limit} distinct ids, for which the shortlist "
-            f"has room. Received: {len(forced)}"
-        )
+    forced, limit = set(), shortlist.size - len(SPECIAL)
+    for name, ids in (("prefix", prefix), ("required", required)):
+        new = set() if ids is None else set(np.unique(ids).tolist()) - set(SPECIAL)
+        if new & forbidden:
+            raise ValueError(
+                f"Argument `{name}` must not hold ids that the search forbids if there is a "
+                f"shortlist. Received: {min(new & forbidden)}"
+            )
+        forced |= new
+        if len(forced) > limit:
+            raise ValueError(
+                f"Argument `{name}` must hold at most {limit} distinct ids, for which the "
+                f"shortlist has room. Received: {len(forced)}"
+            )
 
 
 class _LinkCounts:

@@ -17,6 +17,7 @@ from keras_bahdanau.search.candidates import (
 )
 from keras_bahdanau.search.history import empty_history, write_step
 from keras_bahdanau.search.past import Past, add_step, completes_ngram
+from keras_bahdanau.search.required import initial_progress, rank_next_tokens_first
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
@@ -56,6 +57,8 @@ class Task(NamedTuple):
         limits: `(B, 1)` int32 maximum number of tokens.
         prefix: `(R, P)` int32 forced tokens, `PAD` where the choice is free; or `None`.
         suppressed: `(R, n)` int32 tokens that are never chosen, filled up with `PAD`; or `None`.
+        required: `(R, P, L)` int32 phrases that every output contains, filled up with `PAD`; or
+            `None`.
         memory_mask: `(B, Tx)` bool, or `None`.
         noise: `(R, T)` float32 random numbers in [0, 1), one column per step; or `None`.
         is_constrained: Scalar bool tensor, whether a constraint applies; `None` in a search whose
@@ -67,6 +70,7 @@ class Task(NamedTuple):
     limits: Any
     prefix: Any
     suppressed: Any
+    required: Any
     memory_mask: Any
     noise: Any
     is_constrained: Any
@@ -78,8 +82,8 @@ class Candidates(NamedTuple):
     Attributes:
         t: Number of the step, a scalar int32 tensor; 0 for the first.
         logits: `(R, V)` float32 logits of the model.
-        allowed: `(R, V)` float32, the same logits, lower where a token is repeated and -inf where a
-            constraint forbids it.
+        allowed: `(R, V)` float32, the same logits, lower where a token is repeated, -inf where a
+            constraint forbids it, and above all others for the next token of a required phrase.
         past: The `Past` of the hypotheses, or `()`.
         forced: `(R,)` int32 tokens of the prefix, `PAD` where the choice is free; or `None`.
         noise: `(R,)` float32 random numbers in [0, 1), or `None`.
@@ -190,6 +194,7 @@ class Search:
         limits=None,
         prefix=None,
         suppressed=None,
+        required=None,
         memory_mask=None,
         noise=None,
     ):
@@ -209,6 +214,11 @@ class Search:
             suppressed: `(B, n)` or `(1, n)` int32 tokens that are never chosen for a sentence,
                 unless its prefix contains them. Padded with `PAD`, which suppresses nothing; or
                 `None`.
+            required: `(B, P, L)` or `(1, P, L)` int32 phrases that every output of a sentence
+                contains, for a beam of at least 2; or `None`. Padded with `PAD` at the right; a
+                phrase of only `PAD` requires nothing. A phrase that does not fit in the limit, or
+                has a token of `forbidden`, leaves no output. The other constraints do not apply to
+                the next token of a phrase.
             memory_mask: `(B, Tx)` bool, source positions that a coverage penalty counts; all if
                 `None`.
             noise: Random numbers from `self.noise` for a search that samples; from Keras's random
@@ -219,14 +229,16 @@ class Search:
 
         Raises:
             ValueError: If `step` does not return the values that `Search` describes, `max_length`
-                is not a positive int, a forbidden id is outside of the vocabulary, or a shape or
-                dtype is not as above.
+                is not a positive int, a forbidden id is outside of the vocabulary, the search does
+                not accept `required`, or a shape or dtype is not as above.
         """
         check_range("max_length", max_length, int, 1)
         noise_shape = self.size, max_length
         start = checked_start(
-            start, state, limits, prefix, suppressed, memory_mask, noise, noise_shape
+            start, state, limits, prefix, suppressed, required, memory_mask, noise, noise_shape
         )
+        if required is not None:
+            check_accepts_required(self)
 
         def repeat(tensor):
             return ops.repeat(tensor, self.size, axis=0)
@@ -243,8 +255,10 @@ class Search:
             else:
                 lengths = ops.sum(ops.cast(memory_mask, "int32"), axis=1)
             limits = self.limit_lengths(max_length if limits is None else limits, lengths)
-        task = self._task(batch, max_length, limits, prefix, suppressed, memory_mask, noise)
-        past = self._initial_past(batch * self.size, max_length, memory_length)
+        task = self._task(
+            batch, max_length, limits, prefix, suppressed, required, memory_mask, noise
+        )
+        past = self._initial_past(task, batch * self.size, max_length, memory_length)
         history = empty_history(
             max_length,
             batch * self.size,
@@ -270,17 +284,17 @@ class Search:
         bounds = ops.floor(self.max_length_ratio * ops.cast(lengths, "float32"))
         return ops.minimum(limits, ops.maximum(ops.cast(bounds, "int32"), 1))
 
-    def _task(self, batch, max_length, limits, prefix, suppressed, memory_mask, noise):
+    def _task(self, batch, max_length, limits, prefix, suppressed, required, memory_mask, noise):
         """Return the `Task` for the arguments of `__call__`."""
         if limits is None:
             limits = ops.full((batch, 1), max_length, dtype="int32")
         else:
             limits = ops.reshape(limits, (batch, 1))
-        is_constrained = self._is_constrained(prefix, suppressed)
-        if prefix is not None:
-            prefix = ops.repeat(_for_all_rows(prefix, batch), self.size, axis=0)
-        if suppressed is not None:
-            suppressed = ops.repeat(_for_all_rows(suppressed, batch), self.size, axis=0)
+        is_constrained = self._is_constrained(prefix, suppressed, required)
+        prefix, suppressed, required = (
+            ids if ids is None else ops.repeat(_for_all_rows(ids, batch), self.size, axis=0)
+            for ids in (prefix, suppressed, required)
+        )
         noise = self._random_numbers(batch, max_length) if noise is None else noise
         if noise is not None:
             noise = ops.reshape(noise, (batch * self.size, max_length))
@@ -290,30 +304,31 @@ class Search:
             limits=limits,
             prefix=prefix,
             suppressed=suppressed,
+            required=required,
             memory_mask=memory_mask,
             noise=noise,
             is_constrained=is_constrained,
         )
 
-    def _is_constrained(self, prefix, suppressed):
-        """Return whether a constraint applies, bool; `None` if all settings are numbers."""
+    def _is_constrained(self, *ids):
+        """Return whether a constraint applies, bool; `None` if all settings are numbers.
+
+        Args:
+            *ids: Tensors of constraints that do not apply where they are `PAD`, or `None`.
+        """
         settings = {name: getattr(self, name) for name in self._constraints}
         if not any(map(is_tensor, settings.values())):
             return None
-        applies = [
-            ops.any(ops.not_equal(value, neutral))
-            for value, neutral in ((prefix, PAD), (suppressed, PAD))
-            if value is not None
-        ]
+        applies = [ops.any(ops.not_equal(value, PAD)) for value in ids if value is not None]
         for name, value in settings.items():
             applies.append(ops.not_equal(value, self._constraints[name]))
         return ops.any(ops.stack(applies))
 
-    def _initial_past(self, rows, max_length, memory_length):
+    def _initial_past(self, task, rows, max_length, memory_length):
         """Return the `Past` before the first step, or `()` if no constraint needs one."""
-        if not self._needs_past:
+        if not self._needs_past(task):
             return ()
-        tokens = matches = coverage = parents = ()
+        tokens = matches = coverage = progress = parents = ()
         if self._may_apply("no_repeat_ngram") or self._may_apply("repetition_penalty"):
             tokens = ops.full((rows, max_length), PAD, dtype="int32")
         is_of_ones = not is_tensor(self.no_repeat_ngram) and self.no_repeat_ngram == 1
@@ -321,19 +336,20 @@ class Search:
             matches = ops.zeros((rows, max_length), dtype="int32")
         if self._may_apply("coverage_penalty"):
             coverage = ops.zeros((rows, memory_length), dtype="float32")
+        if task.required is not None:
+            progress = initial_progress(task.required)
         if self._reorders:
             parents = ops.arange(rows, dtype="int32")
-        return Past(tokens, matches, coverage, parents)
+        return Past(tokens, matches, coverage, progress, parents)
 
     def _may_apply(self, name):
         """Return whether a constraint applies, or may apply because its setting is a tensor."""
         value = getattr(self, name, None)
         return is_tensor(value) or value != self._constraints.get(name)
 
-    @property
-    def _needs_past(self):
-        """Whether a constraint that may apply depends on earlier steps."""
-        return any(map(self._may_apply, _CONSTRAINTS_ON_PAST))
+    def _needs_past(self, task):
+        """Return whether a constraint that may apply depends on earlier steps."""
+        return task.required is not None or any(map(self._may_apply, _CONSTRAINTS_ON_PAST))
 
     def _loop(self, step, task, max_length, tokens, past, state, hypotheses, history):
         """Run steps until no hypothesis is live.
@@ -345,7 +361,7 @@ class Search:
         def advance(t, tokens, past, state, hypotheses, history):
             logits, state, weights = step(tokens, state)
             logits, weights = ops.cast(logits, "float32"), ops.cast(weights, "float32")
-            choice, past = self._choice(task, t, tokens, past, logits, weights)
+            choice, past = self._choice(task, t, tokens, past, logits, weights, hypotheses)
             hypotheses, tokens, parents, record = self._advance(
                 t, choice, weights, hypotheses, task
             )
@@ -363,7 +379,7 @@ class Search:
         )
         return stop, hypotheses, history
 
-    def _choice(self, task, t, tokens, past, logits, weights):
+    def _choice(self, task, t, tokens, past, logits, weights, hypotheses):
         """Return the choice of tokens at step `t` and the `Past` there.
 
         Where constraints are inputs of a graph, a step computes them only if one of them applies.
@@ -371,10 +387,11 @@ class Search:
 
         def choose(search, task):
             after = past
-            if search._needs_past:
-                after = add_step(past, t, tokens, weights, task.batch * self.size)
+            if search._needs_past(task):
+                rows = task.batch * self.size
+                after = add_step(past, t, tokens, weights, rows, task.required)
             candidates = search._candidates(task, t, after, logits)
-            return search._choose(candidates, task), after
+            return search._choose(candidates, hypotheses, task), after
 
         if task.is_constrained is None:
             return choose(self, task)
@@ -382,7 +399,7 @@ class Search:
         return ops.cond(
             task.is_constrained,
             lambda: choose(self, task),
-            lambda: choose(free, task._replace(prefix=None, suppressed=None)),
+            lambda: choose(free, task._replace(prefix=None, suppressed=None, required=None)),
         )
 
     def _candidates(self, task, t, past, logits):
@@ -405,6 +422,8 @@ class Search:
                 ops.concatenate(parts, axis=1) for parts in zip(*barred, strict=True)
             )
             allowed = set_tokens(allowed, tokens, is_barred, NEG_INF, rows, unused)
+        if task.required is not None:
+            allowed = rank_next_tokens_first(allowed, past.progress, task.required, rows, unused)
         forced = task.prefix
         if forced is not None:  # not a gather, whose last index would be copied to the GPU
             is_current = ops.arange(ops.shape(forced)[1], dtype="int32") == t
@@ -459,6 +478,7 @@ class Search:
     # --- Defined by subclasses --------------------------------------------------------------------
 
     _reorders = False  # whether a hypothesis can continue one of another row
+    accepts_required = False  # whether a call accepts `required`
 
     def _history_shape(self, batch):
         """Return the shape of the hypotheses in the history."""
@@ -468,8 +488,8 @@ class Search:
         """Return the hypotheses before the first step, a nest of tensors."""
         raise NotImplementedError
 
-    def _choose(self, candidates, task):
-        """Return the tokens that can extend the hypotheses, a nest of tensors for `_advance`."""
+    def _choose(self, candidates, hypotheses, task):
+        """Return the tokens that extend the hypotheses, a nest of tensors for `_advance`."""
         raise NotImplementedError
 
     def _advance(self, t, choice, weights, hypotheses, task):
@@ -547,8 +567,8 @@ def is_tensor(value):
 
 
 def _for_all_rows(ids, batch):
-    """Return ids `(B, n)` or `(1, n)` as `(B, n)` int32."""
-    return ops.broadcast_to(ops.cast(ids, "int32"), (batch, ops.shape(ids)[1]))
+    """Return ids `(B, ...)` or `(1, ...)` as `(B, ...)` int32."""
+    return ops.broadcast_to(ops.cast(ids, "int32"), (batch, *ops.shape(ids)[1:]))
 
 
 def search_classes(base=Search):
@@ -577,7 +597,18 @@ def check_search(search, vocabulary_size):
         )
 
 
-def checked_start(start, state, limits, prefix, suppressed, memory_mask, noise, noise_shape):
+def check_accepts_required(search):
+    """Raise a `ValueError` unless `search` is a beam search with at least two hypotheses."""
+    if not search.accepts_required:
+        raise ValueError(
+            "Argument `required` needs a BeamSearch with a size of at least 2. "
+            f"Received: {search!r:.80}"
+        )
+
+
+def checked_start(
+    start, state, limits, prefix, suppressed, required, memory_mask, noise, noise_shape
+):
     """Check the tensor arguments of a search, and return `start` as an int32 tensor.
 
     Args:
@@ -586,6 +617,7 @@ def checked_start(start, state, limits, prefix, suppressed, memory_mask, noise, 
         limits: `(B,)` ints, or `None`.
         prefix: `(B, P)` or `(1, P)` ints, or `None`.
         suppressed: `(B, n)` or `(1, n)` ints, or `None`.
+        required: `(B, P, L)` or `(1, P, L)` ints, or `None`.
         memory_mask: `(B, Tx)` bool, or `None`.
         noise: `(B, *noise_shape)` tensor, or `None`.
         noise_shape: Number of hypotheses per sentence and number of steps.
@@ -609,9 +641,11 @@ def checked_start(start, state, limits, prefix, suppressed, memory_mask, noise, 
         ("limits", limits, (rows,)),
         ("prefix", prefix, (rows, None)),
         ("suppressed", suppressed, (rows, None)),
+        ("required", required, (rows, None, None)),
     ):
-        if name != "limits" and _shapes_match(getattr(value, "shape", ()), (1, None)):
-            shape = (1, None)  # one row for all sentences
+        one_row = (1, *shape[1:])  # for all sentences
+        if name != "limits" and _shapes_match(getattr(value, "shape", ()), one_row):
+            shape = one_row
         if value is not None and not (
             _shapes_match(getattr(value, "shape", ()), shape) and "int" in _dtype(value)
         ):

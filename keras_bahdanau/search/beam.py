@@ -1,5 +1,6 @@
 """Beam search, diverse beam search and greedy search."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,7 +11,7 @@ from keras import ops
 from keras_bahdanau.search.base import Search, is_tensor
 from keras_bahdanau.search.candidates import NEG_INF, row_starts, stable_top_k
 from keras_bahdanau.search.history import History, take_flat, trace_back
-from keras_bahdanau.search.past import has
+from keras_bahdanau.search.required import count_missing, extend, top_k_of_banks
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import EOS, PAD
 
@@ -30,18 +31,25 @@ class Beam(NamedTuple):
 
 
 class Extensions(NamedTuple):
-    """The best `W` tokens to extend each hypothesis with.
+    """The best `W` tokens to extend each hypothesis with, and those that are selected.
 
     Attributes:
         log_probs: `(B, K, W)` float32 log-probabilities.
         ids: `(B, K, W)` int32.
-        rewards: `(B, K, 1)` float32, added to the scores for the coverage; `()` without a coverage
-            penalty.
+        live: `(B, K)` int32, the next live hypotheses; see `Selection`.
+        totals: `(B, K)` float32 log-probabilities of these hypotheses.
+        ended: `(B, K)` int32, the best ended hypotheses; see `Selection`.
+        ended_scores: `(B, K)` float32; see `Selection`.
+        ended_parents: `(B, K)` int32; see `Selection`.
     """
 
     log_probs: Any
     ids: Any
-    rewards: Any
+    live: Any
+    totals: Any
+    ended: Any
+    ended_scores: Any
+    ended_parents: Any
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -139,6 +147,11 @@ class BeamSearch(Search):
         object.__setattr__(self, "_largest_size", self.size)  # copies with other options keep it
 
     _reorders = _excludes_forbidden = True
+
+    @property
+    def accepts_required(self):
+        return self._largest_size > 1
+
     _constraints: ClassVar = {**Search._constraints, "coverage_penalty": 0.0}
 
     def _history_shape(self, batch):
@@ -156,18 +169,19 @@ class BeamSearch(Search):
     def _is_live(self, beam):
         return beam.totals > NEG_INF
 
-    def _choose(self, candidates, task):
+    def _choose(self, candidates, beam, task):
         log_probs, ids = self._top_tokens(candidates, task)
-        return Extensions(log_probs, ids, self._coverage_rewards(candidates.past, task))
-
-    def _advance(self, t, choice, weights, beam, task):
-        log_probs, ids, rewards = choice
-        length, width = t + 1, ids.shape[-1]
+        length, missing, num_banks = candidates.t + 1, None, None
+        ending = ops.logical_or(ids == EOS, ops.expand_dims(length >= task.limits, -1))
+        if task.required is not None:
+            missing = self._count_missing(ids, candidates, task)
+            fits = self._fits(missing, ids, ending, candidates, task)
+            log_probs = ops.where(fits, log_probs, NEG_INF)
+            num_banks = math.prod(ops.shape(task.required)[1:]) + 1
         totals = ops.expand_dims(beam.totals, -1) + log_probs
         scores = totals / self._length_penalty(length)
-        if has(rewards):
-            scores = scores + rewards
-        ending = ops.logical_or(ids == EOS, ops.expand_dims(length >= task.limits, -1))
+        if self._may_apply("coverage_penalty"):
+            scores = scores + self._coverage_rewards(candidates.past, task)
         # The history has 2K rows per sentence: K live hypotheses, in the order of the state, then
         # K ended ones.
         ended_rows = task.first_rows + ops.arange(self.size, 2 * self.size, dtype="int32")
@@ -181,21 +195,52 @@ class BeamSearch(Search):
             self.size,
             self.groups,
             self.diversity,
+            missing,
+            num_banks,
         )
         totals = take_flat(ops.where(ending, NEG_INF, totals), selection.live)
-        rows = selection.live // width
+        if missing is not None:
+            totals = ops.where(selection.live_scores > NEG_INF, totals, NEG_INF)
+        return Extensions(
+            log_probs=log_probs,
+            ids=ids,
+            live=selection.live,
+            totals=totals,
+            ended=selection.ended,
+            ended_scores=selection.ended_scores,
+            ended_parents=selection.ended_parents,
+        )
+
+    def _count_missing(self, ids, candidates, task):
+        """Return how many tokens of required phrases each candidate lacks, `(B, K, W)` int32."""
+        tokens = ops.reshape(ids, (-1, ids.shape[-1]))
+        progress = extend(candidates.past.progress, task.required, tokens)
+        return ops.reshape(count_missing(progress, task.required), (-1, self.size, ids.shape[-1]))
+
+    def _fits(self, missing, ids, ending, candidates, task):
+        """Return whether an output can follow a candidate and contain all phrases, bool."""
+        rest = ops.expand_dims(task.limits - candidates.t - 1, -1)
+        fits = missing <= ops.where(ids == EOS, 0, rest)
+        if candidates.forced is None:
+            return fits
+        # The prefix may contain tokens of several phrases at once, which `missing` does not count.
+        is_forced = ops.reshape(ops.not_equal(candidates.forced, PAD), (-1, self.size, 1))
+        return ops.logical_or(fits, ops.logical_and(is_forced, ops.logical_not(ending)))
+
+    def _advance(self, t, choice, weights, beam, task):
+        rows = choice.live // choice.ids.shape[-1]
         parents = ops.reshape(rows, (-1,))
-        history_rows = task.first_rows + ops.concatenate([rows, selection.ended_parents], axis=1)
-        indices = ops.concatenate([selection.live, selection.ended], axis=1)
-        tokens = take_flat(ids, indices)
-        ended_scores = selection.ended_scores
+        history_rows = task.first_rows + ops.concatenate([rows, choice.ended_parents], axis=1)
+        indices = ops.concatenate([choice.live, choice.ended], axis=1)
+        tokens = take_flat(choice.ids, indices)
+        totals = self._stop_groups(choice.totals, choice.ended_scores, task.limits)
         return (
-            Beam(self._stop_groups(totals, ended_scores, task.limits), ended_scores),
+            Beam(totals, choice.ended_scores),
             ops.reshape(tokens[:, : self.size], (-1,)),
             parents,
             History(
                 tokens=tokens,
-                log_probs=take_flat(log_probs, indices),
+                log_probs=take_flat(choice.log_probs, indices),
                 weights=weights,
                 parents=ops.reshape(history_rows, (-1,)),
             ),
@@ -214,7 +259,9 @@ class BeamSearch(Search):
         table = ops.reshape(ops.log_softmax(candidates.logits, axis=-1), (-1,))
         row_start = row_starts(task.batch * self.size, vocabulary_size)
         log_probs = ops.take(table, row_start + ids, axis=0)
-        if self._may_apply("repetition_penalty"):
+        if task.required is not None:
+            log_probs = self._penalized(log_probs, ids, candidates)
+        elif self._may_apply("repetition_penalty"):
             logits = ops.take(ops.reshape(candidates.logits, (-1,)), row_start + ids, axis=0)
             penalized = self.repetition_penalty * log_probs
             log_probs = ops.where(top < logits, penalized, log_probs)
@@ -266,11 +313,7 @@ class BeamSearch(Search):
         return totals if self.groups == 1 else ops.reshape(totals, (-1, self.size))
 
     def _coverage_rewards(self, past, task):
-        """Return what the coverage adds to the scores, `(B, K, 1)`, or `()`."""
-        if not past or not has(past.coverage):
-            return ()
-        if not self._may_apply("coverage_penalty"):
-            return ops.zeros((task.batch, self.size, 1), dtype="float32")
+        """Return what the coverage adds to the scores, `(B, K, 1)`."""
         # The lower bound keeps the penalty of a position without attention finite.
         penalties = ops.log(ops.clip(past.coverage, 1e-10, 1.0))
         penalties = ops.reshape(penalties, (task.batch, self.size, -1))
@@ -380,7 +423,9 @@ class Selection(NamedTuple):
 
     Attributes:
         live: `(B, K)` int32, indices of the next live hypotheses among all `B * K * W` candidates.
-            If too few candidates continue, arbitrary ones with a score of -inf fill the rest.
+            If too few candidates continue, arbitrary ones fill the rest.
+        live_scores: `(B, K)` float32 scores of these hypotheses, with the diversity penalty; -inf
+            for a hypothesis that does not exist.
         ended_scores: `(B, K)` float32 scores of the best ended hypotheses, best first in each
             group; -inf for a hypothesis that does not exist.
         ended: `(B, K)` int32, candidate indices of the hypotheses that ended in this step;
@@ -390,13 +435,24 @@ class Selection(NamedTuple):
     """
 
     live: Any
+    live_scores: Any
     ended_scores: Any
     ended: Any
     ended_parents: Any
 
 
 def select_hypotheses(
-    scores, ids, ending, ended_scores, ended_rows, first_rows, size, groups, diversity
+    scores,
+    ids,
+    ending,
+    ended_scores,
+    ended_rows,
+    first_rows,
+    size,
+    groups,
+    diversity,
+    missing=None,
+    num_banks=None,
 ):
     """Select the next hypotheses of a beam from candidates, group by group.
 
@@ -415,9 +471,12 @@ def select_hypotheses(
         size: Number of hypotheses `K`.
         groups: Number of groups, a divisor of `K`.
         diversity: Penalty of a token per hypothesis of an earlier group that chose it.
+        missing: `(B, K, W)` int32 number of tokens of required phrases that a candidate lacks, to
+            divide the beam among candidates with different numbers (`top_k_of_banks`); or `None`.
+        num_banks: Limit of these numbers, an int or a scalar tensor; or `None`.
 
     Returns:
-        A `Selection`. Its scores do not include the diversity penalty.
+        A `Selection`. Its ended scores do not include the diversity penalty.
     """
     width, members = scores.shape[-1], size if groups == 1 else size // groups
     live_scores = ops.where(ending, NEG_INF, scores)
@@ -437,14 +496,20 @@ def select_hypotheses(
             in_group(part) - penalty if chosen_tokens else in_group(part)
             for part in (live_scores, scores)
         )
-        (top_live_scores, live), (_, top) = (
-            stable_top_k(ops.reshape(part, (-1, members * width)), members) for part in ranked
-        )
+        ranked = [ops.reshape(part, (-1, members * width)) for part in ranked]
+        if missing is None:
+            best = [stable_top_k(part, members) for part in ranked]
+        else:
+            banks = ops.reshape(in_group(missing), (-1, members * width))
+            best = [top_k_of_banks(part, banks, members, num_banks) for part in ranked]
+        (top_live_scores, live), (top_scores, top) = best
         first = first_rows * width
         if group:
             first = first + group * members * width
         live, top = first + live, first + top
         top_ended_scores = take_flat(new_ended_scores, top)
+        if missing is not None:
+            top_ended_scores = ops.where(top_scores > NEG_INF, top_ended_scores, NEG_INF)
         group_scores, order = stable_top_k(
             ops.concatenate([in_group(ended_scores), top_ended_scores], axis=1), members
         )
@@ -452,7 +517,8 @@ def select_hypotheses(
         order = first + order  # into (B * 2 * members,)
         parents = ops.concatenate([in_group(ended_rows), top // width], axis=1)
         ended = take_flat(ops.concatenate([top, top], axis=1), order)
-        selections.append(Selection(live, group_scores, ended, take_flat(parents, order)))
+        parents = take_flat(parents, order)
+        selections.append(Selection(live, top_live_scores, group_scores, ended, parents))
         if len(selections) < groups:
             exists = ops.concatenate([top_live_scores > NEG_INF, top_ended_scores > NEG_INF], 1)
             tokens = take_flat(ids, ops.concatenate([live, top], axis=1))

@@ -4,6 +4,9 @@ from typing import Any, NamedTuple
 
 from keras import ops, tree
 
+from keras_bahdanau.search.required import Progress, extend
+from keras_bahdanau_runtime.ids import PAD
+
 
 class Past(NamedTuple):
     """Earlier steps of `R` hypotheses. A part that no constraint needs is `()`.
@@ -13,6 +16,7 @@ class Past(NamedTuple):
         matches: `(R, T)` int32, for each position how many of the tokens before it are also the
             last tokens of the hypothesis.
         coverage: `(R, Tx)` float32 sums of the attention weights.
+        progress: The `Progress` in the required phrases.
         parents: `(R,)` int32, the row of the other parts that each hypothesis continues; `()` for
             its own. The next step reorders the parts, unless no constraint applies.
     """
@@ -20,6 +24,7 @@ class Past(NamedTuple):
     tokens: Any = ()
     matches: Any = ()
     coverage: Any = ()
+    progress: Any = ()
     parents: Any = ()
 
 
@@ -28,7 +33,7 @@ def has(part):
     return not isinstance(part, tuple)
 
 
-def add_step(past, t, tokens, weights, rows):
+def add_step(past, t, tokens, weights, rows, phrases=None):
     """Return the `Past` at step `t`.
 
     Args:
@@ -37,12 +42,12 @@ def add_step(past, t, tokens, weights, rows):
         tokens: `(R,)` int32 last token of each hypothesis: the one at position `t - 1`.
         weights: `(R, Tx)` float32 attention weights of this step.
         rows: `R`, an int or a scalar tensor.
+        phrases: `(R, P, L)` int32 required phrases, or `None`.
     """
-    history, matches, coverage, parents = past
+    *parts, parents = past
     if has(parents):
-        history, matches, coverage = tree.map_structure(
-            lambda part: ops.take(part, parents, axis=0), (history, matches, coverage)
-        )
+        parts = tree.map_structure(lambda part: ops.take(part, parents, axis=0), parts)
+    history, matches, coverage, progress = parts
     if has(history):
         last = ops.expand_dims(tokens, 1)
         is_last = ops.arange(ops.shape(history)[1], dtype="int32") == t - 1
@@ -52,7 +57,11 @@ def add_step(past, t, tokens, weights, rows):
             matches = ops.where(is_match, _shifted(matches, 0, rows) + 1, 0)
     if has(coverage):
         coverage = coverage + weights
-    return Past(history, matches, coverage, parents)
+    if phrases is not None:
+        last = ops.where(t > 0, tokens, PAD)  # the start token is not a part of the output
+        matches_of_phrases, met = extend(progress, phrases, ops.expand_dims(last, 1))
+        progress = Progress(ops.squeeze(matches_of_phrases, 1), ops.squeeze(met, 1))
+    return Past(history, matches, coverage, progress, parents)
 
 
 def completes_ngram(past, t, n, rows):

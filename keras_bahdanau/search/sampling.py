@@ -109,7 +109,7 @@ class Sampling(Search):
     def _is_live(self, samples):
         return ops.logical_not(samples.ended)
 
-    def _choose(self, candidates, task):
+    def _choose(self, candidates, samples, task):
         rows = task.batch * self.n
         tokens = self._sample(candidates.allowed, candidates.noise, rows)
         first = ops.squeeze(row_starts(rows, candidates.logits.shape[-1]), 1)

@@ -27,6 +27,7 @@ class Task(NamedTuple):
     limits: np.ndarray | None = None  # (B,)
     prefix: np.ndarray | None = None  # (B, P)
     suppressed: np.ndarray | None = None  # (B, n) or (1, n)
+    required: np.ndarray | None = None  # (B, P, L) or (1, P, L)
     memory_mask: np.ndarray | None = None  # (B, Tx)
     noise: np.ndarray | None = None  # (B, n, T)
 
@@ -146,6 +147,9 @@ class Sentence:
             self.limit = min(self.limit, max(1, int(search.max_length_ratio * places)))
         suppressed = np.zeros((1, 1)) if task.suppressed is None else task.suppressed
         self.suppressed = set(suppressed[b if len(suppressed) > 1 else 0].tolist()) - {PAD}
+        required = np.zeros((1, 1, 1)) if task.required is None else task.required
+        phrases = required[b if len(required) > 1 else 0].astype(int).tolist()
+        self.required = [tuple(v for v in phrase if v != PAD) for phrase in phrases if any(phrase)]
         self.prefix = [] if task.prefix is None else [v for v in task.prefix[b] if v != PAD]
 
     def token_log_probs(self, tokens):
@@ -177,21 +181,46 @@ class Sentence:
     def ended(self, tokens):
         return tokens[-1:] == (EOS,) or len(tokens) >= self.limit
 
+    def started(self, tokens):
+        """Each required phrase that is not in `tokens`, and how many of its tokens end them."""
+        return [
+            (phrase, max(n for n in range(len(phrase)) if tokens[len(tokens) - n :] == phrase[:n]))
+            for phrase in self.required
+            if not any(
+                tokens[i : i + len(phrase)] == phrase for i in range(len(tokens) - len(phrase) + 1)
+            )
+        ]
+
+    def missing(self, tokens):
+        """The number of tokens that suffices to contain all required phrases."""
+        started = self.started(tokens)
+        return sum(len(phrase) for phrase, _ in started) - max((n for _, n in started), default=0)
+
+    def fits(self, tokens):
+        """Whether an output that starts with `tokens` can contain all required phrases."""
+        is_forced = len(tokens) <= len(self.prefix) and not self.ended(tokens)
+        rest = 0 if self.ended(tokens) else self.limit - len(tokens)
+        return is_forced or self.missing(tokens) <= rest
+
     def continuations(self, tokens):
         """The tokens that may come next, ascending."""
         t, search = len(tokens), self.search
         if t < len(self.prefix):
             return [int(self.prefix[t])]
+        following = {phrase[n] for phrase, n in self.started(tokens)}
         n = search.no_repeat_ngram
         grams = {tokens[i : i + n] for i in range(t - n + 1)} if n else set()
         return [
             v
             for v in range(self.log_probs.shape[-1])
-            if v not in search.forbidden
-            and not (v == EOS and t + 1 < search.min_length)
-            and v not in self.suppressed
-            and not (n and (*tokens, v)[-n:] in grams)
-            and self.log_probs[t, (BOS, *tokens)[-1], v] > -np.inf
+            if v in following
+            or not (
+                v in search.forbidden
+                or (v == EOS and t + 1 < search.min_length)
+                or v in self.suppressed
+                or (n and (*tokens, v)[-n:] in grams)
+                or self.log_probs[t, (BOS, *tokens)[-1], v] == -np.inf
+            )
         ]
 
     def every_output(self):
@@ -199,15 +228,28 @@ class Sentence:
         live, outputs = [()], []
         while live:
             grown = [(*tokens, v) for tokens in live for v in self.continuations(tokens)]
+            grown = [tokens for tokens in grown if self.fits(tokens)]
             outputs += [tokens for tokens in grown if self.ended(tokens)]
             live = [tokens for tokens in grown if not self.ended(tokens)]
         return outputs
+
+    def by_turns(self, ranked):
+        """The best hypothesis of each number of missing tokens, then the second best, and so on."""
+        ranks, turns = Counter(), []
+        for tokens in ranked:
+            missing = self.missing(tokens)
+            turns.append((ranks[missing], missing, tokens))
+            ranks[missing] += 1
+        return [tokens for *_, tokens in sorted(turns, key=lambda turn: turn[:2])]
 
     def beam(self):
         """The `n_best` outputs of a beam in plain Python, which stops when `size` have ended.
 
         It does not stop when no better output is possible. Equal results show that stopping there
         changes nothing.
+
+        The candidates are all tokens. The search has fewer, which is equal for a beam of at least
+        twice the number of required phrases.
 
         Ties: the extension of the better hypothesis comes first, then the likelier token, then the
         lower id, because sorting is stable.
@@ -222,10 +264,12 @@ class Sentence:
                     row = self.next_log_probs(tokens)
                     for v in sorted(self.continuations(tokens), key=lambda v: -row[v]):
                         score = self.score((*tokens, v)) - search.diversity * chosen[v]
-                        grown.append((score, (*tokens, v)))
+                        if self.fits((*tokens, v)):
+                            grown.append((score, (*tokens, v)))
                 grown = [tokens for _, tokens in sorted(grown, key=lambda pair: -pair[0])]
-                live[group] = [tokens for tokens in grown if not self.ended(tokens)][:members]
-                ending = [tokens for tokens in grown[:members] if self.ended(tokens)]
+                continued = [tokens for tokens in grown if not self.ended(tokens)]
+                live[group] = self.by_turns(continued)[:members]
+                ending = [tokens for tokens in self.by_turns(grown)[:members] if self.ended(tokens)]
                 chosen.update(tokens[-1] for tokens in live[group] + ending)
                 ended[group] = sorted(ended[group] + ending, key=lambda tokens: -self.score(tokens))
                 if len(ended[group]) >= members and search.early_stopping != "never":

@@ -110,6 +110,14 @@ def serve(
             help="Maximum number of texts that wait or run.", min=1, rich_help_panel="Limits"
         ),
     ] = 4096,
+    max_beam_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Largest beam_size of a request; that of the artifact by default.",
+            min=1,
+            rich_help_panel="Limits",
+        ),
+    ] = None,
     timeout: Annotated[
         float, typer.Option(help="Time limit of a request, in seconds.", rich_help_panel="Limits")
     ] = 60.0,
@@ -149,6 +157,7 @@ def serve(
             texts=max_texts,
             queue=max_queue,
             timeout=timeout,
+            beam_size=max_beam_size,
         ),
         processes=processes,
     )

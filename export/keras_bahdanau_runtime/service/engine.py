@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -73,6 +73,7 @@ class Limits:
         queued_tokens: int, tokens of the texts that wait or run.
         body: int, bytes of a request before and after decompression.
         timeout: float, seconds for a request. A request may set a shorter time.
+        beam_size: int, largest beam that a request may set; `None` for that of the artifact.
 
     Raises:
         ValueError: A value is not positive.
@@ -85,9 +86,12 @@ class Limits:
     queued_tokens: int = 500_000
     body: int = 16 * 2**20
     timeout: float = 60.0
+    beam_size: int | None = None
 
     def __post_init__(self) -> None:
         counts = {name: value for name, value in vars(self).items() if name != "timeout"}
+        if self.beam_size is None:
+            del counts["beam_size"]
         check_positive(**counts)
         check_range("timeout", self.timeout, float, 0, open_low=True)
 
@@ -114,6 +118,7 @@ class _Work:
     length: int
     queued_at: float
     future: "asyncio.Future[Any]"
+    group: Hashable
     started_at: float = 0.0
 
 
@@ -123,7 +128,7 @@ class Engine:
 
     A batch starts when a thread is free and one of these is true: no other batch runs, the batch is
     full, or its oldest payload has waited `max_wait`. The oldest payload of the queue goes first,
-    with those payloads of its job whose lengths are nearest.
+    with those payloads of its job and group whose lengths are nearest.
 
     Args:
         limits: `Limits`.
@@ -184,7 +189,12 @@ class Engine:
             raise ServiceError("timeout", message) from error
 
     async def run(
-        self, job: Job, payloads: Sequence[Any], lengths: Sequence[int], reserved: int = 0
+        self,
+        job: Job,
+        payloads: Sequence[Any],
+        lengths: Sequence[int],
+        reserved: int = 0,
+        group: Hashable = None,
     ) -> list[Any]:
         """Return the results for payloads, in their order.
 
@@ -196,6 +206,7 @@ class Engine:
             payloads: Its input.
             lengths: Number of tokens of each payload.
             reserved: int, payloads that the caller has reserved with `reserve`.
+            group: Only payloads with equal groups share a batch, such as those with equal options.
 
         Raises:
             ServiceError: As `reserve`.
@@ -205,7 +216,7 @@ class Engine:
             loop = asyncio.get_running_loop()
             now = time.monotonic()
             works = [
-                _Work(job, payload, length, now, loop.create_future())
+                _Work(job, payload, length, now, loop.create_future(), group)
                 for payload, length in zip(payloads, lengths, strict=True)
             ]
             self._queue.extend(works)
@@ -338,7 +349,14 @@ class Engine:
         if not oldest.job.batches_requests:
             return [oldest], True
         center = math.log(max(1, oldest.length))
-        candidates = [w for w in self._queue if w.job is oldest.job and not w.future.done()]
+        job, group = oldest.job, oldest.group
+        candidates = [
+            work
+            for work in self._queue
+            if work.job is job
+            and (work.group is group or work.group == group)  # most are the same object
+            and not work.future.done()
+        ]
         # The sort is stable: among equally near lengths the older payload goes first.
         candidates.sort(key=lambda work: abs(math.log(max(1, work.length)) - center))
         batch, shortest, longest = [oldest], oldest.length, oldest.length

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
 
 from keras_bahdanau_runtime.pictures.page import assemble_page
+from keras_bahdanau_runtime.scoring import TargetScore
 from keras_bahdanau_runtime.service.connection import DISCONNECTED, Connection
 from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import KINDS, ServiceError, refuse
@@ -38,6 +40,13 @@ from keras_bahdanau_runtime.service.protocol import (
 )
 from keras_bahdanau_runtime.service.repository import Repository
 from keras_bahdanau_runtime.service.schemas import (
+    AlignRequest,
+    AlignResponse,
+    AlternativesRequest,
+    AlternativesResponse,
+    RequestBody,
+    ScoreRequest,
+    ScoreResponse,
     StreamRequest,
     TranslateRequest,
     TranslateResponse,
@@ -118,25 +127,59 @@ def create_app(repository: Repository) -> Router:
 
 
 def _translation_endpoints(repository: Repository) -> list[Endpoint]:
-    """Return the endpoints `/translate`, `/translate/stream` and the list of text models."""
+    """Return the endpoints of text models: translation, scores, alignment, and their list."""
+    limits = repository.engine.limits
+
+    async def parse(request: Request, schema: type[RequestBody]) -> RequestBody:
+        body = await _read_body(request, limits)
+        return await _parse(body, parse_request, schema, limits)
 
     async def translate(request: Request) -> Response:
-        body = await _read_body(request, repository.engine.limits)
-        options = await _parse(body, parse_request, TranslateRequest, repository.engine.limits)
-        model = _text_model(request, repository, options.model)
-        texts = [options.text] if isinstance(options.text, str) else options.text
-        results = await _cancel_on_disconnect(
-            request, model.translate(texts, options.n_best, options.alignments, options.timeout)
+        body = await parse(request, TranslateRequest)
+        model = _text_model(request, repository, body.model)
+        result = model.translate(
+            body.texts,
+            body.n_best,
+            body.alignments,
+            body.timeout,
+            body.options,
+            prefixes=body.for_each_text("prefix"),
+            suppressed=body.suppressed,
+            disable_unknown=body.disable_unknown,
+            required=body.for_each_text("required"),
         )
+        results = await _cancel_on_disconnect(request, result)
         translations = [[_translation(each) for each in hypotheses] for hypotheses in results]
-        if options.n_best > 1:
+        if body.n_best > 1:
             return _json({"translations": translations})
         return _json({"translations": [best for [best, *_] in translations]})
 
+    async def score(request: Request) -> Response:
+        body = await parse(request, ScoreRequest)
+        model = _text_model(request, repository, body.model)
+        result = model.score(body.texts, _targets(body), body.alignments, body.timeout)
+        results = await _cancel_on_disconnect(request, result)
+        names = [field.name for field in dataclasses.fields(TargetScore) if field.name != "error"]
+        return _json(
+            {"scores": [{name: getattr(each, name) for name in names} for each in results]}
+        )
+
+    async def align(request: Request) -> Response:
+        body = await parse(request, AlignRequest)
+        model = _text_model(request, repository, body.model)
+        result = model.align(body.texts, _targets(body), body.threshold, body.pieces, body.timeout)
+        return _json({"links": await _cancel_on_disconnect(request, result)})
+
+    async def alternatives(request: Request) -> Response:
+        body = await parse(request, AlternativesRequest)
+        model = _text_model(request, repository, body.model)
+        result = model.alternatives(body.text, body.prefix, body.count, body.timeout)
+        words = await _cancel_on_disconnect(request, result)
+        return _json({"alternatives": [vars(word) for word in words]})
+
     async def stream(request: Request) -> Response:
-        body = await _read_body(request, repository.engine.limits)
-        options = await _parse(body, parse_request, StreamRequest, repository.engine.limits)
-        pieces = _text_model(request, repository, options.model).stream(options.text)
+        body = await parse(request, StreamRequest)
+        pieces = _text_model(request, repository, body.model).stream(body.text, body.prefix)
         # An error before the first piece sets the HTTP status. A later error is sent as an event.
         first = await _cancel_on_disconnect(request, anext(pieces, None))
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -153,8 +196,10 @@ def _translation_endpoints(repository: Repository) -> list[Endpoint]:
                 "name": model.name,
                 "versions": versions[model.name],
                 "streams": model.streams,
-                "max_characters": repository.engine.limits.characters,
+                "max_characters": limits.characters,
                 "n_best": model.max_n_best,
+                "options": model.options,
+                "max_beam_size": model.max_beam_size,
             }
             for model in _text_models(repository)
         ]
@@ -176,6 +221,30 @@ def _translation_endpoints(repository: Repository) -> list[Endpoint]:
             "Translate one text piece by piece, as server-sent events",
             StreamRequest,
             media=(_EVENTS,),
+        ),
+        Endpoint(
+            "POST",
+            "/score",
+            score,
+            "Log-probabilities of given translations",
+            ScoreRequest,
+            ScoreResponse,
+        ),
+        Endpoint(
+            "POST",
+            "/align",
+            align,
+            "Links between texts and given translations",
+            AlignRequest,
+            AlignResponse,
+        ),
+        Endpoint(
+            "POST",
+            "/alternatives",
+            alternatives,
+            "Most probable words after the beginning of a translation",
+            AlternativesRequest,
+            AlternativesResponse,
         ),
         Endpoint("GET", "/models", models, "Text models"),
     ]
@@ -396,6 +465,17 @@ def _text_model(request: Request, repository: Repository, name: str | None) -> T
         )
     request.scope["model"] = models[0].name
     return models[0]
+
+
+def _targets(body: ScoreRequest | AlignRequest) -> list[str]:
+    """Return the targets of a request, one for each text."""
+    is_list = isinstance(body.target, list)
+    if is_list != isinstance(body.text, list):
+        expected = (
+            "be a list of texts, as `text` is" if not is_list else "be one text, as `text` is"
+        )
+        refuse("target", expected, body.target)
+    return [body.target] if isinstance(body.target, str) else body.target
 
 
 async def _cancel_on_disconnect(request: Request, result: Awaitable[_Result]) -> _Result:

@@ -2,15 +2,36 @@
 
 import asyncio
 import contextlib
+import dataclasses
+import json
+import logging
+import re
 import reprlib
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.errors import LimitError, RunError, UnsupportedArtifactError
+from keras_bahdanau_runtime.errors import (
+    ArtifactError,
+    LimitError,
+    RunError,
+    UnsupportedArtifactError,
+)
+from keras_bahdanau_runtime.scoring import TargetScore, decode_score
+from keras_bahdanau_runtime.search_options import (
+    NO_CONSTRAINTS,
+    Constraints,
+    SearchOptions,
+    check_constraints,
+    check_prefix,
+    constraint_inputs,
+    encode_constraints,
+    text_constraints,
+)
 from keras_bahdanau_runtime.service.engine import Engine, Job
 from keras_bahdanau_runtime.service.errors import ServiceError
 from keras_bahdanau_runtime.service.protocol import (
@@ -21,9 +42,17 @@ from keras_bahdanau_runtime.service.protocol import (
     as_json,
 )
 from keras_bahdanau_runtime.session import run_arrays
-from keras_bahdanau_runtime.signature import STEP_FILE, num_returned
+from keras_bahdanau_runtime.signature import (
+    SCORE_FILE,
+    STEP_FILE,
+    num_hypotheses,
+    num_returned,
+)
+from keras_bahdanau_runtime.stepper import max_output_length
+from keras_bahdanau_runtime.text.alignment import Link, text_links
 from keras_bahdanau_runtime.text.batches import pad
 from keras_bahdanau_runtime.translation import (
+    Alternative,
     Translation,
     decode_hypotheses,
     empty_translation,
@@ -31,6 +60,20 @@ from keras_bahdanau_runtime.translation import (
 )
 from keras_bahdanau_runtime.translator import Translator
 
+logger = logging.getLogger("keras_bahdanau_runtime")
+
+MAX_ALTERNATIVES = 20
+NO_OPTIONS = SearchOptions()  # one object, so that the engine compares groups by identity
+# Parameters of the protocol that a text model ignores.
+_PROTOCOL_PARAMETERS = {"binary_data_output", "priority"}
+_PROTOCOL_PREFIXES = ("sequence_", "triton_")
+_OPTION_NAMES = {field.name for field in dataclasses.fields(SearchOptions)}
+_COUNTS = {"beam_size", "min_length", "max_length", "no_repeat_ngram", "top_k"}
+_PARAMETERS = {
+    *_OPTION_NAMES,
+    *_PROTOCOL_PARAMETERS,
+    *("n_best", "alignments", "timeout", "suppressed", "disable_unknown"),
+}
 _NO_SCORE = np.finfo(np.float32).min  # of a missing hypothesis, as JSON has no infinity
 _SMALL_TEXTS = 4096  # characters that are encoded in the event loop
 _MAX_WEIGHTS = 2**22  # attention weights of one response, about 80 MB of JSON
@@ -153,11 +196,20 @@ class Model:
             self.metrics.latency.observe(duration / 1e9)
 
     async def _run(
-        self, job: Job, payloads: Sequence[Any], lengths: Sequence[int], reserved: int = 0
+        self,
+        job: Job,
+        payloads: Sequence[Any],
+        lengths: Sequence[int],
+        reserved: int = 0,
+        group: Hashable = None,
     ) -> list[Any]:
         """Return the results of `Engine.run`, with errors of the graph as `ServiceError`."""
         try:
-            return await self.engine.run(job, payloads, lengths, reserved)
+            return await self.engine.run(job, payloads, lengths, reserved, group)
+        except ArtifactError as error:  # of a graph that its first request opens
+            logger.error("A graph of %s could not be opened: %s", self.name, error)
+            message = f"A graph of the model {self.name!r} could not be opened. Reload the model."
+            raise ServiceError("conflict", message, "model") from error
         except LimitError as error:
             raise ServiceError("too_large", f"The model failed: {error}") from error
         except RunError as error:
@@ -195,8 +247,9 @@ class _ModelJob:
 class TextModel(Model):
     """Model that translates texts.
 
-    A request of the Open Inference Protocol may have the parameters `n_best`, `alignments` and
-    `timeout`.
+    A request of the Open Inference Protocol may have the optional inputs `prefix` and `required`,
+    and the parameters `n_best`, `alignments`, `timeout`, `suppressed`, `disable_unknown` and the
+    fields of `SearchOptions`.
 
     Args:
         name: str.
@@ -204,6 +257,13 @@ class TextModel(Model):
         engine: `Engine` that runs the model.
         translator: `Translator` of an artifact with a tokenizer. It should use one thread, as the
             engine runs several batches at once.
+
+    Attributes:
+        streams: bool. Whether the artifact has a step graph.
+        options: dict of the optional inputs of the search by name, with the setting of the export
+            or `None`.
+        max_beam_size: int, largest `beam_size` of a request.
+        max_n_best: int, largest `n_best` of a request.
     """
 
     platform = "keras_bahdanau_text"
@@ -212,15 +272,29 @@ class TextModel(Model):
         super().__init__(name, version, engine)
         self.translator = translator
         self.tokenizer = translator.require_tokenizer()
-        self.streams = STEP_FILE in translator.manifest.files
-        self.max_n_best = num_returned(translator.manifest.search)
+        manifest = translator.manifest
+        self.streams = STEP_FILE in manifest.files
+        self.max_n_best = num_returned(manifest.search)
+        self.max_beam_size = num_hypotheses(manifest.search)
+        if engine.limits.beam_size is not None:
+            self.max_beam_size = min(self.max_beam_size, engine.limits.beam_size)
+        signature, settings = manifest.search_signature(), manifest.search
+        settings = {**settings, "beam_size": num_hypotheses(settings)}
+        names = [option.name for option in signature.options] if signature else []
+        self.options = {name: settings.get(name) for name in names}
         self.inputs = [TensorSpec("text", "BYTES", (-1,))]
+        self.optional_inputs = [TensorSpec(name, "BYTES", (-1,)) for name in ("prefix", "required")]
         self.outputs = [
             TensorSpec("translation", "BYTES", (-1,)),
             TensorSpec("score", "FP32", (-1,)),
             TensorSpec("alignment", "BYTES", (-1,)),  # only if the request asks for it
         ]
-        self._search, self._stream = _SearchJob(self), _StreamJob(self)
+        self._search, self._stream, self._score, self._alternatives = (
+            _SearchJob(self),
+            _StreamJob(self),
+            _ScoreJob(self),
+            _AlternativesJob(self),
+        )
 
     def add_threads(self, threads: int) -> None:
         """Open the artifact a second time, with several threads for a batch that runs alone.
@@ -238,6 +312,8 @@ class TextModel(Model):
         n_best: int = 1,
         alignments: bool = False,
         timeout: float | None = None,
+        options: SearchOptions = NO_OPTIONS,
+        **constraints: Any,
     ) -> list[list[Translation]]:
         """Return the translations of each text, best first.
 
@@ -246,49 +322,213 @@ class TextModel(Model):
             n_best: int, most translations per text.
             alignments: bool. Whether to return the attention weights.
             timeout: float, seconds; at most and by default the timeout of the service's limits.
+            options: `SearchOptions`. Texts of several requests share a batch only if their options
+                are equal.
+            **constraints: `prefixes`, `suppressed`, `disable_unknown` and `required`, as for
+                `Translator.translate`.
 
         Raises:
             ServiceError: The request is invalid, is refused, or fails.
         """
         with self._measure():
-            return await self._translate(texts, n_best, alignments, timeout)
+            return await self._translate(texts, n_best, alignments, timeout, options, **constraints)
 
     async def _translate(
-        self, texts: Sequence[str], n_best: int, alignments: bool, timeout: float | None
+        self,
+        texts: Sequence[str],
+        n_best: int,
+        alignments: bool,
+        timeout: float | None,
+        options: SearchOptions,
+        **constraints: Any,
     ) -> list[list[Translation]]:
-        if not 1 <= n_best <= self.max_n_best:
+        self._check(texts)
+        if options is not NO_OPTIONS:
+            self._check_options(options)
+        max_n_best = min(self.max_n_best, options.beam_size or self.max_n_best)
+        if not 1 <= n_best <= max_n_best:
             raise ServiceError(
                 "invalid",
-                f"Argument `n_best` must be from 1 to {self.max_n_best}. Received: {n_best}",
+                f"Argument `n_best` must be from 1 to {max_n_best}. Received: {n_best}",
                 "n_best",
             )
-        self._check(texts)
         # Reserved before the texts are encoded.
         with self.engine.reserve(len(texts), 0):
             async with self.engine.deadline(timeout):
                 encoded = await self._encode(texts)
-                nonempty = [ids for ids in encoded if ids]
-                payloads = [(ids, n_best, alignments) for ids in nonempty]
-                lengths = list(map(len, nonempty))
-                results = await self._run(self._search, payloads, lengths, len(texts))
+                constraints = {name: value for name, value in constraints.items() if value}
+                rows, group = [NO_CONSTRAINTS] * len(texts), cast("Hashable", options)
+                if constraints:
+                    rows = self._constraints(texts, encoded, options, constraints)
+                    if any(row != NO_CONSTRAINTS for row in rows):
+                        group = options, "constrained"  # such batches have slower steps
+                nonempty = [index for index, ids in enumerate(encoded) if ids]
+                payloads = [
+                    (encoded[index], n_best, alignments, options, rows[index]) for index in nonempty
+                ]
+                lengths = [len(encoded[index]) for index in nonempty]
+                results = await self._run(self._search, payloads, lengths, len(texts), group)
         if alignments:
-            _check_weights(results)
+            _check_weights([each.alignment for hypotheses in results for each in hypotheses])
         remaining = iter(results)
         return [next(remaining) if ids else [empty_translation(alignments)] for ids in encoded]
 
-    async def stream(self, text: str) -> AsyncIterator[str]:
+    def _check_options(self, options: SearchOptions) -> None:
+        names = [name for name, value in vars(options).items() if value is not None]
+        self._require_options(names)
+        with _argument_errors():
+            options.check(self.translator.manifest, self.max_beam_size)
+
+    def _require_options(self, names: Sequence[str]) -> None:
+        """Refuse options that the graph does not have."""
+        for name in names:
+            if name not in self.options:
+                reason = f"Its options are {[*self.options]}."
+                if not self.options:
+                    reason = "An older version exported it. Export it again to set options."
+                raise ServiceError(
+                    "unprocessable",
+                    f"Argument `{name}` must be left out for the model {self.name!r}. {reason}",
+                    name,
+                )
+
+    def _constraints(
+        self,
+        texts: Sequence[str],
+        encoded: Sequence[Sequence[int]],
+        options: SearchOptions,
+        constraints: Mapping[str, Any],
+    ) -> list[Constraints]:
+        """Return the constraints of each text."""
+        names = {"prefixes": "prefix", "disable_unknown": "suppressed"}
+        self._require_options([names.get(name, name) for name in constraints])
+        manifest = self.translator.manifest
+        for name in ("prefixes", "required"):
+            self._check_characters(constraints.get(name), names.get(name, name))
+        with _argument_errors():
+            of_text = text_constraints(self.tokenizer, texts, **constraints)
+            rows = [of_text(index) for index in range(len(texts))]
+            for row, ids in zip(rows, encoded, strict=True):
+                if ids:
+                    check_constraints(row, manifest, options.output_limit(manifest, len(ids)))
+        return rows
+
+    async def score(
+        self,
+        texts: Sequence[str],
+        targets: Sequence[str],
+        alignments: bool = False,
+        timeout: float | None = None,
+    ) -> list[TargetScore]:
+        """Return the log-probabilities of given targets; arguments as for `translate`.
+
+        Args:
+            texts: list of str.
+            targets: list of str, the target of each text.
+            alignments: bool. Whether to return the attention weights.
+            timeout: float, seconds; at most and by default the timeout of the service's limits.
+
+        Raises:
+            ServiceError: "conflict" for an artifact without `score.onnx`; otherwise as `translate`.
+        """
+        with self._measure():
+            if SCORE_FILE not in self.translator.manifest.files:
+                raise ServiceError(
+                    "conflict",
+                    f"The model {self.name!r} has no graph that scores targets. Export it again.",
+                    "model",
+                )
+            self._check(texts)
+            self._check(targets, "target")
+            if len(targets) != len(texts):
+                raise ServiceError(
+                    "invalid",
+                    f"Argument `target` must have one text for each of {len(texts)} texts. "
+                    f"Received: {len(targets)}",
+                    "target",
+                )
+            with self.engine.reserve(len(texts), 0):
+                async with self.engine.deadline(timeout):
+                    sources = await self._encode(texts)
+                    encoded = await self._encode(targets, "target")
+                    for name, side in (("text", sources), ("target", encoded)):
+                        if not all(side):
+                            raise ServiceError(
+                                "invalid",
+                                f"Argument `{name}` must not be blank. "
+                                f"Received: a blank text at index {side.index([])}",
+                                name,
+                            )
+                    payloads = [(*pair, alignments) for pair in zip(sources, encoded, strict=True)]
+                    lengths = [max(len(source), len(target)) for source, target, _ in payloads]
+                    results = await self._run(self._score, payloads, lengths, len(texts))
+            if alignments:
+                _check_weights([each.alignment for each in results])
+            return results
+
+    async def align(
+        self,
+        texts: Sequence[str],
+        targets: Sequence[str],
+        threshold: float | None = None,
+        pieces: bool = False,
+        timeout: float | None = None,
+    ) -> list[list[Link]]:
+        """Return the links between given texts and targets.
+
+        Args:
+            texts: As for `score`.
+            targets: As for `score`.
+            threshold: As for `Translator.align`.
+            pieces: As for `Translator.align`.
+            timeout: As for `score`.
+
+        Raises:
+            ServiceError: As `score`.
+        """
+        return [
+            text_links(each.alignment, each.source_tokens, each.tokens, threshold, pieces)
+            for each in await self.score(texts, targets, True, timeout)
+            if each.alignment is not None  # always
+        ]
+
+    async def alternatives(
+        self, text: str, prefix: str | None = None, count: int = 5, timeout: float | None = None
+    ) -> list[Alternative]:
+        """Return the most probable words after the beginning of a translation.
+
+        Args:
+            text: str.
+            prefix: As for `Translator.alternatives`; `None` for none.
+            count: int from 1 to `MAX_ALTERNATIVES`.
+            timeout: As for `translate`.
+
+        Raises:
+            ServiceError: As `stream`.
+        """
+        with self._measure():
+            self._check_streams()
+            self._check([text])
+            self._check_characters(prefix, "prefix")
+            with self.engine.reserve(1, 0):
+                async with self.engine.deadline(timeout):
+                    [ids] = await self._encode([text])
+                    payload = (text, prefix or "", count)
+                    [words] = await self._run(self._alternatives, [payload], [len(ids)], 1)
+            return list(words)
+
+    async def stream(self, text: str, prefix: str | None = None) -> AsyncIterator[str]:
         """Yield the pieces of the greedy translation of a text, one per step.
+
+        Args:
+            text: str.
+            prefix: The beginning of the translation, which is yielded, too; `None` for none.
 
         Raises:
             ServiceError: "conflict" for an artifact without a step graph; otherwise as `translate`.
         """
         with self._measure():
-            if not self.streams:
-                raise ServiceError(
-                    "conflict",
-                    f"The model {self.name!r} has no step graph. Export it with stepwise=True.",
-                    "model",
-                )
+            self._check_streams()
             loop, stopped = asyncio.get_running_loop(), threading.Event()
             pieces: asyncio.Queue[str | None] = asyncio.Queue()
 
@@ -299,9 +539,14 @@ class TextModel(Model):
                 with self.engine.reserve(1, 0):
                     async with self.engine.deadline():
                         [ids] = await self._encode([text])
-                        await self._run(self._stream, [(text, put, stopped)], [len(ids)], 1)
+                        limit = max_output_length(self.translator.manifest.search, len(ids))
+                        with _argument_errors():
+                            check_prefix(encode_constraints(self.tokenizer, prefix), limit)
+                        payload = (text, prefix, put, stopped)
+                        await self._run(self._stream, [payload], [len(ids)], 1)
 
             self._check([text])
+            self._check_characters(prefix, "prefix")
             task = asyncio.ensure_future(run())
             task.add_done_callback(lambda _: pieces.put_nowait(None))  # after the last piece
             try:
@@ -312,60 +557,88 @@ class TextModel(Model):
                 stopped.set()
                 task.cancel()
 
-    def _check(self, texts: Sequence[str]) -> None:
-        limits = self.engine.limits
-        limits.check_texts(len(texts))
-        for index, text in enumerate(texts):
-            if len(text) > limits.characters:
+    def _check_streams(self) -> None:
+        if not self.streams:
+            raise ServiceError(
+                "conflict",
+                f"The model {self.name!r} has no step graph. Export it with stepwise=True.",
+                "model",
+            )
+
+    def _check(self, texts: Sequence[str], argument: str = "text") -> None:
+        self.engine.limits.check_texts(len(texts))
+        self._check_characters(texts, argument)
+
+    def _check_characters(self, texts: Any, argument: str) -> None:
+        """Refuse texts, or lists of texts, of too many characters each."""
+        limit = self.engine.limits.characters
+        for index, text in enumerate([texts] if isinstance(texts, str) else texts or ()):
+            length = len(text) if isinstance(text, str) else sum(map(len, text or ()))
+            if length > limit:
                 raise ServiceError(
                     "too_large",
-                    f"Argument `text` must have at most {limits.characters} characters each. "
-                    f"Received: {len(text)} at index {index}",
-                    "text",
+                    f"Argument `{argument}` must have at most {limit} characters each. "
+                    f"Received: {length} at index {index}",
+                    argument,
                 )
 
-    async def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        limit = self.engine.limits.tokens
-        max_length = min(limit, self.translator.manifest.max_source_length or limit)
+    async def _encode(self, texts: Sequence[str], argument: str = "text") -> list[list[int]]:
+        manifest, limit = self.translator.manifest, self.engine.limits.tokens
+        longest = manifest.max_source_length
+        encode: Callable[[Sequence[str]], list[list[int]]] = self._encode_sources
+        if argument == "target":
+            longest, encode = manifest.search.get("max_length"), self._encode_targets
+        max_length = min(limit, longest or limit)
         try:
             if sum(map(len, texts)) <= _SMALL_TEXTS:
-                encoded = encode_texts(texts, self.tokenizer)
+                encoded = encode(texts)
             else:
-                encoded = await asyncio.to_thread(encode_texts, texts, self.tokenizer)
+                encoded = await asyncio.to_thread(encode, texts)
         except ValueError as error:
-            raise ServiceError("invalid", str(error), "text") from error
+            raise ServiceError("invalid", str(error), argument) from error
         for index, ids in enumerate(encoded):
             if len(ids) > max_length:
                 raise ServiceError(
                     "too_large",
-                    f"Argument `text` must have at most {max_length} tokens each, including the "
-                    f"end of sentence. Received: {len(ids)} at index {index}",
-                    "text",
+                    f"Argument `{argument}` must have at most {max_length} tokens each, including "
+                    f"the end of sentence. Received: {len(ids)} at index {index}",
+                    argument,
                 )
         return encoded
 
+    def _encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
+        return encode_texts(texts, self.tokenizer)
+
+    def _encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of targets, an empty list for a blank one."""
+        encoded = self.tokenizer.encode_targets(texts)
+        return [ids if text.strip() else [] for text, ids in zip(texts, encoded, strict=True)]
+
     async def _infer(self, request: InferRequest) -> list[Tensor]:
         names = [tensor.name for tensor in request.inputs]
-        _check_names("inputs", names, self.inputs, complete=True)
-        [source] = request.inputs
-        if source.datatype != "BYTES" or source.data.ndim != 1:
-            raise ServiceError(
-                "invalid",
-                "Argument `text` must be BYTES of shape [n]. "
-                f"Received: {source.datatype} of shape {list(source.data.shape)}",
-                "text",
-            )
-        try:
-            texts = [item.decode("utf-8") for item in source.data]
-        except UnicodeDecodeError as error:
-            raise ServiceError(
-                "invalid", f"Argument `text` must be UTF-8. Received: {error}", "text"
-            ) from error
-        n_best = get_parameter(request.parameters, "n_best", (int,), 1)
-        timeout = _timeout(request.parameters)
-        alignments = get_parameter(request.parameters, "alignments", (bool,), False)
+        _check_names("inputs", names, self.inputs, self.optional_inputs)
+        inputs = {tensor.name: _texts(tensor) for tensor in request.inputs}
+        texts = inputs["text"]
+        constraints: dict[str, Any] = {"prefixes": inputs.get("prefix")}
+        if "required" in inputs:
+            constraints["required"] = [
+                _json_list(text or "[]", "required", (str,)) for text in inputs["required"]
+            ]
+        parameters = request.parameters
+        if parameters:
+            _check_parameter_names(parameters)
+        n_best = get_parameter(parameters, "n_best", (int,), 1)
+        timeout = _timeout(parameters)
+        alignments = get_parameter(parameters, "alignments", (bool,), False)
         alignments = alignments or any(output.name == "alignment" for output in request.outputs)
-        results = await self._translate(texts, n_best, alignments, timeout)
+        suppressed = get_parameter(parameters, "suppressed", (str,), None)
+        if suppressed is not None:
+            constraints["suppressed"] = _json_list(suppressed, "suppressed", (str, int))
+        constraints["disable_unknown"] = get_parameter(
+            parameters, "disable_unknown", (bool,), False
+        )
+        options = _search_options(parameters)
+        results = await self._translate(texts, n_best, alignments, timeout, options, **constraints)
         shape = (len(texts),) if n_best == 1 else (len(texts), n_best)
         translations = np.full(shape, b"", object)
         scores = np.full(shape, _NO_SCORE, np.float32)
@@ -387,7 +660,10 @@ class TextModel(Model):
 
 
 class _SearchJob(_ModelJob):
-    """Search for translations of payloads `(ids, n_best, alignments)` in batches.
+    """Search for translations of payloads in batches.
+
+    A payload is `(ids, n_best, alignments, options, constraints)`. All payloads of a batch have
+    equal options.
 
     Attributes:
         alone_translator: `Translator` for a batch that runs alone; see `TextModel.add_threads`.
@@ -401,11 +677,17 @@ class _SearchJob(_ModelJob):
         self._tokenizer = model.tokenizer
 
     def _run(self, payloads: Sequence[Any], is_alone: bool) -> list[Any]:
-        aligned = any(alignments for _, _, alignments in payloads)
+        aligned = any(payload[2] for payload in payloads)
+        options: SearchOptions = payloads[0][3]
+        rows = [payload[4] for payload in payloads]
+        inputs = {} if options is NO_OPTIONS else options.inputs()
+        if any(row is not NO_CONSTRAINTS for row in rows):
+            inputs |= constraint_inputs(rows)
         translator = self.alone_translator if is_alone else self._translator
-        arrays = translator.search(pad([ids for ids, _, _ in payloads]), aligned)
+        source = pad([payload[0] for payload in payloads])
+        arrays = translator.search(source, aligned, inputs=inputs)
         results = []
-        for row, (ids, n_best, alignments) in enumerate(payloads):
+        for row, (ids, n_best, alignments, *_) in enumerate(payloads):
             hypotheses = {
                 name: values[row]
                 for name, values in arrays.items()
@@ -416,21 +698,60 @@ class _SearchJob(_ModelJob):
 
 
 class _StreamJob(_ModelJob):
-    """Translate one payload `(text, put, stopped)` and pass each piece to `put`."""
+    """Translate one payload `(text, prefix, put, stopped)` and pass each piece to `put`."""
 
     def __init__(self, model: TextModel) -> None:
         super().__init__(model)
         self._translator = model.translator
 
     def _run(self, payloads: Sequence[Any], is_alone: bool) -> list[Any]:
-        [(text, put, stopped)] = payloads
+        [(text, prefix, put, stopped)] = payloads
         pieces = []
-        for piece in self._translator.stream(text):
+        for piece in self._translator.stream(text, prefix=prefix):
             if stopped.is_set():
                 break
             pieces.append(piece)
             put(piece)
         return ["".join(pieces)]
+
+
+class _AlternativesJob(_ModelJob):
+    """Return the alternatives for one payload `(text, prefix, count)`."""
+
+    def __init__(self, model: TextModel) -> None:
+        super().__init__(model)
+        self._translator = model.translator
+
+    def _run(self, payloads: Sequence[Any], is_alone: bool) -> list[Any]:
+        with _argument_errors():  # a blank text, or a prefix that is too long
+            return [self._translator.alternatives(*payloads[0])]
+
+
+class _ScoreJob(_ModelJob):
+    """Score payloads `(source ids, target ids, alignments)` in batches.
+
+    The first batch opens the graph, so that services that score nothing do not need its memory.
+    """
+
+    batches_requests = True
+
+    def __init__(self, model: TextModel) -> None:
+        super().__init__(model)
+        self._translator, self._tokenizer = model.translator, model.tokenizer
+
+    def _run(self, payloads: Sequence[Any], is_alone: bool) -> list[Any]:
+        sources, targets, alignments = zip(*payloads, strict=True)
+        scorer = self._translator.open_scorer()
+        arrays = scorer.score(pad(sources), pad(targets), any(alignments))
+        results = []
+        for row, (source, target, aligned) in enumerate(payloads):
+            outputs = {
+                name: values[row]
+                for name, values in arrays.items()
+                if aligned or name != "alignments"
+            }
+            results.append(decode_score(self._tokenizer, outputs, (source, target)))
+        return results
 
 
 class GraphModel(Model):
@@ -458,7 +779,7 @@ class GraphModel(Model):
     async def _infer(self, request: InferRequest) -> list[Tensor]:
         tensors = {tensor.name: tensor for tensor in request.inputs}
         names = [tensor.name for tensor in request.inputs]
-        _check_names("inputs", names, self.inputs, complete=True)
+        _check_names("inputs", names, self.inputs, ())
         for spec in self.inputs:
             tensor = tensors[spec.name]
             shape = tensor.data.shape
@@ -536,11 +857,82 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
     return float(microseconds / 1e6)
 
 
+def _search_options(parameters: Mapping[str, Any]) -> SearchOptions:
+    """Return the search options among the parameters of a request."""
+    values = {}
+    for name in _OPTION_NAMES & parameters.keys():
+        types = (int,) if name in _COUNTS else (int, float)
+        values[name] = get_parameter(parameters, name, types, None)
+    return SearchOptions(**values) if values else NO_OPTIONS
+
+
+def _check_parameter_names(parameters: Mapping[str, Any]) -> None:
+    """Refuse unknown parameters, such as a misspelled option."""
+    for name in parameters:
+        if name not in _PARAMETERS and not name.startswith(_PROTOCOL_PREFIXES):
+            name = name.encode("ascii", "backslashreplace").decode()
+            message = f"Argument `{name:.80}` is unknown. Use only {sorted(_PARAMETERS)}."
+            raise ServiceError("invalid", message, name)
+
+
+def _texts(tensor: Tensor) -> list[str]:
+    """Return the texts of an input."""
+    if tensor.datatype != "BYTES" or tensor.data.ndim != 1:
+        raise ServiceError(
+            "invalid",
+            f"Argument `{tensor.name}` must be BYTES of shape [n]. "
+            f"Received: {tensor.datatype} of shape {list(tensor.data.shape)}",
+            tensor.name,
+        )
+    try:
+        return [item.decode("utf-8") for item in tensor.data]
+    except UnicodeDecodeError as error:
+        raise ServiceError(
+            "invalid", f"Argument `{tensor.name}` must be UTF-8. Received: {error}", tensor.name
+        ) from error
+
+
+def _json_list(text: str, name: str, types: tuple[type, ...]) -> list[Any]:
+    """Return a JSON list of items of these types, from a parameter or an item of an input."""
+    try:
+        items = json.loads(text)
+    except (ValueError, RecursionError):
+        items = None
+    if not isinstance(items, list) or not {type(item) for item in items} <= {*types}:
+        expected = " or ".join(kind.__name__ for kind in types)
+        raise ServiceError(
+            "invalid",
+            f"Argument `{name}` must be a JSON list of {expected}. Received: {text!r:.80}",
+            name,
+        )
+    return items
+
+
+@contextlib.contextmanager
+def _argument_errors() -> Iterator[None]:
+    """Raise a `ValueError` of the block as a `ServiceError` with the name of the argument."""
+    try:
+        yield
+    except ValueError as error:
+        message = str(error).replace("`prefixes`", "`prefix`")
+        argument = re.match(r"Argument `(\w+)`", message)
+        if argument is None:  # not a mistake of the client
+            raise
+        raise ServiceError("invalid", message, argument[1]) from error
+
+
 def _check_names(
-    argument: str, names: Sequence[str], specs: Sequence[TensorSpec], complete: bool = False
+    argument: str,
+    names: Sequence[str],
+    specs: Sequence[TensorSpec],
+    optional: Sequence[TensorSpec] | None = None,
 ) -> None:
-    """Refuse unknown and duplicate names, and missing names if they must be `complete`."""
-    expected = [spec.name for spec in specs]
+    """Refuse unknown and duplicate names.
+
+    With a list of `optional` specs, all names of `specs` must be present.
+    """
+    required = [spec.name for spec in specs]
+    expected = [*required, *(spec.name for spec in optional or ())]
     if len(set(names)) < len(names) or not set(names) <= set(expected):
         raise ServiceError(
             "invalid",
@@ -548,17 +940,16 @@ def _check_names(
             f"Received: {names!r:.200}",
             argument,
         )
-    if complete and len(names) < len(expected):
+    if optional is not None and not set(required) <= set(names):
         raise ServiceError(
             "invalid",
-            f"Argument `{argument}` must have the names {expected}. Received: {names!r:.200}",
+            f"Argument `{argument}` must have the names {required}. Received: {names!r:.200}",
             argument,
         )
 
 
-def _check_weights(results: Sequence[Sequence[Translation]]) -> None:
+def _check_weights(alignments: Sequence[NDArray[Any] | None]) -> None:
     """Refuse a response with too many attention weights."""
-    alignments = [each.alignment for hypotheses in results for each in hypotheses]
     count = sum(alignment.size for alignment in alignments if alignment is not None)
     if count > _MAX_WEIGHTS:
         raise ServiceError(

@@ -1,12 +1,15 @@
-"""Schemas of the JSON bodies of `/translate`, `/translate/stream` and error responses."""
+"""Schemas of the JSON bodies of the text endpoints, such as `/translate`, and of errors."""
 
-from typing import Annotated, TypeVar
+import dataclasses
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from keras_bahdanau_runtime.checks import check_text
+from keras_bahdanau_runtime.search_options import SearchOptions
 from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.errors import KINDS, ServiceError
+from keras_bahdanau_runtime.service.models import MAX_ALTERNATIVES, NO_OPTIONS
 from keras_bahdanau_runtime.service.protocol import parse_json
 
 
@@ -17,7 +20,18 @@ def _check_encodable(text: str) -> str:
 
 
 _Text = Annotated[str, AfterValidator(_check_encodable)]
-_Request = TypeVar("_Request", bound="StreamRequest")
+RequestBody = TypeVar("RequestBody", bound="_TextBody")
+_OPTIONS = {field.name for field in dataclasses.fields(SearchOptions)}
+
+
+def _option(description: str, **schema: float) -> Any:
+    """Return the field of a search option, whose range depends on the model and is checked later.
+
+    Args:
+        description: As for all fields.
+        **schema: Limits of the value for the OpenAPI document.
+    """
+    return Field(None, description=f"{description}, or null", json_schema_extra={**schema})
 
 
 class _Body(BaseModel):
@@ -25,8 +39,8 @@ class _Body(BaseModel):
 
 
 # A description completes the sentence "Argument `name` must be" of an error message.
-class StreamRequest(_Body):
-    """Body of a request to `/translate/stream`."""
+class _TextBody(_Body):
+    """Body of a request with one text."""
 
     text: _Text = Field(description="one text")
     model: _Text | None = Field(
@@ -34,16 +48,119 @@ class StreamRequest(_Body):
     )
 
 
-class TranslateRequest(StreamRequest):
-    """Body of a request to `/translate`."""
+class StreamRequest(_TextBody):
+    """Body of a request to `/translate/stream`."""
+
+    prefix: _Text | None = Field(
+        None, description="a text, the beginning of the translation, or null"
+    )
+
+
+class _TextsBody(_TextBody):
+    """Body of a request with one text or several."""
 
     text: _Text | list[_Text] = Field(  # type: ignore[assignment]
         description="one text, or a list of texts"
     )
+    timeout: float | None = Field(
+        None, gt=0, description="a positive number of seconds, or null for the service's limit"
+    )
+
+    @property
+    def texts(self) -> list[str]:
+        """The text, or the texts, as a list."""
+        return [self.text] if isinstance(self.text, str) else self.text
+
+    def for_each_text(self, name: str) -> list[Any] | None:
+        """Return the value of a field for each text, or `None` if it is not set."""
+        value = getattr(self, name)
+        return [value] if value is not None and isinstance(self.text, str) else value
+
+
+class TranslateRequest(_TextsBody):
+    """Body of a request to `/translate`."""
+
     n_best: int = Field(
         1, ge=1, description="an int of at least 1, the maximum number of translations per text"
     )
     alignments: bool = Field(False, description="a bool, whether to return the attention weights")
+    beam_size: int | None = _option("an int, the number of live hypotheses", minimum=1)
+    length_penalty: float | None = _option("a number, the exponent of the length", minimum=0)
+    coverage_penalty: float | None = _option(
+        "a number, the weight of the coverage penalty", minimum=0
+    )
+    min_length: int | None = _option("an int, the smallest number of output tokens", minimum=0)
+    max_length: int | None = _option("an int, the largest number of output tokens", minimum=1)
+    no_repeat_ngram: int | None = _option(
+        "an int, the length of n-grams that may not occur twice", minimum=0
+    )
+    repetition_penalty: float | None = _option(
+        "a number, the factor of the log-probability of repeated tokens", minimum=1
+    )
+    temperature: float | None = _option("a number, for a search that samples", exclusiveMinimum=0)
+    top_k: int | None = _option(
+        "an int, the number of most probable tokens to sample from", minimum=0
+    )
+    top_p: float | None = _option(
+        "a number, the probability mass to sample from", exclusiveMinimum=0, maximum=1
+    )
+    prefix: _Text | list[_Text | None] | None = Field(
+        None,
+        description="a text, the beginning of the translation, or null; with a list of texts, a "
+        "list with one for each",
+    )
+    suppressed: list[_Text | int] = Field(
+        [], description="a list of tokens, as texts or ids, that no translation contains"
+    )
+    disable_unknown: bool = Field(
+        False, description="a bool, whether to suppress the unknown token"
+    )
+    required: list[_Text] | list[list[_Text] | None] | None = Field(
+        None,
+        description="a list of phrases that the translation contains, or null; with a list of "
+        "texts, a list with one for each",
+    )
+
+    @property
+    def options(self) -> SearchOptions:
+        """The options of the search."""
+        names = self.model_fields_set & _OPTIONS
+        return (
+            SearchOptions(**{name: getattr(self, name) for name in names}) if names else NO_OPTIONS
+        )
+
+
+class ScoreRequest(_TextsBody):
+    """Body of a request to `/score`."""
+
+    target: _Text | list[_Text] = Field(
+        description="the translation to score; with a list of texts, a list with one for each"
+    )
+    alignments: bool = Field(False, description="a bool, whether to return the attention weights")
+
+
+class AlignRequest(_TextsBody):
+    """Body of a request to `/align`."""
+
+    target: _Text | list[_Text] = Field(
+        description="the translation to align; with a list of texts, a list with one for each"
+    )
+    threshold: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="a number above 0 and at most 1, the smallest weight of a link, or null for "
+        "the largest weight of each word",
+    )
+    pieces: bool = Field(False, description="a bool, whether to link tokens instead of words")
+
+
+class AlternativesRequest(StreamRequest):
+    """Body of a request to `/alternatives`."""
+
+    count: int = Field(
+        5, ge=1, le=MAX_ALTERNATIVES, description=f"an int from 1 to {MAX_ALTERNATIVES}"
+    )
     timeout: float | None = Field(
         None, gt=0, description="a positive number of seconds, or null for the service's limit"
     )
@@ -68,6 +185,43 @@ class TranslateResponse(_Body):
     )
 
 
+class Score(_Body):
+    """Log-probability of a translation."""
+
+    total: float
+    log_probs: list[float]
+    tokens: list[str]
+    source_tokens: list[str]
+    alignment: list[list[float]] | None
+
+
+class ScoreResponse(_Body):
+    """Body of a response of `/score`."""
+
+    scores: list[Score] = Field(description="one entry per text")
+
+
+class AlignResponse(_Body):
+    """Body of a response of `/align`."""
+
+    links: list[list[tuple[int, int]]] = Field(
+        description="per text a list of (source position, target position), counted from 0"
+    )
+
+
+class Alternative(_Body):
+    """A word that may follow a prefix."""
+
+    text: str = Field(description="the text after the prefix; empty for the end of sentence")
+    probability: float
+
+
+class AlternativesResponse(_Body):
+    """Body of a response of `/alternatives`."""
+
+    alternatives: list[Alternative] = Field(description="the most probable first")
+
+
 class ErrorResponse(_Body):
     """Body of an error response."""
 
@@ -76,12 +230,12 @@ class ErrorResponse(_Body):
     argument: str | None = Field(description="the wrong argument")
 
 
-def parse_request(body: bytes, schema: type[_Request], limits: Limits) -> _Request:
+def parse_request(body: bytes, schema: type[RequestBody], limits: Limits) -> RequestBody:
     """Parse and validate the body of a request.
 
     Args:
         body: bytes, uncompressed.
-        schema: `TranslateRequest` or `StreamRequest`.
+        schema: Model of the body, such as `TranslateRequest`.
         limits: `Limits`; only the number of texts is checked here.
 
     Raises:

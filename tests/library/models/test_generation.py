@@ -157,6 +157,63 @@ def test_some_rows_may_have_an_empty_prefix(model):
     assert result.tokens[2, 0].tolist() == [4, 5, 6, 7, 8, 4] and result.lengths[2, 0] == LENGTH
 
 
+def test_outputs_contain_their_required_phrases(model):
+    phrases = [[[7, 4], [8]], [], [[5]]]
+    result = model.generate(SOURCE, BeamSearch(6), LENGTH, required=phrases)
+    for b, k in existing(result):
+        tokens = result.tokens[b, k].tolist()
+        for phrase in phrases[b]:
+            assert any(tokens[i : i + len(phrase)] == phrase for i in range(len(tokens)))
+    free = model.generate(SOURCE, BeamSearch(6), LENGTH)
+    assert result.tokens[1, 0].tolist()[: free.lengths[1, 0]] == (
+        free.tokens[1, 0, : free.lengths[1, 0]].tolist()
+    )
+    array = np.array([[[7, 4], [8, 0]], [[0, 0]] * 2, [[5, 0], [5, 0]]])
+    assert_same_outputs(result, model.generate(SOURCE, BeamSearch(6), LENGTH, required=array))
+
+
+def test_one_list_of_required_phrases_is_for_all_outputs(model):
+    one = model.generate(SOURCE, BeamSearch(4), LENGTH, required=[[[7, 4]]])
+    each = model.generate(SOURCE, BeamSearch(4), LENGTH, required=[[[7, 4]]] * len(SOURCE))
+    assert_same_outputs(one, each)
+
+
+def test_a_prefix_counts_for_required_phrases(model):
+    prefix, rows = [[7, 4, 8]] * len(SOURCE), len(SOURCE)
+    phrases = {"required": [[[4, 8], [8, 5]]] * rows, "prefix": prefix}
+    result = model.generate(SOURCE, BeamSearch(3), 4, **phrases)
+    assert (result.tokens[:, 0] == [7, 4, 8, 5]).all()  # 5 completes the second phrase
+    with pytest.raises(ValueError, match=r"fit in the rest .* 0 ids .* Received: 1 ids in row 0"):
+        model.generate(SOURCE, BeamSearch(3), 3, **phrases)
+
+
+@pytest.mark.parametrize(
+    "required, arguments, message",
+    [
+        ([[[5, EOS]]], {}, r"no phrase with an id of padding, begin or end. Received: \[5, 3\]"),
+        ([[[BOS, 5]]], {}, r"no phrase with an id of padding, begin or end. Received: \[2, 5\]"),
+        ([[[PAD, 5]]], {}, r"`required` must be padded"),
+        ([[[]]], {}, r"no empty phrase"),
+        ([[[5, 99]]], {}, r"`required` must hold ids in \[0, "),
+        ([[5]], {}, r"a list of phrases for each source, .* Received: \[\[5\]\]"),
+        (5, {}, r"a list of phrases for each source, .* Received: 5"),
+        (np.array([[5]]), {}, r"`required` must be \(batch, phrases, length\) .* \(1, 1\)"),
+        ([[[5]], [[6]]], {}, r"one for each of 3 sources. Received: 2"),
+        ([[[5.5]]], {}, r"`required` must hold integers"),
+        ([[[5, 6]]], {"suppressed": [[6]]}, r"also in `suppressed`. Received: 6 in row 0"),
+        ([[[5] * 5]], {"max_length": 4}, r"fit in .* 4 ids by .* Received: 5 ids in row 0"),
+        ([[[5]]], {"prefix": [[3], [4], [5]]}, r"fit in .* 0 ids by .* Received: 1 ids in row 0"),
+        ([[[5]]], {"search": BeamSearch(2, forbidden=(0, 2, 5))}, r"also in `forbidden`"),
+        ([[[5]]], {"search": GreedySearch()}, r"needs a BeamSearch with a size of at least 2"),
+        ([[[5]]], {"search": Sampling(2)}, r"needs a BeamSearch with a size of at least 2"),
+    ],
+    ids=str,
+)
+def test_required_phrases_that_are_wrong_are_refused(model, required, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        model.generate(SOURCE, **{"search": BeamSearch(2), **arguments}, required=required)
+
+
 @each_search
 def test_suppressed_ids_are_not_in_outputs(model, search):
     first = [int(row[0]) for row in model.generate(SOURCE, search, LENGTH).tokens[:, 0]]

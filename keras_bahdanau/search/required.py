@@ -1,0 +1,148 @@
+"""Phrases that outputs must contain: lexically constrained beam search.
+
+Dynamic beam allocation (arXiv 1804.06609): the next token of each phrase is a candidate, and the
+beam is divided among hypotheses with different numbers of phrase tokens. All functions are of
+tensors. `P` phrases of up to `L` tokens belong to each hypothesis.
+"""
+
+from typing import Any, NamedTuple
+
+from keras import ops
+
+from keras_bahdanau.search.candidates import NEG_INF, row_starts, set_tokens, stable_top_k
+from keras_bahdanau.search.history import take_flat
+from keras_bahdanau_runtime.ids import PAD
+
+# Logit of the next token of a phrase in the ranking of candidates, above all logits of a model.
+_FIRST = 1e6
+
+
+class Progress(NamedTuple):
+    """Progress of hypotheses in their phrases.
+
+    Attributes:
+        matches: `(..., P, L)` bool, whether the last tokens of the hypothesis are the first tokens
+            of the phrase up to this one.
+        met: `(..., P)` bool, whether the hypothesis contains the phrase; True for padding.
+    """
+
+    matches: Any
+    met: Any
+
+
+def initial_progress(phrases):
+    """Return the `Progress` of hypotheses without tokens.
+
+    Args:
+        phrases: `(R, P, L)` int32, padded with `PAD` at the right. A phrase of only `PAD` requires
+            nothing.
+    """
+    return Progress(ops.zeros_like(phrases, dtype="bool"), ops.equal(phrases[:, :, 0], PAD))
+
+
+def extend(progress, phrases, tokens):
+    """Return the `Progress` `(R, n, P, L)` after each of `n` alternative tokens.
+
+    Args:
+        progress: `Progress` `(R, P, L)`.
+        phrases: `(R, P, L)` int32.
+        tokens: `(R, n)` int32.
+
+    Example:
+
+    >>> phrases = ops.array([[[5, 6]]])
+    >>> after = extend(initial_progress(phrases), phrases, ops.array([[5, 6]]))
+    >>> ops.convert_to_numpy(count_missing(after, phrases)).tolist()
+    [[1, 2]]
+    """
+    is_token = ops.not_equal(phrases, PAD)
+    is_later = is_token[:, :, 1:]
+    # A token matches if the token before it in the phrase did.
+    may_match = ops.concatenate(
+        [is_token[:, :, :1], ops.logical_and(progress.matches[:, :, :-1], is_later)], axis=2
+    )
+    none_later = ops.zeros_like(is_token[:, :, :1])
+    is_last = ops.logical_not(ops.concatenate([is_later, none_later], axis=2))
+    same = ops.equal(ops.expand_dims(phrases, 1), tokens[:, :, None, None])
+    matches = ops.logical_and(same, ops.expand_dims(may_match, 1))
+    completes = ops.any(ops.logical_and(matches, ops.expand_dims(is_last, 1)), axis=-1)
+    return Progress(matches, ops.logical_or(ops.expand_dims(progress.met, 1), completes))
+
+
+def count_missing(progress, phrases):
+    """Return how many tokens hypotheses need at most to contain all phrases.
+
+    These are the tokens of all phrases that are not met, without those that the hypothesis has
+    already of one of them. The next token of that phrase makes it one less.
+
+    Args:
+        progress: `Progress` `(R, P, L)` or `(R, n, P, L)`.
+        phrases: `(R, P, L)` int32.
+
+    Returns:
+        `(R,)` or `(R, n)` int32.
+    """
+    lengths = ops.sum(ops.cast(ops.not_equal(phrases, PAD), "int32"), axis=-1)
+    if len(progress.met.shape) == 3:
+        lengths = ops.expand_dims(lengths, 1)
+    is_unmet = ops.logical_not(progress.met)
+    started = ops.where(is_unmet, _positions(progress.matches), 0)
+    return ops.sum(ops.where(is_unmet, lengths, 0), axis=-1) - ops.max(started, axis=-1)
+
+
+def rank_next_tokens_first(logits, progress, phrases, rows, unused=None):
+    """Return logits that rank the next token of every phrase that is not met above all others.
+
+    Tokens of phrases of which more is present come first.
+
+    Args:
+        logits: `(R, V)` float32.
+        progress: `Progress` `(R, P, L)`.
+        phrases: `(R, P, L)` int32.
+        rows: `R`, an int or a scalar tensor.
+        unused: As for `set_tokens`.
+    """
+    positions = _positions(progress.matches)
+    is_next = ops.equal(
+        ops.arange(ops.shape(phrases)[2], dtype="int32"), ops.expand_dims(positions, -1)
+    )
+    tokens = ops.sum(ops.where(is_next, phrases, PAD), axis=-1)
+    tokens = ops.where(progress.met, PAD, tokens)
+    # Equal tokens need equal values.
+    same = ops.equal(ops.expand_dims(tokens, 1), ops.expand_dims(tokens, 2))
+    positions = ops.max(ops.where(same, ops.expand_dims(positions, 1), 0), axis=-1)
+    values = _FIRST + ops.cast(positions, "float32")
+    return set_tokens(logits, tokens, ops.not_equal(tokens, PAD), values, rows, unused)
+
+
+def top_k_of_banks(scores, missing, k, num_banks):
+    """Return the best candidates of each bank in turn, until there are `k`.
+
+    A bank is the candidates with an equal number of missing tokens. Banks with fewer missing tokens
+    come first. So each bank gets an equal part of the beam, and what a bank does not fill is
+    divided among the others.
+
+    Args:
+        scores: `(B, n)` float32; -inf for candidates that do not exist.
+        missing: `(B, n)` int32 number of missing tokens, below `num_banks`.
+        k: Number of candidates to return, at most `n`; an int or a scalar tensor.
+        num_banks: An int or a scalar tensor.
+
+    Returns:
+        `(scores, indices)`, `(B, k)` each. If there are fewer than `k` candidates, the last scores
+        are -inf and their indices are arbitrary.
+    """
+    banks = ops.expand_dims(ops.arange(num_banks, dtype="int32"), -1)
+    is_in_bank = ops.equal(ops.expand_dims(missing, 1), banks)
+    top, indices = stable_top_k(ops.where(is_in_bank, ops.expand_dims(scores, 1), NEG_INF), k)
+    turns = ops.arange(k, dtype="int32") * num_banks + banks  # (num_banks, k)
+    order = ops.where(top > NEG_INF, -ops.cast(turns, "float32"), NEG_INF)
+    _, chosen = stable_top_k(ops.reshape(order, (-1, num_banks * k)), k)
+    chosen = chosen + row_starts(ops.shape(scores)[0], num_banks * k)
+    return take_flat(top, chosen), take_flat(indices, chosen)
+
+
+def _positions(matches):
+    """Return how many tokens of each phrase are the last ones of the hypothesis, int32."""
+    counts = ops.arange(1, ops.shape(matches)[-1] + 1, dtype="int32")
+    return ops.max(ops.where(matches, counts, 0), axis=-1)

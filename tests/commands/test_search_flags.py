@@ -1,0 +1,197 @@
+"""Search options and output formats of the commands `translate` and `evaluate`.
+
+The artifact copies its source, and its scores show the options; see `options_graph`.
+"""
+
+import json
+
+import pytest
+from command import run
+from copy_artifact import TOKENIZER, make, make_with_options
+
+from keras_bahdanau_runtime import Translator
+from keras_bahdanau_runtime.bulk.file import translate_file
+
+TEXTS = ["a man on a bike", "a dog"]
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory):
+    return make_with_options(tmp_path_factory.mktemp("options") / "artifact")
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a file of lines."""
+
+    def write(name, *lines):
+        path = tmp_path / name
+        path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def command(monkeypatch, capsysbinary, artifact, write):
+    """Run `translate` on the texts; return its status, the lines of its output and its errors."""
+
+    def command(*flags, texts=TEXTS):
+        source = write("source", *texts)
+        status, out, err = run(monkeypatch, capsysbinary, "translate", artifact, source, *flags)
+        return status, out.splitlines(), err
+
+    return command
+
+
+def test_n_best_lists_are_those_of_moses(command):
+    _, lines, _ = command("--n-best", 2, "--length-penalty", 0.5, "--beam-size", 1)
+    assert lines == [
+        "0 ||| a man on a bike ||| -3.000000",
+        "0 |||  ||| 1000.000000",
+        "1 ||| a dog ||| -1.500000",
+        "1 |||  ||| 1000.000000",
+    ]
+
+
+def test_columns_of_tokens_scores_and_links(command):
+    flags = "--scores", "--tokens", "--alignments", "pharaoh"
+    _, lines, _ = command(*flags, texts=["a dog"])
+    assert lines == ["0 ||| a dog ||| -3.000000 ||| a ▁dog </s> ||| 0-0 1-1"]
+
+
+def test_json_lines_have_all_fields(command):
+    _, lines, _ = command("--json", "--n-best", 2, "--alignments", "json", texts=["a dog"])
+    [row] = map(json.loads, lines)
+    best, empty = row["translations"]
+    tokens = ["a", " dog", "</s>"]
+    assert best == {
+        "text": "a dog",
+        "score": -3.0,
+        "tokens": tokens,
+        "source_tokens": tokens,
+        "alignment": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    }
+    assert (row["row"], row["error"]) == (0, None)
+    assert (empty["text"], empty["score"]) == ("", 2000)
+
+
+def test_each_line_has_its_own_prefix(command, write):
+    prefix = write("prefix", "", "a bo")
+    _, lines, _ = command("--prefix", prefix)
+    assert lines == ["a man on a bike", "a bo"]
+
+
+def test_suppressed_tokens_reach_the_graph(command):
+    ids = [TOKENIZER.token_to_id(token) for token in ("Ġbike", "Ġdog")]
+    _, lines, _ = command(
+        "--suppress", "bike", "--suppress", "dog", "--disable-unknown", "--n-best", 2
+    )
+    assert lines[1] == f"0 |||  ||| {2000 + 1 + sum(ids)}.000000"
+
+
+def test_a_file_has_the_same_lines_as_standard_output(command, write, tmp_path):
+    prefix = write("prefix", "", "a bo")
+    flags = "--n-best", 2, "--tokens", "--prefix", prefix
+    _, expected, _ = command(*flags)
+    status, lines, err = command(*flags, "--output", tmp_path / "out")
+    assert (status, lines) == (0, []), err
+    assert (tmp_path / "out").read_text("utf-8").splitlines() == expected
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--beam-size", "3"], "`beam_size` must be an int of at least 1 and at most 2"),
+        (["--length-penalty", "nan"], "`length_penalty` must be a number of at least 0"),
+        (["--max-length", "41"], "`max_length` must be an int of at least 1 and at most 40"),
+        (["--top-k", "3"], "a BeamSearch has no such option"),
+        (["--alignments", "dot"], "`alignments` must be one of ('pharaoh', 'json')"),
+        (["--n-best", "0"], "`n_best` must be a positive integer"),
+        (["--suppress", "a man"], "`suppressed` must hold texts that are one token each"),
+        (["--prefix", "absent"], "`prefix` must be a file. Received: 'absent', which does not"),
+        (["--required", "absent"], "`required` must be a file. Received: 'absent'"),
+        (["--engine", "ray", "--beam-size", "2"], "`beam_size` must be used with `engine` local"),
+        (["--engine", "ray", "--scores"], "must be used with `engine` local"),
+    ],
+)
+def test_wrong_flags_are_named(command, flags, message):
+    status, _, err = command(*flags)
+    assert status == 1 and message in err
+
+
+@pytest.mark.parametrize("to_file", [False, True])
+@pytest.mark.parametrize("prefixes", [["a"], ["a", "a", "a"]])
+def test_there_must_be_as_many_prefixes_as_lines(command, write, tmp_path, prefixes, to_file):
+    flags = ["--output", tmp_path / "out"] if to_file else []
+    status, _, err = command("--prefix", write("prefix", *prefixes), *flags)
+    assert status == 1 and "`prefixes` must have one str or None for each of " in err
+
+
+def test_a_prefix_that_is_too_long_fails_its_line_only(command, write):
+    status, lines, err = command("--prefix", write("prefix", "a " * 41, ""))
+    assert status == 1 and lines == ["", "a dog"]
+    assert "line 1" in err and "`prefixes` must have at most 40 tokens each" in err
+
+
+def test_required_phrases_need_an_artifact_with_the_option(command, write):
+    status, _, err = command("--required", write("required", "bike\ta boat", ""))
+    assert status == 1 and "no input 'required'" in err
+
+
+def test_an_artifact_without_options_must_be_exported_again(
+    monkeypatch, capsysbinary, write, tmp_path
+):
+    old = make(tmp_path / "old")
+    source = write("source", *TEXTS)
+    arguments = "translate", old, source, "--beam-size", 1
+    status, _, err = run(monkeypatch, capsysbinary, *arguments)
+    assert status == 1 and "no input 'beam_size'" in err and "Export it again" in err
+
+
+def test_a_file_continues_only_with_the_same_options(artifact, write, tmp_path):
+    source = write("in", *["a dog"] * 5)
+
+    def stop(done, total):
+        if done > 2:
+            raise KeyboardInterrupt
+
+    translator, output = Translator(artifact), tmp_path / "out"
+    settings = {"window": 2, "beam_size": 1, "suppressed": ("dog",)}
+    with pytest.raises(KeyboardInterrupt):
+        translate_file(translator, source, output, progress=stop, **settings)
+    for name, value in (("beam_size", 2), ("suppressed", ["man"]), ("prefixes", ["a"] * 5)):
+        changed = {**settings, name: value}
+        with pytest.raises(ValueError, match=f"`{name}` must be the value that"):
+            translate_file(translator, source, output, resume=True, **changed)
+    assert translate_file(translator, source, output, resume=True, **settings) == 0
+    assert output.read_text().splitlines() == ["a dog"] * 5
+
+
+@pytest.fixture
+def evaluate(monkeypatch, capsysbinary, artifact):
+    """Run `evaluate`; return its output and its errors."""
+    return lambda *arguments: run(monkeypatch, capsysbinary, "evaluate", artifact, *arguments)[1:]
+
+
+def test_evaluate_with_several_references(evaluate, write):
+    source = write("source", "a man on a bike", "a dog on a boat", "a")
+    first = write("first", "a dog on a bike", "a dog on a boat", "")
+    second = write("second", "a man on a bike", "a man on a boat", "a")
+    out, err = evaluate(source, first, second)
+    assert out == "BLEU 100.00  chrF 100.00  exact 100.0%\n"
+    assert "Dropped 1 of 3 lines: one is blank." in err
+    assert evaluate(source, first)[0].endswith("exact 50.0%\n")
+
+
+def test_evaluate_with_a_prefix_for_each_line(evaluate, write):
+    source = write("source", "a man on a bike", "", "a dog on a boat")
+    reference = write("reference", "a man on a bike", "x", "a man on a boat")
+    prefix = write("prefix", "", "", "a man")
+    assert evaluate(source, reference)[0].endswith("exact 50.0%\n")
+    out, _ = evaluate(source, reference, "--prefix", prefix)
+    assert out.endswith("exact 100.0%\n")
+    _, err = evaluate(source, reference, "--prefix", "absent")
+    assert "`prefix` must be a file" in err
+    _, err = evaluate(source, reference, "--prefix", write("short", "a"))
+    assert "3 in `source`, 3 in `references`, 1 in `prefixes`" in err
