@@ -167,6 +167,9 @@ def search_function(model, search, max_length, shortlist=None, with_options=Fals
 def search_defaults(search, max_length):
     """Return the default of each option of an exported search, an array by name."""
     defaults = {"max_length": max_length, "prefix": [[PAD]], "suppressed": [[PAD]]}
+    defaults["completions"] = [[[PAD, PAD]]]
+    if search.accepts_required:
+        defaults["required"] = [[[PAD]]]
     defaults |= search.options()
     return {name: np.asarray(value, OPTIONS[name].dtype) for name, value in defaults.items()}
 

@@ -180,7 +180,8 @@ def encode_constraints(
         suppressed: Tokens, as text or ids, that the output does not contain. A text suppresses the
             token that spells it, with and without a space in front.
         disable_unknown: Whether to suppress the unknown token.
-        required: Phrases that the output contains, as whole words; `None` for none.
+        required: Phrases that the output contains; `None` for none. A phrase starts as a word.
+            What follows it is free, so "Mann" is also in "Mannschaft".
 
     Raises:
         ValueError: A text is not Unicode, a suppressed text is not one token, an id is outside the
@@ -355,20 +356,28 @@ def constraint_inputs(rows: Sequence[Constraints]) -> dict[str, NDArray[np.int32
     return inputs
 
 
-def check_constraints(constraints: Constraints, manifest: Manifest, limit: int) -> None:
+def check_constraints(
+    constraints: Constraints, manifest: Manifest, limit: int, beam_size: int | None = None
+) -> None:
     """Check constraints against an artifact.
 
     Args:
         constraints: Constraints of one text.
         manifest: Manifest of the artifact.
         limit: int, largest number of output tokens for the text.
+        beam_size: int, the option; `None` for the beam of the export.
 
     Raises:
-        ValueError: The prefix or the required phrases are longer than the output may be.
+        ValueError: The prefix or the required phrases are longer than the output may be, or there
+            are phrases and `beam_size` is 1.
         UnsupportedArtifactError: The artifact has no such option.
     """
     require_options(manifest, constraint_inputs([constraints]))
     check_prefix(constraints, limit)
+    if constraints.required and beam_size == 1:
+        raise ValueError(
+            "Argument `beam_size` must be at least 2 for required phrases. Received: 1"
+        )
     check_required(constraints, limit)
 
 

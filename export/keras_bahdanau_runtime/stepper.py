@@ -16,7 +16,7 @@ from keras_bahdanau_runtime.errors import (
     UnsupportedArtifactError,
     require,
 )
-from keras_bahdanau_runtime.ids import BOS, EOS, PAD
+from keras_bahdanau_runtime.ids import BOS, EOS
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.session import (
     MAX_CUDA_GRAPH_SHAPES,
@@ -313,7 +313,7 @@ class Stepper:
         first = self._log_probs(outputs, count)[0][0].copy()
         possible = np.zeros(len(first), bool)
         possible[range(len(first)) if allowed is None else [*allowed]] = True
-        excluded = {PAD, BOS, *_excluded_tokens(search, list(prefix))}
+        excluded = _excluded_tokens(search, list(prefix))
         possible[[index for index in excluded if index < len(first)]] = False
         first[~possible] = -np.inf
         best = np.argsort(-first, kind="stable")[: min(count, np.count_nonzero(possible))].tolist()

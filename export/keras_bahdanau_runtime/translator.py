@@ -269,8 +269,9 @@ class Translator:
             suppressed: list of str or int. Tokens, as text or ids, that no translation contains
                 after its prefix.
             disable_unknown: bool. Whether to suppress the unknown token.
-            required: list of lists of str or `None`, phrases that each translation contains. `None`
-                for no phrases.
+            required: list of lists of str or `None`, phrases that each translation contains; see
+                `encode_constraints`. Needs a beam of at least 2; one of twice as many hypotheses as
+                the phrases have tokens finds good translations. `None` for no phrases.
             **options: The fields of `SearchOptions`, such as `beam_size` and `length_penalty`, in
                 place of the settings of the export.
 
@@ -306,7 +307,7 @@ class Translator:
             rows = [constraints(index) for index in indices]
             for row, length in zip(rows, (source != PAD).sum(axis=1).tolist(), strict=True):
                 limit = settings.output_limit(self.manifest, length)
-                check_constraints(row, self.manifest, limit)
+                check_constraints(row, self.manifest, limit, settings.beam_size)
             inputs = settings.inputs() | constraint_inputs(rows)
             return self.search(source, alignments, inputs=inputs)
 

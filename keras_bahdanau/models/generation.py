@@ -12,7 +12,7 @@ from keras_bahdanau.models.shortlist import check_shortlist
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.search.base import check_accepts_required, check_search
 from keras_bahdanau.search.forced import score_targets
-from keras_bahdanau_runtime.checks import check_positive, checked_texts
+from keras_bahdanau_runtime.checks import check_positive, check_range, checked_texts
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL
 from keras_bahdanau_runtime.search_options import (
     SearchOptions,
@@ -123,7 +123,7 @@ class GenerationMixin:
             search: A search, such as `BeamSearch`.
             max_length: int, largest number of tokens of a hypothesis.
             shortlist: A `Shortlist` that selects the candidate ids, or `None`.
-            **kwargs: `limits`, `prefix`, `suppressed`, `required` and `noise`, see
+            **kwargs: `limits`, `prefix`, `completions`, `suppressed`, `required` and `noise`, see
                 `keras_bahdanau.search.Search`.
 
         Returns:
@@ -135,10 +135,13 @@ class GenerationMixin:
             # The ids in the search are indices of candidates. All other ids are `PAD`, which is
             # forbidden.
             excluded = set(search.forbidden) - set(SPECIAL)
-            forced = [kwargs[name] for name in ("prefix", "required") if name in kwargs]
-            if forced:
-                forced = ops.concatenate([ops.reshape(ids, (1, -1)) for ids in forced], axis=1)
-            candidates = shortlist.candidates(source, forced if len(forced) else None, excluded)
+            forced = [
+                ops.reshape(kwargs[name], (1, -1))
+                for name in ("prefix", "required")
+                if kwargs.get(name) is not None
+            ]
+            forced = ops.concatenate(forced, axis=1) if forced else None
+            candidates = shortlist.candidates(source, forced, excluded)
             # The index of each id among the candidates; `PAD` for ids that are none.
             indices = ops.scatter(
                 ops.expand_dims(candidates, 1),
@@ -146,8 +149,12 @@ class GenerationMixin:
                 (shortlist.target_vocabulary_size,),
             )
             indices = ops.cast(indices, "int32")
-            for name in {"prefix", "suppressed", "required"} & kwargs.keys():
-                kwargs[name] = ops.take(indices, kwargs[name], axis=0)
+            if kwargs.get("completions") is not None:
+                positions, ids = ops.unstack(kwargs["completions"], 2, axis=2)
+                kwargs["completions"] = ops.stack([positions, ops.take(indices, ids)], axis=2)
+            for name in ("prefix", "suppressed", "required"):
+                if kwargs.get(name) is not None:
+                    kwargs[name] = ops.take(indices, kwargs[name])
             forbidden = tuple({PAD, *search.forbidden} & set(SPECIAL))
             search = search.with_options(forbidden=forbidden)
 
@@ -203,6 +210,7 @@ class GenerationMixin:
         shortlist=None,
         suppressed=None,
         required=None,
+        completions=None,
     ):
         """Generate outputs for a batch of sources.
 
@@ -223,6 +231,9 @@ class GenerationMixin:
                 lists of phrases, which are lists of ids; or `None`. A good output needs a beam of
                 about twice as many hypotheses as the phrases have ids. `no_repeat_ngram` does not
                 apply to the ids of a phrase.
+            completions: Positions and ids: an id that may end the prefix at its position, instead
+                of the ids of the prefix from there on. `(B, n, 2)` int array padded at the right
+                with 0; or `None`. The id must differ from that of the prefix.
 
         Returns:
             A `Generation` of NumPy arrays: tokens `(B, K, T)`, scores `(B, K)`, lengths `(B, K)`,
@@ -232,12 +243,12 @@ class GenerationMixin:
         Raises:
             ValueError: If there is no sentence, an id is outside the vocabulary, a source is empty
                 or not padded at the right, `search` is not a `Search`, `max_length < 1`, a prefix
-                is too long or continues after `EOS`, there are neither `B` nor one lists of
-                suppressed ids or of phrases, a phrase contains a special, forbidden or suppressed
-                id, the phrases do not fit after the prefix, `search` is not a beam search with at
-                least two hypotheses although there are phrases, or the shortlist has other
-                vocabulary sizes, is smaller than the beam, or has no room for the ids of the
-                prefixes and phrases.
+                is too long or continues after `EOS`, there are completions without a prefix, or of
+                another shape, there are neither `B` nor one lists of suppressed ids or of phrases,
+                a phrase contains a special, forbidden or suppressed id, the phrases do not fit
+                after the prefix, `search` is not a beam search with at least two hypotheses
+                although there are phrases, or the shortlist has other vocabulary sizes, is smaller
+                than the beam, or has no room for the ids of the prefixes and phrases.
         """
         search = BeamSearch() if search is None else search
         source = checked_sources(source, self.source_vocabulary_size)
@@ -257,6 +268,10 @@ class GenerationMixin:
             required = checked_required(required, self.target_vocabulary_size, len(source))
             check_required(required, search.forbidden, output_limits, **extra)
             extra["required"] = required
+        if completions is not None:
+            extra["completions"] = checked_completions(
+                completions, self.target_vocabulary_size, extra.get("prefix")
+            )
         if shortlist is not None:
             check_shortlist(shortlist, self, search, extra.get("prefix"), required)
         noise = search.noise(len(source), steps)
@@ -500,7 +515,10 @@ def with_options(search, options):
     if settings.get("top_k") == 0:
         settings["top_k"] = None
     if "beam_size" in settings:
-        settings["size"] = settings.pop("beam_size")
+        size = settings["size"] = settings.pop("beam_size")
+        check_range("beam_size", size, int, 1)
+        if search.n_best is not None:
+            settings["n_best"] = min(search.n_best, size)
     return dataclasses.replace(search, **settings)
 
 
@@ -521,6 +539,7 @@ def check_tokenizer(model):
 
 # Source lengths are padded to multiples of this, so that few shapes are compiled.
 LENGTH_BUCKET = 8
+COMPLETIONS_BUCKET = 64
 
 
 def checked_ids(name, ids, size):
@@ -627,6 +646,38 @@ def checked_prefix(prefix, size, limits):
             f"`max_length` and the search. Received: {lengths[row]} ids in row {row}"
         )
     return pad(prefix.tolist(), bucket=LENGTH_BUCKET)
+
+
+def checked_completions(completions, size, prefix):
+    """Return completions of prefixes as an int32 array padded to a bucket, after checking them.
+
+    Args:
+        completions: `(B, n, 2)` int array.
+        size: Vocabulary size.
+        prefix: `(B, P)` int array, or `None`.
+
+    Raises:
+        ValueError: If `completions` has another shape, an id is outside the vocabulary, a position
+            is outside the prefix, or there is no prefix.
+    """
+    completions = np.asarray(completions)
+    rows = 0 if prefix is None else len(prefix)
+    if completions.dtype.kind not in "iu" or completions.shape[::2] != (rows, 2):
+        raise ValueError(
+            f"Argument `completions` must be ints of shape ({rows}, completions, 2) for {rows} "
+            f"prefixes. Received: {completions.dtype}, shape {completions.shape}"
+        )
+    for name, limit, values in (
+        ("positions", prefix.shape[1], completions[:, :, 0]),
+        ("ids", size, completions[:, :, 1]),
+    ):
+        if ((values < 0) | (values >= limit)).any():
+            raise ValueError(
+                f"Argument `completions` must hold {name} from 0 to {limit - 1}. "
+                f"Received: {values.min()} to {values.max()}"
+            )
+    missing = round_up(completions.shape[1], COMPLETIONS_BUCKET) - completions.shape[1]
+    return np.pad(completions.astype("int32"), ((0, 0), (0, missing), (0, 0)))
 
 
 def checked_suppressed(suppressed, size, rows):

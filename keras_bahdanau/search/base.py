@@ -1,6 +1,7 @@
 """Base class of the searches: the loop over a step function, its inputs and its result."""
 
 import copy
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
@@ -10,13 +11,14 @@ from keras import ops, tree
 
 from keras_bahdanau.search.candidates import (
     NEG_INF,
+    allow_completions,
     forbid_ids,
     is_repeated_token,
     penalize_repeated_tokens,
     set_tokens,
 )
 from keras_bahdanau.search.history import empty_history, write_step
-from keras_bahdanau.search.past import Past, add_step, completes_ngram
+from keras_bahdanau.search.past import Past, add_step, completes_ngram, follows_prefix
 from keras_bahdanau.search.required import initial_progress, rank_next_tokens_first
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
@@ -56,24 +58,42 @@ class Task(NamedTuple):
         first_rows: `(B, 1)` int32, the first of the `K` rows of each sentence.
         limits: `(B, 1)` int32 maximum number of tokens.
         prefix: `(R, P)` int32 forced tokens, `PAD` where the choice is free; or `None`.
+        completions: `(R, n, 2)` int32 positions and tokens that may end the prefix there, filled up
+            with `PAD`; or `None`. The prefix is then `(R, T)`.
         suppressed: `(R, n)` int32 tokens that are never chosen, filled up with `PAD`; or `None`.
         required: `(R, P, L)` int32 phrases that every output contains, filled up with `PAD`; or
             `None`.
         memory_mask: `(B, Tx)` bool, or `None`.
         noise: `(R, T)` float32 random numbers in [0, 1), one column per step; or `None`.
-        is_constrained: Scalar bool tensor, whether a constraint applies; `None` in a search whose
-            settings are all numbers.
+        switches: `Switch`es for constraints whose settings are tensors.
     """
 
     batch: Any
     first_rows: Any
     limits: Any
     prefix: Any
+    completions: Any
     suppressed: Any
     required: Any
     memory_mask: Any
     noise: Any
-    is_constrained: Any
+    switches: Any
+
+
+class Switch(NamedTuple):
+    """Constraints that a step computes only if one of them applies.
+
+    Attributes:
+        applies: Scalar bool tensor.
+        settings: The settings of a search without these constraints, a dict.
+        inputs: Fields of the `Task` that are `None` without them.
+        last: Value of `applies` for which the next switches are not looked at, or `None`.
+    """
+
+    applies: Any
+    settings: Any
+    inputs: Any
+    last: Any
 
 
 class Candidates(NamedTuple):
@@ -82,22 +102,31 @@ class Candidates(NamedTuple):
     Attributes:
         t: Number of the step, a scalar int32 tensor; 0 for the first.
         logits: `(R, V)` float32 logits of the model.
+        log_probs: `(R, V)` float32 log-softmax of the logits, or `None` if the search needs single
+            ones only.
         allowed: `(R, V)` float32, the same logits, lower where a token is repeated, -inf where a
             constraint forbids it, and above all others for the next token of a required phrase.
         past: The `Past` of the hypotheses, or `()`.
-        forced: `(R,)` int32 tokens of the prefix, `PAD` where the choice is free; or `None`.
+        forced: `(R,)` int32 tokens of the prefix, `PAD` where there is a choice; or `None`.
+        prefix: `(R,)` int32 tokens of the prefix, which `forbidden` does not exclude, also where
+            there is a choice; `PAD` after the prefix. `None` without completions.
         noise: `(R,)` float32 random numbers in [0, 1), or `None`.
     """
 
     t: Any
     logits: Any
+    log_probs: Any
     allowed: Any
     past: Any
     forced: Any
+    prefix: Any
     noise: Any
 
 
-_CONSTRAINTS_ON_PAST = ("no_repeat_ngram", "repetition_penalty", "coverage_penalty")
+# Groups of constraints that are computed together, each only if one of its group applies.
+_BARRING = ("min_length", "no_repeat_ngram", "suppressed")
+_PENALIZING = ("repetition_penalty",)
+_RARE = ("completions", "required")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +222,7 @@ class Search:
         memory_length=None,
         limits=None,
         prefix=None,
+        completions=None,
         suppressed=None,
         required=None,
         memory_mask=None,
@@ -211,6 +241,10 @@ class Search:
                 `max_length` if `None`.
             prefix: `(B, P)` or `(1, P)` int32 tokens that every hypothesis starts with, padded with
                 `PAD` at the right; or `None`.
+            completions: `(B, n, 2)` or `(1, n, 2)` int32 positions and tokens; or `None`. A
+                hypothesis that has the tokens of the prefix before a position may have this token
+                there instead of the rest of the prefix. The token must differ from that of the
+                prefix. Padded with `PAD`.
             suppressed: `(B, n)` or `(1, n)` int32 tokens that are never chosen for a sentence,
                 unless its prefix contains them. Padded with `PAD`, which suppresses nothing; or
                 `None`.
@@ -235,7 +269,16 @@ class Search:
         check_range("max_length", max_length, int, 1)
         noise_shape = self.size, max_length
         start = checked_start(
-            start, state, limits, prefix, suppressed, required, memory_mask, noise, noise_shape
+            start,
+            state,
+            limits,
+            prefix,
+            completions,
+            suppressed,
+            required,
+            memory_mask,
+            noise,
+            noise_shape,
         )
         if required is not None:
             check_accepts_required(self)
@@ -256,7 +299,15 @@ class Search:
                 lengths = ops.sum(ops.cast(memory_mask, "int32"), axis=1)
             limits = self.limit_lengths(max_length if limits is None else limits, lengths)
         task = self._task(
-            batch, max_length, limits, prefix, suppressed, required, memory_mask, noise
+            batch,
+            max_length,
+            limits,
+            prefix,
+            completions,
+            suppressed,
+            required,
+            memory_mask,
+            noise,
         )
         past = self._initial_past(task, batch * self.size, max_length, memory_length)
         history = empty_history(
@@ -284,16 +335,33 @@ class Search:
         bounds = ops.floor(self.max_length_ratio * ops.cast(lengths, "float32"))
         return ops.minimum(limits, ops.maximum(ops.cast(bounds, "int32"), 1))
 
-    def _task(self, batch, max_length, limits, prefix, suppressed, required, memory_mask, noise):
+    def _task(
+        self,
+        batch,
+        max_length,
+        limits,
+        prefix,
+        completions,
+        suppressed,
+        required,
+        memory_mask,
+        noise,
+    ):
         """Return the `Task` for the arguments of `__call__`."""
         if limits is None:
             limits = ops.full((batch, 1), max_length, dtype="int32")
         else:
             limits = ops.reshape(limits, (batch, 1))
-        is_constrained = self._is_constrained(prefix, suppressed, required)
-        prefix, suppressed, required = (
+        tokens = None if completions is None else completions[:, :, 1]
+        switches = self._switches(
+            prefix=prefix, completions=tokens, suppressed=suppressed, required=required
+        )
+        if completions is not None:
+            padding = ops.full((ops.shape(prefix)[0], max_length), PAD, dtype="int32")
+            prefix = ops.concatenate([ops.cast(prefix, "int32"), padding], axis=1)[:, :max_length]
+        prefix, completions, suppressed, required = (
             ids if ids is None else ops.repeat(_for_all_rows(ids, batch), self.size, axis=0)
-            for ids in (prefix, suppressed, required)
+            for ids in (prefix, completions, suppressed, required)
         )
         noise = self._random_numbers(batch, max_length) if noise is None else noise
         if noise is not None:
@@ -303,53 +371,81 @@ class Search:
             first_rows=ops.expand_dims(ops.arange(batch, dtype="int32") * self.size, -1),
             limits=limits,
             prefix=prefix,
+            completions=completions,
             suppressed=suppressed,
             required=required,
             memory_mask=memory_mask,
             noise=noise,
-            is_constrained=is_constrained,
+            switches=switches,
         )
 
-    def _is_constrained(self, *ids):
-        """Return whether a constraint applies, bool; `None` if all settings are numbers.
+    def _switches(self, **ids):
+        """Return `Switch`es: for all constraints, and for groups of them; `()` for numbers only.
 
         Args:
-            *ids: Tensors of constraints that do not apply where they are `PAD`, or `None`.
+            **ids: Tensors of constraints that do not apply where they are `PAD`, or `None`.
         """
         settings = {name: getattr(self, name) for name in self._constraints}
         if not any(map(is_tensor, settings.values())):
-            return None
-        applies = [ops.any(ops.not_equal(value, PAD)) for value in ids if value is not None]
-        for name, value in settings.items():
-            applies.append(ops.not_equal(value, self._constraints[name]))
-        return ops.any(ops.stack(applies))
+            return ()
+        applies = {
+            name: ops.greater(value, self._constraints[name]) for name, value in settings.items()
+        }
+        applies |= {
+            name: ops.any(ops.greater(value, PAD))
+            for name, value in ids.items()
+            if value is not None
+        }
+        # Without any constraint there is nothing else to look at. With a rare one, a step computes
+        # all constraints.
+        groups = (tuple(applies), False), (_RARE, True), (_PENALIZING, None), (_BARRING, None)
+        switches = []
+        for group, last in groups:
+            names = [name for name in group if name in applies]
+            if names:
+                switch = functools.reduce(ops.logical_or, [applies[name] for name in names])
+                neutral = {name: self._constraints[name] for name in names if name in settings}
+                inputs = [name for name in names if name not in settings]
+                switches.append(Switch(switch, neutral, inputs, last))
+        return tuple(switches)
 
     def _initial_past(self, task, rows, max_length, memory_length):
         """Return the `Past` before the first step, or `()` if no constraint needs one."""
-        if not self._needs_past(task):
+        needed = self._needed_past(task)
+        if not any(needed.values()):
             return ()
-        tokens = matches = coverage = progress = parents = ()
-        if self._may_apply("no_repeat_ngram") or self._may_apply("repetition_penalty"):
-            tokens = ops.full((rows, max_length), PAD, dtype="int32")
-        is_of_ones = not is_tensor(self.no_repeat_ngram) and self.no_repeat_ngram == 1
-        if self._may_apply("no_repeat_ngram") and not is_of_ones:
-            matches = ops.zeros((rows, max_length), dtype="int32")
-        if self._may_apply("coverage_penalty"):
-            coverage = ops.zeros((rows, memory_length), dtype="float32")
-        if task.required is not None:
-            progress = initial_progress(task.required)
-        if self._reorders:
-            parents = ops.arange(rows, dtype="int32")
-        return Past(tokens, matches, coverage, progress, parents)
+        return Past(
+            ops.full((rows, max_length), PAD, dtype="int32") if needed["tokens"] else (),
+            ops.zeros((rows, max_length), dtype="int32") if needed["matches"] else (),
+            ops.zeros((rows, memory_length), dtype="float32") if needed["coverage"] else (),
+            initial_progress(task.required) if needed["progress"] else (),
+            ops.arange(rows, dtype="int32") if self._reorders else (),
+        )
+
+    def _needed_past(self, task):
+        """Return which parts of a `Past` the constraints may need, a dict of bools."""
+        n = self.no_repeat_ngram
+        needs_tokens = self._may_apply("no_repeat_ngram") or self._may_apply("repetition_penalty")
+        return {
+            "tokens": task.completions is not None or needs_tokens,
+            "matches": is_tensor(n) or n > 1,
+            "coverage": self._may_apply("coverage_penalty"),
+            "progress": task.required is not None,
+        }
+
+    def _past_at(self, task, t, tokens, past, weights):
+        """Return the `Past` at step `t`, of which only what may be needed is kept up to date."""
+        names = [name for name, needed in self._needed_past(task).items() if needed]
+        if not names:
+            return past
+        part = Past(parents=past.parents, **{name: getattr(past, name) for name in names})
+        part = add_step(part, t, tokens, weights, task.batch * self.size, task.required)
+        return past._replace(**{name: getattr(part, name) for name in names})
 
     def _may_apply(self, name):
         """Return whether a constraint applies, or may apply because its setting is a tensor."""
         value = getattr(self, name, None)
         return is_tensor(value) or value != self._constraints.get(name)
-
-    def _needs_past(self, task):
-        """Return whether a constraint that may apply depends on earlier steps."""
-        return task.required is not None or any(map(self._may_apply, _CONSTRAINTS_ON_PAST))
 
     def _loop(self, step, task, max_length, tokens, past, state, hypotheses, history):
         """Run steps until no hypothesis is live.
@@ -361,7 +457,10 @@ class Search:
         def advance(t, tokens, past, state, hypotheses, history):
             logits, state, weights = step(tokens, state)
             logits, weights = ops.cast(logits, "float32"), ops.cast(weights, "float32")
-            choice, past = self._choice(task, t, tokens, past, logits, weights, hypotheses)
+            log_probs = self._log_probs(logits)
+            choice, past = self._choice(
+                task, t, tokens, past, logits, log_probs, weights, hypotheses
+            )
             hypotheses, tokens, parents, record = self._advance(
                 t, choice, weights, hypotheses, task
             )
@@ -379,38 +478,39 @@ class Search:
         )
         return stop, hypotheses, history
 
-    def _choice(self, task, t, tokens, past, logits, weights, hypotheses):
-        """Return the choice of tokens at step `t` and the `Past` there.
+    def _choice(self, task, t, tokens, past, logits, log_probs, weights, hypotheses):
+        """Return the choice of tokens at step `t` and the `Past` there."""
+        if task.switches:
+            (applies, settings, inputs, last), *switches = task.switches
+            rest = t, tokens, past, logits, log_probs, weights, hypotheses
+            free, free_task = self.with_options(**settings), task._replace(**dict.fromkeys(inputs))
+            return ops.cond(
+                applies,
+                lambda: self._choice(
+                    task._replace(switches=() if last is True else switches), *rest
+                ),
+                lambda: free._choice(
+                    free_task._replace(switches=() if last is False else switches), *rest
+                ),
+            )
+        past = self._past_at(task, t, tokens, past, weights)
+        candidates = self._candidates(task, t, past, logits, log_probs)
+        # A condition would copy the parents, which this step replaces.
+        past = past._replace(parents=()) if past else past
+        return self._choose(candidates, hypotheses, task), past
 
-        Where constraints are inputs of a graph, a step computes them only if one of them applies.
-        """
-
-        def choose(search, task):
-            after = past
-            if search._needs_past(task):
-                rows = task.batch * self.size
-                after = add_step(past, t, tokens, weights, rows, task.required)
-            candidates = search._candidates(task, t, after, logits)
-            return search._choose(candidates, hypotheses, task), after
-
-        if task.is_constrained is None:
-            return choose(self, task)
-        free = self.with_options(**self._constraints)
-        return ops.cond(
-            task.is_constrained,
-            lambda: choose(self, task),
-            lambda: choose(free, task._replace(prefix=None, suppressed=None, required=None)),
-        )
-
-    def _candidates(self, task, t, past, logits):
+    def _candidates(self, task, t, past, logits, log_probs):
         """Return the `Candidates` of step `t`."""
         if logits.shape[-1] is not None:
             check_search(self, logits.shape[-1])
-        allowed, rows = logits, task.batch * self.size
+        allowed = penalized = logits
+        rows = task.batch * self.size
         unused = PAD if PAD in self.forbidden else None
         if self._may_apply("repetition_penalty"):
-            allowed = penalize_repeated_tokens(
-                allowed, t, past.tokens, self.repetition_penalty, rows, unused
+            if log_probs is None:
+                log_probs = ops.log_softmax(logits, axis=-1)
+            allowed = penalized = penalize_repeated_tokens(
+                logits, log_probs, t, past.tokens, self.repetition_penalty, rows, unused
             )
         forbidden = () if self._excludes_forbidden else self.forbidden
         min_length = 0 if is_tensor(self.min_length) else self.min_length
@@ -424,16 +524,24 @@ class Search:
             allowed = set_tokens(allowed, tokens, is_barred, NEG_INF, rows, unused)
         if task.required is not None:
             allowed = rank_next_tokens_first(allowed, past.progress, task.required, rows, unused)
-        forced = task.prefix
+        forced, prefix = task.prefix, None
         if forced is not None:  # not a gather, whose last index would be copied to the GPU
             is_current = ops.arange(ops.shape(forced)[1], dtype="int32") == t
             forced = ops.sum(ops.where(is_current, forced, PAD), axis=1)
+        if task.completions is not None:
+            follows = follows_prefix(past, t, task.prefix)
+            forced = prefix = ops.where(follows, forced, PAD)
+            positions, tokens = task.completions[:, :, 0], task.completions[:, :, 1]
+            tokens = ops.where(ops.equal(positions, t), tokens, PAD)
+            allowed, forced = allow_completions(penalized, allowed, forced, tokens, rows, unused)
         return Candidates(
             t=t,
             logits=logits,
+            log_probs=log_probs,
             allowed=allowed,
             past=past,
             forced=forced,
+            prefix=prefix,
             noise=None if task.noise is None else ops.take(task.noise, t, axis=1),
         )
 
@@ -487,6 +595,10 @@ class Search:
     def _initial(self, batch, memory_length):
         """Return the hypotheses before the first step, a nest of tensors."""
         raise NotImplementedError
+
+    def _log_probs(self, logits):
+        """Return all log-probabilities `(R, V)` if a step needs many of them, else `None`."""
+        return None
 
     def _choose(self, candidates, hypotheses, task):
         """Return the tokens that extend the hypotheses, a nest of tensors for `_advance`."""
@@ -607,7 +719,16 @@ def check_accepts_required(search):
 
 
 def checked_start(
-    start, state, limits, prefix, suppressed, required, memory_mask, noise, noise_shape
+    start,
+    state,
+    limits,
+    prefix,
+    completions,
+    suppressed,
+    required,
+    memory_mask,
+    noise,
+    noise_shape,
 ):
     """Check the tensor arguments of a search, and return `start` as an int32 tensor.
 
@@ -616,6 +737,7 @@ def checked_start(
         state: Nest of tensors with `B` rows.
         limits: `(B,)` ints, or `None`.
         prefix: `(B, P)` or `(1, P)` ints, or `None`.
+        completions: `(B, n, 2)` or `(1, n, 2)` ints, or `None`; needs a prefix.
         suppressed: `(B, n)` or `(1, n)` ints, or `None`.
         required: `(B, P, L)` or `(1, P, L)` ints, or `None`.
         memory_mask: `(B, Tx)` bool, or `None`.
@@ -640,6 +762,7 @@ def checked_start(
     for name, value, shape in (
         ("limits", limits, (rows,)),
         ("prefix", prefix, (rows, None)),
+        ("completions", completions, (rows, None, 2)),
         ("suppressed", suppressed, (rows, None)),
         ("required", required, (rows, None, None)),
     ):
@@ -652,6 +775,8 @@ def checked_start(
             raise ValueError(
                 f"Argument `{name}` must be ints of shape {shape}. Received: {_describe(value)}"
             )
+    if completions is not None and prefix is None:
+        raise ValueError("Argument `completions` must be used with a `prefix`. Received: no prefix")
     if memory_mask is not None and not (
         _shapes_match(getattr(memory_mask, "shape", ()), (rows, None))
         and _dtype(memory_mask) == "bool"

@@ -169,6 +169,9 @@ class BeamSearch(Search):
     def _is_live(self, beam):
         return beam.totals > NEG_INF
 
+    def _log_probs(self, logits):
+        return ops.log_softmax(logits, axis=-1)
+
     def _choose(self, candidates, beam, task):
         log_probs, ids = self._top_tokens(candidates, task)
         length, missing, num_banks = candidates.t + 1, None, None
@@ -221,11 +224,13 @@ class BeamSearch(Search):
         """Return whether an output can follow a candidate and contain all phrases, bool."""
         rest = ops.expand_dims(task.limits - candidates.t - 1, -1)
         fits = missing <= ops.where(ids == EOS, 0, rest)
-        if candidates.forced is None:
+        own = candidates.forced if candidates.prefix is None else candidates.prefix
+        if own is None:
             return fits
         # The prefix may contain tokens of several phrases at once, which `missing` does not count.
-        is_forced = ops.reshape(ops.not_equal(candidates.forced, PAD), (-1, self.size, 1))
-        return ops.logical_or(fits, ops.logical_and(is_forced, ops.logical_not(ending)))
+        own = ops.reshape(own, (-1, self.size, 1))
+        is_own = ops.logical_and(ops.equal(ids, own), ops.not_equal(own, PAD))
+        return ops.logical_or(fits, ops.logical_and(is_own, ops.logical_not(ending)))
 
     def _advance(self, t, choice, weights, beam, task):
         rows = choice.live // choice.ids.shape[-1]
@@ -256,7 +261,7 @@ class BeamSearch(Search):
         # of the others, so enough remain for this group.
         width = self._largest_size + 1 + len(set(self.forbidden))
         top, ids = stable_top_k(candidates.allowed, min(width, vocabulary_size))
-        table = ops.reshape(ops.log_softmax(candidates.logits, axis=-1), (-1,))
+        table = ops.reshape(candidates.log_probs, (-1,))
         row_start = row_starts(task.batch * self.size, vocabulary_size)
         log_probs = ops.take(table, row_start + ids, axis=0)
         if task.required is not None:
@@ -271,7 +276,12 @@ class BeamSearch(Search):
             # An array, because Keras converts a list item by item.
             penalties = np.zeros(vocabulary_size, "float32")
             penalties[list(self.forbidden)] = NEG_INF
-            log_probs = log_probs + ops.take(ops.convert_to_tensor(penalties), ids)
+            penalties = ops.take(ops.convert_to_tensor(penalties), ids)
+            if candidates.prefix is not None:
+                own = ops.expand_dims(candidates.prefix, -1)
+                is_own = ops.logical_and(ops.equal(ids, own), ops.not_equal(own, PAD))
+                penalties = ops.where(is_own, 0.0, penalties)
+            log_probs = log_probs + penalties
         first = ops.arange(ids.shape[-1]) == 0
         if candidates.forced is not None:
             forced = ops.expand_dims(candidates.forced, -1)
@@ -501,7 +511,8 @@ def select_hypotheses(
             best = [stable_top_k(part, members) for part in ranked]
         else:
             banks = ops.reshape(in_group(missing), (-1, members * width))
-            best = [top_k_of_banks(part, banks, members, num_banks) for part in ranked]
+            batch = ops.shape(first_rows)[0]
+            best = [top_k_of_banks(part, banks, members, num_banks, batch) for part in ranked]
         (top_live_scores, live), (top_scores, top) = best
         first = first_rows * width
         if group:

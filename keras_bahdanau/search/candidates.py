@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_bahdanau.search.history import take_flat
-from keras_bahdanau_runtime.ids import EOS
+from keras_bahdanau_runtime.ids import EOS, PAD
 
 # Log-probability of a hypothesis or token that does not exist.
 NEG_INF = float("-inf")
@@ -32,13 +32,14 @@ def forbid_ids(logits, t, forbidden, min_length):
     return ops.where(barred, NEG_INF, logits)
 
 
-def penalize_repeated_tokens(logits, t, tokens, penalty, rows, unused=None):
+def penalize_repeated_tokens(logits, log_probs, t, tokens, penalty, rows, unused=None):
     """Lower the logits of tokens so that their log-probabilities are `penalty` times as large.
 
         log p = logit - logsumexp(logits);  logit + (penalty - 1) log p = logsumexp + penalty log p
 
     Args:
         logits: `(R, V)` float32.
+        log_probs: `(R, V)` float32 log-softmax of the logits.
         t: Number of the step, a scalar int32 tensor.
         tokens: `(R, T)` int32; the first `t` of each row are chosen already.
         penalty: At least 1.
@@ -51,8 +52,7 @@ def penalize_repeated_tokens(logits, t, tokens, penalty, rows, unused=None):
     is_chosen = ops.arange(ops.shape(tokens)[1], dtype="int32") < t
     is_chosen = ops.broadcast_to(is_chosen, (rows, ops.shape(tokens)[1]))
     indices = row_starts(rows, logits.shape[-1]) + tokens
-    log_probs = take_flat(ops.log_softmax(logits, axis=-1), indices)
-    lowered = take_flat(logits, indices) + (penalty - 1.0) * log_probs
+    lowered = take_flat(logits, indices) + (penalty - 1.0) * take_flat(log_probs, indices)
     return set_tokens(logits, tokens, is_chosen, lowered, rows, unused)
 
 
@@ -85,6 +85,40 @@ def set_tokens(logits, tokens, is_set, values, rows, unused=None):
     flat = ops.reshape(logits, (-1,))
     flat = ops.scatter_update(flat, ops.reshape(indices, (-1, 1)), ops.cast(values, flat.dtype))
     return ops.reshape(flat, (-1, width))
+
+
+def allow_completions(logits, allowed, forced, completions, rows, unused=None):
+    """Allow only the token of the prefix and its completions, where there are any.
+
+    Args:
+        logits: `(R, V)` float32, without the other constraints, which do not apply to the prefix.
+        allowed: `(R, V)` float32, -inf where another constraint forbids a token.
+        forced: `(R,)` int32 tokens of the prefix, `PAD` where the choice is free.
+        completions: `(R, n)` int32 tokens that may end the prefix at this step, which differ from
+            `forced`; filled up with `PAD`.
+        rows: `R`, an int or a scalar tensor.
+        unused: As for `set_tokens`.
+
+    Returns:
+        `(allowed, forced)`. Rows with completions are -inf at all other tokens, and have no forced
+        token.
+    """
+    own = ops.expand_dims(forced, 1)
+    is_forced = ops.not_equal(own, PAD)
+    is_completion = ops.logical_and(ops.not_equal(completions, PAD), is_forced)
+    start = row_starts(rows, logits.shape[-1])
+    values = [take_flat(allowed, start + completions), take_flat(logits, start + own)]
+    only = set_tokens(
+        ops.minimum(logits, NEG_INF),  # not `full_like`: its shape would be computed on the CPU
+        ops.concatenate([completions, own], axis=1),
+        ops.concatenate([is_completion, is_forced], axis=1),
+        ops.concatenate(values, axis=1),
+        rows,
+        unused,
+    )
+    has_completions = ops.any(is_completion, axis=1)
+    allowed = ops.where(ops.expand_dims(has_completions, 1), only, allowed)
+    return allowed, ops.where(has_completions, PAD, forced)
 
 
 def row_starts(rows, width):

@@ -84,6 +84,18 @@ def completes_ngram(past, t, n, rows):
     return ops.broadcast_to(completes, (rows, ops.shape(past.tokens)[1]))
 
 
+def follows_prefix(past, t, prefix):
+    """Return whether the first `t` tokens of each hypothesis are those of `prefix`, `(R,)` bool.
+
+    Args:
+        past: A `Past` with tokens.
+        t: Number of the step, a scalar int32 tensor.
+        prefix: `(R, T)` int32.
+    """
+    is_later = ops.arange(ops.shape(prefix)[1], dtype="int32") >= t
+    return ops.all(ops.logical_or(is_later, ops.equal(past.tokens, prefix)), axis=1)
+
+
 def _shifted(table, first, rows):
     """Return `(R, T)` int32 `table` moved right by one column, with `first` in the first one."""
     return ops.concatenate([ops.full((rows, 1), first, dtype="int32"), table[:, :-1]], axis=1)

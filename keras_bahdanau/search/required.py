@@ -86,7 +86,7 @@ def count_missing(progress, phrases):
     if len(progress.met.shape) == 3:
         lengths = ops.expand_dims(lengths, 1)
     is_unmet = ops.logical_not(progress.met)
-    started = ops.where(is_unmet, _positions(progress.matches), 0)
+    started = ops.where(is_unmet, _positions(progress.matches, phrases), 0)
     return ops.sum(ops.where(is_unmet, lengths, 0), axis=-1) - ops.max(started, axis=-1)
 
 
@@ -102,7 +102,7 @@ def rank_next_tokens_first(logits, progress, phrases, rows, unused=None):
         rows: `R`, an int or a scalar tensor.
         unused: As for `set_tokens`.
     """
-    positions = _positions(progress.matches)
+    positions = _positions(progress.matches, phrases)
     is_next = ops.equal(
         ops.arange(ops.shape(phrases)[2], dtype="int32"), ops.expand_dims(positions, -1)
     )
@@ -115,7 +115,7 @@ def rank_next_tokens_first(logits, progress, phrases, rows, unused=None):
     return set_tokens(logits, tokens, ops.not_equal(tokens, PAD), values, rows, unused)
 
 
-def top_k_of_banks(scores, missing, k, num_banks):
+def top_k_of_banks(scores, missing, k, num_banks, batch):
     """Return the best candidates of each bank in turn, until there are `k`.
 
     A bank is the candidates with an equal number of missing tokens. Banks with fewer missing tokens
@@ -127,6 +127,7 @@ def top_k_of_banks(scores, missing, k, num_banks):
         missing: `(B, n)` int32 number of missing tokens, below `num_banks`.
         k: Number of candidates to return, at most `n`; an int or a scalar tensor.
         num_banks: An int or a scalar tensor.
+        batch: `B`, an int or a scalar tensor.
 
     Returns:
         `(scores, indices)`, `(B, k)` each. If there are fewer than `k` candidates, the last scores
@@ -138,11 +139,11 @@ def top_k_of_banks(scores, missing, k, num_banks):
     turns = ops.arange(k, dtype="int32") * num_banks + banks  # (num_banks, k)
     order = ops.where(top > NEG_INF, -ops.cast(turns, "float32"), NEG_INF)
     _, chosen = stable_top_k(ops.reshape(order, (-1, num_banks * k)), k)
-    chosen = chosen + row_starts(ops.shape(scores)[0], num_banks * k)
+    chosen = chosen + row_starts(batch, num_banks * k)
     return take_flat(top, chosen), take_flat(indices, chosen)
 
 
-def _positions(matches):
+def _positions(matches, phrases):
     """Return how many tokens of each phrase are the last ones of the hypothesis, int32."""
-    counts = ops.arange(1, ops.shape(matches)[-1] + 1, dtype="int32")
+    counts = ops.arange(ops.shape(phrases)[2], dtype="int32") + 1
     return ops.max(ops.where(matches, counts, 0), axis=-1)

@@ -111,7 +111,7 @@ def test_a_file_has_the_same_lines_as_standard_output(command, write, tmp_path):
         (["--suppress", "a man"], "`suppressed` must hold texts that are one token each"),
         (["--prefix", "absent"], "`prefix` must be a file. Received: 'absent', which does not"),
         (["--required", "absent"], "`required` must be a file. Received: 'absent'"),
-        (["--engine", "ray", "--beam-size", "2"], "`beam_size` must be used with `engine` local"),
+        (["--engine", "ray", "--prefix", "x"], "`prefix` must be used with `engine` local"),
         (["--engine", "ray", "--scores"], "must be used with `engine` local"),
     ],
 )

@@ -43,6 +43,12 @@ BEAMS = {
         BeamSearch(3, 0.6),
         lambda seed: constrained_task(seed)._replace(suppressed=np.array([[1, PAD]], "int32")),
     ),
+    "required_phrases": (
+        BeamSearch(5, 0.6, repetition_penalty=1.3, no_repeat_ngram=2),
+        lambda seed: plain_task(seed, vocabulary=7, steps=6)._replace(
+            required=np.array([[[4, 5], [1, PAD]], [[5, 4], [5, 6]]], "int32")
+        ),
+    ),
     "all_constraints": (BeamSearch(3, 0.6, **ALL_CONSTRAINTS), constrained_task),
 }
 

@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 import triton_python_backend_utils as triton
-from copy_artifact import COPY, copy_graph, make
+from copy_artifact import COPY, copy_graph, make, make_with_options
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import np_to_triton_dtype
@@ -102,8 +102,10 @@ def test_the_text_model_is_configured_with_its_inputs_and_outputs(tmp_path):
     settings = config(tmp_path / "models" / "en-de")
     assert (settings.name, settings.backend, settings.max_batch_size) == ("en-de", "python", 64)
     kinds = model_config_pb2.DataType
-    assert [(t.name, kinds.Name(t.data_type), list(t.dims)) for t in settings.input] == [
-        ("text", "TYPE_STRING", [1])
+    assert [(t.name, kinds.Name(t.data_type), t.optional, [*t.dims]) for t in settings.input] == [
+        ("text", "TYPE_STRING", False, [1]),
+        ("prefix", "TYPE_STRING", True, [1]),
+        ("required", "TYPE_STRING", True, [1]),
     ]
     assert [(t.name, kinds.Name(t.data_type), list(t.dims)) for t in settings.output] == [
         ("translation", "TYPE_STRING", [-1]),
@@ -214,12 +216,11 @@ def fragile(tmp_path_factory):
     return make(tmp_path_factory.mktemp("triton") / "fragile", graph)
 
 
-@pytest.fixture(scope="module")
-def model(fragile):
+def load(artifact):
     """The model of `model.py`, loaded and initialized as Triton does."""
-    repository = fragile.parent / "models"
-    write_triton_repository(fragile, repository)
-    file = repository / "fragile" / "1" / "model.py"
+    repository = artifact.parent / "models"
+    write_triton_repository(artifact, repository)
+    file = repository / artifact.name / "1" / "model.py"
     spec = importlib.util.spec_from_file_location("model", file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -228,11 +229,23 @@ def model(fragile):
     return model
 
 
-def request(*texts, outputs=ALL, **parameters):
-    array = np.array(
-        [text if isinstance(text, bytes) else text.encode("utf-8") for text in texts], object
-    ).reshape(-1, 1)
-    return triton.InferenceRequest([triton.Tensor("text", array)], outputs, parameters or None)
+@pytest.fixture(scope="module")
+def model(fragile):
+    return load(fragile)
+
+
+@pytest.fixture(scope="module")
+def model_with_options(tmp_path_factory):
+    return load(make_with_options(tmp_path_factory.mktemp("options") / "copy"))
+
+
+def request(*texts, outputs=ALL, prefix=None, required=None, **parameters):
+    inputs = []
+    for name, values in (("text", texts), ("prefix", prefix), ("required", required)):
+        if values is not None:
+            data = [each if isinstance(each, bytes) else each.encode("utf-8") for each in values]
+            inputs.append(triton.Tensor(name, np.array(data, object).reshape(-1, 1)))
+    return triton.InferenceRequest(inputs, outputs, parameters or None)
 
 
 def outputs_of(response):
@@ -303,6 +316,52 @@ def test_an_invalid_request_gets_an_error_and_other_requests_their_results(model
     assert refused.error().code() == triton.TritonError.INVALID_ARG
     for response in (before, after):
         assert outputs_of(response)["translation"].tolist() == [[b"a dog"]]
+
+
+def test_requests_with_equal_options_are_translated_in_one_call(model_with_options, monkeypatch):
+    calls = []
+
+    class Counted(Translator):
+        def translate(self, texts, **options):
+            if texts:
+                calls.append(list(texts))
+            return super().translate(texts, **options)
+
+    monkeypatch.setattr(model_with_options.translator, "__class__", Counted)
+    responses = model_with_options.execute(
+        [
+            request(TEXT),
+            request(TEXT, length_penalty="0.5", timeout=7, triton_final=True),
+            request(TEXT, prefix=["a dog"]),
+            request(TEXT, "a", length_penalty=0.5),
+        ]
+    )
+    assert calls == [[TEXT, TEXT], [TEXT, TEXT, "a"]]
+    outputs = [outputs_of(response) for response in responses]
+    scores = [each["score"].ravel().tolist() for each in outputs]
+    assert scores == [[-6.0], [-3.0], [-6.0], [-3.0, -1.0]]
+    assert outputs[2]["translation"].tolist() == [[b"a dog on a bike"]]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (request("a", beam_size=3), "`beam_size` must be an int of at least 1 and at most 2"),
+        (request("a", beam=3), "`beam` must be left out: the options of a search are"),
+        (request("a", top_k=3), "no input 'top_k': a BeamSearch has no such option"),
+        (request("a", n_best=2, beam_size=1), "`n_best` must be an int from 1 to 1. Received: 2"),
+        (
+            request("a", suppressed='["a man"]'),
+            "Argument `suppressed` must hold texts that are one",
+        ),
+        (request("a", suppressed="3"), "Argument `suppressed` must be a JSON list. Received: '3'"),
+        (request("a", prefix=["a", "b"]), "`prefix` must have one item for each of 1 texts"),
+    ],
+)
+def test_a_wrong_option_gets_an_error(model_with_options, wrong, message):
+    [refused] = model_with_options.execute([wrong])
+    assert message in refused.error().message()
+    assert refused.error().code() == triton.TritonError.INVALID_ARG
 
 
 def test_the_error_has_the_index_of_the_text_in_its_own_request(model):

@@ -215,6 +215,27 @@ def test_phrases_must_fit_the_output_and_need_the_option():
         check_required(constraints, 2)
 
 
+@pytest.mark.parametrize(
+    "prefix, missing",
+    [((), 5), ((5,), 4), ((5, 6), 3), ((7, 5, 6), 3), ((5, 6, 7, 8), 1), ((7, 8, 9, 5, 6, 4), 0)],
+)
+def test_a_prefix_counts_for_required_phrases(prefix, missing):
+    constraints = Constraints(prefix, required=((5, 6), (7, 8, 9)))
+    limit = len(prefix) + missing
+    check_required(constraints, limit)
+    if missing:
+        with pytest.raises(ValueError, match=rf"at most {missing - 1} tokens .*: {missing}"):
+            check_required(constraints, limit - 1)
+
+
+def test_required_phrases_need_two_hypotheses():
+    options = [name for name in OPTIONS if name == "required"]
+    constraints = Constraints(required=((5, 6),))
+    check_constraints(constraints, manifest(BEAM, options), 20, beam_size=2)
+    with pytest.raises(ValueError, match=r"`beam_size` must be at least 2 .* Received: 1"):
+        check_constraints(constraints, manifest(BEAM, options), 20, beam_size=1)
+
+
 def test_suppressed_tokens_are_a_list(tokenizer):
     with pytest.raises(ValueError, match="`suppressed` must be a list of str or int"):
         encode_constraints(tokenizer, None, "Mann")

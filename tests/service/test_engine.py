@@ -84,6 +84,21 @@ async def test_lengths_in_a_batch_differ_by_less_than_a_factor_of_four():
     assert sorted(len(text) for batch in job.batches[1:] for text in batch) == sorted(lengths)
 
 
+@in_event_loop
+async def test_only_equal_groups_share_a_batch():
+    engine, job = make_engine(), Echo()
+    running = await start(engine, job, "x")
+    groups = [None, (1, "a"), None, (2, "a"), (1, "a")]
+    queued = [
+        asyncio.ensure_future(engine.run(job, [f"{place}"], [1], group=group))
+        for place, group in enumerate(groups)
+    ]
+    await asyncio.sleep(0)
+    job.gate.set()
+    await asyncio.gather(running, *queued)
+    assert job.batches == [["x"], ["0", "2"], ["1", "4"], ["3"]]
+
+
 @pytest.mark.parametrize(
     ("lengths", "sizes"),
     [

@@ -5,7 +5,7 @@ import re
 import shutil
 
 import pytest
-from copy_artifact import COPY_STEPS, make
+from copy_artifact import COPY_STEPS, make, make_with_options
 from running_service import site as running_site
 
 sync_api = pytest.importorskip(
@@ -34,10 +34,17 @@ SECOND = hypothesis("a", -2.5, ["a"], [[0.5, 0.5, 0, 0]])
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Yield the address of a service with one model, which copies its source."""
+    """Yield the address of a service with two models that copy their source.
+
+    The search of the second one has options.
+    """
     search = {"class": "BeamSearch", "size": 2}
-    artifact = make(tmp_path_factory.mktemp("page") / "copy", steps=COPY_STEPS, search=search)
-    with running_site({"copy": artifact}) as running:
+    folder = tmp_path_factory.mktemp("page")
+    sources = {
+        "copy": make(folder / "copy", steps=COPY_STEPS, search=search),
+        "options": make_with_options(folder / "options", steps=COPY_STEPS),
+    }
+    with running_site(sources) as running:
         yield running.service.url
 
 
@@ -134,26 +141,31 @@ def background(page):
 def test_translation_appears_token_by_token(page):
     page.eval_on_selector(
         "#translation",
-        """shown => {
-            window.added = [];
-            new MutationObserver(records => records.forEach(record =>
-                record.addedNodes.forEach(node => window.added.push(node.data))
-            )).observe(shown, {childList: true});
+        """box => {
+            const { get, set } = Object.getOwnPropertyDescriptor(
+                HTMLTextAreaElement.prototype, "value"
+            );
+            window.shown = [];
+            Object.defineProperty(box, "value", {
+                get() { return get.call(box); },
+                set(value) { window.shown.push(value); set.call(box, value); },
+            });
         }""",
     )
     translate(page)
-    expect(page.locator("#translation")).to_have_text(TEXT)
-    *pieces, streamed, searched = page.evaluate("window.added")
-    assert len(pieces) > 2 and "".join(pieces) == streamed == searched == TEXT
+    expect(page.locator("#translation")).to_have_value(TEXT)
+    empty, *growing, streamed, searched = page.evaluate("window.shown")
+    assert empty == "" and len(growing) > 2 and streamed == searched == TEXT
+    assert all(TEXT.startswith(text) for text in growing) and growing == sorted(growing, key=len)
 
 
 def test_alternatives_are_listed_and_shown(page):
     translate_example(page)
     items = page.locator("#hypotheses li")
     expect(items).to_have_text(["the bike−0.25", "a−2.50"])
-    expect(page.locator("#translation")).to_have_text("the bike")
+    expect(page.locator("#translation")).to_have_value("the bike")
     page.get_by_label("a−2.50", exact=True).check()
-    expect(page.locator("#translation")).to_have_text("a")
+    expect(page.locator("#translation")).to_have_value("a")
     expect(words(page, "target")).to_have_text(["a"])
 
 
@@ -230,7 +242,7 @@ def test_everything_works_with_the_keyboard(page):
     expect(page.locator("#source")).to_be_focused()
     page.keyboard.type("das Rad")
     page.keyboard.press("Control+Enter")
-    expect(page.locator("#translation")).to_have_text("the bike")
+    expect(page.locator("#translation")).to_have_value("the bike")
     stops = []
     while "heatmap-region" not in stops and len(stops) < 20:
         page.keyboard.press("Tab")
@@ -261,7 +273,8 @@ def test_every_script_is_shown_in_its_direction(page, text, direction):
     translate(page, text)
     for name in ("#translation", "#source-words", "#target-words"):
         element = page.locator(name)
-        assert element.text_content().removesuffix("\u00a0end") == text
+        shown = element.input_value() if name == "#translation" else element.text_content()
+        assert shown.removesuffix("\u00a0end") == text
         expect(element).to_have_attribute("dir", "auto")
         expect(element).to_have_css("direction", direction)
     expect(page.locator("#heatmap")).to_have_css("direction", direction)
@@ -281,7 +294,7 @@ def test_markup_in_a_text_stays_text(page):
     translate(page, markup)
     page.uncheck("#grouped")
     words(page, "target").nth(0).hover()
-    expect(page.locator("#translation")).to_have_text(markup)
+    expect(page.locator("#translation")).to_have_value(markup)
     expect(page.locator("img")).to_have_count(0)
 
 
@@ -318,7 +331,7 @@ def test_a_request_to_an_unreachable_server_can_be_repeated(page):
     expect(page.locator("#error")).to_contain_text("The server cannot be reached.")
     page.unroute_all()
     page.get_by_role("button", name="Try again").click()
-    expect(page.locator("#translation")).to_have_text(TEXT)
+    expect(page.locator("#translation")).to_have_value(TEXT)
     expect(page.locator("#results")).to_be_visible()
 
 
@@ -371,7 +384,7 @@ def test_model_without_steps_or_alignments_shows_its_result(page):
     stub_models(page, m=99, streams=False)
     stub_response(page, "translate", {"translations": [{**BEST, "alignment": None}]})
     translate(page)
-    expect(page.locator("#translation")).to_have_text("the bike")
+    expect(page.locator("#translation")).to_have_value("the bike")
     expect(page.locator("#alignment")).to_be_hidden()
     assert not any("stream" in url for url in page.addresses)
 
@@ -420,10 +433,188 @@ def test_narrow_screen_never_scrolls_sideways(page):
 def test_elements_have_names_and_roles_for_screen_readers(page):
     translate_example(page)
     expect(page.get_by_role("textbox", name="Text")).to_be_visible()
-    expect(page.locator("#translation")).to_have_attribute("aria-live", "polite")
+    expect(page.get_by_role("textbox", name="Translation")).to_have_value("the bike")
+    expect(page.locator("#spoken")).to_have_attribute("aria-live", "polite")
+    expect(page.locator("#spoken")).to_have_text("the bike")
     expect(page.locator("#error")).to_have_attribute("role", "alert")
     expect(page.get_by_role("group", name="Alternatives")).to_be_visible()
     expect(page.get_by_role("button", name="end of sentence")).to_have_count(2)
     table = page.get_by_role("table", name="Attention of each word")
     expect(table.get_by_role("columnheader", name="Rad")).to_have_count(1)
     expect(table.get_by_role("rowheader", name="bike")).to_have_count(1)
+
+
+def select_options_model(page):
+    """Select the model whose search has options, and translate with it."""
+    page.get_by_label("Model").select_option("options")
+    translate(page)
+
+
+def translation(page):
+    """Return the translation, and the part of it that is selected."""
+    return page.eval_on_selector(
+        "#translation",
+        "box => [box.value, box.value.slice(box.selectionStart, box.selectionEnd)]",
+    )
+
+
+def words_at(page, *words):
+    """Return these words, (text, probability), from `/alternatives`."""
+    alternatives = [{"text": text, "probability": value} for text, value in words]
+    stub_response(page, "alternatives", {"alternatives": alternatives})
+
+
+def click_word(page, position):
+    """Click the translation with the cursor at a position."""
+    page.eval_on_selector(
+        "#translation",
+        """(box, position) => {
+            box.focus();
+            box.setSelectionRange(position, position);
+            box.dispatchEvent(new MouseEvent("click", {bubbles: true}));
+        }""",
+        position,
+    )
+
+
+def test_a_typed_beginning_is_completed_and_the_rest_is_selected(page):
+    select_options_model(page)
+    box = page.get_by_role("textbox", name="Translation")
+    box.fill("")
+    with page.expect_request("**/translate") as sent:
+        box.press_sequentially("a dog")
+    assert sent.value.post_data_json["prefix"] == "a dog"
+    expect(box).to_have_value("a dog on a bike")
+    expect(page.locator("#status")).to_have_text(re.compile("Translated in"))
+    assert translation(page) == ["a dog on a bike", " on a bike"]
+    expect(words(page, "target")).to_have_text(["a", "dog", "on", "a", "bike", "end"])
+    with page.expect_request("**/translate") as sent:
+        page.keyboard.type(" on")  # replaces the completion
+    assert sent.value.post_data_json["prefix"] == "a dog on"
+    expect(page.locator("#status")).to_have_text(re.compile("Translated in"))
+    assert translation(page) == ["a dog on a bike", " a bike"]
+    page.keyboard.press("Enter")  # accepts the completion
+    assert translation(page) == ["a dog on a bike", ""]
+    assert not page.problems
+
+
+def test_what_is_deleted_is_completed_only_on_request(page):
+    select_options_model(page)
+    box = page.get_by_role("textbox", name="Translation")
+    box.press("End")
+    page.evaluate(
+        """() => {
+            const original = window.setTimeout;
+            window.pauses = 0;
+            window.setTimeout = (task, delay) => {
+                window.pauses += delay === PAUSE;
+                return original(task, delay);
+            };
+        }"""
+    )
+    for _ in range(len(" bike")):
+        page.keyboard.press("Backspace")
+    assert translation(page) == ["a man on a", ""] and page.evaluate("window.pauses") == 0
+    page.keyboard.press("Control+Enter")
+    expect(box).to_have_value(TEXT)
+    expect(page.locator("#status")).to_have_text(re.compile("Translated in"))
+    assert translation(page) == [TEXT, " bike"]
+
+
+def test_a_new_key_aborts_the_completion(page):
+    select_options_model(page)
+    page.route("**/translate", lambda route: None)  # it never answers
+    box = page.get_by_role("textbox", name="Translation")
+    box.fill("")
+    with page.expect_request("**/translate"):
+        box.press_sequentially("a")
+    with page.expect_event("requestfailed") as failed:
+        page.keyboard.type(" ")
+    assert failed.value.failure == "net::ERR_ABORTED"
+    page.unroute_all()
+    page.keyboard.type("dog")
+    expect(box).to_have_value("a dog on a bike")
+
+
+def test_a_clicked_word_shows_probable_words_and_the_translation_continues(page):
+    select_options_model(page)
+    words_at(page, ("man", 0.75), ("dog", 0.2), ("", 0.04), ("<b>", 0.004))
+    with page.expect_request("**/alternatives") as sent:
+        click_word(page, 4)
+    body = {"text": TEXT, "model": "options", "prefix": "a ", "count": 7}
+    assert sent.value.post_data_json == body
+    group = page.get_by_role("group", name="Instead of “man”")
+    expect(group.get_by_role("button")).to_have_text(["man 75%", "dog 20%", "<b> <1%"])
+    expect(group.get_by_role("button", name="man")).to_have_attribute("aria-current", "true")
+    expect(page.locator("#status")).to_have_text("3 words for “man”")
+    with page.expect_request("**/translate") as sent:
+        group.get_by_role("button", name="dog").click()
+    assert sent.value.post_data_json["prefix"] == "a dog"
+    expect(page.locator("#translation")).to_have_value("a dog on a bike")
+    expect(group).to_be_hidden()
+
+
+def test_words_are_chosen_with_the_keyboard(page):
+    select_options_model(page)
+    words_at(page, ("man", 0.75), ("dog", 0.2), ("boat", 0.01))
+    box = page.get_by_role("textbox", name="Translation")
+    box.focus()
+    page.keyboard.press("Home")
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("Alt+ArrowDown")
+    expect(page.get_by_role("button", name="man 75%")).to_be_focused()
+    for key, name in (("End", "boat"), ("ArrowUp", "dog"), ("Home", "man"), ("ArrowRight", "dog")):
+        page.keyboard.press(key)
+        expect(page.locator("#word-list").get_by_role("button", name=name)).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.locator("#words")).to_be_hidden()
+    expect(box).to_be_focused()
+    page.keyboard.press("Alt+ArrowDown")
+    expect(page.get_by_role("button", name="man 75%")).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(box).to_have_value("a dog on a bike")
+    expect(box).to_be_focused()
+
+
+def test_probable_words_are_those_of_the_step_graph(page):
+    select_options_model(page)
+    click_word(page, 4)
+    # The graph gives the next token of the source the log-probability 0.
+    expect(page.locator("#word-list button").first).to_have_text("man 100%")
+
+
+def test_settings_are_sent_if_they_are_changed(page):
+    select_options_model(page)
+    page.locator("#settings summary").click()
+    size, penalty = page.get_by_label("Beam size"), page.get_by_label("Length penalty")
+    expect(size).to_have_value("2")
+    expect(size).to_have_attribute("max", "2")
+    size.fill("1")
+    with page.expect_request("**/translate") as sent:
+        size.press("Tab")
+    body = {"text": TEXT, "model": "options", "n_best": 1, "alignments": True, "beam_size": 1}
+    assert sent.value.post_data_json == body
+    penalty.fill("0.5")
+    with page.expect_request("**/translate") as sent:
+        penalty.press("Tab")
+    assert sent.value.post_data_json == {**body, "length_penalty": 0.5}
+    with page.expect_request("**/translate") as sent:
+        page.get_by_role("button", name="Reset").click()
+    assert "beam_size" not in sent.value.post_data_json
+    expect(page.locator("#status")).to_have_text(re.compile("Translated in"))
+    size.fill("3")
+    before = len(page.addresses)
+    page.click("#translate")
+    assert size.evaluate("field => field.validity.rangeOverflow")
+    assert page.addresses[before:] == []
+
+
+def test_a_model_without_options_has_no_interactive_elements(page):
+    translate(page)
+    expect(page.get_by_role("textbox", name="Translation")).not_to_be_editable()
+    click_word(page, 4)
+    for name in ("#settings", "#words", "#help"):
+        expect(page.locator(name)).to_be_hidden()
+    assert not any("alternatives" in url for url in page.addresses)

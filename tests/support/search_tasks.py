@@ -30,6 +30,7 @@ class Task(NamedTuple):
     required: np.ndarray | None = None  # (B, P, L) or (1, P, L)
     memory_mask: np.ndarray | None = None  # (B, Tx)
     noise: np.ndarray | None = None  # (B, n, T)
+    completions: np.ndarray | None = None  # (B, n, 2)
 
     def rows(self, order):
         """The task of some sentences, in that order."""
@@ -71,6 +72,20 @@ def constrained_task(seed, vocabulary=4, steps=4):
     return Task(
         table.astype("float32"), limits=limits.astype("int32"), prefix=prefix.astype("int32")
     )
+
+
+def completion_task(seed):
+    """Two sentences whose prefixes of up to 3 tokens may also end with other tokens."""
+    task = constrained_task(seed, vocabulary=6)
+    rng = np.random.default_rng(seed + 1)
+    prefix = np.where(task.prefix == EOS, 5, task.prefix)
+    prefix = np.where(prefix == BOS, 4, prefix)
+    completions = np.full((2, 5, 2), PAD, "int32")
+    for b, row in enumerate(prefix):
+        pairs = [(at, v) for at in range((row != PAD).sum()) for v in (1, 4, 5) if v != row[at]]
+        for i, pair in enumerate(rng.permutation(pairs)[: rng.integers(0, 6)]):
+            completions[b, i] = pair
+    return task._replace(prefix=prefix, completions=completions)
 
 
 def run(search, task, max_length):
@@ -151,6 +166,8 @@ class Sentence:
         phrases = required[b if len(required) > 1 else 0].astype(int).tolist()
         self.required = [tuple(v for v in phrase if v != PAD) for phrase in phrases if any(phrase)]
         self.prefix = [] if task.prefix is None else [v for v in task.prefix[b] if v != PAD]
+        completions = [] if task.completions is None else task.completions[b].tolist()
+        self.completions = {(at, v) for at, v in completions if v != PAD}
 
     def token_log_probs(self, tokens):
         return np.array([self.next_log_probs(tokens[:t])[v] for t, v in enumerate(tokens)])
@@ -198,19 +215,19 @@ class Sentence:
 
     def fits(self, tokens):
         """Whether an output that starts with `tokens` can contain all required phrases."""
-        is_forced = len(tokens) <= len(self.prefix) and not self.ended(tokens)
-        rest = 0 if self.ended(tokens) else self.limit - len(tokens)
-        return is_forced or self.missing(tokens) <= rest
+        if self.ended(tokens):
+            return not self.missing(tokens)
+        is_in_prefix = list(tokens) == self.prefix[: len(tokens)]
+        return is_in_prefix or self.missing(tokens) <= self.limit - len(tokens)
 
     def continuations(self, tokens):
         """The tokens that may come next, ascending."""
         t, search = len(tokens), self.search
-        if t < len(self.prefix):
-            return [int(self.prefix[t])]
+        is_forced = t < len(self.prefix) and list(tokens) == self.prefix[:t]
         following = {phrase[n] for phrase, n in self.started(tokens)}
         n = search.no_repeat_ngram
         grams = {tokens[i : i + n] for i in range(t - n + 1)} if n else set()
-        return [
+        allowed = [
             v
             for v in range(self.log_probs.shape[-1])
             if v in following
@@ -222,6 +239,9 @@ class Sentence:
                 or self.log_probs[t, (BOS, *tokens)[-1], v] == -np.inf
             )
         ]
+        if not is_forced:
+            return allowed
+        return sorted({int(self.prefix[t]), *(v for v in allowed if (t, v) in self.completions)})
 
     def every_output(self):
         """All outputs that are allowed: ended, or as long as the limit."""

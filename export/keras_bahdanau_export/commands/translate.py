@@ -180,7 +180,7 @@ def translate(
     file_flags = {"resume": resume, "shard": shard if shard != _WHOLE_FILE else None}
     if engine == "ray":
         files = {"prefix": search.prefix, "required": search.required}
-        _refuse_without("`engine` local", **file_flags, **search.options(), **files)
+        _refuse_without("`engine` local", **file_flags, **files)
         if not output_format.is_plain:
             raise ValueError(
                 "Arguments `n_best`, `scores`, `tokens`, `alignments` and `json` must be used with "
@@ -188,6 +188,7 @@ def translate(
             )
         parallel_batches = 1 if parallel_batches is None else parallel_batches
         settings = {**columns, "parallel_batches": parallel_batches, "actors": actors}
+        options |= search.options()
         _translate_folder(artifact, source, output, **settings, **limits, **options)
         return
     _refuse_without("`engine` ray", actors=actors)

@@ -9,9 +9,14 @@ The input `text` is BYTES of shape `[n, 1]`, one UTF-8 sentence each. The output
 weights as JSON. If a text has fewer hypotheses, its remaining texts are empty, and their scores the
 smallest float32.
 
-Request parameters: `n_best` (default 1), and `alignments`. With `alignments` set to `false`, the
-response to a request that names no outputs, and so asks for all, omits the alignments. `timeout`,
-in microseconds, belongs to Triton: it refuses requests that waited longer.
+Two more inputs `[n, 1]` are optional: `prefix`, the beginning of each translation, empty for none,
+and `required`, a JSON list of the phrases that each translation contains, empty for none.
+
+Request parameters: `n_best` (default 1), `alignments`, `disable_unknown`, `suppressed` (a JSON list
+of tokens as texts or ids), and the fields of `SearchOptions`, such as `beam_size`. With
+`alignments` set to `false`, the response to a request that names no outputs, and so asks for all,
+omits the alignments. `timeout`, in microseconds, belongs to Triton: it refuses requests that waited
+longer.
 """
 
 import json
@@ -21,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import triton_python_backend_utils as triton
 
-from keras_bahdanau_runtime import Translator
+from keras_bahdanau_runtime import Translator, UnsupportedArtifactError
 from keras_bahdanau_runtime.session import CPU, CUDA, available_cores
 
 MAX_CHARACTERS = 5000  # of a text
@@ -36,11 +41,17 @@ class Request(NamedTuple):
         texts: The texts to translate.
         n_best: Number of hypotheses for each text.
         alignments: Whether the response contains alignments.
+        options: Arguments of `Translator.translate` that all texts of a call share.
+        prefixes: Beginning of each translation, or `None`.
+        required: Phrases of each translation, or `None`.
     """
 
     texts: list[str]
     n_best: int
     alignments: bool
+    options: dict
+    prefixes: list
+    required: list
 
 
 class TritonPythonModel:
@@ -60,53 +71,93 @@ class TritonPythonModel:
         self.max_n_best = self.translator.translate_ids([[3]])["scores"].shape[1]
 
     def execute(self, requests):
-        """Answer all requests of a batch with one call of the `Translator`."""
+        """Answer all requests of a batch, with one call of the `Translator` for equal options."""
         parsed = [self._parse(request) for request in requests]
-        valid = [request for request in parsed if isinstance(request, Request)]
+        groups = {}
+        for position, request in enumerate(parsed):
+            if isinstance(request, Request):
+                groups.setdefault(json.dumps(request.options, sort_keys=True), []).append(position)
+        responses = [
+            None if isinstance(request, Request) else triton.InferenceResponse(error=request)
+            for request in parsed
+        ]
+        for positions in groups.values():
+            answers = self._translate([parsed[position] for position in positions])
+            for position, response in zip(positions, answers, strict=True):
+                responses[position] = response
+        return responses
+
+    def _translate(self, requests):
+        """Return the responses to requests with equal options."""
+        per_text = {
+            name: [value for request in requests for value in getattr(request, name)]
+            for name in ("prefixes", "required")
+        }
         translations = self.translator.translate(
-            [text for request in valid for text in request.texts],
-            n_best=max((request.n_best for request in valid), default=1),
-            alignments=any(request.alignments for request in valid),
+            [text for request in requests for text in request.texts],
+            n_best=max(request.n_best for request in requests),
+            alignments=any(request.alignments for request in requests),
             on_error="keep",
+            **requests[0].options,
+            **{name: values for name, values in per_text.items() if any(values)},
         )
         # For `n_best=1` the translator returns translations instead of lists of them.
         remaining = iter([best if isinstance(best, list) else [best] for best in translations])
         return [
             self._respond(request, [next(remaining)[: request.n_best] for _ in request.texts])
-            if isinstance(request, Request)
-            else triton.InferenceResponse(error=request)
-            for request in parsed
+            for request in requests
         ]
 
     def _parse(self, request):
         """Return a `Request`, or a `TritonError` for an invalid one."""
         try:
             parameters = json.loads(request.parameters() or "{}")
-            n_best = parameters.get("n_best", 1)
-            if type(n_best) is not int or not 1 <= n_best <= self.max_n_best:
+            for name in ("timeout", *(each for each in parameters if each.startswith("triton_"))):
+                parameters.pop(name, None)
+            n_best, alignments = parameters.pop("n_best", 1), parameters.pop("alignments", True)
+            options = self._options(parameters)
+            max_n_best = min(self.max_n_best, options.get("beam_size", self.max_n_best))
+            if type(n_best) is not int or not 1 <= n_best <= max_n_best:
                 raise ValueError(
-                    f"Argument `n_best` must be an int from 1 to {self.max_n_best}. "
-                    f"Received: {n_best!r}"
+                    f"Argument `n_best` must be an int from 1 to {max_n_best}. Received: {n_best!r}"
                 )
-            alignments = parameters.get("alignments", True)
             if not isinstance(alignments, bool):
                 raise ValueError(
                     f"Argument `alignments` must be a bool. Received: {alignments!r:.80}"
                 )
-            tensor = triton.get_input_tensor_by_name(request, "text").as_numpy().ravel()
-            texts = [text.decode("utf-8") for text in tensor]
-            longest = max(map(len, texts), default=0)
-            if longest > MAX_CHARACTERS:
-                raise ValueError(
-                    f"Argument `text` must have at most {MAX_CHARACTERS} characters each. "
-                    f"Received: {longest}"
-                )
+            texts = _texts(request, "text")
+            prefixes = _texts(request, "prefix") or [""] * len(texts)
+            required = _texts(request, "required") or [""] * len(texts)
+            for name, values in (("prefix", prefixes), ("required", required)):
+                if len(values) != len(texts):
+                    raise ValueError(
+                        f"Argument `{name}` must have one item for each of {len(texts)} texts. "
+                        f"Received: {len(values)}"
+                    )
+            required = [_json_list("required", phrases or "[]") for phrases in required]
             # Encoded per request, so that the index in an error message is that of its text.
             self.translator.encode(texts)
-        except ValueError as error:  # includes UnicodeDecodeError
+        except (ValueError, UnsupportedArtifactError) as error:  # includes UnicodeDecodeError
             return triton.TritonError(str(error), triton.TritonError.INVALID_ARG)
         is_requested = "alignment" in request.requested_output_names()
-        return Request(texts, n_best, is_requested and alignments)
+        alignments = is_requested and alignments
+        return Request(texts, n_best, alignments, options, prefixes, required)
+
+    def _options(self, parameters):
+        """Return the arguments of `Translator.translate` among the parameters of a request.
+
+        A number may be a str, because some clients of Triton have no parameters with a fraction.
+        """
+        options = {}
+        if "suppressed" in parameters:
+            options["suppressed"] = _json_list("suppressed", parameters.pop("suppressed"))
+        if "disable_unknown" in parameters:
+            options["disable_unknown"] = parameters.pop("disable_unknown")
+        for name, value in parameters.items():
+            options[name] = float(value) if isinstance(value, str) else value
+        if options:
+            self.translator.translate([], **options)  # checks the options
+        return options
 
     def _respond(self, request, hypotheses):
         """Return the response to a request, from the hypotheses for each of its texts."""
@@ -126,3 +177,23 @@ class TritonPythonModel:
         if request.alignments:
             tensors.append(triton.Tensor("alignment", alignment))
         return triton.InferenceResponse(output_tensors=tensors)
+
+
+def _texts(request, name):
+    """Return the texts of an input, an empty list if the request does not have it."""
+    tensor = triton.get_input_tensor_by_name(request, name)
+    texts = [] if tensor is None else [text.decode("utf-8") for text in tensor.as_numpy().ravel()]
+    longest = max(map(len, texts), default=0)
+    if longest > MAX_CHARACTERS:
+        raise ValueError(
+            f"Argument `{name}` must have at most {MAX_CHARACTERS} characters each. "
+            f"Received: {longest}"
+        )
+    return texts
+
+
+def _json_list(name, text):
+    items = json.loads(text) if isinstance(text, str) else text
+    if not isinstance(items, list):
+        raise ValueError(f"Argument `{name}` must be a JSON list. Received: {text!r:.80}")
+    return items

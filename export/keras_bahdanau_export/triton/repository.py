@@ -161,6 +161,8 @@ def _text_config(name: str) -> str:
     """Return the `config.pbtxt` of the text model."""
     tensors = [
         _tensor("input", "text", "TYPE_STRING", [1]),
+        _tensor("input", "prefix", "TYPE_STRING", [1], is_optional=True),
+        _tensor("input", "required", "TYPE_STRING", [1], is_optional=True),
         _tensor("output", "translation", "TYPE_STRING", [-1]),
         _tensor("output", "score", "TYPE_FP32", [-1]),
         _tensor("output", "alignment", "TYPE_STRING", [-1]),
@@ -210,10 +212,15 @@ def _config(name: str, backend: str, max_rows: int, tensors: Sequence[str]) -> s
     return _MARKER + head + "".join(tensors) + (_BATCHING if max_rows else "")
 
 
-def _tensor(side: str, name: str, dtype: str, dims: Sequence[int]) -> str:
+def _tensor(
+    side: str, name: str, dtype: str, dims: Sequence[int], is_optional: bool = False
+) -> str:
     # A JSON string is also a string of protobuf's text format.
     quoted = json.dumps(name, ensure_ascii=False)
-    return f"{side} {{\n  name: {quoted}\n  data_type: {dtype}\n  dims: {list(dims)}\n}}\n"
+    optional = "  optional: true\n" if is_optional else ""
+    return (
+        f"{side} {{\n  name: {quoted}\n  data_type: {dtype}\n  dims: {list(dims)}\n{optional}}}\n"
+    )
 
 
 def _is_repository(folder: Path) -> bool:

@@ -26,6 +26,7 @@ from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.errors import ArtifactError, RunError, require
 from keras_bahdanau_runtime.files import claim_folder, fsync
 from keras_bahdanau_runtime.manifest import read_manifest
+from keras_bahdanau_runtime.search_options import SearchOptions
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translator
 
@@ -47,6 +48,7 @@ def translate_folder(
     batch_tokens: int = BATCH_TOKENS,
     truncate: bool = False,
     progress: Progress | None = None,
+    **search_options: Any,
 ) -> dict[str, str]:
     """Translate every file of a folder that has no output yet.
 
@@ -68,6 +70,8 @@ def translate_folder(
         batch_tokens: As for `Translator.translate`.
         truncate: As for `Translator.translate`.
         progress: Called with the number of finished files and of all files.
+        **search_options: The fields of `SearchOptions`, `suppressed` and `disable_unknown`, as for
+            `Translator.translate`.
 
     Returns:
         dict, error messages by file name: for example, a damaged file has no output, and a file
@@ -75,7 +79,7 @@ def translate_folder(
 
     Raises:
         ValueError: `source` has no files or is the output, or `output` was started with another
-            artifact or other settings, or another call writes to it.
+            artifact or other settings, another call writes to it, or an option is out of its range.
         RunError: Ray failed. Finished files are kept, and the same call continues.
         MissingDependencyError: Ray is not installed.
     """
@@ -94,8 +98,12 @@ def translate_folder(
         "batch_size": batch_size,
         "batch_tokens": batch_tokens,
         "truncate": truncate,
+        **search_options,
     }
-    artifact_hash = fingerprint(read_manifest(artifact))
+    manifest = read_manifest(artifact)
+    numbers = search_options.keys() - {"suppressed", "disable_unknown"}  # actors check these two
+    SearchOptions.from_values({name: search_options[name] for name in numbers}).check(manifest)
+    artifact_hash = fingerprint(manifest)
     limits = {
         "parallel_batches": parallel_batches,
         "timeout": timeout,

@@ -128,9 +128,9 @@ def create_app(repository: Repository) -> Router:
 
 def _translation_endpoints(repository: Repository) -> list[Endpoint]:
     """Return the endpoints of text models: translation, scores, alignment, and their list."""
-    limits = repository.engine.limits
 
     async def parse(request: Request, schema: type[RequestBody]) -> RequestBody:
+        limits = repository.engine.limits
         body = await _read_body(request, limits)
         return await _parse(body, parse_request, schema, limits)
 
@@ -143,10 +143,7 @@ def _translation_endpoints(repository: Repository) -> list[Endpoint]:
             body.alignments,
             body.timeout,
             body.options,
-            prefixes=body.for_each_text("prefix"),
-            suppressed=body.suppressed,
-            disable_unknown=body.disable_unknown,
-            required=body.for_each_text("required"),
+            body.constraints,
         )
         results = await _cancel_on_disconnect(request, result)
         translations = [[_translation(each) for each in hypotheses] for hypotheses in results]
@@ -157,7 +154,9 @@ def _translation_endpoints(repository: Repository) -> list[Endpoint]:
     async def score(request: Request) -> Response:
         body = await parse(request, ScoreRequest)
         model = _text_model(request, repository, body.model)
-        result = model.score(body.texts, _targets(body), body.alignments, body.timeout)
+        result = model.score(
+            body.texts, body.for_each_text("target") or [], body.alignments, body.timeout
+        )
         results = await _cancel_on_disconnect(request, result)
         names = [field.name for field in dataclasses.fields(TargetScore) if field.name != "error"]
         return _json(
@@ -167,7 +166,13 @@ def _translation_endpoints(repository: Repository) -> list[Endpoint]:
     async def align(request: Request) -> Response:
         body = await parse(request, AlignRequest)
         model = _text_model(request, repository, body.model)
-        result = model.align(body.texts, _targets(body), body.threshold, body.pieces, body.timeout)
+        result = model.align(
+            body.texts,
+            body.for_each_text("target") or [],
+            body.threshold,
+            body.pieces,
+            body.timeout,
+        )
         return _json({"links": await _cancel_on_disconnect(request, result)})
 
     async def alternatives(request: Request) -> Response:
@@ -196,7 +201,7 @@ def _translation_endpoints(repository: Repository) -> list[Endpoint]:
                 "name": model.name,
                 "versions": versions[model.name],
                 "streams": model.streams,
-                "max_characters": limits.characters,
+                "max_characters": repository.engine.limits.characters,
                 "n_best": model.max_n_best,
                 "options": model.options,
                 "max_beam_size": model.max_beam_size,
@@ -465,17 +470,6 @@ def _text_model(request: Request, repository: Repository, name: str | None) -> T
         )
     request.scope["model"] = models[0].name
     return models[0]
-
-
-def _targets(body: ScoreRequest | AlignRequest) -> list[str]:
-    """Return the targets of a request, one for each text."""
-    is_list = isinstance(body.target, list)
-    if is_list != isinstance(body.text, list):
-        expected = (
-            "be a list of texts, as `text` is" if not is_list else "be one text, as `text` is"
-        )
-        refuse("target", expected, body.target)
-    return [body.target] if isinstance(body.target, str) else body.target
 
 
 async def _cancel_on_disconnect(request: Request, result: Awaitable[_Result]) -> _Result:

@@ -10,7 +10,8 @@ import reprlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +78,7 @@ _PARAMETERS = {
 _NO_SCORE = np.finfo(np.float32).min  # of a missing hypothesis, as JSON has no infinity
 _SMALL_TEXTS = 4096  # characters that are encoded in the event loop
 _MAX_WEIGHTS = 2**22  # attention weights of one response, about 80 MB of JSON
+_MAX_SUPPRESSED = 1024  # tokens of a request
 _BITS = (8, 16, 32, 64)
 _ONNX_DATATYPES = {
     "tensor(bool)": "BOOL",
@@ -313,7 +315,7 @@ class TextModel(Model):
         alignments: bool = False,
         timeout: float | None = None,
         options: SearchOptions = NO_OPTIONS,
-        **constraints: Any,
+        constraints: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[list[Translation]]:
         """Return the translations of each text, best first.
 
@@ -324,14 +326,14 @@ class TextModel(Model):
             timeout: float, seconds; at most and by default the timeout of the service's limits.
             options: `SearchOptions`. Texts of several requests share a batch only if their options
                 are equal.
-            **constraints: `prefixes`, `suppressed`, `disable_unknown` and `required`, as for
-                `Translator.translate`.
+            constraints: The arguments `prefixes`, `suppressed`, `disable_unknown` and `required` of
+                `Translator.translate` that are set, by name.
 
         Raises:
             ServiceError: The request is invalid, is refused, or fails.
         """
         with self._measure():
-            return await self._translate(texts, n_best, alignments, timeout, options, **constraints)
+            return await self._translate(texts, n_best, alignments, timeout, options, constraints)
 
     async def _translate(
         self,
@@ -340,12 +342,14 @@ class TextModel(Model):
         alignments: bool,
         timeout: float | None,
         options: SearchOptions,
-        **constraints: Any,
+        constraints: Mapping[str, Any],
     ) -> list[list[Translation]]:
         self._check(texts)
         if options is not NO_OPTIONS:
             self._check_options(options)
-        max_n_best = min(self.max_n_best, options.beam_size or self.max_n_best)
+        max_n_best = self.max_n_best
+        if options.beam_size is not None:
+            max_n_best = min(max_n_best, options.beam_size)
         if not 1 <= n_best <= max_n_best:
             raise ServiceError(
                 "invalid",
@@ -356,17 +360,20 @@ class TextModel(Model):
         with self.engine.reserve(len(texts), 0):
             async with self.engine.deadline(timeout):
                 encoded = await self._encode(texts)
-                constraints = {name: value for name, value in constraints.items() if value}
-                rows, group = [NO_CONSTRAINTS] * len(texts), cast("Hashable", options)
                 if constraints:
-                    rows = self._constraints(texts, encoded, options, constraints)
-                    if any(row != NO_CONSTRAINTS for row in rows):
-                        group = options, "constrained"  # such batches have slower steps
-                nonempty = [index for index, ids in enumerate(encoded) if ids]
+                    # In a thread: a prefix has many completions.
+                    arguments = texts, encoded, options, constraints
+                    rows = await asyncio.to_thread(self._constraints, *arguments)
+                else:
+                    rows = [NO_CONSTRAINTS] * len(texts)
                 payloads = [
-                    (encoded[index], n_best, alignments, options, rows[index]) for index in nonempty
+                    (ids, n_best, alignments, options, row)
+                    for ids, row in zip(encoded, rows, strict=True)
+                    if ids
                 ]
-                lengths = [len(encoded[index]) for index in nonempty]
+                lengths = [len(ids) for ids in encoded if ids]
+                # Batches with constraints have slower steps.
+                group: Hashable = (options, "constrained") if constraints else options
                 results = await self._run(self._search, payloads, lengths, len(texts), group)
         if alignments:
             _check_weights([each.alignment for hypotheses in results for each in hypotheses])
@@ -403,14 +410,24 @@ class TextModel(Model):
         names = {"prefixes": "prefix", "disable_unknown": "suppressed"}
         self._require_options([names.get(name, name) for name in constraints])
         manifest = self.translator.manifest
-        for name in ("prefixes", "required"):
-            self._check_characters(constraints.get(name), names.get(name, name))
+        count = len(constraints.get("suppressed", ()))
+        if count > _MAX_SUPPRESSED:
+            raise ServiceError(
+                "too_large",
+                f"Argument `suppressed` must have at most {_MAX_SUPPRESSED} tokens. "
+                f"Received: {count}",
+                "suppressed",
+            )
+        self._check([prefix or "" for prefix in constraints.get("prefixes", ())], "prefix")
+        phrases = constraints.get("required", ())
+        self._check(["".join(each or ()) for each in phrases], "required")
         with _argument_errors():
             of_text = text_constraints(self.tokenizer, texts, **constraints)
             rows = [of_text(index) for index in range(len(texts))]
             for row, ids in zip(rows, encoded, strict=True):
                 if ids:
-                    check_constraints(row, manifest, options.output_limit(manifest, len(ids)))
+                    limit = options.output_limit(manifest, len(ids))
+                    check_constraints(row, manifest, limit, options.beam_size)
         return rows
 
     async def score(
@@ -509,7 +526,7 @@ class TextModel(Model):
         with self._measure():
             self._check_streams()
             self._check([text])
-            self._check_characters(prefix, "prefix")
+            self._check([prefix or ""], "prefix")
             with self.engine.reserve(1, 0):
                 async with self.engine.deadline(timeout):
                     [ids] = await self._encode([text])
@@ -541,12 +558,15 @@ class TextModel(Model):
                         [ids] = await self._encode([text])
                         limit = max_output_length(self.translator.manifest.search, len(ids))
                         with _argument_errors():
-                            check_prefix(encode_constraints(self.tokenizer, prefix), limit)
+                            start = await asyncio.to_thread(
+                                encode_constraints, self.tokenizer, prefix
+                            )
+                            check_prefix(start, limit)
                         payload = (text, prefix, put, stopped)
                         await self._run(self._stream, [payload], [len(ids)], 1)
 
             self._check([text])
-            self._check_characters(prefix, "prefix")
+            self._check([prefix or ""], "prefix")
             task = asyncio.ensure_future(run())
             task.add_done_callback(lambda _: pieces.put_nowait(None))  # after the last piece
             try:
@@ -566,19 +586,14 @@ class TextModel(Model):
             )
 
     def _check(self, texts: Sequence[str], argument: str = "text") -> None:
-        self.engine.limits.check_texts(len(texts))
-        self._check_characters(texts, argument)
-
-    def _check_characters(self, texts: Any, argument: str) -> None:
-        """Refuse texts, or lists of texts, of too many characters each."""
-        limit = self.engine.limits.characters
-        for index, text in enumerate([texts] if isinstance(texts, str) else texts or ()):
-            length = len(text) if isinstance(text, str) else sum(map(len, text or ()))
-            if length > limit:
+        limits = self.engine.limits
+        limits.check_texts(len(texts))
+        for index, text in enumerate(texts):
+            if len(text) > limits.characters:
                 raise ServiceError(
                     "too_large",
-                    f"Argument `{argument}` must have at most {limit} characters each. "
-                    f"Received: {length} at index {index}",
+                    f"Argument `{argument}` must have at most {limits.characters} characters each. "
+                    f"Received: {len(text)} at index {index}",
                     argument,
                 )
 
@@ -619,7 +634,9 @@ class TextModel(Model):
         _check_names("inputs", names, self.inputs, self.optional_inputs)
         inputs = {tensor.name: _texts(tensor) for tensor in request.inputs}
         texts = inputs["text"]
-        constraints: dict[str, Any] = {"prefixes": inputs.get("prefix")}
+        constraints: dict[str, Any] = {}
+        if "prefix" in inputs:
+            constraints["prefixes"] = inputs["prefix"]
         if "required" in inputs:
             constraints["required"] = [
                 _json_list(text or "[]", "required", (str,)) for text in inputs["required"]
@@ -634,11 +651,10 @@ class TextModel(Model):
         suppressed = get_parameter(parameters, "suppressed", (str,), None)
         if suppressed is not None:
             constraints["suppressed"] = _json_list(suppressed, "suppressed", (str, int))
-        constraints["disable_unknown"] = get_parameter(
-            parameters, "disable_unknown", (bool,), False
-        )
+        if get_parameter(parameters, "disable_unknown", (bool,), False):
+            constraints["disable_unknown"] = True
         options = _search_options(parameters)
-        results = await self._translate(texts, n_best, alignments, timeout, options, **constraints)
+        results = await self._translate(texts, n_best, alignments, timeout, options, constraints)
         shape = (len(texts),) if n_best == 1 else (len(texts), n_best)
         translations = np.full(shape, b"", object)
         scores = np.full(shape, _NO_SCORE, np.float32)
@@ -858,11 +874,22 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
 
 
 def _search_options(parameters: Mapping[str, Any]) -> SearchOptions:
-    """Return the search options among the parameters of a request."""
+    """Return the search options among the parameters of a request.
+
+    A number with a fraction may also be a str, because Triton's gRPC client refuses floats.
+    """
     values = {}
     for name in _OPTION_NAMES & parameters.keys():
-        types = (int,) if name in _COUNTS else (int, float)
-        values[name] = get_parameter(parameters, name, types, None)
+        if name in _COUNTS:
+            values[name] = get_parameter(parameters, name, (int,), None)
+            continue
+        value = get_parameter(parameters, name, (int, float, str), None)
+        try:
+            values[name] = float(value)
+        except (ValueError, OverflowError) as error:
+            raise ServiceError(
+                "invalid", f"Argument `{name}` must be a number. Received: {value!r:.80}", name
+            ) from error
     return SearchOptions(**values) if values else NO_OPTIONS
 
 

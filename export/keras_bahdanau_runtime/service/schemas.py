@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from keras_bahdanau_runtime.checks import check_text
 from keras_bahdanau_runtime.search_options import SearchOptions
 from keras_bahdanau_runtime.service.engine import Limits
-from keras_bahdanau_runtime.service.errors import KINDS, ServiceError
+from keras_bahdanau_runtime.service.errors import KINDS, ServiceError, refuse
 from keras_bahdanau_runtime.service.models import MAX_ALTERNATIVES, NO_OPTIONS
 from keras_bahdanau_runtime.service.protocol import parse_json
 
@@ -22,6 +22,7 @@ def _check_encodable(text: str) -> str:
 _Text = Annotated[str, AfterValidator(_check_encodable)]
 RequestBody = TypeVar("RequestBody", bound="_TextBody")
 _OPTIONS = {field.name for field in dataclasses.fields(SearchOptions)}
+_CONSTRAINTS = {"prefix", "required", "suppressed", "disable_unknown"}
 
 
 def _option(description: str, **schema: float) -> Any:
@@ -72,9 +73,20 @@ class _TextsBody(_TextBody):
         return [self.text] if isinstance(self.text, str) else self.text
 
     def for_each_text(self, name: str) -> list[Any] | None:
-        """Return the value of a field for each text, or `None` if it is not set."""
-        value = getattr(self, name)
-        return [value] if value is not None and isinstance(self.text, str) else value
+        """Return the value of a field for each text, or `None` if it is not set.
+
+        Raises:
+            ServiceError: "invalid" for a list of texts without a list of values, or the reverse.
+        """
+        value, has_list = getattr(self, name), isinstance(self.text, list)
+        if value is None:
+            return None
+        is_list = isinstance(value, list)
+        if name == "required":  # the value for one text is a list, too
+            is_list = not isinstance(value[0], str) if value else has_list
+        if is_list != has_list:
+            refuse(name, f"be {type(self).model_fields[name].description}", value)
+        return value if has_list else [value]
 
 
 class TranslateRequest(_TextsBody):
@@ -129,12 +141,25 @@ class TranslateRequest(_TextsBody):
             SearchOptions(**{name: getattr(self, name) for name in names}) if names else NO_OPTIONS
         )
 
+    @property
+    def constraints(self) -> dict[str, Any]:
+        """The constraints that are set, with the names of `Translator.translate`."""
+        if not self.model_fields_set & _CONSTRAINTS:
+            return {}
+        values = {
+            "prefixes": self.for_each_text("prefix"),
+            "required": self.for_each_text("required"),
+            "suppressed": self.suppressed,
+            "disable_unknown": self.disable_unknown,
+        }
+        return {name: value for name, value in values.items() if value}
+
 
 class ScoreRequest(_TextsBody):
     """Body of a request to `/score`."""
 
     target: _Text | list[_Text] = Field(
-        description="the translation to score; with a list of texts, a list with one for each"
+        description="a text, the given translation; with a list of texts, a list with one for each"
     )
     alignments: bool = Field(False, description="a bool, whether to return the attention weights")
 
@@ -143,7 +168,7 @@ class AlignRequest(_TextsBody):
     """Body of a request to `/align`."""
 
     target: _Text | list[_Text] = Field(
-        description="the translation to align; with a list of texts, a list with one for each"
+        description="a text, the given translation; with a list of texts, a list with one for each"
     )
     threshold: float | None = Field(
         None,

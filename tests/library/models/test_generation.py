@@ -4,6 +4,8 @@ import pytest
 from models import log_softmax
 
 from keras_bahdanau import BeamSearch, GreedySearch, RNNSearch, Sampling
+from keras_bahdanau.models.generation import with_options
+from keras_bahdanau_runtime import SearchOptions
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD
 
 SOURCE = [[5, 6, 7, 3], [8, 3], [6, 6, 5, 8, 7, 3]]
@@ -212,6 +214,64 @@ def test_a_prefix_counts_for_required_phrases(model):
 def test_required_phrases_that_are_wrong_are_refused(model, required, arguments, message):
     with pytest.raises(ValueError, match=message):
         model.generate(SOURCE, **{"search": BeamSearch(2), **arguments}, required=required)
+
+
+@each_search
+def test_a_prefix_may_end_with_a_completion(model, search):
+    prefix, completions = [[4, 5, 6]] * 3, [[[0, 7], [1, 8], [2, 4]]] * 3
+    result = model.generate(SOURCE, search, LENGTH, prefix=prefix, completions=completions)
+    for b, k in existing(result):
+        tokens = result.tokens[b, k].tolist()
+        assert tokens[0] in (4, 7) and (tokens[0] == 7 or tokens[1] in (5, 8))
+        assert tokens[:2] != [4, 5] or tokens[2] in (6, 4)
+    forced = model.generate(SOURCE, search, LENGTH, prefix=prefix)
+    assert (result.tokens[:, 0, :3] != forced.tokens[:, 0, :3]).any()
+    nothing = np.zeros((3, 1, 2), int)
+    again = model.generate(SOURCE, search, LENGTH, prefix=prefix, completions=nothing)
+    assert_same_outputs(forced, again)
+
+
+@pytest.mark.parametrize(
+    "completions, message",
+    [
+        ([[[0, 9]]] * 3, r"`completions` must hold ids from 0 to 8\. Received: 9 to 9"),
+        ([[[8, 5]]] * 3, r"`completions` must hold positions from 0 to 7"),
+        ([[[0, 5]]] * 2, r"ints of shape \(3, completions, 2\) for 3 prefixes"),
+        ([[[0.0, 5.0]]] * 3, r"`completions` must be ints .* float64"),
+        ([[0, 5]] * 3, r"`completions` must be ints .* shape \(3, 2\)"),
+    ],
+    ids=str,
+)
+def test_wrong_completions_are_refused(model, completions, message):
+    with pytest.raises(ValueError, match=message):
+        model.generate(SOURCE, prefix=[[4]] * 3, completions=completions)
+
+
+def test_completions_need_a_prefix(model):
+    with pytest.raises(ValueError, match=r"`completions` must be ints of shape \(0,"):
+        model.generate(SOURCE, completions=[[[0, 5]]] * 3)
+
+
+def test_options_of_translate_change_the_search():
+    search = with_options(BeamSearch(5, n_best=3), SearchOptions(beam_size=2, no_repeat_ngram=2))
+    assert search == BeamSearch(2, n_best=2, no_repeat_ngram=2)
+    assert with_options(Sampling(2, top_k=3), SearchOptions(top_k=0)) == Sampling(2)
+    assert with_options(GreedySearch(), SearchOptions(min_length=2)) == GreedySearch(min_length=2)
+
+
+@pytest.mark.parametrize(
+    "search, options, message",
+    [
+        (GreedySearch(), {"beam_size": 1}, "`beam_size` must be left out for a GreedySearch"),
+        (BeamSearch(), {"temperature": 1.0}, "`temperature` must be left out for a BeamSearch"),
+        (BeamSearch(), {"beam_size": 0}, "`beam_size` must be an int of at least 1. Received: 0"),
+        (BeamSearch(), {"length_penalty": float("nan")}, "`length_penalty` must be a number of"),
+    ],
+    ids=str,
+)
+def test_wrong_options_of_translate_are_named(search, options, message):
+    with pytest.raises(ValueError, match=message):
+        with_options(search, SearchOptions(**options))
 
 
 @each_search

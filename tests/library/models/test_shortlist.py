@@ -110,6 +110,18 @@ def test_prefixes_and_forbidden_ids_are_ids_of_the_whole_vocabulary(shortlist):
     assert forbidden not in model.generate(SOURCE, search, 6, shortlist=shortlist).tokens
 
 
+def test_completions_are_ids_of_the_whole_vocabulary(shortlist):
+    model, source = make(V, True), SOURCE[:1]
+    ids = candidates(shortlist, source)
+    own, *others = [int(token) for token in ids if token > EOS]
+    outside = int(np.setdiff1d(np.arange(4, V), ids)[0])
+    completions = [[[0, token] for token in (*others, outside)]]
+    arguments = {"prefix": [[own, own]], "completions": completions, "shortlist": shortlist}
+    result = model.generate(source, BeamSearch(4), 6, **arguments)
+    first = set(result.tokens[0, :, 0].tolist())
+    assert first <= {own, *others} and first & set(others)
+
+
 def test_suppressed_ids_are_ids_of_the_whole_vocabulary(shortlist):
     model = make(V, True)
     tokens = model.generate(SOURCE, BeamSearch(3), 6, shortlist=shortlist).tokens

@@ -11,6 +11,7 @@ from search_tasks import (
     Task,
     check,
     check_beam,
+    completion_task,
     constrained_task,
     coverage_task,
     find,
@@ -113,6 +114,18 @@ def test_limits_prefixes_and_coverage_apply_too(seed):
     )
 
 
+@FEW
+@given(seed=SEEDS, with_penalty=st.booleans())
+def test_completions_of_a_prefix_apply_too(seed, with_penalty):
+    options = {"repetition_penalty": 1.3, "no_repeat_ngram": 2} if with_penalty else {}
+    task = completion_task(seed)._replace(required=phrases([[4, 5], [1]], [[5]]))
+    check_beam(BeamSearch(5, 0.6, **options), task)
+    search = BeamSearch(625, 0.6, **options)
+    for b in range(2):
+        outputs = outputs_of(find(search, task), b)
+        assert set(outputs) == set(Sentence(search, task, b).every_output())
+
+
 def test_tokens_of_a_prefix_need_not_fit():
     table = np.zeros((1, 4, 6, 6), "float32")
     prefix = np.array([[4, 4, 5]], "int32")
@@ -177,7 +190,7 @@ def test_banks_take_turns_and_leave_what_they_do_not_fill():
     missing = np.array([[2, 2, 2, 2, 1, 0, 0, 1]], "int32")
 
     def best(k):
-        top, indices = top_k_of_banks(ops.array(scores), ops.array(missing), k, 4)
+        top, indices = top_k_of_banks(ops.array(scores), ops.array(missing), k, 4, 1)
         return ops.convert_to_numpy(top)[0].tolist(), ops.convert_to_numpy(indices)[0].tolist()
 
     assert best(2) == ([4, 5], [5, 4])

@@ -14,6 +14,7 @@ from search_tasks import (
     Task,
     check,
     check_beam,
+    completion_task,
     constrained_task,
     coverage_task,
     find,
@@ -110,6 +111,29 @@ def test_suppressed_tokens_are_only_in_prefixes(suppressed, seed):
     for search in (BeamSearch(121, 0.6), BeamSearch(121, 0.6, repetition_penalty=1.3)):
         check_exhaustive(search, task)
         check_exhaustive(search, task._replace(prefix=None))
+
+
+@pytest.mark.parametrize("arguments", [{}, *CONSTRAINTS.values()], ids=["none", *CONSTRAINTS])
+@FEW
+@given(seed=SEEDS)
+def test_a_prefix_may_end_with_its_completions(arguments, seed):
+    task = completion_task(seed)
+    check_exhaustive(BeamSearch(625, 0.6, **arguments), task)
+    suppressed = np.array([[4, PAD], [1, 5]], "int32")
+    check_exhaustive(BeamSearch(625, 0.6, **arguments), task._replace(suppressed=suppressed))
+    for search in (BeamSearch(3, 0.6, **arguments), GreedySearch(**arguments)):
+        check_beam(search, task)
+
+
+def test_completions_of_one_row_apply_to_all():
+    task = completion_task(0)._replace(limits=None)
+    prefix, completions = np.array([[4, 4, 5]] * 2), np.array([[[0, 1], [2, 1], [PAD, PAD]]])
+    both = find(
+        BeamSearch(3), task._replace(prefix=prefix, completions=np.repeat(completions, 2, 0))
+    )
+    one = find(BeamSearch(3), task._replace(prefix=prefix, completions=completions))
+    np.testing.assert_array_equal(one.tokens, both.tokens)
+    assert {1, 4} >= {tokens[0] for b in range(2) for tokens in outputs_of(one, b)}
 
 
 # --- Against a beam in plain Python that never stops early ----------------------------------------
@@ -425,6 +449,12 @@ def test_a_step_that_changes_rows_or_state_is_refused(change, message):
         (BeamSearch(2), {"memory_mask": np.ones((1, 3), bool)}, r"bool of shape \(2, memory le"),
         (BeamSearch(2), {"prefix": np.array([[4]] * 3)}, r"`prefix` must be ints .* \(2, None\)"),
         (BeamSearch(2), {"prefix": np.array([4, 4])}, r"`prefix` must be .*int64 \(2,\)"),
+        (BeamSearch(2), {"completions": np.array([[[0, 4]]])}, "`completions` must be used with a"),
+        (
+            BeamSearch(2),
+            {"prefix": np.array([[4]] * 2), "completions": np.array([[0, 4]] * 2)},
+            r"`completions` must be ints of shape \(2, None, 2\)",
+        ),
         (BeamSearch(2), {"suppressed": np.array([4])}, r"`suppressed` must .* \(2, None\)\. .*64"),
         (BeamSearch(2), {"suppressed": np.array([[4]] * 3)}, r"`suppressed` .*int64 \(3, 1\)"),
         (BeamSearch(2), {"suppressed": np.array([[4.0]])}, r"`suppressed` must be ints .*float64"),

@@ -1,0 +1,315 @@
+"""Options of an exported search: at run time they do what the same settings do at export."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnx_ir
+import onnxruntime
+import pytest
+
+from keras_bahdanau import BeamSearch, Ensemble, GreedySearch, RNNSearch, Sampling
+from keras_bahdanau.models import Shortlist
+from keras_bahdanau_export.cuda.placement import find_fallbacks
+from keras_bahdanau_export.graph.precision import reduce_precision
+from keras_bahdanau_export.graph.writer import write_onnx
+from keras_bahdanau_export.trace import search_defaults, search_function
+from keras_bahdanau_runtime.ids import EOS, PAD
+from keras_bahdanau_runtime.signature import OPTIONS
+
+V, T = 300, 9  # a vocabulary that is ranked in chunks
+SOURCE = np.array([[5, 6, 7, 120, 3], [8, 3, 0, 0, 0], [99, 41, 12, 3, 0]], "int32")
+PREFIX = np.array([[4, 9, 200], [7, 0, 0], [0, 0, 0]], "int32")
+
+
+def make(seed):
+    sizes = {"units": 6, "embedding_dim": 5, "attention_units": 4, "maxout_units": 5}
+    model = RNNSearch(V, V, **sizes, reset_after=True)
+    model.build()
+    rng = np.random.default_rng(seed)
+    model.set_weights([rng.normal(0, 1.2, weights.shape) for weights in model.get_weights()])
+    return model
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make(0)
+
+
+def write(model, search, path, shortlist=None, with_options=True):
+    function, signature = search_function(model, search, T, shortlist, with_options)
+    defaults = search_defaults(search, T) if with_options else None
+    write_onnx(function, signature, path, model.variables, defaults=defaults)
+    return path
+
+
+class Graph:
+    """A session of a search, with the options as arguments."""
+
+    def __init__(self, path):
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        self.session = onnxruntime.InferenceSession(
+            path, options, providers=["CPUExecutionProvider"]
+        )
+        self.options = [value.name for value in self.session.get_overridable_initializers()]
+
+    def run(self, source=SOURCE, noise=None, **options):
+        inputs = {name: np.array(v, OPTIONS[name].dtype) for name, v in options.items()}
+        inputs |= {"source": source} | ({} if noise is None else {"noise": noise})
+        names = [value.name for value in self.session.get_outputs()]
+        return dict(zip(names, self.session.run(names, inputs), strict=True))
+
+
+def assert_equal(outputs, expected, atol=1e-5):
+    """Check outputs of a graph against a `Generation`, or other outputs."""
+    expected = expected if isinstance(expected, dict) else expected._asdict()
+    assert outputs["scores"].shape == expected["scores"].shape
+    np.testing.assert_allclose(outputs["scores"], expected["scores"], rtol=1e-6, atol=atol)
+    np.testing.assert_array_equal(outputs["lengths"], expected["lengths"])
+    steps = min(outputs["tokens"].shape[-1], expected["tokens"].shape[-1])
+    assert not outputs["tokens"][..., steps:].any()
+    for name in ("tokens", "alignments"):
+        pair = (values[name][:, :, :steps] for values in (outputs, expected))
+        np.testing.assert_allclose(*pair, atol=1e-4)
+
+
+# --- Beams ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def beam(model, tmp_path_factory):
+    return Graph(write(model, BeamSearch(5), tmp_path_factory.mktemp("beam") / "model.onnx"))
+
+
+def test_a_beam_has_the_options_of_its_search(beam):
+    assert [value.name for value in beam.session.get_inputs()] == ["source"]
+    assert beam.options == [
+        "beam_size",
+        "length_penalty",
+        "coverage_penalty",
+        "min_length",
+        "max_length",
+        "no_repeat_ngram",
+        "repetition_penalty",
+        "prefix",
+        "completions",
+        "suppressed",
+        "required",
+    ]
+
+
+# Options at run time, the same settings of a search, and arguments of `generate`.
+BEAMS = {
+    "defaults": ({}, {}, {}),
+    "beam_size 1": ({"beam_size": 1}, {"size": 1}, {}),
+    "beam_size 2": (
+        {"beam_size": 2, "length_penalty": 0.0},
+        {"size": 2, "length_penalty": 0.0},
+        {},
+    ),
+    "beam_size 4": ({"beam_size": 4, "min_length": 6}, {"size": 4, "min_length": 6}, {}),
+    "length_penalty": ({"length_penalty": 2.0}, {"length_penalty": 2.0}, {}),
+    "coverage_penalty": ({"coverage_penalty": 0.3}, {"coverage_penalty": 0.3}, {}),
+    "max_length": ({"max_length": 4}, {}, {"max_length": 4}),
+    "no repeated token": ({"no_repeat_ngram": 1}, {"no_repeat_ngram": 1}, {}),
+    "bigrams": ({"no_repeat_ngram": 2}, {"no_repeat_ngram": 2}, {}),
+    "trigrams": (
+        {"no_repeat_ngram": 3, "beam_size": 3},
+        {"no_repeat_ngram": 3, "size": 3},
+        {},
+    ),
+    "repetition_penalty": ({"repetition_penalty": 1.3}, {"repetition_penalty": 1.3}, {}),
+    "prefix": ({"prefix": PREFIX}, {}, {"prefix": PREFIX}),
+    "suppressed": ({"suppressed": [[EOS, 17]]}, {}, {"suppressed": [[EOS, 17]]}),
+    "all": (
+        {
+            "beam_size": 3,
+            "length_penalty": 0.6,
+            "coverage_penalty": 0.2,
+            "min_length": 5,
+            "max_length": 7,
+            "no_repeat_ngram": 2,
+            "repetition_penalty": 1.2,
+            "prefix": PREFIX,
+            "suppressed": [[17, PAD], [EOS, 5], [PAD, PAD]],
+        },
+        {
+            "size": 3,
+            "length_penalty": 0.6,
+            "coverage_penalty": 0.2,
+            "min_length": 5,
+            "no_repeat_ngram": 2,
+            "repetition_penalty": 1.2,
+        },
+        {"max_length": 7, "prefix": PREFIX, "suppressed": [[17, PAD], [EOS, 5], [PAD, PAD]]},
+    ),
+}
+
+
+@pytest.mark.parametrize("options, settings, arguments", BEAMS.values(), ids=BEAMS)
+def test_an_option_equals_the_setting_of_the_search(model, beam, options, settings, arguments):
+    search = replace(BeamSearch(5), **settings)
+    expected = model.generate(SOURCE, search, **{"max_length": T, **arguments})
+    assert_equal(beam.run(**options), expected)
+
+
+def test_an_option_equals_a_graph_exported_with_it(model, beam, tmp_path):
+    settings = {"coverage_penalty": 0.2, "no_repeat_ngram": 2, "repetition_penalty": 1.3}
+    search = BeamSearch(4, 0.6, **settings)
+    fixed = Graph(write(model, search, tmp_path / "model.onnx", with_options=False))
+    assert fixed.options == []
+    assert_equal(beam.run(beam_size=4, length_penalty=0.6, **settings), fixed.run())
+
+
+def test_suppressed_tokens_equal_forbidden_ones(model, beam):
+    tokens = beam.run()["tokens"]
+    ids = np.setdiff1d(tokens, [PAD, EOS])[:3].tolist()
+    search = BeamSearch(5, forbidden=(0, 2, *ids))
+    outputs = beam.run(suppressed=[ids])
+    assert_equal(outputs, model.generate(SOURCE, search, T))
+    assert not np.isin(outputs["tokens"], ids).any()
+
+
+def test_an_empty_prefix_and_no_suppressed_token_change_nothing(beam):
+    empty = np.zeros((3, 4), "int32")
+    outputs, expected = beam.run(prefix=empty, suppressed=empty), beam.run()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(outputs[name], array)
+
+
+def test_one_row_of_constraints_is_for_all_sources(beam):
+    one, each = ({"prefix": [[4, 9]] * n, "suppressed": [[17, 5]] * n} for n in (1, 3))
+    outputs, expected = beam.run(**one), beam.run(**each)
+    assert (outputs["tokens"][:, 0, :2] == [4, 9]).all()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(outputs[name], array)
+
+
+def test_a_beam_has_at_least_one_hypothesis_and_at_most_those_of_the_export(beam):
+    for size, limited in ((0, 1), (-1, 1), (6, 5)):
+        np.testing.assert_array_equal(
+            beam.run(beam_size=size)["tokens"], beam.run(beam_size=limited)["tokens"]
+        )
+
+
+@pytest.mark.parametrize("early_stopping", [False, True, "never"])
+def test_a_smaller_beam_returns_at_most_n_best(model, tmp_path, early_stopping):
+    search = BeamSearch(4, 0.6, n_best=2, early_stopping=early_stopping)
+    graph = Graph(write(model, search, tmp_path / "model.onnx"))
+    for size in (1, 2, 3, 4):
+        smaller = replace(search, size=size, n_best=min(2, size))
+        assert_equal(graph.run(beam_size=size), model.generate(SOURCE, smaller, T))
+
+
+# --- Other searches -------------------------------------------------------------------------------
+
+
+def test_groups_have_a_fixed_beam(model, tmp_path):
+    search = BeamSearch(4, groups=2, diversity=0.5)
+    graph = Graph(write(model, search, tmp_path / "model.onnx"))
+    assert "beam_size" not in graph.options and "length_penalty" in graph.options
+    expected = replace(search, length_penalty=0.5, no_repeat_ngram=2)
+    outputs = graph.run(length_penalty=0.5, no_repeat_ngram=2)
+    assert_equal(outputs, model.generate(SOURCE, expected, T))
+
+
+def test_a_greedy_search_has_only_constraints(model, tmp_path):
+    graph = Graph(write(model, GreedySearch(), tmp_path / "model.onnx"))
+    assert graph.options == [
+        "min_length",
+        "max_length",
+        "no_repeat_ngram",
+        "repetition_penalty",
+        "prefix",
+        "completions",
+        "suppressed",
+    ]
+    assert_equal(graph.run(), model.generate(SOURCE, GreedySearch(), T))
+    expected = model.generate(SOURCE, GreedySearch(repetition_penalty=1.4), T, prefix=PREFIX)
+    assert_equal(graph.run(repetition_penalty=1.4, prefix=PREFIX), expected)
+
+
+@pytest.fixture(scope="module")
+def sampling(model, tmp_path_factory):
+    search = Sampling(2, temperature=0.8)
+    return Graph(write(model, search, tmp_path_factory.mktemp("sampling") / "model.onnx"))
+
+
+SAMPLES = [
+    {},
+    {"temperature": 0.5},
+    {"top_k": 3},
+    {"top_p": 0.7},
+    {"top_p": 0.9, "top_k": 5, "temperature": 1.5, "no_repeat_ngram": 1, "min_length": 4},
+    {"repetition_penalty": 1.5, "top_k": 2 * V},
+]
+
+
+@pytest.mark.parametrize("options", SAMPLES, ids=str)
+def test_an_option_equals_the_setting_of_a_sampling_search(model, sampling, options):
+    search = replace(Sampling(2, temperature=0.8, seed=1), **options)
+    outputs = sampling.run(noise=search.noise(len(SOURCE), T), **options)
+    assert_equal(outputs, model.generate(SOURCE, search, T))
+    with_prefix = sampling.run(noise=search.noise(len(SOURCE), T), prefix=PREFIX, **options)
+    assert_equal(with_prefix, model.generate(SOURCE, search, T, prefix=PREFIX))
+
+
+def test_a_sampling_search_has_no_beam(sampling):
+    assert not {"beam_size", "length_penalty", "coverage_penalty"} & set(sampling.options)
+    assert {"temperature", "top_k", "top_p", "suppressed"} <= set(sampling.options)
+
+
+# --- Shortlists, ensembles, precision and devices -------------------------------------------------
+
+
+def test_constraints_of_a_shortlist_are_ids_of_the_whole_vocabulary(model, tmp_path):
+    rng = np.random.default_rng(2)
+    table = rng.integers(4, V, (V, 3))
+    shortlist = Shortlist(table, np.full(table.shape, 0.3), counts=np.arange(V), size=40)
+    graph = Graph(write(model, BeamSearch(3), tmp_path / "model.onnx", shortlist))
+    free = model.generate(SOURCE, BeamSearch(3), T, shortlist=shortlist)
+    assert_equal(graph.run(), free)
+    suppressed = np.setdiff1d(free.tokens, [PAD, EOS])[:2].tolist()
+    expected = model.generate(
+        SOURCE, BeamSearch(2), T, PREFIX, shortlist, suppressed=[[*suppressed, 4]]
+    )
+    outputs = graph.run(beam_size=2, prefix=PREFIX, suppressed=[[*suppressed, 4]])
+    assert_equal(outputs, expected)
+    assert outputs["tokens"][0, 0, :3].tolist() == [4, 9, 200]
+
+
+def test_options_of_an_ensemble(model, tmp_path):
+    ensemble = Ensemble([model, make(1)])
+    graph = Graph(write(ensemble, BeamSearch(3), tmp_path / "model.onnx"))
+    expected = ensemble.generate(SOURCE, BeamSearch(2, no_repeat_ngram=2), T, prefix=PREFIX)
+    assert_equal(graph.run(beam_size=2, no_repeat_ngram=2, prefix=PREFIX), expected)
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8"])
+def test_options_of_a_graph_in_reduced_precision(model, tmp_path, precision):
+    search = BeamSearch(3, 0.6, coverage_penalty=0.2)
+    fixed = write(model, search, tmp_path / "fixed.onnx", with_options=False)
+    path = write(model, BeamSearch(5), tmp_path / "model.onnx")
+    for each in (fixed, path):
+        reduce_precision(each, precision)
+    graph, expected = Graph(path), Graph(fixed).run()
+    assert "beam_size" in graph.options
+    assert_equal(graph.run(beam_size=3, length_penalty=0.6, coverage_penalty=0.2), expected)
+
+
+def test_options_run_on_cuda_alone(beam, sampling):
+    for graph in (beam, sampling):
+        assert find_fallbacks(onnx_ir.load(graph.session._model_path)) == []
+
+
+def test_no_loop_returns_logits_from_a_condition(beam):
+    """A condition that returned `(R, V)` would copy it at every step."""
+    graph = onnx.load(beam.session._model_path).graph
+    (loop,) = [node for node in graph.node if node.op_type == "Loop"][-1:]
+    body = onnx.helper.get_node_attr_value(loop, "body")
+    (condition,) = [node for node in body.node if node.op_type == "If"]
+    for name in ("then_branch", "else_branch"):
+        branch = onnx.helper.get_node_attr_value(condition, name)
+        for value in branch.output:
+            assert V not in [size.dim_value for size in value.type.tensor_type.shape.dim]

@@ -1,0 +1,92 @@
+"""`Translator.translate` and `model.translate` return the same for the same options."""
+
+import numpy as np
+import pytest
+from models import TEXTS
+
+from keras_bahdanau import BeamSearch, Sampling
+from keras_bahdanau_export import export
+from keras_bahdanau_runtime import Translator
+
+SEARCH = BeamSearch(3, length_penalty=0.6)  # of the shared artifact
+PREFIXES = ["ein Ma", None, "zwei ", "日", "ein  Hund", "Hu"]
+
+
+@pytest.fixture(scope="module")
+def translator(artifact):
+    return Translator(artifact[0], threads=1)
+
+
+def assert_same(model, translator, search=SEARCH, texts=TEXTS, **options):
+    """Check equal translations of both engines, and return them."""
+    lists = [
+        engine.translate(texts, n_best=2, batch_size=2, **arguments, **options)
+        for engine, arguments in ((translator, {}), (model, {"search": search}))
+    ]
+    for hypotheses, expected in zip(*lists, strict=True):
+        assert [h.tokens for h in hypotheses] == [h.tokens for h in expected]
+        scores = [[h.score for h in each] for each in (hypotheses, expected)]
+        np.testing.assert_allclose(*scores, rtol=1e-5, atol=1e-5)
+        for one, other in zip(hypotheses, expected, strict=True):
+            np.testing.assert_allclose(one.alignment, other.alignment, atol=1e-4)
+    return lists[0]
+
+
+def texts_of(lists):
+    return [[translation.text for translation in hypotheses] for hypotheses in lists]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beam_size": 2},
+        {"length_penalty": 0, "coverage_penalty": 0.4},
+        {"min_length": 5, "no_repeat_ngram": 1},
+        {"repetition_penalty": 1.5, "disable_unknown": True},
+        {"suppressed": ["Hund", "#"]},
+    ],
+    ids=str,
+)
+def test_options_for_all_texts(model, translator, options):
+    changed = assert_same(model, translator, max_length=9, **options)
+    lists = changed, translator.translate(TEXTS, n_best=2)
+    changed, default = ([[(h.text, h.score) for h in row] for row in each] for each in lists)
+    assert changed != default
+
+
+def test_each_text_has_its_prefix(model, translator):
+    texts = (TEXTS * 6)[: len(PREFIXES)]
+    lists = assert_same(model, translator, texts=texts, prefixes=PREFIXES, max_length=9)
+    for prefix, hypotheses in zip(PREFIXES, texts_of(lists), strict=True):
+        assert all(text.startswith(prefix or "") for text in hypotheses)
+    assert_same(
+        model,
+        translator,
+        texts=texts,
+        prefixes=PREFIXES,
+        max_length=8,
+        beam_size=2,
+        suppressed=["ein", "Hund"],
+        no_repeat_ngram=1,
+        repetition_penalty=1.3,
+    )
+
+
+def test_empty_prefixes_change_nothing(translator):
+    lists = [
+        translator.translate(TEXTS, n_best=2, prefixes=each) for each in (None, ["", None, ""])
+    ]
+    scores = [[h.score for hypotheses in each for h in hypotheses] for each in lists]
+    assert texts_of(lists[0]) == texts_of(lists[1]) and scores[0] == scores[1]
+
+
+def test_options_of_a_search_that_samples(model, tokenizer, tmp_path):
+    search = Sampling(2, seed=4)
+    export(model, tmp_path / "a", search=search, max_length=9, texts=TEXTS)
+    translator = Translator(tmp_path / "a", threads=1)
+    for options in (
+        {"temperature": 0.7, "top_k": 5},
+        {"top_k": 0, "top_p": 0.8},
+        {"prefixes": PREFIXES[: len(TEXTS)], "repetition_penalty": 1.2},
+    ):
+        assert_same(model, translator, search, max_length=9, **options)
