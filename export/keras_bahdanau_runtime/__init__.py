@@ -15,11 +15,12 @@ from keras_bahdanau_runtime.scoring import TargetScore
 from keras_bahdanau_runtime.search_options import SearchOptions
 from keras_bahdanau_runtime.stepper import Stepper
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
-from keras_bahdanau_runtime.translation import Translation
+from keras_bahdanau_runtime.translation import Alternative, Translation
 from keras_bahdanau_runtime.translator import Translator
 from keras_bahdanau_runtime.version import __version__ as __version__
 
 __all__ = [
+    "Alternative",
     "ArtifactError",
     "CorruptArtifactError",
     "LimitError",

@@ -129,7 +129,7 @@ class Constraints:
     Args:
         prefix: Ids that the output starts with.
         completions: Pairs of a position and an id that may end the prefix there: the output then
-            starts with the ids of the prefix before the position and this id.
+            starts with the ids of the prefix before the position and this id. Each id has one.
         suppressed: Ids that the output does not contain after the prefix.
         required: Phrases of ids that the output contains.
     """
@@ -261,14 +261,14 @@ def _encode_prefix(tokenizer: Tokenizer, prefix: str) -> tuple[list[int], list[t
     """Return the ids of a prefix and its completions; see `Constraints`."""
     check_text("prefixes", prefix)
     ids = tokenizer.encode_target(prefix)[:-1]
-    rest, completions = b"", list[tuple[int, int]]()
+    rest, completions = b"", dict[int, int]()  # a position for each id: the first one
     for position in range(len(ids) - 1, -1, -1):
         rest = tokenizer.target_piece(ids[position]) + rest
         if ids[position] in SPECIAL or len(rest) > tokenizer.longest_target_piece:
             break
         starting = tokenizer.target_ids_starting_with(rest)
-        completions += [(position, index) for index in starting if index != ids[position]]
-    return ids, sorted(completions)
+        completions |= {index: position for index in starting if index != ids[position]}
+    return ids, sorted((position, index) for index, position in completions.items())
 
 
 def _with_required(

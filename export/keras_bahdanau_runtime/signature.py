@@ -114,7 +114,7 @@ OPTIONS: Mapping[str, Tensor] = {
         Tensor("repetition_penalty", "float32", ()),
         Tensor("prefix", "int32", ("rows", "prefix_length")),
         # Positions and ids: an id that may end the prefix at a position, instead of its ids there.
-        Tensor("completions", "int32", ("rows", "completions", 2)),
+        Tensor("completions", "int32", ("completion_rows", "completions", 2)),
         Tensor("suppressed", "int32", ("rows", "suppressed")),
         Tensor("required", "int32", ("rows", "phrases", "phrase_length")),
     )

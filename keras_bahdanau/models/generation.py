@@ -11,6 +11,7 @@ from keras_bahdanau.layers.sequences import check_dense
 from keras_bahdanau.models.shortlist import check_shortlist
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.search.base import check_accepts_required, check_search
+from keras_bahdanau.search.candidates import row_starts
 from keras_bahdanau.search.forced import score_targets
 from keras_bahdanau_runtime.checks import check_positive, check_range, checked_texts
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL
@@ -123,14 +124,18 @@ class GenerationMixin:
             search: A search, such as `BeamSearch`.
             max_length: int, largest number of tokens of a hypothesis.
             shortlist: A `Shortlist` that selects the candidate ids, or `None`.
-            **kwargs: `limits`, `prefix`, `completions`, `suppressed`, `required` and `noise`, see
-                `keras_bahdanau.search.Search`.
+            **kwargs: `limits`, `prefix`, `suppressed`, `required` and `noise`, see
+                `keras_bahdanau.search.Search`; and `completions` as in `generate`.
 
         Returns:
             A `Generation` of tensors.
         """
         memory, state, mask = self.start(source)
         candidates = None
+        if kwargs.get("completions") is not None:
+            kwargs["completions"] = completion_table(
+                kwargs["completions"], self.target_vocabulary_size
+            )
         if shortlist is not None:
             # The ids in the search are indices of candidates. All other ids are `PAD`, which is
             # forbidden.
@@ -150,8 +155,7 @@ class GenerationMixin:
             )
             indices = ops.cast(indices, "int32")
             if kwargs.get("completions") is not None:
-                positions, ids = ops.unstack(kwargs["completions"], 2, axis=2)
-                kwargs["completions"] = ops.stack([positions, ops.take(indices, ids)], axis=2)
+                kwargs["completions"] = ops.take(kwargs["completions"], candidates, axis=1)
             for name in ("prefix", "suppressed", "required"):
                 if kwargs.get(name) is not None:
                     kwargs[name] = ops.take(indices, kwargs[name])
@@ -233,7 +237,7 @@ class GenerationMixin:
                 apply to the ids of a phrase.
             completions: Positions and ids: an id that may end the prefix at its position, instead
                 of the ids of the prefix from there on. `(B, n, 2)` int array padded at the right
-                with 0; or `None`. The id must differ from that of the prefix.
+                with 0; or `None`. An id occurs at most once in a row.
 
         Returns:
             A `Generation` of NumPy arrays: tokens `(B, K, T)`, scores `(B, K)`, lengths `(B, K)`,
@@ -648,6 +652,26 @@ def checked_prefix(prefix, size, limits):
     return pad(prefix.tolist(), bucket=LENGTH_BUCKET)
 
 
+def completion_table(completions, size):
+    """Return the table of completions that a search needs.
+
+    Args:
+        completions: `(B, n, 2)` or `(1, n, 2)` int32 positions and ids, each id at most once in a
+            row, padded with `PAD`.
+        size: Vocabulary size `V`.
+
+    Returns:
+        `(B, V)` or `(1, V)` int32, one more than the position of an id, 0 for other ids.
+    """
+    rows = ops.shape(completions)[0]
+    positions, ids = completions[:, :, 0], completions[:, :, 1]
+    values = ops.where(ops.equal(ids, PAD), 0, positions + 1)
+    indices = ops.reshape(row_starts(rows, size) + ids, (-1, 1))
+    values = ops.cast(ops.reshape(values, (-1,)), "float32")
+    table = ops.scatter_update(ops.zeros((rows * size,), dtype="float32"), indices, values)
+    return ops.cast(ops.reshape(table, (-1, size)), "int32")
+
+
 def checked_completions(completions, size, prefix):
     """Return completions of prefixes as an int32 array padded to a bucket, after checking them.
 
@@ -657,8 +681,8 @@ def checked_completions(completions, size, prefix):
         prefix: `(B, P)` int array, or `None`.
 
     Raises:
-        ValueError: If `completions` has another shape, an id is outside the vocabulary, a position
-            is outside the prefix, or there is no prefix.
+        ValueError: If `completions` has another shape, an id is outside the vocabulary or repeated,
+            a position is outside the prefix, or there is no prefix.
     """
     completions = np.asarray(completions)
     rows = 0 if prefix is None else len(prefix)
@@ -667,6 +691,13 @@ def checked_completions(completions, size, prefix):
             f"Argument `completions` must be ints of shape ({rows}, completions, 2) for {rows} "
             f"prefixes. Received: {completions.dtype}, shape {completions.shape}"
         )
+    for row, ids in enumerate(completions[:, :, 1]):
+        values, counts = np.unique(ids[ids != PAD], return_counts=True)
+        if (counts > 1).any():
+            raise ValueError(
+                "Argument `completions` must hold each id at most once in a row. "
+                f"Received: {values[counts > 1][0]} in row {row}"
+            )
     for name, limit, values in (
         ("positions", prefix.shape[1], completions[:, :, 0]),
         ("ids", size, completions[:, :, 1]),

@@ -58,8 +58,8 @@ class Task(NamedTuple):
         first_rows: `(B, 1)` int32, the first of the `K` rows of each sentence.
         limits: `(B, 1)` int32 maximum number of tokens.
         prefix: `(R, P)` int32 forced tokens, `PAD` where the choice is free; or `None`.
-        completions: `(R, n, 2)` int32 positions and tokens that may end the prefix there, filled up
-            with `PAD`; or `None`. The prefix is then `(R, T)`.
+        completions: `(B, V)` or `(1, V)` int32, one more than the position at which a token may end
+            the prefix, 0 for none; or `None`. The prefix is then `(R, T)`.
         suppressed: `(R, n)` int32 tokens that are never chosen, filled up with `PAD`; or `None`.
         required: `(R, P, L)` int32 phrases that every output contains, filled up with `PAD`; or
             `None`.
@@ -241,10 +241,9 @@ class Search:
                 `max_length` if `None`.
             prefix: `(B, P)` or `(1, P)` int32 tokens that every hypothesis starts with, padded with
                 `PAD` at the right; or `None`.
-            completions: `(B, n, 2)` or `(1, n, 2)` int32 positions and tokens; or `None`. A
-                hypothesis that has the tokens of the prefix before a position may have this token
-                there instead of the rest of the prefix. The token must differ from that of the
-                prefix. Padded with `PAD`.
+            completions: `(B, V)` or `(1, V)` int32, one more than a position for each token, 0 for
+                none; or `None`. A hypothesis that has the tokens of the prefix before the position
+                may have this token there instead of the rest of the prefix.
             suppressed: `(B, n)` or `(1, n)` int32 tokens that are never chosen for a sentence,
                 unless its prefix contains them. Padded with `PAD`, which suppresses nothing; or
                 `None`.
@@ -352,16 +351,16 @@ class Search:
             limits = ops.full((batch, 1), max_length, dtype="int32")
         else:
             limits = ops.reshape(limits, (batch, 1))
-        tokens = None if completions is None else completions[:, :, 1]
         switches = self._switches(
-            prefix=prefix, completions=tokens, suppressed=suppressed, required=required
+            prefix=prefix, completions=completions, suppressed=suppressed, required=required
         )
         if completions is not None:
+            completions = ops.cast(completions, "int32")
             padding = ops.full((ops.shape(prefix)[0], max_length), PAD, dtype="int32")
             prefix = ops.concatenate([ops.cast(prefix, "int32"), padding], axis=1)[:, :max_length]
-        prefix, completions, suppressed, required = (
+        prefix, suppressed, required = (
             ids if ids is None else ops.repeat(_for_all_rows(ids, batch), self.size, axis=0)
-            for ids in (prefix, completions, suppressed, required)
+            for ids in (prefix, suppressed, required)
         )
         noise = self._random_numbers(batch, max_length) if noise is None else noise
         if noise is not None:
@@ -531,9 +530,10 @@ class Search:
         if task.completions is not None:
             follows = follows_prefix(past, t, task.prefix)
             forced = prefix = ops.where(follows, forced, PAD)
-            positions, tokens = task.completions[:, :, 0], task.completions[:, :, 1]
-            tokens = ops.where(ops.equal(positions, t), tokens, PAD)
-            allowed, forced = allow_completions(penalized, allowed, forced, tokens, rows, unused)
+            is_completion = ops.equal(task.completions, t + 1)
+            allowed, forced = allow_completions(
+                penalized, allowed, forced, is_completion, self.size
+            )
         return Candidates(
             t=t,
             logits=logits,
@@ -737,7 +737,7 @@ def checked_start(
         state: Nest of tensors with `B` rows.
         limits: `(B,)` ints, or `None`.
         prefix: `(B, P)` or `(1, P)` ints, or `None`.
-        completions: `(B, n, 2)` or `(1, n, 2)` ints, or `None`; needs a prefix.
+        completions: `(B, V)` or `(1, V)` ints, or `None`; needs a prefix.
         suppressed: `(B, n)` or `(1, n)` ints, or `None`.
         required: `(B, P, L)` or `(1, P, L)` ints, or `None`.
         memory_mask: `(B, Tx)` bool, or `None`.
@@ -762,7 +762,7 @@ def checked_start(
     for name, value, shape in (
         ("limits", limits, (rows,)),
         ("prefix", prefix, (rows, None)),
-        ("completions", completions, (rows, None, 2)),
+        ("completions", completions, (rows, None)),
         ("suppressed", suppressed, (rows, None)),
         ("required", required, (rows, None, None)),
     ):

@@ -87,38 +87,30 @@ def set_tokens(logits, tokens, is_set, values, rows, unused=None):
     return ops.reshape(flat, (-1, width))
 
 
-def allow_completions(logits, allowed, forced, completions, rows, unused=None):
+def allow_completions(logits, allowed, forced, is_completion, size):
     """Allow only the token of the prefix and its completions, where there are any.
 
     Args:
         logits: `(R, V)` float32, without the other constraints, which do not apply to the prefix.
         allowed: `(R, V)` float32, -inf where another constraint forbids a token.
         forced: `(R,)` int32 tokens of the prefix, `PAD` where the choice is free.
-        completions: `(R, n)` int32 tokens that may end the prefix at this step, which differ from
-            `forced`; filled up with `PAD`.
-        rows: `R`, an int or a scalar tensor.
-        unused: As for `set_tokens`.
+        is_completion: `(B, V)` or `(1, V)` bool, whether a token may end the prefix at this step.
+        size: Number of hypotheses `R / B`, an int or a scalar tensor.
 
     Returns:
         `(allowed, forced)`. Rows with completions are -inf at all other tokens, and have no forced
         token.
     """
-    own = ops.expand_dims(forced, 1)
-    is_forced = ops.not_equal(own, PAD)
-    is_completion = ops.logical_and(ops.not_equal(completions, PAD), is_forced)
-    start = row_starts(rows, logits.shape[-1])
-    values = [take_flat(allowed, start + completions), take_flat(logits, start + own)]
-    only = set_tokens(
-        ops.minimum(logits, NEG_INF),  # not `full_like`: its shape would be computed on the CPU
-        ops.concatenate([completions, own], axis=1),
-        ops.concatenate([is_completion, is_forced], axis=1),
-        ops.concatenate(values, axis=1),
-        rows,
-        unused,
-    )
-    has_completions = ops.any(is_completion, axis=1)
-    allowed = ops.where(ops.expand_dims(has_completions, 1), only, allowed)
-    return allowed, ops.where(has_completions, PAD, forced)
+    width = logits.shape[-1]
+    shape, is_completion = (-1, size, width), ops.expand_dims(is_completion, 1)
+    allowed, logits = ops.reshape(allowed, shape), ops.reshape(logits, shape)
+    by_sentence = ops.reshape(forced, (-1, size, 1))
+    is_own = ops.equal(ops.arange(width, dtype="int32"), by_sentence)
+    only = ops.where(is_own, logits, ops.where(is_completion, allowed, NEG_INF))
+    has_choice = ops.any(is_completion, axis=-1, keepdims=True)
+    has_choice = ops.logical_and(has_choice, ops.not_equal(by_sentence, PAD))
+    allowed = ops.reshape(ops.where(has_choice, only, allowed), (-1, width))
+    return allowed, ops.where(ops.reshape(has_choice, (-1,)), PAD, forced)
 
 
 def row_starts(rows, width):

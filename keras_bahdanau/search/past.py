@@ -92,7 +92,7 @@ def follows_prefix(past, t, prefix):
         t: Number of the step, a scalar int32 tensor.
         prefix: `(R, T)` int32.
     """
-    is_later = ops.arange(ops.shape(prefix)[1], dtype="int32") >= t
+    is_later = ops.arange(ops.shape(past.tokens)[1], dtype="int32") >= t
     return ops.all(ops.logical_or(is_later, ops.equal(past.tokens, prefix)), axis=1)
 
 

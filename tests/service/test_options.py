@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import json
 import re
 import threading
 
@@ -18,6 +19,7 @@ from keras_bahdanau_runtime import SearchOptions
 from keras_bahdanau_runtime.service import models
 from keras_bahdanau_runtime.service.engine import Limits
 from keras_bahdanau_runtime.service.models import NO_OPTIONS
+from keras_bahdanau_runtime.service.schemas import TranslateRequest, parse_request
 
 LIMITS = Limits(characters=60, tokens=30, texts=4)
 TEXT = "a man on a bike"
@@ -120,6 +122,29 @@ def test_each_text_has_its_prefix(running):
     body = {"text": [TEXT, TEXT, TEXT], "prefix": ["a dog", None, ""], "model": "new"}
     texts = running.web.post("/translate", json=body).json()["translations"]
     assert [each["text"] for each in texts] == ["a dog on a bike", TEXT, TEXT]
+
+
+@pytest.mark.parametrize(
+    ("body", "constraints"),
+    [
+        ({"text": "a", "required": ["b", "c"]}, {"required": [["b", "c"]]}),
+        ({"text": ["a", "d"], "required": [["b"], None]}, {"required": [["b"], None]}),
+        ({"text": "a", "prefix": "b"}, {"prefixes": ["b"]}),
+        ({"text": ["a"], "prefix": [None]}, {"prefixes": [None]}),
+        ({"text": "a", "suppressed": [7], "disable_unknown": True},
+         {"suppressed": [7], "disable_unknown": True}),
+        ({"text": "a", "prefix": None, "required": None, "suppressed": []}, {}),
+    ],
+)  # fmt: skip
+def test_constraints_are_those_of_the_translator(body, constraints):
+    request = parse_request(json.dumps(body).encode(), TranslateRequest, LIMITS)
+    assert request.constraints == constraints
+
+
+@pytest.mark.parametrize(("required", "status"), [([["b"]], 400), (["b", ["c"]], 422), ("b", 422)])
+def test_required_phrases_of_one_text_are_a_list(running, required, status):
+    message = problem(translate(running, required=required), status, "required")
+    assert "a list of phrases" in message
 
 
 def test_prefixes_are_encoded_outside_of_the_event_loop(running, monkeypatch):
@@ -257,7 +282,9 @@ def test_the_service_limits_the_beam(tmp_path):
         assert "at most 1. Received: 2" in message
         assert len(translate(service, n_best=2).json()["translations"][0]) == 2
         [model] = service.web.get("/models").json()["models"]
-    assert model["max_beam_size"] == 1 and model["options"]["beam_size"] == 2
+    assert model["max_beam_size"] == 1
+    numbers = {"beam_size": 2, "length_penalty": None, "max_length": 40}
+    assert model["options"] == {**numbers, "prefix": None, "suppressed": None}
     with pytest.raises(ValueError, match="`beam_size`"):
         Limits(beam_size=0)
 

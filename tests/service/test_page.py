@@ -480,6 +480,7 @@ def click_word(page, position):
 def test_a_typed_beginning_is_completed_and_the_rest_is_selected(page):
     select_options_model(page)
     box = page.get_by_role("textbox", name="Translation")
+    expect(box).to_have_accessible_description(re.compile("is completed while you type"))
     box.fill("")
     with page.expect_request("**/translate") as sent:
         box.press_sequentially("a dog")
@@ -614,6 +615,7 @@ def test_settings_are_sent_if_they_are_changed(page):
 def test_a_model_without_options_has_no_interactive_elements(page):
     translate(page)
     expect(page.get_by_role("textbox", name="Translation")).not_to_be_editable()
+    assert page.locator("#translation").get_attribute("aria-describedby") is None
     click_word(page, 4)
     for name in ("#settings", "#words", "#help"):
         expect(page.locator(name)).to_be_hidden()

@@ -30,7 +30,7 @@ class Task(NamedTuple):
     required: np.ndarray | None = None  # (B, P, L) or (1, P, L)
     memory_mask: np.ndarray | None = None  # (B, Tx)
     noise: np.ndarray | None = None  # (B, n, T)
-    completions: np.ndarray | None = None  # (B, n, 2)
+    completions: np.ndarray | None = None  # (B, V) or (1, V)
 
     def rows(self, order):
         """The task of some sentences, in that order."""
@@ -80,11 +80,11 @@ def completion_task(seed):
     rng = np.random.default_rng(seed + 1)
     prefix = np.where(task.prefix == EOS, 5, task.prefix)
     prefix = np.where(prefix == BOS, 4, prefix)
-    completions = np.full((2, 5, 2), PAD, "int32")
+    completions = np.zeros((2, 6), "int32")
     for b, row in enumerate(prefix):
-        pairs = [(at, v) for at in range((row != PAD).sum()) for v in (1, 4, 5) if v != row[at]]
-        for i, pair in enumerate(rng.permutation(pairs)[: rng.integers(0, 6)]):
-            completions[b, i] = pair
+        for token in (1, 4, 5):
+            places = [at for at in range((row != PAD).sum()) if row[at] != token]
+            completions[b, token] = rng.choice([0, *(at + 1 for at in places)])
     return task._replace(prefix=prefix, completions=completions)
 
 
@@ -166,8 +166,9 @@ class Sentence:
         phrases = required[b if len(required) > 1 else 0].astype(int).tolist()
         self.required = [tuple(v for v in phrase if v != PAD) for phrase in phrases if any(phrase)]
         self.prefix = [] if task.prefix is None else [v for v in task.prefix[b] if v != PAD]
-        completions = [] if task.completions is None else task.completions[b].tolist()
-        self.completions = {(at, v) for at, v in completions if v != PAD}
+        completions = np.zeros((1, 1)) if task.completions is None else task.completions
+        row = completions[b if len(completions) > 1 else 0].astype(int)
+        self.completions = {(at - 1, v) for v, at in enumerate(row.tolist()) if at}
 
     def token_log_probs(self, tokens):
         return np.array([self.next_log_probs(tokens[:t])[v] for t, v in enumerate(tokens)])

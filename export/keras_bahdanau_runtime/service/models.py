@@ -44,6 +44,7 @@ from keras_bahdanau_runtime.service.protocol import (
 )
 from keras_bahdanau_runtime.session import run_arrays
 from keras_bahdanau_runtime.signature import (
+    OPTIONS,
     SCORE_FILE,
     STEP_FILE,
     num_hypotheses,
@@ -282,8 +283,10 @@ class TextModel(Model):
             self.max_beam_size = min(self.max_beam_size, engine.limits.beam_size)
         signature, settings = manifest.search_signature(), manifest.search
         settings = {**settings, "beam_size": num_hypotheses(settings)}
-        names = [option.name for option in signature.options] if signature else []
-        self.options = {name: settings.get(name) for name in names}
+        names = {option.name for option in signature.options} if signature else set()
+        # Completions belong to a prefix.
+        self.options = {name: settings.get(name) for name in OPTIONS if name in names}
+        self.options.pop("completions", None)
         self.inputs = [TensorSpec("text", "BYTES", (-1,))]
         self.optional_inputs = [TensorSpec(name, "BYTES", (-1,)) for name in ("prefix", "required")]
         self.outputs = [

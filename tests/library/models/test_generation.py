@@ -237,6 +237,7 @@ def test_a_prefix_may_end_with_a_completion(model, search):
         ([[[0, 9]]] * 3, r"`completions` must hold ids from 0 to 8\. Received: 9 to 9"),
         ([[[8, 5]]] * 3, r"`completions` must hold positions from 0 to 7"),
         ([[[0, 5]]] * 2, r"ints of shape \(3, completions, 2\) for 3 prefixes"),
+        ([[[0, 5], [1, 5]]] * 3, "`completions` must hold each id at most once in a row.* 5 in"),
         ([[[0.0, 5.0]]] * 3, r"`completions` must be ints .* float64"),
         ([[0, 5]] * 3, r"`completions` must be ints .* shape \(3, 2\)"),
     ],

@@ -127,7 +127,7 @@ def test_a_prefix_may_end_with_its_completions(arguments, seed):
 
 def test_completions_of_one_row_apply_to_all():
     task = completion_task(0)._replace(limits=None)
-    prefix, completions = np.array([[4, 4, 5]] * 2), np.array([[[0, 1], [2, 1], [PAD, PAD]]])
+    prefix, completions = np.array([[4, 4, 5]] * 2), np.array([[0, 1, 0, 0, 3, 0]])
     both = find(
         BeamSearch(3), task._replace(prefix=prefix, completions=np.repeat(completions, 2, 0))
     )
@@ -449,11 +449,11 @@ def test_a_step_that_changes_rows_or_state_is_refused(change, message):
         (BeamSearch(2), {"memory_mask": np.ones((1, 3), bool)}, r"bool of shape \(2, memory le"),
         (BeamSearch(2), {"prefix": np.array([[4]] * 3)}, r"`prefix` must be ints .* \(2, None\)"),
         (BeamSearch(2), {"prefix": np.array([4, 4])}, r"`prefix` must be .*int64 \(2,\)"),
-        (BeamSearch(2), {"completions": np.array([[[0, 4]]])}, "`completions` must be used with a"),
+        (BeamSearch(2), {"completions": np.array([[0, 4]])}, "`completions` must be used with a"),
         (
             BeamSearch(2),
-            {"prefix": np.array([[4]] * 2), "completions": np.array([[0, 4]] * 2)},
-            r"`completions` must be ints of shape \(2, None, 2\)",
+            {"prefix": np.array([[4]] * 2), "completions": np.array([0, 4] * 2)},
+            r"`completions` must be ints of shape \(2, None\)",
         ),
         (BeamSearch(2), {"suppressed": np.array([4])}, r"`suppressed` must .* \(2, None\)\. .*64"),
         (BeamSearch(2), {"suppressed": np.array([[4]] * 3)}, r"`suppressed` .*int64 \(3, 1\)"),
