@@ -242,10 +242,15 @@ def test_commands_on_an_artifact_import_no_keras(files, artifact, tmp_path):
     assert evaluated.returncode == 0, evaluated.stderr
     assert evaluated.stdout.startswith("BLEU ")
     assert "model.onnx on" in evaluated.stderr
-    aligned = without_keras("align", artifact, "say abc 1", "--output", picture)
-    assert aligned.returncode == 0, aligned.stderr
-    assert aligned.stdout == translated.stdout
+    drawn = without_keras("align", artifact, "--draw", "say abc 1", "--output", picture)
+    assert drawn.returncode == 0, drawn.stderr
+    assert drawn.stdout == translated.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
+    count = len(test_set[0].read_text().splitlines())
+    for command in ("score", "align"):
+        finished = without_keras(command, artifact, *test_set)
+        assert finished.returncode == 0, finished.stderr
+        assert finished.stdout.count("\n") == count
 
 
 LOADS_A_LIBRARY = """

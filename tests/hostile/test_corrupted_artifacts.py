@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from copy_artifact import COPY_STEPS, make
+from copy_artifact import COPY_STEPS, external_score, make
 
 COUNT = int(os.environ.get("MUTATIONS", "400"))
 PART = 2000  # seeds for one process
@@ -20,7 +20,8 @@ GROWTH = 150  # MB, over one process; the first artifacts load the libraries
 
 @pytest.mark.parametrize("first", range(0, COUNT, PART))
 def test_corrupted_artifacts_are_refused_or_run(first, tmp_path):
-    artifact = make(tmp_path / "artifact", steps=COPY_STEPS)
+    score = external_score("model.onnx", offset=20)  # 4 bytes of the graph as a number
+    artifact = make(tmp_path / "artifact", steps=COPY_STEPS, score=score)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     last = min(first + PART, COUNT)

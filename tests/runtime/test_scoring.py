@@ -3,9 +3,9 @@
 import math
 
 import numpy as np
-import onnx.parser
+import onnx
 import pytest
-from copy_artifact import COPY_SCORE, TOKENIZER, make
+from copy_artifact import COPY_SCORE, TOKENIZER, external_score, make
 
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.errors import CorruptArtifactError, RunError, UnsupportedArtifactError
@@ -185,19 +185,6 @@ def test_an_artifact_that_was_replaced_is_not_mixed(tmp_path):
     make(path, score=COPY_SCORE.replace("-0.125", "-0.25"), overwrite=True)
     with pytest.raises(CorruptArtifactError, match="It was replaced since"):
         translator.score(["a"], ["a"])
-
-
-def external_score(location, offset=0, length=4):
-    """The scoring graph with its factor in another file."""
-    model = onnx.parser.parse_model(COPY_SCORE)
-    [factor] = [tensor for tensor in model.graph.initializer if tensor.name == "eighth"]
-    for field in ("raw_data", "float_data"):
-        factor.ClearField(field)
-    factor.data_location = onnx.TensorProto.EXTERNAL
-    for key, value in {"location": location, "offset": offset, "length": length}.items():
-        entry = factor.external_data.add()
-        entry.key, entry.value = key, str(value)
-    return model
 
 
 def test_a_weight_may_be_in_the_graph_of_the_search(tmp_path):

@@ -199,6 +199,21 @@ score (int32[batch, source_length] source, int32[batch, target_length] target) =
     alignments = Expand (diagonal, full)
 }
 """
+
+
+def external_score(location, offset=0, length=4):
+    """`COPY_SCORE` with its factor in another file."""
+    model = onnx.parser.parse_model(COPY_SCORE)
+    [factor] = [tensor for tensor in model.graph.initializer if tensor.name == "eighth"]
+    for field in ("raw_data", "float_data"):
+        factor.ClearField(field)
+    factor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in {"location": location, "offset": offset, "length": length}.items():
+        entry = factor.external_data.add()
+        entry.key, entry.value = key, str(value)
+    return model
+
+
 COPY_STEPS = (COPY_ENCODER, COPY_STEP)
 
 

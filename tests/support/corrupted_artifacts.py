@@ -158,6 +158,7 @@ def attempt(folder):
         if "tokenizer.json" in translator.manifest.files:
             translator.translate(TEXTS)
             "".join(translator.stream(TEXTS[0], max_length=20))
+            translator.align(TEXTS, TEXTS)
         else:
             translator.translate_ids([[5, 6, 3]])
     except ArtifactError as error:
