@@ -117,6 +117,11 @@ def test_all_files_of_an_artifact_are_listed():
     assert names <= listed
 
 
+def test_all_options_of_a_graph_are_listed():
+    names = re.findall(r"`(\w+)`", section(page("artifact"), "Options of model.onnx"))
+    assert set(signature.OPTIONS) <= set(names)
+
+
 @pytest.mark.parametrize(
     "docstring, expected",
     [

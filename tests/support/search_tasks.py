@@ -269,8 +269,8 @@ class Sentence:
         It does not stop when no better output is possible. Equal results show that stopping there
         changes nothing.
 
-        The candidates are all tokens. The search has fewer, which is equal for a beam of at least
-        twice the number of required phrases.
+        The candidates are all tokens. With required phrases, the search has as many candidates only
+        if the vocabulary is not larger than the beam and three tokens more.
 
         Ties: the extension of the better hypothesis comes first, then the likelier token, then the
         lower id, because sorting is stable.

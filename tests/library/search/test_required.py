@@ -94,9 +94,9 @@ BEAMS = [
 
 @pytest.mark.parametrize("size, exponent, options", BEAMS, ids=str)
 @FEW
-@given(table=random_tables(3, 8, 6), seed=SEEDS)
+@given(table=random_tables(3, 7, 6), seed=SEEDS)
 def test_a_beam_is_divided_as_in_plain_python(size, exponent, options, table, seed):
-    task = Task(table, required=random_phrases(seed, 3, 8))
+    task = Task(table, required=random_phrases(seed, 3, 7))
     search = BeamSearch(size, exponent, **options)
     check_beam(search, task)
 
