@@ -38,7 +38,7 @@ def setup(app: "Sphinx") -> dict[str, Any]:
 
     app.connect("autodoc-process-docstring", convert, priority=_BEFORE_NAPOLEON)
     app.connect("autodoc-skip-member", _skip_member)
-    app.add_autodoc_attrgetter(type, _class_attribute)
+    app.add_autodoc_attrgetter(type, class_attribute)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -49,7 +49,7 @@ def _skip_member(
     return True if type(obj).__name__ == "_tuplegetter" else None
 
 
-def _class_attribute(cls: type, name: str, *default: Any) -> Any:
+def class_attribute(cls: type, name: str, *default: Any) -> Any:
     """Return an attribute of a class for autodoc, but no `__new__` that passes on its arguments.
 
     Keras defines such a `__new__` for all layers, and autodoc would show its signature instead of
