@@ -1,9 +1,10 @@
-"""Open every page of the built site in Chromium: errors, requests to other hosts, and width.
+"""Open every page of the built site in Chromium: errors, other hosts, width, and contrast.
 
 python docs/check_in_browser.py docs/_build/html
 
 A page may not scroll horizontally at the width of a phone. Wide tables and code scroll on their
-own. Without Chromium or Playwright the script says so and checks nothing.
+own. Text has a contrast of at least 4.5 to its background in the light and in the dark theme.
+Without Chromium or Playwright the script says so and checks nothing.
 """
 
 import functools
@@ -37,6 +38,35 @@ _TOO_WIDE = """() => {
   }
   document.querySelectorAll("article").forEach(visit)
   return found
+}"""
+
+
+# Returns texts with too little contrast (WCAG 2.2, section 1.4.3), one of each element and class.
+_TOO_PALE = """() => {
+  const channels = (color) => color.match(/[\\d.]+/g).map(Number)
+  const luminance = (color) => {
+    const [red, green, blue] = color.map((value) =>
+      value <= 10 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+  }
+  const background = (element) => {
+    const color = channels(getComputedStyle(element).backgroundColor)
+    if (color.length === 3 || color[3] > 0.5) return color
+    return element.parentElement ? background(element.parentElement) : [255, 255, 255]
+  }
+  const found = {}
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
+  while (texts.nextNode()) {
+    const element = texts.currentNode.parentElement
+    const text = texts.currentNode.textContent.trim()
+    if (!text || !element.checkVisibility() || element.closest("script, style, svg")) continue
+    const [dark, light] = [getComputedStyle(element).color, background(element)]
+      .map((color) => luminance(typeof color === "string" ? channels(color) : color))
+      .sort((a, b) => a - b)
+    if ((light + 0.05) / (dark + 0.05) < 4.5)
+      found[`${element.localName}.${element.className}`] = text.slice(0, 60)
+  }
+  return Object.values(found)
 }"""
 
 
@@ -97,6 +127,10 @@ def check_in_browser(site: Path) -> list[str]:
         for current in paths:
             page.set_viewport_size(DESKTOP)
             page.goto(f"{address}/{current}", wait_until="load")
+            for theme in ("dark", "light"):
+                page.emulate_media(color_scheme=theme)
+                for text in page.evaluate(_TOO_PALE):
+                    report(f"has too little contrast in the {theme} theme: {text}")
             for size in (DESKTOP, PHONE):
                 page.set_viewport_size(size)
                 for element in page.evaluate(_TOO_WIDE):

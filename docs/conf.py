@@ -70,4 +70,4 @@ html_math_renderer = "mathml"
 html_show_sourcelink = html_copy_source = False
 html_show_copyright = html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
-pygments_style, pygments_dark_style = "friendly", "monokai"
+pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"

@@ -222,6 +222,8 @@ def test_links_of_the_built_site_are_checked(tmp_path, body, problem):
         ("<div style='overflow-x: auto'><p style='width: 900px'>a</p></div>", None),
         ("<p style='width: 900px'>a</p>", "is wider than 390 pixels: <p> a"),
         ("<div style='overflow: hidden'><p style='width: 900px'>a</p></div>", "390 pixels: <p> a"),
+        ("<p style='color: #777'>pale</p>", "too little contrast in the light theme: pale"),
+        ("<p style='color: #767676'>less pale</p>", None),
         ("<script>console.error('a message')</script>", "index.html logs a message"),
         ("<script>throw Error('a message')</script>", "index.html raises a message"),
         ("<img src='http://127.0.0.1:1/a.png'>", "requests http://127.0.0.1:1/a.png"),

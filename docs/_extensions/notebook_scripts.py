@@ -44,7 +44,9 @@ def read(text: str) -> nbformat.NotebookNode:
     for path in sorted(EXECUTED.glob("*.ipynb")):
         executed = nbformat.read(path, as_version=4)
         if _sources(executed) == _sources(notebook):
-            return executed
+            for cell, executed_cell in zip(notebook.cells, executed.cells, strict=True):
+                if cell.cell_type == "code":
+                    cell.outputs = executed_cell.outputs
     return notebook
 
 
