@@ -152,7 +152,7 @@ def test_all_files_of_an_artifact_are_listed():
         ("Return `x`.", "Return ``x``."),
         ("Two `Layer`s.", r"Two :py:obj:`Layer <a.Layer>`\ s."),
         ("Weights `W` * `v_`, and a_ b.", r"Weights ``W`` \* ``v_``, and a\_ b."),
-        ("Text:\n\n    a = b\n\nMore.", "Text:\n\n\n::\n\n    a = b\n\n\nMore."),
+        ("Text:\n\n    a = b\n\nMore.", "Text:\n\n\n.. code-block:: text\n\n    a = b\n\n\nMore."),
         ("Args:\n    x: Int.\n\n        More.", "Args:\n    x: Int.\n\n        More."),
         ("Returns:\n    Pair:\n    two.", ":returns: Pair:\n    two.\n"),
         ("Raises:\n    ValueError: If `x`.", ":raises ValueError: If ``x``.\n"),

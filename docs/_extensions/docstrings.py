@@ -75,7 +75,7 @@ def to_rst(lines: list[str], links: Mapping[str, str]) -> list[str]:
                 language = block[0].strip().removeprefix(_FENCE) or "text"
                 converted += [f".. code-block:: {language}", "", *_indented(block[1:-1]), ""]
             case "literal":
-                converted += ["", "::", "", *block, ""]
+                converted += ["", ".. code-block:: text", "", *block, ""]
             case "doctest":
                 converted += block
             case "header":
