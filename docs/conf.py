@@ -57,7 +57,7 @@ autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
 napoleon_custom_sections = [("Call arguments", "params_style"), "Output shape"]
 napoleon_use_ivar = True
-python_maximum_signature_line_length = 40
+python_maximum_signature_line_length = 56
 toc_object_entries_show_parents = "hide"
 
 # Pages: no file of another host is loaded.
