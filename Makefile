@@ -99,6 +99,7 @@ bench: $(TEST_READY) ## Measure training, attention, search and export on this m
 	$(BIN)/python benchmarks/bench_export.py
 
 docs: $(DOCS_READY) ## Build the documentation site into docs/_build/html and check it
+	rm -rf $(SITE)
 	KERAS_BACKEND=tensorflow $(BIN)/python -m sphinx -W --keep-going -n -q -d docs/_build/doctrees docs $(SITE)
 	$(BIN)/python docs/check_site.py $(SITE)
 	$(BIN)/python docs/check_in_browser.py $(SITE)

@@ -32,7 +32,14 @@ extensions = [
     "notebook_scripts",
     "repository_links",
 ]
-exclude_patterns = ["_build", "_extensions", "*.py", "concepts/*.py", "**/README.md"]
+exclude_patterns = [
+    "_build",
+    "_extensions",
+    "*.py",
+    "concepts/*.py",
+    "pictures/*.py",
+    "**/README.md",
+]
 nitpicky = True
 # Annotations name types of other packages, whose pages are not part of this site, and three classes
 # of the runtime that are not public. Any other name without an entry fails the build.
