@@ -1,8 +1,8 @@
 """Take the screenshots of the service's web page, `page-light.png` and `page-dark.png`.
 
-`python docs/pictures/take_page.py quickstart/artifact docs/pictures` serves the artifact of the
-quickstart on a free port, translates a date in Chromium, and moves the pointer to "avril". It needs
-the extras `serve` and `cli`, the package playwright, and an installed Chromium.
+`python examples/service/take_screenshots.py quickstart/artifact docs/pictures` serves the artifact
+of the quickstart on a free port, translates a date in Chromium, and moves the pointer to "avril".
+It needs the extras `serve` and `cli`, the package playwright, and an installed Chromium.
 """
 
 import argparse
@@ -38,7 +38,6 @@ def serve(artifact):
 
 
 def main(arguments=None):
-    """Take both screenshots."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
