@@ -59,4 +59,4 @@ def test_commands_that_train_and_export_run(path, tmp_path, monkeypatch, capsysb
         assert status == 0, err
         if name == "export":
             [output] = [argument for argument in arguments if argument.startswith("artifact")]
-            assert Translator(output).translate("the dog").tokens is not None
+            assert Translator(output).translate(["the dog"])[0].tokens is not None
