@@ -117,7 +117,7 @@ for name, values in forecasts.items():
 # Each row of the lower picture is one step ahead, and its dark cells are the past values that the
 # step reads.
 
-# %%
+# %% mystnb={"image": {"alt": "A series, two forecasts, and the attention weights of each step"}}
 OUTPUT.mkdir(parents=True, exist_ok=True)
 with plt.rc_context(STYLE):
     figure, (top, bottom) = plt.subplots(2, 1, figsize=(7, 5))
