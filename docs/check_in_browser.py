@@ -4,7 +4,7 @@ python docs/check_in_browser.py docs/_build/html
 
 A page may not scroll horizontally at the width of a phone. Wide tables and code scroll on their
 own. Text has a contrast of at least 4.5 to its background in the light and in the dark theme.
-Without Chromium or Playwright the script says so and checks nothing.
+The script checks nothing, and prints a message, if Chromium or Playwright is missing.
 """
 
 import functools

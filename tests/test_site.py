@@ -54,8 +54,8 @@ def documented_names():
         for kind, arguments in COMMENT.findall(path.read_text("utf-8")):
             if kind == "namespace":
                 module, *chosen = arguments.split()
-                known = [n for n in public_names() if n.rpartition(".")[0] == module]
-                names += [f"{module}.{name}" for name in chosen] or known
+                all_names = [n for n in public_names() if n.rpartition(".")[0] == module]
+                names += [f"{module}.{name}" for name in chosen] or all_names
     return names
 
 
@@ -110,8 +110,8 @@ def test_all_endpoints_are_listed():
         for route in create_app(fake_repository()).routes
         for method in route.methods - {"HEAD"}
     }
-    listed = rows(section(text, "HTTP"), columns=2)
-    assert set(listed) == routes and len(listed) == len(routes)
+    documented = rows(section(text, "HTTP"), columns=2)
+    assert set(documented) == routes and len(documented) == len(routes)
     assert rows(section(text, "gRPC")) == list(messages.METHODS)
     statuses = [(kind, str(status.http), status.grpc) for kind, status in KINDS.items()]
     assert [
@@ -142,8 +142,8 @@ def test_all_files_of_an_artifact_are_listed():
         if key.endswith(("_FILE", "_FILES", "_FOLDER"))
         for name in ([value] if isinstance(value, str) else value)
     }
-    listed = {name.strip("/") for row in rows(page("artifact")) for name in row.split("`, `")}
-    assert names <= listed
+    documented = {name.strip("/") for row in rows(page("artifact")) for name in row.split("`, `")}
+    assert names <= documented
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,11 @@ def setup(app: "Sphinx") -> dict[str, Any]:
     from generated_text import CLASSES  # imports the packages
 
     def convert(
-        app: "Sphinx", what: str, name: str, obj: Any, options: Any, lines: list[str]
+        app: "Sphinx", kind: str, name: str, obj: Any, options: Any, lines: list[str]
     ) -> None:
         others = {key: target for key, target in CLASSES.items() if key not in name.split(".")}
         lines[:] = to_rst(lines, others)
-        if what in ("attribute", "property"):
+        if kind in ("attribute", "property"):
             # Napoleon would read "text: text" in the first line as a type, so it gets a comment.
             lines[:0] = ["..", ""]
 
@@ -43,7 +43,7 @@ def setup(app: "Sphinx") -> dict[str, Any]:
 
 
 def _skip_member(
-    app: "Sphinx", what: str, name: str, obj: Any, skip: bool, options: Any
+    app: "Sphinx", kind: str, name: str, obj: Any, skip: bool, options: Any
 ) -> bool | None:
     # Python documents each of them as "Alias for field number 0".
     return True if type(obj).__name__ == "_tuplegetter" else None

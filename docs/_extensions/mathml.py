@@ -9,7 +9,7 @@ from sphinx.util.math import get_node_equation_number
 from sphinx.writers.html5 import HTML5Translator
 
 # Markup that latex2mathml does not convert, and markup with the same result that it converts.
-_KNOWN = {"{aligned}": "{align*}", r"\arg\max": r"\operatorname{arg\,max}"}
+_REPLACEMENTS = {"{aligned}": "{align*}", r"\arg\max": r"\operatorname{arg\,max}"}
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -44,9 +44,11 @@ def _mathml(latex: str, display: str) -> str:
     latex = latex.strip()
     if r"\\" in latex and r"\begin" not in latex:
         latex = rf"\begin{{aligned}}{latex}\end{{aligned}}"
-    for name, known in _KNOWN.items():
-        latex = latex.replace(name, known)
+    for name, markup in _REPLACEMENTS.items():
+        latex = latex.replace(name, markup)
     mathml = convert(latex, display=display)
     if "<mi>&</mi>" in mathml or "\\" in mathml or "linebreak" in mathml:
-        raise ValueError(f"The equation must have known commands only. Received: {latex}")
+        raise ValueError(
+            f"The equation must have only commands that latex2mathml converts. Received: {latex}"
+        )
     return mathml

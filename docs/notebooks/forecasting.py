@@ -101,12 +101,12 @@ train(gru)
 # ## Errors on unseen series
 
 # %%
-known, expected = unseen[:, :HISTORY], unseen[:, HISTORY:]
-forecast, weights = attentive.predict(known, verbose=0)
+past, expected = unseen[:, :HISTORY], unseen[:, HISTORY:]
+forecast, weights = attentive.predict(past, verbose=0)
 forecasts = {
     "attentive decoder": forecast,
-    "GRU": gru.predict(known, verbose=0),
-    "last value": np.repeat(known[:, -1:], HORIZON, axis=1),
+    "GRU": gru.predict(past, verbose=0),
+    "last value": np.repeat(past[:, -1:], HORIZON, axis=1),
 }
 for name, values in forecasts.items():
     print(f"{name}: root mean squared error {np.sqrt(np.mean((values - expected) ** 2)):.3f}")

@@ -93,7 +93,7 @@ def quick_commands(path):
 
 @functools.cache
 def message_patterns():
-    """Regular expressions of the strings in the code, in which any text stands for each value.
+    """Regular expressions of the strings in the code, which match any text as a value.
 
     Strings without 16 characters in a row, such as "Argument `...` must be ...", match too much.
     """
