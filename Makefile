@@ -49,7 +49,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help quickstart test test-all test-quick test-soak lint bench dist docs docs-serve \
-	clean $(BACKENDS:%=test-%)
+	notebooks clean $(BACKENDS:%=test-%)
 
 help: ## List these commands
 	@echo "Usage: make COMMAND"
@@ -98,9 +98,14 @@ bench: $(TEST_READY) ## Measure training, attention, search and export on this m
 	$(BIN)/python benchmarks/bench_search.py
 	$(BIN)/python benchmarks/bench_export.py
 
-docs: $(DOCS_READY) ## Build the documentation site into docs/_build/html
-	KERAS_BACKEND=tensorflow $(BIN)/python -m sphinx -W --keep-going -n -q docs $(SITE)
+docs: $(DOCS_READY) ## Build the documentation site into docs/_build/html and check it
+	rm -rf $(SITE)
+	KERAS_BACKEND=tensorflow $(BIN)/python -m sphinx -W --keep-going -n -q -d docs/_build/doctrees docs $(SITE)
 	$(BIN)/python docs/check_site.py $(SITE)
+	$(BIN)/python docs/check_in_browser.py $(SITE)
+
+notebooks: $(DOCS_READY) ## Run docs/notebooks, whose outputs the next `make docs` shows
+	KERAS_BACKEND=tensorflow $(BIN)/python docs/_extensions/notebook_scripts.py docs/notebooks
 
 docs-serve: docs ## Build the site and preview it at http://127.0.0.1:8080
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) 8080

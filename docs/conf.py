@@ -29,15 +29,25 @@ extensions = [
     "docstrings",
     "generated_text",
     "mathml",
+    "notebook_scripts",
     "repository_links",
 ]
-exclude_patterns = ["_build", "_extensions", "*.py", "concepts/*.py", "**/README.md"]
+exclude_patterns = [
+    "_build",
+    "_extensions",
+    "*.py",
+    "concepts/*.py",
+    "pictures/*.py",
+    "**/README.md",
+]
 nitpicky = True
-# Annotations name types of other packages, whose pages are not part of this site.
-# Modules of the runtime are not public.
-nitpick_ignore_regex = [
-    ("py:.*", r"(?!keras_bahdanau).*"),
-    ("py:class", r"keras_bahdanau_runtime\.[a-z].*"),
+# Annotations name types of other packages, whose pages are not part of this site, and three classes
+# of the runtime that are not public. Any other name without an entry fails the build.
+nitpick_ignore_regex = [("py:class", r"(collections|keras|numpy|os|pathlib)\..+")]
+nitpick_ignore = [
+    ("py:class", "keras_bahdanau_runtime.manifest.Manifest"),
+    ("py:class", "keras_bahdanau_runtime.prepared.corpus.Shard"),
+    ("py:class", "keras_bahdanau_runtime.text.tokenizer.TextDecoder"),
 ]
 
 # Markdown
@@ -54,7 +64,7 @@ autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
 napoleon_custom_sections = [("Call arguments", "params_style"), "Output shape"]
 napoleon_use_ivar = True
-python_maximum_signature_line_length = 80
+python_maximum_signature_line_length = 56
 toc_object_entries_show_parents = "hide"
 
 # Pages: no file of another host is loaded.
@@ -67,4 +77,4 @@ html_math_renderer = "mathml"
 html_show_sourcelink = html_copy_source = False
 html_show_copyright = html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
-pygments_style, pygments_dark_style = "friendly", "monokai"
+pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"

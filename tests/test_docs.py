@@ -3,9 +3,10 @@
 import doctest
 import importlib
 import importlib.util
+import json
 import pkgutil
-import subprocess
-import sys
+import re
+import shlex
 from types import ModuleType
 
 import pytest
@@ -20,9 +21,11 @@ from pages import (
     page_id,
     quick_commands,
     run_python,
-    shell_environment,
+    run_shell,
+    shell_commands,
     write_files,
 )
+from service_process import serving
 
 import keras_bahdanau
 import keras_bahdanau_runtime.text
@@ -94,15 +97,23 @@ def test_python_of_a_page_runs(path, files):
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
 def test_commands_of_pages_run(command, files):
-    script = f'keras-bahdanau() {{ "{sys.executable}" -m keras_bahdanau_export.cli "$@"; }}\n'
-    finished = subprocess.run(
-        ["bash", "-c", script + command],
-        env=shell_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
+    run_shell(command)
+
+
+def test_the_service_of_the_page_answers_its_requests(files):
+    path = DOCS / "guides" / "serving.md"
+    [serve] = shell_commands(path, "keras-bahdanau serve ")
+    requests = shell_commands(path, "curl ")
+    [client] = blocks(path, "python notest")
+    assert len(requests) == 2 and "localhost:8000" in client
+    with serving(*shlex.split(serve)[2:], "--port", "0") as (_, url):
+        answers = [run_shell(request.replace("localhost:8000", url)) for request in requests]
+        answers.append(
+            run_shell(f"python -c {shlex.quote(client.replace('http://localhost:8000', url))}")
+        )
+    assert len(json.loads(answers[0])["translations"][0]) == 3
+    assert re.search(r'data: \{"text":"[^"]+"\}\n\n$', answers[1])
+    assert answers[2].count("\n") == 2
 
 
 @pytest.mark.parametrize("message", blocks(TROUBLESHOOTING, "text"))

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -22,11 +23,12 @@ COMMENT = re.compile(r"^<!-- generate: (\w+) ?(.*) -->$", re.M)
 
 @pytest.fixture(scope="module", autouse=True)
 def extensions():
-    """Make the extensions of the site importable."""
-    folder = str(ROOT / "docs" / "_extensions")
-    sys.path.insert(0, folder)
+    """Make the extensions and scripts of the site importable."""
+    folders = [str(ROOT / "docs"), str(ROOT / "docs" / "_extensions")]
+    sys.path[:0] = folders
     yield
-    sys.path.remove(folder)
+    for folder in folders:
+        sys.path.remove(folder)
 
 
 def page(name):
@@ -52,8 +54,8 @@ def documented_names():
         for kind, arguments in COMMENT.findall(path.read_text("utf-8")):
             if kind == "namespace":
                 module, *chosen = arguments.split()
-                known = [n for n in public_names() if n.rpartition(".")[0] == module]
-                names += [f"{module}.{name}" for name in chosen] or known
+                all_names = [n for n in public_names() if n.rpartition(".")[0] == module]
+                names += [f"{module}.{name}" for name in chosen] or all_names
     return names
 
 
@@ -74,6 +76,33 @@ def test_namespaces_and_commands_are_generated():
     assert kinds.count("commands") == 1
 
 
+def test_signatures_are_those_of_the_constructors():
+    attribute = importlib.import_module("docstrings").class_attribute
+    layers = importlib.import_module("keras_bahdanau.layers")
+    assert attribute(layers.BahdanauAttention, "__new__", None) is None
+    assert attribute(layers.BahdanauAttention, "__init__") is layers.BahdanauAttention.__init__
+    assert attribute(layers.Memory, "__new__") is layers.Memory.__new__
+
+
+def test_no_public_name_is_an_ignored_reference(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    settings = runpy.run_path(str(ROOT / "docs" / "conf.py"))
+    ignored = [name for _, name in settings["nitpick_ignore"]]
+    patterns = [pattern for _, pattern in settings["nitpick_ignore_regex"]]
+    names = ["Translator", "keras_bahdanau_runtime.translator.Translator", *public_names()]
+    assert [n for n in names if n in ignored or any(re.fullmatch(p, n) for p in patterns)] == []
+    assert [name for name in ignored if definition(name) is None] == []
+
+
+def test_start_page_shows_the_short_example_of_the_readme():
+    example = re.findall(
+        r"^```python\n([\s\S]*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.M
+    )[0]
+    assert "<!-- generate: example -->" in (ROOT / "docs" / "index.md").read_text("utf-8")
+    assert "model.fit(" in example
+    assert len([line for line in example.split("\n") if line.strip()]) <= 12
+
+
 def test_all_endpoints_are_listed():
     text = page("endpoints")
     routes = {
@@ -81,8 +110,8 @@ def test_all_endpoints_are_listed():
         for route in create_app(fake_repository()).routes
         for method in route.methods - {"HEAD"}
     }
-    listed = rows(section(text, "HTTP"), columns=2)
-    assert set(listed) == routes and len(listed) == len(routes)
+    documented = rows(section(text, "HTTP"), columns=2)
+    assert set(documented) == routes and len(documented) == len(routes)
     assert rows(section(text, "gRPC")) == list(messages.METHODS)
     statuses = [(kind, str(status.http), status.grpc) for kind, status in KINDS.items()]
     assert [
@@ -113,8 +142,8 @@ def test_all_files_of_an_artifact_are_listed():
         if key.endswith(("_FILE", "_FILES", "_FOLDER"))
         for name in ([value] if isinstance(value, str) else value)
     }
-    listed = {name.strip("/") for row in rows(page("artifact")) for name in row.split("`, `")}
-    assert names <= listed
+    documented = {name.strip("/") for row in rows(page("artifact")) for name in row.split("`, `")}
+    assert names <= documented
 
 
 def test_all_options_of_a_graph_are_listed():
@@ -128,7 +157,7 @@ def test_all_options_of_a_graph_are_listed():
         ("Return `x`.", "Return ``x``."),
         ("Two `Layer`s.", r"Two :py:obj:`Layer <a.Layer>`\ s."),
         ("Weights `W` * `v_`, and a_ b.", r"Weights ``W`` \* ``v_``, and a\_ b."),
-        ("Text:\n\n    a = b\n\nMore.", "Text:\n\n\n::\n\n    a = b\n\n\nMore."),
+        ("Text:\n\n    a = b\n\nMore.", "Text:\n\n\n.. code-block:: text\n\n    a = b\n\n\nMore."),
         ("Args:\n    x: Int.\n\n        More.", "Args:\n    x: Int.\n\n        More."),
         ("Returns:\n    Pair:\n    two.", ":returns: Pair:\n    two.\n"),
         ("Raises:\n    ValueError: If `x`.", ":raises ValueError: If ``x``.\n"),
@@ -162,3 +191,54 @@ def test_links_lead_to_pages_or_to_the_repository(link, url, expected):
     if "examples" in link and not Path(ROOT / "docs" / "gallery" / "index.md").exists():
         pytest.skip("There is no gallery.")
     assert module.rewrite_links(link, ROOT / "CONTRIBUTING.md", page, url) == expected
+
+
+PAGE = """<!doctype html><title>A page</title><meta name="viewport" content="width=device-width">
+<link rel="icon" href="data:,"><article>{}</article>"""
+
+
+def write_site(folder, **pages):
+    for name, body in pages.items():
+        (folder / f"{name}.html").write_text(PAGE.format(body), "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "body, problem",
+    [
+        ("<a href='other.html'>a</a><a href='#x'>b</a><b id='x'></b>", None),
+        ("<a href='other.html'></a><a href='none.html'>a</a>", "missing file: none.html"),
+        ("<a href='other.html#none'>a</a>", "missing anchor: other.html#none"),
+        ("<a href='other.html'></a><img src='https://host/a.png'>", "loads https://host/a.png"),
+        ("<a href='https://host/'>a</a>", "other.html is more than 2 clicks from the start page"),
+    ],
+)
+def test_links_of_the_built_site_are_checked(tmp_path, body, problem):
+    check_site = importlib.import_module("check_site").check_site
+    problems = check_site(write_site(tmp_path, index=body, other="text"))
+    assert len(problems) == (problem is not None)
+    assert not problems or problem in problems[0]
+
+
+@pytest.mark.parametrize(
+    "body, problem",
+    [
+        ("<p>text <b>and more</b></p>", None),
+        ("<div style='overflow-x: auto'><p style='width: 900px'>a</p></div>", None),
+        ("<p style='width: 900px'>a</p>", "is wider than 390 pixels: <p> a"),
+        ("<div style='overflow: hidden'><p style='width: 900px'>a</p></div>", "390 pixels: <p> a"),
+        ("<p style='color: #777'>pale</p>", "too little contrast in the light theme: pale"),
+        ("<p style='color: #767676'>less pale</p>", None),
+        ("<script>console.error('a message')</script>", "index.html logs a message"),
+        ("<script>throw Error('a message')</script>", "index.html raises a message"),
+        ("<img src='http://127.0.0.1:1/a.png'>", "requests http://127.0.0.1:1/a.png"),
+        ("<img src='none.png'>", "404"),
+    ],
+)
+def test_pages_are_checked_in_a_browser(tmp_path, body, problem):
+    module = importlib.import_module("check_in_browser")
+    if reason := module.missing():
+        pytest.skip(reason)
+    problems = module.check_in_browser(write_site(tmp_path, index=body))
+    assert bool(problems) == (problem is not None)
+    assert not problems or any(problem in line for line in problems)

@@ -28,21 +28,37 @@ def setup(app: "Sphinx") -> dict[str, Any]:
     from generated_text import CLASSES  # imports the packages
 
     def convert(
-        app: "Sphinx", what: str, name: str, obj: Any, options: Any, lines: list[str]
+        app: "Sphinx", kind: str, name: str, obj: Any, options: Any, lines: list[str]
     ) -> None:
         others = {key: target for key, target in CLASSES.items() if key not in name.split(".")}
         lines[:] = to_rst(lines, others)
+        if kind in ("attribute", "property"):
+            # Napoleon would read "text: text" in the first line as a type, so it gets a comment.
+            lines[:0] = ["..", ""]
 
     app.connect("autodoc-process-docstring", convert, priority=_BEFORE_NAPOLEON)
     app.connect("autodoc-skip-member", _skip_member)
+    app.add_autodoc_attrgetter(type, class_attribute)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
 def _skip_member(
-    app: "Sphinx", what: str, name: str, obj: Any, skip: bool, options: Any
+    app: "Sphinx", kind: str, name: str, obj: Any, skip: bool, options: Any
 ) -> bool | None:
     # Python documents each of them as "Alias for field number 0".
     return True if type(obj).__name__ == "_tuplegetter" else None
+
+
+def class_attribute(cls: type, name: str, *default: Any) -> Any:
+    """Return an attribute of a class for autodoc, but no `__new__` that passes on its arguments.
+
+    Keras defines such a `__new__` for all layers, and autodoc would show its signature instead of
+    that of `__init__`.
+    """
+    value = getattr(cls, name, *default)
+    if name == "__new__" and getattr(value, "__module__", "").startswith("keras."):
+        return None
+    return value
 
 
 def to_rst(lines: list[str], links: Mapping[str, str]) -> list[str]:
@@ -59,7 +75,7 @@ def to_rst(lines: list[str], links: Mapping[str, str]) -> list[str]:
                 language = block[0].strip().removeprefix(_FENCE) or "text"
                 converted += [f".. code-block:: {language}", "", *_indented(block[1:-1]), ""]
             case "literal":
-                converted += ["", "::", "", *block, ""]
+                converted += ["", ".. code-block:: text", "", *block, ""]
             case "doctest":
                 converted += block
             case "header":

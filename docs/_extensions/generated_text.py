@@ -5,12 +5,14 @@
 | `generate: namespace MODULE [NAME ...]` | The names of `MODULE.__all__`, or those in the list |
 | `generate: shortcuts MODULE` | A table of the names that other namespaces document |
 | `generate: commands` | Every command with its options |
+| `generate: example` | The first Python block of README.md |
 """
 
 import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -39,6 +41,7 @@ NAMESPACES = (
     "keras_bahdanau_export",
     "keras_bahdanau_runtime",
 )
+_README = Path(__file__).resolve().parents[2] / "README.md"
 _COMMENT = re.compile(r"^<!-- generate: ([\w. ]+?) -->$", re.M)
 
 
@@ -67,11 +70,18 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def _replace_comments(app: Sphinx, page: str, source: list[str]) -> None:
+    if "<!-- generate: example -->" in source[0]:
+        app.env.note_dependency(str(_README))
     source[0] = _COMMENT.sub(lambda match: _generate(*match[1].split()), source[0])
 
 
 def _generate(kind: str, *arguments: str) -> str:
-    generators = {"namespace": _namespace, "shortcuts": _shortcuts, "commands": _commands}
+    generators = {
+        "namespace": _namespace,
+        "shortcuts": _shortcuts,
+        "commands": _commands,
+        "example": _example,
+    }
     return "\n".join(generators[kind](*arguments))
 
 
@@ -96,6 +106,7 @@ def _shortcuts(module: str) -> Iterator[str]:
 
 
 def _table(names: Iterator[str]) -> Iterator[str]:
+    yield "{.names}"
     yield "| name | |"
     yield "|---|---|"
     for name in names:
@@ -135,6 +146,12 @@ def _documented_bases(value: type) -> list[str]:
             if id(base) in _DOCUMENTED or not base.__module__.startswith("keras_bahdanau")
         }
     )
+
+
+def _example() -> Iterator[str]:
+    """Yield the first Python block of the README."""
+    [block] = re.findall(r"^```python\n[\s\S]*?^```$", _README.read_text("utf-8"), re.M)[:1]
+    yield from block.split("\n")
 
 
 def _commands() -> Iterator[str]:
@@ -182,6 +199,7 @@ def _parameters(parameters: list[Any]) -> Iterator[str]:
     for panel, members in panels.items():
         yield f"**{panel}**"
         yield ""
+        yield "{.names}"
         yield "| name | default | |"
         yield "|---|---|---|"
         for parameter in members:

@@ -8,6 +8,9 @@ from sphinx.application import Sphinx
 from sphinx.util.math import get_node_equation_number
 from sphinx.writers.html5 import HTML5Translator
 
+# Markup that latex2mathml does not convert, and markup with the same result that it converts.
+_REPLACEMENTS = {"{aligned}": "{align*}", r"\arg\max": r"\operatorname{arg\,max}"}
+
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the renderer "mathml" for `html_math_renderer`."""
@@ -16,16 +19,13 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def _visit_inline(translator: HTML5Translator, node: nodes.math) -> None:
-    translator.body.append(convert(node.astext()))
+    translator.body.append(_mathml(node.astext(), "inline"))
     raise nodes.SkipNode
 
 
 def _visit_block(translator: HTML5Translator, node: nodes.math_block) -> None:
-    latex = node.astext().strip()
-    if r"\\" in latex and r"\begin" not in latex:
-        latex = rf"\begin{{aligned}}{latex}\end{{aligned}}"
     translator.body.append(translator.starttag(node, "div", CLASS="math"))
-    translator.body.append(convert(latex, display="block"))
+    translator.body.append(_mathml(node.astext(), "block"))
     if node["number"]:
         number = get_node_equation_number(translator, node)
         translator.body.append(f'<span class="eqno">({number})')
@@ -33,3 +33,22 @@ def _visit_block(translator: HTML5Translator, node: nodes.math_block) -> None:
         translator.body.append("</span>")
     translator.body.append("</div>\n")
     raise nodes.SkipNode
+
+
+def _mathml(latex: str, display: str) -> str:
+    """Return an equation as MathML.
+
+    Raises:
+        ValueError: A command or an environment was not converted.
+    """
+    latex = latex.strip()
+    if r"\\" in latex and r"\begin" not in latex:
+        latex = rf"\begin{{aligned}}{latex}\end{{aligned}}"
+    for name, markup in _REPLACEMENTS.items():
+        latex = latex.replace(name, markup)
+    mathml = convert(latex, display=display)
+    if "<mi>&</mi>" in mathml or "\\" in mathml or "linebreak" in mathml:
+        raise ValueError(
+            f"The equation must have only commands that latex2mathml converts. Received: {latex}"
+        )
+    return mathml

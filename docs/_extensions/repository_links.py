@@ -22,8 +22,10 @@ _PAGES = {
     "docs": "index.md",
     "examples": "gallery/index.md",
     "examples/README.md": "gallery/index.md",
-    "benchmarks/README.md": "results.md",
+    "benchmarks/README.md": "benchmarks.md",
 }
+# The files of which a page shows the whole text, so links to their sections are valid.
+_INCLUDED = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md")
 _LINK = re.compile(r"(!?)\[((?:[^\[\]`]|`[^`]*`)+)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _INCLUDE = re.compile(r"^```\{include\} (\S+)\n```$", re.M)
 
@@ -65,11 +67,11 @@ def rewrite_links(text: str, path: Path, page: Path, url: str) -> str:
         if not file.is_relative_to(ROOT) or not file.exists():
             return match[0]
         name = file.relative_to(ROOT).as_posix()
-        shown = DOCS / _PAGES[name] if name in _PAGES else file
-        if shown.is_relative_to(DOCS) and shown.is_file():
-            has_anchors = shown == file or name in ("CHANGELOG.md", "CONTRIBUTING.md")
+        page_file = DOCS / _PAGES[name] if name in _PAGES else file
+        if page_file.is_relative_to(DOCS) and page_file.is_file():
+            has_anchors = page_file == file or name in _INCLUDED
             anchor = anchor if has_anchors else ""
-            return f"{is_picture}[{label}]({os.path.relpath(shown, page.parent)}{anchor})"
+            return f"{is_picture}[{label}]({os.path.relpath(page_file, page.parent)}{anchor})"
         if not url or is_picture:
             return label
         kind = "tree" if file.is_dir() else "blob"

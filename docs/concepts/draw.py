@@ -243,11 +243,11 @@ def search():
     ended = [("A", "end"), ("A", "C", "end"), ("B", "C", "end")]
     for number, tokens in enumerate(sorted(ended, key=lambda tokens: -score(*tokens))):
         y = 352 + 26 * number
-        kept = "returned" if number < 2 else "displaced"
+        label = "returned" if number < 2 else "displaced"
         figure.text(20, y, f"{number + 1}.  {' '.join(tokens)}", anchor="start")
         penalty = f"{log_prob(*tokens):.2f} / {(5 + len(tokens)) / 6:.2f} = {score(*tokens):.2f}"
         figure.text(130, y, penalty, anchor="start")
-        figure.text(424, y, kept, anchor="end", size=14)
+        figure.text(424, y, label, anchor="end", size=14)
     figure.text(20, 431, "Blue: live. Green: ended. Dashed: not chosen.", anchor="start", size=14)
     return figure
 

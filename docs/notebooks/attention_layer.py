@@ -129,7 +129,7 @@ for name, classifier in classifiers.items():
 #
 # The model reads one unseen review four times, each time with another of its aspects.
 
-# %%
+# %% mystnb={"image": {"alt": "The attention weights of four aspects over the words of a review"}}
 OUTPUT.mkdir(parents=True, exist_ok=True)
 words = readable(inputs[0][0])
 aspects = [word for word in words if word in ASPECTS]

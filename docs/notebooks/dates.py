@@ -135,7 +135,7 @@ print(f"{correct} of {len(test)} unseen dates are correct")
 #
 # Each row is a target word, each column a source word. Dark cells have a large attention weight.
 
-# %%
+# %% mystnb={"image": {"alt": "Attention weights of 1989-07-14 over the words of the French date"}}
 OUTPUT.mkdir(parents=True, exist_ok=True)
 [translation] = model.translate(["le 14 juillet 1989"], search=BeamSearch(3), max_length=12)
 alignment = word_alignment(translation.alignment, translation.source_tokens, translation.tokens)

@@ -101,12 +101,12 @@ train(gru)
 # ## Errors on unseen series
 
 # %%
-known, expected = unseen[:, :HISTORY], unseen[:, HISTORY:]
-forecast, weights = attentive.predict(known, verbose=0)
+past, expected = unseen[:, :HISTORY], unseen[:, HISTORY:]
+forecast, weights = attentive.predict(past, verbose=0)
 forecasts = {
     "attentive decoder": forecast,
-    "GRU": gru.predict(known, verbose=0),
-    "last value": np.repeat(known[:, -1:], HORIZON, axis=1),
+    "GRU": gru.predict(past, verbose=0),
+    "last value": np.repeat(past[:, -1:], HORIZON, axis=1),
 }
 for name, values in forecasts.items():
     print(f"{name}: root mean squared error {np.sqrt(np.mean((values - expected) ** 2)):.3f}")
@@ -117,7 +117,7 @@ for name, values in forecasts.items():
 # Each row of the lower picture is one step ahead, and its dark cells are the past values that the
 # step reads.
 
-# %%
+# %% mystnb={"image": {"alt": "A series, two forecasts, and the attention weights of each step"}}
 OUTPUT.mkdir(parents=True, exist_ok=True)
 with plt.rc_context(STYLE):
     figure, (top, bottom) = plt.subplots(2, 1, figsize=(7, 5))

@@ -95,7 +95,7 @@ for size in (4, 5, 6, 7, 8):
 # %% [markdown]
 # ## Where the network points
 
-# %%
+# %% mystnb={"image": {"alt": "The attention weights of each step over the numbers of a list"}}
 OUTPUT.mkdir(parents=True, exist_ok=True)
 unseen, expected = generate(1, 7, 7, seed=3)
 weights = keras.ops.softmax(network.predict(unseen, verbose=0)[0])

@@ -174,7 +174,7 @@ print(f"the service ended with status {service.returncode}")
 # The response contains the tokens and their attention weights. `word_alignment` joins tokens to
 # words.
 
-# %%
+# %% mystnb={"image": {"alt": "The attention weights of each digit over the words of a number"}}
 alignment = word_alignment(
     translation["alignment"], translation["source_tokens"], translation["tokens"]
 )

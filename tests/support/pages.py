@@ -6,6 +6,8 @@ import gzip
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +37,24 @@ def is_export(path):
     return "keras_bahdanau_export" in code or ".export(" in code
 
 
+def run_shell(command):
+    """Run a command of a page in a shell, and return its output."""
+    functions = (
+        f'python() {{ "{sys.executable}" "$@"; }}\n'
+        f'keras-bahdanau() {{ "{sys.executable}" -m keras_bahdanau_export.cli "$@"; }}\n'
+    )
+    paths = [str(ROOT), str(ROOT / "export")]
+    finished = subprocess.run(
+        ["bash", "-c", functions + command],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
 def run_python(path):
     """Run the Python blocks of a page from top to bottom in one namespace, and return it."""
     namespace = {"__name__": "page"}
@@ -59,18 +79,21 @@ def write_files(folder, code=""):
             path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(TEXT.encode()))
 
 
-def quick_commands(path):
-    """The lines of a page's shell blocks that run a command without Keras and without a server."""
+def shell_commands(path, pattern):
+    """The lines of a page's shell blocks that match a pattern, joined and without comments."""
     lines = "".join(blocks(path, "(?:bash|sh|shell)")).replace("\\\n", "").splitlines()
-    command = (
-        r"(?:echo [^|]*\| )?keras-bahdanau (?:prepare|translate|align|inspect|evaluate artifact)\b"
-    )
-    return [re.sub(r"\s+#.*", "", line) for line in lines if re.match(command, line)]
+    return [re.sub(r"\s+#.*", "", line) for line in lines if re.match(pattern, line)]
+
+
+def quick_commands(path):
+    """The commands of a page that need no training, no export and no server."""
+    names = "prepare|translate|align|inspect|evaluate artifact|--"
+    return shell_commands(path, rf"(?:echo [^|]*\| )?keras-bahdanau (?:{names})|python -c ")
 
 
 @functools.cache
 def message_patterns():
-    """Regular expressions of the strings in the code, in which any text stands for each value.
+    """Regular expressions of the strings in the code, which match any text as a value.
 
     Strings without 16 characters in a row, such as "Argument `...` must be ...", match too much.
     """
@@ -90,9 +113,3 @@ def is_message(text):
     """Whether most of a text is one string of the code, with values filled in."""
     matches = (pattern.search(text) for pattern in message_patterns())
     return any(match and len(match[0]) > len(text) / 2 for match in matches)
-
-
-def shell_environment():
-    """An environment in which a shell finds the command `keras-bahdanau` of this checkout."""
-    paths = [str(ROOT), str(ROOT / "export")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -75,7 +75,7 @@ def _option_panels(command: Any, context: Any) -> dict[str, Group]:
 
 
 def _definitions(rows: Iterable[tuple[str, str]], width: int) -> Group:
-    """Return rows of a name and a text; a name that is too wide has a line of its own."""
+    """Return rows of a name and a text; a name that is too wide has a separate line."""
     lines: list[Text | Table] = []
     for name, text in rows:
         label = Text(name, "bold cyan", overflow="fold")

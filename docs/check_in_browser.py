@@ -1,0 +1,157 @@
+"""Open every page of the built site in Chromium: errors, other hosts, width, and contrast.
+
+python docs/check_in_browser.py docs/_build/html
+
+A page may not scroll horizontally at the width of a phone. Wide tables and code scroll on their
+own. Text has a contrast of at least 4.5 to its background in the light and in the dark theme.
+The script checks nothing, and prints a message, if Chromium or Playwright is missing.
+"""
+
+import functools
+import http.server
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
+PHONE = {"width": 390, "height": 844}
+DESKTOP = {"width": 1280, "height": 900}
+# Returns a description of everything that ends to the right of the window, but not of its children
+# and not of what is inside of an element that scrolls.
+_TOO_WIDE = """() => {
+  const width = document.documentElement.clientWidth
+  const isWide = (element) => element.getBoundingClientRect().right > width + 1
+  const scrolls = (element) => /auto|scroll/.test(getComputedStyle(element).overflowX)
+  const found = document.documentElement.scrollWidth > width ? ["the page"] : []
+  const visit = (element) => {
+    if (isWide(element)) {
+      const text = element.textContent.trim().replace(/\\s+/g, " ").slice(0, 60)
+      found.push(`<${element.localName}> ${text}`)
+    } else if (!scrolls(element)) {
+      [...element.children].forEach(visit)
+    }
+  }
+  document.querySelectorAll("article").forEach(visit)
+  return found
+}"""
+
+
+# Returns texts with too little contrast (WCAG 2.2, section 1.4.3), one of each element and class.
+_TOO_PALE = """() => {
+  const channels = (color) => color.match(/[\\d.]+/g).map(Number)
+  const luminance = (color) => {
+    const [red, green, blue] = color.map((value) =>
+      value <= 10 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+  }
+  const background = (element) => {
+    const color = channels(getComputedStyle(element).backgroundColor)
+    if (color.length === 3 || color[3] > 0.5) return color
+    return element.parentElement ? background(element.parentElement) : [255, 255, 255]
+  }
+  const found = {}
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
+  while (texts.nextNode()) {
+    const element = texts.currentNode.parentElement
+    const text = texts.currentNode.textContent.trim()
+    if (!text || !element.checkVisibility() || element.closest("script, style, svg")) continue
+    const [dark, light] = [getComputedStyle(element).color, background(element)]
+      .map((color) => luminance(typeof color === "string" ? channels(color) : color))
+      .sort((a, b) => a - b)
+    if ((light + 0.05) / (dark + 0.05) < 4.5)
+      found[`${element.localName}.${element.className}`] = text.slice(0, 60)
+  }
+  return Object.values(found)
+}"""
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Print no line for each request."""
+
+
+@contextmanager
+def serve(site: Path) -> Iterator[str]:
+    """Serve a folder at a free port of this machine, and yield its address."""
+    handler = functools.partial(_Handler, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def open_browser() -> Iterator[Any]:
+    """Yield a headless Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def check_in_browser(site: Path) -> list[str]:
+    """Return one line for each problem of the pages in a folder."""
+    problems: list[str] = []
+    paths = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
+    with serve(site) as address, open_browser() as browser:
+        page = browser.new_page()
+        current = ""
+
+        def report(problem: str) -> None:
+            problems.append(f"{current} {problem}")
+
+        def check_request(request: Any) -> None:
+            if not request.url.startswith((f"{address}/", "data:", "blob:")):
+                report(f"requests {request.url}")
+
+        def check_message(message: Any) -> None:
+            if message.type in ("error", "warning"):
+                report(f"logs {message.text}")
+
+        page.on("request", check_request)
+        page.on("console", check_message)
+        page.on("pageerror", lambda error: report(f"raises {error}"))
+        for current in paths:
+            page.set_viewport_size(DESKTOP)
+            page.goto(f"{address}/{current}", wait_until="load")
+            for theme in ("dark", "light"):
+                page.emulate_media(color_scheme=theme)
+                for text in page.evaluate(_TOO_PALE):
+                    report(f"has too little contrast in the {theme} theme: {text}")
+            for size in (DESKTOP, PHONE):
+                page.set_viewport_size(size)
+                for element in page.evaluate(_TOO_WIDE):
+                    report(f"is wider than {size['width']} pixels: {element}")
+    print(f"{len(paths)} pages in Chromium, {len(problems)} problems")
+    return problems
+
+
+def missing() -> str:
+    """Return what is not installed, "" if the pages can be opened."""
+    if CHROMIUM is None:
+        return f"No browser is installed: {', '.join(NAMES)}."
+    try:
+        import playwright.sync_api  # noqa: F401
+    except ImportError:
+        return "Playwright is not installed."
+    return ""
+
+
+if __name__ == "__main__":
+    if reason := missing():
+        print(f"The pages are not opened in a browser. {reason}")
+    else:
+        sys.exit("\n".join(check_in_browser(Path(sys.argv[1]).resolve())) or None)
