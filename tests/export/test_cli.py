@@ -292,11 +292,11 @@ def test_evaluate_gives_keras_and_the_artifact_the_same_score(
     _, by_keras, _ = command("evaluate", trained, *test_set, "--beam-size", 2, "--max-length", 12)
     assert by_artifact == by_keras
     assert by_keras.startswith("BLEU ")
-    for option in ("--beam-size", "--length-penalty", "--max-length"):
-        error = error_of("evaluate", artifact, *test_set, option, 2)
-        assert (
-            f"`{option[2:].replace('-', '_')}` must be set when the artifact is exported" in error
-        )
+    options = "--beam-size", 1, "--max-length", 3
+    greedy = command("evaluate", artifact, *test_set, *options)
+    assert greedy[:2] == command("evaluate", trained, *test_set, *options)[:2]
+    error = error_of("evaluate", artifact, *test_set, "--beam-size", 3)
+    assert "`beam_size` must be an int of at least 1 and at most 2. Received: 3" in error
 
 
 def test_export_chooses_the_length_penalty_with_the_best_bleu(
@@ -333,7 +333,7 @@ def test_several_runs_are_an_ensemble(command, error_of, files, trained, artifac
     )
     assert alone == twice and alone[0] == 0  # the mean of equal models
     error = error_of("evaluate", artifact, *test_set[:2], "--with", trained)
-    assert "`with` must be set when the artifact is exported" in error
+    assert "`with` must be used with runs" in error
 
 
 def test_evaluate_truncates_long_sources_with_the_flag(command, error_of, tmp_path):

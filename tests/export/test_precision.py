@@ -75,7 +75,9 @@ def test_onnxruntime_opens_reduced_graphs_without_warnings(artifact, capfd):
     options.log_severity_level = 2
     for path in artifact[0].glob("*.onnx"):
         onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    assert capfd.readouterr().err == ""
+    # onnxruntime mentions each option, an initializer that is also an input.
+    lines = capfd.readouterr().err.splitlines()
+    assert all("appears in graph inputs" in line for line in lines), lines
 
 
 def test_every_node_of_a_reduced_graph_has_its_own_name(artifact):
