@@ -23,11 +23,14 @@ for package in keras_bahdanau, keras_bahdanau_export, keras_bahdanau_runtime:
 """
 
 
+# Without the import paths of this process.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 def run(*command, cwd, is_checked=True):
-    """Run a command without the import paths of this process; return its output and errors."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    """Run a command; return its output and errors."""
     finished = subprocess.run(
-        list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True
+        list(map(str, command)), cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True
     )
     if is_checked and finished.returncode != 0:
         sys.exit(f"{command} failed:\n{finished.stdout}{finished.stderr}")
@@ -56,8 +59,7 @@ def test_with_dependencies(wheel, tests, folder):
     assert all(Path(place).is_relative_to(packages) for place in places), places
     print(run(binaries / "keras-bahdanau", "--version", cwd=checkout).stdout, end="", flush=True)
     command = [python, "-m", "pytest", "-n", "2", "--dist", "loadfile", *tests]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return subprocess.run(command, cwd=checkout, env=environment).returncode
+    return subprocess.run(command, cwd=checkout, env=ENVIRONMENT).returncode
 
 
 def test_runtime_alone(wheel, folder):

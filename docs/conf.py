@@ -1,6 +1,5 @@
 """Settings of the documentation site; `make docs` builds it into `docs/_build/html`."""
 
-import importlib.metadata
 import os
 import sys
 import tomllib
@@ -13,13 +12,15 @@ sys.path[:0] = [str(DOCS / "_extensions"), str(ROOT), str(ROOT / "export")]
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+from keras_bahdanau_runtime.version import __version__  # noqa: E402 - from the paths above
+
 project = "keras_bahdanau"
 author = "the keras_bahdanau authors"
-release = version = importlib.metadata.version("keras-bahdanau")
-# Links to files outside of docs/ lead here. Without a repository they are plain text.
-_HOOKS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]
-_README = _HOOKS.get("metadata", {}).get("hooks", {}).get("fancy-pypi-readme", {})
-repository_url = _README.get("substitutions", [{"replacement": ""}])[-1]["replacement"]
+release = version = __version__
+# Links to files outside of docs/ lead here, as those of the README on PyPI do.
+_HATCH = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]
+_README = _HATCH["metadata"]["hooks"]["fancy-pypi-readme"]
+repository_url = _README["substitutions"][-1]["replacement"]
 
 extensions = [
     "myst_nb",

@@ -159,6 +159,7 @@ def _commands() -> Iterator[str]:
     import typer
 
     from keras_bahdanau_export.commands.app import app
+    from keras_bahdanau_export.commands.help_pages import example, paragraphs
 
     group = typer.main.get_command(app)
     yield "## Options of every command"
@@ -170,16 +171,14 @@ def _commands() -> Iterator[str]:
         yield ""
         yield f"## {name}"
         yield ""
-        description, _, example = inspect.cleandoc(command.help).partition("\n\nExample:\n")
-        for paragraph in description.split("\n\n"):
+        for paragraph in paragraphs(command.help):
             yield from (_plain(paragraph), "")
         yield "```text"
         yield f"keras-bahdanau {name} [OPTIONS] {usage}".rstrip()
         yield "```"
         yield ""
         yield from _parameters(command.params)
-        if example:
-            yield from ("Example:", "", "```text", inspect.cleandoc(f"\n{example}"), "```")
+        yield from ("Example:", "", "```text", example(command.help), "```")
 
 
 def _argument(parameter: Any) -> str:
@@ -189,14 +188,14 @@ def _argument(parameter: Any) -> str:
 
 
 def _parameters(parameters: list[Any]) -> Iterator[str]:
-    """Yield a table for each panel of parameters."""
+    """Yield a table for each panel of parameters, in the order of the help page."""
+    from keras_bahdanau_export.commands.help_pages import PANELS, panel_of
+
     panels: dict[str, list[Any]] = {}
     for parameter in parameters:
-        is_argument = parameter.param_type_name == "argument"
-        default = "Arguments" if is_argument else "Options"
-        panel = getattr(parameter, "rich_help_panel", None) or default
-        panels.setdefault(panel, []).append(parameter)
-    for panel, members in panels.items():
+        panels.setdefault(panel_of(parameter), []).append(parameter)
+    for panel in sorted(panels, key=PANELS.index):
+        members = panels[panel]
         yield f"**{panel}**"
         yield ""
         yield "{.names}"

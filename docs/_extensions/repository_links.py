@@ -1,7 +1,7 @@
 """Links between the pages and to other files of the repository.
 
-A link to a file outside of docs/ leads to the repository, or becomes plain text if the project has
-no `Repository` address. Links of included files are relative to those files.
+A link to a file outside of docs/ leads to the repository (`repository_url` in conf.py), or becomes
+plain text without one. Links of included files are relative to those files.
 """
 
 import os

@@ -53,18 +53,23 @@ class HelpGroup(TyperGroup):
         """Print the help page, with the first sentence of each command's help."""
         panels: dict[str, list[tuple[str, str]]] = {}
         for name, command in self.commands.items():
-            row = name, _paragraphs(command.help)[0]
+            row = name, paragraphs(command.help)[0]
             panels.setdefault(command.rich_help_panel or "Commands", []).append(row)
         commands = {title: _definitions(rows, _COMMANDS_WIDTH) for title, rows in panels.items()}
         _print_page(self, ctx, _option_panels(self, ctx) | commands)
+
+
+def panel_of(parameter: Any) -> str:
+    """Return the title of the panel of a parameter."""
+    default = ARGUMENTS if parameter.param_type_name == "argument" else OPTIONS
+    return getattr(parameter, "rich_help_panel", None) or default
 
 
 def _option_panels(command: Any, context: Any) -> dict[str, Group]:
     """Return the contents of the panels of arguments and options, by title."""
     panels: dict[str, list[tuple[str, str]]] = {}
     for parameter in command.get_params(context):
-        is_argument = parameter.param_type_name == "argument"
-        title = parameter.rich_help_panel or (ARGUMENTS if is_argument else OPTIONS)
+        title = panel_of(parameter)
         names, text = parameter.get_help_record(context)
         names = re.sub(r"<list\[(\w+)\]>", lambda match: f"<{match[1].lower()}>", names)
         panels.setdefault(title, []).append((names, " ".join(text.split())))
@@ -95,7 +100,7 @@ def _print_page(command: Any, context: Any, panels: dict[str, Group]) -> None:
     console = Console(highlight=False)
     console.print()
     console.print(Padding(Text(command.get_usage(context), "bold"), (0, 1, 1, 1)))
-    for paragraph in _paragraphs(command.help):
+    for paragraph in paragraphs(command.help):
         console.print(Padding(Text(paragraph), (0, 1, 1, 1)))
     for title, content in panels.items():
         console.print(Panel(content, title=title, title_align="left", border_style="dim"))
@@ -113,7 +118,8 @@ def _split(help_text: str) -> tuple[str, str]:
     return description, inspect.cleandoc(f"\n{lines}")
 
 
-def _paragraphs(help_text: str) -> list[str]:
+def paragraphs(help_text: str) -> list[str]:
+    """Return the paragraphs of a help text, one line each, without the example."""
     return [" ".join(paragraph.split()) for paragraph in _split(help_text)[0].split("\n\n")]
 
 
