@@ -187,7 +187,7 @@ class BeamSearch(Search):
         if task.required is not None:
             num_banks = math.prod(ops.shape(task.required)[1:]) + 1
             live_ranks, ranks = (
-                rank_by_turns(part, missing, num_banks) for part in (live_ranks, ranks)
+                rank_by_turns(part, missing, self.size, num_banks) for part in (live_ranks, ranks)
             )
         return Extensions(
             ids=ids,

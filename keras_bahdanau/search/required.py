@@ -5,7 +5,6 @@ beam is divided among hypotheses with different numbers of phrase tokens. All fu
 tensors. `P` phrases of up to `L` tokens belong to each hypothesis.
 """
 
-import math
 from typing import Any, NamedTuple
 
 from keras import ops
@@ -133,7 +132,7 @@ def rank_next_tokens_first(logits, progress, phrases, rows, unused=None):
     return set_tokens(logits, tokens, ops.not_equal(tokens, PAD), values, rows, unused)
 
 
-def rank_by_turns(scores, missing, num_banks):
+def rank_by_turns(scores, missing, size, num_banks):
     """Return numbers that rank the best candidate of each bank, then the second best, and so on.
 
     A bank is the candidates with an equal number of missing tokens. Banks with fewer missing tokens
@@ -143,16 +142,16 @@ def rank_by_turns(scores, missing, num_banks):
     Args:
         scores: `(B, K, W)` float32; -inf for candidates that do not exist.
         missing: `(B, K, W)` int32 number of missing tokens, below `num_banks`.
+        size: Number of hypotheses `K`, an int or a scalar tensor.
         num_banks: An int or a scalar tensor.
 
     Returns:
         `(B, K, W)` float32, the best highest; -inf for candidates that do not exist. Ties of the
         scores are ranked by their order.
     """
-    flat, banks = (
-        ops.reshape(part, (-1, math.prod(ops.shape(part)[1:]))) for part in (scores, missing)
-    )
-    order = ops.arange(ops.shape(flat)[1], dtype="int32")
+    width = scores.shape[-1]
+    flat, banks = (ops.reshape(part, (-1, size * width)) for part in (scores, missing))
+    order = ops.arange(size * width, dtype="int32")
     first, second = ops.expand_dims(flat, 2), ops.expand_dims(flat, 1)
     is_earlier = ops.expand_dims(order, 1) > order
     is_worse = ops.logical_or(first < second, ops.logical_and(ops.equal(first, second), is_earlier))
@@ -160,7 +159,7 @@ def rank_by_turns(scores, missing, num_banks):
     turns = ops.sum(ops.cast(ops.logical_and(is_worse, same_bank), "int32"), axis=-1)
     ranks = -ops.cast(turns * num_banks + banks, "float32")
     ranks = ops.where(flat > NEG_INF, ranks, NEG_INF)
-    return ops.reshape(ranks, ops.shape(scores))
+    return ops.reshape(ranks, (-1, size, width))
 
 
 def _positions(matches, phrases):

@@ -200,7 +200,7 @@ def test_next_tokens_of_all_phrases_rank_first():
 def test_banks_take_turns_and_leave_what_they_do_not_fill():
     scores = np.array([[[9.0, 8, 7, 6], [5, 4, -np.inf, 2]], [[1, 1, 3, 0], [1, 2, 1, 1]]])
     missing = np.array([[[2, 2, 2, 2], [1, 0, 0, 1]], [[0, 0, 0, 0], [1, 1, 1, 0]]], "int32")
-    ranks = rank_by_turns(ops.cast(ops.array(scores), "float32"), ops.array(missing), 4)
+    ranks = rank_by_turns(ops.cast(ops.array(scores), "float32"), ops.array(missing), 2, 4)
     ranks = ops.convert_to_numpy(ranks)
     order = np.argsort(-ranks.reshape(2, -1), axis=1, kind="stable").tolist()
     # Equal scores of a bank keep their order.
