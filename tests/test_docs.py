@@ -10,6 +10,7 @@ import shlex
 from types import ModuleType
 
 import pytest
+from copy_artifact import COPY_SCORE, COPY_STEPS, make_with_options
 from pages import (
     DOCS,
     MIGRATION,
@@ -105,15 +106,23 @@ def test_the_service_of_the_page_answers_its_requests(files):
     [serve] = shell_commands(path, "keras-bahdanau serve ")
     requests = shell_commands(path, "curl ")
     [client] = blocks(path, "python notest")
-    assert len(requests) == 2 and "localhost:8000" in client
+    assert len(requests) == 4 and "localhost:8000" in client
+    make_with_options(files / "artifact", steps=COPY_STEPS, score=COPY_SCORE, overwrite=True)
     with serving(*shlex.split(serve)[2:], "--port", "0") as (_, url):
         answers = [run_shell(request.replace("localhost:8000", url)) for request in requests]
         answers.append(
             run_shell(f"python -c {shlex.quote(client.replace('http://localhost:8000', url))}")
         )
-    assert len(json.loads(answers[0])["translations"][0]) == 3
-    assert re.search(r'data: \{"text":"[^"]+"\}\n\n$', answers[1])
-    assert answers[2].count("\n") == 2
+    translations, completed, scores = map(json.loads, answers[:3])
+    assert len(translations["translations"][0]) == 2
+    [completion] = completed["translations"]
+    # The last "a" may be the start of a longer token. The graph copies the source there.
+    assert completion["text"].startswith("Ein M")
+    assert completion["score"] == pytest.approx(-6 * 0.8)
+    [score] = scores["scores"]
+    assert "".join(score["tokens"]) == "Ein Mann auf einem Fahrrad.</s>"
+    assert re.search(r'data: \{"text":"[^"]+"\}\n\n$', answers[3])
+    assert answers[4].count("\n") == 2
 
 
 @pytest.mark.parametrize("message", blocks(TROUBLESHOOTING, "text"))

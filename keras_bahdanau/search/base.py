@@ -19,9 +19,9 @@ from keras_bahdanau.search.candidates import (
 )
 from keras_bahdanau.search.history import empty_history, write_step
 from keras_bahdanau.search.past import Past, add_step, completes_ngram, follows_prefix
-from keras_bahdanau.search.required import initial_progress, rank_next_tokens_first
+from keras_bahdanau.search.required import progress_of, rank_next_tokens_first
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.ids import BOS, EOS, PAD
+from keras_bahdanau_runtime.ids import BOS, PAD
 
 
 class Generation(NamedTuple):
@@ -107,6 +107,7 @@ class Candidates(NamedTuple):
         allowed: `(R, V)` float32, the same logits, lower where a token is repeated, -inf where a
             constraint forbids it, and above all others for the next token of a required phrase.
         past: The `Past` of the hypotheses, or `()`.
+        progress: Their `Progress` in the required phrases, or `None`.
         forced: `(R,)` int32 tokens of the prefix, `PAD` where there is a choice; or `None`.
         prefix: `(R,)` int32 tokens of the prefix, which `forbidden` does not exclude, also where
             there is a choice; `PAD` after the prefix. `None` without completions.
@@ -118,13 +119,14 @@ class Candidates(NamedTuple):
     log_probs: Any
     allowed: Any
     past: Any
+    progress: Any
     forced: Any
     prefix: Any
     noise: Any
 
 
 # Groups of constraints that are computed together, each only if one of its group applies.
-_CHANGING_LOGITS = ("min_length", "no_repeat_ngram", "repetition_penalty", "suppressed")
+_CHANGING_LOGITS = ("no_repeat_ngram", "repetition_penalty", "suppressed")
 _RARE = ("completions", "required")
 
 
@@ -207,9 +209,9 @@ class Search:
         "repetition_penalty": 1.0,
     }
 
-    # Whether `_choose` excludes forbidden ids itself. A search that ranks tokens can take a few
-    # more of them, which is faster than a pass over the vocabulary.
-    _excludes_forbidden = False
+    # Whether `_choose` excludes forbidden ids and an early `EOS` itself. A search that ranks tokens
+    # can take a few more of them, which is faster than a pass over the vocabulary.
+    _excludes_ids = False
 
     def __call__(
         self,
@@ -247,10 +249,10 @@ class Search:
                 unless its prefix contains them. Padded with `PAD`, which suppresses nothing; or
                 `None`.
             required: `(B, P, L)` or `(1, P, L)` int32 phrases that every output of a sentence
-                contains, for a beam of at least 2; or `None`. Padded with `PAD` at the right; a
-                phrase of only `PAD` requires nothing. A phrase that does not fit in the limit, or
-                has a token of `forbidden`, leaves no output. The other constraints do not apply to
-                the next token of a phrase.
+                contains, for a beam of at least 2 in one group; or `None`. Padded with `PAD` at the
+                right; a phrase of only `PAD` requires nothing. A phrase that does not fit in the
+                limit, or has a token of `forbidden`, leaves no output. The other constraints do not
+                apply to the next token of a phrase.
             memory_mask: `(B, Tx)` bool, source positions that a coverage penalty counts; all if
                 `None`.
             noise: Random numbers from `self.noise` for a search that samples; from Keras's random
@@ -414,21 +416,17 @@ class Search:
             return ()
         return Past(
             ops.full((rows, max_length), PAD, dtype="int32") if needed["tokens"] else (),
-            ops.zeros((rows, max_length), dtype="int32") if needed["matches"] else (),
             ops.zeros((rows, memory_length), dtype="float32") if needed["coverage"] else (),
-            initial_progress(task.required) if needed["progress"] else (),
             ops.arange(rows, dtype="int32") if self._reorders else (),
         )
 
     def _needed_past(self, task):
         """Return which parts of a `Past` the constraints may need, a dict of bools."""
-        n = self.no_repeat_ngram
-        needs_tokens = self._may_apply("no_repeat_ngram") or self._may_apply("repetition_penalty")
+        settings = ("no_repeat_ngram", "repetition_penalty")
+        inputs = (task.completions, task.required)
         return {
-            "tokens": task.completions is not None or needs_tokens,
-            "matches": is_tensor(n) or n > 1,
+            "tokens": any(map(self._may_apply, settings)) or any(i is not None for i in inputs),
             "coverage": self._may_apply("coverage_penalty"),
-            "progress": task.required is not None,
         }
 
     def _past_at(self, task, t, tokens, past, weights):
@@ -437,7 +435,7 @@ class Search:
         if not names:
             return past
         part = Past(parents=past.parents, **{name: getattr(past, name) for name in names})
-        part = add_step(part, t, tokens, weights, task.batch * self.size, task.required)
+        part = add_step(part, t, tokens, weights)
         return past._replace(**{name: getattr(part, name) for name in names})
 
     def _may_apply(self, name):
@@ -510,18 +508,18 @@ class Search:
             allowed = penalized = penalize_repeated_tokens(
                 logits, log_probs, t, past.tokens, self.repetition_penalty, rows, unused
             )
-        forbidden = () if self._excludes_forbidden else self.forbidden
-        min_length = 0 if is_tensor(self.min_length) else self.min_length
-        if forbidden or min_length:
-            allowed = forbid_ids(allowed, t, forbidden, min_length)
+        if not self._excludes_ids and (self.forbidden or self._may_apply("min_length")):
+            allowed = forbid_ids(allowed, t, self.forbidden, self.min_length)
         barred = self._barred_tokens(task, t, past)
         if barred:
             tokens, is_barred = (
                 ops.concatenate(parts, axis=1) for parts in zip(*barred, strict=True)
             )
             allowed = set_tokens(allowed, tokens, is_barred, NEG_INF, rows, unused)
+        progress = None
         if task.required is not None:
-            allowed = rank_next_tokens_first(allowed, past.progress, task.required, rows, unused)
+            progress = progress_of(past.tokens, t, task.required)
+            allowed = rank_next_tokens_first(allowed, progress, task.required, rows, unused)
         forced, prefix = task.prefix, None
         if forced is not None:  # not a gather, whose last index would be copied to the GPU
             is_current = ops.arange(ops.shape(forced)[1], dtype="int32") == t
@@ -539,6 +537,7 @@ class Search:
             log_probs=log_probs,
             allowed=allowed,
             past=past,
+            progress=progress,
             forced=forced,
             prefix=prefix,
             noise=None if task.noise is None else ops.take(task.noise, t, axis=1),
@@ -546,15 +545,12 @@ class Search:
 
     def _barred_tokens(self, task, t, past):
         """Return pairs of tokens `(R, n)` and whether each is barred from step `t`, `(R, n)`."""
-        barred, rows = [], task.batch * self.size
+        barred = []
         if self._may_apply("no_repeat_ngram"):
-            completes = completes_ngram(past, t, self.no_repeat_ngram, rows)
+            completes = completes_ngram(past.tokens, t, self.no_repeat_ngram)
             barred.append((past.tokens, completes))
         if task.suppressed is not None:
             barred.append((task.suppressed, ops.not_equal(task.suppressed, PAD)))
-        if is_tensor(self.min_length):
-            is_early = ops.logical_and(ops.ones((rows, 1), dtype="bool"), t + 1 < self.min_length)
-            barred.append((ops.full((rows, 1), EOS, dtype="int32"), is_early))
         return barred
 
     def _collect(self, task, stop, hypotheses, history):
@@ -709,10 +705,10 @@ def check_search(search, vocabulary_size):
 
 
 def check_accepts_required(search):
-    """Raise a `ValueError` unless `search` is a beam search with at least two hypotheses."""
+    """Raise a `ValueError` unless `search` is a beam search of one group of at least two."""
     if not search.accepts_required:
         raise ValueError(
-            "Argument `required` needs a BeamSearch with a size of at least 2. "
+            "Argument `required` needs a BeamSearch of one group with a size of at least 2. "
             f"Received: {search!r:.80}"
         )
 

@@ -11,7 +11,7 @@ from keras import ops
 from keras_bahdanau.search.base import Search, is_tensor
 from keras_bahdanau.search.candidates import NEG_INF, row_starts, stable_top_k
 from keras_bahdanau.search.history import History, take_flat, trace_back
-from keras_bahdanau.search.required import count_missing, extend, top_k_of_banks
+from keras_bahdanau.search.required import count_missing, extend, rank_by_turns
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.ids import EOS, PAD
 
@@ -31,25 +31,24 @@ class Beam(NamedTuple):
 
 
 class Extensions(NamedTuple):
-    """The best `W` tokens to extend each hypothesis with, and those that are selected.
+    """The best `W` tokens to extend each hypothesis with, `(B, K, W)` each.
 
     Attributes:
-        log_probs: `(B, K, W)` float32 log-probabilities.
-        ids: `(B, K, W)` int32.
-        live: `(B, K)` int32, the next live hypotheses; see `Selection`.
-        totals: `(B, K)` float32 log-probabilities of these hypotheses.
-        ended: `(B, K)` int32, the best ended hypotheses; see `Selection`.
-        ended_scores: `(B, K)` float32; see `Selection`.
-        ended_parents: `(B, K)` int32; see `Selection`.
+        ids: Int32 tokens.
+        log_probs: Float32 log-probabilities of the tokens.
+        totals: Float32 log-probabilities of the hypotheses; -inf if they end.
+        ended_scores: Float32 scores of the hypotheses; -inf if they do not end.
+        live_ranks: Float32 numbers that rank the hypotheses that do not end, best highest; -inf for
+            the others.
+        ranks: Float32 numbers that rank all hypotheses; -inf for those that do not exist.
     """
 
-    log_probs: Any
     ids: Any
-    live: Any
+    log_probs: Any
     totals: Any
-    ended: Any
     ended_scores: Any
-    ended_parents: Any
+    live_ranks: Any
+    ranks: Any
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -146,11 +145,11 @@ class BeamSearch(Search):
 
         object.__setattr__(self, "_largest_size", self.size)  # copies with other options keep it
 
-    _reorders = _excludes_forbidden = True
+    _reorders = _excludes_ids = True
 
     @property
     def accepts_required(self):
-        return self._largest_size > 1
+        return self._largest_size > 1 and self.groups == 1
 
     _constraints: ClassVar = {**Search._constraints, "coverage_penalty": 0.0}
 
@@ -174,50 +173,35 @@ class BeamSearch(Search):
 
     def _choose(self, candidates, beam, task):
         log_probs, ids = self._top_tokens(candidates, task)
-        length, missing, num_banks = candidates.t + 1, None, None
+        length = candidates.t + 1
         ending = ops.logical_or(ids == EOS, ops.expand_dims(length >= task.limits, -1))
         if task.required is not None:
             missing = self._count_missing(ids, candidates, task)
             fits = self._fits(missing, ids, ending, candidates, task)
             log_probs = ops.where(fits, log_probs, NEG_INF)
-            num_banks = math.prod(ops.shape(task.required)[1:]) + 1
         totals = ops.expand_dims(beam.totals, -1) + log_probs
         scores = totals / self._length_penalty(length)
         if self._may_apply("coverage_penalty"):
             scores = scores + self._coverage_rewards(candidates.past, task)
-        # The history has 2K rows per sentence: K live hypotheses, in the order of the state, then
-        # K ended ones.
-        ended_rows = task.first_rows + ops.arange(self.size, 2 * self.size, dtype="int32")
-        selection = select_hypotheses(
-            scores,
-            ids,
-            ending,
-            beam.ended,
-            ended_rows,
-            task.first_rows,
-            self.size,
-            self.groups,
-            self.diversity,
-            missing,
-            num_banks,
-        )
-        totals = take_flat(ops.where(ending, NEG_INF, totals), selection.live)
-        if missing is not None:
-            totals = ops.where(selection.live_scores > NEG_INF, totals, NEG_INF)
+        live_ranks, ranks = ops.where(ending, NEG_INF, scores), scores
+        if task.required is not None:
+            num_banks = math.prod(ops.shape(task.required)[1:]) + 1
+            live_ranks, ranks = (
+                rank_by_turns(part, missing, self.size, num_banks) for part in (live_ranks, ranks)
+            )
         return Extensions(
-            log_probs=log_probs,
             ids=ids,
-            live=selection.live,
-            totals=totals,
-            ended=selection.ended,
-            ended_scores=selection.ended_scores,
-            ended_parents=selection.ended_parents,
+            log_probs=log_probs,
+            totals=ops.where(ending, NEG_INF, totals),
+            ended_scores=ops.where(ending, scores, NEG_INF),
+            live_ranks=live_ranks,
+            ranks=ranks,
         )
 
     def _count_missing(self, ids, candidates, task):
         """Return how many tokens of required phrases each candidate lacks, `(B, K, W)` int32."""
         tokens = ops.reshape(ids, (-1, ids.shape[-1]))
-        progress = extend(candidates.past.progress, task.required, tokens)
+        progress = extend(candidates.progress, task.required, tokens)
         return ops.reshape(count_missing(progress, task.required), (-1, self.size, ids.shape[-1]))
 
     def _fits(self, missing, ids, ending, candidates, task):
@@ -233,16 +217,28 @@ class BeamSearch(Search):
         return ops.logical_or(fits, ops.logical_and(is_own, ops.logical_not(ending)))
 
     def _advance(self, t, choice, weights, beam, task):
-        rows = choice.live // choice.ids.shape[-1]
-        parents = ops.reshape(rows, (-1,))
-        history_rows = task.first_rows + ops.concatenate([rows, choice.ended_parents], axis=1)
-        indices = ops.concatenate([choice.live, choice.ended], axis=1)
+        # The history has 2K rows per sentence: K live hypotheses, in the order of the state, then
+        # K ended ones.
+        ended_rows = task.first_rows + ops.arange(self.size, 2 * self.size, dtype="int32")
+        selection = select_hypotheses(
+            choice,
+            beam.ended,
+            ended_rows,
+            task.first_rows,
+            self.size,
+            self.groups,
+            self.diversity,
+        )
+        totals = take_flat(choice.totals, selection.live)
+        totals = self._stop_groups(totals, selection.ended_scores, task.limits)
+        rows = selection.live // choice.ids.shape[-1]
+        history_rows = task.first_rows + ops.concatenate([rows, selection.ended_parents], axis=1)
+        indices = ops.concatenate([selection.live, selection.ended], axis=1)
         tokens = take_flat(choice.ids, indices)
-        totals = self._stop_groups(choice.totals, choice.ended_scores, task.limits)
         return (
-            Beam(totals, choice.ended_scores),
+            Beam(totals, selection.ended_scores),
             ops.reshape(tokens[:, : self.size], (-1,)),
-            parents,
+            ops.reshape(rows, (-1,)),
             History(
                 tokens=tokens,
                 log_probs=take_flat(choice.log_probs, indices),
@@ -272,16 +268,7 @@ class BeamSearch(Search):
             log_probs = ops.where(top < logits, penalized, log_probs)
         if candidates.allowed is not candidates.logits:
             log_probs = ops.where(ops.equal(top, NEG_INF), NEG_INF, log_probs)
-        if self.forbidden:
-            # An array, because Keras converts a list item by item.
-            penalties = np.zeros(vocabulary_size, "float32")
-            penalties[list(self.forbidden)] = NEG_INF
-            penalties = ops.take(ops.convert_to_tensor(penalties), ids)
-            if candidates.prefix is not None:
-                own = ops.expand_dims(candidates.prefix, -1)
-                is_own = ops.logical_and(ops.equal(ids, own), ops.not_equal(own, PAD))
-                penalties = ops.where(is_own, 0.0, penalties)
-            log_probs = log_probs + penalties
+        log_probs = self._bar_ids(log_probs, ids, candidates)
         first = ops.arange(ids.shape[-1]) == 0
         if candidates.forced is not None:
             forced = ops.expand_dims(candidates.forced, -1)
@@ -293,6 +280,26 @@ class BeamSearch(Search):
             ids = ops.where(is_forced, forced, ids)
         shape = (-1, self.size, ids.shape[-1])
         return ops.reshape(log_probs, shape), ops.reshape(ids, shape)
+
+    def _bar_ids(self, log_probs, ids, candidates):
+        """Return log-probabilities `(R, W)`, -inf for forbidden `ids` and for an early `EOS`."""
+        has_min_length = self._may_apply("min_length")
+        if not self.forbidden and not has_min_length:
+            return log_probs
+        penalties = 0.0
+        if self.forbidden:
+            # An array, because Keras converts a list item by item.
+            penalties = np.zeros(candidates.logits.shape[-1], "float32")
+            penalties[list(self.forbidden)] = NEG_INF
+            penalties = ops.take(ops.convert_to_tensor(penalties), ids)
+        if has_min_length:
+            is_early = ops.logical_and(ids == EOS, candidates.t + 1 < self.min_length)
+            penalties = ops.where(is_early, NEG_INF, penalties)
+        if candidates.prefix is not None:
+            own = ops.expand_dims(candidates.prefix, -1)
+            is_own = ops.logical_and(ops.equal(ids, own), ops.not_equal(own, PAD))
+            penalties = ops.where(is_own, 0.0, penalties)
+        return log_probs + penalties
 
     def _stop_groups(self, totals, ended, limits):
         """Return `totals`, set to -inf in groups whose search is finished.
@@ -434,8 +441,6 @@ class Selection(NamedTuple):
     Attributes:
         live: `(B, K)` int32, indices of the next live hypotheses among all `B * K * W` candidates.
             If too few candidates continue, arbitrary ones fill the rest.
-        live_scores: `(B, K)` float32 scores of these hypotheses, with the diversity penalty; -inf
-            for a hypothesis that does not exist.
         ended_scores: `(B, K)` float32 scores of the best ended hypotheses, best first in each
             group; -inf for a hypothesis that does not exist.
         ended: `(B, K)` int32, candidate indices of the hypotheses that ended in this step;
@@ -445,25 +450,12 @@ class Selection(NamedTuple):
     """
 
     live: Any
-    live_scores: Any
     ended_scores: Any
     ended: Any
     ended_parents: Any
 
 
-def select_hypotheses(
-    scores,
-    ids,
-    ending,
-    ended_scores,
-    ended_rows,
-    first_rows,
-    size,
-    groups,
-    diversity,
-    missing=None,
-    num_banks=None,
-):
+def select_hypotheses(extensions, ended_scores, ended_rows, first_rows, size, groups, diversity):
     """Select the next hypotheses of a beam from candidates, group by group.
 
     The best candidates that continue become the live hypotheses. A candidate that ends is stored
@@ -471,9 +463,7 @@ def select_hypotheses(
     score is among the best ended scores of the group.
 
     Args:
-        scores: `(B, K, W)` float32 scores of the candidates.
-        ids: `(B, K, W)` int32 tokens of the candidates.
-        ending: `(B, K, W)` bool, whether a candidate ends.
+        extensions: The candidates, `Extensions` `(B, K, W)`.
         ended_scores: `(B, K)` float32 scores of the hypotheses that ended in earlier steps, best
             first in each group.
         ended_rows: `(B, K)` int32 rows of these hypotheses.
@@ -481,16 +471,11 @@ def select_hypotheses(
         size: Number of hypotheses `K`.
         groups: Number of groups, a divisor of `K`.
         diversity: Penalty of a token per hypothesis of an earlier group that chose it.
-        missing: `(B, K, W)` int32 number of tokens of required phrases that a candidate lacks, to
-            divide the beam among candidates with different numbers (`top_k_of_banks`); or `None`.
-        num_banks: Limit of these numbers, an int or a scalar tensor; or `None`.
 
     Returns:
         A `Selection`. Its ended scores do not include the diversity penalty.
     """
-    width, members = scores.shape[-1], size if groups == 1 else size // groups
-    live_scores = ops.where(ending, NEG_INF, scores)
-    new_ended_scores = ops.where(ending, scores, NEG_INF)
+    width, members = extensions.ids.shape[-1], size if groups == 1 else size // groups
     selections, chosen_tokens = [], []  # one entry per group
     for group in range(groups):
 
@@ -500,27 +485,20 @@ def select_hypotheses(
 
         penalty = 0.0
         for tokens in chosen_tokens:
-            same = ops.equal(in_group(ids)[..., None], tokens[:, None, None, :])
+            same = ops.equal(in_group(extensions.ids)[..., None], tokens[:, None, None, :])
             penalty = penalty + diversity * ops.sum(ops.cast(same, "float32"), axis=-1)
-        ranked = (
+        ranks = (
             in_group(part) - penalty if chosen_tokens else in_group(part)
-            for part in (live_scores, scores)
+            for part in (extensions.live_ranks, extensions.ranks)
         )
-        ranked = [ops.reshape(part, (-1, members * width)) for part in ranked]
-        if missing is None:
-            best = [stable_top_k(part, members) for part in ranked]
-        else:
-            banks = ops.reshape(in_group(missing), (-1, members * width))
-            batch = ops.shape(first_rows)[0]
-            best = [top_k_of_banks(part, banks, members, num_banks, batch) for part in ranked]
-        (top_live_scores, live), (top_scores, top) = best
+        (top_live_ranks, live), (_, top) = (
+            stable_top_k(ops.reshape(part, (-1, members * width)), members) for part in ranks
+        )
         first = first_rows * width
         if group:
             first = first + group * members * width
         live, top = first + live, first + top
-        top_ended_scores = take_flat(new_ended_scores, top)
-        if missing is not None:
-            top_ended_scores = ops.where(top_scores > NEG_INF, top_ended_scores, NEG_INF)
+        top_ended_scores = take_flat(extensions.ended_scores, top)
         group_scores, order = stable_top_k(
             ops.concatenate([in_group(ended_scores), top_ended_scores], axis=1), members
         )
@@ -529,10 +507,10 @@ def select_hypotheses(
         parents = ops.concatenate([in_group(ended_rows), top // width], axis=1)
         ended = take_flat(ops.concatenate([top, top], axis=1), order)
         parents = take_flat(parents, order)
-        selections.append(Selection(live, top_live_scores, group_scores, ended, parents))
+        selections.append(Selection(live, group_scores, ended, parents))
         if len(selections) < groups:
-            exists = ops.concatenate([top_live_scores > NEG_INF, top_ended_scores > NEG_INF], 1)
-            tokens = take_flat(ids, ops.concatenate([live, top], axis=1))
+            exists = ops.concatenate([top_live_ranks > NEG_INF, top_ended_scores > NEG_INF], 1)
+            tokens = take_flat(extensions.ids, ops.concatenate([live, top], axis=1))
             chosen_tokens.append(ops.where(exists, tokens, -1))
     if groups == 1:
         return selections[0]

@@ -17,18 +17,15 @@ def forbid_ids(logits, t, forbidden, min_length):
         logits: `(R, V)` float32.
         t: Number of the step, a scalar int32 tensor.
         forbidden: Ids that are never chosen.
-        min_length: Minimum number of tokens in an output, `EOS` included.
+        min_length: Minimum number of tokens in an output, `EOS` included, an int or a tensor.
 
     Returns:
         `(R, V)` float32 logits.
     """
     ids = ops.arange(logits.shape[-1], dtype="int32")
-    barred = ops.zeros((logits.shape[-1],), dtype="bool")
+    barred = ops.logical_and(ids == EOS, t + 1 < min_length)
     for token in forbidden:
         barred = ops.logical_or(barred, ids == token)
-    if min_length:
-        early = ops.logical_and(ids == EOS, t + 1 < min_length)
-        barred = ops.logical_or(barred, early)
     return ops.where(barred, NEG_INF, logits)
 
 

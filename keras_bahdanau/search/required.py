@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_bahdanau.search.candidates import NEG_INF, row_starts, set_tokens, stable_top_k
-from keras_bahdanau.search.history import take_flat
+from keras_bahdanau.search.candidates import NEG_INF, set_tokens
 from keras_bahdanau_runtime.ids import PAD
 
 # Logit of the next token of a phrase in the ranking of candidates, above all logits of a model.
@@ -30,14 +29,31 @@ class Progress(NamedTuple):
     met: Any
 
 
-def initial_progress(phrases):
-    """Return the `Progress` of hypotheses without tokens.
+def progress_of(tokens, t, phrases):
+    """Return the `Progress` `(R, P, L)` of hypotheses.
 
     Args:
+        tokens: `(R, T)` int32, of which the first `t` are chosen; `PAD` at the others, of which
+            there is at least one.
+        t: Number of tokens, a scalar int32 tensor.
         phrases: `(R, P, L)` int32, padded with `PAD` at the right. A phrase of only `PAD` requires
             nothing.
     """
-    return Progress(ops.zeros_like(phrases, dtype="bool"), ops.equal(phrases[:, :, 0], PAD))
+    steps, length = ops.shape(tokens)[1], ops.shape(phrases)[2]
+    starts = ops.expand_dims(ops.arange(steps, dtype="int32"), 1)
+    places = ops.arange(length, dtype="int32")
+    # The tokens from each start on, `(R, 1, T, L)`. The last token is `PAD`.
+    following = ops.take(tokens, ops.minimum(starts + places, steps - 1), axis=1)
+    following, phrases = ops.expand_dims(following, 1), ops.expand_dims(phrases, 2)
+    is_token = ops.not_equal(phrases, PAD)
+    differs = ops.logical_and(ops.not_equal(following, phrases), is_token)
+    # Whether the phrase up to each of its tokens is at each start, `(R, P, T, L)`.
+    is_present = ops.equal(ops.cumsum(ops.cast(differs, "int32"), axis=-1), 0)
+    ends_here = ops.logical_and(is_token, ops.equal(starts + places + 1, t))
+    return Progress(
+        ops.any(ops.logical_and(is_present, ends_here), axis=2),
+        ops.any(ops.all(is_present, axis=-1), axis=2),
+    )
 
 
 def extend(progress, phrases, tokens):
@@ -51,7 +67,8 @@ def extend(progress, phrases, tokens):
     Example:
 
     >>> phrases = ops.array([[[5, 6]]])
-    >>> after = extend(initial_progress(phrases), phrases, ops.array([[5, 6]]))
+    >>> progress = progress_of(ops.array([[PAD]]), 0, phrases)
+    >>> after = extend(progress, phrases, ops.array([[5, 6]]))
     >>> ops.convert_to_numpy(count_missing(after, phrases)).tolist()
     [[1, 2]]
     """
@@ -115,32 +132,34 @@ def rank_next_tokens_first(logits, progress, phrases, rows, unused=None):
     return set_tokens(logits, tokens, ops.not_equal(tokens, PAD), values, rows, unused)
 
 
-def top_k_of_banks(scores, missing, k, num_banks, batch):
-    """Return the best candidates of each bank in turn, until there are `k`.
+def rank_by_turns(scores, missing, size, num_banks):
+    """Return numbers that rank the best candidate of each bank, then the second best, and so on.
 
     A bank is the candidates with an equal number of missing tokens. Banks with fewer missing tokens
     come first. So each bank gets an equal part of the beam, and what a bank does not fill is
     divided among the others.
 
     Args:
-        scores: `(B, n)` float32; -inf for candidates that do not exist.
-        missing: `(B, n)` int32 number of missing tokens, below `num_banks`.
-        k: Number of candidates to return, at most `n`; an int or a scalar tensor.
+        scores: `(B, K, W)` float32; -inf for candidates that do not exist.
+        missing: `(B, K, W)` int32 number of missing tokens, below `num_banks`.
+        size: Number of hypotheses `K`, an int or a scalar tensor.
         num_banks: An int or a scalar tensor.
-        batch: `B`, an int or a scalar tensor.
 
     Returns:
-        `(scores, indices)`, `(B, k)` each. If there are fewer than `k` candidates, the last scores
-        are -inf and their indices are arbitrary.
+        `(B, K, W)` float32, the best highest; -inf for candidates that do not exist. Ties of the
+        scores are ranked by their order.
     """
-    banks = ops.expand_dims(ops.arange(num_banks, dtype="int32"), -1)
-    is_in_bank = ops.equal(ops.expand_dims(missing, 1), banks)
-    top, indices = stable_top_k(ops.where(is_in_bank, ops.expand_dims(scores, 1), NEG_INF), k)
-    turns = ops.arange(k, dtype="int32") * num_banks + banks  # (num_banks, k)
-    order = ops.where(top > NEG_INF, -ops.cast(turns, "float32"), NEG_INF)
-    _, chosen = stable_top_k(ops.reshape(order, (-1, num_banks * k)), k)
-    chosen = chosen + row_starts(batch, num_banks * k)
-    return take_flat(top, chosen), take_flat(indices, chosen)
+    width = scores.shape[-1]
+    flat, banks = (ops.reshape(part, (-1, size * width)) for part in (scores, missing))
+    order = ops.arange(size * width, dtype="int32")
+    first, second = ops.expand_dims(flat, 2), ops.expand_dims(flat, 1)
+    is_earlier = ops.expand_dims(order, 1) > order
+    is_worse = ops.logical_or(first < second, ops.logical_and(ops.equal(first, second), is_earlier))
+    same_bank = ops.equal(ops.expand_dims(banks, 2), ops.expand_dims(banks, 1))
+    turns = ops.sum(ops.cast(ops.logical_and(is_worse, same_bank), "int32"), axis=-1)
+    ranks = -ops.cast(turns * num_banks + banks, "float32")
+    ranks = ops.where(flat > NEG_INF, ranks, NEG_INF)
+    return ops.reshape(ranks, (-1, size, width))
 
 
 def _positions(matches, phrases):

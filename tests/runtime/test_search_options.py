@@ -66,6 +66,21 @@ def test_a_wrong_option_is_named_with_its_range(values, message):
         SearchOptions(**values).check(BEAM_MANIFEST)
 
 
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"temperature": 0}, "`temperature` must be a number above 0. Received: 0"),
+        ({"top_k": -1}, "`top_k` must be an int of at least 0"),
+        ({"top_p": 0}, "`top_p` must be a number above 0 and at most 1. Received: 0"),
+        ({"top_p": 1.5}, "`top_p` must be a number above 0 and at most 1. Received: 1.5"),
+    ],
+)
+def test_a_wrong_option_of_sampling_is_named_with_its_range(values, message):
+    search = {"class": "Sampling", "n": 2, "max_length": 20}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        SearchOptions(**values).check(manifest(search, SAMPLING))
+
+
 def test_a_service_may_lower_the_largest_beam():
     SearchOptions(beam_size=3).check(BEAM_MANIFEST, max_beam_size=3)
     with pytest.raises(ValueError, match=r"at most 3\. Received: 4"):

@@ -67,6 +67,16 @@ def test_n_best_leaves_out_hypotheses_that_do_not_exist(tokenizer):
         translate_texts(["x"], tokenizer, Copy(), n_best=3)
 
 
+def test_n_best_leaves_out_worse_hypotheses(tokenizer):
+    def search(source, indices):
+        scores = np.array([[-1.0, -2.0, -3.0]])
+        tokens = np.full((1, 3, 1), EOS, "int32")
+        return {"tokens": tokens, "scores": scores, "lengths": np.ones((1, 3), "int32")}
+
+    [hypotheses] = translate_texts(["x"], tokenizer, search, n_best=2, alignments=False)
+    assert [hypothesis.score for hypothesis in hypotheses] == [-1.0, -2.0]
+
+
 def test_alignments_can_be_left_out(tokenizer):
     translations = translate_texts(["x", " "], tokenizer, Copy(alignments=False), alignments=False)
     assert [translation.alignment for translation in translations] == [None, None]

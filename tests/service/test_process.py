@@ -19,7 +19,15 @@ from pathlib import Path
 import httpx
 import pytest
 import tritonclient.grpc
-from copy_artifact import COPY_STEPS, DOCUMENT, endless_graph, make, marked, spinning_graph
+from copy_artifact import (
+    COPY_STEPS,
+    DOCUMENT,
+    endless_graph,
+    make,
+    make_with_options,
+    marked,
+    spinning_graph,
+)
 from running_service import one_busy_thread, site
 from service_process import ENVIRONMENT, SERVE, children, free_port, serving
 
@@ -258,6 +266,15 @@ def test_max_wait_is_in_milliseconds(artifact, tmp_path):
     with serving(endless, artifact, *options) as (_, url):
         response = asyncio.run(translate_beside_an_endless_run(url))
     assert response.status_code == 200 and texts(response) == ["a man"]
+
+
+def test_max_beam_size_limits_requests(tmp_path):
+    path = make_with_options(tmp_path / "options")
+    with serving(path, "--port", 0, "--max-beam-size", 1) as (_, url):
+        body = {"text": "a man", "beam_size": 2}
+        response = httpx.post(f"{url}/translate", json=body, timeout=30)
+    assert response.status_code == 400 and response.json()["argument"] == "beam_size"
+    assert "at most 1. Received: 2" in response.json()["error"]
 
 
 def score(url):

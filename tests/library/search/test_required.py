@@ -23,9 +23,9 @@ from keras_bahdanau import BeamSearch, GreedySearch, Sampling
 from keras_bahdanau.search.required import (
     count_missing,
     extend,
-    initial_progress,
+    progress_of,
+    rank_by_turns,
     rank_next_tokens_first,
-    top_k_of_banks,
 )
 from keras_bahdanau_runtime.ids import EOS, PAD
 
@@ -88,7 +88,6 @@ BEAMS = [
     (5, 0.6, {"min_length": 3}),
     (5, 0.6, {"no_repeat_ngram": 2}),
     (5, 0.6, {"repetition_penalty": 1.5}),
-    (8, 0.6, {"groups": 2, "diversity": 0.7}),
 ]
 
 
@@ -157,48 +156,61 @@ def test_every_output_of_a_narrow_beam_contains_the_phrases(table, seed):
             assert outputs and not any(map(sentence.missing, outputs))
 
 
-def test_the_state_of_a_phrase_is_the_longest_match():
-    required = phrases([[4, 4, 5], [5, 6], [7]])
-    progress, missing = initial_progress(ops.array(required)), []
-    for token in (4, 4, 4, 5, 6, 4, 7):
-        after = extend(progress, ops.array(required), ops.array([[token]]))
-        progress = type(after)(after.matches[:, 0], after.met[:, 0])
-        missing.append(int(count_missing(progress, ops.array(required))[0]))
+def progress_after(tokens, required, length=8):
+    """The progress of one hypothesis with these tokens."""
+    row = np.array([tokens + [PAD] * (length - len(tokens))], "int32")
+    return progress_of(ops.array(row), len(tokens), ops.array(required))
+
+
+def test_the_progress_in_a_phrase_is_the_longest_match():
+    required, tokens = phrases([[4, 4, 5], [5, 6], [7]]), [4, 4, 4, 5, 6, 4, 7]
+    steps = [progress_after(tokens[:t], required) for t in range(8)]
+    missing = [int(count_missing(progress, ops.array(required))[0]) for progress in steps]
     # 6 tokens in all. The third 4 keeps two matching ones; 5 completes the first phrase and starts
     # the second.
-    assert missing == [5, 4, 4, 2, 1, 1, 0]
-    assert ops.convert_to_numpy(progress.met).all()
+    assert missing == [6, 5, 4, 4, 2, 1, 1, 0]
+    assert ops.convert_to_numpy(steps[-1].met).all()
+
+
+def test_the_progress_after_alternative_tokens_is_that_of_longer_hypotheses():
+    required, tokens = phrases([[4, 4, 5], [5, 6], [PAD]]), [4, 4, 5, 4]
+    for t in range(5):
+        before = progress_after(tokens[:t], required)
+        after = extend(before, ops.array(required), ops.array([[4, 5, 6]]))
+        for n, token in enumerate((4, 5, 6)):
+            expected = progress_after([*tokens[:t], token], required)
+            for part, whole in zip(after, expected, strict=True):
+                received = ops.convert_to_numpy(part)[:, n]
+                np.testing.assert_array_equal(received, ops.convert_to_numpy(whole))
 
 
 def test_next_tokens_of_all_phrases_rank_first():
-    required = ops.array(phrases([[4, 5], [6], [4, 7]]))
-    progress = initial_progress(required)
+    required = phrases([[4, 5], [6], [4, 7]])
     logits = ops.cast(ops.array([[9.0, 1, 2, 8, 0, 5, 3, 7]]), "float32")
 
-    def ranked(progress):
-        favored = rank_next_tokens_first(logits, progress, required, 1)
+    def ranked(tokens):
+        progress = progress_after(tokens, required)
+        favored = rank_next_tokens_first(logits, progress, ops.array(required), 1)
         return np.argsort(-ops.convert_to_numpy(favored)[0], kind="stable").tolist()
 
-    assert ranked(progress) == [4, 6, 0, 3, 7, 5, 2, 1]
-    after = extend(progress, required, ops.array([[4]]))
-    after = type(after)(after.matches[:, 0], after.met[:, 0])
-    assert ranked(after) == [5, 7, 6, 0, 3, 2, 1, 4]
+    assert ranked([]) == [4, 6, 0, 3, 7, 5, 2, 1]
+    assert ranked([4]) == [5, 7, 6, 0, 3, 2, 1, 4]
 
 
 def test_banks_take_turns_and_leave_what_they_do_not_fill():
-    scores = np.array([[9.0, 8, 7, 6, 5, 4, -np.inf, 2]], "float32")
-    missing = np.array([[2, 2, 2, 2, 1, 0, 0, 1]], "int32")
-
-    def best(k):
-        top, indices = top_k_of_banks(ops.array(scores), ops.array(missing), k, 4, 1)
-        return ops.convert_to_numpy(top)[0].tolist(), ops.convert_to_numpy(indices)[0].tolist()
-
-    assert best(2) == ([4, 5], [5, 4])
-    assert best(6) == ([4, 5, 9, 2, 8, 7], [5, 4, 0, 7, 1, 2])
-    assert best(8)[0] == [4, 5, 9, 2, 8, 7, 6, -np.inf]
+    scores = np.array([[[9.0, 8, 7, 6], [5, 4, -np.inf, 2]], [[1, 1, 3, 0], [1, 2, 1, 1]]])
+    missing = np.array([[[2, 2, 2, 2], [1, 0, 0, 1]], [[0, 0, 0, 0], [1, 1, 1, 0]]], "int32")
+    ranks = rank_by_turns(ops.cast(ops.array(scores), "float32"), ops.array(missing), 2, 4)
+    ranks = ops.convert_to_numpy(ranks)
+    order = np.argsort(-ranks.reshape(2, -1), axis=1, kind="stable").tolist()
+    # Equal scores of a bank keep their order.
+    assert order == [[5, 4, 0, 7, 1, 2, 3, 6], [2, 5, 0, 4, 1, 6, 7, 3]]
+    assert (ranks == -np.inf).sum() == 1
 
 
-@pytest.mark.parametrize("search", [GreedySearch(), BeamSearch(1), Sampling(2)], ids=repr)
+@pytest.mark.parametrize(
+    "search", [GreedySearch(), BeamSearch(1), BeamSearch(4, groups=2), Sampling(2)], ids=repr
+)
 def test_searches_that_do_not_divide_a_beam_are_refused(search):
     table = np.zeros((1, 2, 5, 5), "float32")
     with pytest.raises(ValueError, match=r"`required` needs a BeamSearch .* at least 2\. Received"):
