@@ -314,7 +314,6 @@ def _fast_tf2onnx():
     from tf2onnx.graph import Graph
 
     replace, extract = Graph.replace_all_inputs, Graph.extract_sub_graph_nodes
-    update = Graph.update_proto
 
     def replace_all_inputs(graph, old_input, new_input, ops=None):
         if ops is not None:  # tf2onnx registers all of them as readers of the new input
@@ -330,24 +329,15 @@ def _fast_tf2onnx():
             if node is None or node in visited or (input_checker and not input_checker(node)):
                 continue
             visited.add(node)
-            names += node.input
-            if node.name in graph.contained_graphs:
-                names += node.get_implicit_inputs()
+            names += [*node.input, *node.get_implicit_inputs()]
         return list(visited)
 
-    def update_proto(graph, *storage):
-        # Only `make_graph` needs the protos, and passes an argument. tf2onnx also updates them,
-        # for all nested graphs, after every optimizer.
-        if storage:
-            update(graph, *storage)
-
     Graph.replace_all_inputs = replace_all_inputs
-    Graph.extract_sub_graph_nodes, Graph.update_proto = extract_sub_graph_nodes, update_proto
+    Graph.extract_sub_graph_nodes = extract_sub_graph_nodes
     try:
         yield
     finally:
         Graph.replace_all_inputs, Graph.extract_sub_graph_nodes = replace, extract
-        Graph.update_proto = update
 
 
 @contextlib.contextmanager
