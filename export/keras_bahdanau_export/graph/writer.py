@@ -6,6 +6,7 @@ can use `gpu_fallbacks` without Keras. This is the only module that imports the 
 
 import contextlib
 import dataclasses
+import gc
 import logging
 import re
 
@@ -26,6 +27,22 @@ _TFG = re.compile(r"_tfg_(?:inlined|region_specialized|result)")
 _PARTS = dict(zip(BEAM_FILES, ("The start", "One step", "The end"), strict=True))
 
 
+@contextlib.contextmanager
+def _without_garbage_collection():
+    """Pause Python's garbage collector, which takes a seventh of the time of an export.
+
+    It would examine the many objects of TensorFlow and tf2onnx again and again.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_without_garbage_collection()
 def write_onnx(
     function, signature, path, variables=(), description="", defaults=None, captured=None
 ):
