@@ -25,7 +25,6 @@ from keras_bahdanau import (
     GreedySearch,
     RNNEncoderDecoder,
     RNNSearch,
-    Sampling,
 )
 from keras_bahdanau.search import Decode
 from keras_bahdanau_export import export
@@ -275,16 +274,38 @@ def digest(*parts):
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def test_an_ensemble_exports_with_its_steps(model, other_model, tmp_path):
+@pytest.fixture(scope="module")
+def ensemble(model, other_model, tmp_path_factory):
+    """An ensemble, its artifact and the parity."""
     ensemble = Ensemble([model, other_model])
-    parity = ensemble.export(tmp_path / "a", search=BeamSearch(2), max_length=5, stepwise=True)
+    path = tmp_path_factory.mktemp("ensemble") / "artifact"
+    return ensemble, path, ensemble.export(path, search=BeamSearch(2), max_length=5, stepwise=True)
+
+
+def test_an_ensemble_exports_with_its_steps(ensemble):
+    ensemble, path, parity = ensemble
     assert parity.equal == parity.sentences
-    stepper = Stepper(read_manifest(tmp_path / "a"), "CPUExecutionProvider", None)
+    stepper = Stepper(read_manifest(path), "CPUExecutionProvider", None)
     log_probs, _, _ = stepper.step(
         np.array([BOS], "int32"), *stepper.start(np.array([[5, 6, 3]], "int32"))
     )
     ours = ensemble.generate([[5, 6, 3]], GreedySearch(), max_length=1)
     assert float(log_probs.max()) == pytest.approx(float(ours.totals[0, 0]), abs=1e-5)
+
+
+def test_options_of_an_ensemble(ensemble):
+    ensemble, path, _ = ensemble
+    source = np.array([[5, 6, 3], [7, 3, 0]], "int32")
+    prefix = np.array([[9, 8], [4, 0]], "int32")
+    inputs = {"no_repeat_ngram": np.array(1, "int32"), "prefix": prefix}
+    outputs = Translator(path).search(source, inputs=inputs)
+    expected = ensemble.generate(source, BeamSearch(2, no_repeat_ngram=1), 5, prefix=prefix)
+    np.testing.assert_array_equal(outputs["lengths"], expected.lengths)
+    np.testing.assert_array_equal(
+        outputs["tokens"][:, :, : expected.tokens.shape[2]], expected.tokens
+    )
+    np.testing.assert_allclose(outputs["scores"], expected.scores, atol=1e-5)
+    assert outputs["tokens"][0, :, :2].tolist() == [[9, 8]] * 2
 
 
 def test_every_option_of_a_beam_exports(model, tmp_path):
@@ -308,12 +329,11 @@ def test_every_option_of_a_beam_exports(model, tmp_path):
     assert (results["lengths"] >= 3).all() and (results["lengths"] <= [[5], [3]]).all()
 
 
-def test_an_artifact_samples_as_keras_does(model, tmp_path):
-    search = Sampling(3, temperature=1.5, top_k=40, top_p=0.9, seed=7)
-    parity = export(model, tmp_path / "artifact", search=search, max_length=9)
+def test_an_artifact_samples_as_keras_does(model, sampling):
+    search, path, parity = sampling
     assert parity.equal == parity.sentences
     source = np.array([[5, 6, 3], [7, 3, 0]])
-    translator = Translator(tmp_path / "artifact")
+    translator = Translator(path)
     theirs, ours = translator.translate_ids(source), model.generate(source, search, max_length=9)
     np.testing.assert_array_equal(theirs["tokens"][:, :, : ours.tokens.shape[2]], ours.tokens)
     assert len(np.unique(theirs["tokens"][0], axis=0)) == 3
