@@ -360,7 +360,7 @@ class Search:
             padding = ops.full((ops.shape(prefix)[0], max_length), PAD, dtype="int32")
             prefix = ops.concatenate([ops.cast(prefix, "int32"), padding], axis=1)[:, :max_length]
         prefix, suppressed, required = (
-            ids if ids is None else ops.repeat(_for_all_rows(ids, batch), self.size, axis=0)
+            ids if ids is None else _for_all_hypotheses(ids, batch, self.size)
             for ids in (prefix, suppressed, required)
         )
         noise = self._random_numbers(batch, max_length) if noise is None else noise
@@ -673,9 +673,11 @@ def is_tensor(value):
     return hasattr(value, "shape")
 
 
-def _for_all_rows(ids, batch):
-    """Return ids `(B, ...)` or `(1, ...)` as `(B, ...)` int32."""
-    return ops.broadcast_to(ops.cast(ids, "int32"), (batch, *ops.shape(ids)[1:]))
+def _for_all_hypotheses(ids, batch, size):
+    """Return ids `(B, ...)` or `(1, ...)` as `(B * size, ...)` int32."""
+    shape = ops.shape(ids)[1:]
+    ids = ops.expand_dims(ops.cast(ids, "int32"), 1)
+    return ops.reshape(ops.broadcast_to(ids, (batch, size, *shape)), (batch * size, *shape))
 
 
 def search_classes(base=Search):

@@ -15,6 +15,22 @@ def test_optimize_runs_every_pass_until_nothing_changes():
     assert not any(optimizer.optimize(lean).values())
 
 
+def test_optimize_does_not_repeat_a_pass_on_an_unchanged_graph():
+    model, calls = onnx_ir.serde.deserialize_model(loop()), []
+
+    def first(graph):
+        calls.append("first")
+        return int(len(calls) == 1)
+
+    def second(graph):
+        calls.append("second")
+        return 0
+
+    graphs = len(list(model.graphs()))
+    assert optimizer.optimize(model, (first, second)) == {"first": 1, "second": 0}
+    assert calls == ["first"] * graphs + ["second"] * graphs + ["first"] * graphs
+
+
 def test_values_inside_and_outside_a_loop_have_different_names():
     """Otherwise, onnx mixes up their shapes."""
     model = graph_of(

@@ -1,15 +1,20 @@
 """Functions that read, change and save onnx-ir graphs."""
 
+import logging
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
 from keras_bahdanau_runtime.signature import FORMAT_VERSION, weights_file
 from keras_bahdanau_runtime.version import __version__
 
+logger = logging.getLogger("keras_bahdanau_export")
+
 SLICE_END = 10**9  # tf2onnx writes at least this as the end of a slice up to the end of an axis
+_MAX_INFERENCE_BYTES = 1000  # size of a constant from which shapes may be computed
 MAX_WEIGHT_BYTES = 2**31 - 2**24  # protobuf cannot read files of 2 GiB
 
 
@@ -139,6 +144,46 @@ def detach_inputs(nodes):
     for node in (*nodes, *(node for body in bodies for node in body)):
         for i in range(len(node.inputs)):
             node.replace_input_with(i, None)
+
+
+def infer_shapes(model):
+    """Set the types and shapes that onnx infers for the values of a model.
+
+    onnx-ir's own pass converts the whole inferred graph back, which takes most of its time.
+    """
+    inputs, initializers = list(model.graph.inputs), dict(model.graph.initializers)
+    try:
+        for name, value in initializers.items():  # of large weights onnx only needs the types
+            value.shape, value.dtype = value.const_value.shape, value.const_value.dtype
+            if value not in inputs:
+                model.graph.inputs.append(value)
+            if value.const_value.nbytes > _MAX_INFERENCE_BYTES:
+                del model.graph.initializers[name]
+        proto = ir.serde.serialize_model(model)
+    finally:
+        model.graph.inputs[:] = inputs
+        model.graph.initializers.update(initializers)
+    try:
+        proto = onnx.shape_inference.infer_shapes(proto, True, strict_mode=True, data_prop=True)
+    except onnx.shape_inference.InferenceError as error:
+        logger.warning("Shapes of the graph could not be inferred: %s", error)
+        return
+    _copy_types(proto.graph, model.graph)
+
+
+def _copy_types(proto, graph):
+    """Copy the types and shapes of an `onnx.GraphProto` to the same graph in onnx-ir."""
+    values = {value.name: value for node in graph for value in node.outputs}
+    values |= {value.name: value for value in graph.inputs}
+    for info in (*proto.input, *proto.value_info, *proto.output):
+        if (value := values.get(info.name)) is not None:
+            inferred = ir.serde.deserialize_value_info_proto(info, None)
+            value.shape = value.shape if inferred.shape is None else inferred.shape
+            value.type = value.type if inferred.type is None else inferred.type
+    for node_proto, node in zip(proto.node, graph, strict=True):
+        for attribute in node_proto.attribute:
+            if attribute.HasField("g"):
+                _copy_types(attribute.g, node.attributes[attribute.name].value)
 
 
 def remove_unused(model):

@@ -56,9 +56,11 @@ def make_slices_contiguous(graph):
     count, sizes = 0, SizeInference(graph)
     for node in nodes_including_loops(graph, "Add", "MatMul"):
         weights = _weights_with_columns(node)
+        if weights is None:
+            continue
         slices = [user for user, _ in node.outputs[0].uses()]
         steps = [_start_and_step(sizes, user, node.outputs[0]) for user in slices]
-        if weights is None or not steps or None in steps or node.outputs[0].is_graph_output():
+        if not steps or None in steps or node.outputs[0].is_graph_output():
             continue
         n, width = steps[0][1], weights[0][2].shape[-1]
         if len({step for _, step in steps}) != 1 or width % n:
@@ -149,8 +151,9 @@ def _start_and_step(sizes, node, value):
     """Return `(start, n)` if a node slices every n-th column of `value` and nothing else."""
     if node.op_type != "Slice" or len(node.inputs) != 5 or node.inputs[0] is not value:
         return None
-    bounds, dims = [constant_array(side) for side in node.inputs[1:]], sizes.dims.get(value)
-    if dims is None or any(bound is None for bound in bounds):
+    bounds = [constant_array(side) for side in node.inputs[1:]]
+    dims = None if any(bound is None for bound in bounds) else sizes.dims.get(value)
+    if dims is None:
         return None
     result = None
     for start, end, axis, step in zip(*bounds, strict=True):
@@ -165,8 +168,9 @@ def _start_and_step(sizes, node, value):
 
 def _concatenated_parts(sizes, value):
     """Return the values that are concatenated along the last axis to produce `value`."""
-    node, dims = producer_of(value, "Concat"), sizes.dims.get(value, ())
-    if node is None or node.attributes["axis"].value not in (-1, len(dims) - 1):
+    node = producer_of(value, "Concat")
+    last_axes = () if node is None else (-1, len(sizes.dims.get(value, ())) - 1)
+    if node is None or node.attributes["axis"].value not in last_axes:
         return [value]
     return [part for side in node.inputs for part in _concatenated_parts(sizes, side)]
 

@@ -25,6 +25,7 @@ from keras_bahdanau_export.graph.passes.conditions import (
 )
 from keras_bahdanau_export.graph.passes.editing import (
     has_subgraph,
+    infer_shapes,
     innermost_first,
     make_names_unique,
     nodes_of,
@@ -101,19 +102,26 @@ def optimize(model, passes=PASSES):
     counts = {rewrite.__name__: 0 for rewrite in passes}
     names = [value.name for value in model.graph.outputs]
     _tidy(model)
-    while True:  # one rewrite can make another one possible; each makes the graph smaller
-        before, changed = sum(counts.values()), True
+    # One rewrite can make another one possible, so a pass runs again after any other rewrite.
+    pending, is_inferred = set(passes), False
+    while pending:
+        before = sum(counts.values())
         for rewrite in passes:
-            if changed:  # shape inference takes longer than all passes
-                common.ShapeInferencePass()(model)
+            if rewrite not in pending:
+                continue
+            if not is_inferred:  # shape inference takes longer than all passes
+                infer_shapes(model)
+                is_inferred = True
             count = sum(rewrite(graph) for graph in innermost_first(model.graph))
             counts[rewrite.__name__] += count
-            changed = count > 0
-            if changed:
+            pending.discard(rewrite)
+            if count:
                 _tidy(model)
+                pending, is_inferred = set(passes), False
+        nodes = _count_nodes(model)
         _tidy(model)  # a second time, as merged nodes can make other nodes equal
-        if sum(counts.values()) == before:
-            break
+        if sum(counts.values()) != before and _count_nodes(model) != nodes:
+            pending, is_inferred = set(passes), False
     copy_constants_into_loops(model)
     remove_unused(model)  # including the originals that only loops read
     common.OutputFixPass()(model)  # makes each output a separate value again
@@ -121,6 +129,10 @@ def optimize(model, passes=PASSES):
         value.name = name
     logger.debug("Rewrites of the graph: %s", counts)
     return counts
+
+
+def _count_nodes(model):
+    return sum(len(graph) for graph in model.graphs())
 
 
 def _tidy(model):

@@ -34,12 +34,15 @@ def drop_index_wrapping(graph):
     for gather in nodes_including_loops(graph, "Gather", "GatherElements"):
         reshape = producer_of(gather.inputs[1], "Reshape")
         selected = gather.inputs[1] if reshape is None else reshape.inputs[0]
-        where, dims = producer_of(selected, "Where"), sizes.dims.get(gather.inputs[0])
-        if where is None or dims is None:
+        where = producer_of(selected, "Where")
+        if where is None:
             continue
         condition, wrapped, index = where.inputs
         less, add = producer_of(condition, "Less"), producer_of(wrapped, "Add")
         if less is None or add is None or index not in add.inputs:
+            continue
+        dims = sizes.dims.get(gather.inputs[0])
+        if dims is None:
             continue
         zero = constant_array(less.inputs[1])
         axis = gather.attributes["axis"].value if "axis" in gather.attributes else 0
@@ -99,10 +102,10 @@ def fuse_reshapes(graph):
     count, sizes = 0, SizeInference(graph)
     for outer in nodes_including_loops(graph, "Reshape"):
         inner = producer_of(outer.inputs[0], "Reshape")
-        shape = sizes.contents.get(outer.inputs[1])
-        if inner is None or shape is None or "allowzero" in inner.attributes:
+        if inner is None or "allowzero" in inner.attributes:
             continue
-        if fixed_size(0) in shape:  # copies an axis of `reshape(x, a)`
+        shape = sizes.contents.get(outer.inputs[1])
+        if shape is None or fixed_size(0) in shape:  # 0 copies an axis of `reshape(x, a)`
             continue
         outer.replace_input_with(0, inner.inputs[0])
         count += 1
@@ -136,8 +139,10 @@ def infer_reshape_sizes(graph):
     sizes, count = SizeInference(graph), 0
     for reshape in nodes_of(graph, "Reshape"):
         target = reshape.inputs[1]
+        if constant_array(target) is not None or "allowzero" in reshape.attributes:
+            continue
         shape = sizes.contents.get(target)
-        if shape is None or constant_array(target) is not None or "allowzero" in reshape.attributes:
+        if shape is None:
             continue
         numbers = [-1 if size.as_int is None else size.as_int for size in shape]
         if numbers.count(-1) > 1 or 0 in numbers or not _is_inferable(sizes, reshape, shape):
@@ -190,10 +195,11 @@ def _is_inferable(sizes, reshape, shape):
 def _integer_products(sizes, node):
     """Return the contents of a node's output if they have integer factors, else `None`."""
     value = node.outputs[0]
-    contents = sizes.contents.get(value)
-    if contents is None or value.dtype not in _INTEGERS or value.is_graph_output():
+    if value.dtype not in _INTEGERS or value.is_graph_output():
         return None
-    return contents if all(size.factor.denominator == 1 for size in contents) else None
+    contents = sizes.contents.get(value)
+    is_integer = contents is not None and all(size.factor.denominator == 1 for size in contents)
+    return contents if is_integer else None
 
 
 def _is_made_of_products(sizes, value):

@@ -85,7 +85,17 @@ class SizeInference:
     """
 
     def __init__(self, graph):
+        self._graph = graph
+
+    def __getattr__(self, name):
+        # Inference starts at the first use, as most graphs have no nodes that a pass looks for.
+        if name not in ("dims", "contents"):
+            raise AttributeError(name)
         self.dims, self.contents = {}, {}
+        self._infer_all(self._graph)
+        return self.__dict__[name]
+
+    def _infer_all(self, graph):
         by_name = {}
         for value in graph.inputs:
             self._set_unknown(value)

@@ -22,10 +22,9 @@ def split_top_k(graph):
     maximum contains a larger number, or an equal one at an earlier index. onnxruntime vectorizes
     maxima, but not `TopK`. The largest of many maxima are found in the same way.
     """
-    count, sizes = 0, None
+    count, sizes = 0, SizeInference(graph)
     for top_k in nodes_of(graph, "TopK"):
         values, k = top_k.inputs[0], constant_array(top_k.inputs[1])
-        sizes = sizes or SizeInference(graph)
         dims = sizes.dims.get(values, ())
         largest = "largest" not in top_k.attributes or top_k.attributes["largest"].value == 1
         axis = top_k.attributes["axis"].value if "axis" in top_k.attributes else -1
