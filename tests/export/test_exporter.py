@@ -6,6 +6,7 @@ import itertools
 import json
 import runpy
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -32,7 +33,7 @@ from keras_bahdanau_export.model_config import to_float32
 from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.parity import random_sources, verify
 from keras_bahdanau_export.tracing_process import trace_in_subprocess
-from keras_bahdanau_runtime import Translator
+from keras_bahdanau_runtime import SearchOptions, Translator
 from keras_bahdanau_runtime.ids import BOS, PAD, UNK
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.operators import check_onnx_file
@@ -274,6 +275,14 @@ def digest(*parts):
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
+def assert_equal(outputs, expected):
+    """Check outputs of a graph against a `Generation`."""
+    steps = expected.tokens.shape[2]
+    np.testing.assert_array_equal(outputs["lengths"], expected.lengths)
+    np.testing.assert_array_equal(outputs["tokens"][:, :, :steps], expected.tokens)
+    np.testing.assert_allclose(outputs["scores"], expected.scores, atol=1e-5)
+
+
 @pytest.fixture(scope="module")
 def ensemble(model, other_model, tmp_path_factory):
     """An ensemble, its artifact and the parity."""
@@ -300,15 +309,13 @@ def test_options_of_an_ensemble(ensemble):
     inputs = {"no_repeat_ngram": np.array(1, "int32"), "prefix": prefix}
     outputs = Translator(path).search(source, inputs=inputs)
     expected = ensemble.generate(source, BeamSearch(2, no_repeat_ngram=1), 5, prefix=prefix)
-    np.testing.assert_array_equal(outputs["lengths"], expected.lengths)
-    np.testing.assert_array_equal(
-        outputs["tokens"][:, :, : expected.tokens.shape[2]], expected.tokens
-    )
-    np.testing.assert_allclose(outputs["scores"], expected.scores, atol=1e-5)
+    assert_equal(outputs, expected)
     assert outputs["tokens"][0, :, :2].tolist() == [[9, 8]] * 2
 
 
-def test_every_option_of_a_beam_exports(model, tmp_path):
+@pytest.fixture(scope="module")
+def groups(model, tmp_path_factory):
+    """A beam search with every option, its artifact and the parity."""
     search = BeamSearch(
         4,
         coverage_penalty=0.1,
@@ -321,12 +328,27 @@ def test_every_option_of_a_beam_exports(model, tmp_path):
         no_repeat_ngram=2,
         max_length_ratio=1.7,
     )
-    parity = export(model, tmp_path / "artifact", search=search, max_length=9)
+    path = tmp_path_factory.mktemp("groups") / "artifact"
+    return search, path, export(model, path, search=search, max_length=9)
+
+
+def test_every_option_of_a_beam_exports(groups):
+    _, path, parity = groups
     assert parity.equal == parity.sentences
-    results = Translator(tmp_path / "artifact").translate_ids([[5, 6, 3], [7, 3, 0]])
+    results = Translator(path).translate_ids([[5, 6, 3], [7, 3, 0]])
     assert results["tokens"].shape[:2] == (2, 2)
     # `min_length` keeps a hypothesis from ending, and the ratio cuts it at 5.1 and 3.4 tokens.
     assert (results["lengths"] >= 3).all() and (results["lengths"] <= [[5], [3]]).all()
+
+
+def test_groups_have_a_fixed_beam(model, groups):
+    search, path, _ = groups
+    options = [option.name for option in read_manifest(path).search_signature().options]
+    assert "beam_size" not in options and "length_penalty" in options
+    source, settings = np.array([[5, 6, 3], [7, 3, 0]], "int32"), {"no_repeat_ngram": 1}
+    settings["length_penalty"] = 0.5
+    outputs = Translator(path).search(source, inputs=SearchOptions(**settings).inputs())
+    assert_equal(outputs, model.generate(source, replace(search, **settings), 9))
 
 
 def test_an_artifact_samples_as_keras_does(model, sampling):

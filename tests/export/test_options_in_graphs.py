@@ -206,15 +206,6 @@ def test_a_smaller_beam_returns_at_most_n_best(model, tmp_path, early_stopping):
 # --- Other searches -------------------------------------------------------------------------------
 
 
-def test_groups_have_a_fixed_beam(model, tmp_path):
-    search = BeamSearch(4, groups=2, diversity=0.5)
-    graph = Graph(write(model, search, tmp_path / "model.onnx"))
-    assert "beam_size" not in graph.options and "length_penalty" in graph.options
-    expected = replace(search, length_penalty=0.5, no_repeat_ngram=2)
-    outputs = graph.run(length_penalty=0.5, no_repeat_ngram=2)
-    assert_equal(outputs, model.generate(SOURCE, expected, T))
-
-
 def test_a_greedy_search_has_only_constraints(model, tmp_path):
     graph = Graph(write(model, GreedySearch(), tmp_path / "model.onnx"))
     assert graph.options == [
