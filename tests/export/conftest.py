@@ -9,7 +9,7 @@ import keras
 import pytest
 from models import SMALL, TEXTS
 
-from keras_bahdanau import BeamSearch, RNNSearch, Tokenizer
+from keras_bahdanau import BeamSearch, RNNSearch, Sampling, Tokenizer
 from keras_bahdanau_export import export
 
 FOLDER = Path(__file__).parent
@@ -52,6 +52,14 @@ def artifact(model, tmp_path_factory):
         stepwise=True,
     )
     return path, parity
+
+
+@pytest.fixture(scope="session")
+def sampling(model, tmp_path_factory):
+    """A search that samples, its artifact and the parity."""
+    search = Sampling(3, temperature=1.5, top_k=40, top_p=0.9, seed=7)
+    path = tmp_path_factory.mktemp("sampling") / "artifact"
+    return search, path, export(model, path, search=search, max_length=9, texts=TEXTS)
 
 
 @pytest.fixture(scope="session")

@@ -37,13 +37,13 @@ RNG = np.random.default_rng(0)
 CPU = "CPUExecutionProvider"
 
 
-def exported(folder, search, shortlist=None, **options):
+def exported(folder, search, shortlist=None):
     sizes = {"units": 6, "embedding_dim": 5, "attention_units": 4, "maxout_units": 3}
     model = RNNSearch(30, 40, **sizes, reset_after=True)
     model.build()
     # With the paper's initial weights, all tokens have nearly equal probabilities.
     model.set_weights([RNG.normal(0, 1, weights.shape) for weights in model.get_weights()])
-    export(model, folder, search=search, max_length=9, shortlist=shortlist, **options)
+    export(model, folder, search=search, max_length=9, shortlist=shortlist, captured=True)
     return folder
 
 
@@ -63,15 +63,17 @@ def both_loops(folder):
 
 @pytest.fixture(scope="module")
 def beam(tmp_path_factory):
+    """A beam with a shortlist."""
+    table = np.tile(np.arange(4, 40), (30, 1))[:, RNG.permutation(36)[:3]]
+    table = (table + np.arange(30)[:, None]) % 36 + 4
+    few = Shortlist(table, np.full(table.shape, 0.3), counts=np.arange(40), size=12)
     search = BeamSearch(3, coverage_penalty=0.2, no_repeat_ngram=2, min_length=2)
-    return exported(tmp_path_factory.mktemp("captured") / "beam", search, captured=True)
+    return exported(tmp_path_factory.mktemp("captured") / "beam", search, few)
 
 
 @pytest.fixture(scope="module")
 def sampling(tmp_path_factory):
-    return exported(
-        tmp_path_factory.mktemp("captured") / "sampling", Sampling(2, seed=1), captured=True
-    )
+    return exported(tmp_path_factory.mktemp("captured") / "sampling", Sampling(2, seed=1))
 
 
 def source(rows, length):
@@ -99,13 +101,9 @@ def test_a_search_in_steps_gives_the_results_of_the_whole_graph(beam, sampling, 
             np.testing.assert_allclose(expected[name], output, rtol=1e-5, atol=1e-5)
 
 
-def test_rows_that_fill_a_batch_add_no_ids_to_a_shortlist(tmp_path):
+def test_rows_that_fill_a_batch_add_no_ids_to_a_shortlist(beam):
     """A batch is filled with copies of a row up to a recorded number of rows."""
-    table = np.tile(np.arange(4, 40), (30, 1))[:, RNG.permutation(36)[:3]]
-    table = (table + np.arange(30)[:, None]) % 36 + 4
-    few = Shortlist(table, np.full(table.shape, 0.3), counts=np.arange(40), size=12)
-    folder = exported(tmp_path / "few", BeamSearch(2), shortlist=few, captured=True)
-    translators = both_loops(folder)
+    translators = both_loops(beam)
     for last in range(4, 30):
         ids = np.array([[4, 9, 3], [5, 11, 3], [last, 3, 0]], "int32")
         expected, outputs = (translator.translate_ids(ids) for translator in translators)

@@ -415,18 +415,6 @@ def test_verify_compares_the_artifact_with_the_model(command, trained, artifact)
     assert status == 0 and "3 of 3 sources equal" in out
 
 
-def test_export_takes_options_from_a_file_which_flags_override(command, trained, tmp_path):
-    config = tmp_path / "export.yaml"
-    config.write_text("max_length: 12\nmax_source_length: 30\nstepwise: true\nformat: [onnx]\n")
-    output = tmp_path / "artifact"
-    arguments = ("export", trained, output, "--config", config, "--beam-size", 1)
-    status, _, err = command(*arguments, "--max-length", 11, "--no-stepwise")
-    assert (status, err) == (0, f"The artifact is {output}.")
-    manifest = read_manifest(output)
-    assert (manifest.search["max_length"], manifest.max_source_length) == (11, 30)
-    assert "step.onnx" not in manifest.files
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -447,16 +435,20 @@ def test_export_refuses_a_folder_that_is_not_a_run(error_of, tmp_path):
     assert "best.keras" in error_of("export", tmp_path, tmp_path / "artifact")
 
 
-def test_export_writes_a_triton_repository(command, trained, tmp_path):
-    models = tmp_path / "models"
-    search = ("--beam-size", 1, "--max-length", 12)
-    arguments = ("export", trained, models, "--layout", "triton", *search)
+def test_export_writes_a_triton_repository_with_options_of_a_file(command, trained, tmp_path):
+    models, config = tmp_path / "models", tmp_path / "export.yaml"
+    config.write_text("max_length: 12\nmax_source_length: 30\nstepwise: true\nformat: [onnx]\n")
+    flags = ("--beam-size", 1, "--max-length", 11, "--no-stepwise")  # override the file
+    arguments = ("export", trained, models, "--layout", "triton", "--config", config, *flags)
     status, _, err = command(*arguments)
     assert (status, err) == (0, f"The Triton repository is {models}.")
     assert sorted(path.name for path in models.iterdir()) == ["run", "run-graph"]
     translator = Translator(models / "run" / "1" / "artifact")
     assert len(translator.translate(["say abc 1", "say cde 5"])) == 2
-    assert list(tmp_path.iterdir()) == [models]
+    manifest = translator.manifest
+    assert (manifest.search["max_length"], manifest.max_source_length) == (11, 30)
+    assert "step.onnx" not in manifest.files
+    assert sorted(tmp_path.iterdir()) == [config, models]
     status, _, err = command(*arguments)
     assert (status, "exists" in err) == (1, True)
 

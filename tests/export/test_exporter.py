@@ -6,6 +6,7 @@ import itertools
 import json
 import runpy
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -25,7 +26,6 @@ from keras_bahdanau import (
     GreedySearch,
     RNNEncoderDecoder,
     RNNSearch,
-    Sampling,
 )
 from keras_bahdanau.search import Decode
 from keras_bahdanau_export import export
@@ -33,7 +33,7 @@ from keras_bahdanau_export.model_config import to_float32
 from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.parity import random_sources, verify
 from keras_bahdanau_export.tracing_process import trace_in_subprocess
-from keras_bahdanau_runtime import Translator
+from keras_bahdanau_runtime import SearchOptions, Translator
 from keras_bahdanau_runtime.ids import BOS, PAD, UNK
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.operators import check_onnx_file
@@ -275,11 +275,26 @@ def digest(*parts):
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def test_an_ensemble_exports_with_its_steps(model, other_model, tmp_path):
+def assert_equal(outputs, expected):
+    """Check outputs of a graph against a `Generation`."""
+    steps = expected.tokens.shape[2]
+    np.testing.assert_array_equal(outputs["lengths"], expected.lengths)
+    np.testing.assert_array_equal(outputs["tokens"][:, :, :steps], expected.tokens)
+    np.testing.assert_allclose(outputs["scores"], expected.scores, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def ensemble(model, other_model, tmp_path_factory):
+    """An ensemble, its artifact and the parity."""
     ensemble = Ensemble([model, other_model])
-    parity = ensemble.export(tmp_path / "a", search=BeamSearch(2), max_length=5, stepwise=True)
+    path = tmp_path_factory.mktemp("ensemble") / "artifact"
+    return ensemble, path, ensemble.export(path, search=BeamSearch(2), max_length=5, stepwise=True)
+
+
+def test_an_ensemble_exports_with_its_steps(ensemble):
+    ensemble, path, parity = ensemble
     assert parity.equal == parity.sentences
-    stepper = Stepper(read_manifest(tmp_path / "a"), "CPUExecutionProvider", None)
+    stepper = Stepper(read_manifest(path), "CPUExecutionProvider", None)
     log_probs, _, _ = stepper.step(
         np.array([BOS], "int32"), *stepper.start(np.array([[5, 6, 3]], "int32"))
     )
@@ -287,7 +302,20 @@ def test_an_ensemble_exports_with_its_steps(model, other_model, tmp_path):
     assert float(log_probs.max()) == pytest.approx(float(ours.totals[0, 0]), abs=1e-5)
 
 
-def test_every_option_of_a_beam_exports(model, tmp_path):
+def test_options_of_an_ensemble(ensemble):
+    ensemble, path, _ = ensemble
+    source = np.array([[5, 6, 3], [7, 3, 0]], "int32")
+    prefix = np.array([[9, 8], [4, 0]], "int32")
+    inputs = {"no_repeat_ngram": np.array(1, "int32"), "prefix": prefix}
+    outputs = Translator(path).search(source, inputs=inputs)
+    expected = ensemble.generate(source, BeamSearch(2, no_repeat_ngram=1), 5, prefix=prefix)
+    assert_equal(outputs, expected)
+    assert outputs["tokens"][0, :, :2].tolist() == [[9, 8]] * 2
+
+
+@pytest.fixture(scope="module")
+def groups(model, tmp_path_factory):
+    """A beam search with every option, its artifact and the parity."""
     search = BeamSearch(
         4,
         coverage_penalty=0.1,
@@ -300,20 +328,34 @@ def test_every_option_of_a_beam_exports(model, tmp_path):
         no_repeat_ngram=2,
         max_length_ratio=1.7,
     )
-    parity = export(model, tmp_path / "artifact", search=search, max_length=9)
+    path = tmp_path_factory.mktemp("groups") / "artifact"
+    return search, path, export(model, path, search=search, max_length=9)
+
+
+def test_every_option_of_a_beam_exports(groups):
+    _, path, parity = groups
     assert parity.equal == parity.sentences
-    results = Translator(tmp_path / "artifact").translate_ids([[5, 6, 3], [7, 3, 0]])
+    results = Translator(path).translate_ids([[5, 6, 3], [7, 3, 0]])
     assert results["tokens"].shape[:2] == (2, 2)
     # `min_length` keeps a hypothesis from ending, and the ratio cuts it at 5.1 and 3.4 tokens.
     assert (results["lengths"] >= 3).all() and (results["lengths"] <= [[5], [3]]).all()
 
 
-def test_an_artifact_samples_as_keras_does(model, tmp_path):
-    search = Sampling(3, temperature=1.5, top_k=40, top_p=0.9, seed=7)
-    parity = export(model, tmp_path / "artifact", search=search, max_length=9)
+def test_groups_have_a_fixed_beam(model, groups):
+    search, path, _ = groups
+    options = [option.name for option in read_manifest(path).search_signature().options]
+    assert "beam_size" not in options and "length_penalty" in options
+    source, settings = np.array([[5, 6, 3], [7, 3, 0]], "int32"), {"no_repeat_ngram": 1}
+    settings["length_penalty"] = 0.5
+    outputs = Translator(path).search(source, inputs=SearchOptions(**settings).inputs())
+    assert_equal(outputs, model.generate(source, replace(search, **settings), 9))
+
+
+def test_an_artifact_samples_as_keras_does(model, sampling):
+    search, path, parity = sampling
     assert parity.equal == parity.sentences
     source = np.array([[5, 6, 3], [7, 3, 0]])
-    translator = Translator(tmp_path / "artifact")
+    translator = Translator(path)
     theirs, ours = translator.translate_ids(source), model.generate(source, search, max_length=9)
     np.testing.assert_array_equal(theirs["tokens"][:, :, : ours.tokens.shape[2]], ours.tokens)
     assert len(np.unique(theirs["tokens"][0], axis=0)) == 3

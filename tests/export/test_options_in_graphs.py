@@ -1,5 +1,6 @@
 """Options of an exported search: at run time they do what the same settings do at export."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -8,10 +9,9 @@ import onnx_ir
 import onnxruntime
 import pytest
 
-from keras_bahdanau import BeamSearch, Ensemble, GreedySearch, RNNSearch, Sampling
+from keras_bahdanau import BeamSearch, GreedySearch, RNNSearch, Sampling
 from keras_bahdanau.models import Shortlist
 from keras_bahdanau_export.cuda.placement import find_fallbacks
-from keras_bahdanau_export.graph.precision import reduce_precision
 from keras_bahdanau_export.graph.writer import write_onnx
 from keras_bahdanau_export.trace import search_defaults, search_function
 from keras_bahdanau_runtime.ids import EOS, PAD
@@ -20,22 +20,19 @@ from keras_bahdanau_runtime.signature import OPTIONS
 V, T = 300, 9  # a vocabulary that is ranked in chunks
 SOURCE = np.array([[5, 6, 7, 120, 3], [8, 3, 0, 0, 0], [99, 41, 12, 3, 0]], "int32")
 PREFIX = np.array([[4, 9, 200], [7, 0, 0], [0, 0, 0]], "int32")
-
-
-def make(seed):
-    sizes = {"units": 6, "embedding_dim": 5, "attention_units": 4, "maxout_units": 5}
-    model = RNNSearch(V, V, **sizes, reset_after=True)
-    model.build()
-    rng = np.random.default_rng(seed)
-    model.set_weights([rng.normal(0, 1.2, weights.shape) for weights in model.get_weights()])
-    bias = model.output_layer.bias
-    bias.assign(bias + 28.0 * np.eye(V)[EOS])  # so that outputs have many lengths
-    return model
+REQUIRED = np.array([[[7, 4], [9, PAD]], [[PAD, PAD]] * 2, [[55, 56], [20, PAD]]], "int32")
 
 
 @pytest.fixture(scope="module")
 def model():
-    return make(0)
+    sizes = {"units": 6, "embedding_dim": 5, "attention_units": 4, "maxout_units": 5}
+    model = RNNSearch(V, V, **sizes, reset_after=True)
+    model.build()
+    rng = np.random.default_rng(0)
+    model.set_weights([rng.normal(0, 1.2, weights.shape) for weights in model.get_weights()])
+    bias = model.output_layer.bias
+    bias.assign(bias + 28.0 * np.eye(V)[EOS])  # so that outputs have many lengths
+    return model
 
 
 def write(model, search, path, shortlist=None, with_options=True):
@@ -156,12 +153,14 @@ def test_an_option_equals_the_setting_of_the_search(model, beam, options, settin
     assert_equal(beam.run(**options), expected)
 
 
+SETTINGS = {"coverage_penalty": 0.2, "no_repeat_ngram": 2, "repetition_penalty": 1.3}
+
+
 def test_an_option_equals_a_graph_exported_with_it(model, beam, tmp_path):
-    settings = {"coverage_penalty": 0.2, "no_repeat_ngram": 2, "repetition_penalty": 1.3}
-    search = BeamSearch(4, 0.6, **settings)
-    fixed = Graph(write(model, search, tmp_path / "model.onnx", with_options=False))
+    search, path = BeamSearch(4, 0.6, **SETTINGS), tmp_path / "model.onnx"
+    fixed = Graph(write(model, search, path, with_options=False))
     assert fixed.options == []
-    assert_equal(beam.run(beam_size=4, length_penalty=0.6, **settings), fixed.run())
+    assert_equal(beam.run(beam_size=4, length_penalty=0.6, **SETTINGS), fixed.run())
 
 
 def test_suppressed_tokens_equal_forbidden_ones(model, beam):
@@ -195,7 +194,7 @@ def test_a_beam_has_at_least_one_hypothesis_and_at_most_those_of_the_export(beam
         )
 
 
-@pytest.mark.parametrize("early_stopping", [False, True, "never"])
+@pytest.mark.parametrize("early_stopping", [True, "never"])
 def test_a_smaller_beam_returns_at_most_n_best(model, tmp_path, early_stopping):
     search = BeamSearch(4, 0.6, n_best=2, early_stopping=early_stopping)
     graph = Graph(write(model, search, tmp_path / "model.onnx"))
@@ -205,15 +204,6 @@ def test_a_smaller_beam_returns_at_most_n_best(model, tmp_path, early_stopping):
 
 
 # --- Other searches -------------------------------------------------------------------------------
-
-
-def test_groups_have_a_fixed_beam(model, tmp_path):
-    search = BeamSearch(4, groups=2, diversity=0.5)
-    graph = Graph(write(model, search, tmp_path / "model.onnx"))
-    assert "beam_size" not in graph.options and "length_penalty" in graph.options
-    expected = replace(search, length_penalty=0.5, no_repeat_ngram=2)
-    outputs = graph.run(length_penalty=0.5, no_repeat_ngram=2)
-    assert_equal(outputs, model.generate(SOURCE, expected, T))
 
 
 def test_a_greedy_search_has_only_constraints(model, tmp_path):
@@ -262,42 +252,77 @@ def test_a_sampling_search_has_no_beam(sampling):
     assert {"temperature", "top_k", "top_p", "suppressed"} <= set(sampling.options)
 
 
-# --- Shortlists, ensembles, precision and devices -------------------------------------------------
+# --- Required phrases -----------------------------------------------------------------------------
 
 
-def test_constraints_of_a_shortlist_are_ids_of_the_whole_vocabulary(model, tmp_path):
-    rng = np.random.default_rng(2)
-    table = rng.integers(4, V, (V, 3))
-    shortlist = Shortlist(table, np.full(table.shape, 0.3), counts=np.arange(V), size=40)
-    graph = Graph(write(model, BeamSearch(3), tmp_path / "model.onnx", shortlist))
+@pytest.mark.parametrize(
+    "required", [REQUIRED, REQUIRED[:1], np.pad(REQUIRED, [[0, 0], [1, 2], [0, 3]])], ids=np.shape
+)
+def test_required_phrases_are_those_of_the_model(model, beam, required):
+    expected = model.generate(SOURCE, BeamSearch(5), T, required=required)
+    outputs = beam.run(required=required)
+    assert_equal(outputs, expected)
+    assert not np.array_equal(beam.run()["tokens"], outputs["tokens"])
+
+
+def test_padding_requires_nothing(beam):
+    outputs, expected = beam.run(required=np.full((3, 2, 4), PAD)), beam.run()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(outputs[name], array)
+
+
+def test_required_phrases_go_with_the_other_options(model, beam):
+    constraints = {"prefix": [[4, 9, 7], [7, 0, 0], [0, 0, 0]], "suppressed": [[17, 5]]}
+    constraints["required"] = REQUIRED
+    settings = {**SETTINGS, "min_length": 5, "length_penalty": 0.6}
+    for size in (2, 4):
+        expected = model.generate(SOURCE, BeamSearch(size, **settings), 8, **constraints)
+        outputs = beam.run(beam_size=size, max_length=8, **settings, **constraints)
+        assert_equal(outputs, expected)
+
+
+@pytest.mark.parametrize("search", [GreedySearch(), BeamSearch(1), Sampling(2)], ids=repr)
+def test_a_search_without_a_beam_has_no_required_phrases(search):
+    assert "required" not in search_defaults(search, T)
+    assert "required" in search_defaults(BeamSearch(2), T)
+
+
+# --- Shortlists and devices -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shortlist():
+    table = np.random.default_rng(2).integers(4, V, (V, 3))
+    return Shortlist(table, np.full(table.shape, 0.3), counts=np.arange(V), size=40)
+
+
+@pytest.fixture(scope="module")
+def few(model, shortlist, tmp_path_factory):
+    """A graph that ranks the ids of a shortlist."""
+    path = tmp_path_factory.mktemp("few") / "model.onnx"
+    return Graph(write(model, BeamSearch(3), path, shortlist))
+
+
+def test_constraints_of_a_shortlist_are_ids_of_the_whole_vocabulary(model, shortlist, few):
     free = model.generate(SOURCE, BeamSearch(3), T, shortlist=shortlist)
-    assert_equal(graph.run(), free)
+    assert_equal(few.run(), free)
     suppressed = np.setdiff1d(free.tokens, [PAD, EOS])[:2].tolist()
     expected = model.generate(
         SOURCE, BeamSearch(2), T, PREFIX, shortlist, suppressed=[[*suppressed, 4]]
     )
-    outputs = graph.run(beam_size=2, prefix=PREFIX, suppressed=[[*suppressed, 4]])
+    outputs = few.run(beam_size=2, prefix=PREFIX, suppressed=[[*suppressed, 4]])
     assert_equal(outputs, expected)
     assert outputs["tokens"][0, 0, :3].tolist() == [4, 9, 200]
 
 
-def test_options_of_an_ensemble(model, tmp_path):
-    ensemble = Ensemble([model, make(1)])
-    graph = Graph(write(ensemble, BeamSearch(3), tmp_path / "model.onnx"))
-    expected = ensemble.generate(SOURCE, BeamSearch(2, no_repeat_ngram=2), T, prefix=PREFIX)
-    assert_equal(graph.run(beam_size=2, no_repeat_ngram=2, prefix=PREFIX), expected)
-
-
-@pytest.mark.parametrize("precision", ["float16", "int8"])
-def test_options_of_a_graph_in_reduced_precision(model, tmp_path, precision):
-    search = BeamSearch(3, 0.6, coverage_penalty=0.2)
-    fixed = write(model, search, tmp_path / "fixed.onnx", with_options=False)
-    path = write(model, BeamSearch(5), tmp_path / "model.onnx")
-    for each in (fixed, path):
-        reduce_precision(each, precision)
-    graph, expected = Graph(path), Graph(fixed).run()
-    assert "beam_size" in graph.options
-    assert_equal(graph.run(beam_size=3, length_penalty=0.6, coverage_penalty=0.2), expected)
+def test_a_shortlist_contains_the_ids_of_the_phrases(model, shortlist, few):
+    required = np.array([[[10, 11], [13, PAD]]])
+    expected = model.generate(SOURCE, BeamSearch(3), T, shortlist=shortlist, required=required)
+    assert_equal(few.run(required=required), expected)
+    for tokens, length in zip(expected.tokens[:, 0], expected.lengths[:, 0], strict=True):
+        text = tokens[:length].tolist()
+        assert 13 in text and (10, 11) in itertools.pairwise(text)
+    assert not np.isin([10, 11, 13], shortlist.candidates(SOURCE)).all()  # by their source
 
 
 def test_options_run_on_cuda_alone(beam, sampling):

@@ -13,7 +13,7 @@ from keras_bahdanau import BeamSearch, GreedySearch, RNNSearch, Tokenizer
 from keras_bahdanau_export import export
 from keras_bahdanau_export.graph.precision import reduce_precision
 from keras_bahdanau_export.quality_loss import PrecisionLoss
-from keras_bahdanau_runtime import Translator
+from keras_bahdanau_runtime import SearchOptions, Translator
 from keras_bahdanau_runtime.errors import PrecisionError
 from keras_bahdanau_runtime.manifest import read_manifest
 
@@ -199,6 +199,40 @@ def test_scores_stay_close_to_those_of_the_model(artifact, model):
     theirs = Translator(path).translate_ids(source)
     tolerance = {"float16": 2e-3, "int8": 5e-2}[precision]
     np.testing.assert_allclose(theirs["scores"][0, 0], ours.scores[0, 0], atol=tolerance)
+
+
+def test_options_have_an_effect_in_reduced_precision(artifact, model):
+    path, precision = artifact
+    source, translator = np.array([[5, 6, 7, 3]], "int32"), Translator(path)
+    settings = {"no_repeat_ngram": 1, "min_length": 4}
+    inputs = SearchOptions(beam_size=1, **settings).inputs()
+    theirs = translator.search(source, inputs=inputs)
+    ours = model.generate(source, BeamSearch(1, **settings), max_length=6)
+    tolerance = {"float16": 2e-3, "int8": 5e-2}[precision]
+    np.testing.assert_allclose(theirs["scores"], ours.scores, atol=tolerance)
+    assert theirs["lengths"].shape == (1, 1) and theirs["lengths"][0, 0] >= 4
+    assert not np.array_equal(theirs["scores"], ours.scores)  # float32 would be equal or closer
+
+
+def test_no_weight_is_stored_twice_in_reduced_precision(artifact):
+    path, _ = artifact
+    sizes = {file.name: file.stat().st_size for file in path.glob("*.onnx*")}
+    assert set(sizes) == {
+        *("model.onnx", "score.onnx", "encoder.onnx", "step.onnx"),
+        *("beam_start.onnx", "beam_step.onnx", "beam_end.onnx"),
+    }
+    tensors = onnx.load(path / "score.onnx", load_external_data=False).graph.initializer
+    places = [t for t in tensors if t.data_location == onnx.TensorProto.EXTERNAL]
+    assert places and [t for t in tensors if len(t.raw_data) >= 1024] == []
+    weights = sum(len(t.raw_data) for t in onnx.load(path / "model.onnx").graph.initializer)
+    assert sizes["score.onnx"] < weights / 4
+    source = np.array([[5, 6, 7, 3], [8, 3, 0, 0]], "int32")
+    captured, whole = (
+        Translator(path, "CPUExecutionProvider", loop=loop).translate_ids(source)["tokens"]
+        for loop in ("captured", "graph")
+    )
+    np.testing.assert_array_equal(captured, whole)
+    assert 0 < read_manifest(path).other["precision"]["log_prob_difference"] < 0.1
 
 
 def test_a_loss_above_the_limit_is_refused_and_an_unmeasured_loss_is_logged(caplog):

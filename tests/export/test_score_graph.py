@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from models import TEXTS
 
-from keras_bahdanau import BeamSearch, GreedySearch, Sampling
+from keras_bahdanau import BeamSearch, GreedySearch
 from keras_bahdanau.models import Shortlist
 from keras_bahdanau_export import export
 from keras_bahdanau_export.graph import shared_weights
@@ -73,23 +73,37 @@ def test_the_saved_model_scores_as_keras_does(artifact, model):
 
 
 @pytest.fixture(scope="module")
-def shortlist(tokenizer):
-    sizes = tokenizer.source_vocabulary_size, tokenizer.target_vocabulary_size
+def wide_model(model):
+    """A model whose weights are larger than its nodes."""
+    sizes = {"units": 64, "embedding_dim": 64, "attention_units": 64, "maxout_units": 64}
+    wide = type(model).from_config({**model.get_config(), **sizes})
+    wide.build()
+    return wide
+
+
+@pytest.fixture(scope="module")
+def large(wide_model, tmp_path_factory):
+    """An artifact with a shortlist and a second file of weights, and its parity."""
+    sizes = wide_model.source_vocabulary_size, wide_model.target_vocabulary_size
     links = [(np.arange(4, 9), np.arange(5, 9), np.eye(4, 5))]
-    return Shortlist.from_links(links, *sizes, size=sizes[1] - 20)
+    shortlist = Shortlist.from_links(links, *sizes, size=sizes[1] - 20)
+    path = tmp_path_factory.mktemp("large") / "artifact"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(editing, "MAX_WEIGHT_BYTES", 20_000)  # instead of 2 GB
+        options = {"search": GreedySearch(), "max_length": 6, "shortlist": shortlist}
+        return path, export(wide_model, path, **options)
 
 
-def test_a_shortlist_does_not_limit_the_targets(model, shortlist, tmp_path):
-    path = tmp_path / "a"
-    parity = export(model, path, search=GreedySearch(), max_length=6, shortlist=shortlist)
+def test_a_shortlist_does_not_limit_the_targets(wide_model, large):
+    path, parity = large
+    assert parity.log_prob_difference < 1e-5
+    assert_scores_of(wide_model, Translator(path).score_ids(SOURCE, TARGET))
+
+
+def test_an_artifact_that_samples_scores_targets(model, sampling):
+    _, path, parity = sampling
     assert parity.log_prob_difference < 1e-5
     assert_scores_of(model, Translator(path).score_ids(SOURCE, TARGET))
-
-
-def test_an_artifact_that_samples_scores_targets(model, tmp_path):
-    parity = export(model, tmp_path / "a", search=Sampling(2, seed=1), max_length=6)
-    assert parity.log_prob_difference < 1e-5
-    assert_scores_of(model, Translator(tmp_path / "a").score_ids(SOURCE, TARGET))
 
 
 @pytest.mark.parametrize("output", ["log_probs", "totals", "alignments"])
@@ -156,43 +170,11 @@ def test_graphs_refer_to_the_weights_of_the_search(artifact):
         onnx.checker.check_model(path / name)
 
 
-@pytest.fixture(scope="module")
-def wide_model(model):
-    """A model whose weights are larger than its nodes."""
-    sizes = {"units": 64, "embedding_dim": 64, "attention_units": 64, "maxout_units": 64}
-    wide = type(model).from_config({**model.get_config(), **sizes})
-    wide.build()
-    return wide
-
-
-def test_no_weight_is_stored_twice_in_int8(wide_model, tmp_path):
-    path = tmp_path / "a"
-    options = dict(max_length=5, stepwise=True, captured=True, precision="int8")
-    export(wide_model, path, search=BeamSearch(2), **options)
-    sizes = {file.name: file.stat().st_size for file in path.glob("*.onnx*")}
-    assert set(sizes) == {
-        *("model.onnx", "score.onnx", "encoder.onnx", "step.onnx"),
-        *("beam_start.onnx", "beam_step.onnx", "beam_end.onnx"),
-    }
-    graph = onnx.load(path / "score.onnx", load_external_data=False).graph
-    own = [tensor for tensor in graph.initializer if len(tensor.raw_data) >= 1024]
-    assert own == [] and references(path / "score.onnx")
-    weights = sum(len(t.raw_data) for t in onnx.load(path / "model.onnx").graph.initializer)
-    assert sizes["score.onnx"] < weights / 4
-    captured = Translator(path, CPU[0], loop="captured").translate_ids(SOURCE)
-    tokens = Translator(path, CPU[0]).translate_ids(SOURCE)["tokens"]
-    np.testing.assert_array_equal(captured["tokens"], tokens)
-    assert 0 < read_manifest(path).other["precision"]["log_prob_difference"] < 0.1
-
-
-def test_graphs_share_a_second_file_of_weights(wide_model, tmp_path, monkeypatch):
-    monkeypatch.setattr(editing, "MAX_WEIGHT_BYTES", 20_000)  # instead of 2 GB
-    path = tmp_path / "a"
-    export(wide_model, path, search=GreedySearch(), max_length=5)
+def test_graphs_share_a_second_file_of_weights(large):
+    path, _ = large
     assert {file.name for file in path.glob("*.data")} == {"model.onnx.data"}
     places = references(path / "score.onnx").values()
     assert {place["location"] for place in places} == {"model.onnx.data"}
-    assert_scores_of(wide_model, Translator(path).score_ids(SOURCE, TARGET))
 
 
 def test_a_graph_whose_other_weights_are_too_large_is_not_changed(tmp_path, monkeypatch):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from models import TEXTS
 
-from keras_bahdanau import BeamSearch, Sampling
-from keras_bahdanau_export import export
+from keras_bahdanau import BeamSearch, GreedySearch, Sampling
 from keras_bahdanau_runtime import Translator
 
 SEARCH = BeamSearch(3, length_penalty=0.6)  # of the shared artifact
@@ -80,13 +79,40 @@ def test_empty_prefixes_change_nothing(translator):
     assert texts_of(lists[0]) == texts_of(lists[1]) and scores[0] == scores[1]
 
 
-def test_options_of_a_search_that_samples(model, tokenizer, tmp_path):
-    search = Sampling(2, seed=4)
-    export(model, tmp_path / "a", search=search, max_length=9, texts=TEXTS)
-    translator = Translator(tmp_path / "a", threads=1)
+def test_options_of_a_search_that_samples(model, sampling):
+    search, path, _ = sampling
+    translator = Translator(path, threads=1)
     for options in (
         {"temperature": 0.7, "top_k": 5},
         {"top_k": 0, "top_p": 0.8},
         {"prefixes": PREFIXES[: len(TEXTS)], "repetition_penalty": 1.2},
     ):
         assert_same(model, translator, search, max_length=9, **options)
+
+
+def test_texts_contain_their_phrases_and_equal_those_of_the_model(model, translator):
+    required = [["bike"], None, ["man", "a dog"]]
+    received = texts_of(assert_same(model, translator, max_length=9, required=required))
+    for hypotheses, phrases in zip(received, required, strict=True):
+        assert all(phrase in text for text in hypotheses for phrase in phrases or [])
+    assert received[1:2] == texts_of(translator.translate(TEXTS[1:2], n_best=2))
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"required": [["a"]], "beam_size": 1}, "`beam_size` must be at least 2 .* Received: 1"),
+        ({"required": [["a" * 30]]}, "`required` must have at most 9 tokens for a text"),
+        ({"required": [["a"]], "suppressed": ["a"]}, "`required` .* also in `suppressed`"),
+    ],
+    ids=str,
+)
+def test_phrases_that_no_output_can_contain_are_refused(translator, options, message):
+    with pytest.raises(ValueError, match=message):
+        translator.translate(["a dog"], **options)
+
+
+def test_a_model_refuses_phrases_for_one_hypothesis(model):
+    for options in ({"search": GreedySearch()}, {"beam_size": 1}, {"search": Sampling(2)}):
+        with pytest.raises(ValueError, match=r"`required` needs a BeamSearch"):
+            model.translate(["a dog"], required=[["a"]], **options)
