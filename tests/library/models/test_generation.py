@@ -206,8 +206,16 @@ def test_a_prefix_counts_for_required_phrases(model):
         ([[[5] * 5]], {"max_length": 4}, r"fit in .* 4 ids by .* Received: 5 ids in row 0"),
         ([[[5]]], {"prefix": [[3], [4], [5]]}, r"fit in .* 0 ids by .* Received: 1 ids in row 0"),
         ([[[5]]], {"search": BeamSearch(2, forbidden=(0, 2, 5))}, r"also in `forbidden`"),
-        ([[[5]]], {"search": GreedySearch()}, r"needs a BeamSearch with a size of at least 2"),
-        ([[[5]]], {"search": Sampling(2)}, r"needs a BeamSearch with a size of at least 2"),
+        (
+            [[[5]]],
+            {"search": GreedySearch()},
+            r"needs a BeamSearch of one group with a size of at least 2",
+        ),
+        (
+            [[[5]]],
+            {"search": Sampling(2)},
+            r"needs a BeamSearch of one group with a size of at least 2",
+        ),
     ],
     ids=str,
 )
