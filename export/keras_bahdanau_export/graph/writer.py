@@ -21,7 +21,9 @@ logger = logging.getLogger("keras_bahdanau_export")
 # tf2onnx supports no later operator set. CUDA has kernels for operators of earlier ones, too.
 OPSET = 18
 # The tf2onnx optimizers that shrink the graph beyond what our own passes do.
-_OPTIMIZERS = ("TransposeOptimizer", "ConstFoldOptimizer", "BackToBackOptimizer")
+_OPTIMIZERS = ("ConstFoldOptimizer",)
+# The other two remove transposes between convolutions. They are slow for nested conditions.
+_CONVOLUTION_OPTIMIZERS = ("TransposeOptimizer", "ConstFoldOptimizer", "BackToBackOptimizer")
 _WEIGHT_INPUT = "given_weight_"
 _TFG = re.compile(r"_tfg_(?:inlined|region_specialized|result)")
 _PARTS = dict(zip(BEAM_FILES, ("The start", "One step", "The end"), strict=True))
@@ -252,9 +254,15 @@ def convert(function):
                 output_names=outputs,
                 tensors_to_rename=tf2onnx.tensor_names_from_structed(concrete, inputs, outputs),
             )
-            optimizers = {name: getattr(optimizer, name) for name in _OPTIMIZERS}
+            names = _CONVOLUTION_OPTIMIZERS if _has_convolution(frozen) else _OPTIMIZERS
+            optimizers = {name: getattr(optimizer, name) for name in names}
             graph = optimizer.optimize_graph(graph, catch_errors=False, optimizers=optimizers)
             return graph.make_model(concrete.name)
+
+
+def _has_convolution(graph_def):
+    nodes = [*graph_def.node, *(n for f in graph_def.library.function for n in f.node_def)]
+    return any("Conv" in node.op or "Pool" in node.op for node in nodes)
 
 
 def _set_argument_shapes(graph_def):
