@@ -73,7 +73,7 @@ PHRASES = {
 @given(table=random_tables(1, 6, 4))
 def test_a_beam_as_wide_as_the_space_finds_the_outputs_with_all_phrases(required, exponent, table):
     task = Task(table, required=phrases(required))
-    search = BeamSearch(350, exponent)
+    search = BeamSearch(130, exponent)
     result = find(search, task)
     check(result, task, search)
     allowed = Sentence(search, task).every_output()
@@ -119,7 +119,7 @@ def test_completions_of_a_prefix_apply_too(seed, with_penalty):
     options = {"repetition_penalty": 1.3, "no_repeat_ngram": 2} if with_penalty else {}
     task = completion_task(seed)._replace(required=phrases([[4, 5], [1]], [[5]]))
     check_beam(BeamSearch(5, 0.6, **options), task)
-    search = BeamSearch(625, 0.6, **options)
+    search = BeamSearch(130, 0.6, **options)
     for b in range(2):
         outputs = outputs_of(find(search, task), b)
         assert set(outputs) == set(Sentence(search, task, b).every_output())
