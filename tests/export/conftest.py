@@ -1,8 +1,10 @@
 """Exports are tested under TensorFlow, which traces them in this process.
 
-The exported search is built once in each worker, because several files read it.
+Several files read the exported searches, which one worker writes for all.
 """
 
+import json
+import os
 from pathlib import Path
 
 import keras
@@ -11,6 +13,7 @@ from models import SMALL, TEXTS
 
 from keras_bahdanau import BeamSearch, RNNSearch, Sampling, Tokenizer
 from keras_bahdanau_export import export
+from keras_bahdanau_export.parity import Parity
 
 FOLDER = Path(__file__).parent
 
@@ -37,13 +40,30 @@ def model(tokenizer):
     return model
 
 
+def export_once(tmp_path_factory, name, model, **options):
+    """Export a model, or find the export of another worker; return the path and the parity."""
+    folder = tmp_path_factory.mktemp(name)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = tmp_path_factory.getbasetemp().parent / f"shared-{name}"  # of all workers
+    else:
+        shared = folder.with_name(f"shared-{name}")
+    if not shared.exists():
+        parity = export(model, folder / "artifact", **options)
+        (folder / "parity.json").write_text(json.dumps(parity.to_json()))
+        try:
+            folder.rename(shared)
+        except OSError:  # another worker has just written it
+            shared = folder
+    return shared / "artifact", Parity(**json.loads((shared / "parity.json").read_text()))
+
+
 @pytest.fixture(scope="session")
 def artifact(model, tmp_path_factory):
     """One export that the tests share: both formats, a beam of three, the model's tokenizer."""
-    path = tmp_path_factory.mktemp("export") / "artifact"
-    parity = export(
+    return export_once(
+        tmp_path_factory,
+        "artifact",
         model,
-        path,
         format=["onnx", "tf_saved_model"],
         search=BeamSearch(3, length_penalty=0.6),
         max_length=9,
@@ -51,15 +71,14 @@ def artifact(model, tmp_path_factory):
         texts=TEXTS,
         stepwise=True,
     )
-    return path, parity
 
 
 @pytest.fixture(scope="session")
 def sampling(model, tmp_path_factory):
     """A search that samples, its artifact and the parity."""
     search = Sampling(3, temperature=1.5, top_k=40, top_p=0.9, seed=7)
-    path = tmp_path_factory.mktemp("sampling") / "artifact"
-    return search, path, export(model, path, search=search, max_length=9, texts=TEXTS)
+    options = {"search": search, "max_length": 9, "texts": TEXTS}
+    return search, *export_once(tmp_path_factory, "sampling", model, **options)
 
 
 @pytest.fixture(scope="session")

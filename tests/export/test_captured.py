@@ -14,13 +14,13 @@ import onnx
 import onnx_ir
 import pytest
 from graphs import assert_fixed_dimensions_change_nothing, graph_of, results
+from small_artifact import write_artifact
 
 from keras_bahdanau import BeamSearch, RNNSearch, Sampling
 from keras_bahdanau.models import Shortlist
 from keras_bahdanau_export import parity
 from keras_bahdanau_export.cuda import captured as cut
 from keras_bahdanau_export.cuda.placement import find_fallbacks, summarize
-from keras_bahdanau_export.exporter import export
 from keras_bahdanau_runtime import Translator
 from keras_bahdanau_runtime.cuda import captured
 from keras_bahdanau_runtime.cuda.captured import CapturedSearch
@@ -43,8 +43,7 @@ def exported(folder, search, shortlist=None):
     model.build()
     # With the paper's initial weights, all tokens have nearly equal probabilities.
     model.set_weights([RNG.normal(0, 1, weights.shape) for weights in model.get_weights()])
-    export(model, folder, search=search, max_length=9, shortlist=shortlist, captured=True)
-    return folder
+    return write_artifact(model, folder, search, 9, shortlist, captured=True)
 
 
 def changed_manifest(folder, copy, change):

@@ -1,7 +1,9 @@
 """Export under TensorFlow: an artifact gives the results of its model."""
 
+import contextlib
 import hashlib
 import importlib.metadata
+import io
 import itertools
 import json
 import runpy
@@ -12,6 +14,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import onnx
+import onnx_ir
 import onnxruntime
 import pytest
 from graphs import assert_fixed_dimensions_change_nothing
@@ -29,6 +32,7 @@ from keras_bahdanau import (
 )
 from keras_bahdanau.search import Decode
 from keras_bahdanau_export import export
+from keras_bahdanau_export.cuda.placement import find_fallbacks, summarize
 from keras_bahdanau_export.model_config import to_float32
 from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.parity import random_sources, verify
@@ -212,14 +216,46 @@ def test_openvino_finds_the_tokens_that_onnxruntime_finds(artifact, model):
         np.testing.assert_array_equal(compiled({"source": source})["tokens"], expected)
 
 
-def test_a_greedy_search_with_a_fixed_context_exports(tmp_path, capsys):
-    model = RNNEncoderDecoder(50, 40, **SMALL)
+@pytest.fixture(scope="module")
+def greedy(tmp_path_factory):
+    """A model with a fixed context, its greedy search, the parity and what its export prints."""
+    keras.utils.set_random_seed(6)
+    model = RNNEncoderDecoder(300, 300, **SMALL)  # the search ranks the vocabulary in chunks
     model.build()
-    path = tmp_path / "artifact"
+    rng = np.random.default_rng(0)
+    model.set_weights([rng.normal(0, 1.2, weights.shape) for weights in model.get_weights()])
+    path = tmp_path_factory.mktemp("greedy") / "artifact"
     # The first arguments have the order of keras.Model.export.
-    parity = model.export(path, "onnx", True, None, search=GreedySearch(), max_length=6)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        parity = model.export(path, "onnx", True, None, search=GreedySearch(), max_length=6)
+    return model, path, parity, printed.getvalue()
+
+
+def test_a_greedy_search_with_a_fixed_context_exports(greedy):
+    _, path, parity, printed = greedy
     assert parity.equal == parity.sentences
-    assert capsys.readouterr().out == f"Saved artifact at '{path}'. {parity}\n"
+    assert printed == f"Saved artifact at '{path}'. {parity}\n"
+
+
+def test_a_greedy_search_has_only_constraints(greedy):
+    model, path, *_ = greedy
+    assert [option.name for option in read_manifest(path).search_signature().options] == [
+        "min_length",
+        "max_length",
+        "no_repeat_ngram",
+        "repetition_penalty",
+        "prefix",
+        "completions",
+        "suppressed",
+    ]
+    source = np.array([[5, 6, 7, 120, 3], [8, 3, 0, 0, 0], [99, 41, 12, 3, 0]], "int32")
+    prefix = np.array([[4, 9, 200], [7, 0, 0], [0, 0, 0]], "int32")
+    translator, expected = Translator(path), model.generate(source, GreedySearch(), 6)
+    assert_equal(translator.search(source), expected)
+    inputs = {"repetition_penalty": np.array(1.4, "float32"), "prefix": prefix}
+    penalized = model.generate(source, GreedySearch(repetition_penalty=1.4), 6, prefix=prefix)
+    assert_equal(translator.search(source, inputs=inputs), penalized)
+    assert not np.array_equal(penalized.tokens, expected.tokens)
 
 
 def test_a_search_trained_in_bfloat16_is_compared_in_float32(artifact, model, tokenizer):
@@ -237,12 +273,12 @@ def test_a_search_trained_in_bfloat16_is_compared_in_float32(artifact, model, to
         assert translation.score == pytest.approx(reference.score, rel=1e-5)
 
 
-def test_the_process_that_traces_for_other_backends_gives_the_same_graph(artifact, model, tmp_path):
+def test_the_process_that_traces_for_other_backends_gives_the_same_graph(greedy, tmp_path):
     """Names and the order in the file may differ."""
-    options = ExportOptions(search=BeamSearch(3, length_penalty=0.6), max_length=9)
-    trace_in_subprocess(model, options, tmp_path)
+    model, path, *_ = greedy
+    trace_in_subprocess(model, ExportOptions(search=GreedySearch(), max_length=6), tmp_path)
     ours, theirs = (
-        structure(onnx.load(path / "model.onnx").graph, {}) for path in (artifact[0], tmp_path)
+        structure(onnx.load(folder / "model.onnx").graph, {}) for folder in (path, tmp_path)
     )
     assert theirs == ours
 
@@ -280,7 +316,9 @@ def assert_equal(outputs, expected):
     steps = expected.tokens.shape[2]
     np.testing.assert_array_equal(outputs["lengths"], expected.lengths)
     np.testing.assert_array_equal(outputs["tokens"][:, :, :steps], expected.tokens)
-    np.testing.assert_allclose(outputs["scores"], expected.scores, atol=1e-5)
+    np.testing.assert_allclose(outputs["scores"], expected.scores, rtol=1e-6, atol=1e-5)
+    alignments = outputs["alignments"][:, :, :steps]
+    np.testing.assert_allclose(alignments, expected.alignments, atol=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -364,6 +402,40 @@ def test_an_artifact_samples_as_keras_does(model, sampling):
     for noise in (np.zeros((2, 3, 8)), np.ones((2, 3, 9))):
         with pytest.raises(ValueError, match=r"`noise` must hold numbers in \[0, 1\) of shape"):
             translator.translate_ids(source, noise=noise)
+
+
+SAMPLES = [
+    {},
+    {"temperature": 0.5},
+    {"top_k": 3},
+    {"top_p": 0.7},
+    {"top_p": 0.9, "top_k": 5, "temperature": 1.5, "no_repeat_ngram": 1, "min_length": 4},
+    {"repetition_penalty": 1.5, "top_k": 600},  # more than the vocabulary
+]
+
+
+@pytest.mark.parametrize("options", SAMPLES, ids=str)
+def test_an_option_equals_the_setting_of_a_sampling_search(model, sampling, options):
+    search, path, _ = sampling
+    source = np.array([[5, 6, 7, 120, 3], [8, 3, 0, 0, 0], [99, 41, 12, 3, 0]], "int32")
+    prefix = np.array([[4, 9, 200], [7, 0, 0], [0, 0, 0]], "int32")
+    translator, inputs = Translator(path), SearchOptions(**options).inputs()
+    noise, search = search.noise(3, 9), replace(search, **options)
+    outputs = translator.search(source, noise=noise, inputs=inputs)
+    assert_equal(outputs, model.generate(source, search, 9))
+    outputs = translator.search(source, noise=noise, inputs={**inputs, "prefix": prefix})
+    assert_equal(outputs, model.generate(source, search, 9, prefix=prefix))
+
+
+def test_a_sampling_search_has_no_beam(sampling):
+    options = {option.name for option in read_manifest(sampling[1]).search_signature().options}
+    assert not {"beam_size", "length_penalty", "coverage_penalty"} & options
+    assert {"temperature", "top_k", "top_p", "suppressed"} <= options
+
+
+def test_options_of_a_sampling_search_run_on_cuda_alone(sampling):
+    fallbacks = find_fallbacks(onnx_ir.load(sampling[1] / MODEL_FILE))
+    assert {line.split(":")[0] for line in summarize(fallbacks)} == {"1 GRU"}  # of the encoder
 
 
 def test_a_beam_search_takes_no_noise(artifact):

@@ -53,9 +53,9 @@ class Graph:
         )
         self.options = [value.name for value in self.session.get_overridable_initializers()]
 
-    def run(self, source=SOURCE, noise=None, **options):
+    def run(self, **options):
         inputs = {name: np.array(v, OPTIONS[name].dtype) for name, v in options.items()}
-        inputs |= {"source": source} | ({} if noise is None else {"noise": noise})
+        inputs["source"] = SOURCE
         names = [value.name for value in self.session.get_outputs()]
         return dict(zip(names, self.session.run(names, inputs), strict=True))
 
@@ -194,62 +194,17 @@ def test_a_beam_has_at_least_one_hypothesis_and_at_most_those_of_the_export(beam
         )
 
 
-@pytest.mark.parametrize("early_stopping", [True, "never"])
-def test_a_smaller_beam_returns_at_most_n_best(model, tmp_path, early_stopping):
-    search = BeamSearch(4, 0.6, n_best=2, early_stopping=early_stopping)
-    graph = Graph(write(model, search, tmp_path / "model.onnx"))
+def assert_n_best(model, graph, search, shortlist=None):
+    """Check each beam size of a graph of a beam of four."""
     for size in (1, 2, 3, 4):
         smaller = replace(search, size=size, n_best=min(2, size))
-        assert_equal(graph.run(beam_size=size), model.generate(SOURCE, smaller, T))
+        expected = model.generate(SOURCE, smaller, T, shortlist=shortlist)
+        assert_equal(graph.run(beam_size=size), expected)
 
 
-# --- Other searches -------------------------------------------------------------------------------
-
-
-def test_a_greedy_search_has_only_constraints(model, tmp_path):
-    graph = Graph(write(model, GreedySearch(), tmp_path / "model.onnx"))
-    assert graph.options == [
-        "min_length",
-        "max_length",
-        "no_repeat_ngram",
-        "repetition_penalty",
-        "prefix",
-        "completions",
-        "suppressed",
-    ]
-    assert_equal(graph.run(), model.generate(SOURCE, GreedySearch(), T))
-    expected = model.generate(SOURCE, GreedySearch(repetition_penalty=1.4), T, prefix=PREFIX)
-    assert_equal(graph.run(repetition_penalty=1.4, prefix=PREFIX), expected)
-
-
-@pytest.fixture(scope="module")
-def sampling(model, tmp_path_factory):
-    search = Sampling(2, temperature=0.8)
-    return Graph(write(model, search, tmp_path_factory.mktemp("sampling") / "model.onnx"))
-
-
-SAMPLES = [
-    {},
-    {"temperature": 0.5},
-    {"top_k": 3},
-    {"top_p": 0.7},
-    {"top_p": 0.9, "top_k": 5, "temperature": 1.5, "no_repeat_ngram": 1, "min_length": 4},
-    {"repetition_penalty": 1.5, "top_k": 2 * V},
-]
-
-
-@pytest.mark.parametrize("options", SAMPLES, ids=str)
-def test_an_option_equals_the_setting_of_a_sampling_search(model, sampling, options):
-    search = replace(Sampling(2, temperature=0.8, seed=1), **options)
-    outputs = sampling.run(noise=search.noise(len(SOURCE), T), **options)
-    assert_equal(outputs, model.generate(SOURCE, search, T))
-    with_prefix = sampling.run(noise=search.noise(len(SOURCE), T), prefix=PREFIX, **options)
-    assert_equal(with_prefix, model.generate(SOURCE, search, T, prefix=PREFIX))
-
-
-def test_a_sampling_search_has_no_beam(sampling):
-    assert not {"beam_size", "length_penalty", "coverage_penalty"} & set(sampling.options)
-    assert {"temperature", "top_k", "top_p", "suppressed"} <= set(sampling.options)
+def test_a_smaller_beam_returns_at_most_n_best(model, tmp_path):
+    search = BeamSearch(4, 0.6, n_best=2, early_stopping="never")
+    assert_n_best(model, Graph(write(model, search, tmp_path / "model.onnx")), search)
 
 
 # --- Required phrases -----------------------------------------------------------------------------
@@ -296,19 +251,25 @@ def shortlist():
     return Shortlist(table, np.full(table.shape, 0.3), counts=np.arange(V), size=40)
 
 
+FEW = BeamSearch(4, 0.6, n_best=2, early_stopping=True)
+
+
 @pytest.fixture(scope="module")
 def few(model, shortlist, tmp_path_factory):
-    """A graph that ranks the ids of a shortlist."""
-    path = tmp_path_factory.mktemp("few") / "model.onnx"
-    return Graph(write(model, BeamSearch(3), path, shortlist))
+    """A graph that ranks the ids of a shortlist and stops early."""
+    return Graph(write(model, FEW, tmp_path_factory.mktemp("few") / "model.onnx", shortlist))
+
+
+def test_a_smaller_beam_that_stops_early_returns_at_most_n_best(model, shortlist, few):
+    assert_n_best(model, few, FEW, shortlist)
 
 
 def test_constraints_of_a_shortlist_are_ids_of_the_whole_vocabulary(model, shortlist, few):
-    free = model.generate(SOURCE, BeamSearch(3), T, shortlist=shortlist)
+    free = model.generate(SOURCE, FEW, T, shortlist=shortlist)
     assert_equal(few.run(), free)
     suppressed = np.setdiff1d(free.tokens, [PAD, EOS])[:2].tolist()
     expected = model.generate(
-        SOURCE, BeamSearch(2), T, PREFIX, shortlist, suppressed=[[*suppressed, 4]]
+        SOURCE, replace(FEW, size=2), T, PREFIX, shortlist, suppressed=[[*suppressed, 4]]
     )
     outputs = few.run(beam_size=2, prefix=PREFIX, suppressed=[[*suppressed, 4]])
     assert_equal(outputs, expected)
@@ -317,7 +278,7 @@ def test_constraints_of_a_shortlist_are_ids_of_the_whole_vocabulary(model, short
 
 def test_a_shortlist_contains_the_ids_of_the_phrases(model, shortlist, few):
     required = np.array([[[10, 11], [13, PAD]]])
-    expected = model.generate(SOURCE, BeamSearch(3), T, shortlist=shortlist, required=required)
+    expected = model.generate(SOURCE, FEW, T, shortlist=shortlist, required=required)
     assert_equal(few.run(required=required), expected)
     for tokens, length in zip(expected.tokens[:, 0], expected.lengths[:, 0], strict=True):
         text = tokens[:length].tolist()
@@ -325,9 +286,8 @@ def test_a_shortlist_contains_the_ids_of_the_phrases(model, shortlist, few):
     assert not np.isin([10, 11, 13], shortlist.candidates(SOURCE)).all()  # by their source
 
 
-def test_options_run_on_cuda_alone(beam, sampling):
-    for graph in (beam, sampling):
-        assert find_fallbacks(onnx_ir.load(graph.session._model_path)) == []
+def test_options_run_on_cuda_alone(beam):
+    assert find_fallbacks(onnx_ir.load(beam.session._model_path)) == []
 
 
 def test_no_loop_returns_logits_from_a_condition(beam):

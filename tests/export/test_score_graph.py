@@ -8,10 +8,10 @@ import onnx
 import onnxruntime
 import pytest
 from models import TEXTS
+from small_artifact import write_artifact
 
 from keras_bahdanau import BeamSearch, GreedySearch
 from keras_bahdanau.models import Shortlist
-from keras_bahdanau_export import export
 from keras_bahdanau_export.graph import shared_weights
 from keras_bahdanau_export.graph.passes import editing
 from keras_bahdanau_export.graph.shared_weights import share_weights
@@ -83,21 +83,19 @@ def wide_model(model):
 
 @pytest.fixture(scope="module")
 def large(wide_model, tmp_path_factory):
-    """An artifact with a shortlist and a second file of weights, and its parity."""
+    """An artifact with a shortlist and a second file of weights."""
     sizes = wide_model.source_vocabulary_size, wide_model.target_vocabulary_size
     links = [(np.arange(4, 9), np.arange(5, 9), np.eye(4, 5))]
     shortlist = Shortlist.from_links(links, *sizes, size=sizes[1] - 20)
     path = tmp_path_factory.mktemp("large") / "artifact"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(editing, "MAX_WEIGHT_BYTES", 20_000)  # instead of 2 GB
-        options = {"search": GreedySearch(), "max_length": 6, "shortlist": shortlist}
-        return path, export(wide_model, path, **options)
+        return write_artifact(wide_model, path, GreedySearch(), 6, shortlist, score=True)
 
 
 def test_a_shortlist_does_not_limit_the_targets(wide_model, large):
-    path, parity = large
-    assert parity.log_prob_difference < 1e-5
-    assert_scores_of(wide_model, Translator(path).score_ids(SOURCE, TARGET))
+    assert verify(wide_model, large).log_prob_difference < 1e-5
+    assert_scores_of(wide_model, Translator(large).score_ids(SOURCE, TARGET))
 
 
 def test_an_artifact_that_samples_scores_targets(model, sampling):
@@ -171,9 +169,8 @@ def test_graphs_refer_to_the_weights_of_the_search(artifact):
 
 
 def test_graphs_share_a_second_file_of_weights(large):
-    path, _ = large
-    assert {file.name for file in path.glob("*.data")} == {"model.onnx.data"}
-    places = references(path / "score.onnx").values()
+    assert {file.name for file in large.glob("*.data")} == {"model.onnx.data"}
+    places = references(large / "score.onnx").values()
     assert {place["location"] for place in places} == {"model.onnx.data"}
 
 
