@@ -273,10 +273,12 @@ def test_a_search_trained_in_bfloat16_is_compared_in_float32(artifact, model, to
         assert translation.score == pytest.approx(reference.score, rel=1e-5)
 
 
-def test_the_process_that_traces_for_other_backends_gives_the_same_graph(greedy, tmp_path):
+def test_the_process_that_traces_for_other_backends_gives_the_same_graph(captioning, tmp_path):
     """Names and the order in the file may differ."""
-    model, path, *_ = greedy
-    trace_in_subprocess(model, ExportOptions(search=GreedySearch(), max_length=6), tmp_path)
+    model, path, _ = captioning
+    names = ["tokens", "weights", "scores", "lengths"]
+    options = ExportOptions(input_names=["pixels"], output_names=names)
+    trace_in_subprocess(model, options, tmp_path)
     ours, theirs = (
         structure(onnx.load(folder / "model.onnx").graph, {}) for folder in (path, tmp_path)
     )
@@ -323,37 +325,8 @@ def assert_equal(outputs, expected):
 
 @pytest.fixture(scope="module")
 def ensemble(model, other_model, tmp_path_factory):
-    """An ensemble, its artifact and the parity."""
+    """An ensemble, a beam search with every option, their artifact and the parity."""
     ensemble = Ensemble([model, other_model])
-    path = tmp_path_factory.mktemp("ensemble") / "artifact"
-    return ensemble, path, ensemble.export(path, search=BeamSearch(2), max_length=5, stepwise=True)
-
-
-def test_an_ensemble_exports_with_its_steps(ensemble):
-    ensemble, path, parity = ensemble
-    assert parity.equal == parity.sentences
-    stepper = Stepper(read_manifest(path), "CPUExecutionProvider", None)
-    log_probs, _, _ = stepper.step(
-        np.array([BOS], "int32"), *stepper.start(np.array([[5, 6, 3]], "int32"))
-    )
-    ours = ensemble.generate([[5, 6, 3]], GreedySearch(), max_length=1)
-    assert float(log_probs.max()) == pytest.approx(float(ours.totals[0, 0]), abs=1e-5)
-
-
-def test_options_of_an_ensemble(ensemble):
-    ensemble, path, _ = ensemble
-    source = np.array([[5, 6, 3], [7, 3, 0]], "int32")
-    prefix = np.array([[9, 8], [4, 0]], "int32")
-    inputs = {"no_repeat_ngram": np.array(1, "int32"), "prefix": prefix}
-    outputs = Translator(path).search(source, inputs=inputs)
-    expected = ensemble.generate(source, BeamSearch(2, no_repeat_ngram=1), 5, prefix=prefix)
-    assert_equal(outputs, expected)
-    assert outputs["tokens"][0, :, :2].tolist() == [[9, 8]] * 2
-
-
-@pytest.fixture(scope="module")
-def groups(model, tmp_path_factory):
-    """A beam search with every option, its artifact and the parity."""
     search = BeamSearch(
         4,
         coverage_penalty=0.1,
@@ -366,12 +339,35 @@ def groups(model, tmp_path_factory):
         no_repeat_ngram=2,
         max_length_ratio=1.7,
     )
-    path = tmp_path_factory.mktemp("groups") / "artifact"
-    return search, path, export(model, path, search=search, max_length=9)
+    path = tmp_path_factory.mktemp("ensemble") / "artifact"
+    parity = ensemble.export(path, search=search, max_length=9, stepwise=True)
+    return ensemble, search, path, parity
 
 
-def test_every_option_of_a_beam_exports(groups):
-    _, path, parity = groups
+def test_an_ensemble_exports_with_its_steps(ensemble):
+    ensemble, _, path, parity = ensemble
+    assert parity.equal == parity.sentences
+    stepper = Stepper(read_manifest(path), "CPUExecutionProvider", None)
+    log_probs, _, _ = stepper.step(
+        np.array([BOS], "int32"), *stepper.start(np.array([[5, 6, 3]], "int32"))
+    )
+    ours = ensemble.generate([[5, 6, 3]], GreedySearch(), max_length=1)
+    assert float(log_probs.max()) == pytest.approx(float(ours.totals[0, 0]), abs=1e-5)
+
+
+def test_options_of_an_ensemble(ensemble):
+    ensemble, search, path, _ = ensemble
+    source = np.array([[5, 6, 3], [7, 3, 0]], "int32")
+    prefix = np.array([[9, 8], [4, 0]], "int32")
+    inputs = {"no_repeat_ngram": np.array(1, "int32"), "prefix": prefix}
+    outputs = Translator(path).search(source, inputs=inputs)
+    expected = ensemble.generate(source, replace(search, no_repeat_ngram=1), 9, prefix=prefix)
+    assert_equal(outputs, expected)
+    assert outputs["tokens"][0, :, :2].tolist() == [[9, 8]] * 2
+
+
+def test_every_option_of_a_beam_exports(ensemble):
+    _, _, path, parity = ensemble
     assert parity.equal == parity.sentences
     results = Translator(path).translate_ids([[5, 6, 3], [7, 3, 0]])
     assert results["tokens"].shape[:2] == (2, 2)
@@ -379,14 +375,14 @@ def test_every_option_of_a_beam_exports(groups):
     assert (results["lengths"] >= 3).all() and (results["lengths"] <= [[5], [3]]).all()
 
 
-def test_groups_have_a_fixed_beam(model, groups):
-    search, path, _ = groups
+def test_groups_have_a_fixed_beam(ensemble):
+    ensemble, search, path, _ = ensemble
     options = [option.name for option in read_manifest(path).search_signature().options]
     assert "beam_size" not in options and "length_penalty" in options
     source, settings = np.array([[5, 6, 3], [7, 3, 0]], "int32"), {"no_repeat_ngram": 1}
     settings["length_penalty"] = 0.5
     outputs = Translator(path).search(source, inputs=SearchOptions(**settings).inputs())
-    assert_equal(outputs, model.generate(source, replace(search, **settings), 9))
+    assert_equal(outputs, ensemble.generate(source, replace(search, **settings), 9))
 
 
 def test_an_artifact_samples_as_keras_does(model, sampling):
