@@ -68,7 +68,7 @@ def test_a_blank_pair_has_an_empty_line_and_is_reported(artifact, write):
     assert "line 2: Argument `targets[1]` must not be blank. Received: ' '" in result.stderr
     assert "in 2 pairs" in result.stderr
     assert isinstance(result.exception, ArtifactError)
-    assert str(result.exception) == "1 pairs have no score."
+    assert str(result.exception) == "Pairs without a score: 1."
 
 
 def test_files_of_different_lengths_are_refused(artifact, write):
