@@ -113,9 +113,9 @@ class Manifest:
         there were options.
         """
         received = self.signatures.get(MODEL_FILE)
-        listed = received.get("options") if isinstance(received, dict) else None
-        listed = listed if isinstance(listed, list) else []
-        options = tuple(option for option in OPTIONS.values() if option.to_json() in listed)
+        entries = received.get("options") if isinstance(received, dict) else None
+        entries = entries if isinstance(entries, list) else []
+        options = tuple(option for option in OPTIONS.values() if option.to_json() in entries)
         for signature in (TRANSLATE, SAMPLE):
             signature = replace(signature, options=options)
             if received == signature.to_json():

@@ -247,7 +247,7 @@ def _refuse(path: Path, received: str) -> NoReturn:
 
 
 def inline_weights(contents: bytes, file: str, data: bytes) -> bytes:
-    """Return a checked ONNX file with its tensors of another file as data of its own.
+    """Return a checked ONNX file that contains its tensors of another file.
 
     Args:
         contents: Bytes of the ONNX file.

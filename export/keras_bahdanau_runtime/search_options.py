@@ -84,14 +84,14 @@ class SearchOptions:
             ValueError: A number is out of its range. The message names the range.
             UnsupportedArtifactError: The artifact has no such option.
         """
-        given = self._given()
-        require_options(manifest, given)
+        values = self._values()
+        require_options(manifest, values)
         search, length = manifest.search, int(manifest.search.get("max_length", 1))
         beam = min(num_hypotheses(search), max_beam_size or num_hypotheses(search))
         highest = {"beam_size": beam, "max_length": length, "top_p": 1}
         highest |= dict.fromkeys(("min_length", "no_repeat_ngram"), length)
         lowest = {"beam_size": 1, "max_length": 1, "repetition_penalty": 1}
-        for name, value in given.items():
+        for name, value in values.items():
             check_range(
                 name,
                 value,
@@ -102,7 +102,7 @@ class SearchOptions:
             )
         longest = length if self.max_length is None else self.max_length
         shortest = search.get("min_length", 0) if self.min_length is None else self.min_length
-        if shortest > longest and given.keys() & {"min_length", "max_length"}:
+        if shortest > longest and values.keys() & {"min_length", "max_length"}:
             raise ValueError(
                 f"Argument `min_length` must be at most `max_length`, {longest}. "
                 f"Received: {shortest}"
@@ -110,14 +110,16 @@ class SearchOptions:
 
     def inputs(self) -> dict[str, NDArray[Any]]:
         """Return the inputs of the graph that set these options, scalars by name."""
-        return {name: np.array(value, OPTIONS[name].dtype) for name, value in self._given().items()}
+        return {
+            name: np.array(value, OPTIONS[name].dtype) for name, value in self._values().items()
+        }
 
     def output_limit(self, manifest: Manifest, source_length: int) -> int:
         """Return the largest number of output tokens for a source of this many tokens."""
         limit = max_output_length(manifest.search, source_length)
         return limit if self.max_length is None else min(limit, self.max_length)
 
-    def _given(self) -> dict[str, Any]:
+    def _values(self) -> dict[str, Any]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -146,12 +148,12 @@ NO_CONSTRAINTS = Constraints()
 def require_options(manifest: Manifest, names: Iterable[str]) -> None:
     """Raise an `UnsupportedArtifactError` unless `model.onnx` has the options with these names."""
     signature = manifest.search_signature()
-    known = {option.name for option in signature.options} if signature else set()
+    options = {option.name for option in signature.options} if signature else set()
     for name in names:
-        if name not in known:
+        if name not in options:
             reason = (
                 f"a {manifest.search.get('class', 'search')} has no such option"
-                if known
+                if options
                 else "it was written by an older version. Export it again to set options"
             )
             raise UnsupportedArtifactError(

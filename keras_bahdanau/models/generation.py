@@ -773,11 +773,11 @@ def checked_required(required, size, rows):
                 f"list of ids. Received: {required!r:.80}"
             )
         phrases = [[list(phrase) for phrase in row] for row in required]
-        listed = [phrase for row in phrases for phrase in row]
-        if not all(listed):
+        flat = [phrase for row in phrases for phrase in row]
+        if not all(flat):
             raise ValueError("Argument `required` must have no empty phrase. Received: []")
-        if listed:
-            checked_ids("required", listed, size)
+        if flat:
+            checked_ids("required", flat, size)
     if len(phrases) not in (1, rows):
         raise ValueError(
             f"Argument `required` must hold one list of phrases, or one for each of {rows} "

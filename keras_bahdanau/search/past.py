@@ -1,4 +1,4 @@
-"""What constraints need of the earlier steps of a search."""
+"""The earlier steps of a search, as far as constraints need them."""
 
 from typing import Any, NamedTuple
 

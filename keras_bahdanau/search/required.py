@@ -22,11 +22,11 @@ class Progress(NamedTuple):
     Attributes:
         matches: `(..., P, L)` bool, whether the last tokens of the hypothesis are the first tokens
             of the phrase up to this one.
-        met: `(..., P)` bool, whether the hypothesis contains the phrase; True for padding.
+        is_complete: `(..., P)` bool, whether the hypothesis contains the phrase; True for padding.
     """
 
     matches: Any
-    met: Any
+    is_complete: Any
 
 
 def progress_of(tokens, t, phrases):
@@ -83,13 +83,13 @@ def extend(progress, phrases, tokens):
     same = ops.equal(ops.expand_dims(phrases, 1), tokens[:, :, None, None])
     matches = ops.logical_and(same, ops.expand_dims(may_match, 1))
     completes = ops.any(ops.logical_and(matches, ops.expand_dims(is_last, 1)), axis=-1)
-    return Progress(matches, ops.logical_or(ops.expand_dims(progress.met, 1), completes))
+    return Progress(matches, ops.logical_or(ops.expand_dims(progress.is_complete, 1), completes))
 
 
 def count_missing(progress, phrases):
     """Return how many tokens hypotheses need at most to contain all phrases.
 
-    These are the tokens of all phrases that are not met, without those that the hypothesis has
+    These are the tokens of all phrases that are missing, without those that the hypothesis has
     already of one of them. The next token of that phrase makes it one less.
 
     Args:
@@ -100,15 +100,15 @@ def count_missing(progress, phrases):
         `(R,)` or `(R, n)` int32.
     """
     lengths = ops.sum(ops.cast(ops.not_equal(phrases, PAD), "int32"), axis=-1)
-    if len(progress.met.shape) == 3:
+    if len(progress.is_complete.shape) == 3:
         lengths = ops.expand_dims(lengths, 1)
-    is_unmet = ops.logical_not(progress.met)
-    started = ops.where(is_unmet, _positions(progress.matches, phrases), 0)
-    return ops.sum(ops.where(is_unmet, lengths, 0), axis=-1) - ops.max(started, axis=-1)
+    is_missing = ops.logical_not(progress.is_complete)
+    started = ops.where(is_missing, _positions(progress.matches, phrases), 0)
+    return ops.sum(ops.where(is_missing, lengths, 0), axis=-1) - ops.max(started, axis=-1)
 
 
 def rank_next_tokens_first(logits, progress, phrases, rows, unused=None):
-    """Return logits that rank the next token of every phrase that is not met above all others.
+    """Return logits that rank the next token of every missing phrase above all others.
 
     Tokens of phrases of which more is present come first.
 
@@ -124,7 +124,7 @@ def rank_next_tokens_first(logits, progress, phrases, rows, unused=None):
         ops.arange(ops.shape(phrases)[2], dtype="int32"), ops.expand_dims(positions, -1)
     )
     tokens = ops.sum(ops.where(is_next, phrases, PAD), axis=-1)
-    tokens = ops.where(progress.met, PAD, tokens)
+    tokens = ops.where(progress.is_complete, PAD, tokens)
     # Equal tokens need equal values.
     same = ops.equal(ops.expand_dims(tokens, 1), ops.expand_dims(tokens, 2))
     positions = ops.max(ops.where(same, ops.expand_dims(positions, 1), 0), axis=-1)

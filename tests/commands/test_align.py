@@ -104,7 +104,7 @@ def test_a_line_that_is_too_long_has_no_links(files):
     assert result.stdout.splitlines() == ["0-0 1-1 2-2", "", "0-0 1-1"]
     message = "line 2: Argument `sources[1]` must have at most 12 tokens, including the end"
     assert message in result.stderr
-    assert str(result.exception) == "1 pairs have no alignment."
+    assert str(result.exception) == "Pairs without an alignment: 1."
 
 
 @pytest.mark.parametrize(

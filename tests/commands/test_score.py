@@ -46,7 +46,7 @@ def test_prints_a_log_probability_per_pair_and_the_perplexity(artifact, write):
     assert result.stdout.splitlines() == [f"{-sum(row) / 8:.6f}" for row in ids]
     count = sum(map(len, ids))
     perplexity = math.exp(sum(map(sum, ids)) / 8 / count)
-    assert result.stderr == f"Perplexity {perplexity:.4f} of {count} tokens in 3 pairs.\n"
+    assert result.stderr == f"Perplexity {perplexity:.4f} (pairs: 3, tokens: {count})\n"
 
 
 def test_writes_json_lines_with_tokens_to_a_file(artifact, write, tmp_path):
@@ -66,9 +66,9 @@ def test_a_blank_pair_has_an_empty_line_and_is_reported(artifact, write):
     first, blank, last = result.stdout.splitlines()
     assert blank == "" and float(first) < 0 and float(last) < 0
     assert "line 2: Argument `targets[1]` must not be blank. Received: ' '" in result.stderr
-    assert "in 2 pairs" in result.stderr
+    assert "(pairs: 2, tokens: " in result.stderr
     assert isinstance(result.exception, ArtifactError)
-    assert str(result.exception) == "1 pairs have no score."
+    assert str(result.exception) == "Pairs without a score: 1."
 
 
 def test_files_of_different_lengths_are_refused(artifact, write):

@@ -102,8 +102,8 @@ def test_the_signature_of_a_search_lists_its_options(tmp_path, signature):
 def test_a_signature_with_unknown_options_is_not_a_search(tmp_path, options):
     with publish(tmp_path / "artifact") as folder:
         (folder / "model.onnx").write_bytes(b"a graph")
-        listed = {**TRANSLATE.to_json(), "options": options}
-        write_manifest(folder, {"signatures": {"model.onnx": listed}})
+        signature = {**TRANSLATE.to_json(), "options": options}
+        write_manifest(folder, {"signatures": {"model.onnx": signature}})
     assert not read_manifest(tmp_path / "artifact").has_search()
 
 

@@ -276,8 +276,8 @@ def test_every_script_is_shown_in_its_direction(page, text, direction):
     translate(page, text)
     for name in ("#translation", "#source-words", "#target-words"):
         element = page.locator(name)
-        shown = element.input_value() if name == "#translation" else element.text_content()
-        assert shown.removesuffix("\u00a0end") == text
+        content = element.input_value() if name == "#translation" else element.text_content()
+        assert content.removesuffix("\u00a0end") == text
         expect(element).to_have_attribute("dir", "auto")
         expect(element).to_have_css("direction", direction)
     expect(page.locator("#heatmap")).to_have_css("direction", direction)

@@ -118,7 +118,7 @@ def align(
                 links = text_links(score.alignment, *tokens, threshold, pieces)
             file.write(f"{to_pharaoh(links)}\n".encode())
     if failures:
-        raise ArtifactError(f"{failures} pairs have no alignment.")
+        raise ArtifactError(f"Pairs without an alignment: {failures}.")
 
 
 def _draw(

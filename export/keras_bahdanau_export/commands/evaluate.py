@@ -145,8 +145,8 @@ def _read_texts(
         )
     if len(rows) < lengths[0]:
         print_message(f"Dropped {lengths[0] - len(rows)} of {lengths[0]} lines: one is blank.")
-    kept = [list(column) for column in zip(*rows, strict=True)]
-    return kept[: len(texts)], dict(zip(constraints, kept[len(texts) :], strict=True))
+    used = [list(column) for column in zip(*rows, strict=True)]
+    return used[: len(texts)], dict(zip(constraints, used[len(texts) :], strict=True))
 
 
 def _translate_with_progress(engine: Any, texts: list[str], **options: Any) -> list[Translation]:

@@ -70,9 +70,9 @@ def score(
                 failures += 1
     if scored:
         value = math.exp(-total / tokens)
-        print_message(f"Perplexity {value:.4f} of {tokens:,} tokens in {scored:,} pairs.")
+        print_message(f"Perplexity {value:.4f} (pairs: {scored:,}, tokens: {tokens:,})")
     if failures:
-        raise ArtifactError(f"{failures} pairs have no score.")
+        raise ArtifactError(f"Pairs without a score: {failures}.")
 
 
 def _json_line(item: TargetScore) -> str:

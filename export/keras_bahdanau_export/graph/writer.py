@@ -157,11 +157,11 @@ def _shorten_names(model):
     for graph in model.graph.subgraphs():
         graph.name = _TFG.split(graph.name)[0]
     outputs = [value for node in model.graph.all_nodes() for value in node.outputs]
-    for named in (*model.graph.all_nodes(), *outputs):
-        if _TFG.search(named.name):
-            parts = [part.partition("while/cond/") for part in _TFG.split(named.name)]
-            inner = [found + rest for _, found, rest in parts if found]
-            named.name = inner[0] if inner else parts[0][0]
+    for item in (*model.graph.all_nodes(), *outputs):
+        if _TFG.search(item.name):
+            parts = [part.partition("while/cond/") for part in _TFG.split(item.name)]
+            inner = [prefix + rest for _, prefix, rest in parts if prefix]
+            item.name = inner[0] if inner else parts[0][0]
     make_names_unique(outputs, {value.name for value in model.graph.inputs})
 
 

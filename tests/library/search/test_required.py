@@ -42,13 +42,13 @@ def phrases(*rows):
     return array
 
 
-def random_phrases(seed, rows, vocabulary, most=2, longest=2):
+def random_phrases(seed, rows, vocabulary, count=2, longest=2):
     """Phrases of ids without the special ones, which may overlap, repeat or be empty."""
     rng = np.random.default_rng(seed)
     ids = [token for token in range(1, vocabulary) if token not in (2, EOS)]
     return phrases(
         *(
-            [rng.choice(ids, size=rng.integers(1, longest + 1)) for _ in range(most)]
+            [rng.choice(ids, size=rng.integers(1, longest + 1)) for _ in range(count)]
             if rng.random() < 0.8
             else [[PAD]]
             for _ in range(rows)
@@ -169,7 +169,7 @@ def test_the_progress_in_a_phrase_is_the_longest_match():
     # 6 tokens in all. The third 4 keeps two matching ones; 5 completes the first phrase and starts
     # the second.
     assert missing == [6, 5, 4, 4, 2, 1, 1, 0]
-    assert ops.convert_to_numpy(steps[-1].met).all()
+    assert ops.convert_to_numpy(steps[-1].is_complete).all()
 
 
 def test_the_progress_after_alternative_tokens_is_that_of_longer_hypotheses():

@@ -74,7 +74,8 @@ def collect_scan_outputs(graph):
 def hoist_invariants(graph):
     """Move nodes out of a loop's body if they only read values from outside of it.
 
-    So are nodes of the conditions in the body. They then run even if the condition is never met.
+    The same applies to nodes in conditions in the body. They then run even if the condition never
+    holds.
     """
     return sum(
         _hoist_from(loop.attributes["body"].value, set(loop.attributes["body"].value.inputs), loop)

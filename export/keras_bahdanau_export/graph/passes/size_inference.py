@@ -37,7 +37,7 @@ class Size:
         return int(self.factor) if not self.axes and self.factor.denominator == 1 else None
 
     def __mul__(self, other):
-        # By name, so that every export of a model multiplies in the same order.
+        # Sort by name, so that every export of a model multiplies in the same order.
         axes = sorted(
             (*self.axes, *other.axes), key=lambda axis: (axis[0].name or "", id(axis[0]), axis[1])
         )
