@@ -1,4 +1,4 @@
-"""The command, from two text files to translations."""
+"""The command, from two text files to translations, with commands of the documentation."""
 
 import dataclasses
 import functools
@@ -6,6 +6,8 @@ import gzip
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 from command import history, process, run
 from copy_artifact import make
+from pages import DOCS, ROOT, shell_commands
 
 from keras_bahdanau import BeamSearch, Ensemble, TrainingOptions
 from keras_bahdanau.models import Shortlist
@@ -23,7 +26,7 @@ from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 
 EPOCHS = 2
-DEV = "validation_source: dev.src\nvalidation_target: dev.tgt\n"
+DEV = "validation_source: dev.en\nvalidation_target: dev.de\n"
 PAIRS = [
     (f"say {word} {n}", f"{n} {word[::-1]}") for word in ("abc", "bcd", "cde") for n in range(9)
 ]
@@ -51,12 +54,15 @@ def error_of(command):
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
     for name, pairs in (("train", PAIRS), ("dev", PAIRS[:5])):
-        for suffix, side in (("src", 0), ("tgt", 1)):
+        for suffix, side in (("en", 0), ("de", 1)):
             text = "".join(f"{pair[side]}\n" for pair in pairs)
             (folder / f"{name}.{suffix}").write_text(text, encoding="utf-8")
+    for suffix in ("en", "de"):
+        held_out = (folder / f"dev.{suffix}").read_bytes()
+        (folder / f"val.{suffix}.gz").write_bytes(gzip.compress(held_out))
     (folder / "run.yaml").write_text(
-        f"validation_source: {folder / 'dev.src'}\n"
-        f"validation_target: {folder / 'dev.tgt'}\n"
+        f"validation_source: {folder / 'dev.en'}\n"
+        f"validation_target: {folder / 'dev.de'}\n"
         "vocabulary_size: 280\nunits: 8\nembedding_dim: 6\nattention_units: 7\n"
         "batch_size: 16\nmax_length: 24\ndropout: 0\nepochs: 99\n"
     )
@@ -65,30 +71,45 @@ def files(tmp_path_factory):
 
 def train_arguments(files, output, *more):
     return [
-        "train", str(files / "train.src"), str(files / "train.tgt"),
+        "train", str(files / "train.en"), str(files / "train.de"),
         "--config", str(files / "run.yaml"), "--epochs", str(EPOCHS), "--output", str(output),
         *more,
     ]  # fmt: skip
 
 
+def page_commands(path, names):
+    """The arguments of these commands of a page."""
+    commands = shell_commands(path, f"keras-bahdanau ({names}) ")
+    return [shlex.split(command)[1:] for command in commands]
+
+
 @pytest.fixture(scope="module")
-def trained(files, tmp_path_factory):
+def trained(files):
     """An uninterrupted run in its own process, which prints its progress only."""
-    output = tmp_path_factory.mktemp("run") / "run"
-    finished = process(*train_arguments(files, output))
+    [command] = page_commands(ROOT / "README.md", "train")
+    finished = process(*command, "--config", "run.yaml", "--epochs", EPOCHS, cwd=files)
     assert finished.returncode == 0, finished.stderr
     text = " ".join(finished.stderr.split())
     line = rf"epoch \d/{EPOCHS} update \d+ loss \S+ BLEU \S+ chrF \S+ \d+ s "
     assert re.fullmatch(rf"({line}){{{EPOCHS}}}The best model is .*", text), finished.stderr
-    return output
+    return files / "run"
 
 
 @pytest.fixture(scope="module")
-def artifact(trained, tmp_path_factory):
-    output = tmp_path_factory.mktemp("export") / "artifact"
-    finished = process("export", trained, output, "--beam-size", 2, "--max-length", 12)
-    assert (finished.returncode, finished.stderr) == (0, f"The artifact is {output}.\n")
-    return output
+def artifact(files, trained):
+    [command] = page_commands(ROOT / "README.md", "export")
+    finished = process(*command, "--beam-size", 2, "--max-length", 12, cwd=files)
+    assert (finished.returncode, finished.stderr) == (0, "The artifact is artifact.\n")
+    return files / "artifact"
+
+
+@pytest.fixture
+def folder(files, trained, tmp_path, monkeypatch):
+    """The current folder: a copy of the texts and the run."""
+    folder = tmp_path / "folder"
+    shutil.copytree(files, folder, ignore=shutil.ignore_patterns("artifact"))
+    monkeypatch.chdir(folder)
+    return folder
 
 
 def test_a_run_leaves_its_files(trained):
@@ -103,14 +124,17 @@ def test_a_run_leaves_its_files(trained):
     assert [row["epoch"] for row in history(trained)] == ["1", "2"]
 
 
-def test_flags_win_over_the_file_and_the_file_over_defaults(files, trained):
+def test_flags_win_over_the_file_and_the_file_over_defaults(trained):
     options = json.loads((trained / "options.json").read_text())
-    assert options["source"] == str(files / "train.src")
+    assert options["source"] == "train.en"
     values = options["epochs"], options["units"], options["label_smoothing"]
     assert values == (EPOCHS, 8, 0.1)
 
 
-def test_resume_takes_the_options_file_of_a_run_and_refuses_other_options(command, trained):
+def test_resume_takes_the_options_file_of_a_run_and_refuses_other_options(
+    command, trained, monkeypatch
+):
+    monkeypatch.chdir(trained.parent)  # the run was started there
     arguments = ("train", "--config", trained / "options.json", "--output", trained, "--resume")
     status, _, err = command(*arguments)
     assert (status, "The best model is" in err) == (0, True)
@@ -180,7 +204,7 @@ def test_invalid_text_files_are_named(error_of, files, tmp_path, name, content, 
 
 
 def test_prepare_writes_a_corpus(command, error_of, files, tmp_path):
-    texts = [files / "train.src", files / "dev.src", files / "train.tgt", files / "dev.tgt"]
+    texts = [files / "train.en", files / "dev.en", files / "train.de", files / "dev.de"]
     arguments = ["prepare", *texts, "-o", tmp_path / "corpus", "--vocabulary-size", 280]
     status, out, err = command(*arguments, "--processes", 1)
     corpus = PreparedCorpus(tmp_path / "corpus")
@@ -234,7 +258,7 @@ def without_keras(*arguments, text=None):
 
 def test_commands_on_an_artifact_import_no_keras(files, artifact, tmp_path):
     picture = tmp_path / "picture.png"
-    test_set = (files / "dev.src", files / "dev.tgt")
+    test_set = (files / "dev.en", files / "dev.de")
     translated = without_keras("translate", artifact, text="say abc 1\n")
     assert (translated.returncode, translated.stderr) == (0, "")
     assert translated.stdout.count("\n") == 1
@@ -287,7 +311,7 @@ def test_only_log_lines_of_loading_libraries_are_hidden(end, last):
 def test_evaluate_gives_keras_and_the_artifact_the_same_score(
     command, error_of, files, trained, artifact
 ):
-    test_set = (files / "dev.src", files / "dev.tgt")
+    test_set = (files / "dev.en", files / "dev.de")
     _, by_artifact, _ = command("evaluate", artifact, *test_set)
     _, by_keras, _ = command("evaluate", trained, *test_set, "--beam-size", 2, "--max-length", 12)
     assert by_artifact == by_keras
@@ -299,35 +323,33 @@ def test_evaluate_gives_keras_and_the_artifact_the_same_score(
     assert "`beam_size` must be an int of at least 1 and at most 2. Received: 3" in error
 
 
-def test_export_chooses_the_length_penalty_with_the_best_bleu(
-    command, error_of, files, trained, tmp_path
-):
-    output, test_set = tmp_path / "artifact", (files / "dev.src", files / "dev.tgt")
-    arguments = ["export", trained, output, "--beam-size", 2, "--max-length", 12]
-    arguments += ["--max-length-ratio", 0.9, "--length-penalty", 0.2, "--length-penalty", 1.5]
+def test_export_chooses_the_length_penalty_with_the_best_bleu(command, error_of, folder):
+    [arguments] = page_commands(DOCS / "guides" / "search-options.md", "export")
+    output, held_out = folder / "artifact", arguments.index("--source")
+    without_texts, texts = arguments[:held_out], arguments[held_out:]
     message = "`length_penalty` must be passed once if there is no `source`"
-    assert message in error_of(*arguments)
-    arguments += ["--source", test_set[0], "--reference", test_set[1]]
-    without_onnx = [*arguments[:-8], *arguments[-4:], "--format", "tf_saved_model"]
+    assert message in error_of(*without_texts)
+    without_onnx = ["export", "run", output, *texts, "--format", "tf_saved_model"]
     assert "`source` and `reference` must be left out" in error_of(*without_onnx)
+    arguments += ["--beam-size", 2, "--max-length", 12, "--max-length-ratio", 0.9]
     status, _, err = command(*arguments)
     assert status == 0, err
     bleu = {
         float(penalty): score
         for penalty, score in re.findall(r"length penalty (\S+): BLEU (\S+)", err)
     }
-    assert list(bleu) == [0.2, 1.5]
+    assert list(bleu) == [0.6, 1.0, 1.5]
     search = read_manifest(output).search
     chosen = search["length_penalty"]
     assert search["max_length_ratio"] == 0.9
     assert float(bleu[chosen]) == max(map(float, bleu.values()))
-    by_artifact = command("evaluate", output, *test_set)[1]
+    by_artifact = command("evaluate", output, "dev.en", "dev.de")[1]
     assert by_artifact.startswith(f"BLEU {bleu[chosen]} ")
 
 
 def test_several_runs_are_an_ensemble(command, error_of, files, trained, artifact):
     assert isinstance(load_best(trained, trained), Ensemble)
-    test_set = (files / "dev.src", files / "dev.tgt", "--max-length", 12)
+    test_set = (files / "dev.en", files / "dev.de", "--max-length", 12)
     alone, twice = (
         command("evaluate", trained, *test_set, *more) for more in ((), ("--with", trained))
     )
@@ -348,12 +370,12 @@ def test_evaluate_truncates_long_sources_with_the_flag(command, error_of, tmp_pa
 
 def test_a_shortlist_from_an_alignments_file(command, error_of, files, trained, tmp_path):
     few, links = tmp_path / "few.npz", tmp_path / "links.txt"
-    pairs = len((files / "train.src").read_text().splitlines())
+    pairs = len((files / "train.en").read_text().splitlines())
     links.write_text("0-0\n" * pairs)
-    arguments = ["shortlist", trained, files / "train.src", files / "train.tgt", "-o", few]
+    arguments = ["shortlist", trained, files / "train.en", files / "train.de", "-o", few]
     assert command(*arguments, "--alignments", links)[0] == 0
     tokenizer = keras.saving.load_model(trained / "best.keras", compile=False).tokenizer
-    targets = (files / "train.tgt").read_text().splitlines()
+    targets = (files / "train.de").read_text().splitlines()
     linked = {ids[0] for ids in tokenizer.encode_targets(targets)}
     table = Shortlist.load(few).table
     assert set(table[table > 0].tolist()) == {id for id in linked if id > 3}
@@ -375,25 +397,24 @@ def test_a_quickstart_with_invalid_options_writes_nothing(error_of, tmp_path, fl
     assert not folder.exists()
 
 
-def test_a_shortlist_is_learned_and_exported(command, files, trained, tmp_path):
-    few, output = tmp_path / "few.npz", tmp_path / "artifact"
-    texts = [files / "train.src", files / "train.tgt"]
-    learn = ["shortlist", trained, *texts, "-o", few, "--size", 60, "--candidates", 8]
-    assert command(*learn)[0] == 0
-    shortlist = Shortlist.load(few)
+def test_a_shortlist_is_learned_and_exported(command, folder):
+    page = DOCS / "guides" / "int8-and-shortlists.md"
+    learn, export = page_commands(page, "shortlist|export .*--shortlist")
+    assert command(*learn, "--size", 60, "--candidates", 8)[0] == 0
+    shortlist = Shortlist.load(folder / "shortlist.npz")
     assert shortlist.size == 60 and shortlist.table.shape[1] == 8
-    export = ["export", trained, output, "--beam-size", 3, "--max-length", 24, "--shortlist", few]
-    held_out = ["--source", files / "dev.src", "--reference", files / "dev.tgt"]
-    status, _, err = command(*export, *held_out, "--max-bleu-loss", 100)
+    options = ["--beam-size", 3, "--max-length", 24, "--max-bleu-loss", 100]
+    status, _, err = command(*export, *options)
     assert status == 0, err
+    output = folder / "artifact-shortlist"
     cost = json.loads((output / "manifest.json").read_text())["shortlist"]
-    model = keras.saving.load_model(trained / "best.keras", compile=False)
-    sources = (files / "dev.src").read_text().splitlines()
+    model = keras.saving.load_model(folder / "run" / "best.keras", compile=False)
+    sources = (folder / "dev.en").read_text().splitlines()
     ours = model.translate(sources, BeamSearch(3), max_length=24)
     theirs = Translator(output).translate(sources)
     same = np.mean([a.text == b.text for a, b in zip(ours, theirs, strict=True)])
     assert cost["ids"] == 60 and cost["equal"] == same and cost["bleu_loss"] is not None
-    status, out, _ = command("verify", output, trained)
+    status, out, _ = command("verify", output, "run")
     assert status == 0 and "sources equal" in out
 
 

@@ -1,17 +1,15 @@
-"""The Python of pages that export runs, and so do their commands that train and export.
+"""The Python of pages that export runs, and so does the command that exports in int8.
 
-tests/test_docs.py runs the other Python and the other commands.
+test_cli.py runs the other commands that train and export. tests/test_docs.py runs the rest.
 """
 
 import shlex
-import shutil
 
 import pytest
 from command import run
 from pages import (
     DOCS,
     PAGES,
-    ROOT,
     blocks,
     is_export,
     page_id,
@@ -22,9 +20,6 @@ from pages import (
 
 from keras_bahdanau_runtime import Translator
 
-# Added to `train`, so that it takes seconds.
-SMALL = "--epochs 1 --vocabulary-size 270 --units 4 --embedding-dim 4 --attention-units 4".split()
-
 
 @pytest.mark.parametrize("path", [path for path in PAGES if is_export(path)], ids=page_id)
 def test_python_of_a_page_that_exports_runs(path, tmp_path, monkeypatch):
@@ -33,30 +28,13 @@ def test_python_of_a_page_that_exports_runs(path, tmp_path, monkeypatch):
     run_python(path)
 
 
-# The page of your own text has the commands of the README. `train` in the other pages needs a
-# large corpus or several machines.
-@pytest.mark.parametrize(
-    "path",
-    [
-        ROOT / "README.md",
-        DOCS / "guides" / "int8-and-shortlists.md",
-        DOCS / "guides" / "search-options.md",
-    ],
-    ids=page_id,
-)
-def test_commands_that_train_and_export_run(path, tmp_path, monkeypatch, capsysbinary):
+def test_the_command_that_exports_in_int8_runs(tmp_path, monkeypatch, capsysbinary):
     write_files(tmp_path)
-    shutil.rmtree(tmp_path / "artifact")
     monkeypatch.chdir(tmp_path)
-    commands = shell_commands(path, "keras-bahdanau (train|export|shortlist) ")
-    assert commands
-    for command in commands:
-        _, name, *arguments = shlex.split(command)
-        if name == "train":
-            shutil.rmtree("run")
-            arguments = [*arguments, *SMALL]
-        status, _, err = run(monkeypatch, capsysbinary, name, *arguments)
-        assert status == 0, err
-        if name == "export":
-            [output] = [argument for argument in arguments if argument.startswith("artifact")]
-            assert Translator(output).translate(["the dog"])[0].tokens is not None
+    page = DOCS / "guides" / "int8-and-shortlists.md"
+    [command] = shell_commands(page, "keras-bahdanau export .*--precision")
+    status, _, err = run(monkeypatch, capsysbinary, *shlex.split(command)[1:])
+    assert status == 0, err
+    translator = Translator("artifact-int8")
+    assert translator.manifest.other["precision"]["precision"] == "int8"
+    assert translator.translate(["the dog"])[0].tokens is not None

@@ -8,12 +8,13 @@ import sys
 from keras_bahdanau_export import cli
 
 
-def process(*arguments):
-    """Run the command in a child process, as a shell does."""
+def process(*arguments, cwd=None):
+    """Run the command in a child process, as a shell does, in the folder `cwd`."""
     environment = {name: os.environ[name] for name in os.environ if name != "TF_CPP_MIN_LOG_LEVEL"}
     return subprocess.run(
         [sys.executable, "-m", "keras_bahdanau_export.cli", *map(str, arguments)],
         env=environment,
+        cwd=cwd,
         capture_output=True,
         text=True,
         check=False,
