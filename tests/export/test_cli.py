@@ -22,7 +22,6 @@ from keras_bahdanau import BeamSearch, Ensemble, TrainingOptions
 from keras_bahdanau.models import Shortlist
 from keras_bahdanau.training.run import load_best
 from keras_bahdanau_runtime import Translator
-from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 
 EPOCHS = 2
@@ -323,28 +322,47 @@ def test_evaluate_gives_keras_and_the_artifact_the_same_score(
     assert "`beam_size` must be an int of at least 1 and at most 2. Received: 3" in error
 
 
-def test_export_chooses_the_length_penalty_with_the_best_bleu(command, error_of, folder):
+def test_length_penalties_are_refused_without_texts_or_onnx(error_of, trained, tmp_path):
     [arguments] = page_commands(DOCS / "guides" / "search-options.md", "export")
-    output, held_out = folder / "artifact", arguments.index("--source")
-    without_texts, texts = arguments[:held_out], arguments[held_out:]
-    message = "`length_penalty` must be passed once if there is no `source`"
-    assert message in error_of(*without_texts)
-    without_onnx = ["export", "run", output, *texts, "--format", "tf_saved_model"]
+    held_out = arguments.index("--source")
+    several = ["export", trained, tmp_path / "artifact", *arguments[3:held_out]]
+    assert "`length_penalty` must be passed once if there is no `source`" in error_of(*several)
+    without_onnx = [*several[:3], *arguments[held_out:], "--format", "tf_saved_model"]
     assert "`source` and `reference` must be left out" in error_of(*without_onnx)
-    arguments += ["--beam-size", 2, "--max-length", 12, "--max-length-ratio", 0.9]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_export_writes_a_triton_repository_with_options_of_a_file_and_the_best_length_penalty(
+    command, folder
+):
+    [arguments] = page_commands(DOCS / "guides" / "search-options.md", "export")
+    models, config = folder / "artifact", folder / "export.yaml"
+    config.write_text("max_length: 12\nmax_source_length: 30\nstepwise: true\nformat: [onnx]\n")
+    flags = ("--beam-size", 2, "--max-length", 11, "--no-stepwise")  # override the file
+    arguments += [*flags, "--max-length-ratio", 0.9, "--layout", "triton", "--config", config]
+    before = sorted(folder.iterdir())
     status, _, err = command(*arguments)
     assert status == 0, err
-    bleu = {
-        float(penalty): score
-        for penalty, score in re.findall(r"length penalty (\S+): BLEU (\S+)", err)
-    }
+    line = r"length penalty (\S+): BLEU (\S+)"
+    lines = re.findall(line, err)
+    assert re.sub(line, "", err).strip() == f"The Triton repository is {models.name}."
+    assert sorted(folder.iterdir()) == sorted([*before, models])
+    assert sorted(path.name for path in models.iterdir()) == ["run", "run-graph"]
+    output = models / "run" / "1" / "artifact"
+    translator = Translator(output)
+    assert len(translator.translate(["say abc 1", "say cde 5"])) == 2
+    manifest = translator.manifest
+    assert (manifest.search["max_length"], manifest.max_source_length) == (11, 30)
+    assert "step.onnx" not in manifest.files
+    assert manifest.search["max_length_ratio"] == 0.9
+    bleu = {float(penalty): score for penalty, score in lines}
     assert list(bleu) == [0.6, 1.0, 1.5]
-    search = read_manifest(output).search
-    chosen = search["length_penalty"]
-    assert search["max_length_ratio"] == 0.9
-    assert float(bleu[chosen]) == max(map(float, bleu.values()))
+    chosen = bleu[manifest.search["length_penalty"]]
+    assert float(chosen) == max(map(float, bleu.values()))
     by_artifact = command("evaluate", output, "dev.en", "dev.de")[1]
-    assert by_artifact.startswith(f"BLEU {bleu[chosen]} ")
+    assert by_artifact.startswith(f"BLEU {chosen} ")
+    status, _, err = command(*arguments)
+    assert (status, "exists" in err) == (1, True)
 
 
 def test_several_runs_are_an_ensemble(command, error_of, files, trained, artifact):
@@ -454,24 +472,6 @@ def test_export_names_the_file_and_the_invalid_option(error_of, tmp_path, conten
 
 def test_export_refuses_a_folder_that_is_not_a_run(error_of, tmp_path):
     assert "best.keras" in error_of("export", tmp_path, tmp_path / "artifact")
-
-
-def test_export_writes_a_triton_repository_with_options_of_a_file(command, trained, tmp_path):
-    models, config = tmp_path / "models", tmp_path / "export.yaml"
-    config.write_text("max_length: 12\nmax_source_length: 30\nstepwise: true\nformat: [onnx]\n")
-    flags = ("--beam-size", 1, "--max-length", 11, "--no-stepwise")  # override the file
-    arguments = ("export", trained, models, "--layout", "triton", "--config", config, *flags)
-    status, _, err = command(*arguments)
-    assert (status, err) == (0, f"The Triton repository is {models}.")
-    assert sorted(path.name for path in models.iterdir()) == ["run", "run-graph"]
-    translator = Translator(models / "run" / "1" / "artifact")
-    assert len(translator.translate(["say abc 1", "say cde 5"])) == 2
-    manifest = translator.manifest
-    assert (manifest.search["max_length"], manifest.max_source_length) == (11, 30)
-    assert "step.onnx" not in manifest.files
-    assert sorted(tmp_path.iterdir()) == [config, models]
-    status, _, err = command(*arguments)
-    assert (status, "exists" in err) == (1, True)
 
 
 @pytest.mark.parametrize(
