@@ -11,7 +11,7 @@ from keras_bahdanau_runtime.errors import (
     UnsupportedArtifactError,
     UnsupportedModelError,
 )
-from keras_bahdanau_runtime.scoring import TargetScore
+from keras_bahdanau_runtime.scoring import Scorer, TargetScore
 from keras_bahdanau_runtime.search_options import SearchOptions
 from keras_bahdanau_runtime.stepper import Stepper
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
@@ -28,6 +28,7 @@ __all__ = [
     "ParityError",
     "PrecisionError",
     "RunError",
+    "Scorer",
     "SearchOptions",
     "Stepper",
     "TargetScore",
