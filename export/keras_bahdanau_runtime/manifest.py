@@ -13,7 +13,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -99,15 +99,16 @@ class Manifest:
             raise UnsupportedArtifactError(
                 f"{self.folder}: has no {MODEL_FILE}. Export it with format='onnx'."
             )
-        return self.search_signature() is not None
+        return self.search_signature is not None
 
     def is_sampling(self) -> bool:
         """Return whether the search in `model.onnx` samples, so that it needs random numbers."""
-        signature = self.search_signature()
+        signature = self.search_signature
         return signature is not None and signature.inputs == SAMPLE.inputs
 
+    @cached_property
     def search_signature(self) -> Signature | None:
-        """Return the signature of the search in `model.onnx`, or `None` if it has no search.
+        """Signature of the search in `model.onnx`, or `None` if it has no search.
 
         Its `options` are those of `OPTIONS` that the graph has; none in artifacts written before
         there were options.

@@ -52,7 +52,7 @@ class GraphSearch:
     ) -> None:
         self.session = open_graph(manifest, MODEL_FILE, providers, threads, megabytes)
         self._timeout = timeout
-        signature = manifest.search_signature() or TRANSLATE
+        signature = manifest.search_signature or TRANSLATE
         check_signature(self.session, signature, manifest.folder / MODEL_FILE)
 
     def run(

@@ -147,7 +147,7 @@ NO_CONSTRAINTS = Constraints()
 
 def require_options(manifest: Manifest, names: Iterable[str]) -> None:
     """Raise an `UnsupportedArtifactError` unless `model.onnx` has the options with these names."""
-    signature = manifest.search_signature()
+    signature = manifest.search_signature
     options = {option.name for option in signature.options} if signature else set()
     for name in names:
         if name not in options:

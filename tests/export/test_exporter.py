@@ -239,7 +239,7 @@ def test_a_greedy_search_with_a_fixed_context_exports(greedy):
 
 def test_a_greedy_search_has_only_constraints(greedy):
     model, path, *_ = greedy
-    assert [option.name for option in read_manifest(path).search_signature().options] == [
+    assert [option.name for option in read_manifest(path).search_signature.options] == [
         "min_length",
         "max_length",
         "no_repeat_ngram",
@@ -377,7 +377,7 @@ def test_every_option_of_a_beam_exports(ensemble):
 
 def test_groups_have_a_fixed_beam(ensemble):
     ensemble, search, path, _ = ensemble
-    options = [option.name for option in read_manifest(path).search_signature().options]
+    options = [option.name for option in read_manifest(path).search_signature.options]
     assert "beam_size" not in options and "length_penalty" in options
     source, settings = np.array([[5, 6, 3], [7, 3, 0]], "int32"), {"no_repeat_ngram": 1}
     settings["length_penalty"] = 0.5
@@ -424,7 +424,7 @@ def test_an_option_equals_the_setting_of_a_sampling_search(model, sampling, opti
 
 
 def test_a_sampling_search_has_no_beam(sampling):
-    options = {option.name for option in read_manifest(sampling[1]).search_signature().options}
+    options = {option.name for option in read_manifest(sampling[1]).search_signature.options}
     assert not {"beam_size", "length_penalty", "coverage_penalty"} & options
     assert {"temperature", "top_k", "top_p", "suppressed"} <= options
 

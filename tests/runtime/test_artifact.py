@@ -88,7 +88,7 @@ def test_the_signature_of_a_search_lists_its_options(tmp_path, signature):
         (folder / "model.onnx").write_bytes(b"a graph")
         write_manifest(folder, {"signatures": {"model.onnx": signature.to_json()}})
     manifest = read_manifest(write_to)
-    assert manifest.search_signature() == signature
+    assert manifest.search_signature == signature
     assert manifest.has_search() and manifest.is_sampling() == (
         signature.inputs != TRANSLATE.inputs
     )

@@ -281,7 +281,7 @@ class TextModel(Model):
         self.max_beam_size = num_hypotheses(manifest.search)
         if engine.limits.beam_size is not None:
             self.max_beam_size = min(self.max_beam_size, engine.limits.beam_size)
-        signature, settings = manifest.search_signature(), manifest.search
+        signature, settings = manifest.search_signature, manifest.search
         settings = {**settings, "beam_size": num_hypotheses(settings)}
         names = {option.name for option in signature.options} if signature else set()
         # Completions belong to a prefix.
