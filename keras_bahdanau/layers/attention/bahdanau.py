@@ -346,9 +346,9 @@ def chunked_scores(query, keys, score_kernel, chunk_size=None):
         if chunks <= 1:
             return additive_scores(query, keys, score_kernel)
         chunk = _ceil_divide(count, chunks)  # chunks of equal size need the least padding
-    recomputed_scores = keras.remat(additive_scores)
     if keras.config.backend() == "torch":
-        return _scores_in_place(recomputed_scores, query, keys, score_kernel, chunk)
+        return _torch_chunked_scores(query, keys, score_kernel, chunk)
+    recomputed_scores = keras.remat(additive_scores)
     padding = ops.zeros((batch, chunks * chunk - count, width), dtype=query.dtype)
     parts = ops.reshape(ops.concatenate([query, padding], 1), (batch, chunks, chunk, width))
     scores = ops.map(
@@ -361,17 +361,44 @@ def chunked_scores(query, keys, score_kernel, chunk_size=None):
     return ops.reshape(scores, (batch, count, steps, score_kernel.shape[-1]))
 
 
-def _scores_in_place(score, query, keys, score_kernel, chunk):
-    """Write the scores of all chunks into one tensor, for torch."""
-    # `ops.map` on torch makes a list of results. The C library's allocator places each of them into
-    # the memory of the hidden layer that was just freed, so the next hidden layer needs new memory
-    # and the total grows to the whole (B, Tq, Tx, U). A single result avoids that.
+def _torch_chunked_scores(query, keys, score_kernel, chunk):
+    """Compute `chunked_scores` on torch, with one tensor for the scores of all chunks.
+
+    `keras.remat` of each chunk would keep results, and allocate them where the hidden layer of the
+    chunk before was: then the next hidden layer needs new memory, and the memory of the process
+    grows to the whole `(B, Tq, Tx, U)`. So the forward and the backward pass each have a loop.
+    """
+    import torch
+
     batch, count, _ = query.shape
-    scores = ops.zeros((batch, count, keys.shape[1], score_kernel.shape[-1]), dtype="float32")
-    for start in range(0, count, chunk):
-        part = score(query[:, start : start + chunk], keys, score_kernel)
-        scores[:, start : start + chunk] = part  # `ops.slice_update` would copy the whole tensor
-    return scores
+    ranges = [slice(start, start + chunk) for start in range(0, count, chunk)]
+
+    @ops.custom_gradient
+    def scores_with_gradients(query, keys, score_kernel):
+        scores = ops.zeros((batch, count, keys.shape[1], score_kernel.shape[1]), dtype="float32")
+        for part in ranges:
+            scores[:, part] = additive_scores(query[:, part], keys, score_kernel)
+
+        def gradients(query, keys, score_kernel, upstream):
+            has_second_gradient = torch.is_grad_enabled()
+            sums = [ops.zeros_like(tensor) for tensor in (query, keys, score_kernel)]
+            for part in ranges:
+                inputs = query[:, part], keys, score_kernel
+                if not has_second_gradient:
+                    inputs = tuple(tensor.detach().requires_grad_() for tensor in inputs)
+                with torch.enable_grad():
+                    scores = additive_scores(*inputs)
+                of_query, *others = torch.autograd.grad(
+                    scores, inputs, upstream[:, part], create_graph=has_second_gradient
+                )
+                sums[0][:, part] = of_query
+                for total, gradient in zip(sums[1:], others, strict=True):
+                    total += gradient
+            return tuple(sums)
+
+        return scores, gradients
+
+    return scores_with_gradients(query, keys, score_kernel)
 
 
 def _chunk_size(batch, steps, width):
