@@ -10,8 +10,8 @@ from keras_bahdanau.initializers import clone_initializer
 from keras_bahdanau.layers.attention.base import Attention, ScoredAttention, mask_scores
 from keras_bahdanau_runtime.checks import check_positive
 
-# Maximum number of floats in the hidden layer (B, chunk, Tx, U) of one chunk by default: 16 MiB.
-_CHUNK_FLOATS = 2**22
+# Maximum number of floats in the hidden layer (B, chunk, Tx, U) of one chunk by default: 4 MiB.
+_CHUNK_FLOATS = 2**20
 
 
 @keras.saving.register_keras_serializable(package="keras_bahdanau")
@@ -320,7 +320,7 @@ def chunked_scores(query, keys, score_kernel, chunk_size=None):
         keys: `(B, Tx, U)` float tensor, projected keys.
         score_kernel: `(U, H)` float tensor, one column `v_h` per head.
         chunk_size: Number of queries in a chunk; if `None`, as many as have a hidden layer of
-            about 16 MiB.
+            about 4 MiB.
 
     Returns:
         `(B, Tq, Tx, H)` float32 tensor.

@@ -8,12 +8,37 @@ from hypothesis import strategies as st
 from keras import ops
 from layer_checks import array, assert_close, assert_config_round_trip, numpy, randomize
 from mechanisms import MASK, TX, B, D, N, U, random_inputs
+from python_process import run_python
 
 from keras_bahdanau import BahdanauAttention
 from keras_bahdanau.layers.attention import bahdanau
 from keras_bahdanau.layers.attention.bahdanau import additive_scores, chunked_scores
 
 KEY = 5
+# The hidden layer of all queries has 604 MB. The process may grow by a quarter of it.
+PEAK_OF_MEMORY = """
+import sys
+import numpy as np
+from gradients import differentiate
+from keras_bahdanau import BahdanauAttention
+
+def memory():
+    # Not from getrusage, whose peak includes that of the parent process.
+    with open("/proc/self/status") as file:
+        rows = (line.split() for line in file)
+        return {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows if row[0].startswith("Vm")}
+
+layer = BahdanauAttention(256)
+layer.build((4, 384, 256), (4, 384, 256))
+call = differentiate(layer) if sys.argv[1] == "1" else layer
+arrays = np.random.default_rng(0).normal(size=(2, 4, 384, 256)).astype("float32")
+call(*arrays[:, :, :2])  # loads what a first call needs
+before = memory()["VmRSS"]
+for _ in range(3):
+    call(*arrays)
+growth = memory()["VmHWM"] - before  # the peak
+assert growth < 4 * 384 * 384 * 256 * 4 / 4, growth
+"""
 
 
 def built(rng, key=None, **options):
@@ -160,6 +185,15 @@ def test_the_default_chunk_size_limits_the_hidden_layer(rng, monkeypatch):
     monkeypatch.setattr(bahdanau, "_CHUNK_FLOATS", 2 * steps * U * B)  # room for two queries
     assert built(rng)(array(rng, B, 7, N), array(rng, B, steps, D)).shape[1] == 7
     assert max(rows) == 2 * steps * B
+
+
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_the_hidden_layer_of_many_queries_is_never_in_memory_as_a_whole(tmp_path, with_gradients):
+    if with_gradients and keras.config.backend() == "tensorflow":
+        pytest.skip("TensorFlow keeps the hidden layer of every chunk unless the step is compiled")
+    script = tmp_path / "peak.py"
+    script.write_text(PEAK_OF_MEMORY, encoding="utf-8")
+    run_python(script, int(with_gradients))
 
 
 # --- Dropout --------------------------------------------------------------------------------------
