@@ -118,6 +118,14 @@ def test_outputs_satisfy_the_constraints_and_do_not_depend_on_the_batch(argument
     np.testing.assert_array_equal(alone.tokens[0], result.tokens[2])
 
 
+def test_a_likely_end_is_drawn_as_soon_as_the_minimal_length_allows_it():
+    table = np.zeros((1, 5, 5, 5), "float32")
+    table[..., EOS] = 50
+    result = find(Sampling(4, seed=1, min_length=3), table)
+    assert result.lengths.tolist() == [[3, 3, 3, 3]]
+    assert (result.tokens[0, :, 2] == EOS).all()
+
+
 def test_an_output_without_allowed_tokens_ends_with_score_minus_infinity(rng):
     table = rng.normal(size=(1, 4, 4, 4)).astype("float32")
     noise = rng.random((1, 3, 4), dtype="float32")
