@@ -125,7 +125,7 @@ class Candidates(NamedTuple):
     noise: Any
 
 
-# Groups of constraints that are computed together, each only if one of its group applies.
+# Groups of constraints. A step computes a group only if one of its constraints applies.
 _CHANGING_LOGITS = ("no_repeat_ngram", "repetition_penalty", "suppressed")
 _RARE = ("completions", "required")
 
@@ -707,7 +707,7 @@ def check_search(search, vocabulary_size):
 
 
 def check_accepts_required(search):
-    """Raise a `ValueError` unless `search` is a beam search of one group of at least two."""
+    """Raise a `ValueError` unless `search` is a beam of at least two without diverse groups."""
     if not search.accepts_required:
         raise ValueError(
             "Argument `required` needs a BeamSearch of one group with a size of at least 2. "

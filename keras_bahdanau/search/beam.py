@@ -212,8 +212,7 @@ class BeamSearch(Search):
         if own is None:
             return fits
         # The prefix may contain tokens of several phrases at once, which `missing` does not count.
-        own = ops.reshape(own, (-1, self.size, 1))
-        is_own = ops.logical_and(ops.equal(ids, own), ops.not_equal(own, PAD))
+        is_own = _is_prefix_token(ids, ops.reshape(own, (-1, self.size)))
         return ops.logical_or(fits, ops.logical_and(is_own, ops.logical_not(ending)))
 
     def _advance(self, t, choice, weights, beam, task):
@@ -296,9 +295,7 @@ class BeamSearch(Search):
             is_early = ops.logical_and(ids == EOS, candidates.t + 1 < self.min_length)
             penalties = ops.where(is_early, NEG_INF, penalties)
         if candidates.prefix is not None:
-            own = ops.expand_dims(candidates.prefix, -1)
-            is_own = ops.logical_and(ops.equal(ids, own), ops.not_equal(own, PAD))
-            penalties = ops.where(is_own, 0.0, penalties)
+            penalties = ops.where(_is_prefix_token(ids, candidates.prefix), 0.0, penalties)
         return log_probs + penalties
 
     def _stop_groups(self, totals, ended, limits):
@@ -396,6 +393,12 @@ class BeamSearch(Search):
     def _group_size(self):
         """Number of hypotheses in a group."""
         return self.size if self.groups == 1 else self.size // self.groups
+
+
+def _is_prefix_token(ids, prefix):
+    """Return whether candidates `(..., W)` are the token `(...)` of the prefix, `PAD` for none."""
+    prefix = ops.expand_dims(prefix, -1)
+    return ops.logical_and(ops.equal(ids, prefix), ops.not_equal(prefix, PAD))
 
 
 def _constant(value):

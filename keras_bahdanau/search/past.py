@@ -67,8 +67,8 @@ def completes_ngram(tokens, t, n):
     last = ops.sum(ops.where(is_current, before, 0), axis=1, keepdims=True)
     differs = ops.logical_and(ops.not_equal(before, last), back < n - 1)
     is_second = ops.logical_not(ops.any(differs, axis=-1))
-    is_complete = ops.logical_and(positions < t, ops.logical_and(positions >= n - 1, n > 0))
-    return ops.logical_and(is_second, is_complete)
+    can_end_ngram = ops.logical_and(positions < t, ops.logical_and(positions >= n - 1, n > 0))
+    return ops.logical_and(is_second, can_end_ngram)
 
 
 def follows_prefix(past, t, prefix):

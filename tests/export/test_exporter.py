@@ -18,7 +18,7 @@ import onnx_ir
 import onnxruntime
 import pytest
 from graphs import assert_fixed_dimensions_change_nothing
-from models import SMALL, TEXTS
+from models import CONSTRAINTS, SMALL, TEXTS
 from onnxruntime.quantization import quantize_dynamic
 
 from keras_bahdanau import (
@@ -239,15 +239,7 @@ def test_a_greedy_search_with_a_fixed_context_exports(greedy):
 
 def test_a_greedy_search_has_only_constraints(greedy):
     model, path, *_ = greedy
-    assert [option.name for option in read_manifest(path).search_signature.options] == [
-        "min_length",
-        "max_length",
-        "no_repeat_ngram",
-        "repetition_penalty",
-        "prefix",
-        "completions",
-        "suppressed",
-    ]
+    assert [option.name for option in read_manifest(path).search_signature.options] == CONSTRAINTS
     source = np.array([[5, 6, 7, 120, 3], [8, 3, 0, 0, 0], [99, 41, 12, 3, 0]], "int32")
     prefix = np.array([[4, 9, 200], [7, 0, 0], [0, 0, 0]], "int32")
     translator, expected = Translator(path), model.generate(source, GreedySearch(), 6)

@@ -8,6 +8,7 @@ import onnx
 import onnx_ir
 import onnxruntime
 import pytest
+from models import CONSTRAINTS
 
 from keras_bahdanau import BeamSearch, GreedySearch, RNNSearch, Sampling
 from keras_bahdanau.models import Shortlist
@@ -87,13 +88,7 @@ def test_a_beam_has_the_options_of_its_search(beam):
         "beam_size",
         "length_penalty",
         "coverage_penalty",
-        "min_length",
-        "max_length",
-        "no_repeat_ngram",
-        "repetition_penalty",
-        "prefix",
-        "completions",
-        "suppressed",
+        *CONSTRAINTS,
         "required",
     ]
 

@@ -24,6 +24,16 @@ VOCABULARIES = (SOURCE_VOCABULARY, TARGET_VOCABULARY)
 # The texts and the sizes of the search that tests/export exports.
 TEXTS = ["a man on a bike", "two dogs run", "a dog on a bike"]
 SMALL = dict(units=6, embedding_dim=5, attention_units=4, maxout_units=5, initializer=None)
+# The options of every exported search.
+CONSTRAINTS = [
+    "min_length",
+    "max_length",
+    "no_repeat_ngram",
+    "repetition_penalty",
+    "prefix",
+    "completions",
+    "suppressed",
+]
 
 
 def stacked_lstm():

@@ -364,9 +364,9 @@ def chunked_scores(query, keys, score_kernel, chunk_size=None):
 def _torch_chunked_scores(query, keys, score_kernel, chunk):
     """Compute `chunked_scores` on torch, with one tensor for the scores of all chunks.
 
-    `keras.remat` of each chunk would keep results, and allocate them where the hidden layer of the
-    chunk before was: then the next hidden layer needs new memory, and the memory of the process
-    grows to the whole `(B, Tq, Tx, U)`. So the forward and the backward pass each have a loop.
+    The forward and the backward pass each have a loop. With `keras.remat` for each chunk, small
+    results would be allocated in the freed memory of a hidden layer. The next hidden layer would
+    then need new memory, so the process would grow by the whole `(B, Tq, Tx, U)`.
     """
     import torch
 

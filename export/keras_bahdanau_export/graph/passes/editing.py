@@ -153,7 +153,7 @@ def infer_shapes(model):
     """
     inputs, initializers = list(model.graph.inputs), dict(model.graph.initializers)
     try:
-        for name, value in initializers.items():  # of large weights onnx only needs the types
+        for name, value in initializers.items():  # onnx needs only the types of large weights
             value.shape, value.dtype = value.const_value.shape, value.const_value.dtype
             if value not in inputs:
                 model.graph.inputs.append(value)
