@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import errno
 import glob
+import hashlib
 import logging
 import os
 import secrets
@@ -39,6 +40,12 @@ def folder_name(path: str | os.PathLike[str]) -> str:
     'en-de'
     """
     return os.path.basename(os.path.abspath(path))
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file as hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ for arguments in json.load(sys.stdin):
 print({"keras", "tensorflow", "jax", "torch"} & set(sys.modules))
 """
 TRAIN = ["train", "en", "de", "--validation-source", "en", "--validation-target", "de", "-o", "new"]
+DISTILL = ["distill", "artifact", "en", *TRAIN[3:]]
 EXPORT = ["export", "run", "new"]
 MISTAKES = [
     (["train", "none", *TRAIN[2:]], "'none'"),
@@ -31,6 +32,10 @@ MISTAKES = [
     ([*TRAIN, "--tokenize", "x"], "`tokenize` must be one of"),
     ([*TRAIN[:-1], "run"], "`output` must be a new folder"),
     ([*TRAIN, "--config", "none.yaml"], "'none.yaml'"),
+    ([*DISTILL[:2], "none", *DISTILL[3:]], "'none'"),
+    ([*DISTILL, "--units", "0"], "`units` must be an int of at least 1. Received: 0"),
+    ([*DISTILL, "--reference", "short"], "a line for each line of `sources`"),
+    ([*DISTILL, "--config", "source.json"], "`source` must be left out for distill"),
     (["export", "artifact", "new"], "`run` must be .*'artifact', which has a manifest.json"),
     ([*EXPORT[:2], "artifact"], "`path` must be a new folder, or `overwrite` be True"),
     ([*EXPORT, "--with", "none"], "`run` must be .*'none', which does not exist"),
@@ -76,6 +81,7 @@ def test_mistakes_are_reported_before_keras_is_imported(tmp_path):
         ("short", b"x\n"),
         ("latin", b"x\n\xff"),
         ("export.json", b'{"precision": "x"}'),
+        ("source.json", b'{"source": "en"}'),
     ):
         (tmp_path / name).write_bytes(data)
     before = sorted(path.name for path in tmp_path.iterdir())

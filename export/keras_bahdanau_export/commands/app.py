@@ -1,8 +1,8 @@
 """The command `keras-bahdanau`: its subcommands, its version and its log output.
 
-Keras is imported only inside the commands that need it: `train`, `export`, `verify`, `shortlist`,
-`quickstart`, and `evaluate` for a run. The import takes seconds, so it comes after all checks that
-do not need it.
+Keras is imported only inside the commands that need it: `train`, `distill`, `export`, `verify`,
+`shortlist`, `quickstart`, and `evaluate` for a run. The import takes seconds, so it comes after all
+checks that do not need it.
 """
 
 import logging
@@ -16,6 +16,7 @@ try:
     from rich.logging import RichHandler
 
     from keras_bahdanau_export.commands.align import align
+    from keras_bahdanau_export.commands.distill import distill
     from keras_bahdanau_export.commands.evaluate import evaluate
     from keras_bahdanau_export.commands.export import export
     from keras_bahdanau_export.commands.help_pages import HelpCommand, HelpGroup
@@ -34,7 +35,7 @@ except ModuleNotFoundError as error:
 
 _COMMANDS = {
     "First steps": (quickstart,),
-    "Training": (prepare, train, evaluate),
+    "Training": (prepare, train, distill, evaluate),
     "Export": (shortlist, export, verify),
     "Use of artifacts": (translate, score, align, inspect, serve),
 }

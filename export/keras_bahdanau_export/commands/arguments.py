@@ -35,7 +35,9 @@ Config = Annotated[
 ]
 
 
-def with_flags_of(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_flags_of(
+    options: type[Any], exclude: Sequence[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that gives a command a flag for each option with a help text.
 
     The flags take the place of `**flags` in the command's signature, from which typer reads the
@@ -46,13 +48,16 @@ def with_flags_of(options: type[Any]) -> Callable[[Callable[..., None]], Callabl
             if they differ from the field's; `type`, its type if that differs; `positional` for an
             argument instead of a flag; and `panel`, its panel on the help page. The flag of a field
             without a default is optional, as its value may come from the file of `--config`.
+        exclude: Names of fields without a flag.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         *own, _ = inspect.signature(command).parameters.values()
         parameters = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in own]
         parameters += [
-            _parameter(option) for option in fields(options) if "help" in option.metadata
+            _parameter(option)
+            for option in fields(options)
+            if "help" in option.metadata and option.name not in exclude
         ]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return command

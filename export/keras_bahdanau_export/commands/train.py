@@ -33,8 +33,13 @@ def train(
     """
     values = {} if config is None else read_options(config)
     values |= command_line_values(context, flags)
+    train_run(TrainingOptions.from_values(values), output, resume)
+
+
+def train_run(options: TrainingOptions, output: Path, resume: bool) -> None:
+    """Train in a folder and print the path of the best model, or how to continue."""
     try:
-        best = _run(TrainingOptions.from_values(values), output, resume)
+        best = _run(options, output, resume)
     except KeyboardInterrupt:
         has_checkpoint = (output / LAST_FILE).exists()
         action = "continue from the last checkpoint" if has_checkpoint else "start again"

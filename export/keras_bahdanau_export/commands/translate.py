@@ -1,24 +1,11 @@
 """Command `translate`: a stream of lines, files that can be resumed, or folders on Ray."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
 
 from keras_bahdanau_export.commands.arguments import (
     Artifact,
@@ -26,9 +13,9 @@ from keras_bahdanau_export.commands.arguments import (
     BatchTokens,
     with_flags_of,
 )
+from keras_bahdanau_export.commands.progress_bar import ProgressBar
 from keras_bahdanau_export.commands.search_flags import SearchFlags
 from keras_bahdanau_export.commands.terminal import (
-    console,
     is_dash,
     print_message,
     standard_input,
@@ -46,7 +33,6 @@ from keras_bahdanau_runtime.translator import Translator
 
 _WHOLE_FILE = "1/1"
 _LINES_PER_UPDATE = 64  # of the progress bar, when lines are streamed
-_SECONDS_PER_MESSAGE = 60.0  # when standard error is no terminal
 
 
 @with_flags_of(SearchFlags)
@@ -237,7 +223,7 @@ def _translate_stream(
         **options,
     )
     file, failures = standard_stream("stdout").buffer, 0
-    with _ProgressBar() as progress:
+    with ProgressBar() as progress:
         for number, result in enumerate(results, start=1):
             hypotheses = result if n_best > 1 else [result]
             error = read_errors.pop(number, hypotheses[0].error)
@@ -257,7 +243,7 @@ def _translate_stream(
 def _translate_file(translator: Translator, source: Source, output: Path, **options: Any) -> int:
     """Translate a file into another one; return the number of failures."""
     try:
-        with _ProgressBar() as progress:
+        with ProgressBar() as progress:
             return translate_file(
                 translator, source, output, progress=progress, on_failed=_print_failure, **options
             )
@@ -274,7 +260,7 @@ def _translate_folder(
             "Arguments `source` and `output` must be folders for the engine ray. "
             f"Received: {source} and {output}"
         )
-    with _ProgressBar("files") as progress:
+    with ProgressBar("files") as progress:
         failures = translate_folder(artifact, source, output, progress=progress, **options)
     for name, reason in failures.items():
         print_message(f"{name}: {reason}")
@@ -303,60 +289,3 @@ def _parse_shard(shard: str) -> tuple[int, int]:
 
 def _print_failure(number: int, reason: str) -> None:
     print_message(f"line {number}: {reason}")
-
-
-class _ProgressBar:
-    """Progress, speed and remaining time: as a bar in a terminal, else as a line every minute.
-
-    Args:
-        unit: Plural name of the counted items.
-    """
-
-    def __init__(self, unit: str = "sentences") -> None:
-        self._unit = unit
-        self._bar = Progress(
-            TextColumn("translating"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            _SpeedColumn(unit),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task: TaskID | None = None
-        self._initial = 0  # done by an earlier, interrupted run
-        self._start = self._last_message = time.monotonic()
-
-    def __enter__(self) -> "_ProgressBar":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-
-    def __call__(self, done: int, total: int | None) -> None:
-        """Update the progress; `total` is `None` if it is unknown."""
-        if self._task is None:
-            self._task, self._initial = self._bar.add_task("", completed=done, total=total), done
-            self._start = self._last_message = time.monotonic()
-        self._bar.update(self._task, completed=done, total=total)
-        now = time.monotonic()
-        if not console.is_terminal and now - self._last_message >= _SECONDS_PER_MESSAGE:
-            self._last_message, speed = now, (done - self._initial) / (now - self._start)
-            remaining = ""
-            if total and speed:
-                remaining = f", {timedelta(seconds=round((total - done) / speed))} left"
-            count = f"{done:,} of {total:,}" if total else f"{done:,}"
-            print_message(f"{count} {self._unit}, {speed:,.1f}/s{remaining}")
-
-
-class _SpeedColumn(ProgressColumn):
-    """Number of units done per second."""
-
-    def __init__(self, unit: str) -> None:
-        super().__init__()
-        self._unit = unit
-
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.finished_speed or task.speed or 0:,.1f} {self._unit}/s")

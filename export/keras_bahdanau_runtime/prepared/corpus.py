@@ -1,7 +1,6 @@
 """A prepared corpus on the disk: its manifest and its memory-mapped shards."""
 
 import functools
-import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_bahdanau_runtime.files import atomic_write
+from keras_bahdanau_runtime.files import atomic_write, file_sha256
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 FORMAT = "keras_bahdanau corpus"
@@ -326,7 +325,7 @@ class PreparedCorpus:
     def _check_hash(self, name: str) -> None:
         if name in self._verified:
             return
-        if sha256_of(self.path / name) != self.manifest["files"][name]["sha256"]:
+        if file_sha256(self.path / name) != self.manifest["files"][name]["sha256"]:
             self._raise(f"{name} was changed: its hash differs from the one in {MANIFEST_FILE}")
         self._verified.add(name)
 
@@ -340,12 +339,6 @@ class PreparedCorpus:
 def shard_name(number: int) -> str:
     """Return the common part of the names of a shard's files."""
     return f"{SHARD_PREFIX}{number:05d}"
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal digits."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

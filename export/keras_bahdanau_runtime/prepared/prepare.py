@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from keras_bahdanau_runtime.checks import check_range
-from keras_bahdanau_runtime.files import atomic_write, claim_folder, fsync
+from keras_bahdanau_runtime.files import atomic_write, claim_folder, file_sha256, fsync
 from keras_bahdanau_runtime.prepared.blocks import (
     BLOCK_PREFIX,
     Block,
@@ -50,7 +50,6 @@ from keras_bahdanau_runtime.prepared.corpus import (
     VERSION,
     Shard,
     concatenate_shards,
-    sha256_of,
     shard_file,
     shard_kinds,
     shard_name,
@@ -269,7 +268,7 @@ class _Job:
         options = EncodingOptions(
             work=str(self.work),
             tokenizer=str(self.output / TOKENIZER_FILE),
-            digest=sha256_of(self.output / TOKENIZER_FILE),
+            digest=file_sha256(self.output / TOKENIZER_FILE),
             dtype="uint16" if pieces <= 2**16 else "uint32",
             shards=max(1, -(-plan.pairs // self.options["shard_pairs"])),
             max_length=self.options["max_length"],
@@ -466,7 +465,7 @@ def write_shard(output: Path, number: int, bounds: Any, aligned: bool, seed: int
 
 def file_record(path: Path) -> dict[str, Any]:
     """Return size and hash of a file for the manifest."""
-    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+    return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
 
 
 def may_prepare_in(output: Path) -> bool:

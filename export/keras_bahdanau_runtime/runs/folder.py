@@ -7,7 +7,7 @@ from keras_bahdanau_runtime.signature import MANIFEST_FILE
 
 OPTIONS_FILE, TEXTS_FILE = "options.json", "texts.json"
 LAST_FILE, BEST_FILE, AVERAGE_FILE = "last.keras", "best.keras", "average.keras"
-CORPUS_FOLDER = "corpus"
+CORPUS_FOLDER, DISTILLED_FOLDER = "corpus", "distilled"
 
 
 def is_run(folder: Path) -> bool:

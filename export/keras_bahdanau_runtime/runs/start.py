@@ -5,7 +5,6 @@ with start_run(options, output, resume=False, rank=0) as held_out:   # raises er
 """
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
@@ -13,12 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_bahdanau_runtime.files import atomic_write, claim_folder
+from keras_bahdanau_runtime.files import atomic_write, claim_folder, file_sha256
 from keras_bahdanau_runtime.prepared.blocks import check_files
 from keras_bahdanau_runtime.prepared.corpus import MANIFEST_FILE, PreparedCorpus
 from keras_bahdanau_runtime.prepared.prepare import prepare
 from keras_bahdanau_runtime.runs.folder import (
     CORPUS_FOLDER,
+    DISTILLED_FOLDER,
     LAST_FILE,
     OPTIONS_FILE,
     TEXTS_FILE,
@@ -49,8 +49,8 @@ def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> No
     if output.exists() and not output.is_dir():
         raise ValueError(f"Argument `output` must be a folder. Received: {str(output)!r}, a file")
     if not resume:
-        # A run that failed at the start, for example by its learning rate, leaves only the corpus.
-        if output.exists() and os.listdir(output) != [CORPUS_FOLDER]:
+        # A run that failed at the start, for example by its learning rate, leaves only its texts.
+        if output.exists() and not {CORPUS_FOLDER, DISTILLED_FOLDER} >= {*os.listdir(output)}:
             raise ValueError(
                 "Argument `output` must be a new folder, or `resume` be True to continue its run. "
                 f"Received: {str(output)!r}, which exists"
@@ -113,9 +113,7 @@ def text_hashes(options: TrainingOptions) -> dict[str, str]:
     digests = {}
     for name, paths in files.items():
         for number, path in enumerate(paths, start=1):
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            digests[f"`{name}`" if number == 1 else f"`{name}` {number}"] = digest
+            digests[f"`{name}`" if number == 1 else f"`{name}` {number}"] = file_sha256(path)
     return digests
 
 

@@ -43,8 +43,13 @@ def corpus_scores(
     }
 
 
-def bleu_metric(tokenize: str) -> Any:
-    """Return the `sacrebleu.BLEU` with this tokenizer; `tokenize` as for `corpus_scores`.
+def bleu_metric(tokenize: str, is_for_sentences: bool = False) -> Any:
+    """Return the `sacrebleu.BLEU` with this tokenizer.
+
+    Args:
+        tokenize: As for `corpus_scores`.
+        is_for_sentences: bool. Whether it scores single sentences, in which short ones without
+            4-grams are scored by their shorter n-grams.
 
     Raises:
         ValueError: `tokenize` is unknown, or needs a package that is not installed.
@@ -58,7 +63,9 @@ def bleu_metric(tokenize: str) -> Any:
         )
     try:
         # `force` turns off a warning about text that looks tokenized.
-        return sacrebleu.BLEU(tokenize=tokenize, force=tokenize == "none")
+        return sacrebleu.BLEU(
+            tokenize=tokenize, force=tokenize == "none", effective_order=is_for_sentences
+        )
     except (ImportError, RuntimeError) as error:
         raise ValueError(
             "Argument `tokenize` must name an installed tokenizer. "

@@ -1,0 +1,109 @@
+"""Command `distill`: train a student on the translations of a teacher."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from keras_bahdanau_export.commands.arguments import (
+    Config,
+    command_line_values,
+    with_flags_of,
+)
+from keras_bahdanau_export.commands.progress_bar import ProgressBar
+from keras_bahdanau_export.commands.tensorflow_logging import check_keras
+from keras_bahdanau_export.commands.terminal import print_message
+from keras_bahdanau_export.commands.train import train_run
+from keras_bahdanau_runtime.bulk.distillation import (
+    SOURCE_FILE,
+    TARGET_FILE,
+    check_texts,
+    distill_texts,
+)
+from keras_bahdanau_runtime.runs.folder import DISTILLED_FOLDER
+from keras_bahdanau_runtime.runs.options import TrainingOptions, read_options
+from keras_bahdanau_runtime.runs.start import check_run_folder, launched_rank
+from keras_bahdanau_runtime.session import available_cores
+from keras_bahdanau_runtime.translator import Translator
+
+
+@with_flags_of(TrainingOptions, exclude=("source", "target"))
+def distill(
+    context: typer.Context,
+    teacher: Annotated[
+        Path, typer.Argument(help="Folder of the teacher's artifact (from export).")
+    ],
+    sources: Annotated[list[Path], typer.Argument(help="Files of source sentences, plain or .gz.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the student's run.")],
+    reference: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Human translations, one file for each of the sources: train on the one of the "
+            "teacher's translations that is closest to them by sentence BLEU.",
+            rich_help_panel="Data",
+        ),
+    ] = None,
+    n_best: Annotated[
+        int | None,
+        typer.Option(
+            help="With --reference: translations to choose from; the teacher's beam by default.",
+            rich_help_panel="Data",
+        ),
+    ] = None,
+    config: Config = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    **flags: Any,
+) -> None:
+    r"""Translate sources with a teacher, and train a student on these translations.
+
+    The translations are kept in OUTPUT/distilled, for more students with `train`. The other flags
+    are those of `train` and apply to the student.
+
+    Example:
+        keras-bahdanau distill artifact train.en --validation-source dev.en \
+            --validation-target dev.de --units 192 --output student
+    """
+    values = {} if config is None else read_options(config)
+    values |= command_line_values(context, flags)
+    for name in ("source", "target"):
+        if name in values:
+            raise ValueError(
+                f"Argument `{name}` must be left out for distill, whose sources are arguments. "
+                f"Received: {values[name]!r} in {config}"
+            )
+    folder = output / DISTILLED_FOLDER
+    values |= {"source": folder / SOURCE_FILE, "target": folder / TARGET_FILE}
+    options = TrainingOptions.from_values(values)
+    rank, processes = launched_rank()
+    if processes > 1:
+        raise ValueError(
+            "Argument `teacher` must be used in one process. Received: rank "
+            f"{rank} of {processes}; distill once, and train on the files in {folder} with `train`"
+        )
+    check_keras()
+    references = reference or []
+    check_texts(sources, references, n_best)
+    if folder.exists() and not resume:
+        raise ValueError(
+            "Argument `output` must be a new folder, or `resume` be True to continue its run. "
+            f"Received: {str(output)!r}, which exists"
+        )
+    check_run_folder(options, output, resume)
+    translator = Translator(teacher, parallel_batches=available_cores())
+    try:
+        with ProgressBar() as progress:
+            distill_texts(
+                translator,
+                sources,
+                folder,
+                references,
+                n_best,
+                options.tokenize,
+                progress=progress,
+                on_failed=lambda path, row, reason: print_message(f"{path}, line {row}: {reason}"),
+            )
+    except KeyboardInterrupt:
+        print_message(f"Interrupted. Run the same command with --resume to continue in {output}.")
+        raise typer.Exit(130) from None
+    del translator  # frees its memory before the training
+    train_run(options, output, resume)

@@ -1,0 +1,222 @@
+"""Translate sources with a teacher, as training data for a smaller or faster student.
+
+In sequence-level knowledge distillation (Kim and Rush 2016, arXiv 1606.07947, section 3.2) the
+student learns the teacher's translations instead of human ones. They are more regular, so a small
+model with greedy search comes close to the teacher with its beam.
+"""
+
+import functools
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_bahdanau_runtime.bulk.file import PLAIN, Progress, fingerprint, translate_file
+from keras_bahdanau_runtime.bulk.formats import OutputFormat
+from keras_bahdanau_runtime.bulk.records import Lines, is_text
+from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.files import atomic_write, file_sha256
+from keras_bahdanau_runtime.text.corpus import iterate_lines
+from keras_bahdanau_runtime.text.scores import bleu_metric
+from keras_bahdanau_runtime.translator import Translator
+
+logger = logging.getLogger("keras_bahdanau_runtime")
+
+SOURCE_FILE, TARGET_FILE = "source.txt", "target.txt"
+_SETTINGS_FILE = "settings.json"
+
+
+def check_texts(
+    sources: Sequence[Path], references: Sequence[Path] = (), n_best: int | None = None
+) -> list[int]:
+    """Check the arguments of `distill_texts` without a teacher.
+
+    Returns:
+        The number of lines of each source.
+
+    Raises:
+        ValueError, OSError: As `distill_texts`.
+    """
+    if not sources:
+        raise ValueError("Argument `sources` must contain a file. Received: none")
+    if references and len(references) != len(sources):
+        raise ValueError(
+            "Argument `references` must contain one file for each of `sources`. "
+            f"Received: {len(references)} for {len(sources)}"
+        )
+    if n_best is not None:
+        check_positive(n_best=n_best)
+        if not references:
+            raise ValueError(
+                "Argument `n_best` must be used with `references`, which select one of the "
+                f"translations. Received: {n_best} without references"
+            )
+    for name, paths in (("sources", sources), ("references", references)):
+        for path in paths:
+            if not is_text(path):
+                raise ValueError(
+                    f"Argument `{name}` must be files of lines of text. Received: {str(path)!r}"
+                )
+    counts = [Lines(path).count() for path in sources]
+    for source, reference, count in zip(sources, references, counts, strict=False):
+        lines = sum(1 for _ in iterate_lines(reference))
+        if lines != count:
+            raise ValueError(
+                "Argument `references` must have a line for each line of `sources`. "
+                f"Received: {lines} in {reference}, {count} in {source}"
+            )
+    return counts
+
+
+def distill_texts(
+    translator: Translator,
+    sources: Sequence[Path],
+    folder: Path,
+    references: Sequence[Path] = (),
+    n_best: int | None = None,
+    tokenize: str = "13a",
+    progress: Progress | None = None,
+    on_failed: Callable[[Path, int, str], object] | None = None,
+) -> tuple[Path, Path]:
+    """Write sources and their translations by a teacher to two parallel files.
+
+    Rows that are blank or cannot be translated are left out, and their number is logged. A call
+    with the same arguments continues an interrupted one; see `translate_file`.
+
+    Args:
+        translator: `Translator`, the teacher. Its default search is used.
+        sources: Text files, one sentence per line, plain or .gz.
+        folder: Folder to write to; created with its parents.
+        references: Human translations of each source file, line by line. The written translation
+            is then the one of the teacher's `n_best` that is closest to the reference, by sentence
+            BLEU (section 3.3 of the paper).
+        n_best: int. Number of translations to choose from; the beam of the teacher if `None`. Only
+            with `references`.
+        tokenize: BLEU tokenizer; see `corpus_scores`.
+        progress: Called with the number of finished rows and of all rows of all files.
+        on_failed: Called with the file, the number (from 1) of a row without a translation, and the
+            reason.
+
+    Returns:
+        The paths of the sources and of the translations.
+
+    Raises:
+        ValueError: There is no source, a file does not contain lines of text, the numbers of files
+            or lines differ, `n_best` is given without `references`, the folder contains the files
+            of other arguments, or no row can be translated.
+        OSError: A file is missing, or the disk is full.
+        MissingDependencyError: There are references, and sacrebleu is not installed.
+
+    Example:
+
+    ```python
+    source, target = distill_texts(Translator("teacher"), [Path("train.en")], Path("distilled"))
+    ```
+    """
+    counts = check_texts(sources, references, n_best)
+    bleu = bleu_metric(tokenize, is_for_sentences=True) if references else None
+    if references:
+        search = translator.manifest.search
+        n_best = n_best or search.get("n_best") or search.get("size") or 1
+    folder.mkdir(parents=True, exist_ok=True)
+    _check_settings(
+        folder / _SETTINGS_FILE,
+        {
+            "teacher": fingerprint(translator.manifest),
+            "sources": [file_sha256(path) for path in sources],
+            "references": [file_sha256(path) for path in references],
+            "n_best": n_best,
+            "tokenize": tokenize if references else None,
+        },
+    )
+    source_path, target_path = folder / SOURCE_FILE, folder / TARGET_FILE
+    if source_path.exists() and target_path.exists():
+        return source_path, target_path
+    outputs = [folder / f"translations-{number}.txt" for number in range(1, len(sources) + 1)]
+    finished = 0
+    for source, output, count in zip(sources, outputs, counts, strict=True):
+        if not output.exists():
+            translate_file(
+                translator,
+                source,
+                output,
+                resume=True,
+                output_format=PLAIN if n_best is None else OutputFormat(n_best, as_json=True),
+                on_failed=None if on_failed is None else functools.partial(on_failed, source),
+                progress=_shifted(progress, finished, sum(counts)),
+            )
+        finished += count
+    written = _write_pairs(_pairs(sources, outputs, references, bleu), source_path, target_path)
+    for output in outputs:
+        output.unlink()
+    if written < sum(counts):
+        logger.warning(
+            "Left out %d of %d rows, which are blank or have no translation.",
+            sum(counts) - written,
+            sum(counts),
+        )
+    return source_path, target_path
+
+
+def _check_settings(path: Path, settings: dict[str, Any]) -> None:
+    """Write the settings of a new folder, or check that they are those of an earlier call."""
+    if not path.exists():
+        with atomic_write(path) as temporary:
+            temporary.write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
+        return
+    previous = json.loads(path.read_text("utf-8"))
+    changed = [name for name, value in settings.items() if previous.get(name) != value]
+    if changed:
+        raise ValueError(
+            f"Argument `{changed[0]}` must be the one that {path.parent} was started with. "
+            "Received: another one"
+        )
+
+
+def _shifted(progress: Progress | None, finished: int, total: int) -> Progress | None:
+    """Return a function that reports the rows of one file as rows of all files."""
+    if progress is None:
+        return None
+    return lambda done, _: progress(finished + done, total)
+
+
+def _pairs(
+    sources: Sequence[Path], outputs: Sequence[Path], references: Sequence[Path], bleu: Any
+) -> Iterator[tuple[str, str]]:
+    """Yield each source with its translation, which is blank if there is none."""
+    for number, (source, output) in enumerate(zip(sources, outputs, strict=True)):
+        rows, lines = Lines(source).rows(), iterate_lines(output)
+        if not references:
+            for row, text in zip(rows, lines, strict=True):
+                yield row.text, text
+            continue
+        for row, line, reference in zip(
+            rows, lines, iterate_lines(references[number]), strict=True
+        ):
+            texts = [translation["text"] for translation in json.loads(line)["translations"]]
+            scores = [bleu.sentence_score(text, [reference]).score for text in texts]
+            # The first of equal ones has the best score of the teacher.
+            yield row.text, texts[scores.index(max(scores))] if texts else ""
+
+
+def _write_pairs(pairs: Iterator[tuple[str, str]], source_path: Path, target_path: Path) -> int:
+    """Write the pairs without a blank side to two files, and return their number."""
+    written = 0
+    with (
+        atomic_write(source_path) as source_copy,
+        atomic_write(target_path) as target_copy,
+        source_copy.open("w", encoding="utf-8", newline="\n") as source_file,
+        target_copy.open("w", encoding="utf-8", newline="\n") as target_file,
+    ):
+        for source, target in pairs:
+            if source.strip() and target.strip():
+                source_file.write(source + "\n")
+                target_file.write(target + "\n")
+                written += 1
+        if not written:
+            raise ValueError(
+                "Argument `sources` must contain a sentence that the teacher can translate. "
+                "Received: none"
+            )
+    return written
