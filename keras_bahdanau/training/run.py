@@ -40,6 +40,7 @@ from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
 from keras_bahdanau.optimizers import WarmupSchedule, update_count
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.training.averaging import average_checkpoints
+from keras_bahdanau.training.precision import resolve_dtype_policy
 from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.runs.folder import (
@@ -384,7 +385,7 @@ def build(options, tokenizer, updates, warmup):
         conditional=options.conditional,
         layer_normalization=options.layer_normalization,
         tokenizer=tokenizer,
-        dtype=options.dtype_policy,
+        dtype=resolve_dtype_policy(options.dtype_policy),
     )
     model.build()
     accumulate = options.accumulate

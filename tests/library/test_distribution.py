@@ -38,7 +38,7 @@ def single_device_run(tmp_path_factory):
     options = TrainingOptions(
         *texts, validation_source=texts[0], validation_target=texts[1], units=6, embedding_dim=5,
         attention_units=4, vocabulary_size=280, dropout=0, batch_size=6, epochs=2, best_by="loss",
-        max_length=12, conditional=False, join_embeddings=False, ema=0.5,
+        max_length=12, conditional=False, join_embeddings=False, ema=0.5, dtype_policy="float32",
     )  # fmt: skip
     train(options, folder / "one", verbose=False)
     return ("train", "--config", folder / "one" / "options.json"), folder / "one"

@@ -184,9 +184,10 @@ class TrainingOptions:
     # Not mixed_float16: its optimizer skips updates, so they would not match the position in the
     # data.
     dtype_policy: str = _option(
-        "float32",
-        "Keras dtype policy of the model: float32 or mixed_bfloat16.",
-        choices=("float32", "mixed_bfloat16"),
+        "auto",
+        "Keras dtype policy of the model: float32, mixed_bfloat16, or auto: mixed_bfloat16 with "
+        "TensorFlow and PyTorch on processors with AMX or AVX512-BF16, else float32.",
+        choices=("auto", "float32", "mixed_bfloat16"),
         panel="System",
     )
     batch_size: int = _option(96, "Sentences in a batch.", limits=_COUNT, panel="Optimization")

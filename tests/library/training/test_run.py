@@ -233,7 +233,7 @@ def test_a_run_without_a_tokenizer_is_refused(finished, tmp_path):
         (
             "dtype_policy",
             "float16",
-            "must be one of 'float32', 'mixed_bfloat16'. Received: 'float16'",
+            "must be one of 'auto', 'float32', 'mixed_bfloat16'. Received: 'float16'",
         ),
         ("schedule", "linear", "must be one of 'cosine', 'inverse-sqrt', 'constant'. Received"),
         ("best_by", "chrf", "must be one of 'bleu', 'loss'. Received: 'chrf'"),
