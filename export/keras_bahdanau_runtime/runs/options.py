@@ -133,7 +133,7 @@ class TrainingOptions:
     )
     dropout: float | None = _option(
         None,
-        "Dropout rate of embeddings, of annotations and before the output layer; 0.3, 0.5 and 0.5 "
+        "Dropout rate of embeddings, of annotations and before the output layer; 0.2, 0.3 and 0.4 "
         "if absent.",
         limits=_SHARE,
         panel="Regularization",
@@ -202,7 +202,7 @@ class TrainingOptions:
         1, "Batches whose mean gradient makes one update.", limits=_COUNT, panel="Optimization"
     )
     epochs: int = _option(
-        14,
+        7,
         "Passes over the text; with --every, up to the next multiple of it.",
         limits=_COUNT,
         panel="Optimization",
@@ -228,8 +228,11 @@ class TrainingOptions:
         limits={"low": 0},
         panel="Validation",
     )
-    learning_rate: float = _option(
-        1.2e-3, "Adam's peak rate.", limits=_ABOVE_ZERO, panel="Optimization"
+    learning_rate: float | None = _option(
+        None,
+        "Adam's peak rate; if absent 0.004, or 1.024 / units above 256 units.",
+        limits=_ABOVE_ZERO,
+        panel="Optimization",
     )
     schedule: str = _option(
         "cosine",
@@ -322,12 +325,19 @@ class TrainingOptions:
     @property
     def dropouts(self) -> tuple[float, ...]:
         """Dropout rates of embeddings, of annotations and before the output layer."""
-        defaults = (0.3, 0.5, 0.5) if self.dropout is None else (self.dropout,) * 3
+        defaults = (0.2, 0.3, 0.4) if self.dropout is None else (self.dropout,) * 3
         own = (None, self.annotation_dropout, self.readout_dropout)
         return tuple(
             default if share is None else share
             for default, share in zip(defaults, own, strict=True)
         )
+
+    @property
+    def peak_learning_rate(self) -> float:
+        """Adam's peak rate, which is smaller for wider models if it is not set."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        return 0.004 * min(1.0, 256 / self.units)
 
     @property
     def chunk_size(self) -> int | None:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+import types
 
 import keras
 import numpy as np
@@ -16,7 +17,7 @@ from rich.console import Console
 
 from keras_bahdanau import BeamSearch, TrainingOptions, TranslationDataset, train
 from keras_bahdanau.callbacks import ResumableEpochs
-from keras_bahdanau.training.run import _evaluators, build, load_best
+from keras_bahdanau.training.run import _compiled_shapes, _evaluators, build, load_best
 from keras_bahdanau_runtime.files import try_lock
 from keras_bahdanau_runtime.runs.options import read_options
 
@@ -552,3 +553,18 @@ def test_options_reach_the_model_its_optimizer_and_its_validation(finished):
     loss, score = _evaluators(changed, held_out, tokenizer)
     assert score.search == BeamSearch(3, 1.0) and score.tokenize == "char"
     assert max(side for shape in loss.dataset.shapes for side in shape) <= 8
+
+
+@pytest.mark.parametrize(
+    ("values", "shapes"),
+    [
+        ({"batch_size": 96, "epochs": 14}, 14),  # 14 * 30,000 / 96 steps, of which 300 for a shape
+        ({"batch_size": 96, "epochs": 1}, 8),
+        ({"batch_size": 10, "epochs": 100}, 96),
+        ({"batch_tokens": 900, "epochs": 5}, 16),  # 5 * 900,000 / 900 steps
+        ({"updates": 6000, "every": 10, "accumulate": 2}, 40),
+    ],
+)
+def test_a_longer_run_on_jax_has_more_shapes(values, shapes):
+    corpus = types.SimpleNamespace(pairs=30_000, source_tokens=400_000, tokens=500_000)
+    assert _compiled_shapes(options(**values), corpus) == shapes
