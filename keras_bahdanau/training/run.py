@@ -405,9 +405,7 @@ def build(options, tokenizer, updates, warmup):
     )
     model.build()
     accumulate = options.accumulate
-    schedule = WarmupSchedule(
-        options.peak_learning_rate, options.schedule, updates, warmup, accumulate
-    )
+    schedule = WarmupSchedule(options.learning_rate, options.schedule, updates, warmup, accumulate)
     model.compile(
         optimizer=keras.optimizers.Adam(
             schedule,

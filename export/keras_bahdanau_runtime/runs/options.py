@@ -228,11 +228,8 @@ class TrainingOptions:
         limits={"low": 0},
         panel="Validation",
     )
-    learning_rate: float | None = _option(
-        None,
-        "Adam's peak rate; if absent 0.004, or 1.024 / units above 256 units.",
-        limits=_ABOVE_ZERO,
-        panel="Optimization",
+    learning_rate: float = _option(
+        4e-3, "Adam's peak rate.", limits=_ABOVE_ZERO, panel="Optimization"
     )
     schedule: str = _option(
         "cosine",
@@ -331,13 +328,6 @@ class TrainingOptions:
             default if share is None else share
             for default, share in zip(defaults, own, strict=True)
         )
-
-    @property
-    def peak_learning_rate(self) -> float:
-        """Adam's peak rate, which is smaller for wider models if it is not set."""
-        if self.learning_rate is not None:
-            return self.learning_rate
-        return 0.004 * min(1.0, 256 / self.units)
 
     @property
     def chunk_size(self) -> int | None:
