@@ -91,12 +91,8 @@ lint: $(TEST_READY) ## Check style and types with ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(TEST_READY) ## Measure training, attention, search and export on this machine
-	$(BIN)/python benchmarks/bench_training.py
-	$(BIN)/python benchmarks/bench_attention.py
-	$(BIN)/python benchmarks/bench_source_length.py
-	$(BIN)/python benchmarks/bench_search.py
-	$(BIN)/python benchmarks/bench_export.py
+bench: $(TEST_READY) ## Compare speed and memory with the recorded ratios, in under 15 minutes
+	$(BIN)/python benchmarks/bench_ratios.py
 
 docs: $(DOCS_READY) ## Build the documentation site into docs/_build/html and check it
 	rm -rf $(SITE)

@@ -39,6 +39,17 @@ def make_endless_model():
     return model
 
 
+def make_tokenizer():
+    """Return a tokenizer with `VOCABULARY` pieces of random words."""
+    import random
+
+    from keras_bahdanau import Tokenizer
+
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefghijklmnopqrst", k=8)) for _ in range(20_000)]
+    return Tokenizer.train(words, words, vocabulary_size=VOCABULARY)
+
+
 def random_source(batch):
     """Return random source ids, `(batch, LENGTH)` int32, the same ones at every call."""
     import numpy as np

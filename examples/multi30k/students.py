@@ -61,9 +61,9 @@ def train_students(args, files):
     return runs
 
 
-def export_all(args, files, model, run, search):
+def export_all(args, files, name, run, search, search_name=""):
     """Export a run in both precisions, with and without a shortlist; return artifacts by label."""
-    shortlist = args.output / f"{model}-shortlist.npz"
+    shortlist = args.output / f"{name}-shortlist.npz"
     if not shortlist.exists():
         texts = files["train", "en"], files["train", "de"]
         run_command("shortlist", run, *texts, "--size", SHORTLIST_SIZE, "--output", shortlist)
@@ -71,7 +71,7 @@ def export_all(args, files, model, run, search):
     artifacts = {}
     for precision in PRECISIONS:
         for ending, flags in (("", ()), ("-shortlist", ("--shortlist", shortlist))):
-            artifact = args.output / f"{model}-{precision}{ending}"
+            artifact = args.output / f"{name}{search_name}-{precision}{ending}"
             artifacts[artifact.name] = artifact
             if not artifact.exists():
                 measured = held_out if flags or precision != "float32" else ()
@@ -153,8 +153,8 @@ def main(arguments=None):
     args.output.mkdir(parents=True, exist_ok=True)
     beam = ("--beam-size", TEACHER_BEAM, "--length-penalty", TEACHER_PENALTY)
     greedy = ("--beam-size", 1)
-    artifacts = export_all(args, files, "teacher-beam", args.teacher, beam)
-    artifacts |= export_all(args, files, "teacher-greedy", args.teacher, greedy)
+    artifacts = export_all(args, files, "teacher", args.teacher, beam, "-beam")
+    artifacts |= export_all(args, files, "teacher", args.teacher, greedy, "-greedy")
     for name, run in train_students(args, files).items():
         artifacts |= export_all(args, files, name, run, greedy)
     results = measure(args, files, artifacts)
