@@ -67,16 +67,13 @@ def export_all(args, files, name, run, search, search_name=""):
     if not shortlist.exists():
         texts = files["train", "en"], files["train", "de"]
         run_command("shortlist", run, *texts, "--size", SHORTLIST_SIZE, "--output", shortlist)
-    held_out = ("--source", files["val", "en"], "--reference", files["val", "de"])
     artifacts = {}
     for precision in PRECISIONS:
         for ending, flags in (("", ()), ("-shortlist", ("--shortlist", shortlist))):
             artifact = args.output / f"{name}{search_name}-{precision}{ending}"
             artifacts[artifact.name] = artifact
             if not artifact.exists():
-                measured = held_out if flags or precision != "float32" else ()
-                options = ("--precision", precision, *search, *flags, *measured)
-                run_command("export", run, artifact, *options)
+                run_command("export", run, artifact, "--precision", precision, *search, *flags)
     return artifacts
 
 
