@@ -78,7 +78,7 @@ def service_ratios(artifact, rounds):
         began = time.perf_counter()
         with running_service(artifact, PORT) as server:
             ready.append((time.perf_counter() - began) / script_seconds)
-            # By the last response the service has also opened its session with more threads.
+            # The service opens its session with more threads after it is ready.
             run_load(PORT, 1, "/translate", [body] * 50, 60)
             memory.append(megabytes(server) / script_megabytes)
     return {

@@ -78,7 +78,7 @@ def export_all(args, files, name, run, search, search_name=""):
 
 
 def measure(args, files, artifacts):
-    """Translate the test set with each artifact as a process of its own.
+    """Translate the test set with each artifact, each time in a new process.
 
     Returns:
         A dict from label to `bleu`, and the `median` and `best` seconds of a whole process.

@@ -1,4 +1,4 @@
-"""The dtype policy that "auto" stands for on processors with and without bfloat16 products."""
+"""The dtype policy "auto" on processors with and without bfloat16 products."""
 
 import keras
 import pytest
