@@ -300,10 +300,10 @@ def test_options_that_contradict_each_other_are_refused():
 @pytest.mark.parametrize(
     ("values", "dropouts"),
     [
-        ({}, (0.3, 0.5, 0.5)),
+        ({}, (0.2, 0.3, 0.4)),
         ({"dropout": 0}, (0, 0, 0)),
         ({"dropout": 0.1, "readout_dropout": 0.4}, (0.1, 0.1, 0.4)),
-        ({"annotation_dropout": 0.2}, (0.3, 0.2, 0.5)),
+        ({"annotation_dropout": 0.7}, (0.2, 0.7, 0.4)),
     ],
 )
 def test_dropout_is_the_default_of_the_three_dropout_rates(values, dropouts):
