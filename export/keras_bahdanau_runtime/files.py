@@ -9,6 +9,7 @@ import ctypes
 import errno
 import glob
 import hashlib
+import json
 import logging
 import os
 import secrets
@@ -16,6 +17,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 try:
     import fcntl
@@ -77,6 +79,12 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
                 fsync(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def write_json(path: str | os.PathLike[str], values: Any) -> None:
+    """Write a JSON file with `atomic_write`."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
 @contextlib.contextmanager

@@ -9,7 +9,8 @@ logger = logging.getLogger("keras_bahdanau")
 
 # Instructions for products of bfloat16 matrices, as Linux names them.
 _BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")
-# Backends whose training step is faster in bfloat16 on such a processor; see benchmarks/README.md.
+# Backends whose training step is faster in bfloat16 on such a processor; see
+# benchmarks/HISTORY.md. JAX has not been measured.
 _FASTER_BACKENDS = ("tensorflow", "torch")
 
 

@@ -41,7 +41,7 @@ from keras_bahdanau.optimizers import WarmupSchedule, update_count
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.training.averaging import average_checkpoints
 from keras_bahdanau.training.precision import resolve_dtype_policy
-from keras_bahdanau_runtime.files import atomic_write
+from keras_bahdanau_runtime.files import atomic_write, write_json
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.runs.folder import (
     AVERAGE_FILE,
@@ -53,7 +53,7 @@ from keras_bahdanau_runtime.runs.folder import (
     best_file,
 )
 from keras_bahdanau_runtime.runs.options import MODELS, TrainingOptions
-from keras_bahdanau_runtime.runs.start import prepare_texts, start_run, text_hashes, write_json
+from keras_bahdanau_runtime.runs.start import prepare_texts, start_run, text_hashes
 
 logger = logging.getLogger("keras_bahdanau")
 
@@ -71,8 +71,8 @@ def train(options, output, resume=False, callbacks=(), verbose=True, console=Non
     Args:
         options: `TrainingOptions`.
         output: Folder of the run; its parents are created. Without `resume` it must not exist, or
-            contain only `corpus`. With several hosts, all of them need access to it and to the
-            texts.
+            contain only `corpus` and `distilled`. With several hosts, all of them need access to it
+            and to the texts.
         resume: Whether to resume from `last.keras` of a run with the same options.
         callbacks: Additional callbacks for `fit`, several or a single one. With several processes
             they run in the first. A callback that stops training stops it at the next checkpoint.

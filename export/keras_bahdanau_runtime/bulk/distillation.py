@@ -16,7 +16,7 @@ from keras_bahdanau_runtime.bulk.file import PLAIN, Progress, fingerprint, trans
 from keras_bahdanau_runtime.bulk.formats import OutputFormat
 from keras_bahdanau_runtime.bulk.records import Lines, is_text
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.files import atomic_write, file_sha256
+from keras_bahdanau_runtime.files import atomic_write, file_sha256, write_json
 from keras_bahdanau_runtime.text.corpus import iterate_lines
 from keras_bahdanau_runtime.text.scores import bleu_metric
 from keras_bahdanau_runtime.translator import Translator
@@ -162,8 +162,7 @@ def distill_texts(
 def _check_settings(path: Path, settings: dict[str, Any]) -> None:
     """Write the settings of a new folder, or check that they are those of an earlier call."""
     if not path.exists():
-        with atomic_write(path) as temporary:
-            temporary.write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
+        write_json(path, settings)
         return
     previous = json.loads(path.read_text("utf-8"))
     changed = [name for name, value in settings.items() if previous.get(name) != value]

@@ -29,7 +29,7 @@ from keras_bahdanau_runtime.bulk.records import (
     open_records,
 )
 from keras_bahdanau_runtime.checks import check_positive
-from keras_bahdanau_runtime.files import add_path_to_errors, atomic_write, fsync, try_lock
+from keras_bahdanau_runtime.files import add_path_to_errors, fsync, try_lock, write_json
 from keras_bahdanau_runtime.manifest import Manifest
 from keras_bahdanau_runtime.search_options import check_count
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
@@ -110,8 +110,7 @@ class Journal:
             "settings": self._settings,
             "place": dataclasses.asdict(position),
         }
-        with atomic_write(self.path) as path:
-            path.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+        write_json(self.path, document)
 
 
 def fingerprint(manifest: Manifest) -> str:

@@ -5,14 +5,12 @@ with start_run(options, output, resume=False, rank=0) as held_out:   # raises er
 """
 
 import contextlib
-import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from keras_bahdanau_runtime.files import atomic_write, claim_folder, file_sha256
+from keras_bahdanau_runtime.files import claim_folder, file_sha256
 from keras_bahdanau_runtime.prepared.blocks import check_files
 from keras_bahdanau_runtime.prepared.corpus import MANIFEST_FILE, PreparedCorpus
 from keras_bahdanau_runtime.prepared.prepare import prepare
@@ -127,12 +125,6 @@ def claim_run(output: Path) -> Iterator[None]:
         for path in output.glob(".*.writing.*"):
             path.unlink()
         yield
-
-
-def write_json(path: Path, values: Any) -> None:
-    """Write a JSON file atomically."""
-    with atomic_write(path) as temporary:
-        temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
 # Environment variables with the rank and number of processes: those of torchrun, and those that
