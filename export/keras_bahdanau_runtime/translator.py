@@ -79,8 +79,8 @@ class Translator:
             name, or a list of names or `(name, options)` pairs, is used exactly. Operators that run
             on the CPU although another provider was requested are logged, too.
         threads: int, threads of one operator. `None` lets onnxruntime use one for each physical
-            core, which is fastest for one batch after another. A server that runs several
-            translators or requests at once should give each fewer threads.
+            core, which is fastest for one batch after another. If it is set, waiting threads sleep
+            after 50 microseconds, so that several batches at once disturb each other less.
         timeout: float, seconds that one run of the graph may take. It limits what an untrusted
             artifact, or a batch that is too large, can block. `None` for no limit.
         megabytes: float, memory for the tensors of all runs of one graph on the CPU, without its
@@ -183,8 +183,7 @@ class Translator:
     def with_threads(self, threads: int) -> "Translator":
         """Return a translator of the same artifact with another number of threads.
 
-        Its weights are in memory a second time. A server has one translator for batches that run in
-        parallel, and one for a batch that runs alone.
+        Its weights are in memory a second time.
 
         Raises:
             ValueError: `threads` is not positive.

@@ -52,21 +52,6 @@ async def test_an_idle_engine_runs_a_request_immediately():
 
 
 @in_event_loop
-async def test_a_batch_is_alone_if_there_is_no_other_work():
-    engine, job = make_engine(parallel_batches=2, max_wait=0.0), Echo()
-    first = await start(engine, job, "a", "b")
-    second = await start(engine, job, "c")
-    job.gate.set()
-    await asyncio.gather(first, second)
-    await ask(engine, job, "d")
-    assert dict(zip(map(tuple, job.batches), job.are_alone, strict=True)) == {
-        ("a", "b"): True,
-        ("c",): False,
-        ("d",): True,
-    }
-
-
-@in_event_loop
 async def test_queued_payloads_are_batched_by_length():
     engine, job = make_engine(batch_size=3), Echo()
     payloads = ("aaaa", "b" * 16, "ccc", "d" * 15, "eeeee", "f" * 14)

@@ -124,9 +124,9 @@ def remove(supervisor, process):
 
 def test_processes_share_the_cores(artifact):
     shared = _with_shared_cores(Settings({"a": artifact}, processes=2))
-    assert (shared.parallel_batches, shared.alone_threads) == (max(1, available_cores() // 2), 1)
+    assert (shared.parallel_batches, shared.model_threads) == (max(1, available_cores() // 2), 1)
     assert _with_shared_cores(Settings({"a": artifact}, processes=1000)).parallel_batches == 1
-    explicit = Settings({"a": artifact}, parallel_batches=3, alone_threads=2, processes=2)
+    explicit = Settings({"a": artifact}, parallel_batches=3, model_threads=2, processes=2)
     assert _with_shared_cores(explicit) == explicit
 
 

@@ -33,7 +33,7 @@ def running(tmp_path_factory):
         "new": make_with_options(folder / "new", steps=COPY_STEPS, score=COPY_SCORE),
         "old": make(folder / "old"),
     }
-    with site(sources, limits=LIMITS, grpc_port=0, parallel_batches=1, alone_threads=1) as service:
+    with site(sources, limits=LIMITS, grpc_port=0, parallel_batches=1, model_threads=1) as service:
         yield service
 
 

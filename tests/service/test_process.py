@@ -118,7 +118,7 @@ def test_a_stop_ends_after_the_grace_period(slow):
 
 
 def test_a_stop_during_an_abandoned_run_succeeds(slow):
-    with serving(slow, "--port", 0, "--alone-threads", 1) as (process, url):
+    with serving(slow, "--port", 0, "--model-threads", 1) as (process, url):
         request = {"text": "a man", "timeout": 0.1}
         assert httpx.post(f"{url}/translate", json=request, timeout=60).status_code == 504
         process.send_signal(signal.SIGTERM)
@@ -262,7 +262,7 @@ def test_max_wait_is_in_milliseconds(artifact, tmp_path):
             return response
 
     endless = make(tmp_path / "endless", endless_graph())
-    options = ("--port", 0, "--parallel-batches", 2, "--alone-threads", 1, "--max-wait", 50)
+    options = ("--port", 0, "--parallel-batches", 2, "--model-threads", 1, "--max-wait", 50)
     with serving(endless, artifact, *options) as (_, url):
         response = asyncio.run(translate_beside_an_endless_run(url))
     assert response.status_code == 200 and texts(response) == ["a man"]
@@ -312,7 +312,7 @@ def test_an_artifact_is_replaced_under_load_without_a_failed_request(tmp_path):
 
 def test_a_replaced_model_is_freed_without_garbage_collection(tmp_path):
     path = marked(tmp_path / "a", 1)
-    with site({"a": path}, alone_threads=1) as service:
+    with site({"a": path}, model_threads=1) as service:
         assert service.web.post("/translate", json={"text": "a man"}).status_code == 200
         models = [weakref.ref(service.service.repository.get(name)) for name in ("a", "a-graph")]
         gc.disable()
@@ -348,7 +348,7 @@ def test_watching_continues_after_an_unexpected_exception(tmp_path, monkeypatch,
     def state():
         return service.web.post("/v2/repository/index").json()[0]
 
-    with site({"a": path}, watch=0.01, alone_threads=1) as service:
+    with site({"a": path}, watch=0.01, model_threads=1) as service:
         with monkeypatch.context() as patch:
             patch.setattr(repository, "Translator", fail)
             marked(path, 2, overwrite=True)
@@ -363,7 +363,7 @@ def test_watching_continues_after_an_unexpected_exception(tmp_path, monkeypatch,
 
 def test_watching_loads_an_artifact_that_is_restored_after_a_failed_load(tmp_path):
     path = make(tmp_path / "a")
-    with site({"a": path}, watch=0.01, alone_threads=1) as service:
+    with site({"a": path}, watch=0.01, model_threads=1) as service:
         service.web.post("/v2/repository/models/a/unload")
         path.rename(tmp_path / "gone")
         assert service.web.post("/v2/repository/models/a/load").status_code == 422
@@ -373,7 +373,7 @@ def test_watching_loads_an_artifact_that_is_restored_after_a_failed_load(tmp_pat
 
 
 def test_a_load_continues_after_its_client_disconnected(artifact, monkeypatch):
-    with site({"copy": artifact}, alone_threads=1) as service:
+    with site({"copy": artifact}, model_threads=1) as service:
         repository, gate = service.service.repository, threading.Event()
         open_source = repository._open
 
@@ -407,7 +407,7 @@ def open_once(self, source):
 repository.Repository._open = open_once
 on_started = lambda: print("started", flush=True)
 artifact = {"copy": pathlib.Path(sys.argv[1])}
-serve(Settings(artifact, port=0, grpc_port=None, alone_threads=1), on_started=on_started)
+serve(Settings(artifact, port=0, grpc_port=None, model_threads=1), on_started=on_started)
 """
     command = [sys.executable, "-c", code, str(artifact)]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:

@@ -17,14 +17,13 @@ class Echo:
 
     def __init__(self):
         self.metrics = Metrics().for_model("echo")
-        self.batches, self.are_alone = [], []
+        self.batches = []
         self.gate, self.started = threading.Event(), threading.Semaphore(0)
 
-    def run(self, payloads, is_alone):
+    def run(self, payloads):
         self.started.release()
         self.gate.wait()
         self.batches.append(list(payloads))
-        self.are_alone.append(is_alone)
         if "bad" in payloads:
             raise ArithmeticError("bad")
         return list(payloads)

@@ -80,11 +80,11 @@ def serve(
             rich_help_panel="Batching",
         ),
     ] = None,
-    alone_threads: Annotated[
+    model_threads: Annotated[
         int | None,
         typer.Option(
-            help="Threads of a batch that is the only work in the queue; by default one per core, "
-            "at most 4, and 1 with several processes. More than 1 loads each model twice.",
+            help="Threads of a model, shared by the batches that run at once; by default one per "
+            "core, at most 4, and 1 with several processes.",
             rich_help_panel="Batching",
         ),
     ] = None,
@@ -149,7 +149,7 @@ def serve(
         max_wait=max_wait / 1000,
         batch_size=batch_size,
         parallel_batches=parallel_batches,
-        alone_threads=alone_threads,
+        model_threads=model_threads,
         megabytes=megabytes,
         limits=Limits(
             characters=max_characters,

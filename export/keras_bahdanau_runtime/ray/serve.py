@@ -57,7 +57,7 @@ def application(settings: Settings, autoscaling: Mapping[str, Any] = _AUTOSCALIN
     """
     serve = require("ray.serve", extra="ray")
     parallel_batches = settings.parallel_batches or 1
-    settings = dataclasses.replace(settings, parallel_batches=parallel_batches, alone_threads=1)
+    settings = dataclasses.replace(settings, parallel_batches=parallel_batches, model_threads=1)
     batch_requests = settings.batch_size * parallel_batches
     deployment = serve.deployment(
         name="Translations",

@@ -4,8 +4,8 @@ engine = Engine()
 async with engine.deadline(timeout):                   # in an event loop
     results = await engine.run(job, payloads, lengths)
 
-onnxruntime releases Python's global lock while it computes. There are as many threads as cores, and
-each batch runs on one core. A batch that is the only work in the queue may use up to four cores.
+onnxruntime releases Python's global lock while it computes. There are as many threads as cores, so
+that as many batches run at once.
 """
 
 import asyncio
@@ -42,13 +42,8 @@ class Job(Protocol):
     metrics: ModelMetrics
     batches_requests: bool
 
-    def run(self, payloads: Sequence[Any], is_alone: bool) -> Sequence[Any]:
-        """Return the result for each payload; called in a thread.
-
-        Args:
-            payloads: The batch.
-            is_alone: bool. Whether the engine has no other work.
-        """
+    def run(self, payloads: Sequence[Any]) -> Sequence[Any]:
+        """Return the result for each payload of a batch; called in a thread."""
         ...
 
     def record_times(self, queued: float, computed: float) -> None:
@@ -380,11 +375,10 @@ class Engine:
             metrics.wait.observe(now - work.queued_at)
         metrics.tokens.inc(sum(work.length for work in batch))
         metrics.batches.observe(len(batch))
-        is_alone = self._reserved == len(batch)
         loop = asyncio.get_running_loop()
 
         def compute() -> None:
-            results = _compute(batch, is_alone)
+            results = _compute(batch)
             with contextlib.suppress(RuntimeError):  # the event loop is closed
                 loop.call_soon_threadsafe(self._finish, batch, now, results)
 
@@ -404,16 +398,16 @@ class Engine:
         self._dispatch()
 
 
-def _compute(batch: list[_Work], is_alone: bool) -> list[Any]:
+def _compute(batch: list[_Work]) -> list[Any]:
     """Return the result or exception of each payload.
 
     If a batch fails, its payloads run one by one, so that only those that fail get the exception.
     """
     try:
-        return list(batch[0].job.run([work.payload for work in batch], is_alone))
+        return list(batch[0].job.run([work.payload for work in batch]))
     except Exception as error:
         if len(batch) == 1:
             return [error]
         logger.info("A batch of %d failed and is run one by one: %s", len(batch), error)
         # Payloads of cancelled requests are skipped, such as after a batch that timed out.
-        return [None if work.future.done() else _compute([work], is_alone)[0] for work in batch]
+        return [None if work.future.done() else _compute([work])[0] for work in batch]

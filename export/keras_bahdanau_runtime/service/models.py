@@ -235,15 +235,15 @@ class _ModelJob:
     def __init__(self, model: Model) -> None:
         self.metrics, self._counts = model.metrics, model.counts
 
-    def run(self, payloads: Sequence[Any], is_alone: bool) -> list[Any]:
-        results = self._run(payloads, is_alone)
+    def run(self, payloads: Sequence[Any]) -> list[Any]:
+        results = self._run(payloads)
         self._counts.count_run(len(payloads))
         return results
 
     def record_times(self, queued: float, computed: float) -> None:
         self._counts.add_times(round(queued * 1e9), round(computed * 1e9))
 
-    def _run(self, payloads: Sequence[Any], is_alone: bool) -> list[Any]:
+    def _run(self, payloads: Sequence[Any]) -> list[Any]:
         raise NotImplementedError
 
 
@@ -258,8 +258,7 @@ class TextModel(Model):
         name: str.
         version: A number, as a str.
         engine: `Engine` that runs the model.
-        translator: `Translator` of an artifact with a tokenizer. It should use one thread, as the
-            engine runs several batches at once.
+        translator: `Translator` of an artifact with a tokenizer.
 
     Attributes:
         streams: bool. Whether the artifact has a step graph.
@@ -300,16 +299,6 @@ class TextModel(Model):
             _ScoreJob(self),
             _AlternativesJob(self),
         )
-
-    def add_threads(self, threads: int) -> None:
-        """Open the artifact a second time, with several threads for a batch that runs alone.
-
-        Raises:
-            CorruptArtifactError: The artifact was replaced since it was opened.
-        """
-        translator = self.translator.with_threads(threads)
-        translator.translate(["a"])  # the first run is slower than later ones
-        self._search.alone_translator = translator
 
     async def translate(
         self,
@@ -683,28 +672,23 @@ class _SearchJob(_ModelJob):
 
     A payload is `(ids, n_best, alignments, options, constraints)`. All payloads of a batch have
     equal options.
-
-    Attributes:
-        alone_translator: `Translator` for a batch that runs alone; see `TextModel.add_threads`.
     """
 
     batches_requests = True
 
     def __init__(self, model: TextModel) -> None:
         super().__init__(model)
-        self._translator = self.alone_translator = model.translator
-        self._tokenizer = model.tokenizer
+        self._translator, self._tokenizer = model.translator, model.tokenizer
 
-    def _run(self, payloads: Sequence[Any], is_alone: bool) -> list[Any]:
+    def _run(self, payloads: Sequence[Any]) -> list[Any]:
         aligned = any(payload[2] for payload in payloads)
         options: SearchOptions = payloads[0][3]
         rows = [payload[4] for payload in payloads]
         inputs = {} if options is NO_OPTIONS else options.inputs()
         if any(row is not NO_CONSTRAINTS for row in rows):
             inputs |= constraint_inputs(rows)
-        translator = self.alone_translator if is_alone else self._translator
         source = pad([payload[0] for payload in payloads])
-        arrays = translator.search(source, aligned, inputs=inputs)
+        arrays = self._translator.search(source, aligned, inputs=inputs)
         results = []
         for row, (ids, n_best, alignments, *_) in enumerate(payloads):
             hypotheses = {
@@ -723,7 +707,7 @@ class _StreamJob(_ModelJob):
         super().__init__(model)
         self._translator = model.translator
 
-    def _run(self, payloads: Sequence[Any], is_alone: bool) -> list[Any]:
+    def _run(self, payloads: Sequence[Any]) -> list[Any]:
         [(text, prefix, put, stopped)] = payloads
         pieces = []
         for piece in self._translator.stream(text, prefix=prefix):
@@ -741,7 +725,7 @@ class _AlternativesJob(_ModelJob):
         super().__init__(model)
         self._translator = model.translator
 
-    def _run(self, payloads: Sequence[Any], is_alone: bool) -> list[Any]:
+    def _run(self, payloads: Sequence[Any]) -> list[Any]:
         with _argument_errors():  # a blank text, or a prefix that is too long
             return [self._translator.alternatives(*payloads[0])]
 
@@ -758,7 +742,7 @@ class _ScoreJob(_ModelJob):
         super().__init__(model)
         self._translator, self._tokenizer = model.translator, model.tokenizer
 
-    def _run(self, payloads: Sequence[Any], is_alone: bool) -> list[Any]:
+    def _run(self, payloads: Sequence[Any]) -> list[Any]:
         sources, targets, alignments = zip(*payloads, strict=True)
         scorer = self._translator.open_scorer()
         arrays = scorer.score(pad(sources), pad(targets), any(alignments))
@@ -836,7 +820,7 @@ class _GraphJob(_ModelJob):
         super().__init__(model)
         self._session, self._timeout = model.session, model.engine.limits.timeout
 
-    def _run(self, payloads: Sequence[Any], is_alone: bool) -> list[Any]:
+    def _run(self, payloads: Sequence[Any]) -> list[Any]:
         return [
             run_arrays(self._session, feeds, outputs, self._timeout) for feeds, outputs in payloads
         ]

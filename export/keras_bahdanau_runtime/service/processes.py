@@ -61,13 +61,13 @@ def supervise(settings: Settings) -> bool:
 
 def _with_shared_cores(settings: Settings) -> Settings:
     """Return settings that divide the cores among the processes."""
-    parallel_batches, alone_threads = settings.parallel_batches, settings.alone_threads
+    parallel_batches, model_threads = settings.parallel_batches, settings.model_threads
     if parallel_batches is None:
         parallel_batches = max(1, available_cores() // settings.processes)
-    if alone_threads is None:
-        alone_threads = 1  # waiting threads spin, which takes time from the other processes
+    if model_threads is None:
+        model_threads = 1  # the other processes need the other cores
     return dataclasses.replace(
-        settings, parallel_batches=parallel_batches, alone_threads=alone_threads
+        settings, parallel_batches=parallel_batches, model_threads=model_threads
     )
 
 

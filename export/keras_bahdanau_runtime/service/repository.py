@@ -31,7 +31,7 @@ _Result = TypeVar("_Result")
 
 _GRAPH_SUFFIX = "-graph"
 # More threads gain nothing for a single batch, whose operators are small, and they spin.
-_MAX_ALONE_THREADS = 4
+_MAX_MODEL_THREADS = 4
 _NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
 
@@ -46,9 +46,8 @@ class Repository:
             are version numbers. Requests without a version get the highest one.
         engine: `Engine` that runs the models.
         megabytes: As for `Translator`.
-        alone_threads: int, threads of a batch of texts that is the only work in the queue; `None`
-            for the number of cores, at most four. With more than one thread the weights are loaded
-            a second time after the model is ready, and need twice the memory.
+        model_threads: int, threads of a model, shared by the batches that run at once; `None` for
+            the number of cores, at most four.
 
     Attributes:
         is_shared: bool. Whether other processes of this service have the same models.
@@ -62,13 +61,13 @@ class Repository:
         sources: Mapping[str, Path],
         engine: Engine,
         megabytes: float | None = None,
-        alone_threads: int | None = None,
+        model_threads: int | None = None,
     ) -> None:
         self.sources, self.engine, self._megabytes = dict(sources), engine, megabytes
-        if alone_threads is None:
-            alone_threads = min(_MAX_ALONE_THREADS, available_cores())
-        check_positive(alone_threads=alone_threads)
-        self._alone_threads = alone_threads
+        if model_threads is None:
+            model_threads = min(_MAX_MODEL_THREADS, available_cores())
+        check_positive(model_threads=model_threads)
+        self._threads = model_threads
         for name in sources:
             if not _NAME.fullmatch(name):
                 raise ValueError(
@@ -244,18 +243,6 @@ class Repository:
             self._reasons.pop(source, None)
             versions = list(dict.fromkeys(model.version for model in models))
             logger.info("The model %s is ready: versions %s.", source, versions)
-            if self._alone_threads > 1:
-                text_models = [model for model in models if isinstance(model, TextModel)]
-                self._start_task(self._in_thread(self._add_threads, text_models))
-
-    def _add_threads(self, models: list[TextModel]) -> None:
-        """Give models, which already serve requests, their threads for batches that run alone."""
-        for model in models:
-            try:
-                model.add_threads(self._alone_threads)
-            except (ArtifactError, ValueError, OSError) as error:
-                message = "Batches of %s that run alone stay on one thread. Opening failed: %s"
-                logger.warning(message, model.name, error)
 
     def close(self) -> None:
         """Release the threads."""
@@ -320,7 +307,7 @@ class Repository:
 
         def open_models(manifest: Manifest) -> list[Model]:
             if manifest.has_search():
-                translator = Translator(folder, CPU, 1, timeout, self._megabytes)
+                translator = Translator(folder, CPU, self._threads, timeout, self._megabytes)
                 graph = GraphModel(name + _GRAPH_SUFFIX, version, self.engine, translator.session)
                 if translator.tokenizer is None:
                     return [graph]
@@ -331,7 +318,7 @@ class Repository:
             for other in manifest.files:
                 if other != MODEL_FILE:
                     manifest.check(other)
-            session = open_graph(manifest, MODEL_FILE, CPU, 1, self._megabytes)
+            session = open_graph(manifest, MODEL_FILE, CPU, self._threads, self._megabytes)
             return [GraphModel(name + _GRAPH_SUFFIX, version, self.engine, session)]
 
         return read_unreplaced(folder, open_models)

@@ -50,7 +50,7 @@ class Settings:
         max_wait: float, seconds; as for `Engine`.
         batch_size: int; as for `Engine`.
         parallel_batches: int; as for `Engine`.
-        alone_threads: int; as for `Repository`.
+        model_threads: int; as for `Repository`.
         megabytes: float; as for `Translator`.
         limits: `Limits`.
         processes: int, processes that share the port and the cores; see `processes.supervise`.
@@ -74,7 +74,7 @@ class Settings:
     max_wait: float = 0.005
     batch_size: int = 12
     parallel_batches: int | None = None
-    alone_threads: int | None = None
+    model_threads: int | None = None
     megabytes: float | None = 1024.0
     limits: Limits = field(default_factory=Limits)
     processes: int = 1
@@ -146,7 +146,7 @@ class Service:
             parallel_batches=settings.parallel_batches,
         )
         self.repository = Repository(
-            settings.sources, self.engine, settings.megabytes, settings.alone_threads
+            settings.sources, self.engine, settings.megabytes, settings.model_threads
         )
         self.keys = None if settings.api_key_file is None else _read_keys(settings.api_key_file)
         self._tasks: list[asyncio.Task[Any]] = []
