@@ -1,4 +1,4 @@
-"""A learning rate schedule, and the moving average of weights that an optimizer keeps."""
+"""Adam, a learning rate schedule, and the moving average of weights that an optimizer keeps."""
 
 import contextlib
 import math
@@ -9,7 +9,57 @@ from keras import ops
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.runs.options import SCHEDULES
 
-__all__ = ["WarmupSchedule", "ema_weights"]
+__all__ = ["Adam", "WarmupSchedule", "ema_weights"]
+
+
+@keras.saving.register_keras_serializable("keras_bahdanau")
+class Adam(keras.optimizers.Adam):
+    """Keras's Adam, with PyTorch's fused kernel on the torch backend.
+
+    Keras on torch makes several temporaries as large as all weights at every update. The fused
+    kernel reads and writes each weight once. The arguments, the variables and the results are those
+    of `keras.optimizers.Adam`:
+
+        m_t = beta_1 m_{t-1} + (1 - beta_1) g
+        v_t = beta_2 v_{t-1} + (1 - beta_2) g^2
+        theta_t = theta_{t-1} - rate sqrt(1 - beta_2^t) / (1 - beta_1^t) m_t / (sqrt(v_t) + epsilon)
+
+    Example:
+
+    ```python
+    model.compile(keras_bahdanau.optimizers.Adam(0.004, global_clipnorm=1.0), loss)
+    ```
+    """
+
+    def update_step(self, gradient, variable, learning_rate):
+        if keras.config.backend() != "torch":
+            super().update_step(gradient, variable, learning_rate)
+            return
+        import torch
+        from torch.optim.adam import adam
+
+        # Not public, but what `update_step` of `keras.optimizers.Adam` itself uses.
+        index = self._get_variable_index(variable)
+        weights = variable.value
+        updates = float(self.iterations)
+        with torch.no_grad():
+            adam(
+                [weights],
+                [gradient.to(weights.dtype)],
+                [self._momentums[index].value],
+                [self._velocities[index].value],
+                [self._velocity_hats[index].value] if self.amsgrad else [],
+                [torch.tensor(updates, device=weights.device)],
+                fused=True,
+                amsgrad=self.amsgrad,
+                beta1=self.beta_1,
+                beta2=self.beta_2,
+                lr=float(learning_rate),
+                weight_decay=0.0,  # Keras has applied it
+                # PyTorch adds epsilon to the root of the corrected v_t.
+                eps=self.epsilon / math.sqrt(1 - self.beta_2 ** (updates + 1)),
+                maximize=False,
+            )
 
 
 @keras.saving.register_keras_serializable("keras_bahdanau")

@@ -37,7 +37,7 @@ from keras_bahdanau.distribution import (
 from keras_bahdanau.losses.crossentropy import TokenCrossentropy
 from keras_bahdanau.models.ensemble import Ensemble
 from keras_bahdanau.models.rnn_search import RNNEncoderDecoder, RNNSearch
-from keras_bahdanau.optimizers import WarmupSchedule, update_count
+from keras_bahdanau.optimizers import Adam, WarmupSchedule, update_count
 from keras_bahdanau.search import BeamSearch
 from keras_bahdanau.training.averaging import average_checkpoints
 from keras_bahdanau.training.precision import resolve_dtype_policy
@@ -407,7 +407,7 @@ def build(options, tokenizer, updates, warmup):
     accumulate = options.accumulate
     schedule = WarmupSchedule(options.learning_rate, options.schedule, updates, warmup, accumulate)
     model.compile(
-        optimizer=keras.optimizers.Adam(
+        optimizer=Adam(
             schedule,
             global_clipnorm=options.clip_norm,
             use_ema=options.ema > 0,
