@@ -70,7 +70,7 @@ def distill(
     for name in _EXCLUDED:
         if name in values:
             raise ValueError(
-                f"Argument `{name}` must be left out for distill, which writes these texts in UTF-8. "
+                f"Argument `{name}` must be left out for distill, which writes these texts itself. "
                 f"Received: {values[name]!r} in {config}"
             )
     folder = output / DISTILLED_FOLDER

@@ -180,9 +180,10 @@ def filter_report(manifest: dict[str, Any]) -> list[str]:
     if not counts:
         return []
     dropped = sum(counts.values())
-    others = (manifest[name] for name in ("blank", "bad", "dropped"))
+    pairs = dropped + sum(manifest["shards"])
+    pairs += manifest["blank"] + manifest["bad"] + manifest["dropped"]
     width = max(map(len, counts))
     return [
-        f"Dropped {dropped:,} of {dropped + sum(others) + sum(manifest['shards']):,} pairs by rules:",
+        f"Dropped {dropped:,} of {pairs:,} pairs by rules:",
         *(f"  {rule:<{width}} {count:>11,}" for rule, count in counts.items()),
     ]
