@@ -222,7 +222,7 @@ CYRILLIC = "\u043a\u043e\u0442\t\u0441\u043e\u0431\u0430\u043a\u0430"
         ("cp1251", CYRILLIC),
         ("utf-16", CYRILLIC),
         ("utf-16-le", CYRILLIC),
-        ("utf-32-be", "\u0a0a\t\u2028"),
+        ("utf-32-be", "\u0a0a\ta\u2028b"),
         ("shift_jis", "\u732b\t\u30bd\u8868"),
         ("gb18030", "\u732b\t\u72d7"),
         ("UTF8", CYRILLIC),
