@@ -692,10 +692,10 @@ MUTATIONS = (
         "runtime/test_filters.py",
     ),
     Mutation(
-        "alignments-shift-after-a-filtered-pair",
+        "skipped-bad-lines-are-not-counted",
         "export/keras_bahdanau_runtime/prepared/blocks.py",
-        "block.filtered[rule] += 1",
-        "next(rows)",
+        "block.bad += 1",
+        "block.bad = 0",
         "runtime/test_prepare.py",
     ),
     Mutation(
