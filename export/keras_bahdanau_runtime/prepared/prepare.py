@@ -160,10 +160,7 @@ def prepare(
     _check_arguments(vocabulary_size, sample, shard_pairs, max_length, too_long, seed, processes)
     check_normalization(normalization)
     PairFilter(filter)  # raises its errors
-    sources, targets, alignments = (
-        paths if paths is None or isinstance(paths, str) else expand_paths(paths)
-        for paths in (sources, targets, alignments)
-    )
+    sources, targets, alignments = map(_expanded, (sources, targets, alignments))
     check_files(sources=sources, targets=targets, alignments=alignments)
     if alignments is not None and tokenizer is None:
         raise ValueError(
@@ -436,6 +433,12 @@ class _Job:
             "Arguments `sources` and `targets` must contain the texts that the corpus in "
             f"{self.output} was started with. Received: other texts{where}; they have changed"
         )
+
+
+def _expanded(paths: Any) -> Any:
+    """Replace patterns by files; `check_files` reports what is not a list of paths."""
+    is_list = isinstance(paths, Sequence) and not isinstance(paths, str)
+    return expand_paths(paths) if is_list else paths
 
 
 def _check_arguments(

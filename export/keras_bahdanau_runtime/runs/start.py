@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
 
 from keras_bahdanau_runtime.files import claim_folder, file_sha256
@@ -183,10 +184,8 @@ def start_run(
         check_run_folder(options, output, resume)
     _check_corpus(options)
     sources, targets = _held_out_files(options)
-    held_out = [
-        read_parallel(source, target, options.text_format)
-        for source, target in zip(sources, targets or [None] * len(sources), strict=True)
-    ]
+    sides = zip(sources, repeat(None) if targets is None else targets, strict=False)
+    held_out = [read_parallel(*files, options.text_format) for files in sides]
     with claim_run(output) if rank == 0 else contextlib.nullcontext():
         if rank == 0 and options.devices == 1:
             prepare_texts(options, output)

@@ -50,12 +50,13 @@ def open_bytes(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with open(path, "rb") as file:
             yield file
         return
-    opener, errors = _decompressor(kind)
+    opener, own_errors = _decompressor(kind)
+    errors: tuple[type[Exception], ...] = (OSError, EOFError, *own_errors)
     # Lines of the buffer are found in C; the file objects of compressed files find them in Python.
     with io.BufferedReader(opener(path, "rb"), _BUFFER_SIZE) as file:
         try:
             yield file
-        except (OSError, EOFError, *errors) as error:
+        except errors as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # an error of the system, not of the data
             raise ValueError(f"{os.fspath(path)} is not a complete {kind} file: {error}") from error
