@@ -116,7 +116,7 @@ def _ratio(rule: str, value: str) -> _Rule:
 
 
 def _duplicate() -> _Rule:
-    # Hashes need less memory than texts: about 80 bytes per pair. With 16 bytes, different pairs
+    # Hashes need less memory than texts: about 100 bytes per pair. With 16 bytes, different pairs
     # practically never have the same hash.
     hashes: set[bytes] = set()
 

@@ -133,7 +133,7 @@ def prepare(
             - "length=3:500": each side has 3 to 500 characters; "length=500" has no minimum.
             - "ratio=3": the longer side has at most 3 times the characters of the shorter one.
             - "identical": drop pairs with two equal sides.
-            - "duplicate": drop all but the first of equal pairs. It needs about 80 bytes of memory
+            - "duplicate": drop all but the first of equal pairs. It needs about 100 bytes of memory
               for each different pair.
             - "script=latin:cyrillic": drop pairs if most letters of the source are not Latin, or
               most of the target not Cyrillic.
