@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_bahdanau_runtime.text.corpus import read_parallel
+from keras_bahdanau_runtime.text.parallel import read_parallel
 
 logger = logging.getLogger("paper")
 

@@ -319,7 +319,7 @@ def _check_single_shape(dataset, dropout):
 
 def _open_corpus(options, output, rank):
     """Open the prepared corpus of a run; with several devices, rank 0 prepares the texts first."""
-    if options.target is None:
+    if options.is_prepared:
         return PreparedCorpus(options.source)
     if rank == 0 and options.devices > 1:
         prepare_texts(options, output)

@@ -167,7 +167,7 @@ def test_help_lists_every_option_with_its_default(monkeypatch, command):
             "Argument `units` must be an int of at least 1. Received: 'many'",
         ),
         (DEV + "units: 8", ("--units", 0), "Argument `units` must be an int of at least 1."),
-        ("units: 8", (), "Argument `validation_source`, `validation_target` must be given."),
+        ("units: 8", (), "Argument `validation_source` must be given."),
         ("8", (), "Argument `config` must contain a mapping of options to values."),
     ],
 )

@@ -2,6 +2,7 @@ import gzip
 import hashlib
 import json
 import logging
+import lzma
 import os
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ from keras_bahdanau_runtime.prepared.corpus import (
     shard_from_lists,
 )
 from keras_bahdanau_runtime.prepared.prepare import prepare
+from keras_bahdanau_runtime.text.parallel import TextFormat
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 KILLS = int(os.environ.get("KILLS", "3"))
@@ -118,6 +120,80 @@ def test_bytes_depend_only_on_texts_options_and_seed(tmp_path, corpus_files):
     assert hashes(first) == hashes(second)
     other_seed = prepare_corpus(corpus_files, tmp_path / "other", seed=1)
     assert hashes(other_seed)["shard-00000.ids.npy"] != hashes(first)["shard-00000.ids.npy"]
+
+
+def test_files_with_both_sides_give_the_same_bytes(tmp_path, corpus_files, monkeypatch):
+    lines = [path.read_text("utf-8").splitlines() for path in corpus_files]
+    pairs = list(zip(*lines, strict=True))
+    tabbed = "".join(f"{source}\t{target}\n" for source, target in pairs[:50])
+    (tmp_path / "1.tsv.xz").write_bytes(lzma.compress(tabbed.encode()))
+    objects = ({"source": source, "target": target} for source, target in pairs[50:])
+    (tmp_path / "2.jsonl").write_text("".join(f"{json.dumps(value)}\n" for value in objects))
+    monkeypatch.chdir(tmp_path)
+    two_files = prepare_corpus(corpus_files, "two-files")
+    both_sides = prepare(["[12].*"], None, "both-sides", **OPTIONS)
+    assert hashes(two_files) == hashes(both_sides)
+
+
+FILTER = ["length=2:12", "identical", "duplicate"]
+
+
+def write_pairs_to_filter(folder):
+    """Write pairs of which ten are kept; return the arguments of `prepare` and the counts."""
+    lines = [*(f"{number} a\t{number} b" for number in range(10)), "3 a\t3 b", "ab\tab", "ab\tb"]
+    (folder / "a.tsv").write_text("\n".join([*lines, "a\t", "bad", "0 a\t0 b", ""]))
+    counts = {"blank": 1, "bad": 1, "filtered": dict(zip(FILTER, (1, 1, 2), strict=True))}
+    options = {"text_format": TextFormat(on_bad_line="skip"), **OPTIONS}
+    return (([folder / "a.tsv"], None), options, counts)
+
+
+@pytest.mark.parametrize("stage", [None, "encoding"])
+def test_filter_drops_and_counts_pairs(tmp_path, monkeypatch, stage):
+    monkeypatch.setattr(module, "_BLOCK_PAIRS", 4)
+    files, options, counts = write_pairs_to_filter(tmp_path)
+    if stage is not None:
+
+        def stop(reported_stage, done, total):
+            if reported_stage == stage:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            prepare(*files, tmp_path / "corpus", filter=FILTER, progress=stop, **options)
+    corpus = PreparedCorpus(prepare(*files, tmp_path / "corpus", filter=FILTER, **options))
+    expected = [(f"{number} a", f"{number} b") for number in range(10)]
+    assert sorted(pairs_of(corpus)) == expected
+    assert {name: corpus.manifest[name] for name in counts} == counts
+    prepare(*files, tmp_path / "corpus", filter=FILTER, **options)  # nothing has changed
+    with pytest.raises(ValueError, match=r"`filter` was .*, is None"):
+        prepare(*files, tmp_path / "corpus", **options)
+
+
+def test_nothing_is_filtered_without_a_rule(tmp_path):
+    files, options, _ = write_pairs_to_filter(tmp_path)
+    corpus = PreparedCorpus(prepare(*files, tmp_path / "corpus", **options))
+    assert corpus.pairs == 14 and corpus.manifest["filtered"] == {}
+    with pytest.raises(ValueError, match=r"line 15: expected 2 columns"):
+        prepare(*files, tmp_path / "stopped", **OPTIONS)
+    assert not (tmp_path / "stopped").exists()
+    rules = {"filter": ["length=99:100"], **options}
+    with pytest.raises(ValueError, match="none without a blank side that `filter` keeps, and 1 ba"):
+        prepare(*files, tmp_path / "empty", **rules)
+
+
+def test_lines_of_alignments_belong_to_dropped_pairs_too(tmp_path):
+    tokenizer = Tokenizer.train(["a"], ["a"], 260)
+    (tmp_path / "a.tsv").write_text("ab\tab\nbad\n\tb\nb\tc\n")
+    (tmp_path / "links").write_text("0-1\n0-2\n0-3\n1-0\n")
+    corpus = prepare(
+        [tmp_path / "a.tsv"],
+        None,
+        tmp_path / "corpus",
+        tokenizer,
+        [tmp_path / "links"],
+        text_format=TextFormat(on_bad_line="skip"),
+        filter=["identical"],
+    )
+    assert PreparedCorpus(corpus).shard(0).links.tolist() == [[1, 0]]
 
 
 def test_tokenizer_is_an_argument_or_is_learned_from_a_sample(tmp_path):

@@ -1,10 +1,13 @@
 """The start of a training run, which needs no Keras."""
 
+import dataclasses
+import json
+
 import pytest
 
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.runs.options import TrainingOptions
-from keras_bahdanau_runtime.runs.start import launched_rank, start_run
+from keras_bahdanau_runtime.runs.start import launched_rank, start_run, text_hashes
 
 
 @pytest.fixture
@@ -33,6 +36,48 @@ def test_texts_are_prepared_as_the_options_say(tmp_path, options):
     tokenizer = PreparedCorpus(run / "corpus").tokenizer
     assert (tokenizer.normalization, tokenizer.joint) == ("nfc", False)
     assert tokenizer.encode_source("cafe\u0301") == tokenizer.encode_source("caf\u00e9")
+
+
+def test_texts_with_both_sides_are_prepared_and_held_out(tmp_path):
+    for name, text in (("1.tsv", "a\tx\n"), ("2.tsv", "b\ty\n")):
+        (tmp_path / name).write_text(text)
+    options = TrainingOptions(
+        tmp_path / "[12].tsv",
+        validation_source=[tmp_path / "1.tsv", tmp_path / "2.tsv"],
+        vocabulary_size=300,
+    )
+    run = tmp_path / "run"
+    with start_run(options, run, resume=False, rank=0) as held_out:
+        assert held_out == [(["a"], ["x"]), (["b"], ["y"])]
+    assert PreparedCorpus(run / "corpus").pairs == 2
+    (run / "options.json").write_text(json.dumps(options.to_dict()))
+    (run / "texts.json").write_text(json.dumps(text_hashes(options)))
+    assert TrainingOptions.from_file(run / "options.json") == options
+    with start_run(options, run, resume=True, rank=0):
+        pass
+    (tmp_path / "2.tsv").unlink()
+    fewer = dataclasses.replace(options, validation_source=[tmp_path / "1.tsv"])
+    (run / "options.json").write_text(json.dumps(fewer.to_dict()))
+    with (
+        pytest.raises(ValueError, match=r"must name the texts .* Received: `source` 2, `valid"),
+        start_run(fewer, run, resume=True, rank=0),
+    ):
+        pytest.fail("a changed text must not be used")
+
+
+def test_columns_of_the_options_are_read(tmp_path):
+    (tmp_path / "a.csv").write_text("en,de\nc,\u00e9\n", "latin-1")
+    options = TrainingOptions(
+        tmp_path / "a.csv",
+        validation_source=tmp_path / "a.csv",
+        source_column="de",
+        target_column="en",
+        encoding="latin-1",
+        vocabulary_size=300,
+    )
+    with start_run(options, tmp_path / "run", resume=False, rank=0) as held_out:
+        assert held_out == [(["\u00e9"], ["c"])]
+    assert PreparedCorpus(tmp_path / "run" / "corpus").pairs == 1
 
 
 @pytest.mark.parametrize(("devices", "rank"), [(2, 0), (2, 1), (1, 1)])

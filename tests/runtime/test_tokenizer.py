@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, UNK
-from keras_bahdanau_runtime.text.corpus import read_lines, read_parallel
+from keras_bahdanau_runtime.text.corpus import read_lines
+from keras_bahdanau_runtime.text.parallel import read_parallel
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 SOURCES = ["a man on a bike, 2024", "a woman on a horse", "नमस्ते दुनिया"] * 3
@@ -235,6 +236,11 @@ def test_missing_library_error_has_the_pip_command(monkeypatch):
         Tokenizer.train(["a"], ["b"])
 
 
+def zstd():
+    name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+    return pytest.importorskip(name, reason="zstd is not installed.")
+
+
 @pytest.mark.parametrize(
     "data, lines",
     [
@@ -245,8 +251,19 @@ def test_missing_library_error_has_the_pip_command(monkeypatch):
         (b"\n", [""]),
     ],
 )
-@pytest.mark.parametrize("name, write", [("a.txt", bytes), ("a.txt.gz", gzip.compress)])
+@pytest.mark.parametrize(
+    "name, write",
+    [
+        ("a.txt", bytes),
+        ("a.txt.gz", gzip.compress),
+        ("a.txt.bz2", bz2.compress),
+        ("a.txt.xz", lzma.compress),
+        ("a.txt.zst", "compress"),
+    ],
+)
 def test_lines_of_any_form_and_compression_are_read(tmp_path, name, write, data, lines):
+    if name.endswith(".zst"):
+        write = zstd().compress
     (tmp_path / name).write_bytes(write(data))
     assert read_lines(tmp_path / name) == lines
 
@@ -260,9 +277,12 @@ def test_lines_of_any_form_and_compression_are_read(tmp_path, name, write, data,
         ("a.txt", b"\xef\xbb\xbf", "a.txt is empty"),
         ("a.gz", gzip.compress(b"", mtime=0), "a.gz is empty"),
         ("a.gz", b"plain text", "a.gz is not a complete gzip file"),
-        ("a.bz2", bz2.compress(b"a"), "a.bz2: expected UTF-8 text.* Received: bzip2. Unpack"),
-        ("a.bz2", bz2.compress(b""), "a.bz2: expected UTF-8 text.* Received: bzip2"),
-        ("a.txt", lzma.compress(b"a"), "a.txt: expected UTF-8 text.* Received: xz"),
+        ("a.bz2", b"plain text", "a.bz2 is not a complete bzip2 file"),
+        ("a.bz2", bz2.compress(b"a line\n" * 99)[:-9], "a.bz2 is not a complete bzip2 file"),
+        ("a.xz", b"plain text", "a.xz is not a complete xz file"),
+        ("a.xz", lzma.compress(b"a line\n" * 99)[:-9], "a.xz is not a complete xz file"),
+        ("a.txt", bz2.compress(b""), "a.txt: expected text. Received: bzip2. .* ends with .bz2"),
+        ("a.txt", lzma.compress(b"a"), "a.txt: expected text. Received: xz. Give it"),
         (
             "a.txt",
             gzip.compress(b"a", mtime=0),
@@ -284,6 +304,22 @@ def test_read_lines_error_has_file_and_line(tmp_path, name, data, message):
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ValueError, match=message):
         read_lines(tmp_path / name)
+
+
+def test_damaged_zstd_files_are_refused(tmp_path):
+    data = zstd().compress(b"a line\n" * 99)
+    for broken in (data[:-9], b"plain text"):
+        (tmp_path / "a.zst").write_bytes(broken)
+        with pytest.raises(ValueError, match=r"a\.zst is not a complete zstd file"):
+            read_lines(tmp_path / "a.zst")
+
+
+def test_missing_zstd_error_has_the_pip_command(tmp_path, monkeypatch):
+    name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+    monkeypatch.setitem(sys.modules, name, None)
+    (tmp_path / "a.zst").touch()
+    with pytest.raises(ImportError, match=r'pip install "keras-bahdanau\[zstd\]"'):
+        read_lines(tmp_path / "a.zst")
 
 
 @pytest.mark.parametrize("data", [b"a\r\nb", b"\xef\xbb\xbfa\nb\n"])

@@ -3,6 +3,8 @@
 import ast
 import functools
 import gzip
+import json
+import lzma
 import os
 import re
 import shutil
@@ -77,6 +79,13 @@ def write_files(folder, code=""):
             path = folder / f"{name}.{language}"
             path.write_text(TEXT, encoding="utf-8")
             path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(TEXT.encode()))
+    pairs = [(line, line.title()) for line in TEXT.splitlines()]
+    tabbed = "".join(f"{source}\t{target}\n" for source, target in pairs)
+    (folder / "pairs.tsv").write_text(tabbed, encoding="utf-8")
+    (folder / "pairs.csv").write_text(f"en,de\n{tabbed}".replace("\t", ","), encoding="utf-8")
+    objects = ({"translation": {"en": source, "de": target}} for source, target in pairs)
+    lines = "".join(f"{json.dumps(value)}\n" for value in objects)
+    (folder / "pairs.jsonl.xz").write_bytes(lzma.compress(lines.encode()))
 
 
 def shell_commands(path, pattern):

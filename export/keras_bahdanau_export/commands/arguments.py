@@ -29,6 +29,29 @@ BatchTokens = Annotated[
     ),
 ]
 
+SourceColumn = Annotated[
+    str | None,
+    typer.Option(
+        help="For files with both sides, the column of the sources: a name, a number from 1 for "
+        "tab-separated text, or a language code for .tmx.",
+        rich_help_panel="Data",
+    ),
+]
+TargetColumn = Annotated[
+    str | None,
+    typer.Option(
+        help="The column of the translations, like --source-column.", rich_help_panel="Data"
+    ),
+]
+Encoding = Annotated[str, typer.Option(help="Encoding of the text files.", rich_help_panel="Data")]
+OnBadLine = Annotated[
+    str,
+    typer.Option(
+        help="What to do with a line that does not have both sides: stop or skip.",
+        rich_help_panel="Data",
+    ),
+]
+
 Config = Annotated[
     Path | None,
     typer.Option(help="YAML or JSON file with any of these options; flags override it."),

@@ -26,8 +26,10 @@ from keras_bahdanau_runtime.runs.start import check_run_folder, launched_rank
 from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.translator import Translator
 
+_EXCLUDED = "source", "target", "encoding"  # of the distilled texts
 
-@with_flags_of(TrainingOptions, exclude=("source", "target"))
+
+@with_flags_of(TrainingOptions, exclude=_EXCLUDED)
 def distill(
     context: typer.Context,
     teacher: Annotated[
@@ -65,10 +67,10 @@ def distill(
     """
     values = {} if config is None else read_options(config)
     values |= command_line_values(context, flags)
-    for name in ("source", "target"):
+    for name in _EXCLUDED:
         if name in values:
             raise ValueError(
-                f"Argument `{name}` must be left out for distill, whose sources are arguments. "
+                f"Argument `{name}` must be left out for distill, which writes these texts itself. "
                 f"Received: {values[name]!r} in {config}"
             )
     folder = output / DISTILLED_FOLDER

@@ -9,6 +9,10 @@ from rich.progress import Progress
 from keras_bahdanau_export.commands.arguments import (
     BatchSize,
     BatchTokens,
+    Encoding,
+    OnBadLine,
+    SourceColumn,
+    TargetColumn,
     check_beam,
     with_flags_of,
 )
@@ -19,6 +23,8 @@ from keras_bahdanau_runtime.checks import check_positive
 from keras_bahdanau_runtime.runs.folder import best_file
 from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
+from keras_bahdanau_runtime.text.corpus import read_lines
+from keras_bahdanau_runtime.text.parallel import TextFormat, read_pairs, read_parallel
 from keras_bahdanau_runtime.translation import BATCH_SIZE, BATCH_TOKENS
 from keras_bahdanau_runtime.translator import Translation, Translator
 
@@ -29,12 +35,19 @@ def evaluate(
         Path, typer.Argument(help="Folder of a run (from train) or of an artifact (from export).")
     ],
     source: Annotated[
-        Path, typer.Argument(help="Source sentences, plain or .gz; - is standard input.")
+        Path,
+        typer.Argument(
+            help="Source sentences, or a file with both sides, plain or compressed; - is standard "
+            "input."
+        ),
     ],
     references: Annotated[
-        list[Path],
-        typer.Argument(help="Their translations, line by line; several files for several."),
-    ],
+        list[Path] | None,
+        typer.Argument(
+            help="Their translations, line by line; several files for several; none if the source "
+            "has both sides."
+        ),
+    ] = None,
     batch_size: BatchSize = BATCH_SIZE,
     batch_tokens: BatchTokens = BATCH_TOKENS,
     truncate: Annotated[
@@ -60,6 +73,10 @@ def evaluate(
             rich_help_panel="Output",
         ),
     ] = "13a",
+    source_column: SourceColumn = None,
+    target_column: TargetColumn = None,
+    encoding: Encoding = "utf-8",
+    on_bad_line: OnBadLine = "stop",
     **flags: Any,
 ) -> None:
     """Translate a test set and print BLEU (cased) and chrF.
@@ -76,6 +93,7 @@ def evaluate(
         )
     bleu_metric(tokenize)  # raises for an unknown tokenizer before anything is translated
     check_positive(batch_size=batch_size, batch_tokens=batch_tokens)
+    text_format = TextFormat(source_column, target_column, encoding, on_bad_line)
     is_artifact = (path / MANIFEST_FILE).exists()
     search = SearchFlags(**flags)
     options = search.options()
@@ -95,7 +113,7 @@ def evaluate(
         check_positive(max_length=1 if search.max_length is None else search.max_length)
     for run in () if is_artifact else (path, *(others or ())):
         best_file(run)  # checks that it is a run
-    texts, constraints = _read_texts(source, references, search.constraints())
+    texts, constraints = _read_texts(source, references or [], text_format, search.constraints())
     sources, reference, *more_references = texts
     options |= constraints
     if is_artifact:
@@ -117,17 +135,23 @@ def evaluate(
 
 
 def _read_texts(
-    source: Path, references: list[Path], constraints: dict[str, list[Any]]
+    source: Path,
+    references: list[Path],
+    text_format: TextFormat,
+    constraints: dict[str, list[Any]],
 ) -> tuple[list[list[str]], dict[str, list[Any]]]:
     """Return the sources and the references, and the constraints for each source.
 
     Lines that are blank in one of the texts are dropped from all.
     """
-    from keras_bahdanau_runtime.text.corpus import read_lines, read_parallel
-
-    if len(references) == 1 and not constraints:  # with more checks of pairs
-        return list(read_parallel(text_source(source), text_source(references[0]))), {}
-    texts = [read_lines(text_source(path)) for path in (source, *references)]
+    if len(references) <= 1 and not constraints:  # with more checks of pairs
+        target = text_source(references[0]) if references else None
+        return list(read_parallel(text_source(source), target, text_format)), {}
+    if references:
+        encoding = text_format.encoding
+        texts = [read_lines(text_source(path), encoding=encoding) for path in (source, *references)]
+    else:
+        texts = list(read_pairs(text_source(source), None, text_format))
     columns = [*texts, *constraints.values()]
     lengths = [len(column) for column in columns]
     if len(set(lengths)) > 1:

@@ -111,7 +111,7 @@ def export(
         keras-bahdanau export run artifact --precision int8 --source dev.en \
             --reference dev.de
     """
-    from keras_bahdanau_runtime.text.corpus import read_parallel
+    from keras_bahdanau_runtime.text.parallel import read_parallel
 
     if (source is None) != (reference is None):
         raise ValueError(

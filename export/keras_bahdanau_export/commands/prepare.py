@@ -1,14 +1,21 @@
 """Command `prepare`: encode text files of any size as a corpus for training."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from keras_bahdanau_export.commands.arguments import (
+    Encoding,
+    OnBadLine,
+    SourceColumn,
+    TargetColumn,
+)
 from keras_bahdanau_export.commands.terminal import console, print_message
 from keras_bahdanau_runtime.prepared.corpus import PreparedCorpus
 from keras_bahdanau_runtime.prepared.prepare import prepare as prepare_corpus
+from keras_bahdanau_runtime.text.parallel import TextFormat
 from keras_bahdanau_runtime.text.tokenizer import Tokenizer
 
 
@@ -16,7 +23,9 @@ def prepare(
     texts: Annotated[
         list[Path],
         typer.Argument(
-            help="Files of source sentences, then as many files of translations; plain or .gz."
+            help="Files of source sentences, then as many files of translations; or, with --pairs, "
+            "files with both sides. Plain, .gz, .bz2, .xz or .zst; a quoted pattern such as "
+            "'part*.tsv' selects all matching files."
         ),
     ],
     output: Annotated[
@@ -25,6 +34,28 @@ def prepare(
             "--output", "-o", help="Folder of the corpus: new, or of an interrupted command."
         ),
     ],
+    pairs: Annotated[
+        bool,
+        typer.Option(
+            "--pairs",
+            help="Each file has both sides: tab-separated text, .csv, .jsonl, .parquet or .tmx.",
+            rich_help_panel="Data",
+        ),
+    ] = False,
+    source_column: SourceColumn = None,
+    target_column: TargetColumn = None,
+    encoding: Encoding = "utf-8",
+    on_bad_line: OnBadLine = "stop",
+    filter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RULE",
+            help="Drop and count pairs: length=MIN:MAX in characters, ratio=LIMIT of the lengths, "
+            "identical sides, duplicate pairs, or other scripts than script=SOURCE:TARGET, such as "
+            "script=latin:cyrillic. May be repeated.",
+            rich_help_panel="Data",
+        ),
+    ] = None,
     tokenizer: Annotated[
         Path | None,
         typer.Option(
@@ -90,17 +121,19 @@ def prepare(
 ) -> None:
     r"""Encode parallel text once, as shuffled shards that training maps into memory.
 
-    After an interruption the same command continues.
+    After an interruption the same command continues. Pairs with an empty side are always dropped.
+    The numbers of dropped pairs are printed, and saved in the manifest.json of the corpus.
 
     Example:
         keras-bahdanau prepare part1.en.gz part2.en.gz part1.de.gz part2.de.gz \
             --output corpus
     """
+    text_format = TextFormat(source_column, target_column, encoding, on_bad_line)
     half = len(texts) // 2
-    if len(texts) % 2:
+    if len(texts) % 2 and not pairs:
         raise ValueError(
-            "Argument `texts` must contain as many files of translations as of sources. "
-            f"Received: {len(texts)} files"
+            "Argument `texts` must contain as many files of translations as of sources, or files "
+            f"with both sides and --pairs. Received: {len(texts)} files"
         )
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     with Progress(
@@ -109,8 +142,8 @@ def prepare(
         task = bar.add_task("reading", total=None)
         try:
             prepare_corpus(
-                texts[:half],
-                texts[half:],
+                texts if pairs else texts[:half],
+                None if pairs else texts[half:],
                 output,
                 None if tokenizer is None else Tokenizer.load(tokenizer),
                 alignments,
@@ -126,12 +159,31 @@ def prepare(
                 progress=lambda stage, done, total: bar.update(
                     task, description=stage, completed=done, total=total
                 ),
+                text_format=text_format,
+                filter=filter or (),
             )
         except KeyboardInterrupt:
             print_message(f"Interrupted. Run the same command again to continue in {output}.")
             raise typer.Exit(130) from None
     corpus = PreparedCorpus(output)
+    for line in filter_report(corpus.manifest):
+        print_message(line)
     print_message(
         f"The corpus is {output}: {corpus.pairs:,} pairs, {corpus.source_tokens:,} source and "
         f"{corpus.tokens:,} target tokens in {len(corpus.sizes)} shards."
     )
+
+
+def filter_report(manifest: dict[str, Any]) -> list[str]:
+    """Return the lines of a table of the pairs that each rule dropped; none without rules."""
+    counts = manifest.get("filtered")
+    if not counts:
+        return []
+    dropped = sum(counts.values())
+    pairs = dropped + sum(manifest["shards"])
+    pairs += manifest["blank"] + manifest["bad"] + manifest["dropped"]
+    width = max(map(len, counts))
+    return [
+        f"Dropped {dropped:,} of {pairs:,} pairs by rules:",
+        *(f"  {rule:<{width}} {count:>11,}" for rule, count in counts.items()),
+    ]

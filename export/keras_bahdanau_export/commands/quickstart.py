@@ -54,7 +54,7 @@ def quickstart(
 
     from keras_bahdanau import BeamSearch, plot_alignment, train
     from keras_bahdanau.text import word_alignment
-    from keras_bahdanau_runtime.text.corpus import read_parallel
+    from keras_bahdanau_runtime.text.parallel import read_parallel
     from keras_bahdanau_runtime.text.scores import corpus_scores
 
     start = time.perf_counter()

@@ -7,7 +7,13 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from keras_bahdanau_export.commands.arguments import Run
+from keras_bahdanau_export.commands.arguments import (
+    Encoding,
+    OnBadLine,
+    Run,
+    SourceColumn,
+    TargetColumn,
+)
 from keras_bahdanau_export.commands.tensorflow_logging import import_keras
 from keras_bahdanau_export.commands.terminal import console, print_message, text_source
 from keras_bahdanau_runtime.checks import check_positive, check_range
@@ -19,9 +25,14 @@ def shortlist(
     run: Run,
     source: Annotated[
         Path,
-        typer.Argument(help="Source sentences, as of training; - is standard input."),
+        typer.Argument(
+            help="Source sentences, as of training, or a file with both sides; - is standard input."
+        ),
     ],
-    target: Annotated[Path, typer.Argument(help="Their translations, line by line.")],
+    target: Annotated[
+        Path | None,
+        typer.Argument(help="Their translations, line by line; none if the source has both sides."),
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write, .npz.")] = Path(
         "shortlist.npz"
     ),
@@ -34,21 +45,29 @@ def shortlist(
         Path | None,
         typer.Option(help="Token alignments in Pharaoh format, instead of the model's attention."),
     ] = None,
+    source_column: SourceColumn = None,
+    target_column: TargetColumn = None,
+    encoding: Encoding = "utf-8",
+    on_bad_line: OnBadLine = "stop",
 ) -> None:
     """Learn a vocabulary shortlist from the attention of the best model of a run.
 
     Example:
         keras-bahdanau shortlist run train.en train.de --output shortlist.npz
     """
-    from keras_bahdanau_runtime.text.corpus import read_alignments, read_parallel
+    from keras_bahdanau_runtime.text.corpus import read_alignments
+    from keras_bahdanau_runtime.text.parallel import TextFormat, read_parallel
 
+    text_format = TextFormat(source_column, target_column, encoding, on_bad_line)
     check_range("size", size, int, 2 * len(SPECIAL))
     check_positive(candidates=candidates, sentences=sentences)
     best_file(run)  # checks that it is a run
     if output.is_dir():
         raise ValueError(f"Argument `output` must be a file. Received: {output}, a folder")
     output.parent.mkdir(parents=True, exist_ok=True)
-    texts = read_parallel(text_source(source), text_source(target))
+    texts = read_parallel(
+        text_source(source), None if target is None else text_source(target), text_format
+    )
     links = None if alignments is None else read_alignments(alignments)
     if links is not None and len(links) != len(texts[0]):
         raise ValueError(

@@ -6,9 +6,9 @@
 | `.parquet`     | a row     | its last column, `translation` | null                             |
 | anything else  | a line    | a line                         | a blank line                     |
 
-With a further suffix `.gz`, lines and JSON lines are compressed by gzip. A row without a readable
-text (bytes that are not UTF-8, a missing key or null, a line that is not a JSON object) has an
-`error`; the other rows are translated.
+With a further suffix `.gz`, `.bz2`, `.xz` or `.zst`, lines and JSON lines are compressed; `.gz` is
+the only one of the output. A row without a readable text (bytes that are not UTF-8, a missing key
+or null, a line that is not a JSON object) has an `error`; the other rows are translated.
 """
 
 import gzip
@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 from keras_bahdanau_runtime.checks import check_text
 from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.files import atomic_write
+from keras_bahdanau_runtime.text.compression import uncompressed_name
 from keras_bahdanau_runtime.text.corpus import iterate_raw_lines, not_utf8
 
 TEXT, TRANSLATION = "text", "translation"  # default names of the columns
@@ -147,7 +148,7 @@ def is_text(source: Source) -> bool:
 
 def _kind(source: Source) -> "type[Lines | JsonLines | Parquet]":
     name = source.name if isinstance(source, Path) else ""
-    if name.removesuffix(".gz").endswith(".jsonl"):
+    if uncompressed_name(name).endswith(".jsonl"):
         return JsonLines
     return Parquet if name.endswith(".parquet") else Lines
 

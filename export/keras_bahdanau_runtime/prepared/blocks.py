@@ -4,6 +4,7 @@ import functools
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, repeat, zip_longest
@@ -16,7 +17,16 @@ from numpy.typing import NDArray
 from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import EOS
 from keras_bahdanau_runtime.prepared.corpus import Shard, concatenate_shards, shard_from_lists
-from keras_bahdanau_runtime.text.corpus import PairCheck, iterate_lines, parse_links
+from keras_bahdanau_runtime.prepared.filters import PairFilter
+from keras_bahdanau_runtime.text.corpus import iterate_lines, parse_links
+from keras_bahdanau_runtime.text.parallel import (
+    UTF_8_TEXT,
+    PairCheck,
+    TextFormat,
+    iterate_pairs,
+    raise_uneven,
+    side_names,
+)
 from keras_bahdanau_runtime.text.tokenizer import NORMALIZATIONS, Tokenizer
 
 Links = list[tuple[int, int]]
@@ -37,6 +47,8 @@ class Block:
         targets: Their translations.
         links: Their alignments, one list per pair; `None` without alignments.
         blank: Number of skipped pairs with a blank side.
+        bad: Number of skipped bad lines; see `TextFormat`.
+        filtered: Number of pairs that each rule dropped, by rule.
     """
 
     number: int
@@ -44,10 +56,15 @@ class Block:
     targets: list[str] = field(default_factory=list)
     links: list[Links] | None = None
     blank: int = 0
+    bad: int = 0
+    filtered: Counter[str] = field(default_factory=Counter)
 
     def digest(self) -> str:
         """Return the SHA-256 of the block's contents in hexadecimal digits."""
-        digest = hashlib.sha256(f"{len(self.sources)} {self.blank} {self.links or []}\n".encode())
+        contents = f"{len(self.sources)} {self.blank} {self.links or []}\n"
+        if self.bad or self.filtered:  # otherwise the digest is that of earlier versions
+            contents = f"{self.bad} {sorted(self.filtered.items())} {contents}"
+        digest = hashlib.sha256(contents.encode())
         for texts in (self.sources, self.targets):  # no line contains a "\n"
             digest.update("\n".join([*texts, ""]).encode("utf-8"))
         return digest.hexdigest()
@@ -55,68 +72,75 @@ class Block:
 
 def read_blocks(
     sources: Paths,
-    targets: Paths,
+    targets: Paths | None,
     alignments: Paths | None,
     pairs: int,
     warn: bool = True,
     check_unicode: bool = False,
+    text_format: TextFormat = UTF_8_TEXT,
+    rules: Sequence[str] = (),
 ) -> Iterator[Block]:
     """Read parallel files `pairs` pairs at a time.
 
     Args:
-        sources: Files of source sentences, as for `iterate_lines`.
+        sources: Files of source sentences; without `targets`, files with both sides. See
+            `iterate_pairs`.
         targets: As many files of their translations, line by line.
-        alignments: As many files of word alignments in Pharaoh format; `None` for none.
-        pairs: Number of pairs of every block but the last, without blank pairs.
+        alignments: As many files of word alignments in Pharaoh format; `None` for none. There is
+            one line for each pair, also for those that are skipped.
+        pairs: Number of pairs of every block but the last, without the skipped ones.
         warn: Whether to log warnings about files that look wrong, as `read_parallel` does.
         check_unicode: Whether to warn also about lines that are not in Unicode form NFC.
+        text_format: `TextFormat` of the files.
+        rules: Rules of a `PairFilter`, which skips pairs.
 
     Yields:
         `Block`s. A block may span files. The last one may have no pairs, only skipped lines.
 
     Raises:
         ValueError: Files that belong together have different numbers of lines; or as
-            `iterate_lines`.
+            `iterate_pairs`.
     """
 
     def new_block(number: int) -> Block:
         return Block(number, links=None if alignments is None else [])
 
     block = new_block(0)
-    for names in zip(sources, targets, alignments or repeat(None), strict=False):
-        files = [repeat("") if name is None else iterate_lines(name, warn) for name in names]
-        check = PairCheck(str(names[0]), str(names[1]), check_unicode)
-        if names[2] is None:
-            lines = zip_longest(*files[:2])
+    pair_filter = PairFilter(rules)
+    for source_file, target_file, link_file in zip(
+        sources, targets or repeat(None), alignments or repeat(None), strict=False
+    ):
+        check = PairCheck(*side_names(source_file, target_file), check_unicode)
+        lines: Iterator[Any] = iterate_pairs(source_file, target_file, text_format, warn)
+        if link_file is None:
+            rows: Iterator[Any] = zip(lines, repeat(""), strict=False)
         else:
-            lines = zip_longest(*files)
-        for number, (source, target, *links) in enumerate(lines, start=1):
-            if source is None or target is None or None in links:
-                _raise_uneven(names, (source, target, *links), number)
+            rows = zip_longest(lines, iterate_lines(link_file, warn))
+        for row, (pair, links) in enumerate(rows, start=1):
+            if pair is None or links is None:
+                raise_uneven((source_file, link_file), (pair, links), row)
+            _, source, target = pair
+            if source is None:
+                block.bad += 1
+                continue
             if not source.strip() or not target.strip():
                 block.blank += 1
+                continue
+            if rules and (rule := pair_filter.broken_rule(source, target)) is not None:
+                block.filtered[rule] += 1
                 continue
             if warn:
                 check.add(source, target)
             block.sources.append(source)
             block.targets.append(target)
             if block.links is not None:
-                block.links.append(parse_links(links[0], f"{names[2]}, line {number}"))
+                block.links.append(parse_links(links, f"{link_file}, line {row}"))
             if len(block.sources) == pairs:
                 yield block
                 block = new_block(block.number + 1)
         check.warn()
-    if block.sources or block.blank:
+    if block.sources or block.blank or block.bad or block.filtered:
         yield block
-
-
-def _raise_uneven(names: Sequence[object], lines: Sequence[str | None], number: int) -> None:
-    ended = [str(name) for name, line in zip(names, lines, strict=False) if line is None]
-    longer = [str(name) for name, line in zip(names, lines, strict=False) if line is not None]
-    raise ValueError(
-        "Files that belong together must have the same number of lines. "
-        f"Received: {ended[0]} ends after line {number - 1}, {longer[0]} goes on"
-    )
 
 
 def check_files(**files: Paths | None) -> None:
@@ -136,7 +160,7 @@ def check_files(**files: Paths | None) -> None:
         )
     for name, paths in files.items():
         for path in paths or ():
-            if os.path.exists(path) and not Path(path).is_file():
+            if str(path) == "-" or (os.path.exists(path) and not Path(path).is_file()):
                 raise ValueError(
                     f"Argument `{name}` must contain plain files, which are read twice. "
                     f"Received: {str(path)!r}"

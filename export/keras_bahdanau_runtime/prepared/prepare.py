@@ -18,7 +18,7 @@ import random
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -54,7 +54,9 @@ from keras_bahdanau_runtime.prepared.corpus import (
     shard_kinds,
     shard_name,
 )
+from keras_bahdanau_runtime.prepared.filters import PairFilter
 from keras_bahdanau_runtime.session import available_cores
+from keras_bahdanau_runtime.text.parallel import UTF_8_TEXT, TextFormat, expand_paths
 from keras_bahdanau_runtime.text.tokenizer import (
     MAX_VOCABULARY_SIZE,
     MIN_VOCABULARY_SIZE,
@@ -75,7 +77,7 @@ Progress = Callable[[str, int, int | None], None]
 
 def prepare(
     sources: Paths,
-    targets: Paths,
+    targets: Paths | None,
     output: str | os.PathLike[str],
     tokenizer: Tokenizer | None = None,
     alignments: Paths | None = None,
@@ -89,6 +91,8 @@ def prepare(
     seed: int = 0,
     processes: int | None = None,
     progress: Progress | None = None,
+    text_format: TextFormat = UTF_8_TEXT,
+    filter: Sequence[str] = (),
 ) -> Path:
     """Prepare parallel text as a corpus for `PreparedDataset`.
 
@@ -97,10 +101,13 @@ def prepare(
     checks that texts and options are unchanged.
 
     Args:
-        sources: Files of source sentences, one per line, UTF-8, plain or `.gz`.
-        targets: As many files of their translations, line by line. Pairs with a blank side are
-            dropped, and their number is logged. Files that look wrong, and lines that are not in
-            Unicode form NFC, are logged as warnings.
+        sources: Files of source sentences, one per line, plain or compressed (`.gz`, `.bz2`,
+            `.xz`, `.zst`); without `targets`, files with both sides: tab-separated text, `.csv`,
+            `.jsonl`, `.parquet` or `.tmx`. See `TextFormat`. A path may be a pattern such as
+            "part*.tsv", for all matching files, sorted by name.
+        targets: As many files of their translations, line by line; `None` if `sources` have both
+            sides. Pairs with a blank side are dropped, and their number is logged. Files that look
+            wrong, and lines that are not in Unicode form NFC, are logged as warnings.
         output: Folder of the corpus, new or of an interrupted call.
         tokenizer: A `Tokenizer`; `None` to train one.
         alignments: As many files of word alignments in Pharaoh format, whose positions count the
@@ -118,14 +125,28 @@ def prepare(
         processes: Number of processes that encode. `None` for one for each core, or for only this
             one with fewer than 100,000 pairs.
         progress: Called repeatedly as `progress(stage, finished pairs, all pairs or None)`.
+        text_format: `TextFormat` of the files: columns, encoding, and what to do with bad lines.
+        filter: Rules that drop pairs. A pair is counted for the first rule that it breaks, and the
+            counts are in the manifest as `filtered`. Lengths are in characters, without spaces at
+            both ends:
+
+            - "length=3:500": each side has 3 to 500 characters; "length=500" has no minimum.
+            - "ratio=3": the longer side has at most 3 times the characters of the shorter one.
+            - "identical": drop pairs with two equal sides.
+            - "duplicate": drop all but the first of equal pairs. It needs about 100 bytes of memory
+              for each different pair.
+            - "script=latin:cyrillic": drop pairs if most letters of the source are not Latin, or
+              most of the target not Cyrillic.
 
     Returns:
         The folder, a `Path`.
 
     Raises:
         ValueError: An argument is out of range or not applicable, files that belong together have
-            different numbers of lines, a line is not UTF-8, there is no pair, the texts change
-            while they are read, the folder has other options or texts, or another process uses it.
+            different numbers of lines, a line is not UTF-8 or does not have both sides, a file is
+            damaged, there is no pair, the texts change while they are read, the folder has other
+            options or texts, or another process uses it.
+        MissingDependencyError: The package that reads `.parquet` or `.zst` is not installed.
         OSError: The disk is full, or a process was killed. Repeat the call to continue.
 
     Example:
@@ -133,10 +154,13 @@ def prepare(
     ```python
     if __name__ == "__main__":  # other processes import this file
         prepare(["part1.en.gz", "part2.en.gz"], ["part1.de.gz", "part2.de.gz"], "corpus")
+        prepare(["pairs.tsv"], None, "filtered", filter=["length=1:500", "duplicate"])
     ```
     """
     _check_arguments(vocabulary_size, sample, shard_pairs, max_length, too_long, seed, processes)
     check_normalization(normalization)
+    PairFilter(filter)  # raises its errors
+    sources, targets, alignments = map(_expanded, (sources, targets, alignments))
     check_files(sources=sources, targets=targets, alignments=alignments)
     if alignments is not None and tokenizer is None:
         raise ValueError(
@@ -157,11 +181,13 @@ def prepare(
         "max_length": max_length,
         "too_long": too_long,
         "seed": seed,
+        "filter": list(filter) or None,
     }
     job = _Job(
         output=Path(output),
         files=(sources, targets, alignments),
         options=options,
+        text_format=text_format,
         is_normalized=(normalization if tokenizer is None else tokenizer.normalization) is not None,
         processes=processes,
         progress=progress or (lambda stage, done, total: None),
@@ -184,6 +210,13 @@ class _Plan:
     digests: list[str] = field(default_factory=list)
     pairs: int = 0
     blank: int = 0
+    bad: int = 0
+    filtered: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def lines(self) -> int:
+        """Number of all pairs in the files, including skipped ones."""
+        return self.pairs + self.blank + self.bad + sum(self.filtered.values())
 
     @property
     def text(self) -> str:
@@ -196,8 +229,9 @@ class _Job:
     """Files and options of a call of `prepare`, and its steps."""
 
     output: Path
-    files: tuple[Paths, Paths, Paths | None]
+    files: tuple[Paths, Paths | None, Paths | None]
     options: dict[str, Any]
+    text_format: TextFormat
     is_normalized: bool
     processes: int | None
     progress: Progress
@@ -212,7 +246,12 @@ class _Job:
 
     def blocks(self, warn: bool) -> Iterator[Block]:
         return read_blocks(
-            *self.files, pairs=_BLOCK_PAIRS, warn=warn, check_unicode=not self.is_normalized
+            *self.files,
+            pairs=_BLOCK_PAIRS,
+            warn=warn,
+            check_unicode=not self.is_normalized,
+            text_format=self.text_format,
+            rules=self.options["filter"] or (),
         )
 
     def plan(self, tokenizer: Tokenizer | None) -> _Plan:
@@ -224,9 +263,11 @@ class _Job:
             return _Plan(**document)
         plan, sample = self._scan(0 if tokenizer else self.options["sample"])
         if not plan.pairs:
+            rest = " that `filter` keeps" if plan.filtered else ""
+            rest += f", and {plan.bad} bad lines" if plan.bad else ""
             raise ValueError(
                 "Arguments `sources` and `targets` must contain a pair of sentences. Received: "
-                "none without a blank side"
+                f"none without a blank side{rest}"
             )
         if tokenizer is None:
             self.progress("training the tokenizer", len(sample), None)
@@ -249,6 +290,9 @@ class _Job:
         for block in self.blocks(warn=True):
             plan.digests.append(block.digest())
             plan.blank += block.blank
+            plan.bad += block.bad
+            for rule, count in block.filtered.items():
+                plan.filtered[rule] = plan.filtered.get(rule, 0) + count
             for pair in zip(block.sources, block.targets, strict=True) if sample_size else ():
                 if len(sample) < sample_size:
                     sample.append(pair)
@@ -319,6 +363,7 @@ class _Job:
             done += size
             self.progress("shuffling", done, sum(sizes))
         cut = sum(record.cut for record in records)
+        rules = self.options["filter"] or ()
         fsync(self.output)
         _write_json(
             self.output / MANIFEST_FILE,
@@ -328,6 +373,8 @@ class _Job:
                 "options": self._all_options(),
                 "text": plan.text,
                 "blank": plan.blank,
+                "bad": plan.bad,
+                "filtered": {rule: plan.filtered.get(rule, 0) for rule in rules},
                 "cut": cut,
                 "dropped": dropped,
                 "aligned": self.aligned,
@@ -339,11 +386,12 @@ class _Job:
         )
         for count, message in (
             (plan.blank, "Dropped %d of %d pairs: one side is blank."),
+            (plan.bad, "Dropped %d of %d pairs: the line does not have both sides."),
             (dropped, "Dropped %d of %d pairs: one side is longer than max_length."),
             (cut, "Cut %d of %d pairs: one side is longer than max_length."),
         ):
             if count:
-                logger.warning(message, count, plan.pairs + plan.blank)
+                logger.warning(message, count, plan.lines)
 
     def check_finished(self, tokenizer: Tokenizer | None) -> None:
         """Raise a `ValueError` unless this call would write the same corpus."""
@@ -385,6 +433,12 @@ class _Job:
             "Arguments `sources` and `targets` must contain the texts that the corpus in "
             f"{self.output} was started with. Received: other texts{where}; they have changed"
         )
+
+
+def _expanded(paths: Any) -> Any:
+    """Replace patterns by files; `check_files` reports what is not a list of paths."""
+    is_list = isinstance(paths, Sequence) and not isinstance(paths, str)
+    return expand_paths(paths) if is_list else paths
 
 
 def _check_arguments(

@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin
 
 from keras_bahdanau_runtime.checks import check_range, unique_keys
 from keras_bahdanau_runtime.errors import require
+from keras_bahdanau_runtime.text.parallel import BAD_LINE_ACTIONS, TextFormat
 from keras_bahdanau_runtime.text.tokenizer import (
     MAX_VOCABULARY_SIZE,
     MIN_VOCABULARY_SIZE,
@@ -46,10 +47,12 @@ _ABOVE_ZERO = {"low": 0, "open_low": True}
 class TrainingOptions:
     """Options of a training run.
 
-    Texts are UTF-8, one sentence per line, plain or .gz. Lengths are in tokens. An update is one
-    step of the optimizer; after each `every` updates, the model is validated and saved. The
-    learning rate follows a `WarmupSchedule`. The command `keras-bahdanau train` has the same
-    options, with the help texts below.
+    A text is two files with one sentence per line, or a file with both sides: without `target` or
+    `validation_target`, `source` or `validation_source` has both; see `TextFormat`. A path may be a
+    pattern such as "part*.tsv". Lengths are in tokens. An update is one step of the optimizer;
+    after each `every` updates, the model is validated and saved. The learning rate follows a
+    `WarmupSchedule`. The command `keras-bahdanau train` has the same options, with the help texts
+    below.
 
     Raises:
         ValueError: A value has another type than its field, or is outside its limits; the numbers
@@ -72,14 +75,15 @@ class TrainingOptions:
 
     source: Path = field(
         metadata={
-            "help": "Source sentences, one per line, plain or .gz; or a folder from `prepare`.",
+            "help": "Source sentences, one per line; or a file with both sides (tab-separated, "
+            ".csv, .jsonl, .parquet, .tmx), plain or compressed; or a folder from `prepare`.",
             "positional": True,
         }
     )
     target: Path | None = field(
         default=None,
         metadata={
-            "help": "Their translations, line by line; none for a prepared folder.",
+            "help": "Their translations, line by line; none if the source has both sides.",
             "positional": True,
         },
     )
@@ -90,8 +94,13 @@ class TrainingOptions:
             "panel": "Validation",
         }
     )
-    validation_target: tuple[Path, ...] = field(
-        metadata={"help": "Their translations.", "panel": "Validation"}
+    validation_target: tuple[Path, ...] | None = field(
+        default=None,
+        metadata={
+            "help": "Their translations; none if the sources have both sides.",
+            "panel": "Validation",
+            "type": list[Path],
+        },
     )
     model: str = _option("rnnsearch", "rnnsearch or rnnencdec.", choices=MODELS, panel="Model")
     vocabulary_size: int = _option(
@@ -265,6 +274,22 @@ class TrainingOptions:
         1.0, "Largest global norm of the gradients.", limits=_ABOVE_ZERO, panel="Optimization"
     )
     max_length: int = _option(100, "Longest sentence in tokens.", limits={"low": 2}, panel="Data")
+    source_column: str | None = _option(
+        None,
+        "For files with both sides, the column of the sources: a name, a number from 1 for "
+        "tab-separated text, or a language code for .tmx.",
+        panel="Data",
+    )
+    target_column: str | None = _option(
+        None, "The column of the translations, like --source-column.", panel="Data"
+    )
+    encoding: str = _option("utf-8", "Encoding of the text files.", panel="Data")
+    on_bad_line: str = _option(
+        "stop",
+        "What to do with a line that does not have both sides: stop or skip.",
+        choices=BAD_LINE_ACTIONS,
+        panel="Data",
+    )
     validation_beam_size: int = _option(
         1, "Beam of each validation.", limits=_COUNT, panel="Validation"
     )
@@ -295,12 +320,14 @@ class TrainingOptions:
         for option in fields(self):
             value = _validated(option, getattr(self, option.name))
             object.__setattr__(self, option.name, value)
-        if len(self.validation_source) != len(self.validation_target):
+        _ = self.text_format  # raises the errors of its values
+        targets = self.validation_target
+        if targets is not None and len(self.validation_source) != len(targets):
             raise ValueError(
                 "Argument `validation_target` must have as many files as `validation_source`. "
-                f"Received: {len(self.validation_source)} and {len(self.validation_target)}"
+                f"Received: {len(self.validation_source)} and {len(targets)}"
             )
-        if self.target is None:
+        if self.is_prepared:
             for name in ("vocabulary_size", "joint", "normalization"):
                 value = getattr(self, name)
                 if value != getattr(TrainingOptions, name):
@@ -318,6 +345,16 @@ class TrainingOptions:
                 "Argument `updates` must be a multiple of `every`, so that the run ends with a "
                 f"checkpoint. Received: updates={self.updates}, every={self.every}"
             )
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the source is a folder of a prepared corpus."""
+        return self.target is None and self.source.is_dir()
+
+    @property
+    def text_format(self) -> TextFormat:
+        """Format of the texts."""
+        return TextFormat(self.source_column, self.target_column, self.encoding, self.on_bad_line)
 
     @property
     def dropouts(self) -> tuple[float, ...]:

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
 
 from keras_bahdanau_runtime.files import claim_folder, file_sha256
@@ -22,7 +23,7 @@ from keras_bahdanau_runtime.runs.folder import (
     TEXTS_FILE,
 )
 from keras_bahdanau_runtime.runs.options import TrainingOptions, read_options
-from keras_bahdanau_runtime.text.corpus import read_parallel
+from keras_bahdanau_runtime.text.parallel import expand_paths, read_parallel
 from keras_bahdanau_runtime.text.scores import bleu_metric
 
 logger = logging.getLogger("keras_bahdanau")
@@ -30,16 +31,13 @@ logger = logging.getLogger("keras_bahdanau")
 
 def check_run_folder(options: TrainingOptions, output: Path, resume: bool) -> None:
     """Raise a `ValueError` if the folder is in use, or its run has other options."""
-    if (options.target is None and options.source.is_file()) or (
-        options.target is not None and options.source.is_dir()
-    ):
+    if options.target is not None and options.source.is_dir():
         raise ValueError(
-            "Argument `target` must be given for a text file, and left out for a prepared corpus. "
+            "Argument `target` must be left out for a prepared corpus. "
             f"Received: {options.target!s} for {options.source}"
         )
-    check_files(
-        validation_source=options.validation_source, validation_target=options.validation_target
-    )
+    validation_source, validation_target = _held_out_files(options)
+    check_files(validation_source=validation_source, validation_target=validation_target)
     if options.log_dir is not None and options.log_dir.exists() and not options.log_dir.is_dir():
         raise ValueError(
             f"Argument `log_dir` must be a folder. Received: {str(options.log_dir)!r}, a file"
@@ -87,8 +85,9 @@ def _check_texts(options: TrainingOptions, path: Path) -> None:
     if not path.exists():
         logger.warning("%s is missing, so changed texts are not detected.", path)
         return
-    previous = read_options(path)
-    changed = [name for name, value in text_hashes(options).items() if previous.get(name) != value]
+    previous, current = read_options(path), text_hashes(options)
+    names = [*current, *(name for name in previous if name not in current)]
+    changed = [name for name in names if previous.get(name) != current.get(name)]
     if changed:
         raise ValueError(
             "Argument `options` must name the texts that the run was started with. "
@@ -101,18 +100,28 @@ def text_hashes(options: TrainingOptions) -> dict[str, str]:
 
     For a prepared corpus, it is the hash of the manifest, which contains those of its files.
     """
-    prepared = options.target is None
+    source = options.source / MANIFEST_FILE if options.is_prepared else options.source
+    validation_source, validation_target = _held_out_files(options)
     files: dict[str, Sequence[Path]] = {
-        "source": [options.source / MANIFEST_FILE if prepared else options.source],
-        "target": [] if options.target is None else [options.target],
-        "validation_source": options.validation_source,
-        "validation_target": options.validation_target,
+        "source": expand_paths([source]),
+        "target": [] if options.target is None else expand_paths([options.target]),
+        "validation_source": validation_source,
+        "validation_target": validation_target or [],
     }
     digests = {}
     for name, paths in files.items():
         for number, path in enumerate(paths, start=1):
             digests[f"`{name}`" if number == 1 else f"`{name}` {number}"] = file_sha256(path)
     return digests
+
+
+def _held_out_files(options: TrainingOptions) -> tuple[list[Path], list[Path] | None]:
+    """Return the files of held-out sources and of targets, which are `None` for files of pairs."""
+    targets = options.validation_target
+    return (
+        expand_paths(options.validation_source),
+        None if targets is None else expand_paths(targets),
+    )
 
 
 @contextlib.contextmanager
@@ -174,10 +183,9 @@ def start_run(
     if rank == 0:
         check_run_folder(options, output, resume)
     _check_corpus(options)
-    held_out = [
-        read_parallel(*paths)
-        for paths in zip(options.validation_source, options.validation_target, strict=True)
-    ]
+    sources, targets = _held_out_files(options)
+    sides = zip(sources, repeat(None) if targets is None else targets, strict=False)
+    held_out = [read_parallel(*files, options.text_format) for files in sides]
     with claim_run(output) if rank == 0 else contextlib.nullcontext():
         if rank == 0 and options.devices == 1:
             prepare_texts(options, output)
@@ -186,20 +194,21 @@ def start_run(
 
 def prepare_texts(options: TrainingOptions, output: Path) -> None:
     """Prepare the text files of a run in its folder, unless the source is a prepared corpus."""
-    if options.target is not None:
+    if not options.is_prepared:
         prepare(
             [options.source],
-            [options.target],
+            None if options.target is None else [options.target],
             output / CORPUS_FOLDER,
             vocabulary_size=options.vocabulary_size,
             joint=options.joint,
             normalization=options.normalization,
             seed=options.seed,
+            text_format=options.text_format,
         )
 
 
 def _check_corpus(options: TrainingOptions) -> None:
-    if options.target is not None:
+    if not options.is_prepared:
         return
     if PreparedCorpus(options.source).aligned and options.bpe_dropout:
         raise ValueError(

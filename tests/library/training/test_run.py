@@ -268,8 +268,8 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(values, message):
 
 
 def test_missing_options_are_listed():
-    with pytest.raises(ValueError, match="Argument `source`, `validation_target` must be given"):
-        TrainingOptions.from_values({"target": "a", "validation_source": "b"})
+    with pytest.raises(ValueError, match="Argument `source`, `validation_source` must be given"):
+        TrainingOptions.from_values({"target": "a", "validation_target": "b"})
 
 
 def test_files_of_earlier_versions_have_other_option_names(tmp_path):
@@ -284,7 +284,7 @@ def test_files_of_earlier_versions_have_other_option_names(tmp_path):
     assert TrainingOptions.from_file(tmp_path / "options.json") == current
 
 
-def test_options_that_contradict_each_other_are_refused():
+def test_options_that_contradict_each_other_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"`validation_target` must have as many .* 2 and 1"):
         options(validation_source=["a", "b"])
     for updates in (3, 25):
@@ -294,7 +294,7 @@ def test_options_that_contradict_each_other_are_refused():
         options(updates=20)
     for value in ({"vocabulary_size": 900}, {"joint": False}):
         with pytest.raises(ValueError, match="must be left out for a prepared corpus"):
-            options(target=None, **value)
+            options(source=tmp_path, target=None, **value)
 
 
 @pytest.mark.parametrize(
@@ -436,13 +436,11 @@ def test_a_refused_start_leaves_no_folder_and_a_resumed_run_removes_leftovers(co
     with pytest.raises(ValueError, match=r"`tokenize` must be one of .*'klingon'"):
         train(dataclasses.replace(chosen, tokenize="klingon"), tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    for source, target in ((chosen.source, None), (folder / "corpus", chosen.target)):
-        size = TrainingOptions.vocabulary_size
-        wrong = dataclasses.replace(
-            chosen, source=source, target=target, vocabulary_size=size, joint=True
-        )
-        with pytest.raises(ValueError, match="`target` must be given for a text file"):
-            train(wrong, tmp_path / "new")
+    with pytest.raises(ValueError, match=r"line 1: .*, or a second file with the other side"):
+        train(dataclasses.replace(chosen, target=None), tmp_path / "new")
+    with pytest.raises(ValueError, match="`target` must be left out for a prepared corpus"):
+        train(dataclasses.replace(chosen, source=folder / "corpus"), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
     shutil.copy(chosen.source, chosen.target)
     with pytest.raises(ValueError, match="texts that the run"):
         train(chosen, folder, resume=True, verbose=False)

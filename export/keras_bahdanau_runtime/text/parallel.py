@@ -1,0 +1,547 @@
+"""Read parallel text: two files with one side each, or files with both sides.
+
+| name ends with | a pair                                          |
+|----------------|-------------------------------------------------|
+| `.csv`         | a row, below a row with the names of columns    |
+| `.jsonl`       | an object on a line                             |
+| `.parquet`     | a row                                           |
+| `.tmx`         | a translation unit                              |
+| anything else  | a line with two columns, separated by a tab     |
+
+A further suffix names the compression, as for `iterate_lines`. Line breaks inside a text become
+spaces.
+"""
+
+import codecs
+import csv
+import glob
+import json
+import logging
+import os
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NoReturn
+
+from keras_bahdanau_runtime.checks import check_text
+from keras_bahdanau_runtime.errors import require
+from keras_bahdanau_runtime.text.compression import open_bytes, uncompressed_name
+from keras_bahdanau_runtime.text.corpus import (
+    UTF_8,
+    Source,
+    iterate_lines,
+    name_of,
+    not_utf8,
+    read_lines,
+)
+from keras_bahdanau_runtime.text.tmx import iterate_units
+
+logger = logging.getLogger("keras_bahdanau_runtime")
+
+BAD_LINE_ACTIONS = ("stop", "skip")
+_PARQUET_ROWS = 8192  # rows of a batch read from Parquet
+
+# Line number, source and target. Both texts are `None` for a bad line that is skipped.
+Pair = tuple[int, str | None, str | None]
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """Format of parallel text, apart from what the names of the files tell.
+
+    Args:
+        source_column: str. For files with both sides, the column of the sources. It is a name in
+            CSV, JSON lines and Parquet ("source" if `None`), where "translation.en" is the key "en"
+            inside "translation"; a number from 1 in tab-separated text; and a language code such as
+            "en" in TMX.
+        target_column: str. The column of the translations; "target" if `None`. Without columns,
+            each line of tab-separated text must have exactly two.
+        encoding: str. Encoding of text files, by its name in Python. Parquet has its own encoding;
+            that of TMX is in the file unless this argument is another one than UTF-8.
+        on_bad_line: "stop" to raise a `ValueError` for a line without both texts, such as a line
+            with one or three columns; "skip" to count such lines and leave them out.
+
+    Raises:
+        ValueError: An argument is invalid.
+
+    Example:
+
+    >>> TextFormat(on_bad_line="ignore")
+    Traceback (most recent call last):
+    ValueError: Argument `on_bad_line` must be one of ('stop', 'skip'). Received: 'ignore'
+    """
+
+    source_column: str | None = None
+    target_column: str | None = None
+    encoding: str = UTF_8
+    on_bad_line: str = "stop"
+
+    def __post_init__(self) -> None:
+        for name in ("source_column", "target_column"):
+            column = getattr(self, name)
+            if column is not None and (not isinstance(column, str) or not column):
+                raise ValueError(f"Argument `{name}` must be a name. Received: {column!r}")
+        if self.on_bad_line not in BAD_LINE_ACTIONS:
+            raise ValueError(
+                f"Argument `on_bad_line` must be one of {BAD_LINE_ACTIONS}. "
+                f"Received: {self.on_bad_line!r}"
+            )
+        try:
+            b"".decode(self.encoding)
+            "\n".encode(self.encoding)
+            if codecs.lookup(self.encoding).name == UTF_8:  # such as "UTF8"
+                object.__setattr__(self, "encoding", UTF_8)
+        except (LookupError, TypeError, ValueError) as error:
+            raise ValueError(
+                "Argument `encoding` must be the name of an encoding, such as utf-8 or latin-1. "
+                f"Received: {self.encoding!r}"
+            ) from error
+
+    @property
+    def columns(self) -> tuple[str, str]:
+        """Names of both columns in CSV, JSON lines and Parquet."""
+        return self.source_column or "source", self.target_column or "target"
+
+    def bad_line(self, location: str, problem: str) -> None:
+        """Raise a `ValueError` for a line without both texts, unless such lines are skipped."""
+        if self.on_bad_line == "stop":
+            raise ValueError(
+                f"{location}: {problem}. Correct it, or set `on_bad_line` to skip such lines."
+            )
+
+
+UTF_8_TEXT = TextFormat()
+
+
+def iterate_pairs(
+    source: Source,
+    target: Source | None = None,
+    text_format: TextFormat = UTF_8_TEXT,
+    warn: bool = True,
+) -> Iterator[Pair]:
+    r"""Read parallel text, one pair at a time.
+
+    Args:
+        source: File of the sources, one per line; without `target`, a file with both sides. Its
+            name selects the kind of file, and a stream is tab-separated text.
+        target: File of the translations, line by line.
+        text_format: `TextFormat` of the files.
+        warn: As for `iterate_lines`.
+
+    Yields:
+        `(line, source, target)`: the number of the line where the pair begins (of the row in
+        Parquet), from 1, and both texts, which may be blank. The texts are `None` for a bad line
+        that is skipped.
+
+    Raises:
+        ValueError: Two files have different numbers of lines, a line does not have both texts, a
+            column is missing, the file is damaged, or as `iterate_lines`.
+        MissingDependencyError: The file is Parquet, and pyarrow is not installed; or as
+            `iterate_lines`.
+
+    Example:
+
+    >>> import io
+    >>> list(iterate_pairs(io.BytesIO(b"a man\tein Mann\na dog\tein Hund\n")))
+    [(1, 'a man', 'ein Mann'), (2, 'a dog', 'ein Hund')]
+    """
+    if target is not None:
+        return _iterate_sides(source, target, text_format, warn)
+    suffix = ""
+    if isinstance(source, (str, os.PathLike)):
+        suffix = Path(uncompressed_name(source)).suffix
+    return _READERS.get(suffix, _iterate_tab_separated)(source, text_format, warn)
+
+
+def _iterate_sides(
+    source: Source, target: Source, text_format: TextFormat, warn: bool
+) -> Iterator[Pair]:
+    sides = [iterate_lines(side, warn, text_format.encoding) for side in (source, target)]
+    for number, (source_line, target_line) in enumerate(zip_longest(*sides), start=1):
+        if source_line is None or target_line is None:
+            raise_uneven((source, target), (source_line, target_line), number)
+        yield number, source_line, target_line
+
+
+def raise_uneven(
+    files: Sequence[Source | None], lines: Sequence[object | None], number: int
+) -> NoReturn:
+    """Raise the error for files with different numbers of lines; `None` marks an ended file."""
+    names = [name_of(file) if file is not None else "" for file in files]
+    [ended, *_] = [name for name, line in zip(names, lines, strict=True) if line is None]
+    [longer, *_] = [name for name, line in zip(names, lines, strict=True) if line is not None]
+    raise ValueError(
+        "Files that belong together must have the same number of lines. "
+        f"Received: {ended} ends after line {number - 1}, {longer} goes on"
+    )
+
+
+def _iterate_tab_separated(source: Source, text_format: TextFormat, warn: bool) -> Iterator[Pair]:
+    name = name_of(source)
+    first, second = _tab_columns(text_format)
+    needed = max(first, second) + 1
+    is_exact = text_format.source_column is text_format.target_column is None
+    lines = iterate_lines(source, warn, text_format.encoding)
+    for number, line in enumerate(lines, start=1):
+        columns = line.split("\t")
+        count = len(columns)
+        if count == needed or (count > needed and not is_exact):
+            yield number, columns[first], columns[second]
+        elif not line.strip():
+            yield number, "", ""
+        else:
+            expected = f"expected {needed} columns separated by tabs"
+            if count == 1:
+                expected += ", or a second file with the other side"
+            text_format.bad_line(f"{name}, line {number}", f"{expected}. Received: {count}")
+            yield number, None, None
+
+
+def _tab_columns(text_format: TextFormat) -> tuple[int, int]:
+    """Return the indices, from 0, of both columns of tab-separated text."""
+    indices = []
+    for name, default in (("source_column", "1"), ("target_column", "2")):
+        column = getattr(text_format, name) or default
+        if not re.fullmatch("[1-9][0-9]{0,5}", column):
+            raise ValueError(
+                f"Argument `{name}` must be a number from 1 for tab-separated text. "
+                f"Received: {column!r}"
+            )
+        indices.append(int(column) - 1)
+    return indices[0], indices[1]
+
+
+def _iterate_csv(source: Source, text_format: TextFormat, warn: bool) -> Iterator[Pair]:
+    name = name_of(source)
+    lines = iterate_lines(source, warn, text_format.encoding)
+    # Without `strict`, a quote that is not closed would take in the rest of the file.
+    reader = csv.reader((f"{line}\n" for line in lines), strict=True)
+    end = 0  # last line of the row before
+
+    def next_row() -> list[str] | None:
+        try:
+            return next(reader, None)
+        except csv.Error as error:
+            raise ValueError(f"{name}, line {end + 1}: expected CSV. Received: {error}") from error
+
+    header = next_row() or []
+    first, second = (_csv_column(name, header, column) for column in text_format.columns)
+    end = reader.line_num
+    while (row := next_row()) is not None:
+        number, end = end + 1, reader.line_num
+        if len(row) == len(header):
+            yield number, _single_line(row[first]), _single_line(row[second])
+        elif not any(row):
+            yield number, "", ""
+        else:
+            text_format.bad_line(
+                f"{name}, line {number}",
+                f"expected the {len(header)} columns of the first line. Received: {len(row)}",
+            )
+            yield number, None, None
+
+
+def _csv_column(name: str, header: list[str], column: str) -> int:
+    if header.count(column) != 1:
+        raise ValueError(
+            f"Arguments `source_column` and `target_column` must be columns of {name}, one of "
+            f"{header}. Received: {column!r}"
+        )
+    return header.index(column)
+
+
+def _iterate_json_lines(source: Source, text_format: TextFormat, warn: bool) -> Iterator[Pair]:
+    name = name_of(source)
+    lines = iterate_lines(source, warn, text_format.encoding)
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            yield number, "", ""
+            continue
+        location = f"{name}, line {number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            text_format.bad_line(location, f"expected a JSON object. Received: {error}")
+            yield number, None, None
+        else:
+            yield _record_pair(record, location, number, text_format)
+
+
+def _iterate_parquet(source: Source, text_format: TextFormat, warn: bool) -> Iterator[Pair]:
+    arrow = require("pyarrow", extra="parquet")
+    parquet = require("pyarrow.parquet", extra="parquet")
+    name = name_of(source)
+    try:
+        file = parquet.ParquetFile(source, buffer_size=2**16, pre_buffer=False)
+    except arrow.ArrowInvalid as error:
+        raise ValueError(f"{name}: expected Parquet. Received: {error}") from error
+    with file:
+        columns = [column.path for column in file.schema]
+        for column in text_format.columns:
+            if column not in columns:
+                raise ValueError(
+                    "Arguments `source_column` and `target_column` must be columns of "
+                    f"{name}, one of {columns}. Received: {column!r}"
+                )
+        number = 0
+        for batch in file.iter_batches(_PARQUET_ROWS, columns=list(text_format.columns)):
+            for record in _batch_records(batch, name, number):
+                number += 1
+                yield _record_pair(record, f"{name}, row {number}", number, text_format)
+
+
+def _batch_records(batch: Any, name: str, rows_before: int) -> list[dict[str, Any]]:
+    """Return the rows of a batch as dicts; the error for text that is not UTF-8 has the row."""
+    try:
+        records: list[dict[str, Any]] = batch.to_pylist()
+        return records
+    except UnicodeDecodeError:
+        for row in range(len(batch)):
+            try:
+                batch.slice(row, 1).to_pylist()
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{name}, row {rows_before + row + 1}: {not_utf8(error)}"
+                ) from error
+        raise
+
+
+def _record_pair(record: Any, location: str, number: int, text_format: TextFormat) -> Pair:
+    """Return the pair of a JSON object or a row of Parquet."""
+    source_column, target_column = text_format.columns
+    try:
+        return number, _text(record, source_column), _text(record, target_column)
+    except ValueError as error:
+        text_format.bad_line(location, str(error))
+        return number, None, None
+
+
+def _text(record: Any, column: str) -> str:
+    """Return the text of a column of a JSON object or a row of Parquet.
+
+    Raises:
+        ValueError: There is no such text. The message describes the problem only.
+    """
+    value = record
+    is_key = isinstance(record, dict) and column in record
+    for key in [column] if is_key else column.split("."):
+        if not isinstance(value, dict) or key not in value:
+            keys = f"the keys {list(value)}" if isinstance(value, dict) else f"{value!r:.80}"
+            raise ValueError(f"expected a text as {column!r}. Received: {keys:.200}")
+        value = value[key]
+    if not isinstance(value, str):
+        raise ValueError(f"expected a text as {column!r}. Received: {value!r:.80}")
+    check_text(column, value)
+    return _single_line(value)
+
+
+def _iterate_tmx(source: Source, text_format: TextFormat, warn: bool) -> Iterator[Pair]:
+    name = name_of(source)
+    languages = text_format.source_column, text_format.target_column
+    if None in languages:
+        raise ValueError(
+            "Arguments `source_column` and `target_column` must be language codes for TMX, such as "
+            f"en. Received: {languages[0]!r} and {languages[1]!r} for {name}"
+        )
+    encoding = None if text_format.encoding == UTF_8 else text_format.encoding
+    with open_bytes(str(source)) as file:
+        for number, *texts, available in iterate_units(
+            file, name, str(languages[0]), str(languages[1]), encoding
+        ):
+            if texts[0] is None or texts[1] is None:
+                text_format.bad_line(
+                    f"{name}, line {number}",
+                    f"expected the languages {languages[0]!r} and {languages[1]!r}. "
+                    f"Received: {available}",
+                )
+                yield number, None, None
+            else:
+                yield number, _single_line(texts[0]), _single_line(texts[1])
+
+
+_READERS: dict[str, Callable[[Source, TextFormat, bool], Iterator[Pair]]] = {
+    ".csv": _iterate_csv,
+    ".jsonl": _iterate_json_lines,
+    ".parquet": _iterate_parquet,
+    ".tmx": _iterate_tmx,
+}
+
+
+def _single_line(text: str) -> str:
+    """Replace the line breaks that `iterate_lines` knows by spaces."""
+    if "\n" in text or "\r" in text:
+        return re.sub(r"\r\n|\n|\r", " ", text)
+    return text
+
+
+def expand_paths(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """Replace each pattern such as `part*.tsv` by the files that match it, sorted by name.
+
+    Args:
+        paths: Paths of files and patterns of `glob.glob`, where `**` matches any folders.
+
+    Raises:
+        ValueError: No file matches a pattern.
+    """
+    files = []
+    for path in map(Path, paths):
+        if os.path.lexists(path) or not glob.has_magic(str(path)):
+            files.append(path)
+            continue
+        matches = sorted(glob.glob(str(path), recursive=True))
+        if not matches:
+            raise ValueError(f"Pattern {str(path)!r} must match a file. Received: no such file")
+        files += map(Path, matches)
+    return files
+
+
+_SUSPECT_SHARE = 0.5  # two files with more identical or tabbed lines are probably wrong
+
+
+class PairCheck:
+    """Counter of likely mistakes in two parallel files.
+
+    Args:
+        source: str. Name of the file of sources.
+        target: str. Name of the file of their translations.
+        check_unicode: bool. Whether to count also lines that are not in Unicode form NFC.
+    """
+
+    def __init__(self, source: str, target: str, check_unicode: bool = False) -> None:
+        self._names, self._check_unicode = (source, target), check_unicode
+        self._pairs = self._identical = 0
+        self._tabbed, self._not_nfc = [0, 0], [0, 0]
+
+    def add(self, source: str, target: str) -> None:
+        """Count one pair."""
+        # Written out for both sides: a loop takes twice the time, for each of many million pairs.
+        self._pairs += 1
+        if source == target:
+            self._identical += 1
+        if "\t" in source:
+            self._tabbed[0] += 1
+        if "\t" in target:
+            self._tabbed[1] += 1
+        if self._check_unicode:
+            if not (source.isascii() or unicodedata.is_normalized("NFC", source)):
+                self._not_nfc[0] += 1
+            if not (target.isascii() or unicodedata.is_normalized("NFC", target)):
+                self._not_nfc[1] += 1
+
+    def warn(self) -> None:
+        """Log a warning for each kind of mistake, with the file and the share of lines."""
+        threshold = max(1.0, _SUSPECT_SHARE * self._pairs)
+        if self._identical >= threshold:
+            logger.warning(
+                "%s and %s: %s pairs are identical. Expected two languages.",
+                *self._names,
+                self._share(self._identical),
+            )
+        for name, tabbed, not_nfc in zip(
+            dict.fromkeys(self._names), self._tabbed, self._not_nfc, strict=False
+        ):
+            if tabbed >= threshold:
+                logger.warning(
+                    "%s: %s lines contain a tab. Expected one language per file: a file of "
+                    "tab-separated pairs is read without a second file.",
+                    name,
+                    self._share(tabbed),
+                )
+            if not_nfc:
+                logger.warning(
+                    "%s: %s lines are not in Unicode form NFC. The same text in another form is "
+                    'translated differently, unless `normalization` is "nfc".',
+                    name,
+                    self._share(not_nfc),
+                )
+
+    def _share(self, count: int) -> str:
+        return f"{count:,} of {self._pairs:,} ({count / self._pairs:.1%})"
+
+
+def read_pairs(
+    source: Source, target: Source | None = None, text_format: TextFormat = UTF_8_TEXT
+) -> tuple[list[str], list[str]]:
+    """Read all pairs of parallel text, including pairs with a blank side.
+
+    Args:
+        source: As for `iterate_pairs`.
+        target: As for `iterate_pairs`.
+        text_format: `TextFormat` of the files. Bad lines that are skipped give two blank texts, and
+            their number is logged.
+
+    Returns:
+        The source sentences and the target sentences, two lists of the same length.
+
+    Raises:
+        ValueError: There is no line, or as `iterate_pairs`.
+    """
+    if target is not None:
+        sources, targets = (
+            read_lines(side, encoding=text_format.encoding) for side in (source, target)
+        )
+        if len(sources) != len(targets):
+            raise ValueError(
+                "Arguments `source` and `target` must have the same number of lines. Received: "
+                f"{len(sources)} in {name_of(source)}, {len(targets)} in {name_of(target)}"
+            )
+        return sources, targets
+    pairs = list(iterate_pairs(source, None, text_format))
+    if not pairs:
+        raise ValueError(f"{name_of(source)} is empty: expected pairs of sentences.")
+    skipped = sum(text is None for _, text, _ in pairs)
+    if skipped:
+        logger.warning("Skipped %d of %d bad lines of %s.", skipped, len(pairs), name_of(source))
+    return [text or "" for _, text, _ in pairs], [text or "" for _, _, text in pairs]
+
+
+def read_parallel(
+    source: Source, target: Source | None = None, text_format: TextFormat = UTF_8_TEXT
+) -> tuple[list[str], list[str]]:
+    """Read parallel text without the pairs that have a blank side.
+
+    The number of dropped pairs is logged. A warning is also logged for files that look wrong,
+    because both sides are identical or contain tabs.
+
+    Args:
+        source: As for `iterate_pairs`.
+        target: As for `iterate_pairs`.
+        text_format: As for `read_pairs`.
+
+    Returns:
+        The source sentences and the target sentences, two lists of the same length.
+
+    Raises:
+        ValueError: No pair remains, or as `read_pairs`.
+    """
+    sources, targets = read_pairs(source, target, text_format)
+    names = side_names(source, target)
+    pairs = [(s, t) for s, t in zip(sources, targets, strict=True) if s.strip() and t.strip()]
+    if not pairs:
+        raise ValueError(
+            f"No pair of sentences in {names[0]} and {names[1]}: "
+            "every line is blank in one of them."
+        )
+    dropped = len(sources) - len(pairs)
+    if dropped:
+        logger.warning(
+            "Dropped %d of %d pairs of %s and %s: one side is blank.",
+            dropped,
+            len(sources),
+            *names,
+        )
+    check = PairCheck(*names)
+    for source_text, target_text in pairs:
+        check.add(source_text, target_text)
+    check.warn()
+    return [source for source, _ in pairs], [target for _, target in pairs]
+
+
+def side_names(source: Source, target: Source | None) -> tuple[str, str]:
+    """Return the names of both sides for messages."""
+    if target is not None:
+        return name_of(source), name_of(target)
+    return f"{name_of(source)} (sources)", f"{name_of(source)} (targets)"

@@ -1,0 +1,369 @@
+"""Parallel text in two files or in one, in any format, encoding and compression."""
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_bahdanau_runtime.errors import MissingDependencyError
+from keras_bahdanau_runtime.text.parallel import (
+    TextFormat,
+    expand_paths,
+    iterate_pairs,
+    read_pairs,
+    read_parallel,
+)
+from keras_bahdanau_runtime.text.tmx import iterate_units
+
+PAIRS = [("a man", "ein Mann"), ("a dog", "ein Hünd")]
+NUMBERED = [(1, *PAIRS[0]), (2, *PAIRS[1])]
+SKIP = {"on_bad_line": "skip"}
+
+
+def unit(*variants):
+    """A translation unit of TMX with a segment in each language."""
+    texts = "".join(f'<tuv xml:lang="{code}"><seg>{text}</seg></tuv>' for code, text in variants)
+    return f"<tu>{texts}</tu>\n"
+
+
+def tmx(*units, head=""):
+    return f'{head}<tmx version="1.4"><header srclang="en"/><body>\n{"".join(units)}</body></tmx>'
+
+
+TSV = "".join(f"{source}\t{target}\n" for source, target in PAIRS)
+CSV = "id,en,de\n1,a man,ein Mann\n2,a dog,ein Hünd\n"
+JSONL = "".join(f"{json.dumps({'source': s, 'target': t})}\n" for s, t in PAIRS)
+TMX = tmx(*(unit(("en-US", source), ("DE", target)) for source, target in PAIRS))
+
+
+def write(path, text, encoding="utf-8"):
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "columns", "lines"),
+    [
+        ("a.tsv", TSV, (), (1, 2)),
+        ("a.txt", TSV.replace("\n", "\r\n"), (), (1, 2)),
+        ("a.tsv", "1\tein Mann\ta man\n2\tein Hünd\ta dog\tx\n", ("3", "2"), (1, 2)),
+        ("a.csv", CSV, ("en", "de"), (2, 3)),
+        ("a.csv", "\ufeff" + CSV.replace("en,de", "source,target"), (), (2, 3)),
+        ("a.jsonl", JSONL, (), (1, 2)),
+        ("a.jsonl", JSONL.replace('"source"', '"x": null, "a.b"'), ("a.b", "target"), (1, 2)),
+        ("a.tmx", TMX, ("en", "de"), (2, 3)),
+        ("a.tmx", TMX.replace("xml:lang", "lang"), ("en_us", "de"), (2, 3)),
+    ],
+)
+def test_name_selects_the_format_of_a_file_with_both_sides(tmp_path, name, text, columns, lines):
+    pairs = list(iterate_pairs(write(tmp_path / name, text), None, TextFormat(*columns)))
+    assert pairs == [(line, *pair) for line, pair in zip(lines, PAIRS, strict=True)]
+
+
+def test_columns_may_be_inside_objects(tmp_path):
+    objects = [{"translation": {"en": source, "de": target}} for source, target in PAIRS]
+    path = write(tmp_path / "a.jsonl", "\n\n".join(map(json.dumps, objects)))
+    pairs = list(iterate_pairs(path, None, TextFormat("translation.en", "translation.de")))
+    assert pairs == [(1, *PAIRS[0]), (2, "", ""), (3, *PAIRS[1])]
+
+
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz"])
+@pytest.mark.parametrize(("name", "text"), [("a.tsv", TSV), ("a.jsonl", JSONL)])
+def test_files_with_both_sides_may_be_compressed(tmp_path, suffix, name, text):
+    module = {"gz": gzip, "bz2": bz2, "xz": lzma}[suffix]
+    path = tmp_path / f"{name}.{suffix}"
+    path.write_bytes(module.compress(text.encode()))
+    assert list(iterate_pairs(path)) == NUMBERED
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(ValueError, match=rf"{name}\.{suffix} is not a complete"):
+        list(iterate_pairs(path))
+
+
+def test_translation_memories_may_be_compressed(tmp_path):
+    path = tmp_path / "a.tmx.xz"
+    path.write_bytes(lzma.compress(TMX.encode()))
+    texts = TextFormat("en", "de")
+    assert [pair[1:] for pair in iterate_pairs(path, None, texts)] == PAIRS
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(ValueError, match=r"a\.tmx\.xz is not a complete xz file"):
+        list(iterate_pairs(path, None, texts))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "columns", "line", "message"),
+    [
+        ("a.tsv", "a\tb\n\na\nc\td\n", (), 3, "expected 2 columns .* second file .* Received: 1"),
+        ("a.tsv", "a\tb\n\na\tb\tc\n", (), 3, "expected 2 columns .* Received: 3"),
+        ("a.tsv", "a\tb\tc\n\na\tb\n", ("1", "3"), 3, "expected 3 columns .* Received: 2"),
+        ("a.csv", 'en,de\n"a\nb",c\nx\ny,z\n', ("en", "de"), 4, "expected the 2 columns"),
+        ("a.jsonl", f"{JSONL}[]\n", (), 3, r"expected a text as 'source'. Received: \[\]"),
+        ("a.jsonl", f"{JSONL}{{\n", (), 3, "expected a JSON object. Received: Expecting"),
+        ("a.jsonl", f'{JSONL}{{"source": "a"}}', (), 3, r".* 'target'.*keys \['source'\]"),
+        ("a.jsonl", f'{JSONL}{{"source": 1}}', (), 3, "expected a text as 'source'. .* 1"),
+        ("a.jsonl", JSONL.replace("dog", "\\ud800"), (), 2, ".* without lone surrogates"),
+        (
+            "a.tmx",
+            tmx(unit(("en", "a"), ("de", "b")), unit(("en", "a"), ("dei", "c"))),
+            ("en", "de"),
+            3,
+            r"expected the languages 'en' and 'de'. Received: \['en', 'dei'\]",
+        ),
+    ],
+)
+def test_bad_line_stops_or_is_skipped(tmp_path, name, text, columns, line, message):
+    path = write(tmp_path / name, text)
+    error = f"{name}, line {line}: {message}.*Correct it, or set `on_bad_line`"
+    with pytest.raises(ValueError, match=error):
+        list(iterate_pairs(path, None, TextFormat(*columns)))
+    pairs = list(iterate_pairs(path, None, TextFormat(*columns, **SKIP)))
+    assert [pair for pair in pairs if None in pair] == [(line, None, None)] and len(pairs) > 1
+
+
+def test_skipped_lines_are_counted_and_keep_the_place_of_the_others(tmp_path, caplog):
+    path = write(tmp_path / "a.tsv", "a\tA\nbad\nb\tB\tbad\nc\tC\n \t \n")
+    texts = TextFormat(**SKIP)
+    assert read_pairs(path, None, texts) == (["a", "", "", "c", " "], ["A", "", "", "C", " "])
+    assert read_parallel(path, None, texts) == (["a", "c"], ["A", "C"])
+    assert [record.getMessage() for record in caplog.records] == [
+        f"Skipped 2 of 5 bad lines of {path}.",
+        f"Skipped 2 of 5 bad lines of {path}.",
+        f"Dropped 3 of 5 pairs of {path} (sources) and {path} (targets): one side is blank.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "columns", "message"),
+    [
+        ("a.csv", "en,de\na,b\n", (), r"must be columns of .*a.csv, one of \['en', 'de'\]"),
+        ("a.csv", "en,en\na,b\n", ("en", "en"), "must be columns of"),
+        ("a.csv", "", (), r"must be columns of .*, one of \[\]"),
+        ("a.csv", 'source,target\na,b\nc,"d\n', (), "a.csv, line 3: expected CSV"),
+        ("a.csv", 'source,target\na,b\n"c"d,e\n', (), "a.csv, line 3: expected CSV"),
+        ("a.tsv", TSV, ("en", "de"), "`source_column` must be a number from 1"),
+        ("a.tsv", TSV, ("1", "0"), "`target_column` must be a number from 1"),
+        ("a.tmx", TMX, ("en",), "must be language codes for TMX"),
+        ("a.tmx", TMX[:-5], ("en", "de"), "a.tmx, line 4: expected well-formed XML"),
+        ("a.tmx", "<html/>", ("en", "de"), "a.tmx, line 1: expected the element <tmx>"),
+        ("a.tmx", "", ("en", "de"), "a.tmx, line 1: expected well-formed XML"),
+    ],
+)
+def test_damaged_file_or_wrong_column_stops_also_if_bad_lines_are_skipped(
+    tmp_path, name, text, columns, message
+):
+    path = write(tmp_path / name, text)
+    with pytest.raises(ValueError, match=message):
+        list(iterate_pairs(path, None, TextFormat(*columns, **SKIP)))
+
+
+@pytest.mark.parametrize(
+    ("head", "text", "message"),
+    [
+        ('<!DOCTYPE tmx [<!ENTITY a "aaaa">]>', "&a;", "line 1: expected no declarations of ent"),
+        ('<!DOCTYPE tmx [<!ENTITY a SYSTEM "/etc/passwd">]>', "&a;", "line 1: expected no decl"),
+        ('<!DOCTYPE tmx [<!ENTITY % a SYSTEM "x"> %a;]>', "", "line 1: expected no declarations"),
+        ('<!DOCTYPE tmx SYSTEM "tmx14.dtd">', "&a;", "line 2: expected no entities but those"),
+        ("", "&a;", "line 2: expected well-formed XML. Received: undefined entity"),
+    ],
+)
+def test_entities_of_translation_memories_are_refused(tmp_path, head, text, message):
+    path = write(tmp_path / "a.tmx", tmx(unit(("en", text), ("de", "b")), head=head))
+    with pytest.raises(ValueError, match=f"a.tmx, {message}"):
+        list(iterate_pairs(path, None, TextFormat("en", "de", **SKIP)))
+
+
+def test_segments_are_read_without_formatting_codes(tmp_path):
+    segment = (
+        'a <bpt i="1">&lt;b&gt;<sub>title</sub></bpt>big<ept i="1">&lt;/b&gt;</ept>\n'
+        "<hi>man</hi> &amp;<ph/> &#100;og"
+    )
+    variants = ("en", segment), ("fr", "x"), ("de-AT", "erste"), ("de-DE", "zweite")
+    head = '<?xml version="1.0" encoding="UTF-8"?><!DOCTYPE tmx SYSTEM "tmx14.dtd">'
+    path = write(tmp_path / "a.tmx", tmx(unit(*variants), head=head))
+    assert list(iterate_pairs(path, None, TextFormat("EN", "de"))) == [
+        (2, "a big man & dog", "erste")
+    ]
+
+
+@pytest.mark.parametrize("declared", ["utf-16", "iso-8859-1", "windows-1252"])
+def test_translation_memories_declare_their_encoding(tmp_path, declared):
+    units, pair = unit(("en", "caf\u00e9"), ("de", "\u00fc")), (2, "caf\u00e9", "\u00fc")
+    text = tmx(units, head=f'<?xml version="1.0" encoding="{declared}"?>')
+    path = write(tmp_path / "a.tmx", text, declared)
+    assert list(iterate_pairs(path, None, TextFormat("en", "de"))) == [pair]
+    write(path, tmx(units), "latin-1")
+    assert list(iterate_pairs(path, None, TextFormat("en", "de", encoding="latin-1"))) == [pair]
+    path = write(path, text.replace(declared, "klingon"))
+    with pytest.raises(ValueError, match=r"a\.tmx, .*unknown encoding"):
+        list(iterate_pairs(path, None, TextFormat("en", "de")))
+
+
+def test_translation_memory_is_read_as_a_stream():
+    data = tmx(*(unit(("en", "a" * 1000), ("de", str(number))) for number in range(1000)))
+    file = io.BytesIO(data.encode())
+    units = iterate_units(file, "a.tmx", "en", "de")
+    assert next(units)[2] == "0" and file.tell() < 100_000 < len(data)
+    assert [target for _, _, target, _ in units] == [str(number) for number in range(1, 1000)]
+
+
+CYRILLIC = "\u043a\u043e\u0442\t\u0441\u043e\u0431\u0430\u043a\u0430"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("latin-1", "caf\u00e9\t\u00fc\x85"),
+        ("cp1251", CYRILLIC),
+        ("utf-16", CYRILLIC),
+        ("utf-16-le", CYRILLIC),
+        ("utf-32-be", "\u0a0a\ta\u2028b"),
+        ("shift_jis", "\u732b\t\u30bd\u8868"),
+        ("gb18030", "\u732b\t\u72d7"),
+        ("UTF8", CYRILLIC),
+    ],
+)
+def test_texts_of_any_encoding_are_read(tmp_path, encoding, text):
+    source, target = text.split("\t")
+    texts = TextFormat(encoding=encoding)
+    path = write(tmp_path / "a.tsv", f"{text}\r\n{text}\n", encoding)
+    assert list(iterate_pairs(path, None, texts)) == [(1, source, target), (2, source, target)]
+    sides = [
+        write(tmp_path / name, f"{side}\n", encoding)
+        for name, side in (("s", source), ("t", target))
+    ]
+    assert list(iterate_pairs(*sides, texts)) == [(1, source, target)]
+    assert read_parallel(*sides, texts) == ([source], [target])
+
+
+@pytest.mark.parametrize("lines", [0, 2, 20_000])
+@pytest.mark.parametrize(
+    ("encoding", "bad", "name"),
+    [
+        ("utf-16", b"\xd8\xd8", "utf-16"),
+        ("utf-16-be", b"\xd8\xd8", "utf-16-be"),
+        ("shift_jis", b"\x85\xff", "shift_jis"),
+        ("utf-8", b"\xe9", "UTF-8"),
+        ("ascii", b"\xe9", "ascii"),
+    ],
+)
+def test_encoding_error_has_the_line(tmp_path, encoding, bad, name, lines):
+    path = tmp_path / "a.tsv"
+    mark = "".encode(encoding)
+    good = "ab\tc\n".encode(encoding).removeprefix(mark)
+    path.write_bytes(mark + good * lines + bad + good * 3)
+    with pytest.raises(ValueError, match=rf"a\.tsv, line {lines + 1}: not {name}"):
+        list(iterate_pairs(path, None, TextFormat(encoding=encoding)))
+
+
+def test_utf_16_without_a_byte_order_mark_is_refused(tmp_path):
+    path = write(tmp_path / "a.tsv", TSV, "utf-16-le")
+    with pytest.raises(ValueError, match=r"a\.tsv, line 1: not utf-16 .*BOM"):
+        list(iterate_pairs(path, None, TextFormat(encoding="utf-16")))
+
+
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(ANY_TEXT, ANY_TEXT), max_size=4))
+def test_texts_with_commas_quotes_and_line_breaks_are_read_as_they_were_written(
+    tmp_path_factory, pairs
+):
+    folder = tmp_path_factory.mktemp("texts")
+    with (folder / "a.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("target", "source"), *pairs])
+    lines = [json.dumps({"source": source, "target": target}) for target, source in pairs]
+    write(folder / "a.jsonl", "\n".join(lines))
+
+    def line(text):
+        return text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
+
+    expected = [(line(source), line(target)) for target, source in pairs]
+    for name in ("a.csv", "a.jsonl"):
+        assert [pair[1:] for pair in iterate_pairs(folder / name)] == expected
+
+
+def test_stream_is_tab_separated():
+    assert list(iterate_pairs(io.BytesIO(TSV.encode()))) == NUMBERED
+
+
+def test_two_files_of_different_length_are_refused(tmp_path):
+    write(tmp_path / "s", "a\nb\n"), write(tmp_path / "t", "A\n")
+    with pytest.raises(ValueError, match=r"t ends after line 1, .*s goes on"):
+        list(iterate_pairs(tmp_path / "s", tmp_path / "t"))
+
+
+def test_patterns_are_replaced_by_sorted_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    for name in ("b.tsv", "a.tsv", "in/c.tsv", "[x].tsv"):
+        write(tmp_path / name, TSV)
+    names = [str(path) for path in expand_paths(["none", "?.tsv", "[x].tsv", "**/c.*"])]
+    assert names == ["none", "a.tsv", "b.tsv", "[x].tsv", "in/c.tsv"]
+    with pytest.raises(ValueError, match=r"'\*\.csv' must match a file"):
+        expand_paths(["*.csv"])
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"source_column": ""}, "source_column"),
+        ({"target_column": 2}, "target_column"),
+        ({"on_bad_line": "ignore"}, "on_bad_line"),
+        ({"encoding": "klingon"}, "encoding"),
+        ({"encoding": "base64"}, "encoding"),
+        ({"encoding": None}, "encoding"),
+    ],
+)
+def test_invalid_formats_are_refused(values, name):
+    with pytest.raises(ValueError, match=f"`{name}` must be"):
+        TextFormat(**values)
+
+
+# Parquet, where pyarrow is installed
+
+
+def test_missing_pyarrow_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingDependencyError, match=r"keras-bahdanau\[parquet\]"):
+        list(iterate_pairs(tmp_path / "a.parquet"))
+
+
+def test_columns_of_parquet_are_read(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed.")
+    import pyarrow
+
+    nested = [{"en": source, "de": target} for source, target in PAIRS]
+    table = pyarrow.table(
+        {
+            "id": [1, 2, 3],
+            "translation": [*nested, {"en": "x", "de": None}],
+            "source": ["a\nb", "c", None],
+            "target": ["d", "e", "f"],
+        }
+    )
+    path = tmp_path / "a.parquet"
+    parquet.write_table(table, path, row_group_size=2)
+    columns = "translation.en", "translation.de"
+    assert list(iterate_pairs(path, None, TextFormat(*columns, **SKIP))) == [
+        *NUMBERED,
+        (3, None, None),
+    ]
+    with pytest.raises(ValueError, match=r"a.parquet, row 3: expected a text as 'source'.*None"):
+        list(iterate_pairs(path))
+    assert next(iter(iterate_pairs(path))) == (1, "a b", "d")
+    with pytest.raises(ValueError, match=r"one of \['id', 'translation.en', .*'none'"):
+        list(iterate_pairs(path, None, TextFormat("none")))
+    raw = pyarrow.array([b"ok", b"\xff"], pyarrow.binary()).cast(pyarrow.string(), safe=False)
+    parquet.write_table(pyarrow.table({"source": raw, "target": raw}), path)
+    with pytest.raises(ValueError, match=r"a.parquet, row 2: not UTF-8"):
+        list(iterate_pairs(path))
+    path.write_bytes(b"text")
+    with pytest.raises(ValueError, match=r"a.parquet: expected Parquet"):
+        list(iterate_pairs(path))
