@@ -25,7 +25,8 @@ from keras_bahdanau_runtime.version import __version__
 
 _LANGUAGE = re.compile("[a-z]{2,3}")
 _LICENSE = re.compile("[a-z0-9][a-z0-9.+-]*")
-_TEXT_LANGUAGE = re.compile(r".+\.([a-z]{2})(?:\.(?:gz|bz2|xz|zst))?")  # train.en, train.en.gz
+_COMPRESSION = re.compile(r"\.(gz|bz2|xz|zst)$")
+_TEXT_LANGUAGE = re.compile(r".+\.([a-z]{2})")  # train.en
 _SCORE = re.compile(r"val(\d*)_(bleu|chrf|loss)")  # columns of history.csv
 _SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "loss": "loss per token"}
 _ARCHITECTURE = ("model", "units", "embedding_dim", "attention_units", "encoder_layers")
@@ -136,7 +137,7 @@ class ModelCard:
 
 
 class _Run:
-    """What a card says about a training run."""
+    """The parts of a card that are read from the folder of a training run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -161,7 +162,7 @@ class _Run:
         """Return the endings of the source and the target file if both are codes, else none."""
         languages = set()
         for names in zip(self._names("source"), self._names("target"), strict=False):
-            matches = [_TEXT_LANGUAGE.fullmatch(name) for name in names]
+            matches = [_TEXT_LANGUAGE.fullmatch(_COMPRESSION.sub("", name)) for name in names]
             languages.add(tuple(match[1] for match in matches if match))
         pair = list(languages.pop()) if len(languages) == 1 else []
         return pair if len(pair) == 2 else []
@@ -216,11 +217,11 @@ def _front_matter(header: Mapping[str, Any]) -> str:
 
 
 def _introduction(manifest: Mapping[str, Any], languages: Sequence[str]) -> str:
-    what = "An attentive recurrent model" if manifest.get("search") else "A Keras model"
+    subject = "An attentive recurrent model" if manifest.get("search") else "A Keras model"
     if languages:
-        what += f" that translates from `{languages[0]}` to `{languages[1]}`"
+        subject += f" that translates from `{languages[0]}` to `{languages[1]}`"
     return (
-        f"{what}, exported by keras_bahdanau {__version__}. It runs with onnxruntime, without "
+        f"{subject}, exported by keras_bahdanau {__version__}. It runs with onnxruntime, without "
         "Keras."
     )
 

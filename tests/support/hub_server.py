@@ -60,15 +60,19 @@ class Hub:
 
     def downloads(self):
         """Names of the files whose contents were requested, in order."""
-        paths = [request[4:] for request in self.requests if request.startswith("GET ")]
-        matches = [_FILE.fullmatch(path) for path in paths]
-        return [match[3] if match else path for match, path in zip(matches, paths, strict=True)]
+        names = []
+        for request in self.requests:
+            if match := re.fullmatch(f"GET {_FILE.pattern}", request):
+                names.append(match[3])
+            elif re.fullmatch(f"GET {_LARGE_FILE.pattern}", request):
+                names.append(request.removeprefix("GET "))
+        return names
 
     def find(self, repository, revision, name):
         """Return the commit and the contents of a file, or the code of the Hub's error."""
         if repository in self.gated:
             return "GatedRepo"
-        if not any(repository == known for known, _ in self._commits):
+        if repository not in {key[0] for key in self._commits}:
             return "RepoNotFound"
         commit = self._branches.get((repository, revision), revision)
         if (repository, commit) not in self._commits:
@@ -104,12 +108,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send(404 if contents is None else 200, contents or b"", has_body)
             return
         match = _FILE.fullmatch(path)
-        found = self.hub.find(*map(unquote, match.groups())) if match else "EntryNotFound"
-        if isinstance(found, str):
-            status = {"GatedRepo": 403, "RepoNotFound": 401}.get(found, 404)
-            self._send(status, b"", has_body, **{"X-Error-Code": found})
+        result = self.hub.find(*map(unquote, match.groups())) if match else "EntryNotFound"
+        if isinstance(result, str):
+            status = {"GatedRepo": 403, "RepoNotFound": 401}.get(result, 404)
+            self._send(status, b"", has_body, **{"X-Error-Code": result})
             return
-        commit, contents = found
+        commit, contents = result
         digest = hashlib.sha256(contents).hexdigest()
         if match[3].endswith(LARGE_SUFFIX):
             headers = {"X-Linked-Etag": f'"{digest}"', "X-Linked-Size": str(len(contents))}
@@ -122,7 +126,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _send(self, status, contents, has_body, **headers):
         self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(contents))}.items():
+        # An open connection would be answered after `stop`.
+        headers |= {"Content-Length": str(len(contents)), "Connection": "close"}
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         if has_body:
