@@ -120,7 +120,7 @@ def _download(repository: str, name: str, revision: str | None) -> Path:
     """Return the path of a file in the cache after downloading it if necessary."""
     # The import takes 0.3 seconds, so programs that do not use the Hub do without it.
     hub = require("huggingface_hub", extra="runtime")
-    cache = hub.constants.HF_HUB_CACHE
+    cache = require("huggingface_hub.constants", extra="runtime").HF_HUB_CACHE
     with _plain_errors(repository, name, revision, cache), add_path_to_errors(cache):
         path = hub.hf_hub_download(
             repository,

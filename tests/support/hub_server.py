@@ -101,13 +101,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def _answer(self, has_body):
-        path = unquote(self.path)
-        self.hub.requests.append(f"{self.command} {path}")
-        if match := _LARGE_FILE.fullmatch(path):
+        self.hub.requests.append(f"{self.command} {self.path}")
+        if match := _LARGE_FILE.fullmatch(self.path):
             contents = self.hub.large_file(match[1])
             self._send(404 if contents is None else 200, contents or b"", has_body)
             return
-        match = _FILE.fullmatch(path)
+        match = _FILE.fullmatch(self.path)  # a slash in a revision is quoted
         result = self.hub.find(*map(unquote, match.groups())) if match else "EntryNotFound"
         if isinstance(result, str):
             status = {"GatedRepo": 403, "RepoNotFound": 401}.get(result, 404)
