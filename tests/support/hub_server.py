@@ -11,7 +11,6 @@ import re
 import threading
 from urllib.parse import unquote
 
-import huggingface_hub
 import huggingface_hub.constants as constants
 
 _FILE = re.compile(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
@@ -153,7 +152,6 @@ def use_hub(monkeypatch, hub, cache):
     template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
-    huggingface_hub.close_session()
 
 
 def environment(hub, cache):
