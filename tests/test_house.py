@@ -60,7 +60,7 @@ SEAMS = {
 }
 # Modules that load without Keras until a command needs it.
 WITHOUT_KERAS = [
-    *(EXPORT / f"{name}.py" for name in ("__init__", "cli", "options")),
+    *(EXPORT / f"{name}.py" for name in ("__init__", "cli", "model_card", "options")),
     EXPORT / "graph" / "writer.py",
     EXPORT / "triton" / "repository.py",
     *(EXPORT / "commands").glob("*.py"),
@@ -297,6 +297,8 @@ DOCUMENTS = [
 OTHER_OPTIONS = {"--durations", "--logdir", *script_options()}
 OTHER_IDENTIFIERS = {
     "DescriptorProto",
+    "HF_TOKEN",
+    "HfApi",
     "KIND_GPU",
     "ServerCredentials",
     "SummaryWriter",

@@ -3,10 +3,11 @@
 import importlib
 from typing import Any
 
-__all__ = ["ExportOptions", "export", "verify", "write_triton_repository"]
+__all__ = ["ExportOptions", "ModelCard", "export", "verify", "write_triton_repository"]
 
 _MODULES = {
     "ExportOptions": "options",
+    "ModelCard": "model_card",
     "export": "exporter",
     "verify": "parity",
     "write_triton_repository": "triton.repository",

@@ -19,9 +19,11 @@ from keras_bahdanau_export.trace import as_functional, forward_signature, trace_
 from keras_bahdanau_export.tracing_process import trace_in_subprocess
 from keras_bahdanau_runtime.artifact import publish, write_manifest
 from keras_bahdanau_runtime.errors import require
+from keras_bahdanau_runtime.files import folder_name
 from keras_bahdanau_runtime.manifest import read_manifest
 from keras_bahdanau_runtime.session import CPU, open_graph
 from keras_bahdanau_runtime.signature import (
+    MODEL_CARD_FILE,
     MODEL_FILE,
     SHORTLIST_FILE,
     TOKENIZER_FILE,
@@ -53,7 +55,8 @@ def export(model, path, overwrite=False, **options):
         overwrite: Whether an artifact at `path` may be replaced.
         **options: The fields of `ExportOptions`: `format`, `search`, `max_length`,
             `max_source_length`, `tokenizer`, `texts`, `references`, `stepwise`, `captured`,
-            `precision`, `max_bleu_loss`, `imports`, `input_names`, `output_names`, `shortlist`.
+            `precision`, `max_bleu_loss`, `imports`, `input_names`, `output_names`, `shortlist`,
+            `model_card`.
 
     Returns:
         The measured `Parity`, or a `CallParity` for a model without a search, or `None` if no ONNX
@@ -75,19 +78,14 @@ def export(model, path, overwrite=False, **options):
     with publish(path, overwrite=overwrite) as folder:
         manifest = {"packages": _versions(), "signatures": _write_files(job, folder)}
         manifest |= job.describe()
-        write_manifest(folder, manifest)
-        if "onnx" not in job.options.formats:
-            return None
-        graphs = job.open(folder)
-        result = job.compare(graphs)
-        manifest["parity"] = {**result.to_json(), "tf32": False}  # runtimes default to no TF32
-        logger.info("%s", result)
-        if job.options.shortlist is not None:
-            manifest["shortlist"] = job.shortlist_loss(graphs)
-            logger.info("Shortlist: %s", manifest["shortlist"])
-        if job.options.precision != "float32":
-            manifest["precision"] = _reduce_precision(job, folder, manifest, graphs)
-            logger.info("Precision: %s", manifest["precision"])
+        result = None
+        if "onnx" in job.options.formats:
+            write_manifest(folder, manifest)
+            result = _measure(job, folder, manifest)
+        if job.options.model_card is not None:
+            files = [file.name for file in folder.iterdir()]
+            text = job.options.model_card.text(folder_name(path), manifest, files)
+            (folder / MODEL_CARD_FILE).write_text(text, "utf-8")
         write_manifest(folder, manifest)
     return result
 
@@ -347,6 +345,27 @@ def _write_files(job, folder):
 
         share_weights(folder)
     return signatures
+
+
+def _measure(job, folder, manifest):
+    """Compare the graphs with the model, and reduce their precision; return the parity.
+
+    Args:
+        job: A `Job`.
+        folder: The `Path` of the artifact.
+        manifest: The manifest's entries, to which the figures are added.
+    """
+    graphs = job.open(folder)
+    result = job.compare(graphs)
+    manifest["parity"] = {**result.to_json(), "tf32": False}  # runtimes default to no TF32
+    logger.info("%s", result)
+    if job.options.shortlist is not None:
+        manifest["shortlist"] = job.shortlist_loss(graphs)
+        logger.info("Shortlist: %s", manifest["shortlist"])
+    if job.options.precision != "float32":
+        manifest["precision"] = _reduce_precision(job, folder, manifest, graphs)
+        logger.info("Precision: %s", manifest["precision"])
+    return result
 
 
 def _reduce_precision(job, folder, manifest, graphs):

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from keras_bahdanau_export.model_card import ModelCard
 from keras_bahdanau_runtime.checks import check_positive, check_range, checked_texts
 from keras_bahdanau_runtime.runs.options import check_option_names
 from keras_bahdanau_runtime.signature import PRECISIONS
@@ -55,6 +56,8 @@ class ExportOptions:
             `decode_1` where a layer has several outputs.
         shortlist: A `Shortlist` of target ids. The graph searches only these, which is faster. The
             loss is measured on `texts` against the model's search over all ids.
+        model_card: A `ModelCard`, to also write `README.md`, which makes the artifact a model
+            repository of the Hugging Face Hub.
 
     Raises:
         ValueError: If a value is unknown or out of its range.
@@ -106,6 +109,7 @@ class ExportOptions:
     input_names: Sequence[str] | None = None
     output_names: Sequence[str] | None = None
     shortlist: Any = None
+    model_card: ModelCard | None = None
 
     def __post_init__(self) -> None:
         for name in ("stepwise", "captured"):
@@ -133,6 +137,10 @@ class ExportOptions:
         if self.captured and "onnx" not in self.formats:
             raise ValueError(
                 "Argument `captured` must be False if no ONNX graph is written. Received: True"
+            )
+        if not isinstance(self.model_card, ModelCard | None):
+            raise ValueError(
+                f"Argument `model_card` must be a ModelCard or None. Received: {self.model_card!r}"
             )
         for name in ("texts", "references", "imports"):
             object.__setattr__(self, name, checked_texts(name, getattr(self, name)))

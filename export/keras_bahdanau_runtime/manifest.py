@@ -242,12 +242,25 @@ def _manifest_bytes(folder: Path) -> bytes:
 
 
 def _read_manifest(folder: Path) -> Manifest:
-    """Read the manifest and check every path in it."""
+    """Read the manifest and check that every file in it exists."""
+    manifest = read_file_list(folder)
+    for name in manifest.files:
+        _check_is_file(manifest.folder, name)
+    return manifest
+
+
+def read_file_list(folder: Path) -> Manifest:
+    """Read `manifest.json` alone; the files that it lists may be missing.
+
+    Raises:
+        As `read_manifest`, for the folder and `manifest.json`.
+    """
     # An absolute path stays valid when the process changes its folder; links are not resolved.
     folder = Path(os.path.abspath(folder))
     path = folder / MANIFEST_FILE
     try:
-        is_folder, is_link, is_file = folder.is_dir(), path.is_symlink(), path.is_file()
+        is_folder, is_file = folder.is_dir(), path.is_file()
+        is_link = _is_foreign_link(folder, path)
         text = _manifest_bytes(folder) if is_file and not is_link else b""
     except OSError as error:
         raise CorruptArtifactError(
@@ -276,10 +289,7 @@ def _read_manifest(folder: Path) -> Manifest:
         document = json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise CorruptArtifactError(f"{path}: expected JSON in UTF-8. Received: {error}") from error
-    manifest = parse_manifest(folder, document)
-    for name in manifest.files:
-        _check_is_file(folder, name)
-    return manifest
+    return parse_manifest(folder, document)
 
 
 def parse_manifest(folder: Path, document: Any) -> Manifest:
@@ -398,10 +408,26 @@ def _check_name(path: Path, name: str) -> None:
 
 def _check_is_file(folder: Path, name: str) -> None:
     path, parts = folder / name, PurePosixPath(name).parts
-    if any(folder.joinpath(*parts[:n]).is_symlink() for n in range(1, len(parts) + 1)):
+    parents = (folder.joinpath(*parts[:n]) for n in range(1, len(parts)))
+    if any(map(Path.is_symlink, parents)) or _is_foreign_link(folder, path):
         raise CorruptArtifactError(f"{path}: {_NO_LINK}")
     if not path.is_file():
         raise CorruptArtifactError(f"{path}: listed in {MANIFEST_FILE}, but there is no such file.")
+
+
+def _is_foreign_link(folder: Path, path: Path) -> bool:
+    """Return whether a file is a link, except within one cache of the Hugging Face Hub.
+
+    Such a cache has files like `CACHE/models--USER--NAME/snapshots/COMMIT/model.onnx`, which are
+    links to `CACHE/models--USER--NAME/blobs` or, through another link, to `CACHE/blobs`.
+    """
+    if not path.is_symlink():
+        return False
+    snapshots = Path(os.path.realpath(folder)).parent
+    repository, target = snapshots.parent, Path(os.path.realpath(path))
+    stores = repository / "blobs", repository.parent / "blobs"
+    is_cached = snapshots.name == "snapshots" and repository.name.startswith("models--")
+    return not (is_cached and any(target.is_relative_to(store) for store in stores))
 
 
 @contextlib.contextmanager

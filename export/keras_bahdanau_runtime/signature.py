@@ -19,6 +19,7 @@ BEAM_FILES = ("beam_start.onnx", "beam_step.onnx", "beam_end.onnx")
 TOKENIZER_FILE = "tokenizer.json"
 SHORTLIST_FILE = "shortlist.npz"
 SAVED_MODEL_FOLDER = "saved_model"
+MODEL_CARD_FILE = "README.md"
 
 PRECISIONS = ("float32", "float16", "int8")
 

@@ -21,6 +21,7 @@ from keras_bahdanau_runtime.checks import (
     checked_texts,
 )
 from keras_bahdanau_runtime.errors import CorruptArtifactError, UnsupportedArtifactError
+from keras_bahdanau_runtime.hub import download
 from keras_bahdanau_runtime.ids import EOS, PAD
 from keras_bahdanau_runtime.manifest import Manifest, expect_unreplaced, read_unreplaced
 from keras_bahdanau_runtime.scoring import Scorer, TargetScore, score_texts
@@ -135,6 +136,36 @@ class Translator:
         self._whole_search: GraphSearch | None = None
         self._whole_search_lock = threading.Lock()
         read_unreplaced(path, self._open)
+
+    @classmethod
+    def from_hub(cls, repository: str, revision: str | None = None, **options: Any) -> "Translator":
+        """Open an artifact of the Hugging Face Hub, downloading what its cache does not have.
+
+        Only the files that `manifest.json` lists are downloaded, and each is compared with its
+        hash. A copy of this translator on another machine needs the same cache.
+
+        Args:
+            repository: `USER/NAME`.
+            revision: A branch, tag or commit; `None` for the branch "main". Only a commit can never
+                change.
+            **options: The arguments of `Translator` after `path`.
+
+        Raises:
+            ValueError: There is no such repository or revision, it contains no artifact, or as
+                `Translator`.
+            ConnectionError: The Hub cannot be reached, and the cache has no copy.
+            CorruptArtifactError: A file was changed or is missing.
+
+        Other errors are those of `Translator`.
+
+        Example:
+
+        ```python
+        translator = Translator.from_hub("user/en-de", revision="v1")
+        translator.translate(["a man on a bike"])[0].text
+        ```
+        """
+        return cls(download(repository, revision), **options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         limits = self._threads, self._timeout, self._megabytes, self._parallel_batches

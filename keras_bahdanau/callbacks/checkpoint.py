@@ -12,6 +12,7 @@ from keras_bahdanau.distribution import single_process
 from keras_bahdanau.optimizers import ema_weights, update_count, uses_ema
 from keras_bahdanau_runtime.checks import check_range
 from keras_bahdanau_runtime.files import atomic_write
+from keras_bahdanau_runtime.runs.folder import HISTORY_FILE
 
 # The mode of a monitored value by the last word of its name.
 MODES = {
@@ -130,7 +131,7 @@ class RunCheckpoint(keras.callbacks.Callback):
                 path.unlink()
 
     def _read_history(self):
-        path = self.folder / "history.csv"
+        path = self.folder / HISTORY_FILE
         if not path.exists():
             return []
         try:
@@ -150,7 +151,7 @@ class RunCheckpoint(keras.callbacks.Callback):
 
     def _write_history(self):
         with (
-            atomic_write(self.folder / "history.csv") as path,
+            atomic_write(self.folder / HISTORY_FILE) as path,
             path.open("w", newline="", encoding="utf-8") as file,
         ):
             names = dict.fromkeys(name for row in self.rows for name in row)

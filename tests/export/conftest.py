@@ -12,7 +12,7 @@ import pytest
 from models import SMALL, TEXTS
 
 from keras_bahdanau import BeamSearch, RNNSearch, Sampling, Tokenizer
-from keras_bahdanau_export import export
+from keras_bahdanau_export import ModelCard, export
 from keras_bahdanau_export.parity import Parity
 
 FOLDER = Path(__file__).parent
@@ -70,6 +70,7 @@ def artifact(model, tmp_path_factory):
         max_source_length=30,
         texts=TEXTS,
         stepwise=True,
+        model_card=ModelCard(license="mit"),
     )
 
 

@@ -97,7 +97,9 @@ def trained(files):
 @pytest.fixture(scope="module")
 def artifact(files, trained):
     [command] = page_commands(ROOT / "README.md", "export")
-    finished = process(*command, "--beam-size", 2, "--max-length", 12, cwd=files)
+    (files / "notes.md").write_text("Only a **toy**.", "utf-8")
+    card = ("--model-card", "--license", "mit", "--card-notes", "notes.md")
+    finished = process(*command, "--beam-size", 2, "--max-length", 12, *card, cwd=files)
     assert (finished.returncode, finished.stderr) == (0, "The artifact is artifact.\n")
     return files / "artifact"
 
@@ -121,6 +123,15 @@ def test_a_run_leaves_its_files(trained):
         "texts.json",
     ]
     assert [row["epoch"] for row in history(trained)] == ["1", "2"]
+
+
+def test_export_writes_a_model_card_of_the_run(artifact, trained):
+    text = (artifact / "README.md").read_text("utf-8")
+    assert 'language: ["en", "de"]\nlicense: "mit"\n' in text
+    assert "\n# artifact\n" in text and "\nOnly a **toy**.\n" in text
+    assert f"| pairs | {len(PAIRS)} |" in text
+    best = max(float(row["val_bleu"]) for row in history(trained))
+    assert f"| BLEU, dev.en and dev.de | {best:.4g} |" in text
 
 
 def test_flags_win_over_the_file_and_the_file_over_defaults(trained):

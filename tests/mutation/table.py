@@ -1043,4 +1043,32 @@ MUTATIONS = (
         "beam_size=None",
         "service/test_process.py",
     ),
+    Mutation(
+        "links-of-a-hub-cache-may-leave-it",
+        "export/keras_bahdanau_runtime/manifest.py",
+        "is_cached and any(target.is_relative_to(store) for store in stores)",
+        "is_cached",
+        "runtime/test_hub.py",
+    ),
+    Mutation(
+        "files-of-the-hub-are-from-the-branch-and-not-from-the-commit",
+        "export/keras_bahdanau_runtime/hub.py",
+        "_download(repository, name, folder.name)",
+        "_download(repository, name, None)",
+        "runtime/test_hub.py",
+    ),
+    Mutation(
+        "model-card-has-the-scores-of-the-worst-loss",
+        "export/keras_bahdanau_export/model_card.py",
+        'sign = -1 if best_by == "loss" else 1',
+        "sign = 1",
+        "export/test_model_card.py",
+    ),
+    Mutation(
+        "model-card-has-the-scores-of-a-checkpoint-for-the-mean",
+        "export/keras_bahdanau_export/model_card.py",
+        "file_sha256(average) == file_sha256(self.folder / BEST_FILE)",
+        "file_sha256(average) == file_sha256(path)",
+        "export/test_model_card.py",
+    ),
 )

@@ -95,9 +95,10 @@ def shell_commands(path, pattern):
 
 
 def quick_commands(path):
-    """The commands of a page that need no training, no export and no server."""
+    """The commands of a page that need no training, no export, no server and no Hub."""
     names = "prepare|translate|align|inspect|evaluate artifact|--"
-    return shell_commands(path, rf"(?:echo [^|]*\| )?keras-bahdanau (?:{names})|python -c ")
+    commands = shell_commands(path, rf"(?:echo [^|]*\| )?keras-bahdanau (?:{names})|python -c ")
+    return [command for command in commands if "hf://" not in command]
 
 
 @functools.cache

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from keras_bahdanau_export.commands.arguments import Artifact, BatchSize, BatchTokens
+from keras_bahdanau_export.commands.hub_artifacts import artifact_folder
 from keras_bahdanau_export.commands.pairs import Megabytes, Timeout, open_output, score_pairs
 from keras_bahdanau_export.commands.terminal import print_message
 from keras_bahdanau_runtime.bulk.records import one_line
@@ -122,7 +123,7 @@ def align(
 
 
 def _draw(
-    artifact: Path,
+    artifact: str,
     texts: list[str],
     output: Path,
     pieces: bool,
@@ -149,7 +150,7 @@ def _draw(
             "Arguments `pieces` and `style` must be left out for an .html file, which shows words "
             f"and pieces in one style. Received: {output}"
         )
-    translations = Translator(artifact, **limits).translate(texts)
+    translations = Translator(artifact_folder(artifact), **limits).translate(texts)
     panels = [(item.alignment, item.source_tokens, item.tokens) for item in translations]
     if is_page:
         alignment_page(panels, output)

@@ -15,7 +15,13 @@ import typer
 from keras_bahdanau_runtime.checks import check_positive, check_range
 from keras_bahdanau_runtime.errors import MissingDependencyError
 
-Artifact = Annotated[Path, typer.Argument(help="Folder of an artifact (from export).")]
+Artifact = Annotated[
+    str,
+    typer.Argument(
+        help="Folder of an artifact (from export), or hf://USER/NAME[@REVISION] on the Hugging "
+        "Face Hub."
+    ),
+]
 Run = Annotated[Path, typer.Argument(help="Folder of a run (from train).")]
 BatchSize = Annotated[
     int,

@@ -10,6 +10,7 @@ from keras_bahdanau_export.commands.arguments import (
     command_line_values,
     with_flags_of,
 )
+from keras_bahdanau_export.commands.hub_artifacts import artifact_folder
 from keras_bahdanau_export.commands.progress_bar import ProgressBar
 from keras_bahdanau_export.commands.tensorflow_logging import check_keras
 from keras_bahdanau_export.commands.terminal import print_message
@@ -33,7 +34,10 @@ _EXCLUDED = "source", "target", "encoding"  # of the distilled texts
 def distill(
     context: typer.Context,
     teacher: Annotated[
-        Path, typer.Argument(help="Folder of the teacher's artifact (from export).")
+        str,
+        typer.Argument(
+            help="Folder of the teacher's artifact (from export), or hf://USER/NAME[@REVISION]."
+        ),
     ],
     sources: Annotated[list[Path], typer.Argument(help="Files of source sentences, plain or .gz.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the student's run.")],
@@ -91,7 +95,7 @@ def distill(
             f"Received: {str(output)!r}, which exists"
         )
     check_run_folder(options, output, resume)
-    translator = Translator(teacher, parallel_batches=available_cores())
+    translator = Translator(artifact_folder(teacher), parallel_batches=available_cores())
     try:
         with ProgressBar() as progress:
             distill_texts(

@@ -16,10 +16,12 @@ from keras_bahdanau_export.commands.arguments import (
     check_beam,
     with_flags_of,
 )
+from keras_bahdanau_export.commands.hub_artifacts import artifact_folder
 from keras_bahdanau_export.commands.search_flags import SearchFlags
 from keras_bahdanau_export.commands.tensorflow_logging import import_keras
 from keras_bahdanau_export.commands.terminal import console, print_message, text_source
 from keras_bahdanau_runtime.checks import check_positive
+from keras_bahdanau_runtime.hub import is_hub_address
 from keras_bahdanau_runtime.runs.folder import best_file
 from keras_bahdanau_runtime.session import available_cores
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
@@ -32,7 +34,11 @@ from keras_bahdanau_runtime.translator import Translation, Translator
 @with_flags_of(SearchFlags)
 def evaluate(
     path: Annotated[
-        Path, typer.Argument(help="Folder of a run (from train) or of an artifact (from export).")
+        str,
+        typer.Argument(
+            help="Folder of a run (from train) or of an artifact (from export), or an artifact's "
+            "address hf://USER/NAME[@REVISION]."
+        ),
     ],
     source: Annotated[
         Path,
@@ -86,15 +92,16 @@ def evaluate(
     """
     from keras_bahdanau_runtime.text.scores import bleu_metric, corpus_scores
 
-    if not path.is_dir():
+    is_address, folder = is_hub_address(path), Path(path)
+    if not is_address and not folder.is_dir():
         raise ValueError(
             "Argument `path` must be the folder of a run or of an artifact, and come before the "
-            f"texts. Received: {str(path)!r}, which {'is a file' if path.exists() else 'is absent'}"
+            f"texts. Received: {path!r}, which {'is a file' if folder.exists() else 'is absent'}"
         )
     bleu_metric(tokenize)  # raises for an unknown tokenizer before anything is translated
     check_positive(batch_size=batch_size, batch_tokens=batch_tokens)
     text_format = TextFormat(source_column, target_column, encoding, on_bad_line)
-    is_artifact = (path / MANIFEST_FILE).exists()
+    is_artifact = is_address or (folder / MANIFEST_FILE).exists()
     search = SearchFlags(**flags)
     options = search.options()
     if is_artifact and others:
@@ -111,19 +118,19 @@ def evaluate(
         beam_size = 1 if search.beam_size is None else search.beam_size
         check_beam(beam_size, [search.length_penalty or 0.0])
         check_positive(max_length=1 if search.max_length is None else search.max_length)
-    for run in () if is_artifact else (path, *(others or ())):
+    for run in () if is_artifact else (folder, *(others or ())):
         best_file(run)  # checks that it is a run
     texts, constraints = _read_texts(source, references or [], text_format, search.constraints())
     sources, reference, *more_references = texts
     options |= constraints
     if is_artifact:
-        engine = Translator(path, parallel_batches=available_cores())
+        engine = Translator(artifact_folder(path), parallel_batches=available_cores())
         options["truncate"] = truncate
     else:
         import_keras(tensorflow=False)
         from keras_bahdanau.training.run import load_best
 
-        engine = load_best(path, *(others or ()))
+        engine = load_best(folder, *(others or ()))
     translations = _translate_with_progress(
         engine, sources, batch_size=batch_size, batch_tokens=batch_tokens, **options
     )

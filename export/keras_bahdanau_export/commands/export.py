@@ -23,6 +23,7 @@ from keras_bahdanau_export.commands.arguments import (
 )
 from keras_bahdanau_export.commands.tensorflow_logging import import_keras
 from keras_bahdanau_export.commands.terminal import print_message, text_source
+from keras_bahdanau_export.model_card import ModelCard
 from keras_bahdanau_export.options import ExportOptions
 from keras_bahdanau_export.triton.repository import triton_repository
 from keras_bahdanau_runtime.artifact import check_destination
@@ -95,6 +96,38 @@ def export(
             help="A file (from shortlist) with the target ids to search.", rich_help_panel="Search"
         ),
     ] = None,
+    model_card: Annotated[
+        bool,
+        typer.Option(
+            "--model-card",
+            help="Also write README.md, which makes the artifact a model repository of the Hugging "
+            "Face Hub.",
+            rich_help_panel="Output",
+        ),
+    ] = False,
+    license: Annotated[
+        str | None,
+        typer.Option(
+            help="With --model-card: license, such as apache-2.0, cc-by-4.0 or other.",
+            rich_help_panel="Output",
+        ),
+    ] = None,
+    language: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --model-card: code of the source language, and again of the target "
+            "language, such as en and de; by default the endings of the run's text files.",
+            rich_help_panel="Output",
+        ),
+    ] = None,
+    card_notes: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --model-card: a Markdown file that is added, such as intended use and "
+            "limits.",
+            rich_help_panel="Output",
+        ),
+    ] = None,
     overwrite: Annotated[
         bool,
         typer.Option(
@@ -136,9 +169,19 @@ def export(
     check_modules(options.imports)
     if shortlist is not None:
         check_file("shortlist", shortlist)
+    card_flags = {"license": license, "language": language, "card_notes": card_notes}
+    _check_card_flags(model_card, layout, card_flags)
     destination = _destination(layout, path, name, run, formats, overwrite)
     for each in (run, *(others or ())):
         best_file(each)  # checks that it is a run
+    card = None
+    if model_card:
+        card = ModelCard(
+            languages=language or (),
+            license=license,
+            runs=[run, *(others or ())],
+            notes="" if card_notes is None else _read_notes(card_notes),
+        )
     check_installed("tensorflow", extra="export")
     if "onnx" in formats:
         check_installed("tf2onnx", "onnx", "onnx_ir", extra="export")
@@ -177,10 +220,32 @@ def export(
             texts=texts,
             references=references,
             shortlist=None if shortlist is None else Shortlist.load(shortlist),
+            model_card=card,
             **values,
         )
     kind = "artifact" if layout == "artifact" else "Triton repository"
     print_message(f"The {kind} is {path}.")
+
+
+def _check_card_flags(model_card: bool, layout: str, flags: dict[str, Any]) -> None:
+    """Raise a `ValueError` for flags of a model card without one, or for a card in a repository."""
+    if model_card and layout != "artifact":
+        raise ValueError(
+            "Argument `model_card` must be left out for the layout 'triton', which is no model "
+            "repository of the Hub. Received: model_card=True"
+        )
+    for name, value in flags.items():
+        if value and not model_card:
+            raise ValueError(f"Argument `{name}` must be used with --model-card. Received: {value}")
+
+
+def _read_notes(path: Path) -> str:
+    """Return the text of a Markdown file."""
+    check_file("card_notes", path)
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: expected UTF-8. Received: {error}") from error
 
 
 def _read_config(path: Path) -> dict[str, Any]:

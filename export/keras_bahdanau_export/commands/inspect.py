@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from keras_bahdanau_export.commands.arguments import Artifact
+from keras_bahdanau_export.commands.hub_artifacts import artifact_folder
 from keras_bahdanau_export.commands.terminal import plain
 from keras_bahdanau_runtime.errors import require
 from keras_bahdanau_runtime.manifest import Manifest, read_unreplaced
@@ -46,7 +47,7 @@ def inspect(
                 manifest.check(name)
         return manifest, graphs
 
-    manifest, graphs = read_unreplaced(artifact, check)
+    manifest, graphs = read_unreplaced(artifact_folder(artifact), check)
     table = Table("property", "value", title=plain(artifact))
     table.add_row("format version", str(manifest.format_version))
     for name, record in manifest.files.items():

@@ -8,6 +8,7 @@ from typing import Annotated, BinaryIO
 import typer
 from rich.progress import Progress
 
+from keras_bahdanau_export.commands.hub_artifacts import artifact_folder
 from keras_bahdanau_export.commands.terminal import (
     console,
     is_dash,
@@ -34,7 +35,7 @@ Megabytes = Annotated[
 
 
 def score_pairs(
-    artifact: Path,
+    artifact: str,
     source: Path,
     target: Path,
     *,
@@ -47,7 +48,7 @@ def score_pairs(
     """Score the lines of two files in order, and print the errors of pairs to standard error.
 
     Args:
-        artifact: Folder of the artifact.
+        artifact: Folder of the artifact, or its address on the Hub.
         source: File of source sentences; `-` is standard input.
         target: File with the target of each; `-` is standard input.
         alignments: As for `Translator.score`, like the other arguments.
@@ -69,7 +70,10 @@ def score_pairs(
             f"Received: {len(sources)} in {source}, {len(targets)} in {target}"
         )
     translator = Translator(
-        artifact, timeout=timeout, megabytes=megabytes, parallel_batches=available_cores()
+        artifact_folder(artifact),
+        timeout=timeout,
+        megabytes=megabytes,
+        parallel_batches=available_cores(),
     )
     # Standard output keeps the results: rich would print them to the console of the progress bar.
     bar = Progress(

@@ -5,15 +5,18 @@ from typing import Annotated
 
 import typer
 
+from keras_bahdanau_export.commands.hub_artifacts import artifact_folder
 from keras_bahdanau_runtime.errors import ArtifactError, require
 from keras_bahdanau_runtime.files import folder_name
+from keras_bahdanau_runtime.hub import is_hub_address, parse_hub_address
 
 
 def serve(
     artifacts: Annotated[
         list[str],
         typer.Argument(
-            help="Artifacts, or folders of artifacts by version number: PATH, or NAME=PATH.",
+            help="Artifacts, or folders of artifacts by version number: PATH, or NAME=PATH. Also "
+            "hf://USER/NAME[@REVISION] on the Hugging Face Hub.",
         ),
     ],
     host: Annotated[
@@ -170,15 +173,17 @@ def serve(
 
 
 def _folders_by_name(artifacts: list[str]) -> dict[str, Path]:
-    """Return folders by model name: NAME of NAME=PATH, or the name of the folder."""
-    folders: dict[str, Path] = {}
+    """Return folders by model name: NAME of NAME=PATH, or the name of the folder or repository."""
+    paths: dict[str, str] = {}
     for argument in artifacts:
         name, separator, path = argument.partition("=")
         if not separator or "/" in name:
-            name, path = folder_name(argument), argument
-        if name in folders:
+            path = argument
+            folder = parse_hub_address(path)[0] if is_hub_address(path) else path
+            name = folder_name(folder)
+        if name in paths:
             raise ValueError(
                 f"Argument `artifacts` must have different names. Received: {name!r} twice"
             )
-        folders[name] = Path(path)
-    return folders
+        paths[name] = path
+    return {name: artifact_folder(path) for name, path in paths.items()}

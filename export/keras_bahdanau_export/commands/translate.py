@@ -13,6 +13,7 @@ from keras_bahdanau_export.commands.arguments import (
     BatchTokens,
     with_flags_of,
 )
+from keras_bahdanau_export.commands.hub_artifacts import artifact_folder
 from keras_bahdanau_export.commands.progress_bar import ProgressBar
 from keras_bahdanau_export.commands.search_flags import SearchFlags
 from keras_bahdanau_export.commands.terminal import (
@@ -185,14 +186,16 @@ def translate(
         _refuse_without("an `output`", **file_flags, **columns)
         _refuse_without("an `output`", source=None if is_text(lines) else lines)
         failures = _translate_stream(
-            Translator(artifact, parallel_batches=parallel_batches, **limits),
+            Translator(artifact_folder(artifact), parallel_batches=parallel_batches, **limits),
             lines,
             output_format,
             options,
         )
     else:
         parsed_shard = _parse_shard(shard)
-        translator = Translator(artifact, parallel_batches=parallel_batches, **limits)
+        translator = Translator(
+            artifact_folder(artifact), parallel_batches=parallel_batches, **limits
+        )
         settings = {"resume": resume, "shard": parsed_shard, **columns}
         settings |= {"output_format": output_format, **options}
         failures = _translate_file(translator, lines, output, **settings)
@@ -253,15 +256,16 @@ def _translate_file(translator: Translator, source: Source, output: Path, **opti
 
 
 def _translate_folder(
-    artifact: Path, source: Path | None, output: Path | None, **options: Any
+    artifact: str, source: Path | None, output: Path | None, **options: Any
 ) -> None:
     if source is None or output is None:
         raise ValueError(
             "Arguments `source` and `output` must be folders for the engine ray. "
             f"Received: {source} and {output}"
         )
+    folder = artifact_folder(artifact)
     with ProgressBar("files") as progress:
-        failures = translate_folder(artifact, source, output, progress=progress, **options)
+        failures = translate_folder(folder, source, output, progress=progress, **options)
     for name, reason in failures.items():
         print_message(f"{name}: {reason}")
     if failures:

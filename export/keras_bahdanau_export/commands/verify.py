@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from keras_bahdanau_export.commands.arguments import Artifact, check_file
+from keras_bahdanau_export.commands.hub_artifacts import artifact_folder
 from keras_bahdanau_export.commands.tensorflow_logging import import_keras
 from keras_bahdanau_export.commands.terminal import text_source
 from keras_bahdanau_runtime.checks import check_range
@@ -44,7 +45,8 @@ def verify(
     check_providers(providers)
     check_range("count", count, int, 0)
     check_range("seed", seed, int, 0)
-    read_manifest(artifact, verify=False)  # checks that it is an artifact
+    folder = artifact_folder(artifact)
+    read_manifest(folder, verify=False)  # checks that it is an artifact
     is_run = model.is_dir()
     check_file("model", best_file(model) if is_run else model)
     texts = [] if source is None else read_lines(text_source(source))
@@ -55,4 +57,4 @@ def verify(
     from keras_bahdanau_export import parity
 
     loaded = load_best(model) if is_run else keras.saving.load_model(model, compile=False)
-    print(parity.verify(loaded, artifact, texts=texts, count=count, seed=seed, providers=providers))
+    print(parity.verify(loaded, folder, texts=texts, count=count, seed=seed, providers=providers))

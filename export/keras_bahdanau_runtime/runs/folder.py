@@ -6,6 +6,7 @@ from pathlib import Path
 from keras_bahdanau_runtime.signature import MANIFEST_FILE
 
 OPTIONS_FILE, TEXTS_FILE = "options.json", "texts.json"
+HISTORY_FILE = "history.csv"
 LAST_FILE, BEST_FILE, AVERAGE_FILE = "last.keras", "best.keras", "average.keras"
 CORPUS_FOLDER, DISTILLED_FOLDER = "corpus", "distilled"
 
