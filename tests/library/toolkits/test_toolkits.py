@@ -18,7 +18,7 @@ from keras_bahdanau.training.run import load_best
 from keras_bahdanau_export.commands.app import app
 from keras_bahdanau_runtime.text.batches import pad
 
-# Of several lengths, so that all but one are padded.
+# Sentences of several lengths: all but one are padded.
 TEXTS = ["the red ca@@ t sees the dog", "a dog", "the", "dog dog a ca@@ t red"]
 STEPS = 6
 
