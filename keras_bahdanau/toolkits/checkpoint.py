@@ -2,6 +2,7 @@
 
 import argparse
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -37,10 +38,13 @@ def load_checkpoint(path):
         with torch.serialization.safe_globals(_allowed_classes()):
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
+        # The rest of torch's message recommends loading the file without this protection.
+        name = re.search(r"GLOBAL (\S+)", str(error))
+        problem = f"which contains {name[1]}" if name else "which is incomplete or another file"
         raise ValueError(
-            "Argument `path` must be a checkpoint that contains only tensors, plain values and "
-            f"argparse.Namespace, because other classes can run any code. Received: {str(path)!r}: "
-            + " ".join(str(error).split())[:300]
+            "Argument `path` must be a PyTorch checkpoint of only tensors, plain values and "
+            "argparse.Namespace, because other classes and functions can run any code. "
+            f"Received: {str(path)!r}, {problem}"
         ) from error
     if not isinstance(checkpoint, dict):
         raise ValueError(

@@ -203,7 +203,7 @@ class RunsCode:
 def test_a_checkpoint_runs_no_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save(OpenNMT(onmt_options()).checkpoint() | {"optim": RunsCode()}, "model.pt")
-    refused("only tensors, plain values and argparse.Namespace", import_opennmt, "model.pt")
+    refused("only tensors, plain values and .* contains .*mkdir", import_opennmt, "model.pt")
     assert not os.path.exists("ran")
 
 
@@ -231,7 +231,7 @@ def test_missing_and_unreadable_files_are_named(tmp_path):
     refused("has no config.yaml", import_joeynmt, tmp_path)
     refused("'.*model.pt', which does not exist", import_opennmt, tmp_path / "model.pt")
     (tmp_path / "model.pt").write_text("no checkpoint")
-    refused("`path` must be a checkpoint", import_opennmt, tmp_path / "model.pt")
+    refused("which is incomplete or another file", import_opennmt, tmp_path / "model.pt")
     (tmp_path / "dict.txt").write_text("a 7\nb\n")
     torch.save({"model": {}, "args": argparse.Namespace(arch="lstm")}, tmp_path / "checkpoint.pt")
     files = tmp_path / "checkpoint.pt", [tmp_path / "dict.txt"]
