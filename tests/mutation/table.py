@@ -1031,9 +1031,9 @@ MUTATIONS = (
     ),
     Mutation(
         "joined-pieces-keep-their-space",
-        "export/keras_bahdanau_runtime/text/tokenizer.py",
-        "if is_first or self._has_joiner:",
-        "if is_first:",
+        "export/keras_bahdanau_runtime/text/split_text.py",
+        "        if self._continues:\n",
+        "        if False:\n",
         "runtime/test_tokenizer.py library/toolkits/test_toolkits.py",
     ),
 )

@@ -440,7 +440,7 @@ def test_pieces_of_other_tools_are_joined(pieces, text, ids, decoded, tokens, tm
     [
         (["a", "b c"], r"`sources\[1\]` must be a piece without spaces. Received: 'b c'"),
         ([""], r"`sources\[0\]` must be a piece without spaces"),
-        (["a", "b", "b"], "`sources` must contain each piece once. Received: 'b' more than once"),
+        (["a", "b", "b"], "`sources` must contain each piece once. Received: 'b' 2 times"),
         ([3], r"`sources\[0\]` must be a str"),
     ],
 )

@@ -6,7 +6,6 @@ import functools
 import json
 import operator
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,6 +14,7 @@ from keras_bahdanau_runtime.checks import check_range, check_text, checked_texts
 from keras_bahdanau_runtime.errors import RunError, require
 from keras_bahdanau_runtime.files import atomic_write
 from keras_bahdanau_runtime.ids import BOS, EOS, PAD, SPECIAL, UNK
+from keras_bahdanau_runtime.text.split_text import PieceJoiner, mark_of, piece_tokenizer
 
 FORMAT = "keras_bahdanau tokenizer"
 VERSION = 1
@@ -29,8 +29,6 @@ _WORDS = (
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\x{200C}\x{200D}]*| ?\p{N}+"
     r"| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 )
-# Marks in the pieces of other tools: a piece that continues in the next one, and a space.
-_SUBWORD_JOINER, _SENTENCEPIECE_SPACE = "@@", "▁"
 
 
 class TokenizerVersionError(ValueError):
@@ -46,8 +44,7 @@ class TextDecoder:
 
     Args:
         pieces: The bytes of each id; see `Tokenizer.target_decoder`.
-        joiner: End of a piece that continues in the next one, which is removed with the space after
-            it, such as "@@"; empty for none.
+        mark: Argument of a `PieceJoiner` for pieces of another tool, or `None`.
 
     Example:
 
@@ -57,10 +54,9 @@ class TextDecoder:
     (['', '', 'é', '</s>'], '')
     """
 
-    def __init__(self, pieces: Sequence[bytes], joiner: str = "") -> None:
+    def __init__(self, pieces: Sequence[bytes], mark: str | None = None) -> None:
         self._pieces = pieces
-        self._joiner = joiner
-        self._has_joiner = False  # at the end of the last piece
+        self._join = None if mark is None else PieceJoiner(mark)
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._has_started = False
 
@@ -69,13 +65,15 @@ class TextDecoder:
         if index in (PAD, BOS):
             return ""
         is_first, self._has_started = not self._has_started, True
-        if not self._has_piece(index):
-            return self.end() + SPECIAL[EOS if index == EOS else UNK]
-        text = self._decode(self._pieces[index])
-        if is_first or self._has_joiner:  # encoding adds a space in front
-            text = text.removeprefix(" ")
-        self._has_joiner = bool(self._joiner) and text.endswith(self._joiner)
-        return text.removesuffix(self._joiner)
+        if index == EOS:
+            return self.end() + SPECIAL[EOS]
+        if self._has_piece(index):
+            text = self._decode(self._pieces[index])
+        else:  # unknown words have a space in front, as all words
+            text = self.end() + ("" if self._join is None else " ") + SPECIAL[UNK]
+        if self._join is not None:
+            text = self._join(text)
+        return text.removeprefix(" ") if is_first else text  # encoding adds a space in front
 
     def end(self) -> str:
         """Return the rest of an incomplete character."""
@@ -101,9 +99,7 @@ class TextDecoder:
         return tokens
 
     def _has_piece(self, index: int) -> bool:
-        # A tokenizer of words shows an unknown one as a word, with a space in front.
-        is_word = index == UNK and self._pieces[UNK] != SPECIAL[UNK].encode()
-        return is_word or (index not in SPECIAL and index < len(self._pieces))
+        return index not in SPECIAL and index < len(self._pieces)
 
 
 def byte_pieces(vocabulary: Mapping[str, int]) -> list[bytes]:
@@ -141,12 +137,6 @@ def _byte_by_letter() -> Mapping[str, int]:
     }
 
 
-def _byte_letters(text: str) -> str:
-    """Return a text in the spelling of byte-level pieces."""
-    letters = {byte: letter for letter, byte in _byte_by_letter().items()}
-    return "".join(letters[byte] for byte in text.encode("utf-8"))
-
-
 class Tokenizer:
     """Byte-pair encoding that reproduces every Unicode text exactly.
 
@@ -178,11 +168,10 @@ class Tokenizer:
     def __init__(self, source: Any, target: Any = None) -> None:
         self._source = source
         self._target = source if target is None else target
-        self._source_pieces, self._source_joiner = _pieces_and_joiner(source)
-        self._target_pieces, self._target_joiner = (
-            (self._source_pieces, self._source_joiner)
-            if target is None
-            else _pieces_and_joiner(target)
+        self._source_mark, self._target_mark = map(mark_of, (source, self._target))
+        self._source_pieces = byte_pieces(source.get_vocab())
+        self._target_pieces = (
+            self._source_pieces if target is None else byte_pieces(target.get_vocab())
         )
 
     @classmethod
@@ -258,8 +247,8 @@ class Tokenizer:
         >>> ids, tokenizer.decode(ids)
         ([4, 5, 6, 1, 3], 'Fußball ist <unk>')
         """
-        source = _split_text_tokenizer("sources", sources)
-        return cls(source, None if targets is None else _split_text_tokenizer("targets", targets))
+        source = piece_tokenizer("sources", sources)
+        return cls(source, None if targets is None else piece_tokenizer("targets", targets))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Tokenizer":
@@ -466,11 +455,11 @@ class Tokenizer:
 
     def source_decoder(self) -> TextDecoder:
         """Return a `TextDecoder` for the ids of one source text."""
-        return TextDecoder(self._source_pieces, self._source_joiner)
+        return TextDecoder(self._source_pieces, self._source_mark)
 
     def target_decoder(self) -> TextDecoder:
         """Return a `TextDecoder` for the ids of one target text."""
-        return TextDecoder(self._target_pieces, self._target_joiner)
+        return TextDecoder(self._target_pieces, self._target_mark)
 
     def _until_end(self, ids: Iterable[int]) -> list[int]:
         """Check ids up to the first `EOS`, and return them without `PAD` and `BOS`."""
@@ -508,76 +497,6 @@ def _encode_many(tokenizer: Any, texts: Iterable[str]) -> list[list[int]]:
         _raise_panic(error)
 
 
-def _pieces_and_joiner(tokenizer: Any) -> tuple[list[bytes], str]:
-    """Return the bytes of each id of a tokenizer, and the joiner of its `TextDecoder`."""
-    pieces = byte_pieces(tokenizer.get_vocab())
-    document = json.loads(tokenizer.to_str())
-    if document["model"]["type"] != "WordLevel":
-        return pieces, ""
-    pieces[UNK] = b" " + pieces[UNK]
-    decoders = (document["decoder"] or {}).get("decoders", ())
-    removed = [
-        (part["pattern"].get("String"), part.get("content"))
-        for part in decoders
-        if "pattern" in part
-    ]
-    if (_SENTENCEPIECE_SPACE, " ") in removed:
-        space = _SENTENCEPIECE_SPACE.encode()
-        pieces = [
-            piece if index in SPECIAL else piece.removeprefix(b" ").replace(space, b" ")
-            for index, piece in enumerate(pieces)
-        ]
-        return pieces, ""
-    return pieces, _SUBWORD_JOINER if (f"{_SUBWORD_JOINER} ", "") in removed else ""
-
-
-def _split_text_tokenizer(name: str, pieces: Sequence[str]) -> Any:
-    """Return a `tokenizers.Tokenizer` of pieces that are separated by spaces."""
-    for index, piece in enumerate(pieces):
-        check_text(f"{name}[{index}]", piece)
-        if not piece or " " in piece:
-            raise ValueError(
-                f"Argument `{name}[{index}]` must be a piece without spaces. Received: {piece!r}"
-            )
-    ids = {_byte_letters(f" {piece}"): index for index, piece in enumerate(pieces, len(SPECIAL))}
-    if len(ids) < len(pieces):
-        [(repeated, _)] = Counter(pieces).most_common(1)
-        raise ValueError(
-            f"Argument `{name}` must contain each piece once. Received: {repeated!r} more than once"
-        )
-    lib = require("tokenizers", extra="text")
-    special = {piece: index for index, piece in SPECIAL.items()}
-    tokenizer = lib.Tokenizer(lib.models.WordLevel(special | ids, unk_token=SPECIAL[UNK]))
-    # With a space in front, no piece is spelled like a special one.
-    tokenizer.pre_tokenizer = lib.pre_tokenizers.Sequence(
-        [
-            lib.pre_tokenizers.Split(" ", "removed"),
-            lib.pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False),
-        ]
-    )
-    joined = []
-    if any(piece.startswith(_SENTENCEPIECE_SPACE) for piece in pieces):
-        joined = [(" ", ""), (_SENTENCEPIECE_SPACE, " ")]
-    elif any(piece.endswith(_SUBWORD_JOINER) for piece in pieces):
-        joined = [(f"{_SUBWORD_JOINER} ", "")]
-    tokenizer.decoder = lib.decoders.Sequence(
-        [
-            lib.decoders.ByteLevel(),
-            *(lib.decoders.Replace(old, new) for old, new in joined),
-            lib.decoders.Strip(" ", 1, 0),
-        ]
-    )
-    tokenizer.post_processor = _end_of_text(lib)
-    return tokenizer
-
-
-def _end_of_text(lib: Any) -> Any:
-    """Return the post-processor that ends a text with `EOS`."""
-    return lib.processors.TemplateProcessing(
-        single=f"$A {SPECIAL[EOS]}", special_tokens=[(SPECIAL[EOS], EOS)]
-    )
-
-
 def check_normalization(normalization: Any) -> None:
     """Raise a `ValueError` unless this is a supported Unicode form or `None`."""
     if normalization is not None and normalization not in NORMALIZATIONS:
@@ -608,7 +527,9 @@ def _learn(
     tokenizer.decoder = lib.decoders.Sequence(
         [lib.decoders.ByteLevel(), lib.decoders.Strip(" ", 1, 0)]
     )
-    tokenizer.post_processor = _end_of_text(lib)
+    tokenizer.post_processor = lib.processors.TemplateProcessing(
+        single=f"$A {SPECIAL[EOS]}", special_tokens=[(SPECIAL[EOS], EOS)]
+    )
     trainer = lib.trainers.BpeTrainer(
         vocab_size=vocabulary_size,
         min_frequency=min_frequency,
