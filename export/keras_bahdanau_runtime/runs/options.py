@@ -111,6 +111,18 @@ class TrainingOptions:
     )
     units: int = _option(256, "Width of each recurrence.", limits=_COUNT, panel="Model")
     embedding_dim: int = _option(256, "Width of the embeddings.", limits=_COUNT, panel="Model")
+    source_embeddings: Path | None = field(
+        default=None,
+        metadata={
+            "help": "Word vectors (.vec text of word2vec or fastText) that the source embeddings "
+            "start with, of width --embedding-dim.",
+            "panel": "Model",
+        },
+    )
+    target_embeddings: Path | None = field(
+        default=None,
+        metadata={"help": "Word vectors for the target embeddings.", "panel": "Model"},
+    )
     attention_units: int = _option(
         256, "Width of the alignment model.", limits=_COUNT, panel="Model"
     )
@@ -318,6 +330,12 @@ class TrainingOptions:
                 "Argument `updates` must be a multiple of `every`, so that the run ends with a "
                 f"checkpoint. Received: updates={self.updates}, every={self.every}"
             )
+
+    @property
+    def word_vectors(self) -> dict[str, Path]:
+        """The files of word vectors, by "source" and "target"."""
+        files = {"source": self.source_embeddings, "target": self.target_embeddings}
+        return {side: path for side, path in files.items() if path is not None}
 
     @property
     def dropouts(self) -> tuple[float, ...]:
