@@ -8,7 +8,7 @@ import typer
 from keras_bahdanau_export.commands.arguments import check_file, check_installed
 from keras_bahdanau_export.commands.tensorflow_logging import check_keras, import_keras
 from keras_bahdanau_export.commands.terminal import print_message
-from keras_bahdanau_runtime.files import atomic_folder, check_new_folder
+from keras_bahdanau_runtime.files import atomic_folder
 from keras_bahdanau_runtime.runs.folder import BEST_FILE, is_run
 
 # The files that each toolkit needs, for messages.
@@ -47,10 +47,17 @@ def import_model(
             f"Argument `paths` must be {_TOOLKITS[toolkit]} for {toolkit}. "
             f"Received: {len(paths)} paths"
         )
+    if toolkit == "joeynmt" and not paths[0].is_dir():
+        raise ValueError(
+            f"Argument `paths` must be the folder of a JoeyNMT run. Received: {str(paths[0])!r}"
+        )
     if toolkit != "joeynmt":
         for path in paths:
             check_file("paths", path)
-    check_new_folder(output, "a run", is_run, overwrite=False)
+    if output.exists():
+        raise ValueError(
+            f"Argument `output` must be a new folder. Received: {str(output)!r}, which exists"
+        )
     check_installed("torch", extra="torch")
     check_keras()
     import_keras(tensorflow=False)

@@ -257,19 +257,3 @@ def test_the_command_writes_a_run(tmp_path):
     )
     expected = " ".join(model.greedy(text.split(), STEPS))
     assert translation.text == expected.replace("@@ ", "").removesuffix("@@")
-    result = invoke("joeynmt", tmp_path / "joey", "-o", tmp_path / "run")
-    assert "must be a new folder" in str(result.exception)
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["marian", "model.npz"], "`toolkit` must be one of"),
-        (["fairseq", "checkpoint.pt"], "`paths` must be a checkpoint and one or two dictionaries"),
-        (["opennmt", "no_file.pt"], "`paths` must be a file"),
-    ],
-)
-def test_invalid_arguments_of_the_command_are_refused(arguments, message, tmp_path):
-    result = invoke(*arguments, "-o", tmp_path / "run")
-    assert message in str(result.exception)
-    assert not (tmp_path / "run").exists()
