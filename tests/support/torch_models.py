@@ -18,7 +18,7 @@ def randomize(module, seed):
     """Set all weights of a module to random numbers, and return it in the mode of inference."""
     torch.manual_seed(seed)
     for parameter in module.parameters():
-        nn.init.normal_(parameter, std=0.7)
+        nn.init.normal_(parameter)
     return module.eval()
 
 

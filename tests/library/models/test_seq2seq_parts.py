@@ -87,7 +87,7 @@ def test_an_encoder_that_returns_no_annotations_is_refused(encoder):
 
 @pytest.mark.parametrize("encoder", [GRUS(), BidirectionalEncoder(4), keras.layers.Dense(4)])
 def test_a_state_bridge_needs_an_encoder_with_states(encoder):
-    with pytest.raises(ValueError, match=r"`encoder` must return annotations .* StateBridge"):
+    with pytest.raises(ValueError, match=r"`encoder` must return annotations.* StateBridge"):
         model_of(encoder, bridge=StateBridge()).build()
 
 

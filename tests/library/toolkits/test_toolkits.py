@@ -129,7 +129,8 @@ def pair(request, tmp_path):
 def test_step_probabilities_and_translations_equal_those_of_pytorch(pair):
     model, imported = pair
     outputs = [model.greedy(text.split(), STEPS) for text in TEXTS]
-    assert len({tuple(output) for output in outputs}) > 1
+    firsts = np.array([model.log_probs(text.split(), [])[0] for text in TEXTS])
+    assert np.abs(firsts[1:] - firsts[0]).max(axis=1).min() > 1e-2  # they depend on the source
     inputs = {
         "source": pad([imported.tokenizer.encode_source(text) for text in TEXTS]),
         "target": pad(
@@ -139,7 +140,7 @@ def test_step_probabilities_and_translations_equal_those_of_pytorch(pair):
     actual = numpy(keras.ops.log_softmax(imported(inputs)))
     for row, (text, output) in enumerate(zip(TEXTS, outputs, strict=True)):
         expected = model.our_order(model.log_probs(text.split(), output))
-        np.testing.assert_allclose(actual[row, : len(output) + 1], expected, rtol=2e-5, atol=2e-5)
+        np.testing.assert_allclose(actual[row, : len(output) + 1], expected, rtol=1e-4, atol=1e-4)
     translations = imported.translate(TEXTS, search=GreedySearch(), max_length=STEPS)
     joined = [" ".join(each).replace("@@ ", "").removesuffix("@@") for each in outputs]
     assert [translation.text for translation in translations] == joined
