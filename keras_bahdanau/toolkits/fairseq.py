@@ -31,7 +31,7 @@ def import_fairseq(path, dictionaries):
     are 0.
 
     Args:
-        path: A checkpoint of fairseq, such as `checkpoint_best.pt`.
+        path: A checkpoint of fairseq, such as checkpoint_best.pt.
         dictionaries: Two dictionary files, `dict.SOURCE.txt` and `dict.TARGET.txt`, or one of a
             joint dictionary.
 

@@ -38,11 +38,11 @@ def import_opennmt(path):
     Texts must be split as for OpenNMT-py; see `Tokenizer.from_pieces`. OpenNMT-py has no end token
     in sources, so the model has `read_source_end=False`. The dropout rates of the model are 0.
 
-    Checkpoints of OpenNMT-py 1 and 2 contain classes of torchtext. Convert them with
-    `tools/convertv2_v3.py` of OpenNMT-py 3.
+    Checkpoints of OpenNMT-py 2 contain classes of torchtext. Convert them with the script
+    convertv2_v3 of OpenNMT-py 3.
 
     Args:
-        path: A checkpoint of OpenNMT-py, such as `model_step_10000.pt`.
+        path: A checkpoint of OpenNMT-py, such as model_step_10000.pt.
 
     Returns:
         A built `Seq2Seq` with a tokenizer.
