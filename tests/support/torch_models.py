@@ -104,6 +104,14 @@ def attend(scores, annotations):
     return torch.softmax(scores, -1) @ annotations
 
 
+def sparsemax(scores):
+    """The projection of scores `(Tx,)` onto the simplex (arXiv 1602.02068, algorithm 1)."""
+    ranked = scores.sort(descending=True).values
+    excess = ranked.cumsum(0) - 1
+    count = (ranked * torch.arange(1, len(scores) + 1) > excess).sum()
+    return (scores - excess[count - 1] / count).clamp(min=0)
+
+
 RNN = {"gru": nn.GRU, "lstm": nn.LSTM}
 CELL = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}
 
@@ -263,7 +271,9 @@ class OpenNMT(TorchModel):
             scores = part.attn.v(torch.tanh(hidden))[:, 0]
         else:
             scores = annotations @ (part.attn.linear_in(query) if kind == "general" else query)
-        output = part.attn.linear_out(torch.cat([attend(scores, annotations), query]))
+        is_sparse = self.options["global_attention_function"] == "sparsemax"
+        normalize = sparsemax if is_sparse else torch.nn.Softmax(-1)
+        output = part.attn.linear_out(torch.cat([normalize(scores) @ annotations, query]))
         output = output if kind == "mlp" else torch.tanh(output)
         return self.generator(output), state, output
 
