@@ -60,7 +60,7 @@ def import_model(
         )
     check_installed("torch", extra="torch")
     check_keras()
-    import_keras(tensorflow=False)
+    import_keras()  # Keras imports TensorFlow, if it is installed, when it creates weights
     from keras_bahdanau import toolkits
 
     if toolkit == "joeynmt":
