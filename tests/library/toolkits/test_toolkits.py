@@ -105,6 +105,7 @@ CASES = {
     "joeynmt tied and scaled": (make_joey, {"tied": True, "scale": True, "layers": 2}),
     "opennmt": (make_onmt, {}),
     "opennmt one direction": (make_onmt, {"encoder": "rnn", "function": "sparsemax"}),
+    "opennmt three layers": (make_onmt, {"rnn": "GRU", "layers": 3, "bridge": True}),
     "opennmt mlp": (make_onmt, {"encoder": "rnn", "rnn": "GRU", "attention": "mlp", "layers": 1}),
     "opennmt dot": (make_onmt, {"attention": "dot", "feed": 0, "bridge": True}),
     "opennmt gru": (make_onmt, {"rnn": "GRU", "feed": 0, "bridge": True}),
