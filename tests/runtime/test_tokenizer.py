@@ -423,9 +423,9 @@ def test_read_parallel_refuses_files_without_common_pairs(tmp_path, source, targ
     ],
 )
 def test_pieces_of_other_tools_are_joined(pieces, text, ids, decoded, tokens, tmp_path):
-    made = Tokenizer.from_pieces(["z"], pieces)
-    made.save(tmp_path / "tokenizer.json")
-    for tokenizer in (made, Tokenizer.load(tmp_path / "tokenizer.json")):
+    split_text = Tokenizer.from_pieces(["z"], pieces)
+    split_text.save(tmp_path / "tokenizer.json")
+    for tokenizer in (split_text, Tokenizer.load(tmp_path / "tokenizer.json")):
         assert tokenizer.encode_target(text) == [*ids, EOS]
         assert tokenizer.decode([BOS, *ids, EOS, PAD]) == decoded
         assert tokenizer.target_tokens(ids) == tokens
